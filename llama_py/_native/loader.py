@@ -1,0 +1,187 @@
+"""Finds and loads the native libraries, each once, when one of their functions is first used.
+
+Where it looks, in this order:
+
+1. ``LLAMA_PY_LIB``, a directory (or a file in it). When it is set, nothing else is searched.
+2. ``lib/`` in the installed package, and in every other directory that the package spans: an
+   editable install keeps the sources in one place and what CMake built in another.
+
+The libraries find each other by themselves (they carry a relative rpath). Loading ``llama`` also
+loads the backends where they are separate files (``GGML_BACKEND_DL``) and calls
+``llama_backend_init`` once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import sysconfig
+import threading
+from pathlib import Path
+from typing import Any
+
+from llama_py.errors import LlamaError, NativeLibraryError
+
+__all__ = [
+    "LibraryLoadError",
+    "LibraryNotFoundError",
+    "SymbolNotFoundError",
+    "library",
+    "search_directories",
+    "symbol",
+]
+
+VARIABLE = "LLAMA_PY_LIB"
+STEMS = {
+    "ggml-base": "ggml-base",
+    "ggml-cpu": "ggml-cpu",
+    "ggml": "ggml",
+    "llama": "llama",
+    "llama-common": "llama-common",
+    "mtmd": "mtmd",
+    "chat": "llama_py_chat",
+}
+OPTIONAL = {"ggml-cpu"}
+"""Not linked, and under another name, in a build with ``GGML_BACKEND_DL``."""
+
+_loaded: dict[str, ctypes.CDLL] = {}
+_lock = threading.RLock()
+_dll_directories: dict[Path, Any] = {}
+
+
+class LibraryNotFoundError(NativeLibraryError):
+    """A native library is in none of the places where it is looked for."""
+
+
+class LibraryLoadError(NativeLibraryError):
+    """A native library is there, but the system refuses to load it."""
+
+
+class SymbolNotFoundError(LlamaError, AttributeError):
+    """The libraries lack a function: they were built from another version of llama.cpp."""
+
+
+def library(name: str) -> ctypes.CDLL:
+    """The loaded library: ``"llama"``, ``"ggml"``, ``"ggml-base"``, ``"mtmd"``, ``"chat"`` ..."""
+    found = _loaded.get(name)
+    return found if found is not None else _load(name)
+
+
+def symbol(name: str, libraries: tuple[str, ...]) -> Any:
+    """The C function ``name`` from the first of the libraries that has it, not yet typed."""
+    for candidate in libraries:
+        try:
+            return library(candidate)[name]
+        except AttributeError:
+            continue
+        except LibraryNotFoundError:
+            if candidate not in OPTIONAL:
+                raise
+    paths = ", ".join(str(_loaded[lib]._name) for lib in libraries if lib in _loaded)
+    raise SymbolNotFoundError(
+        f"{paths} has no function {name}: it was built from another version of llama.cpp than "
+        f"these declarations, or without the backend they belong to. Reinstall llama_py"
+        f"{f', or unset {VARIABLE}' if VARIABLE in os.environ else ''}."
+    )
+
+
+def search_directories() -> list[Path]:
+    """The directories that are searched, in order."""
+    override = os.environ.get(VARIABLE)
+    if override:
+        path = Path(override).expanduser()
+        return [path.parent if path.is_file() else path]
+    import llama_py
+
+    homes = [Path(p) for p in llama_py.__path__]
+    homes += [Path(sysconfig.get_path(key), "llama_py") for key in ("platlib", "purelib")]
+    return list(dict.fromkeys(home / "lib" for home in homes))
+
+
+def file_names(name: str) -> list[str]:
+    """What the library's file may be called on this system."""
+    stem = STEMS[name]
+    if sys.platform == "win32":
+        return [f"{stem}.dll", f"lib{stem}.dll"]
+    return [f"lib{stem}.dylib" if sys.platform == "darwin" else f"lib{stem}.so"]
+
+
+def _load(name: str) -> ctypes.CDLL:
+    with _lock:
+        if name in _loaded:
+            return _loaded[name]
+        if name in ("mtmd", "chat", "llama-common"):
+            library("llama")
+        path = _find(name)
+        loaded = _open(path)
+        if name == "llama":
+            _initialize(loaded, path.parent)
+        _loaded[name] = loaded
+        return loaded
+
+
+def _find(name: str) -> Path:
+    tried = [d / file for d in search_directories() for file in file_names(name)]
+    for path in tried:
+        if path.is_file():
+            return path
+    listing = "".join(f"\n  {path}" for path in tried)
+    if VARIABLE in os.environ:
+        remedy = f"{VARIABLE} is set: point it at the directory of the built libraries, or unset it"
+    else:
+        remedy = (
+            "reinstall llama_py so that they are built ('pip install --force-reinstall "
+            f"--no-cache-dir llama_py', or 'pip install -e .' in a checkout), or set {VARIABLE} to "
+            "a directory that has them"
+        )
+    raise LibraryNotFoundError(
+        f"the native library '{name}' was not found; looked for:{listing}\nRemedy: {remedy}."
+    )
+
+
+def _open(path: Path) -> ctypes.CDLL:
+    if sys.platform == "win32" and path.parent not in _dll_directories:
+        for directory in (path.parent, *_toolkit_directories()):
+            _dll_directories[directory] = os.add_dll_directory(str(directory))
+    try:
+        return ctypes.CDLL(str(path.resolve()))
+    except OSError as error:
+        raise LibraryLoadError(_why_refused(path, str(error))) from error
+
+
+def _why_refused(path: Path, reason: str) -> str:
+    if any(word in reason for word in ("cuda", "cublas", "nvrtc", "nccl", "nvcuda")):
+        remedy = (
+            "it was built for CUDA: install the NVIDIA driver and the CUDA runtime of that version "
+            "and make them visible (LD_LIBRARY_PATH, or CUDA_PATH on Windows), or reinstall "
+            "llama_py without GGML_CUDA"
+        )
+    elif any(word in reason for word in ("wrong ELF class", "incompatible architecture", "193")):
+        remedy = "it was built for another processor architecture: reinstall llama_py from source"
+    elif "GLIBC" in reason or "CXXABI" in reason:
+        remedy = "it was built on a newer system: reinstall llama_py from source on this one"
+    else:
+        remedy = "install what it misses, or reinstall llama_py from source on this machine"
+    return f"{path} does not load: {reason}\nRemedy: {remedy}."
+
+
+def _toolkit_directories() -> list[Path]:
+    """Where the GPU toolkits keep their DLLs; Windows no longer looks there by itself."""
+    roots = (os.environ.get(variable) for variable in ("CUDA_PATH", "HIP_PATH", "VULKAN_SDK"))
+    return [Path(root, "bin") for root in roots if root and Path(root, "bin").is_dir()]
+
+
+def _initialize(llama: ctypes.CDLL, directory: Path) -> None:
+    """Register separate backends, then ``llama_backend_init``: called once, under the lock."""
+    ggml = library("ggml")
+    count = ggml["ggml_backend_reg_count"]
+    count.restype = ctypes.c_size_t
+    if count() == 0:
+        load_all = ggml["ggml_backend_load_all_from_path"]
+        load_all.argtypes = [ctypes.c_char_p]
+        load_all.restype = None
+        load_all(os.fsencode(directory))
+    start = llama["llama_backend_init"]
+    start.restype = None
+    start()
