@@ -33,6 +33,8 @@ LIBRARIES = {
     "mtmd_h": ("mtmd",),
     "chat_h": ("chat",),
 }
+# The headers show this struct's fields to writers of samplers; all others only pass it on.
+HIDDEN = frozenset({"llama_sampler"})
 
 
 class GenerateError(Exception):
@@ -47,17 +49,14 @@ def generate(llama_cpp: Path) -> dict[str, str]:
         raise GenerateError(f"{error}: pip install 'llama_py[dev]' (it brings libclang)") from error
 
     include = [llama_cpp / "include", llama_cpp / "ggml/include", llama_cpp / "tools/mtmd", SHIM]
-    headers = {
-        name: files for name, files in HEADERS.items() if name != "chat_h" or SHIM.is_dir()
-    }
-    modules = parse.parse(headers, include)
-    program = render.Program(modules, headers, LIBRARIES)
+    modules = parse.parse(HEADERS, include, HIDDEN)
+    program = render.Program(modules, HEADERS, LIBRARIES)
     runtime = {name: render.render_runtime(module, program) for name, module in modules.items()}
     stubs = {name: render.render_stub(module, program) for name, module in modules.items()}
     return {
         **{f"{name}.py": text for name, text in runtime.items()},
         **{f"{name}.pyi": text for name, text in stubs.items()},
-        "abi_check.c": abi.render_abi_check(modules, headers, runtime),
+        "abi_check.c": abi.render_abi_check(modules, HEADERS, runtime),
     }
 
 

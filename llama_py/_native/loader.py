@@ -99,12 +99,20 @@ def search_directories() -> list[Path]:
     return list(dict.fromkeys(home / "lib" for home in homes))
 
 
-def file_names(name: str) -> list[str]:
-    """What the library's file may be called on this system."""
+def candidates(name: str, directory: Path) -> list[Path]:
+    """The files that may be the library, in one directory.
+
+    The name with the major version comes first, because the other libraries ask for that one: a
+    wheel has copies where a build has links, and two copies of one library must not both load.
+    """
     stem = STEMS[name]
     if sys.platform == "win32":
-        return [f"{stem}.dll", f"lib{stem}.dll"]
-    return [f"lib{stem}.dylib" if sys.platform == "darwin" else f"lib{stem}.so"]
+        return [directory / f"{stem}.dll", directory / f"lib{stem}.dll"]
+    if sys.platform == "darwin":
+        versioned, plain = directory.glob(f"lib{stem}.[0-9]*.dylib"), f"lib{stem}.dylib"
+    else:
+        versioned, plain = directory.glob(f"lib{stem}.so.[0-9]*"), f"lib{stem}.so"
+    return [*sorted(versioned, key=lambda path: len(path.name)), directory / plain]
 
 
 def _load(name: str) -> ctypes.CDLL:
@@ -122,7 +130,7 @@ def _load(name: str) -> ctypes.CDLL:
 
 
 def _find(name: str) -> Path:
-    tried = [d / file for d in search_directories() for file in file_names(name)]
+    tried = [path for d in search_directories() for path in candidates(name, d)]
     for path in tried:
         if path.is_file():
             return path
@@ -144,8 +152,9 @@ def _open(path: Path) -> ctypes.CDLL:
     if sys.platform == "win32" and path.parent not in _dll_directories:
         for directory in (path.parent, *_toolkit_directories()):
             _dll_directories[directory] = os.add_dll_directory(str(directory))
+    _refuse_second_copy(path)
     try:
-        return ctypes.CDLL(str(path.resolve()))
+        return ctypes.CDLL(str(path.absolute()))
     except OSError as error:
         raise LibraryLoadError(_why_refused(path, str(error))) from error
 
@@ -164,6 +173,25 @@ def _why_refused(path: Path, reason: str) -> str:
     else:
         remedy = "install what it misses, or reinstall llama_py from source on this machine"
     return f"{path} does not load: {reason}\nRemedy: {remedy}."
+
+
+def _refuse_second_copy(path: Path) -> None:
+    """Stop where another package's build is loaded already (seen on Linux only).
+
+    The dynamic linker takes libraries of one name for one library, so that ours would run on
+    the other's internals, and crash.
+    """
+    maps = Path("/proc/self/maps")
+    if not maps.is_file():
+        return
+    name, home = path.name.partition(".so")[0] + ".so", path.parent.resolve()
+    mapped = {line.partition("/")[2] for line in maps.read_text(errors="replace").splitlines()}
+    for other in (Path("/" + entry) for entry in mapped if entry):
+        if other.name.startswith(name) and other.parent != home:
+            raise LibraryLoadError(
+                f"{path} cannot be loaded beside {other}, which this process has loaded already. "
+                "Remedy: use the two packages in separate processes."
+            )
 
 
 def _toolkit_directories() -> list[Path]:

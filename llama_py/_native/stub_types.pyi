@@ -3,7 +3,9 @@
 from _ctypes import CFuncPtr, _CArgObject, _CDataType
 from collections.abc import Callable
 from ctypes import Array, Structure, Union, _Pointer, c_char, c_char_p, c_void_p
-from typing import Any, Generic, ParamSpec, Self, TypeAlias, TypeVar, overload
+from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, overload
+
+from typing_extensions import Self
 
 _T = TypeVar("_T", bound=_CDataType)
 _Get = TypeVar("_Get")
@@ -28,6 +30,16 @@ Ref: TypeAlias = _Pointer[_T] | Array[_T] | _T | _CArgObject | None
 
 Text: TypeAlias = bytes | Array[c_char] | c_char_p | None
 """A ``const char *``."""
+
+class Handle(c_void_p):
+    """A pointer to a hidden struct; false when NULL."""
+
+    def __bool__(self) -> bool: ...
+
+class Ptr(_Pointer[_T]):
+    """A pointer that C returned; false when NULL."""
+
+    def __bool__(self) -> bool: ...
 
 class Field(Generic[_Get, _Set]):
     """A field of a struct: its layout on the class, its value on an instance."""

@@ -59,13 +59,18 @@ class ParseError(Exception):
     """The headers hold something that the generator cannot declare."""
 
 
-def parse(headers: dict[str, list[str]], include: list[Path]) -> dict[str, m.Module]:
-    """Read ``headers`` (module name -> header names), found along ``include``."""
+def parse(
+    headers: dict[str, list[str]], include: list[Path], hidden: frozenset[str]
+) -> dict[str, m.Module]:
+    """Read ``headers`` (module name -> header names), found along ``include``.
+
+    Pointers to the structs in ``hidden`` count as handles, although the headers show the fields.
+    """
     with tempfile.TemporaryDirectory() as libc:
         for name, text in LIBC.items():
             Path(libc, name).write_text(text, encoding="utf-8")
         unit = _translate(headers, [Path(libc), *include])
-        return _Reader(unit, headers).read()
+        return _Reader(unit, headers, hidden).read()
 
 
 def _translate(headers: dict[str, list[str]], include: list[Path]) -> cindex.TranslationUnit:
@@ -86,8 +91,11 @@ def _translate(headers: dict[str, list[str]], include: list[Path]) -> cindex.Tra
 class _Reader:
     """One walk over a translation unit."""
 
-    def __init__(self, unit: cindex.TranslationUnit, headers: dict[str, list[str]]) -> None:
+    def __init__(
+        self, unit: cindex.TranslationUnit, headers: dict[str, list[str]], hidden: frozenset[str]
+    ) -> None:
         self.unit = unit
+        self.hidden = hidden
         self.modules = {name: m.Module(name) for name in headers}
         self.owner = {header: name for name, names in headers.items() for header in names}
         self.handle_names = dict(self._pointer_typedefs())
@@ -141,6 +149,8 @@ class _Reader:
         elif cursor.is_definition():
             self.seen.add(cursor.spelling)
             name = self._record_name(cursor.spelling)
+            if cursor.spelling in self.hidden:
+                self._add_handle(cursor.spelling, module)
             self._add_record(cursor, name, cursor.type.spelling, module)
 
     def _add_handle(self, tag: str, module: m.Module) -> None:
@@ -201,9 +211,7 @@ class _Reader:
             m.Param(n, self._argument(t))
             for n, t in zip(names, function.argument_types(), strict=True)
         )
-        module.callbacks.append(
-            m.CallbackDecl(name, self._type(function.get_result()), params)
-        )
+        module.callbacks.append(m.CallbackDecl(name, self._type(function.get_result()), params))
         return m.Callback(name)
 
     def _read_function_decl(self, cursor: Cursor, module: m.Module) -> None:
@@ -261,8 +269,8 @@ class _Reader:
 
     def _pointer(self, t: cindex.Type) -> m.CType:
         pointee = t.get_pointee()
-        if _is_hidden(pointee.get_canonical()):
-            tag = pointee.get_canonical().get_declaration().spelling
+        tag = pointee.get_canonical().get_declaration().spelling
+        if tag in self.hidden or _is_hidden(pointee):
             return m.Pointer(m.Void()) if tag == "LIBC_FILE" else m.Handle(self._handle_name(tag))
         if pointee.get_canonical().kind == TypeKind.FUNCTIONPROTO:
             raise ParseError(f"a function pointer needs a typedef: '{t.spelling}'")
@@ -310,9 +318,7 @@ _NODES = (
 )  # fmt: skip
 
 
-def evaluate(
-    tokens: list[str], known: dict[str, int | float | str]
-) -> int | float | str | None:
+def evaluate(tokens: list[str], known: dict[str, int | float | str]) -> int | float | str | None:
     """The value of an object-like macro, or None when it is not a constant."""
     words = [repr(known[t]) if t in known else _without_suffix(t) for t in tokens]
     try:

@@ -88,6 +88,8 @@ def value(t: m.CType) -> str:
             return "bytes | None"
         case m.Array(of=m.Char()):
             return "bytes"
+        case m.Pointer():
+            return f"Ptr[{item(t.to)}]"
     return item(t)
 
 
@@ -113,7 +115,7 @@ def field(t: m.CType) -> str:
         case m.Handle():
             return f"Field[{t.name}, {t.name} | int | None]"
         case m.Pointer():
-            return f"Field[{value(t)}, {value(t)} | Array[{item(t.to)}] | None]"
+            return f"Field[{value(t)}, {item(t)} | Array[{item(t.to)}] | None]"
         case m.Scalar(py="float"):
             return "Field[float, float]"
     return f"Field[{value(t)}, {value(t)}]"
