@@ -18,6 +18,7 @@ What a C type becomes:
 ``enum``                      an int; the enum's constants are plain module-level ints.
 a function pointer            a ``CFUNCTYPE`` class named as the header names it. NULL is the
                               class called with no arguments. Keep a reference while C may call.
+                              A callback that returns a pointer returns its address (an int).
 
 The struct behind a name that is also a function's gets the suffix ``_s``
 (``ggml_backend_graph_copy_s``). ``stub_types.pyi`` has the names of these rules for type checkers.

@@ -97,7 +97,7 @@ def _runtime_body(module: m.Module, program: Program) -> Iterator[str]:
     yield from (f"{a.name} = {spell.runtime(a.type)}" for a in module.aliases)
     yield from (f"{name} = POINTER({name[:-2]})" for name in program.pointers(module))
     for callback in module.callbacks:
-        signature = [callback.result, *(p.type for p in callback.params)]
+        signature = [spell.callback_result(callback.result), *(p.type for p in callback.params)]
         yield f"{callback.name} = CFUNCTYPE({', '.join(map(spell.runtime, signature))})"
     for record in module.records:
         yield from _runtime_fields(record)
@@ -135,7 +135,8 @@ def _stub_body(module: m.Module, program: Program) -> Iterator[str]:
         yield f"{name}: TypeAlias = _Pointer[{name[:-2]}]"
     for callback in module.callbacks:
         arguments = ", ".join(spell.value(p.type) for p in callback.params)
-        yield f"class {callback.name}(Callback[[{arguments}], {spell.value(callback.result)}]): ..."
+        result = spell.value(spell.callback_result(callback.result))
+        yield f"class {callback.name}(Callback[[{arguments}], {result}]): ..."
     records = {r.name: r for r in module.records}
     for record in module.records:
         yield f"class {record.name}({'RecordUnion' if record.is_union else 'Record'}):"

@@ -121,13 +121,6 @@ def field(t: m.CType) -> str:
     return f"Field[{value(t)}, {value(t)}]"
 
 
-def names(t: m.CType) -> set[str]:
-    """The declared names that a type mentions."""
-    match t:
-        case m.Record() | m.Handle() | m.Callback():
-            return {t.name}
-        case m.Pointer():
-            return names(t.to)
-        case m.Array():
-            return names(t.of)
-    return set()
+def callback_result(t: m.CType) -> m.CType:
+    """What a callback returns: of a pointer, its address, which is all that ctypes can convert."""
+    return m.Pointer(m.Void()) if isinstance(t, m.Handle | m.Pointer) else t
