@@ -33,6 +33,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <memory>
 #include <new>
 #include <stdexcept>
@@ -128,6 +129,13 @@ std::string text_of(const json & object, const char * key, const std::string & f
 
 // ---- rendering -----------------------------------------------------------------------------
 
+// A time as a JSON string.
+std::string quoted_time(std::time_t seconds, const char * format) {
+    char       buffer[64];
+    const auto n = std::strftime(buffer, sizeof(buffer), format, std::localtime(&seconds));
+    return json(std::string(buffer, n)).dump();
+}
+
 common_chat_templates_inputs read_inputs(const json & in, const common_chat_templates * templates) {
     common_chat_templates_inputs out;
     if (!has(in, "messages")) {
@@ -153,7 +161,11 @@ common_chat_templates_inputs read_inputs(const json & in, const common_chat_temp
     out.enable_thinking    = flag(in, "enable_thinking", true);
     out.force_pure_content = flag(in, "prompt_only", false);
     if (has(in, "now")) {
-        out.now = std::chrono::system_clock::time_point(std::chrono::seconds(in.at("now").get<int64_t>()));
+        const auto seconds = static_cast<std::time_t>(in.at("now").get<int64_t>());
+        out.now            = std::chrono::system_clock::from_time_t(seconds);
+        // The two variables that llama.cpp otherwise sets from the clock.
+        out.chat_template_kwargs["date_string"] = quoted_time(seconds, "%d %b %Y");
+        out.chat_template_kwargs["datetime"]    = quoted_time(seconds, "%b %d %Y");
     }
     if (has(in, "template_kwargs")) {
         for (const auto & entry : in.at("template_kwargs").items()) {
@@ -211,30 +223,6 @@ void write_triggers(json & out, const std::vector<common_grammar_trigger> & trig
     }
     out["grammar_triggers"] = list;
     out["trigger_patterns"] = patterns;
-}
-
-json write_params(const common_chat_params & params, bool is_continuation) {
-    json parser = json::object();
-    parser["format"]            = static_cast<int>(params.format);
-    parser["generation_prompt"] = params.generation_prompt;
-    parser["continuation"]      = is_continuation;
-    parser["arena"]             = params.parser;
-
-    json out = json::object();
-    out["prompt"]             = params.prompt;
-    out["generation_prompt"]  = params.generation_prompt;
-    out["grammar"]            = params.grammar;
-    out["grammar_lazy"]       = params.grammar_lazy;
-    write_triggers(out, params.grammar_triggers);
-    out["preserved_tokens"]   = strings(params.preserved_tokens);
-    out["additional_stops"]   = strings(params.additional_stops);
-    out["supports_thinking"]  = params.supports_thinking;
-    out["thinking_start_tag"] = params.thinking_start_tag;
-    out["thinking_end_tags"]  = strings(params.thinking_end_tags);
-    out["message_delimiters"] = params.message_delimiters.to_json();
-    out["format"]             = common_chat_format_name(params.format);
-    out["parser"]             = parser;
-    return out;
 }
 
 // ---- what the parser of a reply can stop at -------------------------------------------------
@@ -495,6 +483,66 @@ json message_json(const common_chat_msg & message) {
         }
         out["tool_calls"] = calls;
     }
+    return out;
+}
+
+// ---- what apply answers ---------------------------------------------------------------------
+
+json write_parser(const common_chat_params & params, bool is_continuation) {
+    json out = json::object();
+    out["format"]            = static_cast<int>(params.format);
+    out["generation_prompt"] = params.generation_prompt;
+    out["continuation"]      = is_continuation;
+    out["arena"]             = params.parser;
+    return out;
+}
+
+// Whether a reply is content as it stands: no tags but content, no markers, nothing trimmed.
+bool is_plain(const ReplyFormat & format) {
+    if (format.continuation || !TextMarkers(format.arena).markers.empty()) {
+        return false;
+    }
+    for (size_t id = 0; id < format.arena.size(); ++id) {
+        const auto * tag = std::get_if<common_peg_tag_parser>(&format.arena.get(id));
+        if (tag != nullptr && tag->tag != common_chat_peg_builder::CONTENT) {
+            return false;
+        }
+    }
+    const std::string probe  = "\n <x>{\"y\": [1]}\n ";
+    const auto        parsed = format.parse(probe, true);
+    return parsed.message.content == probe && parsed.running == Field::content;
+}
+
+bool has_tool_calls(const ReplyFormat & format) {
+    for (size_t id = 0; id < format.arena.size(); ++id) {
+        const auto * tag = std::get_if<common_peg_tag_parser>(&format.arena.get(id));
+        if (tag != nullptr && tag->tag == common_chat_peg_builder::TOOL_NAME) {
+            return true;
+        }
+    }
+    return false;
+}
+
+json write_params(const common_chat_params & params, bool is_continuation) {
+    const json parser = write_parser(params, is_continuation);
+    const auto format = read_format(parser.dump_safe().c_str());
+
+    json out = json::object();
+    out["prompt"]             = params.prompt;
+    out["generation_prompt"]  = params.generation_prompt;
+    out["grammar"]            = params.grammar;
+    out["grammar_lazy"]       = params.grammar_lazy;
+    write_triggers(out, params.grammar_triggers);
+    out["preserved_tokens"]   = strings(params.preserved_tokens);
+    out["additional_stops"]   = strings(params.additional_stops);
+    out["supports_thinking"]  = params.supports_thinking;
+    out["thinking_start_tag"] = params.thinking_start_tag;
+    out["thinking_end_tags"]  = strings(params.thinking_end_tags);
+    out["message_delimiters"] = params.message_delimiters.to_json();
+    out["plain"]              = is_plain(format);
+    out["has_tool_calls"]     = has_tool_calls(format);
+    out["format"]             = common_chat_format_name(params.format);
+    out["parser"]             = parser;
     return out;
 }
 

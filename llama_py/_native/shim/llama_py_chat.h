@@ -90,7 +90,9 @@ LLAMA_PY_CHAT_API char * llama_py_chat_templates_info(
  *   reasoning_format       "none" | "auto" | "deepseek" | "deepseek-legacy" (default "auto")
  *   enable_thinking        bool (default true)
  *   template_kwargs        object, values of any JSON type, visible to the template by name
- *   now                    integer, seconds since the epoch (default: the clock)
+ *   now                    integer, seconds since the epoch (default: the clock): the variables
+ *                          date_string and datetime. A template that calls strftime_now reads the
+ *                          clock in any case, llama.cpp has no way to say otherwise.
  *   prompt_only            bool (default false): render the prompt and nothing else; cheaper, and
  *                          without what llama.cpp adds for single model families
  *
@@ -109,6 +111,9 @@ LLAMA_PY_CHAT_API char * llama_py_chat_templates_info(
  *   thinking_start_tag            string or ""
  *   thinking_end_tags             array of strings
  *   message_delimiters            array of {role, delimiter}
+ *   plain                         bool: the reply is content and nothing else, so that no parser is
+ *                                 needed
+ *   has_tool_calls                bool: the parser can find tool calls in a reply
  *   format                        name of the parser's kind
  *   parser                        an object for llama_py_chat_parser_init, to be passed on as it is
  */

@@ -1,0 +1,395 @@
+"""``ChatRequest``: one chat request, checked and brought to one form before anything is rendered.
+
+The form is OpenAI's: messages with a role, tools as functions. Older spellings (``functions``,
+``function_call``, the ``function`` role) become their successors here, so that nothing further
+down knows about them. Every mistake is a ``ParameterError`` that names the place
+(``messages[3].content[0]``), what stands there, and what would be accepted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from llama_py.errors import ParameterError, ParameterTypeError
+
+__all__ = ["ChatRequest", "normalise_messages", "normalise_tools", "response_schema"]
+
+Message = dict[str, Any]
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+TOOL_CHOICES = ("auto", "none", "required")
+CONTINUATIONS = (True, False, "content", "reasoning_content")
+_MEDIA_PARTS = ("image_url", "image", "input_image", "input_audio", "audio_url", "video_url")
+
+
+def _shown(value: Any, limit: int = 80) -> str:
+    text = repr(value)
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _check_mapping(value: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ParameterTypeError(f"{where} must be an object, not {_shown(value)}")
+    return value
+
+
+def _check_sequence(value: Any, where: str) -> Sequence[Any]:
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+        raise ParameterTypeError(f"{where} must be a list, not {_shown(value)}")
+    return value
+
+
+def _check_text(value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        raise ParameterTypeError(f"{where} must be a string, not {_shown(value)}")
+    return value
+
+
+# ---- content --------------------------------------------------------------------------------
+
+
+def _part(part: Any, where: str) -> Message:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    part = _check_mapping(part, where)
+    kind = part.get("type")
+    if kind in ("text", "input_text", "output_text", "media_marker"):
+        text = _check_text(part.get("text"), f"{where}.text")
+        return {"type": "media_marker" if kind == "media_marker" else "text", "text": text}
+    if kind == "refusal":
+        return {"type": "text", "text": _check_text(part.get("refusal"), f"{where}.refusal")}
+    if kind in _MEDIA_PARTS:
+        raise ParameterError(
+            f"{where} is a part of type {kind!r}, but no multimodal handler is loaded; load the "
+            "model with its projector file (mmproj), or send text parts only"
+        )
+    raise ParameterError(f'{where}.type is {_shown(kind)}; expected "text"')
+
+
+def _content(message: Mapping[str, Any], role: str, where: str) -> str | list[Message]:
+    content = message.get("content")
+    if content is None:
+        if role == "assistant":
+            return ""
+        raise ParameterError(
+            f'{where}.content is missing; only an assistant message may have none, a "{role}" '
+            "message needs a string or a list of parts"
+        )
+    if isinstance(content, str):
+        return content
+    if isinstance(content, Mapping):
+        raise ParameterTypeError(f"{where}.content must be a string or a list, not an object")
+    parts = _check_sequence(content, f"{where}.content")
+    return [_part(part, f"{where}.content[{i}]") for i, part in enumerate(parts)]
+
+
+# ---- tool calls ------------------------------------------------------------------------------
+
+
+def _arguments(value: Any, where: str) -> str:
+    if value is None or value == "":
+        return "{}"
+    if not isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    try:
+        json.loads(value)
+    except ValueError as error:
+        raise ParameterError(
+            f"{where} is not JSON ({error}): {_shown(value)}; send the text that the model wrote, "
+            "or an object"
+        ) from None
+    return value
+
+
+def _tool_call(call: Any, where: str) -> Message:
+    call = _check_mapping(call, where)
+    kind = call.get("type", "function")
+    if kind != "function":
+        raise ParameterError(f'{where}.type is {_shown(kind)}; only "function" exists')
+    function = _check_mapping(call.get("function"), f"{where}.function")
+    name = _check_text(function.get("name"), f"{where}.function.name")
+    arguments = _arguments(function.get("arguments"), f"{where}.function.arguments")
+    out: Message = {"type": "function", "function": {"name": name, "arguments": arguments}}
+    if call.get("id") is not None:
+        out["id"] = _check_text(call["id"], f"{where}.id")
+    return out
+
+
+def _tool_calls(message: Mapping[str, Any], where: str) -> list[Message]:
+    legacy = message.get("function_call")
+    if legacy is not None:
+        call = {"id": _legacy_id(legacy), "function": legacy}
+        return [_tool_call(call, f"{where}.function_call")]
+    calls = message.get("tool_calls")
+    if calls is None:
+        return []
+    calls = _check_sequence(calls, f"{where}.tool_calls")
+    return [_tool_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(calls)]
+
+
+def _legacy_id(call: Any) -> str:
+    name = call.get("name") if isinstance(call, Mapping) else None
+    return f"call_{name}"
+
+
+def _tool_call_id(message: Mapping[str, Any], previous: Sequence[Message], where: str) -> str:
+    call_id = message.get("tool_call_id")
+    if call_id is not None:
+        return _check_text(call_id, f"{where}.tool_call_id")
+    asked = _open_calls(previous)
+    if len(asked) == 1:
+        return asked[0]
+    raise ParameterError(
+        f"{where}.tool_call_id is missing, and the assistant message before it has "
+        f"{len(asked)} calls with an id; say which one this is the result of"
+    )
+
+
+def _open_calls(previous: Sequence[Message]) -> list[str]:
+    """Ids of the calls in the last assistant message that have no result yet."""
+    answered = set()
+    for message in reversed(previous):
+        if message["role"] == "tool":
+            answered.add(message.get("tool_call_id"))
+        else:
+            ids = [call.get("id") for call in message.get("tool_calls", ())]
+            return [i for i in ids if i is not None and i not in answered]
+    return []
+
+
+# ---- messages --------------------------------------------------------------------------------
+
+
+def _assistant(message: Mapping[str, Any], out: Message, where: str) -> None:
+    reasoning = message.get("reasoning_content", message.get("reasoning"))
+    if reasoning:
+        out["reasoning_content"] = _check_text(reasoning, f"{where}.reasoning_content")
+    calls = _tool_calls(message, where)
+    if calls:
+        out["tool_calls"] = calls
+
+
+def _message(message: Any, previous: Sequence[Message], where: str) -> Message:
+    message = _check_mapping(message, where)
+    role = message.get("role")
+    if role == "function":  # the spelling before tools
+        legacy_id = _legacy_id(message)
+        message = {"tool_call_id": legacy_id, **message}
+        role = "tool"
+    if role not in ROLES:
+        raise ParameterError(f"{where}.role is {_shown(role)}; expected one of {', '.join(ROLES)}")
+    out: Message = {"role": role, "content": _content(message, role, where)}
+    if message.get("name") is not None:
+        out["name"] = _check_text(message["name"], f"{where}.name")
+    if role == "assistant":
+        _assistant(message, out, where)
+    if role == "tool":
+        out["tool_call_id"] = _tool_call_id(message, previous, where)
+    return out
+
+
+def normalise_messages(messages: Any) -> tuple[Message, ...]:
+    """Check messages and bring them to the current OpenAI form.
+
+    Raises:
+        ParameterError: with the place of the first mistake.
+    """
+    out: list[Message] = []
+    for i, message in enumerate(_check_sequence(messages, "messages")):
+        out.append(_message(message, out, f"messages[{i}]"))
+    if not out:
+        raise ParameterError("messages is empty; a chat needs at least one message")
+    return tuple(out)
+
+
+# ---- tools -----------------------------------------------------------------------------------
+
+
+def _tool(tool: Any, where: str) -> Message:
+    tool = _check_mapping(tool, where)
+    kind = tool.get("type", "function")
+    if kind != "function":
+        raise ParameterError(f'{where}.type is {_shown(kind)}; only "function" tools can be called')
+    function = _check_mapping(tool.get("function"), f"{where}.function")
+    name = _check_text(function.get("name"), f"{where}.function.name")
+    if not name:
+        raise ParameterError(f"{where}.function.name is empty")
+    parameters = function.get("parameters")
+    if parameters is None:
+        parameters = {"type": "object", "properties": {}}
+    _check_mapping(parameters, f"{where}.function.parameters")
+    description = _check_text(function.get("description") or "", f"{where}.function.description")
+    function = {"name": name, "description": description, "parameters": dict(parameters)}
+    return {"type": "function", "function": function}
+
+
+def normalise_tools(tools: Any) -> tuple[Message, ...]:
+    """Check tool definitions. None is no tools.
+
+    Raises:
+        ParameterError: with the place of the first mistake; also for two tools of one name.
+    """
+    if tools is None:
+        return ()
+    out = tuple(_tool(tool, f"tools[{i}]") for i, tool in enumerate(_check_sequence(tools, "tools")))
+    names = [tool["function"]["name"] for tool in out]
+    for name in names:
+        if names.count(name) > 1:
+            raise ParameterError(f"two tools are called {name!r}; a call could mean either")
+    return out
+
+
+def _tool_choice(choice: Any, names: Sequence[str]) -> str | Message:
+    if choice is None:
+        return "auto"
+    if isinstance(choice, Mapping):
+        function = choice.get("function", choice)
+        name = _check_mapping(function, "tool_choice.function").get("name")
+        if name not in names:
+            known = ", ".join(names) or "none are given"
+            raise ParameterError(f"tool_choice names {_shown(name)}; the tools are: {known}")
+        return {"type": "function", "function": {"name": name}}
+    if choice == "any":
+        choice = "required"
+    if choice not in TOOL_CHOICES:
+        expected = ", ".join(TOOL_CHOICES)
+        raise ParameterError(f"tool_choice is {_shown(choice)}; expected {expected} or a function")
+    if choice == "required" and not names:
+        raise ParameterError('tool_choice is "required", but there are no tools')
+    return str(choice)
+
+
+# ---- the format of the reply -----------------------------------------------------------------
+
+
+def response_schema(response_format: Any) -> Any:
+    """The JSON schema that a ``response_format`` asks for, or None for free text.
+
+    ``{"type": "json_object"}`` is any object; llama-cpp-python's ``"schema"`` key beside it and
+    OpenAI's ``{"type": "json_schema", "json_schema": {"schema": ...}}`` give their schema.
+    """
+    if response_format is None:
+        return None
+    response_format = _check_mapping(response_format, "response_format")
+    kind = response_format.get("type", "text")
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return response_format.get("schema") or {"type": "object"}
+    if kind != "json_schema":
+        raise ParameterError(
+            f"response_format.type is {_shown(kind)}; expected text, json_object or json_schema"
+        )
+    wrapper = _check_mapping(response_format.get("json_schema"), "response_format.json_schema")
+    if "schema" not in wrapper:
+        raise ParameterError("response_format.json_schema.schema is missing")
+    schema = wrapper["schema"]
+    if not isinstance(schema, (Mapping, bool)):
+        raise ParameterTypeError("response_format.json_schema.schema must be a JSON schema")
+    return schema or {"type": "object"}
+
+
+# ---- the request -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """One chat request; checked and normalised when it is made.
+
+    Attributes:
+        messages: the conversation, normalised.
+        tools: function tools, normalised.
+        tool_choice: ``"auto"``, ``"none"``, ``"required"``, or ``{"function": {"name": ...}}``.
+        parallel_tool_calls: more than one call in a reply; None is what the template supports.
+        response_format: as in OpenAI's API.
+        template_kwargs: further variables for the template, of any JSON type.
+        enable_thinking: let a reasoning model reason; None is the model's default (yes).
+        reasoning_effort: for templates that know it; ``"none"`` turns reasoning off.
+        reasoning_budget: at most so many tokens of reasoning (the engine enforces it); None: any.
+        reasoning_format: ``"auto"`` parses reasoning out of the reply, ``"none"`` leaves it in.
+        continue_final_message: the last message is the beginning of the reply. True finds out
+            which part goes on; ``"content"`` and ``"reasoning_content"`` say it.
+        add_generation_prompt: end the prompt with the opening of an assistant message.
+        now: seconds since the epoch that the template sees; None is the clock.
+        functions, function_call: the names of ``tools`` and ``tool_choice`` before 2024.
+    """
+
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Mapping[str, Any]] | None = None
+    tool_choice: str | Mapping[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: Mapping[str, Any] | None = None
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    enable_thinking: bool | None = None
+    reasoning_effort: str | None = None
+    reasoning_budget: int | None = None
+    reasoning_format: str = "auto"
+    continue_final_message: bool | str = False
+    add_generation_prompt: bool = True
+    now: int | None = None
+    functions: Sequence[Mapping[str, Any]] | None = None
+    function_call: str | Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        self._set("messages", normalise_messages(self.messages))
+        tools = self.tools
+        if self.functions is not None and tools is None:
+            tools = [{"type": "function", "function": entry} for entry in self.functions]
+        self._set("tools", normalise_tools(tools))
+        choice = self.tool_choice if self.tool_choice is not None else self.function_call
+        self._set("tool_choice", _tool_choice(choice, self.tool_names))
+        response_schema(self.response_format)
+        _check_mapping(self.template_kwargs, "template_kwargs")
+        self._check_options()
+        self._check_continuation()
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    def _check_options(self) -> None:
+        if self.reasoning_format not in ("auto", "none", "deepseek", "deepseek-legacy"):
+            raise ParameterError(
+                f'reasoning_format is {_shown(self.reasoning_format)}; expected "auto" or "none"'
+            )
+        budget = self.reasoning_budget
+        if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int)):
+            raise ParameterTypeError(f"reasoning_budget must be an integer, not {_shown(budget)}")
+
+    def _check_continuation(self) -> None:
+        if self.continue_final_message not in CONTINUATIONS:
+            raise ParameterError(
+                f"continue_final_message is {_shown(self.continue_final_message)}; expected "
+                'True, False, "content" or "reasoning_content"'
+            )
+        if not self.continue_final_message:
+            return
+        last = self.messages[-1]
+        if last["role"] != "assistant" or last.get("tool_calls"):
+            raise ParameterError(
+                "continue_final_message needs an assistant message without tool calls at the end; "
+                f'the last message has the role "{last["role"]}"'
+            )
+
+    @property
+    def tool_names(self) -> tuple[str, ...]:
+        """The names of the tools, in order."""
+        return tuple(tool["function"]["name"] for tool in self.tools or ())
+
+    @property
+    def forced_tool(self) -> str | None:
+        """The one tool that has to be called, if ``tool_choice`` names one."""
+        choice = self.tool_choice
+        return str(choice["function"]["name"]) if isinstance(choice, Mapping) else None
+
+    @property
+    def uses_tools(self) -> bool:
+        """True if the reply may contain tool calls."""
+        return bool(self.tools) and self.tool_choice != "none"
+
+    @property
+    def schema(self) -> Any:
+        """The JSON schema that the reply has to follow, or None."""
+        return response_schema(self.response_format)

@@ -1,0 +1,193 @@
+"""``ChatStream``: the text of a reply in, what a reader sees out, piece by piece.
+
+A reply may consist of reasoning, content and tool calls, in a form that depends on the model's
+family. Text that may be the beginning of a marker is held back until it is clear what it is. A
+reply that can only be content is passed on untouched, and costs nothing.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from llama_py.chat.template import RenderedChat
+from llama_py.core.chat import ReplyParser
+
+__all__ = ["ChatStream", "Delta", "ParsedReply", "ToolCall", "ToolCallDelta", "fold", "parse_reply"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """News about one tool call.
+
+    Attributes:
+        index: which call of the reply.
+        id, name: set in the first delta of a call, and None in the others.
+        arguments: what follows in the JSON text of the arguments.
+    """
+
+    index: int
+    id: str | None = None
+    name: str | None = None
+    arguments: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What is new in a reply: exactly one of the three is set."""
+
+    content: str = ""
+    reasoning: str = ""
+    tool_call: ToolCallDelta | None = None
+
+
+@dataclass(slots=True)
+class ToolCall:
+    """A tool call of a finished reply; ``arguments`` is JSON text."""
+
+    id: str
+    name: str
+    arguments: str = ""
+
+
+@dataclass(slots=True)
+class ParsedReply:
+    """A finished reply.
+
+    Attributes:
+        complete: False if the reply ended where its format wants more (cut off by a limit, say).
+    """
+
+    content: str = ""
+    reasoning: str = ""
+    tool_calls: list[ToolCall] = field(default_factory=list)
+    complete: bool = True
+
+    def add(self, delta: Delta) -> None:
+        """Add what a delta says."""
+        self.content += delta.content
+        self.reasoning += delta.reasoning
+        call = delta.tool_call
+        if call is None:
+            return
+        if call.index == len(self.tool_calls):
+            self.tool_calls.append(ToolCall(call.id or "", call.name or ""))
+        self.tool_calls[call.index].arguments += call.arguments
+
+    def as_message(self) -> dict[str, Any]:
+        """The reply as an OpenAI assistant message."""
+        message: dict[str, Any] = {"role": "assistant", "content": self.content}
+        if self.reasoning:
+            message["reasoning_content"] = self.reasoning
+        if self.tool_calls:
+            message["content"] = self.content or None
+            message["tool_calls"] = [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": call.arguments},
+                }
+                for call in self.tool_calls
+            ]
+        return message
+
+
+def fold(deltas: Iterable[Delta]) -> ParsedReply:
+    """The reply that deltas add up to."""
+    reply = ParsedReply()
+    for delta in deltas:
+        reply.add(delta)
+    return reply
+
+
+def _new_id() -> str:
+    return "call_" + secrets.token_hex(12)
+
+
+class ChatStream:
+    """Parses one reply while it is generated. Belongs to one thread at a time.
+
+    Args:
+        rendered: the prompt that is being answered.
+        new_id: makes an id for a tool call where the model's format has none.
+    """
+
+    def __init__(self, rendered: RenderedChat, *, new_id: Callable[[], str] = _new_id) -> None:
+        plain = rendered.plain or rendered.parser is None
+        self._parser = None if plain else ReplyParser(rendered.parser or {})
+        self._new_id = new_id
+        # Pieces are joined once, at the end: appending to strings would copy them each time.
+        self._content: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls: list[tuple[str, str, list[str]]] = []
+        self._complete = True
+        self._flushed = False
+
+    def feed(self, text: str) -> list[Delta]:
+        """Take generated text; return what a reader may see of it now (often nothing yet)."""
+        if self._parser is None:
+            return [self._tell(Delta(content=text))] if text else []
+        return self._convert(self._parser.feed(text)) if text else []
+
+    def flush(self) -> list[Delta]:
+        """Say that the reply ended; return what was held back."""
+        if self._flushed:
+            return []
+        self._flushed = True
+        if self._parser is None:
+            return []
+        news = self._convert(self._parser.feed("", final=True))
+        self._parser.close()
+        return news
+
+    def finish(self) -> ParsedReply:
+        """End the reply and return it whole: what all deltas, those of ``flush`` too, add up to."""
+        self.flush()
+        calls = [ToolCall(call_id, name, "".join(text)) for call_id, name, text in self._calls]
+        content, reasoning = "".join(self._content), "".join(self._reasoning)
+        return ParsedReply(content, reasoning, calls, self._complete)
+
+    @property
+    def has_tool_calls(self) -> bool:
+        """True once a tool call was seen."""
+        return bool(self._calls)
+
+    def _convert(self, news: list[dict[str, Any]]) -> list[Delta]:
+        deltas = []
+        for entry in news:
+            if "complete" in entry:
+                self._complete = entry["complete"]
+            else:
+                deltas.append(self._tell(self._delta(entry)))
+        return deltas
+
+    def _delta(self, entry: dict[str, Any]) -> Delta:
+        index = entry.get("tool_call")
+        if index is None:
+            return Delta(content=entry.get("content", ""), reasoning=entry.get("reasoning", ""))
+        name, call_id = entry.get("name"), entry.get("id")
+        if name is not None and not call_id:
+            call_id = self._new_id()
+        return Delta(tool_call=ToolCallDelta(index, call_id, name, entry.get("arguments", "")))
+
+    def _tell(self, delta: Delta) -> Delta:
+        if delta.content:
+            self._content.append(delta.content)
+        elif delta.reasoning:
+            self._reasoning.append(delta.reasoning)
+        call = delta.tool_call
+        if call is not None:
+            if call.name is not None:
+                self._calls.append((call.id or "", call.name, []))
+            self._calls[call.index][2].append(call.arguments)
+        return delta
+
+
+def parse_reply(rendered: RenderedChat, text: str) -> ParsedReply:
+    """Parse a whole reply at once."""
+    stream = ChatStream(rendered)
+    stream.feed(text)
+    return stream.finish()
+

@@ -1,0 +1,258 @@
+"""``ChatTemplate``: a conversation in, a ``RenderedChat`` out: the prompt and how to read the reply.
+
+llama.cpp renders the template and knows how the model's family writes reasoning and tool calls;
+this module asks it once per request and keeps what the engine, the sampler, the memory and the
+parser of the reply each need. Where a request asks for more than llama.cpp combines (a schema
+together with tools, one named tool), it renders more than once and puts the parts together.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+from llama_py.chat.boundaries import find_starts, learn_delimiters
+from llama_py.chat.gbnf import unite
+from llama_py.chat.messages import ChatRequest
+from llama_py.core.chat import TemplateHandle
+from llama_py.errors import TemplateError
+from llama_py.params import GrammarSpec
+
+__all__ = ["ChatTemplate", "RenderedChat"]
+
+
+class _HasPointer(Protocol):
+    @property
+    def pointer(self) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedChat:
+    """A rendered conversation.
+
+    Attributes:
+        prompt: to be tokenized with special tokens parsed, and with BOS as the vocabulary adds it.
+        generation_prompt: the end of the prompt that opens the reply, the beginning of the reply
+            that the request gave included.
+        stops: texts that end the reply, besides the vocabulary's end-of-generation tokens.
+        grammar: what the sampler has to enforce, or None.
+        grammar_prefill: text whose tokens a new grammar sampler accepts before the first generated
+            one; "" if it starts at the reply.
+        preserved_tokens: texts of special tokens that the parser has to see: the detokenizer
+            writes them out instead of leaving them away.
+        parser: what ``ChatStream`` makes the reply's parser from.
+        plain: the reply is content and nothing else.
+        delimiters: (role, text) with which a message of that role starts.
+        message_starts: character offsets in the prompt at which a message starts, the reply
+            included; ascending, without 0.
+        schema: the JSON schema that the reply's content has to follow, or None.
+        supports_thinking: the model's family reasons in a marked block.
+        thinking_start, thinking_ends: the marks of that block, "" and () where there are none.
+        calls_tools: the reply may contain tool calls.
+    """
+
+    prompt: str
+    generation_prompt: str = ""
+    stops: tuple[str, ...] = ()
+    grammar: GrammarSpec | None = None
+    grammar_prefill: str = ""
+    preserved_tokens: tuple[str, ...] = ()
+    parser: Mapping[str, Any] | None = None
+    plain: bool = True
+    delimiters: tuple[tuple[str, str], ...] = ()
+    message_starts: tuple[int, ...] = ()
+    schema: Any = None
+    supports_thinking: bool = False
+    thinking_start: str = ""
+    thinking_ends: tuple[str, ...] = ()
+    calls_tools: bool = False
+
+
+def _grammar(params: Mapping[str, Any]) -> GrammarSpec | None:
+    if not params["grammar"]:
+        return None
+    lazy = bool(params["grammar_lazy"])
+    patterns = tuple(params["trigger_patterns"]) if lazy else ()
+    return GrammarSpec(params["grammar"], lazy=lazy, trigger_patterns=patterns)
+
+
+class ChatTemplate:
+    """A chat template that is ready to render. Safe to use from several threads.
+
+    Make one with ``from_model`` or ``from_text``.
+    """
+
+    def __init__(self, handle: TemplateHandle) -> None:
+        self._handle = handle
+        self._lock = threading.Lock()
+        self._learned: tuple[tuple[str, str], ...] | None = None
+
+    @classmethod
+    def from_model(cls, model: _HasPointer, text: str | None = None) -> ChatTemplate:
+        """The model's own template, or ``text`` with the model's BOS and EOS texts.
+
+        A model without a template gets ChatML, and ``explicit`` is False.
+
+        Raises:
+            TemplateError: the template does not parse.
+        """
+        return cls(TemplateHandle(model.pointer, text))
+
+    @classmethod
+    def from_text(cls, text: str, *, bos: str = "", eos: str = "") -> ChatTemplate:
+        """A Jinja template.
+
+        Raises:
+            TemplateError: it does not parse, or is empty.
+        """
+        return cls(TemplateHandle(text=text, bos=bos, eos=eos))
+
+    def close(self) -> None:
+        """Free the compiled template."""
+        self._handle.close()
+
+    @cached_property
+    def _info(self) -> dict[str, Any]:
+        return self._handle.info()
+
+    @property
+    def source(self) -> str:
+        """The template's text."""
+        return str(self._info["source"])
+
+    @property
+    def explicit(self) -> bool:
+        """False if the model had no template and ChatML stands in."""
+        return bool(self._info["explicit"])
+
+    @property
+    def caps(self) -> Mapping[str, bool]:
+        """What the template can express (``supports_tools``, ``supports_system_role``, ...)."""
+        caps: Mapping[str, bool] = self._info["caps"]
+        return caps
+
+    @property
+    def supports_thinking(self) -> bool:
+        """True if the model's family reasons in a marked block."""
+        return bool(self._info["thinking"])
+
+    # ---- rendering ---------------------------------------------------------------------------
+
+    def render(self, request: ChatRequest, *, schema_grammar: bool = True) -> RenderedChat:
+        """Render a conversation.
+
+        Args:
+            schema_grammar: put a requested JSON schema into the grammar. False leaves it to
+                another engine, which finds it in ``schema``.
+
+        Raises:
+            TemplateError: the template refuses the messages, or cannot do what is asked for.
+        """
+        schema = request.schema
+        if request.uses_tools:
+            params = self._apply_tools(request, schema if schema_grammar else None)
+        elif schema is not None and (schema_grammar or self._shows_schema):
+            params = self._apply(request, json_schema=schema)
+            if not schema_grammar:
+                shown, params = params, self._apply(request)
+                params["prompt"] = shown["prompt"]
+        else:
+            params = self._apply(request)
+        return self._rendered(request, params, schema)
+
+    def _apply(self, request: ChatRequest, **changes: Any) -> dict[str, Any]:
+        return self._handle.apply({**_inputs(request), **changes})
+
+    def _apply_tools(self, request: ChatRequest, schema: Any) -> dict[str, Any]:
+        forced = request.forced_tool
+        params = self._apply(request)
+        if not params["has_tool_calls"]:
+            raise TemplateError(
+                "this chat template has no form for tool calls; use a model or a template that "
+                'has one, or pass tool_choice="none"'
+            )
+        if forced is not None:
+            # The prompt lists all tools (so that the cache fits); only one may be called.
+            tools = [t for t in request.tools or () if t["function"]["name"] == forced]
+            params = {**self._apply(request, tools=tools), "prompt": params["prompt"]}
+        if schema is not None and request.tool_choice == "auto":
+            call = self._apply(request, tool_choice="required")["grammar"]
+            answer = self._apply(request, tools=None, json_schema=schema)["grammar"]
+            params.update(grammar=unite(call, answer), grammar_lazy=False)
+        return params
+
+    def _rendered(
+        self, request: ChatRequest, params: Mapping[str, Any], schema: Any
+    ) -> RenderedChat:
+        prompt, opening = params["prompt"], params["generation_prompt"]
+        grammar = _grammar(params)
+        delimiters = self._delimiters(params)
+        return RenderedChat(
+            prompt=prompt,
+            generation_prompt=opening,
+            stops=tuple(params["additional_stops"]),
+            grammar=grammar,
+            grammar_prefill=opening if grammar is not None and not grammar.lazy else "",
+            preserved_tokens=tuple(params["preserved_tokens"]),
+            parser=params["parser"],
+            plain=params["plain"],
+            delimiters=delimiters,
+            message_starts=find_starts(prompt, delimiters, opening),
+            schema=schema,
+            supports_thinking=params["supports_thinking"],
+            thinking_start=params["thinking_start_tag"],
+            thinking_ends=tuple(params["thinking_end_tags"]),
+            calls_tools=request.uses_tools,
+        )
+
+    # ---- what is learned once about a template -------------------------------------------------
+
+    @cached_property
+    def _shows_schema(self) -> bool:
+        """Whether the template itself writes a requested schema into the prompt."""
+        ask = {"messages": [{"role": "user", "content": "hello"}], "now": 0}
+        try:
+            shown = self._handle.apply({**ask, "json_schema": {"type": "object"}})
+            return bool(shown["prompt"] != self._handle.apply(ask)["prompt"])
+        except TemplateError:
+            return False
+
+    def _delimiters(self, params: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+        with self._lock:
+            if self._learned is None:
+                self._learned = learn_delimiters(self._prompt_of)
+        known = [(d["role"], d["delimiter"]) for d in params["message_delimiters"]]
+        return tuple(dict.fromkeys([*known, *self._learned]))
+
+    def _prompt_of(self, messages: list[dict[str, Any]]) -> str:
+        inputs = {"messages": messages, "add_generation_prompt": False, "now": 0}
+        return str(self._handle.apply({**inputs, "prompt_only": True})["prompt"])
+
+
+def _inputs(request: ChatRequest) -> dict[str, Any]:
+    """The request in the form of ``llama_py_chat_apply``."""
+    kwargs = dict(request.template_kwargs)
+    thinking = request.enable_thinking
+    if thinking is None:
+        thinking = bool(kwargs.get("enable_thinking", True))
+    if request.reasoning_effort == "none":
+        thinking = False
+    elif request.reasoning_effort is not None:
+        kwargs.setdefault("reasoning_effort", request.reasoning_effort)
+    going_on = request.continue_final_message
+    choice = request.tool_choice
+    return {
+        "messages": list(request.messages),
+        "tools": list(request.tools or ()) or None,
+        "tool_choice": choice if isinstance(choice, str) else "required",
+        "parallel_tool_calls": request.parallel_tool_calls,
+        "template_kwargs": kwargs,
+        "enable_thinking": thinking,
+        "reasoning_format": request.reasoning_format,
+        "continue_final_message": going_on,
+        "add_generation_prompt": request.add_generation_prompt and not going_on,
+        "now": request.now,
+    }

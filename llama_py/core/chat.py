@@ -1,0 +1,125 @@
+"""``TemplateHandle`` and ``ReplyParser``: owners of what the chat library makes.
+
+The library (``_native/shim``) wraps llama.cpp's C++ chat code and speaks JSON. This module turns
+that into Python values and typed errors; what the values mean is the business of ``llama_py.chat``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from llama_py._native import chat_h as C
+from llama_py._native.llama_h import llama_model_p
+from llama_py.core.handle import Handle
+from llama_py.errors import GrammarError, LlamaError, TemplateError
+
+__all__ = ["ReplyParser", "TemplateHandle", "schema_to_gbnf"]
+
+
+def _dump(value: Any) -> bytes:
+    # ASCII only: NUL and everything else that C strings dislike travels as an escape.
+    return json.dumps(value).encode("ascii")
+
+
+def _take(text: Any) -> bytes:
+    """Copy a string that the library returned, and free it."""
+    try:
+        return ctypes.string_at(text)
+    finally:
+        C.llama_py_chat_string_free(text)
+
+
+def _call(function: Callable[..., Any], kind: type[LlamaError], *arguments: Any) -> Any:
+    """Call a function whose last argument is ``char ** error``; raise ``kind`` if it is set."""
+    error = ctypes.POINTER(ctypes.c_char)()
+    result = function(*arguments, ctypes.byref(error))
+    if error:
+        raise kind(_take(error).decode("utf-8", "replace"))
+    return result
+
+
+class TemplateHandle(Handle[C.llama_py_chat_templates_p]):
+    """A compiled chat template. May be used from several threads at once.
+
+    Args:
+        model: the model whose template and BOS / EOS texts to use. Only read here: the handle
+            does not need it any more afterwards.
+        text: a Jinja template, in place of the model's.
+        bos, eos: the texts of those tokens, for a template without a model.
+
+    Raises:
+        TemplateError: the template does not parse, or there is none.
+    """
+
+    def __init__(
+        self,
+        model: llama_model_p | None = None,
+        text: str | None = None,
+        *,
+        bos: str = "",
+        eos: str = "",
+    ) -> None:
+        pointer = _call(
+            C.llama_py_chat_templates_init,
+            TemplateError,
+            llama_model_p() if model is None else model,
+            None if text is None else text.encode(),
+            bos.encode(),
+            eos.encode(),
+        )
+        super().__init__(pointer, C.llama_py_chat_templates_free)
+
+    def info(self) -> dict[str, Any]:
+        """What the template is; the keys are those of ``llama_py_chat_templates_info``."""
+        text = _call(C.llama_py_chat_templates_info, TemplateError, self.pointer)
+        return cast("dict[str, Any]", json.loads(_take(text)))
+
+    def apply(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Render a conversation; the keys are those of ``llama_py_chat_apply``.
+
+        Raises:
+            TemplateError: the template refuses these messages.
+        """
+        text = _call(C.llama_py_chat_apply, TemplateError, self.pointer, _dump(inputs))
+        return cast("dict[str, Any]", json.loads(_take(text)))
+
+
+class ReplyParser(Handle[C.llama_py_chat_parser_p]):
+    """The parser of one reply. Belongs to one thread at a time.
+
+    Args:
+        spec: the ``parser`` entry of what ``TemplateHandle.apply`` returned.
+
+    Raises:
+        TemplateError: that is not a parser.
+    """
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        pointer = _call(C.llama_py_chat_parser_init, TemplateError, _dump(spec))
+        super().__init__(pointer, C.llama_py_chat_parser_free)
+
+    def parse(self, text: str, partial: bool = False) -> dict[str, Any]:
+        """Parse a whole reply, or with ``partial`` the beginning of one, to an OpenAI message."""
+        raw = text.encode("utf-8", "replace")
+        out = _call(C.llama_py_chat_parse, TemplateError, self.pointer, raw, len(raw), partial)
+        return cast("dict[str, Any]", json.loads(_take(out)))
+
+    def feed(self, text: str, final: bool = False) -> list[dict[str, Any]]:
+        """Take the next piece; return what is new (see ``llama_py_chat_parser_feed``)."""
+        raw = text.encode("utf-8", "replace")
+        out = _call(C.llama_py_chat_parser_feed, TemplateError, self.pointer, raw, len(raw), final)
+        return cast("list[dict[str, Any]]", json.loads(_take(out))) if out else []
+
+
+def schema_to_gbnf(schema: Any) -> str:
+    """Convert a JSON schema to a GBNF grammar with llama.cpp's converter.
+
+    Raises:
+        GrammarError: the converter rejects the schema. (It also ignores much of what it does not
+            support; ``llama_py.chat.grammar`` looks for that first.)
+    """
+    text = _call(C.llama_py_chat_schema_to_grammar, GrammarError, _dump(schema))
+    return _take(text).decode()
