@@ -49,7 +49,10 @@ def generate(llama_cpp: Path) -> dict[str, str]:
         raise GenerateError(f"{error}: pip install 'llama_py[dev]' (it brings libclang)") from error
 
     include = [llama_cpp / "include", llama_cpp / "ggml/include", llama_cpp / "tools/mtmd", SHIM]
-    modules = parse.parse(HEADERS, include, HIDDEN)
+    try:
+        modules = parse.parse(HEADERS, include, HIDDEN)
+    except parse.ParseError as error:
+        raise GenerateError(str(error)) from error
     program = render.Program(modules, HEADERS, LIBRARIES)
     runtime = {name: render.render_runtime(module, program) for name, module in modules.items()}
     stubs = {name: render.render_stub(module, program) for name, module in modules.items()}

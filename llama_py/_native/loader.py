@@ -38,7 +38,6 @@ STEMS = {
     "ggml-cpu": "ggml-cpu",
     "ggml": "ggml",
     "llama": "llama",
-    "llama-common": "llama-common",
     "mtmd": "mtmd",
     "chat": "llama_py_chat",
 }
@@ -119,7 +118,7 @@ def _load(name: str) -> ctypes.CDLL:
     with _lock:
         if name in _loaded:
             return _loaded[name]
-        if name in ("mtmd", "chat", "llama-common"):
+        if name in ("mtmd", "chat"):
             library("llama")
         path = _find(name)
         loaded = _open(path)

@@ -1,0 +1,98 @@
+"""``abi_check.c`` compiles against the pinned headers, and against no others."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from llama_py._native import generate
+
+DRIFTS = {
+    "a field moved": (
+        "include/llama.h",
+        "        llama_token  *  token;\n        float        *  embd;",
+        "        float        *  embd;\n        llama_token  *  token;",
+        "llama_batch.token offset",
+    ),
+    "a field was inserted": (
+        "include/llama.h",
+        "        bool vocab_only;      // only load",
+        "        bool brand_new; bool vocab_only; // only load",
+        "llama_model_params.vocab_only offset",
+    ),
+    "a field was appended": (
+        "tools/mtmd/mtmd.h",
+        "    void * progress_callback_user_data;\n};",
+        "    void * progress_callback_user_data;\n    int more;\n};",
+        "mtmd_context_params",
+    ),
+    "a field changed its type and kept its size": (
+        "include/llama.h",
+        "        float logit;    //",
+        "        int32_t logit;  //",
+        "llama_token_data.logit type",
+    ),
+    "a member of a nested struct moved": (
+        "ggml/include/ggml-opt.h",
+        "            float beta1; // first AdamW momentum\n            float beta2;",
+        "            float beta2; // first AdamW momentum\n            float beta1;",
+        "ggml_opt_optimizer_params.adamw.beta1 offset",
+    ),
+    "an enum constant changed": (
+        "ggml/include/ggml.h",
+        "GGML_TYPE_Q8_0    = 8,",
+        "GGML_TYPE_Q8_0    = 108,",
+        "GGML_TYPE_Q8_0",
+    ),
+    "a macro changed": (
+        "include/llama.h",
+        "#define LLAMA_TOKEN_NULL -1",
+        "#define LLAMA_TOKEN_NULL -2",
+        "LLAMA_TOKEN_NULL",
+    ),
+    "a function got an argument": (
+        "include/llama.h",
+        "llama_get_logits(struct llama_context * ctx);",
+        "llama_get_logits(struct llama_context * ctx, int32_t more);",
+        "llama_get_logits",
+    ),
+    "an argument changed its type": (
+        "ggml/include/gguf.h",
+        "gguf_get_val_u8  (const struct gguf_context * ctx, int64_t key_id);",
+        "gguf_get_val_u8  (const struct gguf_context * ctx, int32_t key_id);",
+        "gguf_get_val_u8",
+    ),
+    "a function is gone": (
+        "ggml/include/ggml.h",
+        "GGML_API const char * ggml_status_to_string(enum ggml_status status);",
+        "",
+        "ggml_status_to_string",
+    ),
+}
+
+
+def compile_check(cc: str, source: Path, out: Path) -> subprocess.CompletedProcess[str]:
+    include = [source / "include", source / "ggml/include", source / "tools/mtmd", generate.SHIM]
+    command = [cc, "-std=c11", "-Wall", "-Wextra", "-Werror", "-c", "-o", str(out)]
+    command += [f"-I{path}" for path in include] + [str(generate.HERE / "abi_check.c")]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_compiles_against_the_pinned_headers(cc: str, llama_cpp: Path, tmp_path: Path) -> None:
+    done = compile_check(cc, llama_cpp, tmp_path / "abi_check.o")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("drift", DRIFTS)
+def test_does_not_compile_against_drifted_headers(
+    cc: str, headers: Path, tmp_path: Path, drift: str
+) -> None:
+    name, old, new, named = DRIFTS[drift]
+    text = (headers / name).read_text(encoding="utf-8")
+    assert text.count(old) == 1
+    (headers / name).write_text(text.replace(old, new), encoding="utf-8")
+    done = compile_check(cc, headers, tmp_path / "abi_check.o")
+    assert done.returncode != 0
+    assert named in done.stderr
