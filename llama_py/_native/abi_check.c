@@ -19,10 +19,16 @@
 
 #define SAME(what, condition) _Static_assert(condition, "llama_py and the header differ: " what)
 #define SIZE(type, size) SAME(#type, sizeof(type) == (size))
-#define FIELD(type, name, c_type, at, size) \
+#define PLACE(type, name, at, size) \
     SAME(#type "." #name " offset", offsetof(type, name) == (at)); \
-    SAME(#type "." #name " size", sizeof(((type *) 0)->name) == (size)); \
+    SAME(#type "." #name " size", sizeof(((type *) 0)->name) == (size))
+#define FIELD(type, name, c_type, at, size) \
+    PLACE(type, name, at, size); \
     SAME(#type "." #name " type", _Generic(((type *) 0)->name, c_type: 1, default: 0))
+/* 'enum x: 1' would define an enum of an underlying type, in MSVC and in C23 */
+#define ENUM_FIELD(type, name, c_type, at, size) \
+    PLACE(type, name, at, size); \
+    SAME(#type "." #name " type", _Generic(&((type *) 0)->name, c_type *: 1, default: 0))
 #define VALUE(name, value) SAME(#name, (name) == (value))
 #define FUNCTION(name, ...) SAME(#name, _Generic(&name, __VA_ARGS__: 1, default: 0))
 
@@ -358,11 +364,11 @@ FIELD(struct ggml_init_params, mem_size, size_t, 0, 8);
 FIELD(struct ggml_init_params, mem_buffer, void *, 8, 8);
 FIELD(struct ggml_init_params, no_alloc, _Bool, 16, 1);
 SIZE(struct ggml_tensor, 336);
-FIELD(struct ggml_tensor, type, enum ggml_type, 0, 4);
+ENUM_FIELD(struct ggml_tensor, type, enum ggml_type, 0, 4);
 FIELD(struct ggml_tensor, buffer, struct ggml_backend_buffer *, 8, 8);
 FIELD(struct ggml_tensor, ne, int64_t *, 16, 32);
 FIELD(struct ggml_tensor, nb, size_t *, 48, 32);
-FIELD(struct ggml_tensor, op, enum ggml_op, 80, 4);
+ENUM_FIELD(struct ggml_tensor, op, enum ggml_op, 80, 4);
 FIELD(struct ggml_tensor, op_params, int32_t *, 84, 64);
 FIELD(struct ggml_tensor, flags, int32_t, 148, 4);
 FIELD(struct ggml_tensor, src, struct ggml_tensor * *, 152, 80);
@@ -383,7 +389,7 @@ FIELD(struct ggml_type_traits, from_float_ref, ggml_from_float_t, 48, 8);
 SIZE(struct ggml_threadpool_params, 528);
 FIELD(struct ggml_threadpool_params, cpumask, _Bool *, 0, 512);
 FIELD(struct ggml_threadpool_params, n_threads, int, 512, 4);
-FIELD(struct ggml_threadpool_params, prio, enum ggml_sched_priority, 516, 4);
+ENUM_FIELD(struct ggml_threadpool_params, prio, enum ggml_sched_priority, 516, 4);
 FIELD(struct ggml_threadpool_params, poll, uint32_t, 520, 4);
 FIELD(struct ggml_threadpool_params, strict_cpu, _Bool, 524, 1);
 FIELD(struct ggml_threadpool_params, paused, _Bool, 525, 1);
@@ -403,14 +409,14 @@ FIELD(struct ggml_backend_dev_props, name, const char *, 0, 8);
 FIELD(struct ggml_backend_dev_props, description, const char *, 8, 8);
 FIELD(struct ggml_backend_dev_props, memory_free, size_t, 16, 8);
 FIELD(struct ggml_backend_dev_props, memory_total, size_t, 24, 8);
-FIELD(struct ggml_backend_dev_props, type, enum ggml_backend_dev_type, 32, 4);
+ENUM_FIELD(struct ggml_backend_dev_props, type, enum ggml_backend_dev_type, 32, 4);
 FIELD(struct ggml_backend_dev_props, device_id, const char *, 40, 8);
 FIELD(struct ggml_backend_dev_props, caps, struct ggml_backend_dev_caps, 48, 5);
 SIZE(struct ggml_backend_feature, 16);
 FIELD(struct ggml_backend_feature, name, const char *, 0, 8);
 FIELD(struct ggml_backend_feature, value, const char *, 8, 8);
 SIZE(struct ggml_backend_meta_split_state, 2128);
-FIELD(struct ggml_backend_meta_split_state, axis, enum ggml_backend_meta_split_axis, 0, 4);
+ENUM_FIELD(struct ggml_backend_meta_split_state, axis, enum ggml_backend_meta_split_axis, 0, 4);
 FIELD(struct ggml_backend_meta_split_state, ne, int64_t *, 8, 2048);
 FIELD(struct ggml_backend_meta_split_state, nr, uint32_t *, 2056, 64);
 FIELD(struct ggml_backend_meta_split_state, n_segments, uint32_t, 2120, 4);
@@ -430,7 +436,7 @@ FIELD(struct ggml_cplan, use_ref, _Bool, 48, 1);
 SIZE(struct ggml_type_traits_cpu, 32);
 FIELD(struct ggml_type_traits_cpu, from_float, ggml_from_float_t, 0, 8);
 FIELD(struct ggml_type_traits_cpu, vec_dot, ggml_vec_dot_t, 8, 8);
-FIELD(struct ggml_type_traits_cpu, vec_dot_type, enum ggml_type, 16, 4);
+ENUM_FIELD(struct ggml_type_traits_cpu, vec_dot_type, enum ggml_type, 16, 4);
 FIELD(struct ggml_type_traits_cpu, nrows, int64_t, 24, 8);
 SIZE(struct ggml_opt_optimizer_params, 28);
 FIELD(struct ggml_opt_optimizer_params, adamw.alpha, float, 0, 4);
@@ -445,12 +451,12 @@ FIELD(struct ggml_opt_params, backend_sched, ggml_backend_sched_t, 0, 8);
 FIELD(struct ggml_opt_params, ctx_compute, struct ggml_context *, 8, 8);
 FIELD(struct ggml_opt_params, inputs, struct ggml_tensor *, 16, 8);
 FIELD(struct ggml_opt_params, outputs, struct ggml_tensor *, 24, 8);
-FIELD(struct ggml_opt_params, loss_type, enum ggml_opt_loss_type, 32, 4);
-FIELD(struct ggml_opt_params, build_type, enum ggml_opt_build_type, 36, 4);
+ENUM_FIELD(struct ggml_opt_params, loss_type, enum ggml_opt_loss_type, 32, 4);
+ENUM_FIELD(struct ggml_opt_params, build_type, enum ggml_opt_build_type, 36, 4);
 FIELD(struct ggml_opt_params, opt_period, int32_t, 40, 4);
 FIELD(struct ggml_opt_params, get_opt_pars, ggml_opt_get_optimizer_params, 48, 8);
 FIELD(struct ggml_opt_params, get_opt_pars_ud, void *, 56, 8);
-FIELD(struct ggml_opt_params, optimizer, enum ggml_opt_optimizer_type, 64, 4);
+ENUM_FIELD(struct ggml_opt_params, optimizer, enum ggml_opt_optimizer_type, 64, 4);
 FUNCTION(ggml_set_abort_callback, ggml_abort_callback_t (*)(ggml_abort_callback_t));
 FUNCTION(ggml_status_to_string, const char * (*)(enum ggml_status));
 FUNCTION(ggml_fp16_to_fp32, float (*)(ggml_fp16_t));
@@ -1299,7 +1305,7 @@ FIELD(struct llama_batch, n_seq_id, int32_t *, 32, 8);
 FIELD(struct llama_batch, seq_id, llama_seq_id **, 40, 8);
 FIELD(struct llama_batch, logits, int8_t *, 48, 8);
 SIZE(struct llama_model_kv_override, 264);
-FIELD(struct llama_model_kv_override, tag, enum llama_model_kv_override_type, 0, 4);
+ENUM_FIELD(struct llama_model_kv_override, tag, enum llama_model_kv_override_type, 0, 4);
 FIELD(struct llama_model_kv_override, key, char *, 4, 128);
 FIELD(struct llama_model_kv_override, val_i64, int64_t, 136, 8);
 FIELD(struct llama_model_kv_override, val_f64, double, 136, 8);
@@ -1312,9 +1318,9 @@ SIZE(struct llama_model_params, 80);
 FIELD(struct llama_model_params, devices, ggml_backend_dev_t *, 0, 8);
 FIELD(struct llama_model_params, tensor_buft_overrides, const struct llama_model_tensor_buft_override *, 8, 8);
 FIELD(struct llama_model_params, n_gpu_layers, int32_t, 16, 4);
-FIELD(struct llama_model_params, split_mode, enum llama_split_mode, 20, 4);
-FIELD(struct llama_model_params, load_mode, enum llama_load_mode, 24, 4);
-FIELD(struct llama_model_params, lazy_mode, enum llama_lazy_mode, 28, 4);
+ENUM_FIELD(struct llama_model_params, split_mode, enum llama_split_mode, 20, 4);
+ENUM_FIELD(struct llama_model_params, load_mode, enum llama_load_mode, 24, 4);
+ENUM_FIELD(struct llama_model_params, lazy_mode, enum llama_lazy_mode, 28, 4);
 FIELD(struct llama_model_params, main_gpu, int32_t, 32, 4);
 FIELD(struct llama_model_params, tensor_split, const float *, 40, 8);
 FIELD(struct llama_model_params, progress_callback, llama_progress_callback, 48, 8);
@@ -1339,11 +1345,11 @@ FIELD(struct llama_context_params, n_outputs_max, uint32_t, 20, 4);
 FIELD(struct llama_context_params, n_outputs_max_per_seq, uint32_t, 24, 4);
 FIELD(struct llama_context_params, n_threads, int32_t, 28, 4);
 FIELD(struct llama_context_params, n_threads_batch, int32_t, 32, 4);
-FIELD(struct llama_context_params, ctx_type, enum llama_context_type, 36, 4);
-FIELD(struct llama_context_params, rope_scaling_type, enum llama_rope_scaling_type, 40, 4);
-FIELD(struct llama_context_params, pooling_type, enum llama_pooling_type, 44, 4);
-FIELD(struct llama_context_params, attention_type, enum llama_attention_type, 48, 4);
-FIELD(struct llama_context_params, flash_attn_type, enum llama_flash_attn_type, 52, 4);
+ENUM_FIELD(struct llama_context_params, ctx_type, enum llama_context_type, 36, 4);
+ENUM_FIELD(struct llama_context_params, rope_scaling_type, enum llama_rope_scaling_type, 40, 4);
+ENUM_FIELD(struct llama_context_params, pooling_type, enum llama_pooling_type, 44, 4);
+ENUM_FIELD(struct llama_context_params, attention_type, enum llama_attention_type, 48, 4);
+ENUM_FIELD(struct llama_context_params, flash_attn_type, enum llama_flash_attn_type, 52, 4);
 FIELD(struct llama_context_params, rope_freq_base, float, 56, 4);
 FIELD(struct llama_context_params, rope_freq_scale, float, 60, 4);
 FIELD(struct llama_context_params, yarn_ext_factor, float, 64, 4);
@@ -1354,8 +1360,8 @@ FIELD(struct llama_context_params, yarn_orig_ctx, uint32_t, 80, 4);
 FIELD(struct llama_context_params, defrag_thold, float, 84, 4);
 FIELD(struct llama_context_params, cb_eval, ggml_backend_sched_eval_callback, 88, 8);
 FIELD(struct llama_context_params, cb_eval_user_data, void *, 96, 8);
-FIELD(struct llama_context_params, type_k, enum ggml_type, 104, 4);
-FIELD(struct llama_context_params, type_v, enum ggml_type, 108, 4);
+ENUM_FIELD(struct llama_context_params, type_k, enum ggml_type, 104, 4);
+ENUM_FIELD(struct llama_context_params, type_v, enum ggml_type, 108, 4);
 FIELD(struct llama_context_params, abort_callback, ggml_abort_callback, 112, 8);
 FIELD(struct llama_context_params, abort_callback_data, void *, 120, 8);
 FIELD(struct llama_context_params, embeddings, _Bool, 128, 1);
@@ -1369,16 +1375,16 @@ FIELD(struct llama_context_params, n_samplers, size_t, 144, 8);
 FIELD(struct llama_context_params, ctx_other, struct llama_context *, 152, 8);
 SIZE(struct llama_model_tensor_override, 16);
 FIELD(struct llama_model_tensor_override, pattern, const char *, 0, 8);
-FIELD(struct llama_model_tensor_override, type, enum ggml_type, 8, 4);
+ENUM_FIELD(struct llama_model_tensor_override, type, enum ggml_type, 8, 4);
 SIZE(struct llama_model_imatrix_data, 24);
 FIELD(struct llama_model_imatrix_data, name, const char *, 0, 8);
 FIELD(struct llama_model_imatrix_data, data, const float *, 8, 8);
 FIELD(struct llama_model_imatrix_data, size, size_t, 16, 8);
 SIZE(struct llama_model_quantize_params, 64);
 FIELD(struct llama_model_quantize_params, nthread, int32_t, 0, 4);
-FIELD(struct llama_model_quantize_params, ftype, enum llama_ftype, 4, 4);
-FIELD(struct llama_model_quantize_params, output_tensor_type, enum ggml_type, 8, 4);
-FIELD(struct llama_model_quantize_params, token_embedding_type, enum ggml_type, 12, 4);
+ENUM_FIELD(struct llama_model_quantize_params, ftype, enum llama_ftype, 4, 4);
+ENUM_FIELD(struct llama_model_quantize_params, output_tensor_type, enum ggml_type, 8, 4);
+ENUM_FIELD(struct llama_model_quantize_params, token_embedding_type, enum ggml_type, 12, 4);
 FIELD(struct llama_model_quantize_params, allow_requantize, _Bool, 16, 1);
 FIELD(struct llama_model_quantize_params, quantize_output_tensor, _Bool, 17, 1);
 FIELD(struct llama_model_quantize_params, only_copy, _Bool, 18, 1);
@@ -1440,7 +1446,7 @@ FIELD(struct llama_opt_params, param_filter, llama_opt_param_filter, 8, 8);
 FIELD(struct llama_opt_params, param_filter_ud, void *, 16, 8);
 FIELD(struct llama_opt_params, get_opt_pars, ggml_opt_get_optimizer_params, 24, 8);
 FIELD(struct llama_opt_params, get_opt_pars_ud, void *, 32, 8);
-FIELD(struct llama_opt_params, optimizer_type, enum ggml_opt_optimizer_type, 40, 4);
+ENUM_FIELD(struct llama_opt_params, optimizer_type, enum ggml_opt_optimizer_type, 40, 4);
 FUNCTION(llama_ftype_name, const char * (*)(enum llama_ftype));
 FUNCTION(llama_flash_attn_type_name, const char * (*)(enum llama_flash_attn_type));
 FUNCTION(llama_load_mode_name, const char * (*)(enum llama_load_mode));
@@ -1693,7 +1699,7 @@ FIELD(struct mtmd_context_params, print_timings, _Bool, 16, 1);
 FIELD(struct mtmd_context_params, n_threads, int, 20, 4);
 FIELD(struct mtmd_context_params, image_marker, const char *, 24, 8);
 FIELD(struct mtmd_context_params, media_marker, const char *, 32, 8);
-FIELD(struct mtmd_context_params, flash_attn_type, enum llama_flash_attn_type, 40, 4);
+ENUM_FIELD(struct mtmd_context_params, flash_attn_type, enum llama_flash_attn_type, 40, 4);
 FIELD(struct mtmd_context_params, warmup, _Bool, 44, 1);
 FIELD(struct mtmd_context_params, image_min_tokens, int, 48, 4);
 FIELD(struct mtmd_context_params, image_max_tokens, int, 52, 4);
@@ -1711,11 +1717,11 @@ SIZE(struct mtmd_caps, 2);
 FIELD(struct mtmd_caps, inp_vision, _Bool, 0, 1);
 FIELD(struct mtmd_caps, inp_audio, _Bool, 1, 1);
 SIZE(struct mtmd_gen_audio_info, 16);
-FIELD(struct mtmd_gen_audio_info, type, enum mtmd_gen_audio_type, 0, 4);
+ENUM_FIELD(struct mtmd_gen_audio_info, type, enum mtmd_gen_audio_type, 0, 4);
 FIELD(struct mtmd_gen_audio_info, sample_rate, int32_t, 4, 4);
 FIELD(struct mtmd_gen_audio_info, model_variant, const char *, 8, 8);
 SIZE(struct mtmd_gen_inp, 80);
-FIELD(struct mtmd_gen_inp, type, enum mtmd_gen_process_type, 0, 4);
+ENUM_FIELD(struct mtmd_gen_inp, type, enum mtmd_gen_process_type, 0, 4);
 FIELD(struct mtmd_gen_inp, code0, int32_t, 4, 4);
 FIELD(struct mtmd_gen_inp, embd, float *, 8, 8);
 FIELD(struct mtmd_gen_inp, top_k, int32_t, 16, 4);
@@ -1769,7 +1775,7 @@ FIELD(struct mtmd_helper_gen_audio_inp, lang, const char *, 32, 8);
 FIELD(struct mtmd_helper_gen_audio_inp, top_k, int32_t, 40, 4);
 FIELD(struct mtmd_helper_gen_audio_inp, top_p, float, 44, 4);
 FIELD(struct mtmd_helper_gen_audio_inp, seed, uint32_t, 48, 4);
-FIELD(struct mtmd_helper_gen_audio_inp, out_type, enum mtmd_helper_gen_audio_outtype, 52, 4);
+ENUM_FIELD(struct mtmd_helper_gen_audio_inp, out_type, enum mtmd_helper_gen_audio_outtype, 52, 4);
 FUNCTION(mtmd_default_marker, const char * (*)(void));
 FUNCTION(mtmd_context_params_default, struct mtmd_context_params (*)(void));
 FUNCTION(mtmd_init_from_file, mtmd_context * (*)(const char *, const struct llama_model *, const struct mtmd_context_params));

@@ -48,9 +48,8 @@ def generate(llama_cpp: Path) -> dict[str, str]:
     except ModuleNotFoundError as error:
         raise GenerateError(f"{error}: pip install 'llama_py[dev]' (it brings libclang)") from error
 
-    include = [llama_cpp / "include", llama_cpp / "ggml/include", llama_cpp / "tools/mtmd", SHIM]
     try:
-        modules = parse.parse(HEADERS, include, HIDDEN)
+        modules = parse.parse(HEADERS, include_directories(llama_cpp), HIDDEN)
     except parse.ParseError as error:
         raise GenerateError(str(error)) from error
     program = render.Program(modules, HEADERS, LIBRARIES)
@@ -61,6 +60,11 @@ def generate(llama_cpp: Path) -> dict[str, str]:
         **{f"{name}.pyi": text for name, text in stubs.items()},
         "abi_check.c": abi.render_abi_check(modules, HEADERS, runtime),
     }
+
+
+def include_directories(llama_cpp: Path) -> list[Path]:
+    """Where the headers are, in a source tree of llama.cpp and in this one."""
+    return [llama_cpp / "include", llama_cpp / "ggml/include", llama_cpp / "tools/mtmd", SHIM]
 
 
 def find_llama_cpp() -> Path:

@@ -6,9 +6,9 @@ Where it looks, in this order:
 2. ``lib/`` in the installed package, and in every other directory that the package spans: an
    editable install keeps the sources in one place and what CMake built in another.
 
-The libraries find each other by themselves (they carry a relative rpath). Loading ``llama`` also
-loads the backends where they are separate files (``GGML_BACKEND_DL``) and calls
-``llama_backend_init`` once.
+The libraries find each other by themselves (they carry a relative rpath). Loading ``ggml`` also
+loads the backends, where they are separate files (``GGML_BACKEND_DL``); loading ``llama`` also
+calls ``llama_backend_init``. Each happens once, whatever the threads.
 """
 
 from __future__ import annotations
@@ -43,6 +43,9 @@ STEMS = {
 }
 OPTIONAL = {"ggml-cpu"}
 """Not linked, and under another name, in a build with ``GGML_BACKEND_DL``."""
+
+FIRST = {"llama": "ggml", "mtmd": "llama", "chat": "llama"}
+"""What has to be loaded, and prepared, before a library."""
 
 _loaded: dict[str, ctypes.CDLL] = {}
 _lock = threading.RLock()
@@ -118,12 +121,14 @@ def _load(name: str) -> ctypes.CDLL:
     with _lock:
         if name in _loaded:
             return _loaded[name]
-        if name in ("mtmd", "chat"):
-            library("llama")
+        if name in FIRST:
+            library(FIRST[name])
         path = _find(name)
         loaded = _open(path)
-        if name == "llama":
-            _initialize(loaded, path.parent)
+        if name == "ggml":
+            _register_backends(loaded, path.parent)
+        elif name == "llama":
+            _call(loaded, "llama_backend_init")
         _loaded[name] = loaded
         return loaded
 
@@ -199,16 +204,13 @@ def _toolkit_directories() -> list[Path]:
     return [Path(root, "bin") for root in roots if root and Path(root, "bin").is_dir()]
 
 
-def _initialize(llama: ctypes.CDLL, directory: Path) -> None:
-    """Register separate backends, then ``llama_backend_init``: called once, under the lock."""
-    ggml = library("ggml")
-    count = ggml["ggml_backend_reg_count"]
-    count.restype = ctypes.c_size_t
-    if count() == 0:
-        load_all = ggml["ggml_backend_load_all_from_path"]
-        load_all.argtypes = [ctypes.c_char_p]
-        load_all.restype = None
-        load_all(os.fsencode(directory))
-    start = llama["llama_backend_init"]
-    start.restype = None
-    start()
+def _register_backends(ggml: ctypes.CDLL, directory: Path) -> None:
+    """Load the backends that are files of their own; others have registered themselves."""
+    if _call(ggml, "ggml_backend_reg_count", result=ctypes.c_size_t) == 0:
+        _call(ggml, "ggml_backend_load_all_from_path", ctypes.c_char_p(os.fsencode(directory)))
+
+
+def _call(loaded: ctypes.CDLL, name: str, *arguments: Any, result: Any = None) -> Any:
+    function = loaded[name]
+    function.restype = result
+    return function(*arguments)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from llama_py._native import generate
+from llama_py._native.codegen import parse
 
 DRIFTS = {
     "a field moved": (
@@ -74,7 +75,7 @@ DRIFTS = {
 
 
 def compile_check(cc: str, source: Path, out: Path) -> subprocess.CompletedProcess[str]:
-    include = [source / "include", source / "ggml/include", source / "tools/mtmd", generate.SHIM]
+    include = generate.include_directories(source)
     command = [cc, "-std=c11", "-Wall", "-Wextra", "-Werror", "-c", "-o", str(out)]
     command += [f"-I{path}" for path in include] + [str(generate.HERE / "abi_check.c")]
     return subprocess.run(command, capture_output=True, text=True, check=False)
@@ -83,6 +84,22 @@ def compile_check(cc: str, source: Path, out: Path) -> subprocess.CompletedProce
 def test_compiles_against_the_pinned_headers(cc: str, llama_cpp: Path, tmp_path: Path) -> None:
     done = compile_check(cc, llama_cpp, tmp_path / "abi_check.o")
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "aarch64-unknown-linux-gnu",
+        "arm64-apple-macosx11",
+        "x86_64-pc-windows-msvc",
+        "x86_64-w64-windows-gnu",
+        "aarch64-pc-windows-msvc",
+    ],
+)
+def test_holds_on_other_platforms(llama_cpp: Path, target: str) -> None:
+    text = (generate.HERE / "abi_check.c").read_text(encoding="utf-8")
+    unit = parse.translate(text, generate.include_directories(llama_cpp), target)
+    assert parse.errors_of(unit) == []
 
 
 @pytest.mark.parametrize("drift", DRIFTS)

@@ -101,9 +101,9 @@ except LlamaError as error:
 
 
 def test_a_damaged_library_says_why(run_python: Run, tmp_path: Path) -> None:
-    path = loader.candidates("llama", tmp_path)[-1]
+    path = loader.candidates("ggml-base", tmp_path)[-1]
     path.write_bytes(b"not a library")
-    code = LOAD.format(call='loader.library("llama")')
+    code = LOAD.format(call='loader.library("ggml-base")')
     kind, _, message = run_python(code, LLAMA_PY_LIB=str(tmp_path)).stdout.partition("\n")
     assert kind.startswith("LibraryLoadError")
     assert "OSError" in kind

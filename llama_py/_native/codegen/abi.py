@@ -31,10 +31,16 @@ HEAD = f"""\
 
 #define SAME(what, condition) _Static_assert(condition, "llama_py and the header differ: " what)
 #define SIZE(type, size) SAME(#type, sizeof(type) == (size))
-#define FIELD(type, name, c_type, at, size) \\
+#define PLACE(type, name, at, size) \\
     SAME(#type "." #name " offset", offsetof(type, name) == (at)); \\
-    SAME(#type "." #name " size", sizeof(((type *) 0)->name) == (size)); \\
+    SAME(#type "." #name " size", sizeof(((type *) 0)->name) == (size))
+#define FIELD(type, name, c_type, at, size) \\
+    PLACE(type, name, at, size); \\
     SAME(#type "." #name " type", _Generic(((type *) 0)->name, c_type: 1, default: 0))
+/* 'enum x: 1' would define an enum of an underlying type, in MSVC and in C23 */
+#define ENUM_FIELD(type, name, c_type, at, size) \\
+    PLACE(type, name, at, size); \\
+    SAME(#type "." #name " type", _Generic(&((type *) 0)->name, c_type *: 1, default: 0))
 #define VALUE(name, value) SAME(#name, (name) == (value))
 #define FUNCTION(name, ...) SAME(#name, _Generic(&name, __VA_ARGS__: 1, default: 0))
 """
@@ -80,7 +86,8 @@ def _module_checks(module: m.Module, namespace: ModuleType) -> Iterator[str]:
         python = getattr(namespace, record.name)
         yield f"SIZE({record.tag}, {ctypes.sizeof(python)});"
         for path, c_type, offset, size in _fields(record, python, records):
-            yield f"FIELD({record.tag}, {path}, {c_type}, {offset}, {size});"
+            macro = "ENUM_FIELD" if c_type.startswith("enum ") else "FIELD"
+            yield f"{macro}({record.tag}, {path}, {c_type}, {offset}, {size});"
     for function in module.functions:
         yield f"FUNCTION({function.name}, {function.c_type});"
 

@@ -49,7 +49,7 @@ LIBC = {
     + "\ntypedef long long intptr_t; typedef unsigned long long uintptr_t;"
     + "\n#define UINTPTR_MAX 0xFFFFFFFFFFFFFFFF\n",
     "stddef.h": "typedef __SIZE_TYPE__ size_t; typedef __PTRDIFF_TYPE__ ptrdiff_t;\n"
-    "#define NULL ((void *) 0)\n",
+    "#define NULL ((void *) 0)\n#define offsetof(type, member) __builtin_offsetof(type, member)\n",
     "stdbool.h": "#define bool _Bool\n#define true 1\n#define false 0\n",
     "stdio.h": "#include <stddef.h>\ntypedef struct LIBC_FILE FILE;\n",
 }
@@ -66,26 +66,33 @@ def parse(
 
     Pointers to the structs in ``hidden`` count as handles, although the headers show the fields.
     """
-    with tempfile.TemporaryDirectory() as libc:
-        for name, text in LIBC.items():
-            Path(libc, name).write_text(text, encoding="utf-8")
-        unit = _translate(headers, [Path(libc), *include])
-        return _Reader(unit, headers, hidden).read()
-
-
-def _translate(headers: dict[str, list[str]], include: list[Path]) -> cindex.TranslationUnit:
     text = "".join(f'#include "{name}"\n' for names in headers.values() for name in names)
-    unit = cindex.Index.create().parse(
-        "all.h.c",
-        args=["-xc", "-std=c11", "--target=x86_64-unknown-linux-gnu", "-nostdinc"]
-        + [f"-I{path}" for path in include],
-        unsaved_files=[("all.h.c", text)],
-        options=cindex.TranslationUnit.PARSE_DETAILED_PROCESSING_RECORD,
-    )
-    errors = [str(d) for d in unit.diagnostics if d.severity >= cindex.Diagnostic.Error]
+    unit = translate(text, include)
+    errors = errors_of(unit)
     if errors:
         raise ParseError("the headers do not parse:\n" + "\n".join(errors[:10]))
-    return unit
+    return _Reader(unit, headers, hidden).read()
+
+
+def translate(
+    text: str, include: list[Path], target: str = "x86_64-unknown-linux-gnu"
+) -> cindex.TranslationUnit:
+    """Let libclang read C text for a platform, without that platform's own headers."""
+    with tempfile.TemporaryDirectory() as libc:
+        for name, content in LIBC.items():
+            Path(libc, name).write_text(content, encoding="utf-8")
+        return cindex.Index.create().parse(
+            "all.h.c",
+            args=["-xc", "-std=c11", f"--target={target}", "-nostdinc"]
+            + [f"-I{path}" for path in (libc, *include)],
+            unsaved_files=[("all.h.c", text)],
+            options=cindex.TranslationUnit.PARSE_DETAILED_PROCESSING_RECORD,
+        )
+
+
+def errors_of(unit: cindex.TranslationUnit) -> list[str]:
+    """What libclang could not accept."""
+    return [str(d) for d in unit.diagnostics if d.severity >= cindex.Diagnostic.Error]
 
 
 class _Reader:
