@@ -55,7 +55,6 @@ def run_mypy(source: str, folder: Path) -> str:
     return done.stdout + done.stderr
 
 
-@pytest.mark.slow
 def test_mypy_tells_them_apart(tmp_path: Path) -> None:
     report = run_mypy(GOOD + "\n".join(BAD.values()) + "\n", tmp_path)
     first = len(GOOD.splitlines()) + 1
