@@ -188,10 +188,11 @@ def _refuse_second_copy(path: Path) -> None:
     maps = Path("/proc/self/maps")
     if not maps.is_file():
         return
-    name, home = path.name.partition(".so")[0] + ".so", path.parent.resolve()
+    name = path.name.partition(".so")[0] + ".so"
+    homes = (path.parent.resolve(), path.resolve().parent)
     mapped = {line.partition("/")[2] for line in maps.read_text(errors="replace").splitlines()}
     for other in (Path("/" + entry) for entry in mapped if entry):
-        if other.name.startswith(name) and other.parent != home:
+        if other.name.startswith(name) and other.parent not in homes:
             raise LibraryLoadError(
                 f"{path} cannot be loaded beside {other}, which this process has loaded already. "
                 "Remedy: use the two packages in separate processes."

@@ -181,3 +181,20 @@ loader.library("ggml-base")
     assert "LibraryLoadError" in done.stderr
     assert str(other) in done.stderr
     assert "separate processes" in done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_links_to_one_copy_are_one_copy(
+    build_library: Build, run_python: Run, tmp_path: Path
+) -> None:
+    real = build_library("ggml-base", "int something;")
+    links = tmp_path / "links"
+    links.mkdir()
+    (links / real.name).symlink_to(real)
+    code = f"""
+import ctypes
+ctypes.CDLL({str(real)!r})
+from llama_py._native import loader
+loader.library("ggml-base")
+"""
+    assert run_python(code, **{loader.VARIABLE: str(links)}).stderr == ""
