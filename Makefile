@@ -1,0 +1,75 @@
+# make chat   set everything up and ask the bundled model a question
+# make test   set everything up and run the tests
+# make check  formatting, types, generated files
+#
+# Both of the first two build llama.cpp once, which takes minutes; after that, seconds.
+# CMAKE_ARGS is passed on to llama.cpp's build: CMAKE_ARGS="-DGGML_CUDA=on" make test
+
+PYTHON ?= python3
+PYTEST_ARGS ?=
+QUESTION ?= What is 2 + 3?
+
+VENV := .venv
+RUN := $(VENV)/bin/python
+PIP := $(RUN) -m pip --disable-pip-version-check --quiet
+# The build tools live in the environment and the build directory stays, so that a second build
+# compiles only what has changed.
+INSTALL := $(PIP) install --no-build-isolation --config-settings=build-dir=build/editable
+
+NATIVE_SOURCES := pyproject.toml CMakeLists.txt $(wildcard cmake/*) vendor/llama.cpp.toml \
+	vendor/resolve.py llama_py/_native/abi_check.c $(wildcard llama_py/_native/shim/*)
+LIB_STAMP := llama_py/lib/.built
+DEV_STAMP := $(VENV)/.dev
+
+.DELETE_ON_ERROR:
+.PHONY: chat test check install dev wheel sdist clean FORCE
+
+chat: install
+	@$(VENV)/bin/llama-py chat "$(QUESTION)"
+
+test: dev
+	GGML_NO_BACKTRACE=1 $(RUN) -m pytest $(PYTEST_ARGS)
+
+check: dev
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
+	$(RUN) -m llama_py._native.generate --check
+
+install: $(LIB_STAMP)
+
+dev: $(DEV_STAMP)
+
+wheel:
+	$(PYTHON) -m pip wheel . --no-deps --wheel-dir dist
+
+sdist: dev
+	$(RUN) -m build --sdist --outdir dist
+
+clean:
+	rm -rf build dist llama_py/lib vendor/llama.cpp $(VENV)
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.tools: pyproject.toml | $(VENV)/bin/python
+	@echo "Installing the build tools into $(VENV)"
+	$(PIP) install "scikit-build-core>=0.11,<2" "cmake>=3.21" "ninja>=1.11"
+	@touch $@
+
+# Holds CMAKE_ARGS, and changes when they do.
+build/cmake_args: FORCE
+	@mkdir -p build
+	@printf '%s' "$$CMAKE_ARGS" | cmp -s - $@ || printf '%s' "$$CMAKE_ARGS" > $@
+
+$(LIB_STAMP): $(NATIVE_SOURCES) build/cmake_args $(VENV)/.tools
+	@echo "Building llama.cpp and installing the package (minutes the first time)"
+	@cmp -s build/cmake_args build/editable/.cmake_args || rm -rf build/editable
+	$(INSTALL) --editable .
+	@cp build/cmake_args build/editable/.cmake_args
+	@touch $@
+
+$(DEV_STAMP): $(LIB_STAMP)
+	@echo "Installing what tests and checks need"
+	$(INSTALL) --editable ".[dev]"
+	@touch $(LIB_STAMP) $@

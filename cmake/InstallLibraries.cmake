@@ -1,0 +1,38 @@
+# What goes into llama_py/lib/: one file per library, relocatable, and a description of the build.
+
+# A wheel is installed from; an editable installation and a build by hand put the libraries into
+# the source tree, where the package is imported from.
+if (SKBUILD_STATE MATCHES "wheel")
+    set(destination "llama_py/lib")
+else()
+    set(destination "${CMAKE_CURRENT_SOURCE_DIR}/llama_py/lib")
+endif()
+
+set(libraries ggml-base ggml llama mtmd llama_py_chat)
+set(backends "")
+foreach (backend IN LISTS GGML_AVAILABLE_BACKENDS)
+    # The list is kept in the cache, and may name a backend of an earlier configuration.
+    if (TARGET ${backend})
+        list(APPEND backends ${backend})
+    endif()
+endforeach()
+
+add_custom_target(llama_py_native ALL DEPENDS ${libraries} ${backends} llama_py_abi_check)
+
+foreach (library IN LISTS libraries backends)
+    # A wheel cannot hold the symbolic links of versioned libraries; it would hold three copies.
+    # Headers are not installed either.
+    foreach (property VERSION SOVERSION PUBLIC_HEADER PRIVATE_HEADER)
+        set_property(TARGET ${library} PROPERTY ${property})
+    endforeach()
+    install(TARGETS ${library}
+        LIBRARY DESTINATION "${destination}" COMPONENT llama_py
+        RUNTIME DESTINATION "${destination}" COMPONENT llama_py)
+endforeach()
+
+include(BuildInfo)
+llama_py_write_build_info("${CMAKE_CURRENT_BINARY_DIR}/build_info.json")
+install(FILES "${CMAKE_CURRENT_BINARY_DIR}/build_info.json"
+    DESTINATION "${destination}" COMPONENT llama_py)
+
+include(Licenses)

@@ -1,0 +1,49 @@
+# What llama.cpp is built with. Only defaults are set: what CMAKE_ARGS says comes first, because a
+# cache variable that is already set stays as it is.
+option(LLAMA_PY_PORTABLE
+    "One wheel for many CPUs: the backends as plug-ins, the CPU backend once per instruction set" OFF)
+
+if (LLAMA_PY_PORTABLE)
+    set(GGML_NATIVE OFF CACHE BOOL "ggml: optimize the build for the current system")
+    set(GGML_BACKEND_DL ON CACHE BOOL "ggml: build backends as dynamic libraries")
+    set(GGML_CPU_ALL_VARIANTS ON CACHE BOOL "ggml: build all variants of the CPU backend")
+endif()
+
+set(BUILD_SHARED_LIBS ON CACHE BOOL "build shared libraries" FORCE)
+
+# Only libraries. The chat code of llama.cpp's common/ is built by ChatShim.cmake, without the
+# argument parsers, downloaders and the HTTP library that come with it upstream.
+set(LLAMA_BUILD_COMMON OFF CACHE BOOL "llama: build common utils library" FORCE)
+set(LLAMA_BUILD_MTMD ON CACHE BOOL "llama: build tools/mtmd library standalone" FORCE)
+foreach (part TESTS TOOLS EXAMPLES SERVER APP UI)
+    set(LLAMA_BUILD_${part} OFF CACHE BOOL "" FORCE)
+endforeach()
+set(GGML_BUILD_TESTS OFF CACHE BOOL "" FORCE)
+set(GGML_BUILD_EXAMPLES OFF CACHE BOOL "" FORCE)
+
+# Warnings about somebody else's source are noise here, and cost compile time.
+set(LLAMA_ALL_WARNINGS OFF CACHE BOOL "llama: enable all compiler warnings")
+
+# Upstream asks git for the commit, which would answer with that of the repository around the
+# source. So it is told, and ggml finds no git to ask.
+if (LLAMA_PY_SOURCE_COMMIT STREQUAL "unknown")
+    set(LLAMA_BUILD_COMMIT "unknown")
+else()
+    string(SUBSTRING "${LLAMA_PY_SOURCE_COMMIT}" 0 9 LLAMA_BUILD_COMMIT)
+endif()
+set(LLAMA_BUILD_NUMBER 0)
+set(GIT_EXE "" CACHE FILEPATH "git, for ggml's own version; not used" FORCE)
+
+# The libraries find each other beside themselves, wherever the package is installed.
+if (APPLE)
+    set(CMAKE_INSTALL_RPATH "@loader_path")
+else()
+    set(CMAKE_INSTALL_RPATH "$ORIGIN")
+endif()
+# NVIDIA's own wheels (nvidia-cublas and its like) put CUDA's libraries here.
+if (GGML_CUDA AND NOT APPLE)
+    list(APPEND CMAKE_INSTALL_RPATH "$ORIGIN/../../nvidia/cu13/lib")
+endif()
+# No second link at installation, and nothing of the build machine's paths in the wheel.
+set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
+set(CMAKE_INSTALL_RPATH_USE_LINK_PATH OFF)
