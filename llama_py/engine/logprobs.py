@@ -1,0 +1,51 @@
+"""Log-probabilities of one row of logits: one pass for the normalizer, k candidates for the top."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llama_py.core.select import column_maxima, largest_sorted
+from llama_py.engine.request import TokenLogprobs
+
+__all__ = ["log_normalizer", "top_logprobs"]
+
+Row = NDArray[np.float32]
+
+#: Entries exponentiated at once: the buffer stays in the first-level caches.
+_CHUNK = 16384
+
+
+def log_normalizer(row: Row, highest: float | None = None) -> float:
+    """``log(sum(exp(row)))``. ``highest`` is the row's maximum, if it is known."""
+    if highest is None:
+        highest = float(row.max())
+    if not math.isfinite(highest):
+        return highest
+    buffer = np.empty(min(_CHUNK, len(row)), np.float32)
+    total = 0.0
+    for start in range(0, len(row), _CHUNK):
+        chunk = row[start : start + _CHUNK]
+        part = buffer[: len(chunk)]
+        np.subtract(chunk, np.float32(highest), out=part)
+        np.exp(part, out=part)
+        total += float(part.sum())
+    return highest + math.log(total)
+
+
+def top_logprobs(row: Row, token: int, k: int) -> TokenLogprobs:
+    """The log-probability of ``token`` and of the k most likely tokens.
+
+    Args:
+        row: float32 ``(n_vocab,)``, as the model gave it; it is only read.
+        token: the token whose log-probability is wanted.
+        k: how many of the most likely tokens; all of them if there are fewer. Equal
+            log-probabilities are in the order of the token ids.
+    """
+    maxima = column_maxima(row)
+    normalizer = log_normalizer(row, float(maxima.max()))
+    ids = largest_sorted(row, k, maxima) if k > 0 else np.empty(0, np.intp)
+    logprobs = (row[ids].astype(np.float64) - normalizer).astype(np.float32)
+    return TokenLogprobs(float(row[token]) - normalizer, ids.astype(np.int32), logprobs)
