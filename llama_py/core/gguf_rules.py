@@ -1,0 +1,292 @@
+"""What a model must say about itself for llama.cpp to survive it.
+
+llama.cpp reports most contradictions with an error, and those are left to it: it knows each
+architecture. But some end the process (``GGML_ASSERT``, a division by zero, a crash inside a
+layer) or never return, and these are found here, before. Most rules restate assertions of
+``llama_model_base::load_hparams``, of the graphs in ``src/models`` and of ``ggml-cpu``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from llama_py.core.gguf_reader import GGUFHeader, GGUFTensor, duplicate_string
+from llama_py.errors import InvalidModelError
+
+__all__ = ["check_rules"]
+
+_MAX_LAYERS: Final = 512  # LLAMA_MAX_LAYERS
+_MAX_EXPERTS: Final = 1024  # LLAMA_MAX_EXPERTS
+_MAX_WINDOW: Final = 2**30
+_DATA_ALIGNMENT: Final = 32  # TENSOR_ALIGNMENT: mapped tensors must lie on it
+_ROPE_SCALING: Final = ("none", "linear", "yarn", "longrope")
+
+#: Types of activations and of tables; there is no matrix multiplication with them.
+_NOT_FOR_WEIGHTS: Final = frozenset({"I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K"})
+
+#: Tensors of element-wise operations, which are F32 however the rest is quantized.
+_ALWAYS_F32: Final = re.compile(
+    r"_norm\.weight$|\.bias$|\.ssm_(a|d)$|\.ssm_conv1d\.weight$|\.shortconv\.conv\.weight$"
+)
+
+#: Graphs with mamba2 mixers: ``d_inner % n_head == 0`` and ``d_inner % n_group == 0``.
+_MAMBA2: Final = frozenset({"mamba2", "falcon-h1", "granitehybrid", "nemotron_h", "nemotron_h_moe"})
+
+#: Graphs with ``GGML_ASSERT(n_embd_head == n_rot)``, and keys as long as values.
+_ROTATES_WHOLE_HEAD: Final = frozenset(
+    """
+    apertus arcee arctic baichuan chameleon codeshell cogvlm cohere2moe dbrx deci deepseek
+    dots1 dream ernie4_5 exaone exaone-moe exaone4 falcon granite granite_swa granitemoe
+    graniteswitch grok grovemoe hunyuan-dense hunyuan-moe hunyuan_vl hy_v3 internlm2 jais2
+    llada llada-moe llama llama-embed llama4 maincoder mellum minicpm mistral3 olmo olmo2
+    olmoe orion pangu-embedded plamo pockettts qwen2 qwen2moe qwen2vl qwen3 qwen3moe
+    qwen3vl qwen3vlmoe rnd1 seed_oss smallthinker smollm3 starcoder2 talkie xverse
+    """.split()
+)
+
+#: Further graphs with ``GGML_ASSERT(n_embd_head == hparams.n_embd_head_k())``.
+_EQUAL_HEADS: Final = frozenset(
+    """
+    afmoe bailingmoe2 bert bitnet bloom chatglm cohere2 command-r dflash eagle3 eurobert
+    glm4 glm4moe gpt2 gptneox granitehybrid jais jina-bert-v2 jina-bert-v3 laguna maple
+    minimax-01 minimax-m2 minimax-m3 modern-bert mpt muse-glimmer nanbeige nemotron
+    nemotron_h nemotron_h_moe neo-bert nomic-bert nomic-bert-moe openelm phi2 phi3 phimoe
+    qwen qwen35 qwen35moe qwen3next qwen4exp refact spark2_5 stablelm starcoder t5
+    t5encoder
+    """.split()
+)
+
+
+def check_rules(headers: Sequence[GGUFHeader], architecture: str) -> None:
+    """Check the metadata and the tensors of a model (of all its parts, if it is split).
+
+    Raises:
+        InvalidModelError: llama.cpp would end the process, or never return.
+    """
+    facts = _Facts(headers, architecture)
+    for rule in _RULES:
+        for problem in rule(facts):
+            raise InvalidModelError(problem)
+
+
+class _Facts:
+    """The hyper-parameters of a model, by their names without the architecture."""
+
+    def __init__(self, headers: Sequence[GGUFHeader], architecture: str) -> None:
+        self.headers = headers
+        self.header = headers[0]
+        self.architecture = architecture
+
+    def key(self, name: str) -> str:
+        return f"{self.architecture}.{name}"
+
+    def has(self, name: str) -> bool:
+        return self.key(name) in self.header.types
+
+    def number(self, name: str) -> int | float | None:
+        """Return a number, or None if it is missing or of another type."""
+        value = self.header.scalars.get(self.key(name))
+        return None if isinstance(value, (bool, str)) else value
+
+    def integer(self, name: str, default: int = 0) -> int:
+        value = self.number(name)
+        return value if isinstance(value, int) else default
+
+    def text(self, name: str) -> str | None:
+        value = self.header.scalars.get(self.key(name))
+        return value if isinstance(value, str) else None
+
+    def per_layer(self, name: str) -> list[int]:
+        """Return the one number for all layers, or those of an array with one for each."""
+        array = self.header.arrays.get(self.key(name))
+        if array is not None and array.values is not None:
+            return [int(value) for value in array.values if math.isfinite(value)]
+        value = self.number(name)
+        return [] if value is None or not math.isfinite(value) else [int(value)]
+
+    def head_sizes(self) -> Iterator[tuple[str, int, int, int]]:
+        """Yield (suffix, key length, value length, rotated length), also for windowed layers."""
+        heads = (self.per_layer("attention.head_count") or [0])[0]
+        if heads <= 0:
+            return
+        even = self.integer("embedding_length") // heads
+        keys = self.integer("attention.key_length", even)
+        values = self.integer("attention.value_length", even)
+        rotated = self.integer("rope.dimension_count", keys)
+        yield "", keys, values, rotated
+        yield (
+            "_swa",
+            self.integer("attention.key_length_swa", keys),
+            self.integer("attention.value_length_swa", values),
+            self.integer("rope.dimension_count_swa", rotated),
+        )
+
+
+_Rule = Callable[[_Facts], Iterator[str]]
+
+
+def _layers(facts: _Facts) -> Iterator[str]:
+    layers = facts.integer("block_count", 1)
+    if not 0 < layers <= _MAX_LAYERS:
+        yield f"{facts.key('block_count')} is {layers}; it must be 1 to {_MAX_LAYERS}"
+    predicted = facts.integer("nextn_predict_layers")
+    if predicted > layers:
+        yield f"{facts.key('nextn_predict_layers')} is {predicted}, of {layers} layers in all"
+
+
+def _experts(facts: _Facts) -> Iterator[str]:
+    experts = facts.integer("expert_count")
+    used = max(facts.per_layer("expert_used_count"), default=0)
+    if experts <= 1 and facts.architecture in ("hunyuan_vl", "hunyuan-dense"):
+        experts = used = 0
+    if experts > _MAX_EXPERTS:
+        yield f"{facts.key('expert_count')} is {experts}; at most {_MAX_EXPERTS} are supported"
+    if used > experts:
+        yield f"{facts.key('expert_used_count')} is {used}, of {experts} experts in all"
+    if experts and used <= 0:
+        yield f"there are {experts} experts, but {facts.key('expert_used_count')} is {used}"
+    yield from _expert_groups(facts, experts)
+
+
+def _expert_groups(facts: _Facts, experts: int) -> Iterator[str]:
+    groups = facts.integer("expert_group_count")
+    used = facts.integer("expert_group_used_count")
+    wrong = groups >= max(experts, 1) if groups else False
+    if groups > 1 and not wrong:
+        wrong = experts % groups != 0 or not 0 < used < groups
+    if wrong:
+        yield (
+            f"{facts.key('expert_group_count')} is {groups}, with {used} of them used and "
+            f"{experts} experts: these do not go together"
+        )
+
+
+def _rope_scaling(facts: _Facts) -> Iterator[str]:
+    name = facts.text("rope.scaling.type")
+    if name is not None and name not in _ROPE_SCALING:
+        yield f"{facts.key('rope.scaling.type')} is {name!r}, not one of {', '.join(_ROPE_SCALING)}"
+
+
+def _epsilons(facts: _Facts) -> Iterator[str]:
+    for name in ("layer_norm_epsilon", "layer_norm_rms_epsilon", "group_norm_epsilon"):
+        value = facts.number(f"attention.{name}")
+        if value is not None and not 0 <= value < math.inf:
+            yield f"{facts.key('attention.' + name)} is {value}; it must not be negative"
+
+
+def _heads(facts: _Facts) -> Iterator[str]:
+    for suffix, keys, values, rotated in facts.head_sizes():
+        key = facts.key(f"rope.dimension_count{suffix}")
+        none = rotated == 0 and not facts.integer("attention.kv_lora_rank")
+        if facts.has(f"rope.dimension_count{suffix}") and (none or rotated % 2):
+            yield f"{key} is {rotated}; it must be even, and not zero"
+        if rotated > keys:
+            yield f"{key} is {rotated}, but attention heads have only {keys} elements"
+        whole = facts.architecture in _ROTATES_WHOLE_HEAD
+        if whole and rotated != keys:
+            yield f"{key} is {rotated}, but this architecture rotates whole heads of {keys}"
+        if (whole or facts.architecture in _EQUAL_HEADS) and keys != values:
+            yield (
+                f"attention heads have keys of {keys} and values of {values} elements, which "
+                f"the architecture {facts.architecture!r} does not allow"
+            )
+
+
+def _window(facts: _Facts) -> Iterator[str]:
+    window = facts.integer("attention.sliding_window")
+    if window >= _MAX_WINDOW:
+        yield f"{facts.key('attention.sliding_window')} is {window}: that is absurd"
+    pattern = facts.per_layer("attention.sliding_window_pattern")
+    is_array = facts.key("attention.sliding_window_pattern") in facts.header.arrays
+    if window > 0 and pattern and (not any(pattern) if is_array else pattern == [1]):
+        yield (
+            f"{facts.key('attention.sliding_window')} is {window}, but the pattern of the "
+            "layers has no layer with a window"
+        )
+
+
+def _state_space(facts: _Facts) -> Iterator[str]:
+    inner = facts.integer("ssm.inner_size")
+    if not inner:
+        return
+    heads = facts.integer("ssm.time_step_rank", 1)
+    groups = facts.integer("ssm.group_count", 1)
+    if facts.architecture in _MAMBA2 and (
+        not heads or not groups or inner % heads or inner % groups or heads % groups
+    ):
+        yield (
+            f"{facts.key('ssm.inner_size')} is {inner}, which {heads} heads in {groups} groups "
+            "cannot share"
+        )
+    if facts.architecture == "granitehybrid" and inner != 2 * facts.integer("embedding_length"):
+        yield (
+            f"{facts.key('ssm.inner_size')} is {inner}; it must be twice the embedding length, "
+            f"{facts.integer('embedding_length')}"
+        )
+
+
+def _lfm2(facts: _Facts) -> Iterator[str]:
+    if facts.architecture not in ("lfm2", "lfm2moe"):
+        return
+    width = facts.integer("embedding_length")
+    heads = max(facts.per_layer("attention.head_count"), default=0)
+    size = next((keys for _, keys, _, _ in facts.head_sizes()), 0)
+    if heads * size != width:
+        yield f"{heads} attention heads of {size} elements do not make {width} (embedding_length)"
+    if facts.integer("shortconv.l_cache", 2) < 2:
+        yield f"{facts.key('shortconv.l_cache')} must be at least 2"
+
+
+def _vocabulary(facts: _Facts) -> Iterator[str]:
+    tokens = facts.header.arrays.get("tokenizer.ggml.tokens")
+    if tokens is None or tokens.type != "str":
+        return  # llama.cpp says so
+    if facts.header.scalars.get("tokenizer.ggml.model") in ("none", "no_vocab"):
+        return
+    if not tokens.count:
+        yield "the vocabulary is empty (tokenizer.ggml.tokens)"
+    twice = duplicate_string(facts.header.buffer, tokens)
+    if twice is not None:
+        yield f"the token {twice!r} is twice in the vocabulary (tokenizer.ggml.tokens)"
+
+
+def _tensors(facts: _Facts) -> Iterator[str]:
+    for header in facts.headers:
+        for tensor in header.tensors:
+            if (header.data_offset + tensor.offset) % _DATA_ALIGNMENT:
+                yield (
+                    f"the data of tensor {tensor.name!r} is not aligned to {_DATA_ALIGNMENT} "
+                    "bytes (general.alignment is too small): write the file again, e.g. with "
+                    "llama.cpp's llama-quantize"
+                )
+            if tensor.type != "F32":
+                yield from _tensor_type(tensor)
+
+
+def _tensor_type(tensor: GGUFTensor) -> Iterator[str]:
+    """Reject types that the CPU has no such operation for; it would end the process."""
+    if tensor.type in _NOT_FOR_WEIGHTS:
+        if tensor.name.endswith((".weight", ".bias")) and "tid2eid" not in tensor.name:
+            yield f"tensor {tensor.name!r} has the type {tensor.type}, which no weight can have"
+    elif len(tensor.shape) <= 1 or _ALWAYS_F32.search(tensor.name):
+        yield (
+            f"tensor {tensor.name!r} has the type {tensor.type}; norms, biases and vectors must "
+            "be F32: convert or quantize the model again with llama.cpp's own tools"
+        )
+
+
+_RULES: tuple[_Rule, ...] = (
+    _layers,
+    _experts,
+    _rope_scaling,
+    _epsilons,
+    _heads,
+    _window,
+    _state_space,
+    _lfm2,
+    _vocabulary,
+    _tensors,
+)
