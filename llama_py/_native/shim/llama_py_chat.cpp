@@ -356,9 +356,23 @@ size_t utf8_prefix(std::string_view text) {
 
 enum class Field { none, content, reasoning };
 
+// What the nodes of a parse say about the end of the text.
+struct Tail {
+    size_t      covered = 0; // nothing after this offset is in the message
+    std::string tag;         // of the last tagged node that holds message text
+    bool        partial = false;
+
+    bool in_call() const { return tag.compare(0, 4, "tool") == 0; }
+    bool in_reasoning() const { return tag == common_chat_peg_builder::REASONING; }
+    bool in_content() const { return tag == common_chat_peg_builder::CONTENT; }
+};
+
 struct Parsed {
     common_chat_msg message;
-    bool            complete = false;      // the format explains all of the text
+    Tail            tail;
+    bool            failed   = false;       // the format does not allow this text
+    bool            wanting  = false;       // it allows it as the beginning of a longer one
+    bool            complete = false;       // the format explains all of the text
     Field           running  = Field::none; // text that goes on at the very end of the input
 };
 
@@ -370,26 +384,19 @@ std::unique_ptr<common_chat_peg_mapper> make_mapper(common_chat_format format, c
     }
 }
 
-// What the nodes of a parse say about the end of the text.
-struct TailInfo {
-    size_t      covered = 0;     // nothing after this offset is in the message
-    std::string tag;             // of the last tagged node that holds message text
-    bool        partial = false;
-};
-
-bool starts_with(const std::string & text, const char * prefix) {
-    return text.compare(0, std::strlen(prefix), prefix) == 0;
-}
-
-TailInfo tail_of(const common_peg_ast_arena & ast, const common_peg_parse_result & result) {
-    TailInfo tail;
+Tail tail_of(const common_peg_ast_arena & ast, const common_peg_parse_result & result) {
+    Tail tail;
     ast.visit(result, [&](const common_peg_ast_node & node) {
-        const bool text = TextMarkers::is_text_tag(node.tag);
-        if ((text || starts_with(node.tag, "tool")) && node.end >= tail.covered) {
+        const bool matters = TextMarkers::is_text_tag(node.tag) || node.tag.compare(0, 4, "tool") == 0;
+        if (matters && node.end >= tail.covered) {
             tail = { node.end, node.tag, node.is_partial };
         }
     });
     return tail;
+}
+
+bool is_blank(std::string_view text) {
+    return text.find_first_not_of(" \t\r\n") == std::string_view::npos;
 }
 
 struct ReplyFormat {
@@ -399,44 +406,74 @@ struct ReplyFormat {
     common_peg_arena   arena;
 
     Parsed parse(const std::string & text, bool is_partial) const {
+        auto parsed = read(text);
+        return is_partial || parsed.complete ? parsed : end(text, std::move(parsed));
+    }
+
+  private:
+    // The text as the beginning of a reply.
+    Parsed read(const std::string & text) const {
         common_peg_parse_context ctx(opening + text, COMMON_PEG_PARSE_FLAG_LENIENT);
         const auto               result = arena.parse(ctx);
 
         Parsed parsed;
         parsed.message.role = "assistant";
         make_mapper(format, parsed.message)->from_ast(ctx.ast, result);
-        const auto tail = tail_of(ctx.ast, result);
-        const auto size = ctx.input.size();
-
-        parsed.complete = result.success() && result.end == size;
-        if (result.need_more_input() && tail.partial && tail.covered == size) {
-            parsed.running = running_field(tail.tag);
-        }
-        if (!is_partial && !parsed.complete) {
-            finish(parsed, tail, std::string_view(ctx.input).substr(std::min(size, std::max(tail.covered, opening.size()))));
+        parsed.tail         = tail_of(ctx.ast, result);
+        parsed.failed       = result.fail();
+        parsed.wanting      = result.need_more_input();
+        parsed.complete     = result.success() && result.end == ctx.input.size();
+        if (parsed.wanting && parsed.tail.partial && parsed.tail.covered == ctx.input.size()) {
+            parsed.running = parsed.tail.in_content()   ? Field::content :
+                             parsed.tail.in_reasoning() ? Field::reasoning :
+                                                          Field::none;
         }
         return parsed;
     }
 
-    static Field running_field(const std::string & tag) {
-        if (tag == common_chat_peg_builder::CONTENT) {
-            return Field::content;
+    // The text as a whole reply, which `parsed` does not explain to its end.
+    Parsed end(const std::string & text, Parsed parsed) const {
+        if (parsed.failed || parsed.tail.in_call()) {
+            // Many templates write a line break before the end of a turn, and models follow.
+            auto trimmed = read(text.substr(0, text.find_last_not_of(" \t\r\n") + 1));
+            if (trimmed.complete) {
+                return trimmed;
+            }
         }
-        return tag == common_chat_peg_builder::REASONING ? Field::reasoning : Field::none;
+        bool failed = parsed.failed;
+        if (failed) {
+            parsed = read(text.substr(0, longest_beginning(text)));
+        }
+        const auto from = std::max(parsed.tail.covered, opening.size()) - opening.size();
+        hand_back(parsed, std::string_view(text).substr(std::min(from, text.size())), failed);
+        return parsed;
     }
 
-    // Nothing follows any more: what was held back as a possible marker is text.
-    static void finish(Parsed & parsed, const TailInfo & tail, std::string_view rest) {
-        if (starts_with(tail.tag, "tool")) {
-            return; // a call that was cut off: its text is not for the reader
-        }
-        if (tail.tag == common_chat_peg_builder::REASONING) {
+    // Nothing follows any more: what was held back as a possible marker is text after all.
+    static void hand_back(Parsed & parsed, std::string_view rest, bool failed) {
+        if (parsed.tail.in_call()) {
+            parsed.complete = !parsed.wanting && is_blank(rest);
+            if (!parsed.complete && (failed || !parsed.wanting)) {
+                parsed.message.content += rest; // words after the calls
+            }
+        } else if (parsed.tail.in_reasoning() && !failed) {
             parsed.message.reasoning_content += rest;
+            parsed.complete = false;
         } else {
             parsed.message.content += rest;
+            parsed.complete = !failed;
         }
-        // Running text needs no end marker: the end of the reply ends it.
-        parsed.complete = rest.empty() || tail.tag == common_chat_peg_builder::CONTENT;
+    }
+
+    // How much of a text that the format does not allow it does allow as a beginning.
+    size_t longest_beginning(const std::string & text) const {
+        size_t good = 0;
+        size_t bad  = text.size();
+        while (good + 1 < bad) {
+            const size_t middle = good + (bad - good) / 2;
+            (read(text.substr(0, middle)).failed ? bad : good) = middle;
+        }
+        return good;
     }
 };
 
@@ -622,6 +659,7 @@ struct llama_py_chat_parser {
     size_t      parsed    = 0;  // its length at the last parse
     size_t      scanned   = 0;  // while text runs: how much of `text` was told or seen
     Field       running   = Field::none;
+    bool        lost      = false; // the format does not allow this reply: wait for its end
 
     explicit llama_py_chat_parser(ReplyFormat && f) : format(std::move(f)), markers(format.arena) {
         if (format.continuation) {
@@ -663,7 +701,10 @@ struct llama_py_chat_parser {
 
     void reparse(json & out, bool final) {
         const auto now = format.parse(text, !final);
-        told.all(out, now.message, final);
+        lost           = now.failed && !final;
+        if (!lost) {
+            told.all(out, now.message, final);
+        }
         parsed  = text.size();
         scanned = text.size();
         running = Field::none;
@@ -691,7 +732,7 @@ struct llama_py_chat_parser {
         if (!final && running != Field::none && run_on(out)) {
             return out;
         }
-        if (final || running != Field::none || parse_due()) {
+        if (final || (!lost && (running != Field::none || parse_due()))) {
             reparse(out, final);
         }
         return out;

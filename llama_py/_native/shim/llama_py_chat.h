@@ -147,8 +147,9 @@ LLAMA_PY_CHAT_API char * llama_py_chat_parse(
 /* Takes the next piece of a reply and says what is new in the message.
  *
  * text   the piece, `len` bytes; need not end at a character boundary.
- * final  true for the last call. A reply that the format does not explain is then given back
- *        as far as it was understood, the rest as content, and "complete" is false.
+ * final  true for the last call. What was held back as a possible marker is then text. A reply
+ *        that the format does not allow is told as far as it was understood, the rest as content,
+ *        and "complete" is false; so it is when a call or the reasoning was cut off.
  *
  * The answer is NULL, without an error, when there is nothing new. Otherwise an array of
  *   {"content": "..."} | {"reasoning": "..."} |
