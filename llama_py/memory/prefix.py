@@ -1,0 +1,318 @@
+"""``PrefixIndex``: what is cached, found by its tokens or by its text.
+
+A radix tree over token ids. Every *holder* (a live sequence, a checkpoint, a stored state: any
+hashable object) sits at the end of one token path; paths that begin alike share their edges, so
+tokens and text are kept once per shared edge. An edge is a run of tokens compared in bulk (numpy
+for tokens, ``bytes.startswith`` for text), which is why a lookup costs what the prompt's length
+costs, and not the number of holders.
+
+Beside the tokens, an edge knows the bytes that they stand for. ``match_text`` walks those: a prompt
+that begins with cached text gets the tokens that are really in memory, also where tokenizing that
+text again would give others. The same tokens may come with different texts (a leading space, a
+begin-of-sequence marker that one caller spells out); then the first text stays.
+
+Not thread-safe: the owner locks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Generic
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llama_py.errors import ParameterError
+from llama_py.memory.radix import (
+    H,
+    Node,
+    OffsetInput,
+    Span,
+    TokenInput,
+    above,
+    common_bytes,
+    common_tokens,
+    make_span,
+)
+
+__all__ = ["PrefixIndex", "TextPath"]
+
+Tokens = NDArray[np.int32]
+_NO_TOKENS: Tokens = np.empty(0, np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class TextPath:
+    """Cached tokens that a prompt begins with.
+
+    Attributes:
+        tokens: int32 ``(n,)``, those that lie completely inside the match.
+        offsets: int64 ``(n + 1,)``, the byte of the prompt where each token starts, and the end of
+            the last one; ``offsets[0] == 0``.
+        matched: bytes of the prompt that agree with this path, ``>= offsets[-1]``: the rest lies
+            inside the token after the last one.
+    """
+
+    tokens: NDArray[np.int32]
+    offsets: NDArray[np.int64]
+    matched: int
+
+
+@dataclass(slots=True)
+class _TextHit(Generic[H]):
+    """The best place that ``match_text`` has seen: ``count`` tokens on the way to ``node``."""
+
+    node: Node[H]
+    covered: int = 0
+    matched: int = 0
+    count: int = 0
+
+    def offer(self, node: Node[H], covered: int, matched: int, count: int) -> None:
+        """Prefer more whole tokens' bytes, then more bytes, then fewer tokens for them."""
+        if (covered, matched, -count) > (self.covered, self.matched, -self.count):
+            self.node, self.covered, self.matched, self.count = node, covered, matched, count
+
+
+class PrefixIndex(Generic[H]):
+    """A radix tree of token paths with holders at their ends.
+
+    ``offsets`` and ``text`` of any method describe the ``tokens`` next to them: ``(n + 1,)`` byte
+    offsets from any base, and the bytes from ``offsets[0]`` to ``offsets[-1]``. Both are None where
+    the text of these tokens is not known: such tokens are found by ``match_tokens`` only.
+    """
+
+    def __init__(self) -> None:
+        self._root: Node[H] = Node(None, Span(_NO_TOKENS, None, b""))
+        self._ends: dict[H, Node[H]] = {}
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __contains__(self, holder: object) -> bool:
+        return holder in self._ends
+
+    def __iter__(self) -> Iterator[H]:
+        return iter(list(self._ends))
+
+    # --- changing -----------------------------------------------------------------------------
+
+    def insert(
+        self, holder: H, tokens: TokenInput, offsets: OffsetInput = None, text: bytes | None = None
+    ) -> None:
+        """Put ``holder`` at the end of ``tokens``; one that is elsewhere moves."""
+        span = make_span(tokens, offsets, text)
+        self._place(holder, self._grow(self._root, span))
+
+    def extend(
+        self, holder: H, tokens: TokenInput, offsets: OffsetInput = None, text: bytes | None = None
+    ) -> None:
+        """Move ``holder`` further down: ``tokens`` follow those that it has.
+
+        Raises:
+            KeyError: there is no such holder.
+        """
+        span = make_span(tokens, offsets, text)
+        self._place(holder, self._grow(self._ends[holder], span))
+
+    def truncate(self, holder: H, length: int) -> None:
+        """Move ``holder`` up to its first ``length`` tokens.
+
+        Raises:
+            KeyError: there is no such holder.
+            ParameterError: it has fewer tokens.
+        """
+        node = self._ends[holder]
+        if not 0 <= length <= node.depth:
+            raise ParameterError(f"cannot cut a path of {node.depth} tokens to {length}")
+        while node.parent is not None and node.start >= length:
+            node = node.parent
+        self._place(holder, self._split(node, length - node.start) if length else self._root)
+
+    def rename(self, old: H, new: H) -> None:
+        """Put ``new`` where ``old`` was (a parked sequence becomes a stored state)."""
+        node = self._ends[old]
+        self._place(new, node)
+        if new != old:
+            self.remove(old)
+
+    def remove(self, holder: H) -> None:
+        """Forget ``holder``, and the path that only it used. One that is not here is no error."""
+        node = self._ends.pop(holder, None)
+        if node is not None:
+            del node.holders[holder]
+            self._prune(node)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._root = Node(None, Span(_NO_TOKENS, None, b""))
+        self._ends = {}
+
+    # --- asking -------------------------------------------------------------------------------
+
+    def length_of(self, holder: H) -> int:
+        """Tokens on the path of ``holder``."""
+        return self._ends[holder].depth
+
+    def tokens_of(self, holder: H) -> NDArray[np.int32]:
+        """The path of ``holder``: a new int32 array ``(length_of(holder),)``."""
+        spans = [node.span.tokens for node in self._ends[holder].upwards()]
+        return np.concatenate([_NO_TOKENS, *reversed(spans)])
+
+    def match_tokens(self, tokens: TokenInput, *, side: int | None = None) -> list[tuple[H, int]]:
+        """Holders that begin like ``tokens``, with the number of tokens shared, deepest first.
+
+        Of equally deep ones, those that end there come first. ``side`` limits how many are listed
+        of those that leave the path at one place: they are alike, and a shared system prompt can
+        have thousands. Holders that end on the path are always listed.
+        """
+        node, shared = self._descend(np.asarray(tokens, np.int32))
+        found: list[tuple[H, int]] = []
+        skip: Node[H] | None = None
+        for upper in node.upwards():
+            depth = min(upper.depth, shared)
+            here: Iterator[H] = iter(upper.holders)
+            if depth == upper.depth:
+                found.extend((holder, depth) for holder in here)
+                here = iter(())
+            found.extend((holder, depth) for holder in _first(side, here, upper.below(skip)))
+            skip = upper
+        return found
+
+    def match_depth(self, tokens: TokenInput) -> int:
+        """The most leading tokens that any holder shares with ``tokens``."""
+        return self._descend(np.asarray(tokens, np.int32))[1]
+
+    def match_text(self, text: bytes) -> TextPath | None:
+        """The path whose text is the longest prefix of ``text``; None if no token lies inside it.
+
+        All paths are tried that read like ``text``, whatever their tokens. The longest is the one
+        whose complete tokens cover most bytes; of those that cover the same, the one that agrees
+        furthest into its next token, then the one with fewer tokens. Tokens without any text are
+        part of the path only where a token with text follows.
+        """
+        best = _TextHit(self._root)
+        stack = [(self._root, 0, 0)]
+        while stack:
+            node, at, count = stack.pop()
+            fan = node.fan
+            best.offer(node, at, at + (fan.partial(text, at) if fan else 0), count)
+            for child in fan.whole(text, at) if fan else ():
+                agreed = common_bytes(child.span.text or b"", text, at)
+                inside, counted = _tokens_inside(child, agreed, count)
+                if inside == len(child.span.text or b""):
+                    stack.append((child, at + inside, counted))
+                else:
+                    best.offer(child, at + inside, at + agreed, counted)
+        return self._text_path(best) if best.covered else None
+
+    # --- the tree -----------------------------------------------------------------------------
+
+    def _descend(self, tokens: Tokens) -> tuple[Node[H], int]:
+        """The node whose edge holds the last shared token, and how many are shared."""
+        node, shared = self._root, 0
+        while shared == node.depth and shared < len(tokens):
+            child = node.children.get(int(tokens[shared]))
+            if child is None:
+                break
+            node = child
+            shared += common_tokens(child.span.tokens, tokens[shared:])
+        return node, shared
+
+    def _grow(self, node: Node[H], span: Span) -> Node[H]:
+        """The node at the end of ``span`` below ``node``, made where it is missing."""
+        at = 0
+        while at < len(span):
+            child = node.children.get(int(span.tokens[at]))
+            if child is None:
+                leaf = Node(node, span.piece(at, len(span)))
+                node.attach(leaf)
+                return leaf
+            shared = common_tokens(child.span.tokens, span.tokens[at:])
+            node = self._split(child, shared)
+            self._learn_text(node, span, at)
+            self._join(above(node))
+            at += shared
+        return node
+
+    def _split(self, node: Node[H], count: int) -> Node[H]:
+        """The node that ends ``count`` tokens into the edge to ``node``."""
+        if count == len(node.span):
+            return node
+        parent, span = above(node), node.span
+        parent.detach(node)
+        upper = Node(parent, span.piece(0, count))
+        node.span = span.piece(count, len(span))
+        parent.attach(upper)
+        upper.attach(node)
+        return upper
+
+    def _learn_text(self, node: Node[H], span: Span, at: int) -> None:
+        """Take the text of an edge whose tokens were known without it."""
+        if node.span.text is not None or span.text is None:
+            return
+        parent = above(node)
+        parent.detach(node)
+        node.span = span.piece(at, at + len(node.span))
+        parent.attach(node)
+
+    def _place(self, holder: H, node: Node[H]) -> None:
+        old = self._ends.get(holder)
+        self._ends[holder] = node
+        node.holders[holder] = None
+        if old is not None and old is not node:
+            del old.holders[holder]
+            self._prune(old)
+
+    def _prune(self, node: Node[H]) -> None:
+        """Drop ``node`` and what is above it as far as nobody needs it."""
+        while node.parent is not None and not node.holders and not node.children:
+            parent = node.parent
+            parent.detach(node)
+            node = parent
+        self._join(node)
+
+    def _join(self, node: Node[H]) -> None:
+        """Make one edge of the two around ``node``, if it has one child and no holder."""
+        if node.parent is None or node.holders or len(node.children) != 1:
+            return
+        (child,) = node.children.values()
+        if (child.span.text is None) != (node.span.text is None):
+            return
+        node.parent.detach(node)
+        child.span = node.span.joined(child.span)
+        node.parent.attach(child)
+
+    def _text_path(self, hit: _TextHit[H]) -> TextPath:
+        spans = [node.span for node in hit.node.upwards()][::-1]
+        tokens = np.concatenate([_NO_TOKENS, *(span.tokens for span in spans)])
+        offsets = [np.zeros(1, np.int64)]
+        for span in spans:
+            assert span.offsets is not None  # only edges with text were walked
+            offsets.append(offsets[-1][-1] + span.offsets[1:].astype(np.int64))
+        at = np.concatenate(offsets)[: hit.count + 1]
+        return TextPath(tokens[: hit.count], at, hit.matched)
+
+
+def _first(limit: int | None, *parts: Iterator[H]) -> Iterator[H]:
+    """The first ``limit`` items of the iterators, one after the other."""
+    left = -1 if limit is None else limit
+    for part in parts:
+        for item in part:
+            if left == 0:
+                return
+            left -= 1
+            yield item
+
+
+def _tokens_inside(child: Node[H], agreed: int, count: int) -> tuple[int, int]:
+    """Of ``agreed`` bytes of an edge: those of whole tokens, and the tokens of the path so far.
+
+    Tokens without text at the end are not counted: nothing in the prompt asks for them.
+    """
+    offsets = child.span.offsets
+    assert offsets is not None
+    inside = int(offsets[offsets.searchsorted(agreed, "right") - 1])
+    if inside == 0:
+        return 0, count
+    return inside, child.start + int(offsets.searchsorted(inside))
