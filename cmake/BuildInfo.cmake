@@ -31,11 +31,16 @@ function(llama_py_options_json variable)
 endfunction()
 
 function(llama_py_write_build_info path)
+    set(version "${SKBUILD_PROJECT_VERSION_FULL}")
+    if (NOT version)  # a build by hand
+        file(STRINGS "${CMAKE_CURRENT_SOURCE_DIR}/pyproject.toml" version REGEX "^version = ")
+        string(REGEX REPLACE "^version = \"(.*)\"" "\\1" version "${version}")
+    endif()
     set(json "{}")
     set(flags "${CMAKE_CXX_FLAGS} ${CMAKE_CXX_FLAGS_RELEASE}")
     string(STRIP "${flags}" flags)
     foreach (entry
-            "version|${SKBUILD_PROJECT_VERSION_FULL}"
+            "version|${version}"
             "llama_cpp_commit|${LLAMA_PY_SOURCE_COMMIT}"
             "llama_cpp_version|${LLAMA_PY_SOURCE_VERSION}"
             "llama_cpp_origin|${LLAMA_PY_SOURCE_ORIGIN}"

@@ -38,6 +38,12 @@ target_compile_definitions(llama_py_chat PRIVATE LLAMA_PY_CHAT_BUILD)
 set_target_properties(llama_py_chat PROPERTIES
     CXX_VISIBILITY_PRESET hidden
     VISIBILITY_INLINES_HIDDEN ON)
+# Explicit specializations have to come before any use: these are compiled by themselves.
+llama_py_unity_build(llama_py_chat 12
+    "${shim_dir}/llama_py_chat.cpp"
+    "${common_dir}/common.cpp"
+    "${common_dir}/json.cpp"
+    "${common_dir}/jinja/value.cpp")
 
 if (drops_unused_code)
     target_compile_options(llama_py_chat PRIVATE -ffunction-sections -fdata-sections)

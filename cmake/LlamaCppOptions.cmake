@@ -44,6 +44,13 @@ endif()
 if (GGML_CUDA AND NOT APPLE)
     list(APPEND CMAKE_INSTALL_RPATH "$ORIGIN/../../nvidia/cu13/lib")
 endif()
-# No second link at installation, and nothing of the build machine's paths in the wheel.
+# No second link at installation, and nothing of the build machine's paths in the wheel: neither
+# in the run path nor in the texts of assertions.
 set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
 set(CMAKE_INSTALL_RPATH_USE_LINK_PATH OFF)
+if (CMAKE_CXX_COMPILER_ID MATCHES "GNU|Clang" AND NOT MSVC)
+    set(prefix_map "-ffile-prefix-map=${LLAMA_PY_SOURCE_DIR}=llama.cpp")
+    add_compile_options(
+        "$<$<COMPILE_LANGUAGE:C,CXX>:${prefix_map}>"
+        "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=${prefix_map}>")
+endif()
