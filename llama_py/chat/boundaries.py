@@ -11,9 +11,9 @@ prompt without a message and that message's text is how a message of its role st
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterable
+from itertools import takewhile
 from typing import Any
 
 from llama_py.errors import TemplateError
@@ -37,7 +37,7 @@ def find_starts(
 ) -> tuple[int, ...]:
     """Offsets of the delimiters in the prompt, and of the reply's opening at its end."""
     texts = sorted({text for _, text in delimiters if text}, key=len, reverse=True)
-    starts = set()
+    starts: set[int] = set()
     if texts:
         pattern = re.compile("|".join(map(re.escape, texts)))
         starts.update(match.start() for match in pattern.finditer(prompt))
@@ -79,13 +79,18 @@ def _learn(
         message = probe[count]
         at = whole.find(message["content"])
         before = whole.find(probe[count - 1]["content"]) + len(probe[count - 1]["content"])
-        common = os.path.commonprefix([whole, _render_prefix(render, probe[:count])])
-        start = _before_marker(whole, len(common))
+        common = _common(whole, _render_prefix(render, probe[:count]))
+        start = _before_marker(whole, common)
         text = whole[start:at].rstrip()
         alien = any(entry["content"] in text for entry in probe)
         if before <= start < at and len(text) >= _SHORTEST and not alien:
             found[message["role"], text] = None
     return tuple(found)
+
+
+def _common(one: str, two: str) -> int:
+    """Length of the common prefix."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, two, strict=False)))
 
 
 def _render_prefix(render: Callable[[list[dict[str, Any]]], str], messages: list[Any]) -> str:

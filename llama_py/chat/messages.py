@@ -234,7 +234,8 @@ def normalise_tools(tools: Any) -> tuple[Message, ...]:
     """
     if tools is None:
         return ()
-    out = tuple(_tool(tool, f"tools[{i}]") for i, tool in enumerate(_check_sequence(tools, "tools")))
+    given = _check_sequence(tools, "tools")
+    out = tuple(_tool(tool, f"tools[{i}]") for i, tool in enumerate(given))
     names = [tool["function"]["name"] for tool in out]
     for name in names:
         if names.count(name) > 1:

@@ -8,6 +8,7 @@ reply that can only be content is passed on untouched, and costs nothing.
 from __future__ import annotations
 
 import secrets
+import string
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -102,8 +103,12 @@ def fold(deltas: Iterable[Delta]) -> ParsedReply:
     return reply
 
 
+_ALPHANUMERIC = string.ascii_letters + string.digits
+
+
 def _new_id() -> str:
-    return "call_" + secrets.token_hex(12)
+    # The templates of some families (Mistral's) refuse any id but nine letters and digits.
+    return "".join(secrets.choice(_ALPHANUMERIC) for _ in range(9))
 
 
 class ChatStream:
@@ -190,4 +195,3 @@ def parse_reply(rendered: RenderedChat, text: str) -> ParsedReply:
     stream = ChatStream(rendered)
     stream.feed(text)
     return stream.finish()
-

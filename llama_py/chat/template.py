@@ -1,4 +1,4 @@
-"""``ChatTemplate``: a conversation in, a ``RenderedChat`` out: the prompt and how to read the reply.
+"""``ChatTemplate``: a conversation in, a ``RenderedChat`` out: prompt, grammar, reply format.
 
 llama.cpp renders the template and knows how the model's family writes reasoning and tool calls;
 this module asks it once per request and keeps what the engine, the sampler, the memory and the

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from llama_py._native import chat_h as C
+from llama_py._native import chat_h
 from llama_py._native.llama_h import llama_model_p
 from llama_py.core.handle import Handle
 from llama_py.errors import GrammarError, LlamaError, TemplateError
@@ -29,19 +29,19 @@ def _take(text: Any) -> bytes:
     try:
         return ctypes.string_at(text)
     finally:
-        C.llama_py_chat_string_free(text)
+        chat_h.llama_py_chat_string_free(text)
 
 
 def _call(function: Callable[..., Any], kind: type[LlamaError], *arguments: Any) -> Any:
     """Call a function whose last argument is ``char ** error``; raise ``kind`` if it is set."""
     error = ctypes.POINTER(ctypes.c_char)()
     result = function(*arguments, ctypes.byref(error))
-    if error:
+    if error:  # type: ignore[truthy-bool]  # a ctypes pointer is false when it is NULL
         raise kind(_take(error).decode("utf-8", "replace"))
     return result
 
 
-class TemplateHandle(Handle[C.llama_py_chat_templates_p]):
+class TemplateHandle(Handle[chat_h.llama_py_chat_templates_p]):
     """A compiled chat template. May be used from several threads at once.
 
     Args:
@@ -63,18 +63,18 @@ class TemplateHandle(Handle[C.llama_py_chat_templates_p]):
         eos: str = "",
     ) -> None:
         pointer = _call(
-            C.llama_py_chat_templates_init,
+            chat_h.llama_py_chat_templates_init,
             TemplateError,
             llama_model_p() if model is None else model,
             None if text is None else text.encode(),
             bos.encode(),
             eos.encode(),
         )
-        super().__init__(pointer, C.llama_py_chat_templates_free)
+        super().__init__(pointer, chat_h.llama_py_chat_templates_free)
 
     def info(self) -> dict[str, Any]:
         """What the template is; the keys are those of ``llama_py_chat_templates_info``."""
-        text = _call(C.llama_py_chat_templates_info, TemplateError, self.pointer)
+        text = _call(chat_h.llama_py_chat_templates_info, TemplateError, self.pointer)
         return cast("dict[str, Any]", json.loads(_take(text)))
 
     def apply(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,11 +83,11 @@ class TemplateHandle(Handle[C.llama_py_chat_templates_p]):
         Raises:
             TemplateError: the template refuses these messages.
         """
-        text = _call(C.llama_py_chat_apply, TemplateError, self.pointer, _dump(inputs))
+        text = _call(chat_h.llama_py_chat_apply, TemplateError, self.pointer, _dump(inputs))
         return cast("dict[str, Any]", json.loads(_take(text)))
 
 
-class ReplyParser(Handle[C.llama_py_chat_parser_p]):
+class ReplyParser(Handle[chat_h.llama_py_chat_parser_p]):
     """The parser of one reply. Belongs to one thread at a time.
 
     Args:
@@ -98,19 +98,21 @@ class ReplyParser(Handle[C.llama_py_chat_parser_p]):
     """
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
-        pointer = _call(C.llama_py_chat_parser_init, TemplateError, _dump(spec))
-        super().__init__(pointer, C.llama_py_chat_parser_free)
+        pointer = _call(chat_h.llama_py_chat_parser_init, TemplateError, _dump(spec))
+        super().__init__(pointer, chat_h.llama_py_chat_parser_free)
 
     def parse(self, text: str, partial: bool = False) -> dict[str, Any]:
         """Parse a whole reply, or with ``partial`` the beginning of one, to an OpenAI message."""
         raw = text.encode("utf-8", "replace")
-        out = _call(C.llama_py_chat_parse, TemplateError, self.pointer, raw, len(raw), partial)
+        out = _call(chat_h.llama_py_chat_parse, TemplateError, self.pointer, raw, len(raw), partial)
         return cast("dict[str, Any]", json.loads(_take(out)))
 
     def feed(self, text: str, final: bool = False) -> list[dict[str, Any]]:
         """Take the next piece; return what is new (see ``llama_py_chat_parser_feed``)."""
         raw = text.encode("utf-8", "replace")
-        out = _call(C.llama_py_chat_parser_feed, TemplateError, self.pointer, raw, len(raw), final)
+        out = _call(
+            chat_h.llama_py_chat_parser_feed, TemplateError, self.pointer, raw, len(raw), final
+        )
         return cast("list[dict[str, Any]]", json.loads(_take(out))) if out else []
 
 
@@ -121,5 +123,5 @@ def schema_to_gbnf(schema: Any) -> str:
         GrammarError: the converter rejects the schema. (It also ignores much of what it does not
             support; ``llama_py.chat.grammar`` looks for that first.)
     """
-    text = _call(C.llama_py_chat_schema_to_grammar, GrammarError, _dump(schema))
+    text = _call(chat_h.llama_py_chat_schema_to_grammar, GrammarError, _dump(schema))
     return _take(text).decode()

@@ -1,0 +1,150 @@
+"""``Jinja2ChatFormatter``: a chat template rendered by Python's Jinja2, as Transformers does it.
+
+llama.cpp's own engine renders what the library needs. This one is for callers who bring their own
+environment, for code written for llama-cpp-python, and for comparing the two.
+Templates come with models, from anywhere: they run in a sandbox that cannot reach attributes of
+Python objects or change what it is given.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+import jinja2
+from jinja2.ext import Extension, loopcontrols
+from jinja2.nodes import Node
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from llama_py.errors import TemplateError
+
+__all__ = ["ChatFormatter", "ChatFormatterResponse", "Jinja2ChatFormatter"]
+
+
+@dataclass
+class ChatFormatterResponse:
+    """What a formatter makes of a conversation.
+
+    Attributes:
+        prompt: the text to continue.
+        stop: a text that ends the reply, or several.
+        stopping_criteria: called with (tokens so far, logits); true ends the reply.
+        added_special: the prompt contains BOS already.
+    """
+
+    prompt: str
+    stop: str | list[str] | None = None
+    stopping_criteria: Any = None
+    added_special: bool = False
+
+
+class ChatFormatter(Protocol):
+    """Turns a conversation into a prompt."""
+
+    def __call__(
+        self, *, messages: Sequence[Mapping[str, Any]], **kwargs: Any
+    ) -> ChatFormatterResponse: ...
+
+
+class _GenerationTag(Extension):
+    """``{% generation %}``, with which Transformers marks what to train on: just its contents."""
+
+    tags = {"generation"}  # noqa: RUF012  # Jinja declares it so
+
+    def parse(self, parser: Parser) -> list[Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    # Not Jinja's own filter: that one escapes for HTML.
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
+def _raise_exception(message: str) -> str:
+    raise jinja2.TemplateError(message)
+
+
+def _strftime_now(form: str) -> str:
+    return datetime.now().strftime(form)
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment
+
+
+class Jinja2ChatFormatter:
+    """A ``ChatFormatter`` from a Jinja template.
+
+    Args:
+        template: the template's text.
+        eos_token, bos_token: texts of those tokens.
+        add_generation_prompt: end with the opening of an assistant message.
+        stop_token_ids: token ids that end the reply.
+
+    Raises:
+        TemplateError: the template does not parse; when called, it fails on these messages.
+    """
+
+    def __init__(
+        self,
+        template: str,
+        eos_token: str,
+        bos_token: str,
+        add_generation_prompt: bool = True,
+        stop_token_ids: Sequence[int] | None = None,
+    ) -> None:
+        self.template = template
+        self.eos_token = eos_token
+        self.bos_token = bos_token
+        self.add_generation_prompt = add_generation_prompt
+        self.stop_token_ids = None if stop_token_ids is None else frozenset(stop_token_ids)
+        try:
+            self._compiled = _environment().from_string(template)
+        except jinja2.TemplateError as error:
+            raise TemplateError(f"the chat template does not parse: {error}") from error
+
+    def __call__(
+        self, *, messages: Sequence[Mapping[str, Any]], **kwargs: Any
+    ) -> ChatFormatterResponse:
+        values = {
+            "messages": messages,
+            "eos_token": self.eos_token,
+            "bos_token": self.bos_token,
+            "add_generation_prompt": self.add_generation_prompt,
+            "tools": None,
+            **kwargs,
+        }
+        try:
+            prompt = self._compiled.render(**values)
+        except (jinja2.TemplateError, TypeError, ValueError, KeyError) as error:
+            raise TemplateError(f"the chat template refuses these messages: {error}") from error
+        return ChatFormatterResponse(prompt, [self.eos_token], self._criterion(), True)
+
+    def _criterion(self) -> Callable[[Any, Any], bool] | None:
+        stops = self.stop_token_ids
+        if stops is None:
+            return None
+        return lambda tokens, logits: int(tokens[-1]) in stops
