@@ -1,0 +1,1 @@
+"""Wire formats: keyword arguments or JSON bodies in, response dictionaries out. No HTTP, no I/O."""

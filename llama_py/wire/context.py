@@ -1,0 +1,72 @@
+"""``CallContext``: what the parsing of a request has to know about the loaded model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from llama_py.chat.messages import ChatRequest
+    from llama_py.chat.template import RenderedChat
+
+__all__ = ["CallContext", "PieceVocab", "VocabLike"]
+
+
+class PieceVocab(Protocol):
+    """Tokens to bytes: what the encoders need of ``core.vocab.Vocab``."""
+
+    def piece(self, token: int) -> bytes:
+        """The bytes of a token, special tokens as their text."""
+
+    def plain_piece(self, token: int) -> bytes:
+        """The bytes of a token, nothing for special tokens."""
+
+
+class VocabLike(PieceVocab, Protocol):
+    """What the parsing of requests needs of ``core.vocab.Vocab``."""
+
+    n_tokens: int
+    kind: int
+    bos: int
+    add_bos: bool
+    fim_pre: int
+    fim_suf: int
+    fim_mid: int
+
+    def tokenize(
+        self, text: str | bytes, *, add_special: bool = True, parse_special: bool = False
+    ) -> list[int]:
+        """Token ids of a text."""
+
+    def detokenize(self, tokens: Iterable[int], *, special: bool = False) -> bytes:
+        """The bytes of several tokens."""
+
+
+class CallContext(Protocol):
+    """What ``Llama`` offers to ``parse_completion`` and ``parse_chat``."""
+
+    #: Used when a call gives no seed; ``RANDOM_SEED`` chooses one for every call.
+    @property
+    def seed(self) -> int: ...
+
+    @property
+    def vocab(self) -> VocabLike: ...
+
+    #: The scalar metadata of the GGUF, as text.
+    @property
+    def metadata(self) -> Mapping[str, str]: ...
+
+    #: Named as ``model`` in responses when the call gives no name.
+    @property
+    def model_path(self) -> str: ...
+
+    #: Default of ``penalty_last_n``.
+    @property
+    def last_n_tokens_size(self) -> int: ...
+
+    #: Infill prompts begin with the suffix.
+    @property
+    def spm_infill(self) -> bool: ...
+
+    def render_chat(self, request: ChatRequest) -> RenderedChat:
+        """Render a conversation with the model's template, or the chosen chat format."""

@@ -1,0 +1,142 @@
+"""What the parsing of completions and of chats has in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llama_py.engine.request import Prompt, Request
+from llama_py.errors import ParameterError, ParameterTypeError
+from llama_py.params import GenerationParams, GrammarSpec, SamplingParams
+from llama_py.wire.arguments import Arguments
+from llama_py.wire.context import CallContext
+from llama_py.wire.encode import ResponseHead
+from llama_py.wire.sampling import GENERATION_PARAMETERS, SAMPLING_PARAMETERS
+
+__all__ = [
+    "MAX_CHOICES",
+    "SHARED_PARAMETERS",
+    "Plan",
+    "make_plan",
+    "read_choices",
+    "read_grammar",
+    "read_head",
+    "read_max_tokens",
+]
+
+SHARED_PARAMETERS = (
+    SAMPLING_PARAMETERS
+    | GENERATION_PARAMETERS
+    | {
+        "grammar",
+        "logprobs",
+        "model",
+        "n",
+        "on_progress",
+        "priority",
+        "session_id",
+        "stream",
+        "stream_options",
+        "user",
+    }
+)
+
+#: Most replies to generate for one prompt, and most prompts in one call.
+MAX_CHOICES = 128
+
+
+def read_head(arguments: Arguments, context: CallContext, prefix: str) -> ResponseHead:
+    stream = arguments.flag("stream")
+    options = arguments.mapping("stream_options")
+    if options is not None and not stream:
+        raise ParameterError("stream_options is given, but stream is not True")
+    unknown = set(options or ()) - {"include_usage", "include_obfuscation"}
+    if unknown:
+        raise ParameterError(
+            f"stream_options has no member {sorted(map(str, unknown))[0]!r}; allowed: include_usage"
+        )
+    include = (options or {}).get("include_usage", False)
+    if not isinstance(include, bool):
+        raise ParameterTypeError(f"stream_options.include_usage must be a bool, not {include!r}")
+    model = arguments.text("model") or context.model_path
+    return ResponseHead(model, prefix, stream, include)
+
+
+def read_max_tokens(arguments: Arguments, name: str, absent: int | None) -> int | None:
+    """None, 0 and less are "as many as there is room for"."""
+    if not arguments.given(name):
+        return absent
+    value = arguments.integer(name)
+    return value if value is not None and value > 0 else None
+
+
+def read_choices(arguments: Arguments) -> int:
+    return arguments.integer("n", 1, 1, MAX_CHOICES) or 1
+
+
+def _session(arguments: Arguments) -> str | None:
+    user = arguments.text("user", empty=True)
+    return arguments.text("session_id") or user or None
+
+
+def read_grammar(arguments: Arguments) -> GrammarSpec | None:
+    grammar = arguments.get("grammar")
+    if grammar is None or isinstance(grammar, GrammarSpec):
+        return grammar
+    if isinstance(grammar, str):
+        if not grammar.strip():
+            raise ParameterError("grammar is empty; give GBNF rules, or leave it out")
+        return GrammarSpec(grammar)
+    spec = getattr(grammar, "spec", None)
+    if isinstance(spec, GrammarSpec):
+        return spec
+    raise ParameterTypeError(
+        f"grammar must be a LlamaGrammar or GBNF text, not {type(grammar).__name__}"
+    )
+
+
+@dataclass(slots=True)
+class Plan:
+    """What the requests of one call share."""
+
+    sampling: SamplingParams
+    generation: GenerationParams
+    session: str | None
+    priority: int
+    on_progress: Any
+    echo_special: bool = False
+
+    def requests(self, prompts: Sequence[Prompt], per_prompt: int) -> list[Request]:
+        """One request for each choice; only the first one is the session's conversation."""
+        many = len(prompts) > 1
+        return [
+            Request(
+                prompt,
+                self.sampling,
+                self.generation,
+                session=None if many or number else self.session,
+                priority=self.priority,
+                choice=index * per_prompt + number,
+                echo_special=self.echo_special,
+                on_progress=self.on_progress,
+            )
+            for index, prompt in enumerate(prompts)
+            for number in range(per_prompt)
+        ]
+
+
+def make_plan(
+    arguments: Arguments,
+    sampling: SamplingParams,
+    generation: GenerationParams,
+    echo_special: bool = False,
+) -> Plan:
+    return Plan(
+        sampling,
+        generation,
+        _session(arguments),
+        arguments.integer("priority", 0) or 0,
+        arguments.function("on_progress"),
+        echo_special,
+    )
