@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llama_py.chat.messages import ChatRequest
@@ -116,8 +116,10 @@ def parse_chat(context: CallContext, messages: Any, **kwargs: Any) -> ChatCall:
         logprobs=logprobs,
         more_stops=rendered.stops,
     )
-    sampling = read_sampling(arguments, context, _TEMPERATURE, grammar=grammar or rendered.grammar)
-    plan = make_plan(arguments, sampling, generation, bool(rendered.preserved_tokens))
+    sampling = read_sampling(
+        arguments, context, _TEMPERATURE, grammar=grammar or _rendered_grammar(rendered)
+    )
+    plan = make_plan(arguments, sampling, generation, _visible(context, rendered))
     return ChatCall(
         plan.requests([_chat_prompt(rendered)], n),
         head,
@@ -186,6 +188,21 @@ def _chat_max_tokens(arguments: Arguments) -> int | None:
     if old is not None and new is not None and old != new:
         raise ParameterError(f"max_tokens={old} contradicts max_completion_tokens={new}")
     return old if new is None else new
+
+
+def _rendered_grammar(rendered: RenderedChat) -> GrammarSpec | None:
+    if rendered.grammar is None or not rendered.grammar_prefill:
+        return rendered.grammar
+    return replace(rendered.grammar, prefill=rendered.grammar_prefill)
+
+
+def _visible(context: CallContext, rendered: RenderedChat) -> frozenset[int]:
+    """The special tokens that the parser of the reply has to see as text."""
+    tokens = (
+        context.vocab.tokenize(text, add_special=False, parse_special=True)
+        for text in rendered.preserved_tokens
+    )
+    return frozenset(each[0] for each in tokens if len(each) == 1)
 
 
 def _chat_prompt(rendered: RenderedChat) -> Prompt:

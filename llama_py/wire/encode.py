@@ -21,6 +21,7 @@ from llama_py.wire.logprobs import (
     completion_logprobs,
     empty_completion_logprobs,
     extend_completion_logprobs,
+    reply_piece,
 )
 from llama_py.wire.types import (
     CompletionChoice,
@@ -185,7 +186,7 @@ class CompletionEncoder(EncoderBase):
         if not logprobs:
             return _Reply(index, request, None, None)
         offset = self._offsets[index // self._per_prompt]
-        queue = LogprobQueue(self._vocab, special=request.echo_special, offset=offset)
+        queue = LogprobQueue(reply_piece(self._vocab, request), offset)
         return _Reply(index, request, queue, empty_completion_logprobs())
 
     # -- events ----------------------------------------------------------------------------------
@@ -254,7 +255,7 @@ class CompletionEncoder(EncoderBase):
         if len(known) < len(tokens):  # the prompt was not evaluated to its end
             return []
         skip = int(tokens[:1] == [self._vocab.bos])
-        queue = LogprobQueue(self._vocab, special=True, offset=self._shift(tokens[skip:], echo))
+        queue = LogprobQueue(self._vocab.piece, self._shift(tokens[skip:], echo))
         for position in range(skip, len(tokens)):
             queue.add(tokens[position], None if position == skip else known[position])
         entries = queue.finish(0, stopped=False)

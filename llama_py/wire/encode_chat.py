@@ -11,7 +11,7 @@ from llama_py.chat.template import RenderedChat
 from llama_py.engine.request import Event, FinishEvent, Request, TokenEvent
 from llama_py.wire.context import PieceVocab
 from llama_py.wire.encode import EncoderBase, ResponseHead
-from llama_py.wire.logprobs import LogprobEntry, LogprobQueue, chat_logprobs
+from llama_py.wire.logprobs import LogprobEntry, LogprobQueue, chat_logprobs, reply_piece
 from llama_py.wire.types import (
     ChatCompletionDelta,
     ChatCompletionLogprobs,
@@ -75,7 +75,7 @@ class ChatEncoder(EncoderBase):
             _Reply(
                 index,
                 ChatStream(rendered),
-                LogprobQueue(vocab, special=request.echo_special) if logprobs else None,
+                LogprobQueue(reply_piece(vocab, request)) if logprobs else None,
             )
             for index, request in enumerate(requests)
         ]

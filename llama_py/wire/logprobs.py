@@ -5,10 +5,10 @@ from __future__ import annotations
 import codecs
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from llama_py.engine.request import TokenLogprobs
+from llama_py.engine.request import Request, TokenLogprobs
 from llama_py.wire.context import PieceVocab
 from llama_py.wire.types import (
     ChatCompletionLogprobs,
@@ -24,6 +24,7 @@ __all__ = [
     "completion_logprobs",
     "empty_completion_logprobs",
     "extend_completion_logprobs",
+    "reply_piece",
 ]
 
 #: Reported for a probability of zero, as OpenAI does: JSON has no infinity.
@@ -46,12 +47,12 @@ class LogprobQueue:
     tokens that make up the stop string are not reported, just as their text.
 
     Args:
-        special: special tokens have their text in the reply.
-        offset: characters before the reply.
+        piece: the bytes of a token as the text has them.
+        offset: characters before the first token.
     """
 
-    def __init__(self, vocab: PieceVocab, *, special: bool = False, offset: int = 0) -> None:
-        self._piece = vocab.piece if special else vocab.plain_piece
+    def __init__(self, piece: Callable[[int], bytes], offset: int = 0) -> None:
+        self._piece = piece
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._position = self._shown = offset
         self._waiting: deque[LogprobEntry] = deque()
@@ -79,6 +80,16 @@ class LogprobQueue:
         rest = [e for e in self._waiting if not stopped or e.start < self._shown]
         self._waiting.clear()
         return rest
+
+
+def reply_piece(vocab: PieceVocab, request: Request) -> Callable[[int], bytes]:
+    """The bytes of a token as the text of this request's reply has them."""
+    if request.echo_special:
+        return vocab.piece
+    visible = request.visible
+    if not visible:
+        return vocab.plain_piece
+    return lambda token: vocab.piece(token) if token in visible else vocab.plain_piece(token)
 
 
 # ---- completions -----------------------------------------------------------------------------

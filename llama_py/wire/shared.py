@@ -105,7 +105,7 @@ class Plan:
     session: str | None
     priority: int
     on_progress: Any
-    echo_special: bool = False
+    visible: frozenset[int] = frozenset()
 
     def requests(self, prompts: Sequence[Prompt], per_prompt: int) -> list[Request]:
         """One request for each choice; only the first one is the session's conversation."""
@@ -118,7 +118,7 @@ class Plan:
                 session=None if many or number else self.session,
                 priority=self.priority,
                 choice=index * per_prompt + number,
-                echo_special=self.echo_special,
+                visible=self.visible,
                 on_progress=self.on_progress,
             )
             for index, prompt in enumerate(prompts)
@@ -130,7 +130,7 @@ def make_plan(
     arguments: Arguments,
     sampling: SamplingParams,
     generation: GenerationParams,
-    echo_special: bool = False,
+    visible: frozenset[int] = frozenset(),
 ) -> Plan:
     return Plan(
         sampling,
@@ -138,5 +138,5 @@ def make_plan(
         _session(arguments),
         arguments.integer("priority", 0) or 0,
         arguments.function("on_progress"),
-        echo_special,
+        visible,
     )
