@@ -78,7 +78,7 @@ class TinySpec:
 
     kind: Kind
     quant: str = "f32"
-    seed: int = 1
+    seed: int = 4
     n_layer: int = 4
     n_embd: int = 128
     n_head: int = 4
@@ -134,7 +134,7 @@ def _write_atomically(path: Path, spec: TinySpec) -> None:
     os.close(handle)
     try:
         _ModelWriter(spec, Path(name)).write()
-        os.replace(name, path)
+        Path(name).replace(path)
     finally:
         Path(name).unlink(missing_ok=True)
 
@@ -345,7 +345,7 @@ class _ModelWriter:
         out.add_ssm_time_step_rank(8)
         out.add_ssm_group_count(1)
 
-    def _ssm(self, block: str) -> None:
+    def _ssm(self, block: str, out_gain: float = 2.0) -> None:
         """Add a mamba2 mixer whose state decays slowly: tokens far back still matter."""
         inner, state, heads = 2 * self.spec.n_embd, 16, 8
         channels = inner + 2 * state
@@ -359,7 +359,7 @@ class _ModelWriter:
         self._add(f"{block}.ssm_d", np.full((heads, 1), 0.5, np.float32))
         ones = np.ones((1, inner), np.float32)
         self.gguf.add_tensor(f"{block}.ssm_norm.weight", ones)
-        self._matrix(f"{block}.ssm_out", self.spec.n_embd, inner, gain=2.0)
+        self._matrix(f"{block}.ssm_out", self.spec.n_embd, inner, gain=out_gain)
 
     # architectures
 
@@ -407,9 +407,9 @@ class _ModelWriter:
             block = f"blk.{layer}"
             self._norm(f"{block}.attn_norm", spec.n_embd)
             if self._attends(layer):
-                self._attention(block, out_gain=3.0)
+                self._attention(block, out_gain=6.0)
             else:
-                self._ssm(block)
+                self._ssm(block, out_gain=1.0)
             self._ffn(block)
 
     def _lfm2(self) -> None:
