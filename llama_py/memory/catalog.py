@@ -1,0 +1,103 @@
+"""``Catalog``: which entries a store has, by fingerprint, tokens, text and session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llama_py.memory.prefix import PrefixIndex, TextPath
+from llama_py.memory.state import EntryInfo, Key, StoredMatch
+
+__all__ = ["Catalog"]
+
+#: Entries listed of those that leave a prompt at the same place: they serve it equally well.
+_ALIKE = 8
+
+
+class Catalog:
+    """One prefix tree per fingerprint, so that an entry never serves another context."""
+
+    def __init__(self) -> None:
+        self._infos: dict[Key, EntryInfo] = {}
+        self._trees: dict[str, PrefixIndex[Key]] = {}
+
+    def __len__(self) -> int:
+        return len(self._infos)
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(list(self._infos))
+
+    def add(
+        self,
+        info: EntryInfo,
+        tokens: NDArray[np.int32],
+        offsets: NDArray[np.int64] | None,
+        text: bytes | None,
+    ) -> None:
+        """List an entry. Adding it again changes nothing."""
+        if info.key not in self._infos:
+            tree = self._trees.setdefault(info.fingerprint, PrefixIndex())
+            tree.insert(info.key, tokens, offsets, text)
+            self._infos[info.key] = info
+
+    def remove(self, key: Key) -> None:
+        """Forget an entry, if it is listed."""
+        info = self._infos.pop(key, None)
+        if info is not None:
+            tree = self._trees[info.fingerprint]
+            tree.remove(key)
+            if not len(tree):
+                del self._trees[info.fingerprint]
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._infos.clear()
+        self._trees.clear()
+
+    def info(self, key: Key) -> EntryInfo | None:
+        """What is known of an entry."""
+        return self._infos.get(key)
+
+    def find(self, tokens: NDArray[np.int32], fingerprint: str) -> list[StoredMatch]:
+        """Entries that share leading tokens, deepest first."""
+        tree = self._trees.get(fingerprint)
+        found = tree.match_tokens(tokens, side=_ALIKE) if tree else []
+        return [_match(self._infos[key], shared) for key, shared in found]
+
+    def find_text(self, text: bytes, fingerprint: str) -> TextPath | None:
+        """The longest path whose text ``text`` begins with."""
+        tree = self._trees.get(fingerprint)
+        return tree.match_text(text) if tree else None
+
+    def find_session(self, session: str, fingerprint: str) -> list[Key]:
+        """Entries of one conversation, longest first."""
+        own = [
+            info
+            for info in self._infos.values()
+            if info.session == session and info.fingerprint == fingerprint
+        ]
+        return [info.key for info in sorted(own, key=lambda info: -info.length)]
+
+    def match_foreign(self, tokens: NDArray[np.int32], fingerprint: str) -> int:
+        """The most leading tokens shared with an entry of another fingerprint."""
+        others = (tree for name, tree in self._trees.items() if name != fingerprint)
+        return max((tree.match_depth(tokens) for tree in others), default=0)
+
+    def twins(self, tokens: NDArray[np.int32], fingerprint: str, session: str | None) -> list[Key]:
+        """Entries of exactly these tokens, fingerprint and session."""
+        return [
+            found.key
+            for found in self._exact(tokens, fingerprint)
+            if found.length == len(tokens) and found.session == session
+        ]
+
+    def _exact(self, tokens: NDArray[np.int32], fingerprint: str) -> list[StoredMatch]:
+        tree = self._trees.get(fingerprint)
+        found = tree.match_tokens(tokens, side=0) if tree else []
+        return [_match(self._infos[key], shared) for key, shared in found]
+
+
+def _match(info: EntryInfo, shared: int) -> StoredMatch:
+    return StoredMatch(info.key, shared, info.length, info.pos_min, info.checkpoints, info.session)

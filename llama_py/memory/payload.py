@@ -1,0 +1,292 @@
+"""One stored state as one file: written once from start to end, never changed, checked when read.
+
+::
+
+    prefix   magic, lengths, digest of the rest of the head
+    head     JSON (key, fingerprint, session, positions, sizes), tokens, offsets, text, padding
+    body     the sequence state, then each checkpoint's, each padded to 64 bytes
+    trailer  digest of each part of the body, digest of the head, magic
+
+What a file has to survive is a writer that is killed, a full disk and a machine that stops. The
+first two leave files that the ledger never lists. The third may list a file of which some pages
+never reached the disk: there is no fsync here, because it would cost more than the write (and a
+cache may lose an entry), so the digests have to tell. A digest is BLAKE2b over one 64-bit sum per
+4-KiB page: pages of zeros, of another file or in another place are found, and so is any flipped
+bit, at the speed at which memory is read (20 GB/s where CRC-32 made 4 and the file system 3).
+It is no protection against somebody who may write to the directory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llama_py.errors import StateError
+from llama_py.memory.state import Checkpoint, EntryInfo, Key, StoredState
+
+__all__ = ["Head", "Payload", "digest", "read_head", "read_state"]
+
+Bytes = NDArray[np.uint8]
+
+_MAGIC = b"LLPYST01"
+_END = b"LLPYEND1"
+#: magic, bytes of JSON, zero, bytes of the whole head, digest of what follows up to there.
+_PREFIX = struct.Struct("<8sIIQ16s")
+_ALIGN = 64
+_PAGE_WORDS = 512
+#: Small enough that a part is still in the processor's cache when it is summed and written.
+_CHUNK = 1 << 20
+
+
+class _Digest:
+    """BLAKE2b over the 64-bit sum of each 4-KiB page; all parts but the last are whole pages."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.blake2b(digest_size=16)
+
+    def update(self, part: Bytes) -> None:
+        words = part[: part.nbytes & ~7].view(np.uint64)
+        whole = len(words) - len(words) % _PAGE_WORDS
+        self._hash.update(words[:whole].reshape(-1, _PAGE_WORDS).sum(axis=1).tobytes())
+        if whole != len(words) or part.nbytes & 7:
+            self._hash.update(words[whole:].sum(dtype=np.uint64).tobytes())
+            self._hash.update(part[part.nbytes & ~7 :].tobytes())
+            self._hash.update(part.nbytes.to_bytes(8, "little"))
+
+    def value(self) -> bytes:
+        return self._hash.digest()
+
+
+def digest(data: Bytes) -> bytes:
+    """16 bytes that tell whether ``data`` is what it was."""
+    result = _Digest()
+    for part in _chunks(data):
+        result.update(part)
+    return result.value()
+
+
+def _chunks(data: Bytes) -> Iterator[Bytes]:
+    for start in range(0, data.nbytes, _CHUNK):
+        yield data[start : start + _CHUNK]
+
+
+def _padding(nbytes: int) -> int:
+    return -nbytes % _ALIGN
+
+
+def _flat(array: NDArray[np.generic]) -> Bytes:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+class Payload:
+    """A state on its way to a file.
+
+    Attributes:
+        head_bytes, file_bytes: how long the head and the whole file will be.
+    """
+
+    def __init__(self, key: Key, state: StoredState) -> None:
+        states = [state.state, *(checkpoint.state for checkpoint in state.checkpoints)]
+        self._parts = [_flat(array) for array in states]
+        self._head = _make_head(key, state, [part.nbytes for part in self._parts])
+        self.head_bytes = len(self._head)
+        body = sum(part.nbytes + _padding(part.nbytes) for part in self._parts)
+        self.file_bytes = self.head_bytes + body + _trailer_bytes(len(self._parts))
+
+    def write(self, path: Path) -> None:
+        """Write the file; there must be none.
+
+        Raises:
+            OSError: it cannot be written; what was written is gone again.
+        """
+        with path.open("xb") as file:
+            try:
+                self._write(file)
+                file.flush()  # here, and not in close(), is where a full disk is noticed
+            except BaseException:
+                path.unlink(missing_ok=True)
+                raise
+
+    def _write(self, file: BinaryIO) -> None:
+        file.write(self._head)
+        digests = [_write_part(file, part) for part in self._parts]
+        file.write(_trailer(digests, self._head))
+
+
+def _make_head(key: Key, state: StoredState, sizes: list[int]) -> bytes:
+    described = {
+        "key": key,
+        "fingerprint": state.fingerprint,
+        "session": state.session,
+        "pos_min": state.pos_min,
+        "tokens": len(state.tokens),
+        "text": None if state.text is None else len(state.text),
+        "checkpoints": [checkpoint.position for checkpoint in state.checkpoints],
+        "sizes": sizes,
+    }
+    note = json.dumps(described).encode()
+    rest = note + state.tokens.astype("<i4").tobytes()
+    if state.offsets is not None and state.text is not None:
+        rest += state.offsets.astype("<i8").tobytes() + state.text
+    rest += bytes(_padding(_PREFIX.size + len(rest)))
+    check = digest(np.frombuffer(rest, np.uint8))
+    return _PREFIX.pack(_MAGIC, len(note), 0, _PREFIX.size + len(rest), check) + rest
+
+
+def _write_part(file: BinaryIO, part: Bytes) -> bytes:
+    check = _Digest()
+    for chunk in _chunks(part):
+        check.update(chunk)
+        file.write(chunk.data)
+    file.write(bytes(_padding(part.nbytes)))
+    return check.value()
+
+
+def _trailer(digests: list[bytes], head: bytes) -> bytes:
+    head_check: bytes = _PREFIX.unpack_from(head)[-1]
+    return b"".join(digests) + head_check + _END
+
+
+def _trailer_bytes(parts: int) -> int:
+    return 16 * parts + 16 + len(_END)
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A file without its body.
+
+    Attributes:
+        check: the head's digest, which the trailer repeats.
+        sizes: bytes of the sequence state and of each checkpoint.
+    """
+
+    info: EntryInfo
+    tokens: NDArray[np.int32]
+    offsets: NDArray[np.int64] | None
+    text: bytes | None
+    check: bytes
+    sizes: tuple[int, ...]
+
+
+def read_head(path: Path, key: Key, head_bytes: int, file_bytes: int) -> Head:
+    """Read what is needed to find a state, and none of its body.
+
+    Raises:
+        StateError: the file is not what was written.
+        OSError: it cannot be read.
+    """
+    with path.open("rb", buffering=0) as file:
+        return _read_head(file, path, key, head_bytes, file_bytes)
+
+
+def read_state(path: Path, key: Key, head_bytes: int, file_bytes: int) -> StoredState:
+    """Read a whole state; each array has its own memory.
+
+    Raises:
+        StateError: the file is not what was written.
+        OSError: it cannot be read.
+        MemoryError: there is no room for it.
+    """
+    with path.open("rb", buffering=0) as file:
+        head = _read_head(file, path, key, head_bytes, file_bytes)
+        parts, checks = _read_body(file, head.sizes)
+        trailer = _read_exactly(file, _trailer_bytes(len(parts)))[0].tobytes()
+    if trailer != b"".join(checks) + head.check + _END:
+        raise StateError(f"{path} is damaged: its bytes are not those that were written")
+    info = head.info
+    return StoredState(
+        tokens=head.tokens,
+        offsets=head.offsets,
+        text=head.text,
+        state=parts[0],
+        checkpoints=tuple(map(Checkpoint, info.checkpoints, parts[1:])),
+        pos_min=info.pos_min,
+        fingerprint=info.fingerprint,
+        session=info.session,
+    )
+
+
+def _read_head(file: BinaryIO, path: Path, key: Key, head_bytes: int, file_bytes: int) -> Head:
+    size = file.seek(0, 2)
+    file.seek(0)
+    if size != file_bytes or not _PREFIX.size <= head_bytes <= size:
+        raise StateError(f"{path} has {size} bytes, not {file_bytes}")
+    raw, _ = _read_exactly(file, head_bytes)
+    magic, note_bytes, _, length, check = _PREFIX.unpack_from(raw.data)
+    rest = raw[_PREFIX.size :]
+    if magic != _MAGIC or length != head_bytes or check != digest(rest):
+        raise StateError(f"{path} is damaged: its head is not what was written")
+    note = json.loads(rest[:note_bytes].tobytes())
+    if note["key"] != key:
+        raise StateError(f"{path} is another entry's file")
+    return _parse_head(note, rest[note_bytes:].tobytes(), check, file_bytes)
+
+
+def _parse_head(note: dict[str, object], rest: bytes, check: bytes, file_bytes: int) -> Head:
+    """Take the head apart. Its digest was right, so it is what ``_make_head`` made."""
+    count, text_bytes = note["tokens"], note["text"]
+    positions, sizes = note["checkpoints"], note["sizes"]
+    assert isinstance(count, int)
+    assert isinstance(positions, list)
+    assert isinstance(sizes, list)
+    tokens = np.frombuffer(rest, "<i4", count).astype(np.int32, copy=False)
+    offsets, text = None, None
+    if isinstance(text_bytes, int):
+        at = 4 * count
+        offsets = np.frombuffer(rest, "<i8", count + 1, at).astype(np.int64, copy=False)
+        at += offsets.nbytes
+        text = rest[at : at + text_bytes]
+    info = EntryInfo(
+        key=str(note["key"]),
+        fingerprint=str(note["fingerprint"]),
+        session=None if note["session"] is None else str(note["session"]),
+        length=count,
+        pos_min=int(str(note["pos_min"])),
+        checkpoints=tuple(positions),
+        nbytes=file_bytes,
+    )
+    return Head(info, tokens, offsets, text, check, tuple(sizes))
+
+
+def _read_body(file: BinaryIO, sizes: tuple[int, ...]) -> tuple[list[Bytes], list[bytes]]:
+    parts, checks = [], []
+    for nbytes in sizes:
+        part, check = _read_exactly(file, nbytes)
+        part.flags.writeable = False
+        file.seek(_padding(nbytes), 1)
+        parts.append(part)
+        checks.append(check)
+    return parts, checks
+
+
+def _read_exactly(file: BinaryIO, nbytes: int) -> tuple[Bytes, bytes]:
+    """The next ``nbytes`` of a file and their digest, summed while they are in the cache."""
+    data: Bytes = np.empty(nbytes, np.uint8)
+    check = _Digest()
+    for chunk in _chunks(data):
+        _fill(file, chunk)
+        check.update(chunk)
+    return data, check.value()
+
+
+def _fill(file: BinaryIO, chunk: Bytes) -> None:
+    at = 0
+    while at < chunk.nbytes:
+        count = file.readinto(chunk[at:].data)  # type: ignore[attr-defined]
+        if not count:
+            raise StateError(f"a file of the store ends {chunk.nbytes - at} bytes too early")
+        at += count
