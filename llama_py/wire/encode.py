@@ -90,6 +90,7 @@ class EncoderBase:
         self._prompts = self.requests[::per_prompt]
         self._completion_tokens = 0
         self._unfinished = len(self.requests)
+        self._timings: Timings | None = None
         self.error: BaseException | None = None
 
     @property
@@ -126,8 +127,13 @@ class EncoderBase:
         return make_usage(self._prompts, self._completion_tokens)
 
     def timings(self) -> Timings:
-        """Durations until now."""
-        return make_timings(self.requests, self._completion_tokens)
+        """Durations until now, or until the end."""
+        if self._timings is not None:
+            return self._timings
+        timings = make_timings(self.requests, self._completion_tokens)
+        if self.finished:
+            self._timings = timings
+        return timings
 
 
 @dataclass(slots=True)
@@ -235,8 +241,9 @@ class CompletionEncoder(EncoderBase):
 
     def _show(self, reply: _Reply, text: str, entries: Sequence[LogprobEntry] | None) -> list[Any]:
         logprobs = None
-        if entries and reply.logprobs is not None:
-            logprobs = completion_logprobs(self._vocab, entries)
+        none_at_all = reply.finish_reason and reply.logprobs and not reply.logprobs["tokens"]
+        if reply.logprobs is not None and (entries or none_at_all):
+            logprobs = completion_logprobs(self._vocab, entries or ())
             extend_completion_logprobs(reply.logprobs, logprobs)
         if text:
             reply.parts.append(text)

@@ -133,7 +133,8 @@ class ChatEncoder(EncoderBase):
 
     def _choice_chunk(self, reply: _Reply, delta: ChatCompletionDelta) -> dict[str, Any]:
         logprobs: ChatCompletionLogprobs | None = None
-        if reply.news:
+        none_at_all = reply.finish_reason and reply.queue is not None and not reply.logprobs
+        if reply.news or none_at_all:
             logprobs = {"content": reply.news, "refusal": None}
             reply.news = []
         return {

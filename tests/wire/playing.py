@@ -1,0 +1,100 @@
+"""A real vocabulary and template, and events as the engine makes them from given tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from llama_py.chat.messages import ChatRequest
+from llama_py.chat.template import ChatTemplate, RenderedChat
+from llama_py.core.vocab import Vocab
+from llama_py.engine.request import Event, FinishEvent, Request, TokenEvent, TokenLogprobs
+from llama_py.params import RANDOM_SEED
+
+
+@dataclass
+class Context:
+    """What a loaded model offers to the parsers, without one."""
+
+    vocab: Vocab
+    template: ChatTemplate
+    metadata: dict[str, str] = field(default_factory=dict)
+    seed: int = RANDOM_SEED
+    model_path: str = "tiny.gguf"
+    last_n_tokens_size: int = 64
+    spm_infill: bool = False
+    rendered: int = 0
+
+    def render_chat(self, request: ChatRequest) -> RenderedChat:
+        self.rendered += 1
+        return self.template.render(request)
+
+
+OpenVocab = Callable[..., Vocab]
+
+
+TEMPLATE = """{%- if tools %}{{- '<|im_start|>system\\nTools: ' + (tools | tojson) + '
+To call: <tool_call>\\n{"name": ..., "arguments": ...}\\n</tool_call>.<|im_end|>\\n' }}{% endif %}
+{%- for message in messages -%}
+{{- '<|im_start|>' + message['role'] + '\\n' + (message['content'] or '') }}
+{%- for call in message.tool_calls or [] %}
+{{- '<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' }}
+{{- (call.function.arguments | tojson) + '}\\n</tool_call>' }}
+{%- endfor -%}
+{{- '<|im_end|>\\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}"""
+
+
+def logprobs_of(token: int, k: int) -> TokenLogprobs:
+    """Some log-probabilities, different for every token."""
+    ids = np.arange(token, token + k, dtype=np.int32) % 500
+    return TokenLogprobs(-0.5 - token / 1000, ids, -0.25 * np.arange(1, k + 1, dtype=np.float32))
+
+
+def play(
+    vocab: Vocab, request: Request, tokens: Sequence[int], error: BaseException | None = None
+) -> Iterator[Event]:
+    """The events of a request whose model "samples" these tokens, as the engine makes them."""
+    wanted = request.generation.logprobs
+    request.tokens = list(request.prompt.tokens or vocab.tokenize(request.prompt.text or b""))
+    if request.generation.prompt_logprobs:
+        request.prompt_logprobs = [logprobs_of(t, wanted or 0) for t in request.tokens[1:]]
+    for token in tokens:
+        request.generated.append(token)
+        if vocab.is_eog(token):
+            yield FinishEvent("stop", request.text.finish())
+            return
+        shown = request.echo_special or token in request.visible
+        piece = vocab.piece(token) if shown else vocab.plain_piece(token)
+        text = request.text.feed(piece)
+        yield TokenEvent(token, text, None if wanted is None else logprobs_of(token, wanted))
+        if request.text.stopped_by is not None:
+            yield FinishEvent("stop", "", request.text.stopped_by)
+            return
+    reason = "length" if error is None else "error"
+    yield FinishEvent(reason, request.text.finish(), error=error)
+
+
+def drive(
+    vocab: Vocab, call: Any, replies: Sequence[Sequence[int]], error: BaseException | None = None
+) -> tuple[list[Any], Any]:
+    """All chunks of a call, and its response. The choices take turns."""
+    encoder = call.encoder()
+    chunks = list(encoder.open())
+    running = [
+        (request.choice, play(vocab, request, tokens, error))
+        for request, tokens in zip(call.requests, replies, strict=True)
+    ]
+    while running:
+        for entry in list(running):
+            choice, events = entry
+            event = next(events, None)
+            if event is None:
+                running.remove(entry)
+            else:
+                chunks += encoder.feed(choice, event)
+    return chunks + encoder.close(), encoder.response()
