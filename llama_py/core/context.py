@@ -1,0 +1,276 @@
+"""``Context``: one ``llama_context``, its memory, its logits and its saved states.
+
+It satisfies the protocol through which ``llama_py.memory`` sees a context. A context must be used
+by one thread at a time; the engine's lock takes care of that.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llama_py._native import llama_h as C
+from llama_py.core import logs
+from llama_py.core.batch import Batch
+from llama_py.core.handle import Handle
+from llama_py.errors import ContextCreationError, ParameterError, StateError
+from llama_py.params import ContextParams
+
+if TYPE_CHECKING:
+    from llama_py.core.lora import LoraAdapter
+    from llama_py.core.model import Model
+
+__all__ = ["PARTIAL", "Context"]
+
+#: Flag of ``state_get`` / ``state_set``: only the window or recurrent part of a sequence.
+PARTIAL: int = C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+
+#: The most memory that ``n_ctx=0`` lets the KV cache take, as a share of what the machine has.
+_MEMORY_SHARE = 0.25
+_SMALLEST_CONTEXT = 4096
+
+
+class Context(Handle[C.llama_context_p]):
+    """A context of ``model``.
+
+    Attributes:
+        model: the model, kept alive.
+        params: how it was made, with ``n_ctx`` and the threads filled in.
+        n_ctx: cells in the memory, shared by the sequences if it is unified.
+        n_ctx_seq: cells that one sequence can take.
+        n_batch: most tokens in one ``decode``.
+        n_seq_max: number of sequences.
+
+    Raises:
+        ContextCreationError: with llama.cpp's reason (usually: not enough memory).
+    """
+
+    def __init__(self, model: Model, params: ContextParams | None = None) -> None:
+        self.model = model
+        self.params = _complete(params or ContextParams(), model)
+        logs.last_errors()
+        pointer = C.llama_init_from_model(model.pointer, _context_struct(self.params))
+        if not pointer:
+            reason = logs.last_errors() or "no reason was logged"
+            raise ContextCreationError(
+                f"llama.cpp cannot make a context of n_ctx={self.params.n_ctx}, "
+                f"n_seq_max={self.params.n_seq_max}: {reason}; try a smaller n_ctx"
+            )
+        super().__init__(pointer, C.llama_free)
+        model.adopt(self)
+        self.memory = C.llama_get_memory(pointer)
+        self.n_ctx = int(C.llama_n_ctx(pointer))
+        self.n_ctx_seq = int(C.llama_n_ctx_seq(pointer))
+        self.n_batch = int(C.llama_n_batch(pointer))
+        self.n_ubatch = int(C.llama_n_ubatch(pointer))
+        self.n_seq_max = int(C.llama_n_seq_max(pointer))
+        self.n_vocab = model.vocab.n_tokens
+        self._rows: dict[int, NDArray[np.float32]] = {}
+        self._adapters: list[tuple[LoraAdapter, float]] = []
+
+    # -- decoding ---------------------------------------------------------------------------
+
+    def decode(self, batch: Batch) -> int:
+        """``llama_decode``: 0 is success, 1 no room, 2 aborted, negative an error.
+
+        After an error or an abort, ubatches that were done stay in the memory: ask ``pos_max``.
+        """
+        return int(C.llama_decode(self.pointer, batch.struct))
+
+    def logits(self, index: int) -> NDArray[np.float32]:
+        """The logits of the ``index``-th token of the last batch: a view, float32 ``(n_vocab,)``.
+
+        It is overwritten by the next ``decode``: copy what has to last.
+
+        Raises:
+            ParameterError: that token was not marked as an output.
+        """
+        pointer = C.llama_get_logits_ith(self.pointer, index)
+        if not pointer:
+            raise ParameterError(f"no logits were asked for at index {index} of the last batch")
+        address = ctypes.addressof(pointer.contents)
+        row = self._rows.get(address)
+        if row is None:
+            if len(self._rows) > 4096:
+                self._rows.clear()
+            row = self._rows[address] = np.ctypeslib.as_array(pointer, (self.n_vocab,))
+        return row
+
+    def embeddings(self, index: int) -> NDArray[np.float32]:
+        """The embedding of one output token: a view, float32 ``(n_embd,)``."""
+        pointer = C.llama_get_embeddings_ith(self.pointer, index)
+        if not pointer:
+            raise ParameterError(f"there is no embedding at index {index} of the last batch")
+        return np.ctypeslib.as_array(pointer, (self.model.n_embd,))
+
+    def synchronize(self) -> None:
+        """Wait until all computations are finished."""
+        C.llama_synchronize(self.pointer)
+
+    def set_threads(self, n_threads: int, n_threads_batch: int) -> None:
+        """Threads for one token, and for many."""
+        C.llama_set_n_threads(self.pointer, n_threads, n_threads_batch)
+
+    def set_adapters(self, adapters: list[tuple[LoraAdapter, float]]) -> None:
+        """Apply these LoRA adapters, each with its scale, and no others."""
+        pointers = (C.llama_adapter_lora_p * max(1, len(adapters)))(
+            *[adapter.pointer for adapter, _ in adapters]
+        )
+        scales = (ctypes.c_float * max(1, len(adapters)))(*[scale for _, scale in adapters])
+        if C.llama_set_adapters_lora(self.pointer, pointers, len(adapters), scales) != 0:
+            raise StateError(f"llama.cpp refused the adapters: {logs.last_errors()}")
+        self._adapters = list(adapters)
+
+    # -- memory (see llama_py.memory.kinds.SequenceMemory) -------------------------------------
+
+    def clear(self) -> None:
+        """Forget every sequence (``llama_memory_clear``, data included)."""
+        C.llama_memory_clear(self.memory_pointer, True)
+
+    def seq_rm(self, seq: int, p0: int, p1: int = -1) -> bool:
+        """Remove positions [p0, p1) of a sequence; False if this memory cannot."""
+        return bool(C.llama_memory_seq_rm(self.memory_pointer, seq, p0, p1))
+
+    def seq_cp(self, source: int, target: int, p0: int = -1, p1: int = -1) -> None:
+        """Let ``target`` share the cells [p0, p1) of ``source``."""
+        C.llama_memory_seq_cp(self.memory_pointer, source, target, p0, p1)
+
+    def pos_min(self, seq: int) -> int:
+        """The smallest position of a sequence that is in memory, -1 if it is empty."""
+        return int(C.llama_memory_seq_pos_min(self.memory_pointer, seq))
+
+    def pos_max(self, seq: int) -> int:
+        """The largest position of a sequence that is in memory, -1 if it is empty."""
+        return int(C.llama_memory_seq_pos_max(self.memory_pointer, seq))
+
+    @property
+    def memory_pointer(self) -> C.llama_memory_t:
+        """The C pointer of the memory. Raises ``ClosedError`` after ``close()``."""
+        if self._pointer is None:
+            return C.llama_get_memory(self.pointer)  # raises
+        return self.memory
+
+    # -- states -----------------------------------------------------------------------------
+
+    def state_size(self, seq: int, *, partial: bool = False) -> int:
+        """Bytes that ``state_get`` needs."""
+        return int(C.llama_state_seq_get_size_ext(self.pointer, seq, PARTIAL * partial))
+
+    def state_get(self, seq: int, *, partial: bool = False) -> NDArray[np.uint8]:
+        """A copy of one sequence's state; ``partial``: only its window or recurrent part."""
+        flags = PARTIAL * partial
+        size = int(C.llama_state_seq_get_size_ext(self.pointer, seq, flags))
+        state = np.empty(size, np.uint8)
+        written = C.llama_state_seq_get_data_ext(
+            self.pointer, state.ctypes.data, size, seq, flags
+        )
+        if written != size:
+            raise StateError(
+                f"llama.cpp wrote {written} of {size} bytes of the state of sequence {seq}: "
+                f"{logs.last_errors()}"
+            )
+        return state
+
+    def state_set(
+        self, seq: int, state: NDArray[np.uint8] | bytes | memoryview, *, partial: bool = False
+    ) -> None:
+        """Load a state from ``state_get`` into a sequence.
+
+        Raises:
+            StateError: it does not fit. The sequence is then empty, or (partial) unchanged.
+        """
+        data = np.frombuffer(state, np.uint8)
+        read = C.llama_state_seq_set_data_ext(
+            self.pointer, data.ctypes.data, data.size, seq, PARTIAL * partial
+        )
+        if read == 0:
+            raise StateError(
+                f"llama.cpp could not load a state of {data.size} bytes into sequence {seq}: "
+                f"{logs.last_errors() or 'no reason was logged'}"
+            )
+
+
+def _complete(params: ContextParams, model: Model) -> ContextParams:
+    """``params`` with the numbers that depend on the model and the machine filled in."""
+    import dataclasses
+
+    cores = _physical_cores()
+    return dataclasses.replace(
+        params,
+        n_ctx=params.n_ctx or default_n_ctx(model, params),
+        n_threads=params.n_threads or cores,
+        n_threads_batch=params.n_threads_batch or params.n_threads or cores,
+    )
+
+
+def default_n_ctx(model: Model, params: ContextParams) -> int:
+    """The model's own context length, or as much of it as a quarter of the memory can hold."""
+    trained = max(model.n_ctx_train, 1)
+    per_cell = _bytes_per_cell(model)
+    room = int(_total_memory() * _MEMORY_SHARE / per_cell) if per_cell else trained
+    return min(trained, max(_SMALLEST_CONTEXT, room // 256 * 256))
+
+
+def _bytes_per_cell(model: Model) -> int:
+    """Bytes that one token takes in an F16 cache, if every layer kept it."""
+
+    def number(key: str) -> int:
+        text = model.metadata.get(f"{model.architecture}.{key}", "")
+        return int(text) if text.isdigit() else 0
+
+    heads = number("attention.head_count") or 1
+    width = number("attention.key_length") or model.n_embd // heads
+    kv_heads = number("attention.head_count_kv") or heads
+    return model.n_layer * kv_heads * width * 2 * 2
+
+
+def _total_memory() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows has no sysconf
+        return 8 << 30
+
+
+def _physical_cores() -> int:
+    """Cores this process may use. Hyper-threads do not help matrix products, so they count half."""
+    try:
+        allowed = os.sched_getaffinity(0)
+    except AttributeError:  # macOS and Windows
+        return max(1, (os.cpu_count() or 2) // 2)
+    siblings = set()
+    for cpu in allowed:
+        path = f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
+        try:
+            with open(path, encoding="ascii") as file:
+                siblings.add(file.read())
+        except OSError:
+            return max(1, len(allowed))
+    return max(1, len(siblings))
+
+
+def _context_struct(params: ContextParams) -> C.llama_context_params:
+    struct = C.llama_context_default_params()
+    same_name = (
+        "n_ctx n_batch n_ubatch n_seq_max n_threads n_threads_batch rope_scaling_type pooling_type "
+        "attention_type rope_freq_base rope_freq_scale yarn_ext_factor yarn_attn_factor "
+        "yarn_beta_fast yarn_beta_slow yarn_orig_ctx embeddings offload_kqv op_offload swa_full "
+        "kv_unified no_perf"
+    )
+    for name in same_name.split():
+        setattr(struct, name, getattr(params, name))
+    struct.flash_attn_type = _flash_attn(params.flash_attn)
+    if params.type_k is not None:
+        struct.type_k = params.type_k
+    if params.type_v is not None:
+        struct.type_v = params.type_v
+    return struct
+
+
+def _flash_attn(wanted: bool | None) -> Any:
+    if wanted is None:
+        return C.LLAMA_FLASH_ATTN_TYPE_AUTO
+    return C.LLAMA_FLASH_ATTN_TYPE_ENABLED if wanted else C.LLAMA_FLASH_ATTN_TYPE_DISABLED

@@ -1,0 +1,38 @@
+"""``LoraAdapter``: low-rank changes to a model's weights."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from llama_py._native import llama_h as C
+from llama_py.core import logs
+from llama_py.core.handle import Handle
+from llama_py.errors import InvalidModelError, ModelNotFoundError
+
+if TYPE_CHECKING:
+    from llama_py.core.model import Model
+
+__all__ = ["LoraAdapter"]
+
+
+class LoraAdapter(Handle[C.llama_adapter_lora_p]):
+    """An adapter loaded for ``model``; give it to ``Context.set_adapters``."""
+
+    def __init__(self, model: Model, path: str | os.PathLike[str]) -> None:
+        self.model = model
+        self.path = Path(path)
+        if not self.path.is_file():
+            raise ModelNotFoundError(f"there is no LoRA adapter at {self.path}")
+        logs.last_errors()
+        pointer = C.llama_adapter_lora_init(model.pointer, os.fsencode(self.path))
+        if not pointer:
+            raise InvalidModelError(
+                f"llama.cpp cannot load the LoRA adapter {self.path}: {logs.last_errors()}"
+            )
+        super().__init__(pointer, C.llama_adapter_lora_free)
+        model.adopt(self)
+        #: Identifies the adapter in the fingerprint of saved states.
+        self.fingerprint = hashlib.blake2b(self.path.read_bytes(), digest_size=16).hexdigest()

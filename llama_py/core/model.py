@@ -1,0 +1,218 @@
+"""``Model``: the weights and the metadata of one GGUF file."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from llama_py._native import llama_h as C
+from llama_py.core import logs
+from llama_py.core.gguf_check import check_model_file
+from llama_py.core.handle import Handle
+from llama_py.core.vocab import Vocab
+from llama_py.errors import InvalidModelError, ParameterError, ParameterTypeError
+from llama_py.params import ModelParams
+
+__all__ = ["Model"]
+
+#: How much of the file the fingerprint looks at.
+_SAMPLES, _SAMPLE_BYTES = 64, 4096
+
+#: Called with the fraction loaded, 0.0 to 1.0; returning False stops the loading.
+ProgressCallback = Callable[[float], bool | None]
+
+
+class Model(Handle[C.llama_model_p]):
+    """A loaded model.
+
+    Attributes:
+        path: the file it was loaded from.
+        params: how it was loaded.
+        vocab: its vocabulary.
+        metadata: the scalar metadata of the GGUF, as text.
+
+    Raises:
+        ModelNotFoundError, InvalidModelError: see ``check_model_file``; also when llama.cpp
+            refuses the file, with llama.cpp's reason in the message.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        params: ModelParams | None = None,
+        *,
+        progress: ProgressCallback | None = None,
+    ) -> None:
+        if not isinstance(path, (str, os.PathLike)):
+            raise ParameterTypeError(
+                f"model_path must be a path, not {type(path).__name__} ({path!r})"
+            )
+        self.path = Path(path)
+        self.params = params or ModelParams()
+        self.info = check_model_file(self.path)
+        logs.install()
+        logs.last_errors()
+        struct, self._kept_alive = _model_struct(self.params, progress)
+        pointer = C.llama_model_load_from_file(os.fsencode(self.path), struct)
+        if not pointer:
+            reason = logs.last_errors() or "no reason was logged; is there enough memory?"
+            raise InvalidModelError(f"llama.cpp cannot load {self.path}: {reason}")
+        super().__init__(pointer, C.llama_model_free)
+        self.vocab = Vocab(self)
+        self.metadata = _metadata(pointer)
+
+    @property
+    def architecture(self) -> str:
+        """``general.architecture``."""
+        return self.metadata.get("general.architecture", "")
+
+    @property
+    def description(self) -> str:
+        """llama.cpp's one line about the model, for example ``llama 1B Q8_0``."""
+        buffer = ctypes.create_string_buffer(256)
+        C.llama_model_desc(self.pointer, buffer, 256)
+        return buffer.value.decode("utf-8", "replace")
+
+    @property
+    def n_params(self) -> int:
+        """Number of parameters."""
+        return int(C.llama_model_n_params(self.pointer))
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of all tensors, in bytes."""
+        return int(C.llama_model_size(self.pointer))
+
+    @property
+    def n_ctx_train(self) -> int:
+        """The context length that the model was trained with."""
+        return int(C.llama_model_n_ctx_train(self.pointer))
+
+    @property
+    def n_embd(self) -> int:
+        """Width of the embeddings."""
+        return int(C.llama_model_n_embd(self.pointer))
+
+    @property
+    def n_layer(self) -> int:
+        """Number of layers."""
+        return int(C.llama_model_n_layer(self.pointer))
+
+    @property
+    def n_swa(self) -> int:
+        """Width of the sliding window in tokens, 0 if there is none."""
+        return int(C.llama_model_n_swa(self.pointer))
+
+    @property
+    def is_recurrent(self) -> bool:
+        """True if there is no attention at all (Mamba, RWKV)."""
+        return bool(C.llama_model_is_recurrent(self.pointer))
+
+    @property
+    def is_hybrid(self) -> bool:
+        """True if there is attention beside a recurrent state (Jamba, LFM2)."""
+        return bool(C.llama_model_is_hybrid(self.pointer))
+
+    @property
+    def has_encoder(self) -> bool:
+        """True if ``llama_encode`` has to run before decoding (T5)."""
+        return bool(C.llama_model_has_encoder(self.pointer))
+
+    @property
+    def has_decoder(self) -> bool:
+        """True if the model can generate."""
+        return bool(C.llama_model_has_decoder(self.pointer))
+
+    def chat_template(self, name: str | None = None) -> str | None:
+        """The chat template in the GGUF, or None."""
+        raw = C.llama_model_chat_template(self.pointer, name.encode() if name else None)
+        return raw.decode("utf-8", "replace") if raw is not None else None
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Identifies the weights, wherever the file lies: its size, metadata and a sample of it."""
+        digest = hashlib.blake2b(digest_size=16)
+        digest.update(repr((self.size_bytes, self.n_params, sorted(self.metadata.items()))).encode())
+        size = self.path.stat().st_size
+        with self.path.open("rb") as file:
+            for index in range(_SAMPLES):
+                file.seek(size * index // _SAMPLES)
+                digest.update(file.read(_SAMPLE_BYTES))
+        return digest.hexdigest()
+
+
+def _model_struct(
+    params: ModelParams, progress: ProgressCallback | None
+) -> tuple[C.llama_model_params, list[Any]]:
+    """The C struct, and the objects that must live as long as C may look at it."""
+    struct = C.llama_model_default_params()
+    kept: list[Any] = []
+    struct.n_gpu_layers = params.n_gpu_layers
+    struct.split_mode = params.split_mode
+    struct.main_gpu = params.main_gpu
+    struct.load_mode = int(params.use_mmap) + 2 * int(params.use_mlock)
+    struct.vocab_only = params.vocab_only
+    struct.check_tensors = params.check_tensors
+    if params.tensor_split is not None:
+        struct.tensor_split = _tensor_split(params.tensor_split, kept)
+    if params.kv_overrides:
+        struct.kv_overrides = _kv_overrides(params.kv_overrides, kept)
+    if progress is not None:
+        callback = C.llama_progress_callback(lambda done, _data: progress(done) is not False)
+        kept.append(callback)
+        struct.progress_callback = callback
+    return struct, kept
+
+
+def _tensor_split(shares: tuple[float, ...], kept: list[Any]) -> Any:
+    room = C.llama_max_devices()
+    if len(shares) > room:
+        raise ParameterError(
+            f"tensor_split has {len(shares)} shares, and this build knows {room} devices at most"
+        )
+    array = (ctypes.c_float * max(room, 1))(*shares)
+    kept.append(array)
+    return array
+
+
+def _kv_overrides(overrides: Mapping[str, bool | int | float | str], kept: list[Any]) -> Any:
+    """An array that ends with an empty key, as llama.cpp wants it."""
+    array = (C.llama_model_kv_override * (len(overrides) + 1))()
+    for item, (key, value) in zip(array, overrides.items(), strict=False):
+        item.key = key.encode()
+        if isinstance(value, bool):
+            item.tag, item.val_bool = C.LLAMA_KV_OVERRIDE_TYPE_BOOL, value
+        elif isinstance(value, int):
+            item.tag, item.val_i64 = C.LLAMA_KV_OVERRIDE_TYPE_INT, value
+        elif isinstance(value, float):
+            item.tag, item.val_f64 = C.LLAMA_KV_OVERRIDE_TYPE_FLOAT, value
+        else:
+            item.tag, item.val_str = C.LLAMA_KV_OVERRIDE_TYPE_STR, value.encode()
+    kept.append(array)
+    return array
+
+
+def _metadata(pointer: C.llama_model_p) -> dict[str, str]:
+    """All scalar metadata, as llama.cpp prints it."""
+    count = C.llama_model_meta_count(pointer)
+    return {
+        _read_text(C.llama_model_meta_key_by_index, pointer, index): _read_text(
+            C.llama_model_meta_val_str_by_index, pointer, index
+        )
+        for index in range(count)
+    }
+
+
+def _read_text(function: Callable[..., int], pointer: C.llama_model_p, index: int) -> str:
+    size = 256
+    while True:
+        buffer = ctypes.create_string_buffer(size)
+        needed = function(pointer, index, buffer, size)
+        if needed < size:
+            return buffer.value.decode("utf-8", "replace")
+        size = needed + 1

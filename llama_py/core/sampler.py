@@ -1,0 +1,393 @@
+"""``Sampler``: from one row of logits to one token, for one generated sequence.
+
+The draw itself is llama.cpp's sampler chain. What touches only a few tokens (biases, penalties) is
+done on the row by numpy, and top-k is taken by a partition before the chain sees anything, so that
+the chain handles ``k`` candidates and not the whole vocabulary. Greedy requests never build a
+chain. Biases and penalties are written into the row and taken back after the draw, so that a row
+still holds what the model said when log-probabilities are read from it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llama_py._native import llama_h as C
+from llama_py.core import logs
+from llama_py.core.handle import Handle
+from llama_py.core.select import largest
+from llama_py.core.vocab import Vocab
+from llama_py.errors import DecodeError, GrammarError, ParameterError
+from llama_py.params import RANDOM_SEED, GrammarSpec, SamplingParams, TokenConstraint
+
+__all__ = ["Sampler"]
+
+Row = NDArray[np.float32]
+_CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
+
+
+class Sampler:
+    """Samples one sequence.
+
+    Args:
+        vocab: the vocabulary of the logits.
+        params: what to do.
+        history: the tokens of the prompt; penalties count them as well.
+        seed_offset: added to the seed, so that several choices of one request differ.
+
+    Raises:
+        GrammarError: the grammar does not parse.
+        ParameterError: a biased token is not in the vocabulary.
+    """
+
+    def __init__(
+        self,
+        vocab: Vocab,
+        params: SamplingParams,
+        history: Sequence[int] = (),
+        seed_offset: int = 0,
+    ) -> None:
+        self.params = params
+        self._vocab = vocab
+        self.seed = _seed(params.seed, seed_offset)
+        self._bias = _bias_arrays(params, vocab)
+        self._window = _PenaltyWindow(params, history) if self._own_penalties else None
+        self._constraint: TokenConstraint | None = params.constraint() if params.constraint else None
+        self._grammar = _grammar(vocab, params.grammar) if params.grammar else None
+        self._top_k = self._early_top_k()
+        self._chain = None if params.greedy else self._build_chain(history)
+        self._candidates: NDArray[Any] | None = None
+        self._sampled = 0
+        self._eog: NDArray[np.int32] | None = None
+        self._history = [*history] if params.logits_processors else None
+        #: True if sampling is nothing but the most likely token of the untouched row.
+        self.trivial = params.greedy and not (
+            self._bias or self._window or self._constraint or self._grammar
+            or params.logits_processors or params.min_tokens
+        )
+
+    # -- one token ------------------------------------------------------------------------------
+
+    def sample(self, row: Row) -> int:
+        """Choose a token from ``row`` (float32 ``(n_vocab,)``, unchanged afterwards); accept it.
+
+        Raises:
+            DecodeError: the logits are not numbers, or nothing is allowed any more.
+        """
+        if self.trivial:
+            return int(row.argmax())
+        if self._needs_copy:
+            row = self._restrict(row.copy())
+        touched = self._touched_ids()
+        before = row[touched] if touched is not None else None
+        try:
+            self._shift(row)
+            token = self._choose_allowed(row)
+        finally:
+            if touched is not None:
+                row[touched] = before
+        self.accept(token)
+        return token
+
+    def accept(self, token: int) -> None:
+        """Take a token as sampled: advance grammar, penalties and history past it."""
+        self._sampled += 1
+        if self._window is not None:
+            self._window.push(token)
+        if self._chain is not None:
+            C.llama_sampler_accept(self._chain.pointer, token)
+        if self._grammar is not None:
+            self._grammar.accept(token)
+        if self._constraint is not None:
+            self._constraint.accept(token)
+        if self._history is not None:
+            self._history.append(token)
+
+    def close(self) -> None:
+        """Free the C samplers."""
+        if self._chain is not None:
+            self._chain.close()
+        if self._grammar is not None:
+            self._grammar.close()
+
+    # -- steps ----------------------------------------------------------------------------------
+
+    @property
+    def _needs_copy(self) -> bool:
+        """True if a step touches many entries of the row, which then cannot be taken back."""
+        early = self._sampled < self.params.min_tokens
+        return self._constraint is not None or early or self._history is not None
+
+    def _restrict(self, row: Row) -> Row:
+        for process in self.params.logits_processors:
+            row = np.asarray(process(np.asarray(self._history, np.intc), row), np.float32)
+        if self._sampled < self.params.min_tokens:
+            row[self._eog_ids()] = -np.inf
+        if self._constraint is not None:
+            self._constraint.mask(row)
+        return row
+
+    def _touched_ids(self) -> NDArray[np.intp] | None:
+        """The entries that ``_shift`` is going to change."""
+        if self._window is None:
+            return self._bias[0] if self._bias is not None else None
+        ids = self._window.ids()
+        return ids if self._bias is None else np.concatenate([ids, self._bias[0]])
+
+    def _shift(self, row: Row) -> None:
+        if self._bias is not None:
+            row[self._bias[0]] += self._bias[1]
+        if self._window is not None:
+            self._window.apply(row)
+
+    def _choose_allowed(self, row: Row) -> int:
+        token = self._choose(row)
+        if self._grammar is not None and not self._grammar.allows(token):
+            row = row.copy()
+            self._grammar.mask(row)
+            token = self._choose(row)
+        return token
+
+    def _choose(self, row: Row) -> int:
+        if self._chain is None:
+            token = int(row.argmax())
+            if not row[token] > -np.inf:
+                raise DecodeError("no token is allowed here: every logit is -inf or not a number")
+            return token
+        if self._top_k:
+            ids = largest(row, self._top_k)
+            return self._draw(ids, row[ids])
+        return self._draw(None, row)
+
+    def _draw(self, ids: NDArray[np.intp] | None, logits: Row) -> int:
+        """Let the chain draw from these candidates; ``ids`` None means all tokens."""
+        if self._candidates is None or len(self._candidates) < len(logits):
+            self._candidates = np.zeros(len(logits), _CANDIDATE)
+            self._data = ctypes.cast(
+                self._candidates.ctypes.data, ctypes.POINTER(C.llama_token_data)
+            )
+        used = self._candidates[: len(logits)]
+        used["id"] = self._all_ids(len(logits)) if ids is None else ids
+        used["logit"] = logits
+        array = C.llama_token_data_array(self._data, len(logits), -1, False)
+        C.llama_sampler_apply(self._chain.pointer, array)  # type: ignore[union-attr]
+        selected = array.selected
+        if not 0 <= selected < array.size:
+            raise DecodeError("no token could be drawn: the logits are not numbers")
+        return int(array.data[selected].id)
+
+    def _all_ids(self, count: int) -> NDArray[np.int32]:
+        return np.arange(count, dtype=np.int32)
+
+    def _eog_ids(self) -> NDArray[np.int32]:
+        if self._eog is None:
+            self._eog = np.array(self._vocab.eog_tokens(), np.int32)
+        return self._eog
+
+    # -- construction -----------------------------------------------------------------------------
+
+    @property
+    def _own_penalties(self) -> bool:
+        """Penalties come first by default, and only then may numpy apply them to the row."""
+        return self.params.penalises and self.params.samplers is None
+
+    def _early_top_k(self) -> int:
+        """The k to take before the chain, or 0 if a step before top-k needs the whole row."""
+        p = self.params
+        first = p.samplers is None or p.samplers[:1] == ("top_k",)
+        before = p.dry_multiplier > 0 or p.top_n_sigma > 0
+        wanted = 0 < p.top_k < self._vocab.n_tokens
+        return p.top_k if wanted and first and not before and not p.mirostat else 0
+
+    def _build_chain(self, history: Sequence[int]) -> Handle[C.llama_sampler_p]:
+        params = C.llama_sampler_chain_default_params()
+        params.no_perf = True
+        chain = Handle(C.llama_sampler_chain_init(params), C.llama_sampler_free)
+        for sampler in self._steps():
+            C.llama_sampler_chain_add(chain.pointer, sampler)
+        if self.params.dry_multiplier > 0 or self.params.samplers is not None:
+            for token in history:
+                C.llama_sampler_accept(chain.pointer, token)
+        return chain
+
+    def _steps(self) -> list[C.llama_sampler_p]:
+        p, vocab = self.params, self._vocab
+        if p.mirostat:
+            return [C.llama_sampler_init_temp(p.temperature), self._mirostat()]
+        makers: dict[str, tuple[bool, Callable[[], C.llama_sampler_p]]] = {
+            "penalties": (p.penalises and not self._own_penalties, self._penalties),
+            "dry": (p.dry_multiplier > 0, self._dry),
+            "top_n_sigma": (p.top_n_sigma > 0, lambda: C.llama_sampler_init_top_n_sigma(p.top_n_sigma)),
+            "top_k": (
+                0 < p.top_k < vocab.n_tokens and not self._early_top_k(),
+                lambda: C.llama_sampler_init_top_k(p.top_k),
+            ),
+            "typical_p": (p.typical_p < 1, lambda: C.llama_sampler_init_typical(p.typical_p, p.min_keep)),
+            "top_p": (p.top_p < 1, lambda: C.llama_sampler_init_top_p(p.top_p, p.min_keep)),
+            "min_p": (p.min_p > 0, lambda: C.llama_sampler_init_min_p(p.min_p, p.min_keep)),
+            "xtc": (
+                p.xtc_probability > 0,
+                lambda: C.llama_sampler_init_xtc(
+                    p.xtc_probability, p.xtc_threshold, p.min_keep, self.seed
+                ),
+            ),
+            "temperature": (True, self._temperature),
+        }
+        names = p.samplers if p.samplers is not None else tuple(makers)
+        steps = [makers[name][1]() for name in names if makers[name][0]]
+        return [*steps, self._final()]
+
+    def _final(self) -> C.llama_sampler_p:
+        p = self.params
+        if p.adaptive_target >= 0:
+            return C.llama_sampler_init_adaptive_p(p.adaptive_target, p.adaptive_decay, self.seed)
+        return C.llama_sampler_init_dist(self.seed)
+
+    def _temperature(self) -> C.llama_sampler_p:
+        p = self.params
+        if p.dynatemp_range > 0:
+            return C.llama_sampler_init_temp_ext(
+                p.temperature, p.dynatemp_range, p.dynatemp_exponent
+            )
+        return C.llama_sampler_init_temp(p.temperature)
+
+    def _mirostat(self) -> C.llama_sampler_p:
+        p = self.params
+        if p.mirostat == 1:
+            return C.llama_sampler_init_mirostat(
+                self._vocab.n_tokens, self.seed, p.mirostat_tau, p.mirostat_eta, 100
+            )
+        return C.llama_sampler_init_mirostat_v2(self.seed, p.mirostat_tau, p.mirostat_eta)
+
+    def _penalties(self) -> C.llama_sampler_p:
+        p = self.params
+        last_n = p.penalty_last_n if p.penalty_last_n >= 0 else self._vocab.model.n_ctx_train
+        return C.llama_sampler_init_penalties(
+            self._vocab.n_tokens, last_n, p.repeat_penalty, p.frequency_penalty, p.presence_penalty
+        )
+
+    def _dry(self) -> C.llama_sampler_p:
+        p = self.params
+        breakers = [text.encode() for text in p.dry_sequence_breakers]
+        array = (ctypes.c_char_p * max(1, len(breakers)))(*breakers)
+        return C.llama_sampler_init_dry(
+            self._vocab.pointer,
+            p.dry_multiplier,
+            p.dry_base,
+            p.dry_allowed_length,
+            p.dry_penalty_last_n if p.dry_penalty_last_n >= 0 else self._vocab.model.n_ctx_train,
+            array,
+            len(breakers),
+        )
+
+
+class _PenaltyWindow:
+    """Repetition penalties over the last tokens, applied to just those tokens.
+
+    The formula is that of llama.cpp's penalties sampler: a positive logit is divided by the repeat
+    penalty and another multiplied, then ``count * frequency + presence`` is subtracted.
+    """
+
+    def __init__(self, params: SamplingParams, history: Sequence[int]) -> None:
+        self._params = params
+        last_n = params.penalty_last_n
+        self._tokens = deque(history[-last_n:] if last_n > 0 else history)
+        self._room = last_n if last_n > 0 else None
+        self._counts = Counter(self._tokens)
+
+    def push(self, token: int) -> None:
+        self._tokens.append(token)
+        self._counts[token] += 1
+        if self._room is not None and len(self._tokens) > self._room:
+            oldest = self._tokens.popleft()
+            self._counts[oldest] -= 1
+            if not self._counts[oldest]:
+                del self._counts[oldest]
+
+    def ids(self) -> NDArray[np.intp]:
+        """The tokens that are penalised now."""
+        return np.fromiter(self._counts.keys(), np.intp, len(self._counts))
+
+    def apply(self, row: Row) -> None:
+        p = self._params
+        ids = self.ids()
+        counts = np.fromiter(self._counts.values(), np.float32, len(self._counts))
+        logits = row[ids]
+        repeat = np.float32(p.repeat_penalty)
+        logits = np.where(logits <= 0, logits * repeat, logits / repeat)
+        row[ids] = logits - (counts * np.float32(p.frequency_penalty) + p.presence_penalty)
+
+
+class _Grammar(Handle[C.llama_sampler_p]):
+    """llama.cpp's grammar sampler, asked first about the one token that was chosen.
+
+    Masking the whole vocabulary costs milliseconds; most chosen tokens are allowed anyway.
+    """
+
+    def allows(self, token: int) -> bool:
+        one = C.llama_token_data(token, 1.0, 0.0)
+        array = C.llama_token_data_array(ctypes.pointer(one), 1, -1, False)
+        C.llama_sampler_apply(self.pointer, array)
+        return one.logit != -np.inf
+
+    def mask(self, row: Row) -> None:
+        candidates = np.zeros(len(row), _CANDIDATE)
+        candidates["id"] = np.arange(len(row), dtype=np.int32)
+        candidates["logit"] = row
+        data = ctypes.cast(candidates.ctypes.data, ctypes.POINTER(C.llama_token_data))
+        array = C.llama_token_data_array(data, len(row), -1, False)
+        C.llama_sampler_apply(self.pointer, array)
+        row[:] = candidates["logit"]
+
+    def accept(self, token: int) -> None:
+        C.llama_sampler_accept(self.pointer, token)
+
+
+def _grammar(vocab: Vocab, spec: GrammarSpec) -> _Grammar:
+    logs.last_errors()
+    if spec.lazy:
+        patterns = [pattern.encode() for pattern in spec.trigger_patterns]
+        pattern_array = (ctypes.c_char_p * max(1, len(patterns)))(*patterns)
+        token_array = (ctypes.c_int32 * max(1, len(spec.trigger_tokens)))(*spec.trigger_tokens)
+        pointer = C.llama_sampler_init_grammar_lazy_patterns(
+            vocab.pointer, spec.gbnf.encode(), spec.root.encode(), pattern_array, len(patterns),
+            token_array, len(spec.trigger_tokens),
+        )
+    else:
+        pointer = C.llama_sampler_init_grammar(
+            vocab.pointer, spec.gbnf.encode(), spec.root.encode()
+        )
+    if not pointer:
+        reason = logs.last_errors() or f"does it define {spec.root!r}?"
+        raise GrammarError(f"the grammar does not parse: {reason}")
+    grammar = _Grammar(pointer, C.llama_sampler_free)
+    if spec.prefill:
+        for token in vocab.tokenize(spec.prefill, add_special=False, parse_special=True):
+            grammar.accept(token)
+    return grammar
+
+
+def _bias_arrays(
+    params: SamplingParams, vocab: Vocab
+) -> tuple[NDArray[np.intp], NDArray[np.float32]] | None:
+    if not params.logit_bias:
+        return None
+    for token in params.logit_bias:
+        if not 0 <= token < vocab.n_tokens:
+            raise ParameterError(
+                f"logit_bias: token {token} is outside of the vocabulary (0 to {vocab.n_tokens - 1})"
+            )
+    ids = np.fromiter(params.logit_bias.keys(), np.intp, len(params.logit_bias))
+    return ids, np.fromiter(params.logit_bias.values(), np.float32, len(ids))
+
+
+def _seed(seed: int, offset: int) -> int:
+    if seed in (RANDOM_SEED, -1):
+        return int.from_bytes(os.urandom(4), "little") % RANDOM_SEED
+    return (seed + offset) % RANDOM_SEED

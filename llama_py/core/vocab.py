@@ -1,0 +1,153 @@
+"""``Vocab``: text to tokens and back, with the exact bytes of every token."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from llama_py._native import llama_h as C
+from llama_py.errors import ClosedError, TokenizationError
+
+if TYPE_CHECKING:
+    from llama_py.core.model import Model
+
+__all__ = ["Vocab"]
+
+
+class Vocab:
+    """The vocabulary of a model.
+
+    Attributes:
+        model: the model it belongs to, kept alive.
+        n_tokens: number of tokens.
+        bos, eos, eot, nl, pad, sep: special token ids, -1 where the vocabulary has none.
+        fim_pre, fim_suf, fim_mid: infill tokens, -1 where there are none.
+        add_bos: whether a prompt begins with BOS.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self._pointer = pointer = C.llama_model_get_vocab(model.pointer)
+        self.n_tokens: int = C.llama_vocab_n_tokens(pointer)
+        self.kind: int = C.llama_vocab_type(pointer)
+        self.bos: int = C.llama_vocab_bos(pointer)
+        self.eos: int = C.llama_vocab_eos(pointer)
+        self.eot: int = C.llama_vocab_eot(pointer)
+        self.nl: int = C.llama_vocab_nl(pointer)
+        self.pad: int = C.llama_vocab_pad(pointer)
+        self.sep: int = C.llama_vocab_sep(pointer)
+        self.fim_pre: int = C.llama_vocab_fim_pre(pointer)
+        self.fim_suf: int = C.llama_vocab_fim_suf(pointer)
+        self.fim_mid: int = C.llama_vocab_fim_mid(pointer)
+        self.add_bos: bool = C.llama_vocab_get_add_bos(pointer)
+        self.add_eos: bool = C.llama_vocab_get_add_eos(pointer)
+        self._pieces: dict[int, bytes] = {}
+        self._plain_pieces: dict[int, bytes] = {}
+        self._eog: dict[int, bool] = {}
+
+    @property
+    def pointer(self) -> C.llama_vocab_p:
+        """The C pointer. Raises ``ClosedError`` after the model was closed."""
+        if self.model.closed:
+            raise ClosedError("the model of this vocabulary is closed")
+        return self._pointer
+
+    def tokenize(
+        self, text: str | bytes, *, add_special: bool = True, parse_special: bool = False
+    ) -> list[int]:
+        """Token ids of ``text``.
+
+        Args:
+            add_special: add BOS / EOS as the model was trained with.
+            parse_special: read texts such as ``<|im_end|>`` as the special tokens they name.
+
+        Raises:
+            TokenizationError: the vocabulary cannot tokenize the text.
+        """
+        raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else bytes(text)
+        # One token a byte is the usual upper bound; if there are more, the call says how many.
+        room = len(raw) + 8
+        out = np.empty(room, np.int32)
+        count = self._tokenize_into(raw, out, add_special, parse_special)
+        if count < 0:
+            out = np.empty(-count, np.int32)
+            count = self._tokenize_into(raw, out, add_special, parse_special)
+        if count < 0:
+            raise TokenizationError(
+                f"the vocabulary could not tokenize {raw[:40]!r}… ({len(raw)} bytes)"
+            )
+        tokens: list[int] = out[:count].tolist()
+        return tokens
+
+    def _tokenize_into(
+        self, raw: bytes, out: np.ndarray, add_special: bool, parse_special: bool
+    ) -> int:
+        count: int = C.llama_tokenize(
+            self.pointer, raw, len(raw), out.ctypes.data, len(out), add_special, parse_special
+        )
+        if count == -(2**31):
+            raise TokenizationError(f"a text of {len(raw)} bytes has more than 2**31 tokens")
+        return count
+
+    def piece(self, token: int) -> bytes:
+        """The exact bytes of a token, special tokens as their text (``b"<|im_end|>"``)."""
+        piece = self._pieces.get(token)
+        if piece is None:
+            piece = self._pieces[token] = self._read_piece(token, True)
+        return piece
+
+    def plain_piece(self, token: int) -> bytes:
+        """The bytes of a token in plain text: special tokens are empty."""
+        piece = self._plain_pieces.get(token)
+        if piece is None:
+            piece = self._plain_pieces[token] = self._read_piece(token, False)
+        return piece
+
+    def token_to_piece(self, token: int, special: bool = True) -> bytes:
+        """``piece`` or ``plain_piece``."""
+        return self.piece(token) if special else self.plain_piece(token)
+
+    def _read_piece(self, token: int, special: bool) -> bytes:
+        self.check_tokens((token,))
+        buffer = ctypes.create_string_buffer(64)
+        count = C.llama_token_to_piece(self.pointer, token, buffer, 64, 0, special)
+        if count < 0:
+            buffer = ctypes.create_string_buffer(-count)
+            count = C.llama_token_to_piece(self.pointer, token, buffer, -count, 0, special)
+        return buffer.raw[: max(0, count)]
+
+    def detokenize(self, tokens: Iterable[int], *, special: bool = False) -> bytes:
+        """The bytes of several tokens, one after the other."""
+        piece = self.piece if special else self.plain_piece
+        return b"".join([piece(token) for token in tokens])
+
+    def is_eog(self, token: int) -> bool:
+        """True if the token ends a reply."""
+        known = self._eog.get(token)
+        if known is None:
+            known = self._eog[token] = bool(C.llama_vocab_is_eog(self.pointer, token))
+        return known
+
+    def is_control(self, token: int) -> bool:
+        """True if the token is a control token, which plain text never produces."""
+        return bool(C.llama_vocab_is_control(self.pointer, token))
+
+    def is_special(self, token: int) -> bool:
+        """True if the tokenizer always splits before and after this token."""
+        mask = C.LLAMA_TOKEN_ATTR_CONTROL | C.LLAMA_TOKEN_ATTR_USER_DEFINED
+        return bool(C.llama_vocab_get_attr(self.pointer, token) & mask)
+
+    def eog_tokens(self) -> list[int]:
+        """Every token that ends a reply."""
+        return [token for token in range(self.n_tokens) if self.is_eog(token)]
+
+    def check_tokens(self, tokens: Sequence[int]) -> None:
+        """Raise ``TokenizationError`` unless every id is in the vocabulary."""
+        for token in tokens:
+            if not 0 <= token < self.n_tokens:
+                raise TokenizationError(
+                    f"token id {token} is outside of the vocabulary (0 to {self.n_tokens - 1})"
+                )

@@ -1,0 +1,79 @@
+"""``Metrics``: what the engine did, as counters and histograms that read as a dict."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["Histogram", "Metrics"]
+
+#: Upper bounds of the buckets of a histogram of seconds.
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_STREAMS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+class Histogram:
+    """Counts of values in buckets, their sum and their number.
+
+    Attributes:
+        bounds: upper bounds of the buckets; the last bucket has none.
+        counts: one per bucket.
+    """
+
+    __slots__ = ("bounds", "count", "counts", "largest", "total")
+
+    def __init__(self, bounds: Sequence[float] = _SECONDS) -> None:
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(self.bounds) + 1)
+        self.count = 0
+        self.total = 0.0
+        self.largest = 0.0
+
+    def add(self, value: float) -> None:
+        """Count one value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.count += 1
+        self.total += value
+        if value > self.largest:
+            self.largest = value
+
+    def as_dict(self) -> dict[str, Any]:
+        """Number, mean, largest, and the buckets by upper bound."""
+        labels = [*map(str, self.bounds), "inf"]
+        return {
+            "count": self.count,
+            "mean": self.total / self.count if self.count else 0.0,
+            "max": self.largest,
+            "buckets": dict(zip(labels, self.counts, strict=True)),
+        }
+
+
+class Metrics:
+    """Attributes are plain numbers that the engine adds to.
+
+    Attributes:
+        requests, finished, cancelled, failed: requests by how they ended.
+        prompt_tokens: in all prompts; ``reused`` of them were in memory, ``evaluated`` were not.
+        generated: sampled tokens.
+        steps: calls of ``llama_decode``; ``decode_seconds`` is the time spent in them.
+        sample_seconds: time spent choosing tokens.
+        preempted: times a request had to give its sequence back because cells ran out.
+    """
+
+    def __init__(self) -> None:
+        self.requests = self.finished = self.cancelled = self.failed = 0
+        self.prompt_tokens = self.reused = self.evaluated = self.generated = 0
+        self.steps = self.preempted = 0
+        self.decode_seconds = self.sample_seconds = 0.0
+        self.queue_seconds = Histogram()
+        self.first_token_seconds = Histogram()
+        self.token_seconds = Histogram()
+        self.batch_streams = Histogram(_STREAMS)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything, by name."""
+        return {
+            name: value.as_dict() if isinstance(value, Histogram) else value
+            for name, value in vars(self).items()
+        }

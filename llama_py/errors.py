@@ -1,0 +1,181 @@
+"""Every error that llama_py raises on purpose.
+
+The tree (each class also derives from the builtin that callers of similar libraries catch)::
+
+    LlamaError(Exception)
+    ├── NativeLibraryError        (OSError)        the C libraries are missing or do not load
+    ├── ModelLoadError            (ValueError)     a GGUF file cannot be used
+    │   ├── ModelNotFoundError    (FileNotFoundError)
+    │   └── InvalidModelError     (ValueError)     not a GGUF, damaged, or not supported
+    ├── ContextCreationError      (RuntimeError)   no context with these parameters (memory, sizes)
+    ├── ParameterError            (ValueError)     an argument is out of range or contradictory
+    │   ├── ParameterTypeError    (TypeError)      an argument has the wrong type
+    │   └── UnknownParameterError (TypeError)      an argument that does not exist
+    ├── ClosedError               (RuntimeError)   the object was closed before this call
+    ├── TokenizationError         (ValueError)     text that the vocabulary cannot take
+    ├── GrammarError              (ValueError)     a grammar or JSON schema that cannot be compiled
+    ├── TemplateError             (ValueError)     a chat template that fails, or is missing
+    ├── ContextOverflowError      (ValueError)     more tokens than the context has room for
+    ├── DecodeError               (RuntimeError)   llama_decode failed
+    │   └── CacheFullError        (RuntimeError)   no free cells, although nothing else is running
+    ├── StateError                (RuntimeError)   a saved state that does not fit or is damaged
+    │   └── FingerprintError      (RuntimeError)   ... because it was made under other settings
+    ├── RequestCancelled          (RuntimeError)   the request was cancelled before it finished
+    ├── GenerationTimeout         (TimeoutError)   the time limit passed; carries what was generated
+    └── QueueFullError            (RuntimeError)   too many requests are waiting
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = [
+    "CacheFullError",
+    "ClosedError",
+    "ContextCreationError",
+    "ContextOverflowError",
+    "DecodeError",
+    "FingerprintError",
+    "GenerationTimeout",
+    "GrammarError",
+    "InvalidModelError",
+    "LlamaError",
+    "ModelLoadError",
+    "ModelNotFoundError",
+    "NativeLibraryError",
+    "ParameterError",
+    "ParameterTypeError",
+    "QueueFullError",
+    "RequestCancelled",
+    "StateError",
+    "TemplateError",
+    "TokenizationError",
+    "UnknownParameterError",
+]
+
+
+class LlamaError(Exception):
+    """Base of every error that llama_py raises on purpose."""
+
+
+class NativeLibraryError(LlamaError, OSError):
+    """The llama.cpp libraries were not found, or were found and could not be loaded."""
+
+
+class ModelLoadError(LlamaError, ValueError):
+    """A model file cannot be used."""
+
+
+class ModelNotFoundError(ModelLoadError, FileNotFoundError):
+    """There is no file at the given path."""
+
+
+class InvalidModelError(ModelLoadError):
+    """The file is not a GGUF, is damaged, or needs something this build does not support."""
+
+
+class ContextCreationError(LlamaError, RuntimeError):
+    """llama.cpp could not make a context with these parameters."""
+
+
+class ParameterError(LlamaError, ValueError):
+    """An argument is out of range, or contradicts another one."""
+
+
+class ParameterTypeError(ParameterError, TypeError):
+    """An argument has the wrong type."""
+
+
+class UnknownParameterError(ParameterError, TypeError):
+    """An argument that does not exist; the message names the nearest one that does."""
+
+
+class ClosedError(LlamaError, RuntimeError):
+    """The object was closed before this call."""
+
+
+class TokenizationError(LlamaError, ValueError):
+    """The vocabulary cannot tokenize this text, or a token id is outside of it."""
+
+
+class GrammarError(LlamaError, ValueError):
+    """A grammar or a JSON schema cannot be compiled."""
+
+
+class TemplateError(LlamaError, ValueError):
+    """A chat template is missing, does not parse, or refuses these messages."""
+
+
+class ContextOverflowError(LlamaError, ValueError):
+    """A prompt, or a prompt with its reply, needs more tokens than the context has room for.
+
+    Raised before anything is evaluated or evicted.
+
+    Attributes:
+        prompt_tokens: tokens in the prompt.
+        limit: tokens that one sequence of this context can hold.
+        fits: the largest prompt, in tokens, that would have been accepted.
+    """
+
+    def __init__(self, prompt_tokens: int, limit: int, fits: int | None = None) -> None:
+        self.prompt_tokens = prompt_tokens
+        self.limit = limit
+        self.fits = max(0, limit - 1) if fits is None else fits
+        super().__init__(
+            f"the prompt has {prompt_tokens} tokens, but this context holds {limit} "
+            f"(a prompt of up to {self.fits} tokens fits); shorten the messages, pass "
+            "overflow=TrimMessages(), or load the model with a larger n_ctx"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.prompt_tokens, self.limit, self.fits)
+
+
+class DecodeError(LlamaError, RuntimeError):
+    """llama_decode failed. The memory was repaired; the next call works.
+
+    Attributes:
+        code: what llama_decode returned.
+    """
+
+    def __init__(self, message: str, code: int = 0) -> None:
+        self.code = code
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.code)
+
+
+class CacheFullError(DecodeError):
+    """There are no free cells for this request, although nothing idle is left to park."""
+
+
+class StateError(LlamaError, RuntimeError):
+    """A saved state is damaged or does not fit this context."""
+
+
+class FingerprintError(StateError):
+    """A saved state was made by another model, or under other settings."""
+
+
+class RequestCancelled(LlamaError, RuntimeError):
+    """The request was cancelled before it finished."""
+
+
+class GenerationTimeout(LlamaError, TimeoutError):
+    """The time limit of a request passed.
+
+    Attributes:
+        partial: the response with what was generated until then, or None.
+    """
+
+    def __init__(self, message: str, partial: Any = None) -> None:
+        self.partial = partial
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.partial)
+
+
+class QueueFullError(LlamaError, RuntimeError):
+    """As many requests are waiting as the engine accepts."""

@@ -1,0 +1,447 @@
+"""``Llama``: a GGUF model, ready to talk.
+
+The facade. It holds one model, one context, the cache of its sequences and the engine that drives
+them, and turns calls into engine requests. Parameter and method names are those of
+llama-cpp-python where they exist there.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from typing_extensions import Self
+
+from llama_py.chat.messages import ChatRequest
+from llama_py.chat.template import ChatTemplate, RenderedChat
+from llama_py.core.context import Context
+from llama_py.core.lora import LoraAdapter
+from llama_py.core.model import Model
+from llama_py.core.vocab import Vocab
+from llama_py.engine.engine import Engine
+from llama_py.engine.request import Event, FinishEvent, Request
+from llama_py.errors import GenerationTimeout, ParameterError, UnknownParameterError
+from llama_py.lowlevel import LowLevelInterface
+from llama_py.memory.cache import CacheLimits, SequenceCache
+from llama_py.memory.kinds import traits_of
+from llama_py.memory.store import LlamaRAMCache, StateStore
+from llama_py.overflow import OverflowPolicy, OverflowReport, fit
+from llama_py.params import RANDOM_SEED, ContextParams, ModelParams, check_number
+from llama_py.reuse import ReuseInterface
+from llama_py.wire import openai
+from llama_py.wire.types import (
+    CreateChatCompletionResponse,
+    CreateChatCompletionStreamResponse,
+    CreateCompletionResponse,
+    CreateCompletionStreamResponse,
+)
+
+__all__ = ["Llama"]
+
+#: Bytes of parked conversations that are kept in RAM unless the caller says otherwise.
+_PARKING_BYTES = 1 << 30
+
+Call = openai.CompletionCall | openai.ChatCall
+
+
+class Llama(LowLevelInterface, ReuseInterface):
+    """A loaded model with its context.
+
+    It may be called from any number of threads; calls in flight together are batched together.
+
+    Args:
+        model_path: a GGUF file (the first one, if it is split).
+        n_gpu_layers: layers on the GPU, -1 (the default) for all; ignored without a GPU.
+        n_ctx: tokens in memory, shared by all conversations; 0 (the default) is the model's own
+            context length, as far as a quarter of the machine's memory can hold it.
+        n_batch, n_ubatch: most tokens in one decode, and computed at once.
+        n_seq_max: conversations in memory side by side; others are parked and brought back.
+        n_threads, n_threads_batch: default to the physical cores.
+        seed: for calls that give none; ``0xFFFFFFFF`` chooses one for every call.
+        flash_attn: True, False, or None for automatic.
+        swa_full: keep a full-size cache for sliding-window layers. Not needed for correctness.
+        type_k, type_v: ggml types of the KV cache.
+        logits_all: ``eval`` keeps the logits of every token, in ``scores``.
+        chat_format: the name of a chat format, in place of the model's own template.
+        chat_template: a Jinja template, in place of the model's own.
+        chat_handler: takes over ``create_chat_completion`` altogether.
+        parking_bytes: RAM for conversations that there is no room for in the context.
+        checkpoint_bytes: RAM for checkpoints (sliding-window, recurrent and hybrid models).
+        overflow: what to do when a conversation is too long; by default that is an error.
+        prefix_cache_slots: named snapshots that are kept (0 to 8).
+        max_waiting: requests that may wait for a place.
+        progress: called with the fraction loaded.
+        verbose: print llama.cpp's log on standard error. It always goes to the logger
+            ``llama_py``.
+
+    Raises:
+        ModelNotFoundError, InvalidModelError: there is no such file, or it cannot be used.
+        ContextCreationError: not enough memory for the context.
+        ParameterError: a parameter is out of range or unknown.
+    """
+
+    def __init__(
+        self,
+        model_path: str | os.PathLike[str],
+        *,
+        n_gpu_layers: int = -1,
+        split_mode: int = 1,
+        main_gpu: int = 0,
+        tensor_split: Sequence[float] | None = None,
+        vocab_only: bool = False,
+        use_mmap: bool = True,
+        use_mlock: bool = False,
+        kv_overrides: Mapping[str, bool | int | float | str] | None = None,
+        seed: int = RANDOM_SEED,
+        n_ctx: int = 0,
+        n_batch: int = 2048,
+        n_ubatch: int = 512,
+        n_seq_max: int = 8,
+        n_threads: int | None = None,
+        n_threads_batch: int | None = None,
+        rope_scaling_type: int = -1,
+        pooling_type: int = -1,
+        attention_type: int = -1,
+        rope_freq_base: float = 0.0,
+        rope_freq_scale: float = 0.0,
+        yarn_ext_factor: float = -1.0,
+        yarn_attn_factor: float = 1.0,
+        yarn_beta_fast: float = 32.0,
+        yarn_beta_slow: float = 1.0,
+        yarn_orig_ctx: int = 0,
+        logits_all: bool = False,
+        embedding: bool = False,
+        offload_kqv: bool = True,
+        flash_attn: bool | None = None,
+        op_offload: bool | None = None,
+        swa_full: bool | None = None,
+        no_perf: bool = True,
+        last_n_tokens_size: int = 64,
+        lora_base: str | None = None,
+        lora_path: str | None = None,
+        lora_scale: float = 1.0,
+        numa: bool | int = False,
+        chat_format: str | None = None,
+        chat_template: str | None = None,
+        chat_handler: Any = None,
+        draft_model: Any = None,
+        tokenizer: Any = None,
+        type_k: int | None = None,
+        type_v: int | None = None,
+        spm_infill: bool = False,
+        parking_bytes: int = _PARKING_BYTES,
+        checkpoint_bytes: int = 512 << 20,
+        overflow: OverflowPolicy | None = None,
+        prefix_cache_slots: int = 4,
+        max_waiting: int = 1024,
+        progress: Callable[[float], bool | None] | None = None,
+        verbose: bool = False,
+        **unknown: Any,
+    ) -> None:
+        arguments = {name: value for name, value in locals().items() if name not in _NOT_STATE}
+        _reject_unknown(unknown, arguments)
+        _reject_unsupported(draft_model, lora_base)
+        self._arguments = arguments
+        check_number("seed", seed, -(2**31), 2**64 - 1, integer=True)
+        check_number("last_n_tokens_size", last_n_tokens_size, -1, integer=True)
+        model_params = ModelParams(
+            n_gpu_layers=n_gpu_layers, split_mode=split_mode, main_gpu=main_gpu,
+            tensor_split=tuple(tensor_split) if tensor_split is not None else None,
+            vocab_only=vocab_only, use_mmap=use_mmap, use_mlock=use_mlock,
+            kv_overrides=kv_overrides,
+        )
+        context_params = ContextParams(
+            n_ctx=n_ctx, n_batch=n_batch, n_ubatch=n_ubatch, n_seq_max=n_seq_max,
+            n_threads=n_threads, n_threads_batch=n_threads_batch,
+            rope_scaling_type=rope_scaling_type, pooling_type=pooling_type,
+            attention_type=attention_type, rope_freq_base=rope_freq_base,
+            rope_freq_scale=rope_freq_scale, yarn_ext_factor=yarn_ext_factor,
+            yarn_attn_factor=yarn_attn_factor, yarn_beta_fast=yarn_beta_fast,
+            yarn_beta_slow=yarn_beta_slow, yarn_orig_ctx=yarn_orig_ctx, embeddings=embedding,
+            offload_kqv=offload_kqv, flash_attn=flash_attn,
+            op_offload=True if op_offload is None else op_offload,
+            swa_full=bool(swa_full), no_perf=no_perf, type_k=type_k, type_v=type_v,
+        )
+        self.model_path = str(model_path)
+        self.seed = seed
+        self.verbose = verbose
+        self.last_n_tokens_size = last_n_tokens_size
+        self.spm_infill = spm_infill
+        self.chat_format = chat_format
+        self.chat_handler = chat_handler
+        self.overflow = overflow
+        #: What the overflow policy left out of the last conversation, or None.
+        self.last_overflow: OverflowReport | None = None
+        self._logits_all = logits_all
+        self._model = self._load(model_params, numa, progress)
+        self._template_text = chat_template
+        self._template: ChatTemplate | None = None
+        self._formatter = _named_format(chat_format) if chat_format else None
+        self._tokenizer = tokenizer
+        if vocab_only:
+            return
+        self._start_engine(
+            context_params,
+            CacheLimits(checkpoint_bytes=checkpoint_bytes),
+            LlamaRAMCache(parking_bytes) if parking_bytes > 0 else None,
+            max_waiting,
+        )
+        if lora_path is not None:
+            self._lora, self._lora_scale = LoraAdapter(self._model, lora_path), lora_scale
+            self._context.set_adapters([(self._lora, lora_scale)])
+        self._init_lowlevel()
+        self._init_reuse(prefix_cache_slots)
+
+    def _load(
+        self, params: ModelParams, numa: bool | int, progress: Callable[[float], bool | None] | None
+    ) -> Model:
+        from llama_py.core import backend
+
+        backend.start(numa, self.verbose)
+        return Model(self.model_path, params, progress=progress)
+
+    def _start_engine(
+        self, params: ContextParams, limits: CacheLimits, store: StateStore | None, max_waiting: int
+    ) -> None:
+        model = self._model
+        if not model.has_decoder or model.has_encoder:
+            raise ParameterError(
+                f"{self.model_path} is an encoder ({model.architecture}); it cannot generate text"
+            )
+        self._context = Context(model, params)
+        traits = traits_of(model, self._context.params.swa_full)
+        self._cache = SequenceCache(
+            self._context, traits, model.vocab, self._fingerprint, limits, store
+        )
+        self._engine = Engine(self._context, self._cache, max_waiting=max_waiting)
+
+    # -- facts ------------------------------------------------------------------------------------
+
+    @property
+    def vocab(self) -> Vocab:
+        """The vocabulary."""
+        return self._model.vocab
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The scalar metadata of the GGUF, as text."""
+        return self._model.metadata
+
+    def n_ctx(self) -> int:
+        """Tokens that the context holds."""
+        return self._context.n_ctx
+
+    def n_embd(self) -> int:
+        """Width of the embeddings."""
+        return self._model.n_embd
+
+    def n_vocab(self) -> int:
+        """Number of tokens in the vocabulary."""
+        return self._model.vocab.n_tokens
+
+    def token_eos(self) -> int:
+        """The end-of-sequence token, -1 if there is none."""
+        return self._model.vocab.eos
+
+    def token_bos(self) -> int:
+        """The beginning-of-sequence token, -1 if there is none."""
+        return self._model.vocab.bos
+
+    def token_nl(self) -> int:
+        """The newline token, -1 if there is none."""
+        return self._model.vocab.nl
+
+    # -- completions ------------------------------------------------------------------------------
+
+    def create_completion(
+        self, prompt: str | Sequence[int], *, stream: bool = False, **options: Any
+    ) -> CreateCompletionResponse | Iterator[CreateCompletionStreamResponse]:
+        """Continue a text. See ``llama_py.wire.openai.parse_completion`` for the options.
+
+        Args:
+            prompt: text, or token ids.
+            stream: return an iterator of chunks; closing it cancels the request.
+        """
+        call = openai.parse_completion(self, prompt, stream=stream, **options)
+        return self._respond(call, stream)  # type: ignore[return-value]
+
+    __call__ = create_completion
+
+    def create_chat_completion(
+        self, messages: Sequence[Mapping[str, Any]], *, stream: bool = False, **options: Any
+    ) -> CreateChatCompletionResponse | Iterator[CreateChatCompletionStreamResponse]:
+        """Answer a conversation. See ``llama_py.wire.openai.parse_chat`` for the options.
+
+        Args:
+            messages: in OpenAI's form: ``{"role": ..., "content": ...}``.
+            stream: return an iterator of chunks; closing it cancels the request.
+
+        Raises:
+            ContextOverflowError: the conversation does not fit; nothing was evaluated.
+        """
+        if self.chat_handler is not None:
+            return self.chat_handler(llama=self, messages=messages, stream=stream, **options)  # type: ignore[no-any-return]
+        policy = options.pop("overflow", self.overflow)
+        if policy is not None:
+            messages = self._fit(policy, messages, options)
+        call = openai.parse_chat(self, messages, stream=stream, **options)
+        return self._respond(call, stream)  # type: ignore[return-value]
+
+    def _fit(
+        self, policy: OverflowPolicy, messages: Sequence[Mapping[str, Any]], options: dict[str, Any]
+    ) -> Sequence[Mapping[str, Any]]:
+        def count(some: Sequence[Mapping[str, Any]]) -> int:
+            text = self._prompt_of(some, options).text or b""
+            return len(self.vocab.tokenize(text, parse_special=True))
+
+        kept, self.last_overflow = fit(count, self._cache.limit, policy, messages)
+        return kept
+
+    def _respond(self, call: Call, stream: bool) -> Any:
+        for request in call.requests:
+            self._submit(request)
+        if stream:
+            return self._stream(call)
+        encoder = call.encoder()
+        for request, event in self._events(call.requests):
+            encoder.feed(request.choice, event)
+            self._raise_failure(event, encoder)
+        return encoder.response()
+
+    def _stream(self, call: Call) -> Iterator[Any]:
+        encoder = call.encoder()
+        events = self._events(call.requests)
+        try:
+            yield from encoder.open()
+            for request, event in events:
+                yield from encoder.feed(request.choice, event)
+                self._raise_failure(event, encoder)
+            yield from encoder.close()
+        finally:
+            events.close()  # type: ignore[attr-defined]
+
+    def _submit(self, request: Request) -> None:
+        self._release_manual()
+        self._engine.submit(request)
+        self._last.request = request
+
+    def _events(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Event]]:
+        if len(requests) == 1:
+            request = requests[0]
+            for event in self._engine.events(request):
+                yield request, event
+            return
+        yield from self._engine.events_of(requests)
+
+    @staticmethod
+    def _raise_failure(event: Event, encoder: Any) -> None:
+        if type(event) is FinishEvent and event.error is not None:
+            if isinstance(event.error, GenerationTimeout):
+                event.error.partial = encoder.response()
+            raise event.error
+
+    # -- chat templates -----------------------------------------------------------------------------
+
+    @property
+    def chat_template(self) -> ChatTemplate:
+        """The template that conversations are rendered with."""
+        if self._template is None:
+            self._template = ChatTemplate.from_model(self._model, self._template_text)
+        return self._template
+
+    def render_chat(self, request: ChatRequest) -> RenderedChat:
+        """The prompt of a conversation, and how its reply is to be read."""
+        if self._formatter is not None:
+            return self._formatter.render(request, self._model)
+        return self.chat_template.render(request)
+
+    # -- life ---------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Free everything. Closing twice does nothing."""
+        engine = getattr(self, "_engine", None)
+        if engine is not None:
+            engine.close()
+        if getattr(self, "_template", None) is not None:
+            self.chat_template.close()
+        model = getattr(self, "_model", None)
+        if model is not None:
+            model.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The arguments it was made with; unpickling loads the model again."""
+        return dict(self._arguments)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+    def __repr__(self) -> str:
+        return f"Llama({Path(self.model_path).name!r}, n_ctx={self._context.n_ctx})"
+
+    # -- from a hub ---------------------------------------------------------------------------------
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        repo_id: str,
+        filename: str | None = None,
+        *,
+        additional_files: Sequence[str] = (),
+        local_dir: str | os.PathLike[str] | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        **options: Any,
+    ) -> Self:
+        """Download a GGUF from the Hugging Face hub (extra ``hub``), and load it.
+
+        Args:
+            repo_id: for example ``"Qwen/Qwen3-0.6B-GGUF"``.
+            filename: a file name or a pattern such as ``"*Q8_0.gguf"``; None if there is one only.
+            additional_files: further files to download.
+
+        Raises:
+            ParameterError: the pattern matches no file, or several.
+        """
+        from llama_py.hub import download
+
+        path = download(repo_id, filename, additional_files, local_dir, cache_dir)
+        return cls(path, **options)
+
+
+def _named_format(name: str) -> Any:
+    from llama_py.chat.formats import get_chat_format
+
+    return get_chat_format(name)
+
+
+_NOT_STATE = frozenset({"self", "unknown", "__class__"})
+
+
+def _reject_unknown(unknown: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+    for name in unknown:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise UnknownParameterError(f"Llama has no parameter {name!r}{hint}")
+
+
+def _reject_unsupported(draft_model: Any, lora_base: str | None) -> None:
+    if draft_model is not None:
+        raise ParameterError("draft_model: speculative decoding is not available in this version")
+    if lora_base is not None:
+        raise ParameterError(
+            "lora_base: llama.cpp applies adapters to quantized weights directly; leave it out"
+        )

@@ -1,0 +1,237 @@
+"""The low-level calls of ``Llama``: tokens in, logits and tokens out.
+
+``eval`` works on a sequence of its own, beside the conversations. What it evaluated is known to the
+cache like everything else: a later call whose prompt begins the same way reuses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llama_py.core.sampler import Sampler
+from llama_py.engine.request import Prompt, Request, TokenEvent
+from llama_py.errors import LlamaError, ParameterError
+from llama_py.params import GenerationParams, SamplingParams
+from llama_py.wire.arguments import Arguments
+from llama_py.wire.sampling import SAMPLING_PARAMETERS, read_sampling
+
+if TYPE_CHECKING:
+    from llama_py.core.context import Context
+    from llama_py.core.model import Model
+    from llama_py.engine.engine import Engine
+    from llama_py.memory.cache import SequenceCache
+    from llama_py.memory.sequences import LiveSequence
+    from llama_py.params import LogitsProcessor, StoppingCriteria
+
+__all__ = ["LowLevelInterface"]
+
+
+class LowLevelInterface:
+    """Tokenizing, evaluating and sampling by hand. Part of ``Llama``."""
+
+    _model: Model
+    _context: Context
+    _cache: SequenceCache
+    _engine: Engine
+    _tokenizer: Any
+    _logits_all: bool
+    seed: int
+
+    def _init_lowlevel(self) -> None:
+        self._manual: LiveSequence | None = None
+        self._manual_sampler: Sampler | None = None
+        self._rows: list[NDArray[np.float32]] = []
+
+    # -- text ---------------------------------------------------------------------------------
+
+    def tokenize(
+        self, text: bytes | str, add_bos: bool = True, special: bool = False
+    ) -> list[int]:
+        """Token ids of ``text``.
+
+        Args:
+            add_bos: add BOS / EOS as the model was trained with.
+            special: read texts such as ``<|im_end|>`` as the special tokens they name.
+        """
+        if self._tokenizer is not None:
+            tokens: list[int] = self._tokenizer.tokenize(_bytes(text), add_bos, special)
+            return tokens
+        return self._model.vocab.tokenize(text, add_special=add_bos, parse_special=special)
+
+    def detokenize(
+        self,
+        tokens: Sequence[int],
+        prev_tokens: Sequence[int] | None = None,
+        special: bool = False,
+    ) -> bytes:
+        """The bytes of ``tokens``; special tokens have none unless ``special``."""
+        if self._tokenizer is not None:
+            text: bytes = self._tokenizer.detokenize(tokens, prev_tokens, special)
+            return text
+        return self._model.vocab.detokenize(tokens, special=special)
+
+    # -- evaluating -----------------------------------------------------------------------------
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens that ``eval`` has in memory."""
+        return len(self._manual.tokens) if self._manual is not None else 0
+
+    @property
+    def eval_tokens(self) -> list[int]:
+        """The tokens that ``eval`` has in memory."""
+        return [*self._manual.tokens] if self._manual is not None else []
+
+    @property
+    def last_logits(self) -> NDArray[np.float32]:
+        """Logits at the last evaluated position, of ``eval`` or of the call that ended last.
+
+        float32 ``(n_vocab,)``; a copy, before any bias or penalty.
+
+        Raises:
+            LlamaError: nothing was evaluated yet.
+        """
+        logits = self._engine.last_logits
+        if logits is None:
+            raise LlamaError("nothing was evaluated yet; call eval() or create a completion first")
+        return logits
+
+    @property
+    def scores(self) -> NDArray[np.float32]:
+        """Logits of all tokens that ``eval`` has evaluated, float32 ``(n_tokens, n_vocab)``.
+
+        With ``logits_all=False`` only the last token of each ``eval`` has a row that is not zero.
+        """
+        table = np.zeros((self.n_tokens, self._model.vocab.n_tokens), np.float32)
+        for position, row in enumerate(self._rows):
+            table[position] = row
+        return table
+
+    def eval(self, tokens: Sequence[int]) -> None:
+        """Evaluate tokens after those that ``eval`` evaluated before.
+
+        They are appended to the sequence that ``eval`` owns, whose text is updated with them; the
+        conversations of other calls are not touched. ``reset()`` begins a new one.
+
+        Raises:
+            ContextOverflowError: they do not fit; nothing was evaluated.
+            TokenizationError: an id is not in the vocabulary.
+        """
+        if not len(tokens):
+            return
+        self._model.vocab.check_tokens(tokens)
+        with self._engine.lock:
+            sequence = self._manual or self._begin_manual()
+            rows = self._engine.evaluate(sequence, [*tokens], every=self._logits_all)
+            blank = np.zeros(0, np.float32)
+            missing = [blank] * (len(tokens) - len(rows))
+            self._rows += [*missing, *rows] if self._logits_all else []
+
+    def _begin_manual(self) -> LiveSequence:
+        sequence = self._cache.take()
+        if sequence is None:
+            raise LlamaError("every sequence is busy; wait for a request, or raise n_seq_max")
+        self._manual = sequence
+        return sequence
+
+    def _release_manual(self) -> None:
+        """Let the cache have what ``eval`` evaluated, so that other calls may reuse it."""
+        with self._engine.lock:
+            sequence, self._manual = self._manual, None
+            self._rows = []
+            self._manual_sampler = None
+            if sequence is not None:
+                self._cache.give_back(sequence)
+
+    def reset(self) -> None:
+        """Clear the memory (``llama_memory_clear``) and everything that is known about it.
+
+        Requests in flight are cancelled; parked conversations, checkpoints and counters are gone.
+        A store that was given with ``set_cache``, and named snapshots, are the caller's: they keep
+        what they hold.
+        """
+        with self._engine.lock:
+            self._engine.cancel_all()
+            self._manual = None
+            self._manual_sampler = None
+            self._rows = []
+            self._cache.clear()
+            self._engine.reset_counters()
+            self._after_reset()
+
+    def _after_reset(self) -> None:
+        """Further state that a reset clears."""
+
+    # -- sampling -------------------------------------------------------------------------------
+
+    def sample(self, idx: int | None = None, **options: Any) -> int:
+        """Choose a token from the logits at ``idx`` (default: the last), and do not evaluate it.
+
+        Args:
+            idx: a position that ``eval`` evaluated with ``logits_all=True``.
+            options: as for ``create_completion``: ``temperature``, ``top_k``, ...
+
+        Raises:
+            LlamaError: nothing was evaluated yet.
+        """
+        if idx is None or idx == self.n_tokens - 1:
+            row = self.last_logits.copy()
+        elif self._logits_all and 0 <= idx < self.n_tokens:
+            row = self._rows[idx].copy()
+        else:
+            raise ParameterError(f"idx={idx}: there are logits only for evaluated positions")
+        params = self._sampling(options)
+        sampler = self._manual_sampler
+        if sampler is None or sampler.params != params:
+            sampler = Sampler(self._model.vocab, params, self.eval_tokens)
+            self._manual_sampler = sampler
+        return sampler.sample(row)
+
+    def _sampling(self, options: dict[str, Any]) -> SamplingParams:
+        arguments = Arguments("generate", options, SAMPLING_PARAMETERS)
+        return read_sampling(arguments, self, 0.8)  # type: ignore[arg-type]
+
+    def generate(
+        self,
+        tokens: Sequence[int],
+        *,
+        reset: bool = True,
+        logits_processor: Sequence[LogitsProcessor] | None = None,
+        stopping_criteria: Sequence[StoppingCriteria] | None = None,
+        **options: Any,
+    ) -> Iterator[int]:
+        """Continue ``tokens`` without end; the caller stops by leaving the loop.
+
+        What the prompt shares with anything cached is reused. Closing the generator ends the
+        request, and what it evaluated stays in the cache.
+
+        Args:
+            reset: False continues the tokens of ``eval`` with these.
+            options: as for ``create_completion``: ``temperature``, ``top_k``, ...
+        """
+        prompt = [*tokens] if reset else [*self.eval_tokens, *tokens]
+        if logits_processor:
+            options["logits_processor"] = logits_processor
+        request = Request(
+            Prompt(tokens=prompt),
+            self._sampling(options),
+            GenerationParams(
+                ignore_eos=True, stopping_criteria=tuple(stopping_criteria or ())
+            ),
+        )
+        self._release_manual()
+        self._engine.submit(request)
+        for event in self._engine.events(request):
+            if isinstance(event, TokenEvent):
+                yield event.token
+            elif event.error is not None:
+                raise event.error
+
+
+def _bytes(text: bytes | str) -> bytes:
+    return text.encode("utf-8") if isinstance(text, str) else text
+

@@ -1,0 +1,1 @@
+"""Decisions about reuse: pure Python, no ctypes. A context is seen through a small protocol."""

@@ -1,0 +1,86 @@
+"""``Checkpoints``: partial states in memory, within a budget of bytes and of entries.
+
+A checkpoint at position ``p`` holds the window or recurrent part of a sequence after ``p`` tokens.
+It belongs to those tokens and not to the sequence it was taken from, so every branch of a
+conversation, and every other conversation with the same beginning, may use it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llama_py.memory.prefix import PrefixIndex
+
+__all__ = ["CheckpointRecord", "Checkpoints"]
+
+
+class CheckpointRecord:
+    """One checkpoint; a holder in the prefix index. Compared by identity."""
+
+    __slots__ = ("__weakref__", "position", "state")
+
+    def __init__(self, position: int, state: NDArray[np.uint8]) -> None:
+        self.position = position
+        self.state = state
+
+
+class Checkpoints:
+    """All checkpoints, least recently used first.
+
+    Attributes:
+        used_bytes: bytes they take.
+    """
+
+    def __init__(self, index: PrefixIndex, capacity_bytes: int, capacity: int) -> None:
+        self._index = index
+        self.capacity_bytes = capacity_bytes
+        self.capacity = capacity
+        self.used_bytes = 0
+        self._records: OrderedDict[CheckpointRecord, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def add(self, tokens: NDArray[np.int32], state: NDArray[np.uint8]) -> CheckpointRecord | None:
+        """Keep a checkpoint taken after ``tokens``; None if it alone is over the budget."""
+        if state.nbytes > self.capacity_bytes or self.capacity < 1:
+            return None
+        record = CheckpointRecord(len(tokens), state)
+        self._records[record] = None
+        self.used_bytes += state.nbytes
+        self._index.insert(record, tokens, None, None)
+        self._thin(record)
+        return record
+
+    def along(self, matches: Iterable[tuple[object, int]]) -> dict[int, CheckpointRecord]:
+        """Of the index's matches, the checkpoints that a prompt passes through, by position."""
+        return {
+            holder.position: holder
+            for holder, matched in matches
+            if isinstance(holder, CheckpointRecord) and matched == holder.position
+        }
+
+    def touch(self, record: CheckpointRecord) -> None:
+        """Mark as just used."""
+        self._records.move_to_end(record)
+
+    def clear(self) -> None:
+        """Forget all."""
+        for record in list(self._records):
+            self._drop(record)
+
+    def _drop(self, record: CheckpointRecord) -> None:
+        del self._records[record]
+        self.used_bytes -= record.state.nbytes
+        self._index.remove(record)
+
+    def _thin(self, newest: CheckpointRecord) -> None:
+        while self.used_bytes > self.capacity_bytes or len(self._records) > self.capacity:
+            oldest = next(iter(self._records))
+            if oldest is newest:
+                return
+            self._drop(oldest)

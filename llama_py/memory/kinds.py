@@ -1,0 +1,166 @@
+"""What a context's memory can do: asked of the context, never looked up by the model's name.
+
+llama.cpp has five kinds of sequence memory. For reuse, two questions matter: from which positions
+can a sequence be *resumed* after its tail is cut, and what does a *checkpoint* (a partial state)
+contain. Three traps decide the answers:
+
+* A small sliding-window cache forgets cells behind its window, and ``seq_rm`` does not say so: a
+  sequence may be resumed at ``p`` only while ``pos_min <= max(0, p - n_swa)``.
+* A recurrent state cannot be cut at all; it can be continued, or replaced by a checkpoint.
+* A checkpoint is loaded *before* the tail is cut. In the other order recurrent memory refuses the
+  cut, and stale attention cells would stay beside the new ones.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["MemoryKind", "MemoryTraits", "ModelFacts", "SequenceMemory", "traits_of"]
+
+
+class SequenceMemory(Protocol):
+    """The part of a context that decisions about reuse need (``core.context.Context`` has it)."""
+
+    n_ctx: int
+    n_ctx_seq: int
+    n_seq_max: int
+
+    def clear(self) -> None:
+        """Forget every sequence."""
+
+    def seq_rm(self, seq: int, p0: int, p1: int = -1) -> bool:
+        """Remove positions [p0, p1); False if this memory cannot."""
+
+    def seq_cp(self, source: int, target: int, p0: int = -1, p1: int = -1) -> None:
+        """Let ``target`` share the cells [p0, p1) of ``source``."""
+
+    def pos_min(self, seq: int) -> int:
+        """Smallest position in memory, -1 if the sequence is empty."""
+
+    def pos_max(self, seq: int) -> int:
+        """Largest position in memory, -1 if the sequence is empty."""
+
+    def state_size(self, seq: int, *, partial: bool = False) -> int:
+        """Bytes of the state."""
+
+    def state_get(self, seq: int, *, partial: bool = False) -> NDArray[np.uint8]:
+        """Copy the state of a sequence out."""
+
+    def state_set(
+        self, seq: int, state: NDArray[np.uint8] | bytes | memoryview, *, partial: bool = False
+    ) -> None:
+        """Load a state into a sequence."""
+
+
+class ModelFacts(Protocol):
+    """What a model says about its memory (``core.model.Model`` has it)."""
+
+    @property
+    def n_swa(self) -> int:
+        """Width of the sliding window, 0 if there is none."""
+
+    @property
+    def is_recurrent(self) -> bool:
+        """No attention at all."""
+
+    @property
+    def is_hybrid(self) -> bool:
+        """Attention beside a recurrent state."""
+
+    @property
+    def architecture(self) -> str:
+        """``general.architecture``."""
+
+    @property
+    def n_ctx_train(self) -> int:
+        """Trained context length."""
+
+
+class MemoryKind(enum.Enum):
+    """The five kinds."""
+
+    FULL = "full attention"
+    ISWA = "sliding window"
+    RECURRENT = "recurrent"
+    HYBRID = "hybrid"
+    HYBRID_ISWA = "hybrid with sliding window"
+
+
+#: Architectures whose memory copies whole sequences only; copying a part aborts the process.
+_WHOLE_COPIES_ONLY = frozenset({"deepseek4"})
+#: Architectures with learned position embeddings; a position past the last one aborts the process.
+_LEARNED_POSITIONS = frozenset({"gpt2", "mpt", "starcoder"})
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryTraits:
+    """What can be done with the sequences of one context.
+
+    Attributes:
+        kind: which memory it is.
+        window: width of the sliding window if its cache is small, else 0.
+        recurrent: there is a recurrent state, which cannot be cut.
+        copies_parts: ``seq_cp`` of a range is allowed.
+        max_position: positions must stay below this, or None.
+    """
+
+    kind: MemoryKind
+    window: int
+    recurrent: bool
+    copies_parts: bool = True
+    max_position: int | None = None
+
+    @property
+    def needs_checkpoints(self) -> bool:
+        """True if going back is not always possible without one."""
+        return self.recurrent or self.window > 0
+
+    @property
+    def checkpoint_is_whole(self) -> bool:
+        """True if a checkpoint alone brings back the sequence (no attention cells exist)."""
+        return self.kind is MemoryKind.RECURRENT
+
+    def can_resume(self, pos_min: int, length: int, position: int) -> bool:
+        """Whether a sequence of ``length`` tokens may go on at ``position`` after a mere cut.
+
+        Args:
+            pos_min: smallest position that the memory still has for it.
+        """
+        if position == length:
+            return True
+        if position <= 0:
+            return False
+        if self.recurrent:
+            return False
+        return pos_min <= max(0, position - self.window)
+
+    def why_not(self) -> str:
+        """Names what stood in the way, for ``cache_info``."""
+        return "recurrent state cannot be cut" if self.recurrent else "window cells are gone"
+
+
+def traits_of(model: ModelFacts, swa_full: bool) -> MemoryTraits:
+    """The traits of a context of ``model``."""
+    window = 0 if swa_full else model.n_swa
+    recurrent = model.is_recurrent or model.is_hybrid
+    learned = model.architecture in _LEARNED_POSITIONS
+    return MemoryTraits(
+        kind=_kind(model),
+        window=0 if model.is_recurrent else window,
+        recurrent=recurrent,
+        copies_parts=model.architecture not in _WHOLE_COPIES_ONLY,
+        max_position=model.n_ctx_train if learned else None,
+    )
+
+
+def _kind(model: ModelFacts) -> MemoryKind:
+    if model.is_hybrid:
+        return MemoryKind.HYBRID_ISWA if model.n_swa > 0 else MemoryKind.HYBRID
+    if model.is_recurrent:
+        return MemoryKind.RECURRENT
+    return MemoryKind.ISWA if model.n_swa > 0 else MemoryKind.FULL

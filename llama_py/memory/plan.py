@@ -1,0 +1,119 @@
+"""``plan_reuse``: how a prompt is best begun, given everything that is held somewhere.
+
+Pure: views in, plan out. The rule is simple. Every holder that shares a prefix with the prompt can
+give back a certain number of tokens, depending on the kind of memory, and the largest number wins;
+a holder in memory beats a stored one unless the stored one saves clearly more.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from llama_py.memory.kinds import MemoryTraits
+
+__all__ = ["Action", "Held", "ReusePlan", "plan_reuse"]
+
+#: Loading a stored state costs a copy; it must save this many tokens over what is in memory.
+_LOAD_MARGIN = 16
+
+
+class Action(enum.Enum):
+    """How the plan begins the sequence."""
+
+    EVALUATE = "evaluate"  # from nothing
+    CONTINUE = "continue"  # an idle sequence goes on where it ended, or is cut in place
+    FORK = "fork"  # share the cells of a sequence that has to stay as it is
+    LOAD = "load"  # bring a state back from a store
+    RESTORE = "restore"  # a checkpoint alone is the whole state
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One holder's view: a live sequence, or a stored state.
+
+    Attributes:
+        holder: the sequence id, or the store's key.
+        length: tokens it holds.
+        matched: how many of them, from the beginning, are the prompt's.
+        pos_min: smallest position that its memory has.
+        busy: a request is using it.
+        stored: it is in a store and not in memory.
+        checkpoints: positions of checkpoints that come with a stored state.
+    """
+
+    holder: object
+    length: int
+    matched: int
+    pos_min: int = 0
+    busy: bool = False
+    stored: bool = False
+    checkpoints: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReusePlan:
+    """Keep ``keep`` tokens of ``source``; load the checkpoint at ``keep`` if ``checkpoint``.
+
+    Attributes:
+        reason: why not more was kept; empty if nothing more could have been.
+    """
+
+    action: Action
+    keep: int = 0
+    source: object = None
+    checkpoint: bool = False
+    reason: str = ""
+
+
+def plan_reuse(
+    traits: MemoryTraits, n_prompt: int, held: Sequence[Held], checkpoints: Sequence[int]
+) -> ReusePlan:
+    """The plan that keeps most.
+
+    Args:
+        n_prompt: tokens in the prompt; at least one is always evaluated, for its logits.
+        held: what shares a prefix with the prompt.
+        checkpoints: positions of the checkpoints in memory whose whole prefix is the prompt's.
+    """
+    plans = [_with(traits, n_prompt, view, checkpoints) for view in held]
+    if traits.checkpoint_is_whole:
+        plans.append(_from_checkpoint(n_prompt, checkpoints))
+    best = max(plans, key=_worth, default=ReusePlan(Action.EVALUATE))
+    shared = max((view.matched for view in held), default=0)
+    if best.keep == 0:
+        reason = traits.why_not() if shared > 0 else "nothing cached begins like this prompt"
+        return ReusePlan(Action.EVALUATE, reason=reason)
+    return best
+
+
+def _with(
+    traits: MemoryTraits, n_prompt: int, view: Held, checkpoints: Sequence[int]
+) -> ReusePlan:
+    wanted = min(view.matched, n_prompt - 1)
+    action = Action.LOAD if view.stored else Action.FORK if view.busy else Action.CONTINUE
+    if traits.can_resume(view.pos_min, view.length, wanted):
+        return ReusePlan(action, wanted, view.holder)
+    known = view.checkpoints if view.stored else checkpoints
+    deepest = max((position for position in known if position <= wanted), default=0)
+    reason = traits.why_not() if wanted > deepest else ""
+    return ReusePlan(action, deepest, view.holder, deepest > 0, reason)
+
+
+def _from_checkpoint(n_prompt: int, checkpoints: Sequence[int]) -> ReusePlan:
+    deepest = max((position for position in checkpoints if position < n_prompt), default=0)
+    return ReusePlan(Action.RESTORE, deepest, None, deepest > 0)
+
+
+def _worth(plan: ReusePlan) -> tuple[int, int]:
+    """Tokens kept, less what a load costs; then the cheaper action."""
+    preference = {
+        Action.CONTINUE: 4,
+        Action.FORK: 3,
+        Action.RESTORE: 2,
+        Action.LOAD: 1,
+        Action.EVALUATE: 0,
+    }
+    keep = plan.keep - _LOAD_MARGIN if plan.action is Action.LOAD else plan.keep
+    return keep, preference[plan.action]

@@ -1,0 +1,137 @@
+"""``LiveSequence``: what one sequence of the context holds; ``ResolvedPrompt``; ``Lease``."""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_right
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["CacheInfo", "Lease", "LiveSequence", "ResolvedPrompt"]
+
+_clock = itertools.count(1)
+
+
+@dataclass(slots=True, eq=False)
+class LiveSequence:
+    """A sequence that is in memory. A holder in the prefix index; compared by identity.
+
+    Attributes:
+        number: its id in the context.
+        tokens: what is in memory, in order. Changed only after a successful decode.
+        text: the bytes of those tokens up to ``len(offsets) - 1``, or None if unknown.
+        offsets: byte offset of each token in ``text``, and of the end.
+        busy: a request is using it.
+        pinned: it is evicted only when nothing else is left.
+        session: the conversation it was last used for.
+        parked_key, saved_key: its entries in the stores, if an older state of it is there.
+        saved_length: tokens that it had when it was saved last.
+        indexed: how many tokens the prefix index knows.
+    """
+
+    number: int
+    tokens: list[int] = field(default_factory=list)
+    text: bytes | None = b""
+    offsets: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
+    busy: bool = False
+    pinned: bool = False
+    session: str | None = None
+    parked_key: str | None = None
+    saved_key: str | None = None
+    saved_length: int = 0
+    indexed: int = 0
+    last_used: int = 0
+
+    def touch(self) -> None:
+        """Mark as just used."""
+        self.last_used = next(_clock)
+
+    def forget_stored(self) -> None:
+        """It was cut: what the stores have is another branch now, and stays there."""
+        self.parked_key = self.saved_key = None
+        self.saved_length = 0
+
+    def forget_text_after(self, count: int) -> None:
+        """Shorten text and offsets to ``count`` tokens, if they are longer."""
+        if self.text is not None and len(self.offsets) - 1 > count:
+            self.offsets = self.offsets[: count + 1]
+            self.text = self.text[: int(self.offsets[-1])]
+
+
+@dataclass(slots=True)
+class ResolvedPrompt:
+    """A prompt whose tokens are known.
+
+    Attributes:
+        tokens: the prompt, at least one token.
+        text: its bytes, or None.
+        offsets: int64 ``(len(tokens) + 1,)`` byte offsets of the tokens in ``text``, or None.
+        boundaries: positions (in tokens) at which the second and later messages begin, ascending.
+        by_text: how many tokens come from a cached text instead of the tokenizer.
+    """
+
+    tokens: list[int]
+    text: bytes | None = None
+    offsets: NDArray[np.int64] | None = None
+    boundaries: tuple[int, ...] = ()
+    by_text: int = 0
+
+    def message_at(self, position: int) -> int | None:
+        """Index of the message that a token belongs to, or None if it is not known."""
+        return bisect_right(self.boundaries, position) if self.boundaries else None
+
+
+@dataclass(slots=True)
+class CacheInfo:
+    """What happened to the beginning of one prompt.
+
+    Attributes:
+        path: ``"cold"``, ``"tokens"`` (token prefix) or ``"text"`` (text prefix), which says how
+            the match was found.
+        action: what was done: evaluate, continue, fork, load or restore.
+        reused, evaluated: tokens of the prompt.
+        restored_bytes: bytes of checkpoints and stored states that were loaded.
+        reason: why not more was reused; empty if all but the last token was.
+    """
+
+    path: str = "cold"
+    action: str = "evaluate"
+    reused: int = 0
+    evaluated: int = 0
+    restored_bytes: int = 0
+    reason: str = ""
+    sequence: int = -1
+    session: str | None = None
+
+    def as_dict(self) -> dict[str, object]:
+        """For ``llm.cache_info``."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """A request's right to one sequence.
+
+    Attributes:
+        sequence: the sequence; its tokens are a prefix of the prompt until the prompt is done.
+        prompt: what is to be evaluated.
+        cuts: positions at which a checkpoint is to be taken, ascending.
+        info: what was reused.
+    """
+
+    sequence: LiveSequence
+    prompt: ResolvedPrompt
+    cuts: list[int]
+    info: CacheInfo
+
+    @property
+    def position(self) -> int:
+        """Tokens in memory, which is the position of the next one."""
+        return len(self.sequence.tokens)
+
+    @property
+    def remaining(self) -> int:
+        """Prompt tokens that are still to be evaluated."""
+        return max(0, len(self.prompt.tokens) - len(self.sequence.tokens))

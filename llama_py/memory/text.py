@@ -1,0 +1,119 @@
+"""Text beside tokens: where each token lies in a prompt, and where a prompt may be cut.
+
+Tokens that a model sampled need not be those that tokenizing their text gives, so what is cached is
+never tokenized again: the cached tokens are kept as far as their *text* agrees with the prompt, and
+only the rest is tokenized. A cut is safe where the tokenizer splits anyway. That is asked of the
+tokenizer itself: a window of text around the cut is tokenized, and the cut is safe if a token ends
+exactly there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Tokenizer", "align", "safe_cut", "tokenize_after"]
+
+#: Bytes on each side of a cut that the tokenizer is shown.
+_WINDOW = 48
+#: How many token borders to try before the last resort, which is the border of a special token.
+_TRIES = 16
+
+
+class Tokenizer(Protocol):
+    """What is needed of a vocabulary (``core.vocab.Vocab`` has it)."""
+
+    def tokenize(
+        self, text: str | bytes, *, add_special: bool = True, parse_special: bool = False
+    ) -> list[int]:
+        """Token ids of a text."""
+
+    def piece(self, token: int) -> bytes:
+        """The bytes of a token, special tokens as their text."""
+
+    def is_special(self, token: int) -> bool:
+        """True if the tokenizer always splits before and after this token."""
+
+
+def align(
+    tokenizer: Tokenizer, tokens: Sequence[int], text: bytes, start: int = 0
+) -> NDArray[np.int64] | None:
+    """Byte offsets in ``text`` at which each token begins, and where the last one ends.
+
+    Args:
+        start: where the first token begins.
+
+    Returns:
+        int64 ``(len(tokens) + 1,)``, or None if the pieces do not spell the text (a tokenizer that
+        normalises). A token that a tokenizer adds (BOS, a leading space) has no bytes of its own.
+    """
+    offsets = np.empty(len(tokens) + 1, np.int64)
+    place = start
+    piece_of = tokenizer.piece
+    for index, token in enumerate(tokens):
+        offsets[index] = place
+        piece = piece_of(token)
+        if text.startswith(piece, place):
+            place += len(piece)
+        elif piece.startswith(b" ") and text.startswith(piece[1:], place):
+            place += len(piece) - 1
+        elif not tokenizer.is_special(token):
+            return None
+    offsets[len(tokens)] = place
+    return offsets if place == len(text) else None
+
+
+def safe_cut(
+    tokenizer: Tokenizer, tokens: Sequence[int] | NDArray[np.int32], offsets: NDArray[np.int64],
+    text: bytes,
+) -> int:
+    """How many of ``tokens``, whose text begins ``text``, may be kept before the rest is tokenized.
+
+    Args:
+        offsets: int64 ``(len(tokens) + 1,)``, from ``align``.
+    """
+    count = len(tokens)
+    if count == 0 or offsets[count] == len(text):
+        return count
+    for kept in range(count, max(0, count - _TRIES), -1):
+        if _splits_at(tokenizer, tokens, offsets, text, kept):
+            return kept
+    for kept in range(max(0, count - _TRIES), 0, -1):
+        if tokenizer.is_special(int(tokens[kept - 1])):
+            return kept
+    return 0
+
+
+def _splits_at(
+    tokenizer: Tokenizer, tokens: Sequence[int] | NDArray[np.int32], offsets: NDArray[np.int64],
+    text: bytes, kept: int,
+) -> bool:
+    place = int(offsets[kept])
+    if place >= len(text):
+        return True
+    if text[place] & 0xC0 == 0x80:  # inside of a UTF-8 character
+        return False
+    if tokenizer.is_special(int(tokens[kept - 1])):
+        return True
+    first = _whole_character(text, max(0, place - _WINDOW), place)
+    window = text[first : place + _WINDOW]
+    ends = align(
+        tokenizer, found := tokenizer.tokenize(window, add_special=False, parse_special=True), window
+    )
+    return ends is not None and len(found) > 0 and bool(np.any(ends == place - first))
+
+
+def _whole_character(text: bytes, first: int, stop: int) -> int:
+    while first < stop and text[first] & 0xC0 == 0x80:
+        first += 1
+    return first
+
+
+def tokenize_after(tokenizer: Tokenizer, text: bytes, start: int, *, add_special: bool) -> list[int]:
+    """Tokens of ``text[start:]``; BOS is added only where the text begins."""
+    return tokenizer.tokenize(
+        text[start:], add_special=add_special and start == 0, parse_special=True
+    )
