@@ -10,7 +10,9 @@ function(llama_py_unity_build target batch_size)
     endif()
     set_target_properties(${target} PROPERTIES
         UNITY_BUILD ON
-        UNITY_BUILD_BATCH_SIZE ${batch_size})
+        UNITY_BUILD_BATCH_SIZE ${batch_size}
+        # A macro that several files define, each for itself.
+        UNITY_BUILD_CODE_BEFORE_INCLUDE "#undef FILENAME")
     set_source_files_properties(${ARGN} TARGET_DIRECTORY ${target}
         PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
