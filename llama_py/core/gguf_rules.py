@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
@@ -22,6 +23,7 @@ _MAX_LAYERS: Final = 512  # LLAMA_MAX_LAYERS
 _MAX_EXPERTS: Final = 1024  # LLAMA_MAX_EXPERTS
 _MAX_WINDOW: Final = 2**30
 _DATA_ALIGNMENT: Final = 32  # TENSOR_ALIGNMENT: mapped tensors must lie on it
+_GATING_FUNCTIONS: Final = range(5)  # LLAMA_EXPERT_GATING_FUNC_TYPE_*
 _ROPE_SCALING: Final = ("none", "linear", "yarn", "longrope")
 
 #: Types of activations and of tables; there is no matrix multiplication with them.
@@ -31,6 +33,23 @@ _NOT_FOR_WEIGHTS: Final = frozenset({"I8", "I16", "I32", "I64", "F64", "Q8_1", "
 _ALWAYS_F32: Final = re.compile(
     r"_norm\.weight$|\.bias$|\.ssm_(a|d)$|\.ssm_conv1d\.weight$|\.shortconv\.conv\.weight$"
 )
+
+_CONV_BIAS: Final = {"ssm_conv1d.weight": (("ssm_conv1d.bias",),)}
+
+#: For an architecture and a tensor of a layer: for each entry, one of these must be beside it.
+_NEEDED: Final[dict[str, dict[str, tuple[tuple[str, ...], ...]]]] = {
+    "granitehybrid": _CONV_BIAS,
+    "nemotron_h": _CONV_BIAS,
+    "nemotron_h_moe": _CONV_BIAS,
+    "hy_v3": {"ffn_down_exps.weight": (("ffn_up_exps.weight", "ffn_gate_up_exps.weight"),)},
+    "glm-dsa": {
+        "indexer.k_norm.weight": (
+            ("indexer.proj.weight",),
+            ("indexer.attn_k.weight",),
+            ("indexer.attn_q_b.weight",),
+        )
+    },
+}
 
 #: Graphs with mamba2 mixers: ``d_inner % n_head == 0`` and ``d_inner % n_group == 0``.
 _MAMBA2: Final = frozenset({"mamba2", "falcon-h1", "granitehybrid", "nemotron_h", "nemotron_h_moe"})
@@ -44,7 +63,17 @@ _ROTATES_WHOLE_HEAD: Final = frozenset(
     llada llada-moe llama llama-embed llama4 maincoder mellum minicpm mistral3 olmo olmo2
     olmoe orion pangu-embedded plamo pockettts qwen2 qwen2moe qwen2vl qwen3 qwen3moe
     qwen3vl qwen3vlmoe rnd1 seed_oss smallthinker smollm3 starcoder2 talkie xverse
-    """.split()
+    """.split()  # noqa: SIM905
+)
+
+#: Graphs whose queries have as many elements as the embeddings.
+_SQUARE_QUERIES: Final = frozenset(
+    """
+    arctic baichuan bert chameleon codeshell cohere2 command-r deepseek dream eurobert
+    grok internlm2 jamba jina-bert-v2 jina-bert-v3 lfm2 lfm2moe llada-moe nemotron
+    nomic-bert-moe nomic-bert olmo olmo2 olmoe orion phi2 phi3 phimoe plamo pockettts
+    qwen2 qwen2moe qwen2vl stablelm starcoder2 xverse
+    """.split()  # noqa: SIM905
 )
 
 #: Further graphs with ``GGML_ASSERT(n_embd_head == hparams.n_embd_head_k())``.
@@ -56,7 +85,7 @@ _EQUAL_HEADS: Final = frozenset(
     nemotron_h nemotron_h_moe neo-bert nomic-bert nomic-bert-moe openelm phi2 phi3 phimoe
     qwen qwen35 qwen35moe qwen3next qwen4exp refact spark2_5 stablelm starcoder t5
     t5encoder
-    """.split()
+    """.split()  # noqa: SIM905
 )
 
 
@@ -148,6 +177,9 @@ def _experts(facts: _Facts) -> Iterator[str]:
         yield f"{facts.key('expert_used_count')} is {used}, of {experts} experts in all"
     if experts and used <= 0:
         yield f"there are {experts} experts, but {facts.key('expert_used_count')} is {used}"
+    gating = facts.integer("expert_gating_func")
+    if gating not in _GATING_FUNCTIONS:
+        yield f"{facts.key('expert_gating_func')} is {gating}, which is not known"
     yield from _expert_groups(facts, experts)
 
 
@@ -201,7 +233,10 @@ def _window(facts: _Facts) -> Iterator[str]:
         yield f"{facts.key('attention.sliding_window')} is {window}: that is absurd"
     pattern = facts.per_layer("attention.sliding_window_pattern")
     is_array = facts.key("attention.sliding_window_pattern") in facts.header.arrays
-    if window > 0 and pattern and (not any(pattern) if is_array else pattern == [1]):
+    layers = facts.integer("block_count") - facts.integer("nextn_predict_layers")
+    if is_array and len(pattern) < layers:
+        yield f"the pattern of windowed layers has {len(pattern)} entries for {layers} layers"
+    if window > 0 and (not any(pattern) if is_array else pattern == [1]):
         yield (
             f"{facts.key('attention.sliding_window')} is {window}, but the pattern of the "
             "layers has no layer with a window"
@@ -209,14 +244,12 @@ def _window(facts: _Facts) -> Iterator[str]:
 
 
 def _state_space(facts: _Facts) -> Iterator[str]:
-    inner = facts.integer("ssm.inner_size")
-    if not inner:
+    if facts.architecture not in _MAMBA2:
         return
+    inner = facts.integer("ssm.inner_size", 1)
     heads = facts.integer("ssm.time_step_rank", 1)
     groups = facts.integer("ssm.group_count", 1)
-    if facts.architecture in _MAMBA2 and (
-        not heads or not groups or inner % heads or inner % groups or heads % groups
-    ):
+    if not (inner and heads and groups) or inner % heads or inner % groups or heads % groups:
         yield (
             f"{facts.key('ssm.inner_size')} is {inner}, which {heads} heads in {groups} groups "
             "cannot share"
@@ -228,15 +261,38 @@ def _state_space(facts: _Facts) -> Iterator[str]:
         )
 
 
-def _lfm2(facts: _Facts) -> Iterator[str]:
-    if facts.architecture not in ("lfm2", "lfm2moe"):
+def _widths(facts: _Facts) -> Iterator[str]:
+    """Check head_count where the query tensor has the width of the embeddings."""
+    if facts.architecture not in _SQUARE_QUERIES:
         return
     width = facts.integer("embedding_length")
-    heads = max(facts.per_layer("attention.head_count"), default=0)
-    size = next((keys for _, keys, _, _ in facts.head_sizes()), 0)
-    if heads * size != width:
-        yield f"{heads} attention heads of {size} elements do not make {width} (embedding_length)"
-    if facts.integer("shortconv.l_cache", 2) < 2:
+    for heads in set(facts.per_layer("attention.head_count")) - {0}:
+        size = facts.integer("attention.key_length", width // heads if heads > 0 else 0)
+        if heads * size != width:
+            yield (
+                f"{heads} attention heads of {size} elements do not make "
+                f"{facts.key('embedding_length')}, which is {width}"
+            )
+
+
+def _head_counts(facts: _Facts) -> Iterator[str]:
+    """Check head_count against the tensor that joins the heads."""
+    counts = facts.per_layer("attention.head_count")
+    for header in facts.headers:
+        for tensor in header.tensors:
+            match = re.fullmatch(r"blk\.(\d+)\.attn_output\.weight", tensor.name)
+            if match is None or not counts or not tensor.shape:
+                continue
+            heads = counts[min(int(match[1]), len(counts) - 1)]
+            if heads and tensor.shape[0] % heads:
+                yield (
+                    f"tensor {tensor.name!r} has rows of {tensor.shape[0]} elements, which "
+                    f"{heads} attention heads ({facts.key('attention.head_count')}) cannot share"
+                )
+
+
+def _short_convolution(facts: _Facts) -> Iterator[str]:
+    if facts.integer("shortconv.l_cache", 2) < 2 and facts.architecture in ("lfm2", "lfm2moe"):
         yield f"{facts.key('shortconv.l_cache')} must be at least 2"
 
 
@@ -251,6 +307,40 @@ def _vocabulary(facts: _Facts) -> Iterator[str]:
     twice = duplicate_string(facts.header.buffer, tokens)
     if twice is not None:
         yield f"the token {twice!r} is twice in the vocabulary (tokenizer.ggml.tokens)"
+
+
+def _byte_tokens(facts: _Facts) -> Iterator[str]:
+    """Find the tokens of a SentencePiece vocabulary that spell bytes.
+
+    Text that no other token covers is spelled with them; the tokenizer throws an exception that
+    nothing catches if one is missing. Bytes below 0x80 may also be tokens of one character.
+    """
+    tokens = facts.header.arrays.get("tokenizer.ggml.tokens")
+    if tokens is None or facts.header.scalars.get("tokenizer.ggml.model") != "llama":
+        return
+    at = tokens.start
+    for byte in range(0x80, 0x100):
+        text = b"<0x%02X>" % byte
+        entry = struct.pack("<Q", len(text)) + text
+        found = facts.header.buffer.find(entry, at, tokens.end)
+        if found < 0:
+            found = facts.header.buffer.find(entry, tokens.start, tokens.end)
+        if found < 0:
+            yield f"the vocabulary has no token {text.decode()}, without which it cannot spell text"
+        at = found
+
+
+def _needed_tensors(facts: _Facts) -> Iterator[str]:
+    """Find tensors that llama.cpp loads if they are there, but uses in any case."""
+    table = _NEEDED.get(facts.architecture)
+    if table is None:
+        return
+    names = {tensor.name for header in facts.headers for tensor in header.tensors}
+    for name in names:
+        match = re.fullmatch(r"(blk\.\d+\.)(.+)", name)
+        for needed in table.get(match[2], ()) if match else ():
+            if match and not any(match[1] + other in names for other in needed):
+                yield f"tensor {match[1]}{needed[0]} is missing"
 
 
 def _tensors(facts: _Facts) -> Iterator[str]:
@@ -268,14 +358,16 @@ def _tensors(facts: _Facts) -> Iterator[str]:
 
 def _tensor_type(tensor: GGUFTensor) -> Iterator[str]:
     """Reject types that the CPU has no such operation for; it would end the process."""
-    if tensor.type in _NOT_FOR_WEIGHTS:
-        if tensor.name.endswith((".weight", ".bias")) and "tid2eid" not in tensor.name:
-            yield f"tensor {tensor.name!r} has the type {tensor.type}, which no weight can have"
-    elif len(tensor.shape) <= 1 or _ALWAYS_F32.search(tensor.name):
+    named = tensor.name.endswith((".weight", ".bias", ".scale", ".input_scale"))
+    # vectors of integers are tables (which token, which expert), unless they are named as weights
+    vector = len(tensor.shape) <= 1 and (named or tensor.type not in _NOT_FOR_WEIGHTS)
+    if vector or _ALWAYS_F32.search(tensor.name):
         yield (
             f"tensor {tensor.name!r} has the type {tensor.type}; norms, biases and vectors must "
             "be F32: convert or quantize the model again with llama.cpp's own tools"
         )
+    elif named and tensor.type in _NOT_FOR_WEIGHTS and "tid2eid" not in tensor.name:
+        yield f"tensor {tensor.name!r} has the type {tensor.type}, which no weight can have"
 
 
 _RULES: tuple[_Rule, ...] = (
@@ -286,7 +378,11 @@ _RULES: tuple[_Rule, ...] = (
     _heads,
     _window,
     _state_space,
-    _lfm2,
+    _widths,
+    _short_convolution,
     _vocabulary,
+    _byte_tokens,
+    _needed_tensors,
+    _head_counts,
     _tensors,
 )
