@@ -48,4 +48,5 @@ def top_logprobs(row: Row, token: int, k: int) -> TokenLogprobs:
     normalizer = log_normalizer(row, float(maxima.max()))
     ids = largest_sorted(row, k, maxima) if k > 0 else np.empty(0, np.intp)
     logprobs = (row[ids].astype(np.float64) - normalizer).astype(np.float32)
-    return TokenLogprobs(float(row[token]) - normalizer, ids.astype(np.int32), logprobs)
+    chosen = float(np.float32(float(row[token]) - normalizer))  # the same number as in the list
+    return TokenLogprobs(chosen, ids.astype(np.int32), logprobs)

@@ -18,6 +18,7 @@ from llama_py.wire.encode_chat import ChatEncoder
 from llama_py.wire.sampling import read_generation, read_sampling
 from llama_py.wire.shared import (
     SHARED_PARAMETERS,
+    Plan,
     make_plan,
     read_choices,
     read_grammar,
@@ -105,21 +106,13 @@ def parse_chat(context: CallContext, messages: Any, **kwargs: Any) -> ChatCall:
     _check_constraints(request, grammar)
     logprobs = _chat_logprobs(arguments, context)
     n = read_choices(arguments)
-    max_tokens = _chat_max_tokens(arguments)
-    read_generation(arguments, context, max_tokens=max_tokens, logprobs=logprobs)
-    read_sampling(arguments, context, _TEMPERATURE)  # complain before rendering
-    rendered = context.render_chat(request)
     generation = read_generation(
-        arguments,
-        context,
-        max_tokens=max_tokens,
-        logprobs=logprobs,
-        more_stops=rendered.stops,
+        arguments, context, max_tokens=_chat_max_tokens(arguments), logprobs=logprobs
     )
-    sampling = read_sampling(
-        arguments, context, _TEMPERATURE, grammar=grammar or _rendered_grammar(rendered)
-    )
-    plan = make_plan(arguments, sampling, generation, _visible(context, rendered))
+    sampling = read_sampling(arguments, context, _TEMPERATURE, grammar=grammar)
+    plan = make_plan(arguments, sampling, generation)
+    rendered = context.render_chat(request)
+    _adapt(plan, context, rendered)
     return ChatCall(
         plan.requests([_chat_prompt(rendered)], n),
         head,
@@ -129,6 +122,17 @@ def parse_chat(context: CallContext, messages: Any, **kwargs: Any) -> ChatCall:
         "functions" in arguments,
         logprobs is not None,
     )
+
+
+def _adapt(plan: Plan, context: CallContext, rendered: RenderedChat) -> None:
+    """Give the plan what the chat format wants."""
+    stops = dict.fromkeys([*plan.generation.stop, *rendered.stops])
+    plan.generation = replace(plan.generation, stop=tuple(stops))
+    if plan.sampling.grammar is None and rendered.grammar is not None:
+        plan.sampling = replace(
+            plan.sampling, grammar=_rendered_grammar(rendered.grammar, rendered)
+        )
+    plan.visible = _visible(context, rendered)
 
 
 def _chat_request(arguments: Arguments, messages: Any) -> ChatRequest:
@@ -190,10 +194,9 @@ def _chat_max_tokens(arguments: Arguments) -> int | None:
     return old if new is None else new
 
 
-def _rendered_grammar(rendered: RenderedChat) -> GrammarSpec | None:
-    if rendered.grammar is None or not rendered.grammar_prefill:
-        return rendered.grammar
-    return replace(rendered.grammar, prefill=rendered.grammar_prefill)
+def _rendered_grammar(grammar: GrammarSpec, rendered: RenderedChat) -> GrammarSpec:
+    prefill = rendered.grammar_prefill
+    return replace(grammar, prefill=prefill) if prefill else grammar
 
 
 def _visible(context: CallContext, rendered: RenderedChat) -> frozenset[int]:

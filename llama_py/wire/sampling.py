@@ -254,7 +254,6 @@ def read_generation(
     *,
     max_tokens: int | None,
     logprobs: int | None,
-    more_stops: tuple[str, ...] = (),
     prompt_logprobs: bool = False,
 ) -> GenerationParams:
     """When a reply ends.
@@ -262,7 +261,6 @@ def read_generation(
     Args:
         max_tokens: most tokens to generate, None for as many as fit.
         logprobs: alternatives per token, or None.
-        more_stops: stop strings of the chat format, beside the caller's.
 
     Raises:
         ParameterError: a value is out of range, has the wrong type, or contradicts another.
@@ -270,7 +268,7 @@ def read_generation(
     _check_min_tokens(arguments, max_tokens)
     return GenerationParams(
         max_tokens=max_tokens,
-        stop=tuple(dict.fromkeys([*_stops(arguments), *more_stops])),
+        stop=tuple(dict.fromkeys(_stops(arguments))),
         stop_tokens=_stop_tokens(arguments, context.vocab.n_tokens),
         ignore_eos=arguments.flag("ignore_eos"),
         logprobs=logprobs,

@@ -126,17 +126,12 @@ class Plan:
         ]
 
 
-def make_plan(
-    arguments: Arguments,
-    sampling: SamplingParams,
-    generation: GenerationParams,
-    visible: frozenset[int] = frozenset(),
-) -> Plan:
+def make_plan(arguments: Arguments, sampling: SamplingParams, generation: GenerationParams) -> Plan:
+    """A plan with what the remaining arguments say."""
     return Plan(
         sampling,
         generation,
         _session(arguments),
         arguments.integer("priority", 0) or 0,
         arguments.function("on_progress"),
-        visible,
     )

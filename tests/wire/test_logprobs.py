@@ -59,7 +59,9 @@ def test_log_probabilities_equal_a_float64_reference(size: int, scale: float) ->
         entry = top_logprobs(row, token, 5)
         assert entry.ids.tolist() == reference_order(row, 5)
         np.testing.assert_allclose(entry.logprobs, expected[entry.ids], rtol=1e-6, atol=1e-5)
-        assert entry.logprob == pytest.approx(expected[token], rel=1e-9, abs=1e-5)
+        assert entry.logprob == pytest.approx(expected[token], rel=1e-6, abs=1e-5)
+    likeliest = top_logprobs(row, int(row.argmax()), 1)
+    assert likeliest.logprob == likeliest.logprobs[0]
 
 
 def test_no_alternatives_and_more_than_the_vocabulary() -> None:
