@@ -34,7 +34,9 @@ _ALWAYS_F32: Final = re.compile(
     r"_norm\.weight$|\.bias$|\.ssm_(a|d)$|\.ssm_conv1d\.weight$|\.shortconv\.conv\.weight$"
 )
 
-_CONV_BIAS: Final = {"ssm_conv1d.weight": (("ssm_conv1d.bias",),)}
+_CONV_BIAS: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
+    "ssm_conv1d.weight": (("ssm_conv1d.bias",),)
+}
 
 #: For an architecture and a tensor of a layer: for each entry, one of these must be beside it.
 _NEEDED: Final[dict[str, dict[str, tuple[tuple[str, ...], ...]]]] = {
