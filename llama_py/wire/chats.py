@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from llama_py.chat.grammar import CompiledGrammar
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.template import RenderedChat
 from llama_py.engine.request import Prompt, Request
 from llama_py.errors import ParameterError
-from llama_py.params import GrammarSpec
 from llama_py.wire.arguments import Arguments
+from llama_py.wire.budget import budget_for
 from llama_py.wire.context import CallContext
 from llama_py.wire.encode import ResponseHead
 from llama_py.wire.encode_chat import ChatEncoder
@@ -102,17 +103,22 @@ def parse_chat(context: CallContext, messages: Any, **kwargs: Any) -> ChatCall:
     arguments = Arguments("create_chat_completion", kwargs, CHAT_PARAMETERS)
     head = read_head(arguments, context, "chatcmpl")
     request = _chat_request(arguments, messages)
-    grammar = read_grammar(arguments)
-    _check_constraints(request, grammar)
+    grammar = _grammar(arguments, context, request)
     logprobs = _chat_logprobs(arguments, context)
     n = read_choices(arguments)
     generation = read_generation(
         arguments, context, max_tokens=_chat_max_tokens(arguments), logprobs=logprobs
     )
-    sampling = read_sampling(arguments, context, _TEMPERATURE, grammar=grammar)
+    sampling = read_sampling(
+        arguments,
+        context,
+        _TEMPERATURE,
+        grammar=grammar.grammar,
+        constraint=grammar.constraint,
+    )
     plan = make_plan(arguments, sampling, generation)
     rendered = context.render_chat(request)
-    _adapt(plan, context, rendered)
+    _adapt(plan, context, request, rendered)
     return ChatCall(
         plan.requests([_chat_prompt(rendered)], n),
         head,
@@ -124,19 +130,23 @@ def parse_chat(context: CallContext, messages: Any, **kwargs: Any) -> ChatCall:
     )
 
 
-def _adapt(plan: Plan, context: CallContext, rendered: RenderedChat) -> None:
+def _adapt(plan: Plan, context: CallContext, request: ChatRequest, rendered: RenderedChat) -> None:
     """Give the plan what the chat format wants."""
     stops = dict.fromkeys([*plan.generation.stop, *rendered.stops])
     plan.generation = replace(plan.generation, stop=tuple(stops))
-    if plan.sampling.grammar is None and rendered.grammar is not None:
-        plan.sampling = replace(
-            plan.sampling, grammar=_rendered_grammar(rendered.grammar, rendered)
-        )
+    own = plan.sampling
+    constraint = own.constraint or rendered.constraint
+    plan.sampling = replace(
+        own,
+        grammar=own.grammar or rendered.grammar,
+        constraint=budget_for(context.vocab, rendered, request.reasoning_budget, constraint),
+    )
     plan.visible = _visible(context, rendered)
 
 
 def _chat_request(arguments: Arguments, messages: Any) -> ChatRequest:
     _check_tools(arguments)
+    budget = arguments.integer("reasoning_budget", None, -1)
     parallel = arguments.optional_flag("parallel_tool_calls")
     if "functions" in arguments:
         parallel = False  # a function_call is a single one
@@ -147,9 +157,9 @@ def _chat_request(arguments: Arguments, messages: Any) -> ChatRequest:
         parallel_tool_calls=parallel,
         response_format=arguments.get("response_format"),
         template_kwargs=arguments.mapping("chat_template_kwargs") or {},
-        enable_thinking=arguments.optional_flag("enable_thinking"),
+        enable_thinking=False if budget == 0 else arguments.optional_flag("enable_thinking"),
         reasoning_effort=arguments.choice("reasoning_effort", _EFFORTS),
-        reasoning_budget=arguments.integer("reasoning_budget", None, -1),
+        reasoning_budget=budget,
         reasoning_format=arguments.get("reasoning_format", "auto"),
         continue_final_message=arguments.get("continue_final_message", False),
         add_generation_prompt=arguments.flag("add_generation_prompt", True),
@@ -167,15 +177,16 @@ def _check_tools(arguments: Arguments) -> None:
             raise ParameterError(f"{choice} is given, but there are no {tools} to choose from")
 
 
-def _check_constraints(request: ChatRequest, grammar: GrammarSpec | None) -> None:
-    if grammar is None:
-        return
+def _grammar(arguments: Arguments, context: CallContext, request: ChatRequest) -> CompiledGrammar:
+    if "grammar" not in arguments:
+        return CompiledGrammar()
     if request.schema is not None:
         raise ParameterError("grammar contradicts response_format: both say what a reply may be")
     if request.uses_tools:
         raise ParameterError(
             'grammar contradicts tools: calls have a form of their own; pass tool_choice="none"'
         )
+    return read_grammar(arguments, context)
 
 
 def _chat_logprobs(arguments: Arguments, context: CallContext) -> int | None:
@@ -192,11 +203,6 @@ def _chat_max_tokens(arguments: Arguments) -> int | None:
     if old is not None and new is not None and old != new:
         raise ParameterError(f"max_tokens={old} contradicts max_completion_tokens={new}")
     return old if new is None else new
-
-
-def _rendered_grammar(grammar: GrammarSpec, rendered: RenderedChat) -> GrammarSpec:
-    prefill = rendered.grammar_prefill
-    return replace(grammar, prefill=prefill) if prefill else grammar
 
 
 def _visible(context: CallContext, rendered: RenderedChat) -> frozenset[int]:

@@ -94,7 +94,14 @@ def parse_completion(context: CallContext, prompt: Any, **kwargs: Any) -> Comple
         logprobs=0 if wanted is None and per_prompt > keep else wanted,
         prompt_logprobs=echo and wanted is not None,
     )
-    sampling = read_sampling(arguments, context, _TEMPERATURE, grammar=read_grammar(arguments))
+    grammar = read_grammar(arguments, context)
+    sampling = read_sampling(
+        arguments,
+        context,
+        _TEMPERATURE,
+        grammar=grammar.grammar,
+        constraint=grammar.constraint,
+    )
     plan = make_plan(arguments, sampling, generation)
     texts = [_prompt_text(context, each) for each in prompts]
     return CompletionCall(

@@ -28,6 +28,7 @@ class VocabLike(PieceVocab, Protocol):
     n_tokens: int
     kind: int
     bos: int
+    eos: int
     add_bos: bool
     fim_pre: int
     fim_suf: int
@@ -40,6 +41,18 @@ class VocabLike(PieceVocab, Protocol):
 
     def detokenize(self, tokens: Iterable[int], *, special: bool = False) -> bytes:
         """The bytes of several tokens."""
+
+    def token_to_piece(self, token: int, special: bool = True) -> bytes:
+        """``piece`` or ``plain_piece``."""
+
+    def eog_tokens(self) -> list[int]:
+        """Every token that ends a reply."""
+
+    def is_special(self, token: int) -> bool:
+        """True if the tokenizer always splits before and after this token."""
+
+    def is_control(self, token: int) -> bool:
+        """True if plain text never produces this token."""
 
 
 class CallContext(Protocol):

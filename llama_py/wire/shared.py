@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from llama_py.chat.grammar import CompiledGrammar, LlamaGrammar
 from llama_py.engine.request import Prompt, Request
 from llama_py.errors import ParameterError, ParameterTypeError
 from llama_py.params import GenerationParams, GrammarSpec, SamplingParams
@@ -80,17 +81,15 @@ def _session(arguments: Arguments) -> str | None:
     return arguments.text("session_id") or user or None
 
 
-def read_grammar(arguments: Arguments) -> GrammarSpec | None:
+def read_grammar(arguments: Arguments, context: CallContext) -> CompiledGrammar:
+    """The grammar of a call: a ``LlamaGrammar``, GBNF text, or a ``GrammarSpec``."""
     grammar = arguments.get("grammar")
     if grammar is None or isinstance(grammar, GrammarSpec):
-        return grammar
+        return CompiledGrammar(grammar)
     if isinstance(grammar, str):
-        if not grammar.strip():
-            raise ParameterError("grammar is empty; give GBNF rules, or leave it out")
-        return GrammarSpec(grammar)
-    spec = getattr(grammar, "spec", None)
-    if isinstance(spec, GrammarSpec):
-        return spec
+        grammar = LlamaGrammar.from_string(grammar)
+    if isinstance(grammar, LlamaGrammar):
+        return grammar.compile(context.vocab)
     raise ParameterTypeError(
         f"grammar must be a LlamaGrammar or GBNF text, not {type(grammar).__name__}"
     )

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
+from llama_py.chat.grammar import LlamaGrammar
 from llama_py.errors import (
-    GrammarError,
     LlamaError,
-    ParameterError,
     ParameterTypeError,
     UnknownParameterError,
 )
@@ -73,7 +72,7 @@ BAD_ANYWHERE: list[tuple[dict[str, Any], str]] = [
     ({"logits_processor": [3]}, "logits_processor"),
     ({"stopping_criteria": "x"}, "stopping_criteria must be a function"),
     ({"grammar": 3}, "grammar must be a LlamaGrammar or GBNF text"),
-    ({"grammar": " "}, "grammar is empty"),
+    ({"grammar": " "}, "the grammar has no rule"),
     ({"ignore_eos": "yes"}, "ignore_eos must be True or False"),
     ({"timeout": -1}, "timeout"),
     ({"timeout": "soon"}, "timeout"),
@@ -147,7 +146,7 @@ BAD_CHAT: list[tuple[dict[str, Any], str]] = [
 def test_a_bad_completion_says_what_is_wrong(
     context: Context, arguments: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ParameterError) as caught:
+    with pytest.raises(LlamaError) as caught:
         parse_completion(context, **{"prompt": "x", **arguments})
     assert message in str(caught.value)
     assert isinstance(caught.value, ValueError)
@@ -293,10 +292,15 @@ def test_samplers_in_any_spelling(context: Context) -> None:
 
 def test_grammars(context: Context) -> None:
     spec = GrammarSpec('root ::= "a"')
-    for given in (spec, spec.gbnf):
+    for given in (spec, spec.gbnf, LlamaGrammar.from_string(spec.gbnf)):
         assert parse_completion(context, "x", grammar=given).requests[0].sampling.grammar == spec
         assert parse_chat(context, HELLO, grammar=given).requests[0].sampling.grammar == spec
-    assert issubclass(GrammarError, ValueError)
+
+
+def test_a_grammar_from_a_schema_constrains(context: Context) -> None:
+    grammar = LlamaGrammar.from_json_schema({"type": "boolean"})
+    sampling = parse_completion(context, "x", grammar=grammar).requests[0].sampling
+    assert (sampling.grammar is None) != (sampling.constraint is None)
 
 
 def test_the_user_selects_the_session(context: Context) -> None:
