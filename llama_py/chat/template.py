@@ -9,17 +9,17 @@ together with tools, one named tool), it renders more than once and puts the par
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
 from llama_py.chat.boundaries import find_starts, learn_delimiters
-from llama_py.chat.gbnf import unite
+from llama_py.chat.gbnf import call_or_answer
 from llama_py.chat.messages import ChatRequest
 from llama_py.core.chat import TemplateHandle
 from llama_py.errors import TemplateError
-from llama_py.params import GrammarSpec
+from llama_py.params import GrammarSpec, TokenConstraint
 
 __all__ = ["ChatTemplate", "RenderedChat"]
 
@@ -52,6 +52,8 @@ class RenderedChat:
         supports_thinking: the model's family reasons in a marked block.
         thinking_start, thinking_ends: the marks of that block, "" and () where there are none.
         calls_tools: the reply may contain tool calls.
+        call_marks: texts with which a tool call begins, () if that is more than a text.
+        constraint: makes what enforces the schema, if that is not the grammar.
     """
 
     prompt: str
@@ -69,14 +71,24 @@ class RenderedChat:
     thinking_start: str = ""
     thinking_ends: tuple[str, ...] = ()
     calls_tools: bool = False
+    call_marks: tuple[str, ...] = ()
+    constraint: Callable[[], TokenConstraint] | None = None
 
 
 def _grammar(params: Mapping[str, Any]) -> GrammarSpec | None:
-    if not params["grammar"]:
+    text = params["grammar"]
+    if not text:
         return None
-    lazy = bool(params["grammar_lazy"])
-    patterns = tuple(params["trigger_patterns"]) if lazy else ()
-    return GrammarSpec(params["grammar"], lazy=lazy, trigger_patterns=patterns)
+    if params["grammar_lazy"]:
+        return GrammarSpec(text, lazy=True, trigger_patterns=tuple(params["trigger_patterns"]))
+    return GrammarSpec(text, prefill=params["generation_prompt"])
+
+
+def _call_marks(params: Mapping[str, Any]) -> tuple[str, ...]:
+    triggers = params["grammar_triggers"]
+    if any(trigger["type"] not in ("word", "token") for trigger in triggers):
+        return ()
+    return tuple(trigger["value"] for trigger in triggers)
 
 
 class ChatTemplate:
@@ -181,7 +193,7 @@ class ChatTemplate:
         if schema is not None and request.tool_choice == "auto":
             call = self._apply(request, tool_choice="required")["grammar"]
             answer = self._apply(request, tools=None, json_schema=schema)["grammar"]
-            params.update(grammar=unite(call, answer), grammar_lazy=False)
+            params.update(grammar=call_or_answer(call, answer), grammar_lazy=False)
         return params
 
     def _rendered(
@@ -195,7 +207,7 @@ class ChatTemplate:
             generation_prompt=opening,
             stops=tuple(params["additional_stops"]),
             grammar=grammar,
-            grammar_prefill=opening if grammar is not None and not grammar.lazy else "",
+            grammar_prefill="" if grammar is None else grammar.prefill,
             preserved_tokens=tuple(params["preserved_tokens"]),
             parser=params["parser"],
             plain=params["plain"],
@@ -206,6 +218,7 @@ class ChatTemplate:
             thinking_start=params["thinking_start_tag"],
             thinking_ends=tuple(params["thinking_end_tags"]),
             calls_tools=request.uses_tools,
+            call_marks=_call_marks(params),
         )
 
     # ---- what is learned once about a template -------------------------------------------------

@@ -1,0 +1,224 @@
+"""Grammars for replies: ``LlamaGrammar``, JSON schemas, and which engine enforces them.
+
+Two engines can: llama.cpp's grammar sampler (GBNF text, always there) and llguidance (the extra
+``structured``), which knows more of JSON schema and costs microseconds per token. ``"auto"`` takes
+llguidance where it is installed. What the chosen engine cannot express is a ``GrammarError`` that
+names keyword and place: nothing in a schema is dropped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from llama_py.chat.guidance import VocabLike, available, guide_for
+from llama_py.chat.messages import ChatRequest
+from llama_py.chat.schema import gbnf_of_schema
+from llama_py.chat.template import ChatTemplate, RenderedChat
+from llama_py.core.chat import ReplyParser
+from llama_py.errors import GrammarError, ParameterError
+from llama_py.params import GrammarSpec, TokenConstraint
+
+__all__ = ["Backend", "CompiledGrammar", "LlamaGrammar", "compile_schema", "render_constrained"]
+
+Backend = Literal["auto", "llguidance", "gbnf"]
+BACKENDS = ("auto", "llguidance", "gbnf")
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledGrammar:
+    """What ``SamplingParams`` takes; at most one of the two is set by ``compile_schema``.
+
+    Attributes:
+        grammar: for llama.cpp's grammar sampler.
+        constraint: makes the constraint of one generated sequence.
+    """
+
+    grammar: GrammarSpec | None = None
+    constraint: Callable[[], TokenConstraint] | None = None
+
+
+def _use_guidance(backend: str) -> bool:
+    if backend not in BACKENDS:
+        raise ParameterError(f"backend is {backend!r}; expected one of {', '.join(BACKENDS)}")
+    return backend == "llguidance" or (backend == "auto" and available())
+
+
+def _schema_of(schema: Any) -> Any:
+    """A schema given as JSON text, or as Python values."""
+    if not isinstance(schema, (str, bytes)):
+        return schema
+    try:
+        return json.loads(schema)
+    except ValueError as error:
+        raise GrammarError(f"the JSON schema is not JSON: {error}") from None
+
+
+def compile_schema(
+    schema: Any, vocab: VocabLike | None = None, backend: Backend = "auto"
+) -> CompiledGrammar:
+    """A JSON schema as something that the sampler can enforce.
+
+    Args:
+        schema: the schema, or its JSON text.
+        vocab: the model's vocabulary; without one llguidance cannot be used.
+        backend: ``"llguidance"``, ``"gbnf"``, or ``"auto"``: the first where it is installed, and
+            llama.cpp's for a schema that only that one can express.
+
+    Raises:
+        GrammarError: the schema asks for what the engine does not implement.
+    """
+    schema = _schema_of(schema)
+    if vocab is None or not _use_guidance(backend):
+        if backend == "llguidance":
+            raise GrammarError("the llguidance backend needs the model's vocabulary")
+        return CompiledGrammar(grammar=GrammarSpec(gbnf_of_schema(schema)))
+    try:
+        return CompiledGrammar(constraint=guide_for(vocab).compile(schema))
+    except GrammarError as error:
+        if backend == "auto":
+            try:
+                return CompiledGrammar(grammar=GrammarSpec(gbnf_of_schema(schema)))
+            except GrammarError:
+                raise error from None
+        raise
+
+
+class LlamaGrammar:
+    """A grammar, made as in llama-cpp-python.
+
+    Args:
+        grammar: GBNF rules.
+        root: the start symbol.
+
+    Attributes:
+        grammar: the GBNF text.
+        schema: the JSON schema that it was made from, or None.
+    """
+
+    def __init__(self, grammar: str, root: str = "root", *, schema: Any = None) -> None:
+        self.grammar = grammar
+        self.root = root
+        self.schema = schema
+
+    @classmethod
+    def from_string(cls, grammar: str, verbose: bool = True) -> LlamaGrammar:
+        """A grammar from GBNF text. ``verbose`` has no effect.
+
+        Raises:
+            GrammarError: the text is empty or has no root rule.
+        """
+        if "::=" not in grammar:
+            raise GrammarError('the grammar has no rule; GBNF looks like: root ::= "yes" | "no"')
+        return cls(grammar)
+
+    @classmethod
+    def from_file(cls, file: str | Path, verbose: bool = True) -> LlamaGrammar:
+        """A grammar from a file of GBNF text.
+
+        Raises:
+            GrammarError: the file cannot be read, or holds no grammar.
+        """
+        try:
+            text = Path(file).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise GrammarError(f"the grammar file {str(file)!r} cannot be read: {error}") from error
+        return cls.from_string(text, verbose)
+
+    @classmethod
+    def from_json_schema(cls, json_schema: Any, verbose: bool = True) -> LlamaGrammar:
+        """A grammar from a JSON schema (JSON text or Python values).
+
+        Raises:
+            GrammarError: llama.cpp cannot express the schema; ``compile_schema`` with llguidance
+                may.
+        """
+        schema = _schema_of(json_schema)
+        return cls(gbnf_of_schema(schema), schema=schema)
+
+    @property
+    def spec(self) -> GrammarSpec:
+        """For ``SamplingParams.grammar``."""
+        return GrammarSpec(self.grammar, self.root)
+
+    def compile(self, vocab: VocabLike | None, backend: Backend = "auto") -> CompiledGrammar:
+        """The fastest way to enforce it: a schema by llguidance if that is there."""
+        if self.schema is None or vocab is None:
+            return CompiledGrammar(grammar=self.spec)
+        return compile_schema(self.schema, vocab, backend)
+
+
+# ---- replies of a chat ---------------------------------------------------------------------------
+
+
+def render_constrained(
+    template: ChatTemplate,
+    request: ChatRequest,
+    vocab: VocabLike | None,
+    backend: Backend = "auto",
+) -> RenderedChat:
+    """Render a request and decide who enforces its schema.
+
+    Reasoning is free, and a reply may be a tool call in place of an answer; the answer fits the
+    schema. In the rendered chat ``grammar`` is what llama.cpp's sampler enforces (the grammar of
+    the tools, and of the schema if nobody else does) and ``constraint`` what llguidance does.
+
+    Raises:
+        GrammarError: nobody can express the schema.
+        TemplateError: the template refuses the messages.
+    """
+    schema = request.schema
+    if schema is None or request.tool_choice not in ("auto", "none"):
+        return template.render(request)
+    if vocab is not None and _use_guidance(backend):
+        rendered = template.render(request, schema_grammar=False)
+        if _is_simple(rendered):
+            try:
+                return replace(rendered, constraint=_constraint(rendered, schema, vocab))
+            except GrammarError:
+                if backend == "llguidance":
+                    raise
+    gbnf_of_schema(schema)  # names what the converter would pass over
+    return template.render(request)
+
+
+def _is_simple(rendered: RenderedChat) -> bool:
+    """Whether the reply is: reasoning in marks if any, then the answer and nothing else."""
+    if rendered.calls_tools and not rendered.call_marks:
+        return False
+    if rendered.plain or rendered.parser is None:
+        return True
+    probe = '{"a": 1}'
+    parser = ReplyParser(rendered.parser)
+    try:
+        inside = _begins_inside(parser)
+        thought = f"x{rendered.thinking_ends[0]}" if rendered.thinking_ends else ""
+        text = f"{thought}\n\n{probe}" if inside else probe
+        parsed = parser.parse(text)
+    finally:
+        parser.close()
+    return str(parsed["content"]).strip() == probe
+
+
+def _begins_inside(parser: ReplyParser) -> bool:
+    return str(parser.parse("x", partial=True).get("reasoning_content", "")).endswith("x")
+
+
+def _constraint(
+    rendered: RenderedChat, schema: Any, vocab: VocabLike
+) -> Callable[[], TokenConstraint]:
+    start, end, inside = "", "", False
+    if rendered.parser is not None and rendered.thinking_ends:
+        parser = ReplyParser(rendered.parser)
+        inside = _begins_inside(parser)
+        parser.close()
+        closed = any(mark in rendered.generation_prompt for mark in rendered.thinking_ends)
+        start = "" if closed else rendered.thinking_start
+        end = "" if closed and not inside else rendered.thinking_ends[0]
+    calls = rendered.call_marks if rendered.calls_tools else ()
+    return guide_for(vocab).compile(
+        schema, thinking_start=start, thinking_end=end, inside=inside, calls=calls
+    )

@@ -1,0 +1,260 @@
+"""Constraints by the llguidance library (the extra ``structured``): JSON schemas at full speed.
+
+llguidance works on the bytes of tokens and computes, per token, a bit mask over the vocabulary in
+microseconds. It is made once per vocabulary (about a second for 150 000 tokens) and kept. A
+constraint follows one generated sequence: reasoning runs free, a tool call ends the constraint
+(what follows is the business of the tool grammar), and everything else has to fit the schema.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llama_py.chat.schema import places_of
+from llama_py.errors import GrammarError
+from llama_py.params import TokenConstraint
+
+__all__ = ["Guide", "SchemaConstraint", "available", "guide_for"]
+
+#: White space between the parts of a JSON text: enough for pretty printing, and not endless.
+_WHITESPACE = r"[ \n\t\r]{0,20}"
+#: Row b: what to add to eight logits whose bits are those of b (bit 0 first).
+_BIAS = np.where(
+    np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little") == 0,
+    np.float32(-np.inf),
+    np.float32(0),
+)
+
+
+class VocabLike(Protocol):
+    """What is needed of a vocabulary (``core.vocab.Vocab`` has it)."""
+
+    n_tokens: int
+    eos: int
+
+    def token_to_piece(self, token: int, special: bool = True) -> bytes: ...
+    def eog_tokens(self) -> list[int]: ...
+    def is_special(self, token: int) -> bool: ...
+    def is_control(self, token: int) -> bool: ...
+
+
+def available() -> bool:
+    """True if llguidance is installed."""
+    try:
+        import llguidance  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Tokens:
+    """The vocabulary in the form that llguidance asks for."""
+
+    tokens: list[bytes]
+    special_token_ids: list[int]
+    eos_token_id: int
+    bos_token_id: int | None = None
+
+    def __call__(self, text: bytes | str) -> list[int]:
+        # Only used to find canonical tokens for forced text, which is not asked for here.
+        raw = text if isinstance(text, bytes) else text.encode()
+        return [self.tokens.index(bytes([byte])) for byte in raw]
+
+
+def _is_marker(vocab: VocabLike, token: int, piece: bytes) -> bool:
+    if vocab.is_control(token):
+        return True
+    # User-defined tokens are markers (<think>) as well as plain text (runs of spaces).
+    return piece.startswith(b"<") and piece.endswith(b">") and vocab.is_special(token)
+
+
+def _read_tokens(vocab: VocabLike) -> _Tokens:
+    pieces = [vocab.token_to_piece(token, True) for token in range(vocab.n_tokens)]
+    special = [token for token, piece in enumerate(pieces) if _is_marker(vocab, token, piece)]
+    return _Tokens(pieces, special, vocab.eos)
+
+
+class Guide:
+    """llguidance for one vocabulary.
+
+    Raises:
+        GrammarError: llguidance is not installed, or does not take the vocabulary.
+    """
+
+    def __init__(self, vocab: VocabLike) -> None:
+        try:
+            from llguidance import LLTokenizer, TokenizerWrapper
+        except ImportError as error:
+            raise GrammarError(
+                "this needs llguidance: install llama-py[structured], or ask for the gbnf backend"
+            ) from error
+        table = _read_tokens(vocab)
+        self.n_tokens = vocab.n_tokens
+        self.eog = frozenset(vocab.eog_tokens()) or frozenset({vocab.eos})
+        self._special = {table.tokens[token]: token for token in table.special_token_ids}
+        texts = [re.escape(piece.decode("utf-8", "replace")) for piece in self._special if piece]
+        self._markers = re.compile(f"({'|'.join(texts)})") if texts else None
+        try:
+            self._tokenizer = LLTokenizer(
+                TokenizerWrapper(table), n_vocab=vocab.n_tokens, eos_token=sorted(self.eog)
+            )
+        except ValueError as error:
+            raise GrammarError(f"llguidance does not take this vocabulary: {error}") from error
+
+    def compile(
+        self,
+        schema: Any,
+        *,
+        thinking_start: str = "",
+        thinking_end: str = "",
+        inside: bool = False,
+        calls: Sequence[str] = (),
+    ) -> Callable[[], TokenConstraint]:
+        """A maker of constraints; each call of it is for a new generated sequence.
+
+        Args:
+            schema: the JSON schema of the answer.
+            thinking_start, thinking_end: marks of a block of reasoning that may come first.
+            inside: the reply begins in such a block.
+            calls: marks with which a tool call begins, in place of the answer.
+
+        Raises:
+            GrammarError: for what the schema asks and llguidance does not implement.
+        """
+        grammar = self._lark(schema, thinking_start, thinking_end, inside, calls)
+        matcher = self._matcher(grammar, schema)
+        lock = threading.Lock()
+
+        def make() -> TokenConstraint:
+            with lock:  # copying while another copy is made is not promised to be safe
+                return SchemaConstraint(matcher.deep_copy(), self)
+
+        return make
+
+    def _matcher(self, lark: str, schema: Any) -> Any:
+        from llguidance import LLMatcher
+
+        matcher = LLMatcher(self._tokenizer, LLMatcher.grammar_from_lark(lark), log_level=0)
+        problem = matcher.get_error()
+        if problem:
+            raise GrammarError(_explain(problem, schema))
+        return matcher
+
+    def _mark(self, text: str) -> str:
+        """A mark in Lark: special tokens by their ids, other text as strings."""
+        parts = self._markers.split(text) if self._markers else [text]
+        return " ".join(map(self._part, filter(None, parts)))
+
+    def _part(self, text: str) -> str:
+        token = self._special.get(text.encode())
+        return json.dumps(text) if token is None else f"<[{token}]>"
+
+    def _until(self, name: str, mark: str) -> str:
+        """A rule for any text up to and with a mark."""
+        parts = self._mark(mark)
+        if parts.startswith("<"):  # a special token cannot be part of text
+            return f"{name}: /(.|\\n)*/ {parts}"
+        return f"{name}[suffix={json.dumps(mark)}]: /(.|\\n)*/"
+
+    def _lark(self, schema: Any, start: str, end: str, inside: bool, calls: Sequence[str]) -> str:
+        options = {"whitespace_pattern": _WHITESPACE}
+        body = {} if schema is True else schema
+        if not isinstance(body, dict):
+            raise GrammarError(f"the JSON schema is {schema!r}; expected an object")
+        rules = [f"answer: %json {json.dumps({**body, 'x-guidance': options})}"]
+        rest = "answer"
+        if calls:
+            marks = " | ".join(self._mark(mark) for mark in calls)
+            rules.append(f'call[capture="call"]: {marks}')
+            rest = "(call | answer)"
+        if end:
+            rules += [self._until("thought", end), r"SPACE: /[ \n\t\r]{0,8}/"]
+            opened = "thought SPACE" if inside else f"({self._mark(start)} thought SPACE)?"
+            rest = f"{opened} {rest}" if inside or start else rest
+        return "\n".join([f"start: {rest}", *rules])
+
+
+def _explain(problem: str, schema: Any) -> str:
+    """llguidance's message, with the places of the keywords that it names."""
+    line = problem.splitlines()[0]
+    words = re.findall(r"[\w-]+", line)
+    places = [
+        f'"{word}" at {place}'
+        for word in dict.fromkeys(words)
+        for place in places_of(schema, word)[:3]
+        if word not in ("type", "format")
+    ]
+    where = f" ({', '.join(places[:4])})" if places else ""
+    return f"the JSON schema cannot be enforced: {line}{where}"
+
+
+class SchemaConstraint:
+    """A ``TokenConstraint`` by llguidance. Belongs to one generated sequence."""
+
+    def __init__(self, matcher: Any, guide: Guide) -> None:
+        self._matcher = matcher
+        self._eog = guide.eog
+        self._n = guide.n_tokens
+        # llguidance writes whole 32-bit words.
+        self._bits = np.zeros((self._n + 31) // 32, dtype=np.int32)
+        self._bytes = self._bits.view(np.uint8)
+        self._bias = np.empty((len(self._bytes), 8), dtype=np.float32)
+        self._address, self._size = self._bits.ctypes.data, self._bits.nbytes
+        self._free = False
+        self._ended = False
+
+    def mask(self, logits: NDArray[np.float32]) -> None:
+        """Set the logits of forbidden tokens to ``-inf``, in place. Shape ``(n_vocab,)``."""
+        if self._free:
+            return
+        self._matcher.unsafe_compute_mask_ptr(self._address, self._size)
+        np.take(_BIAS, self._bytes, axis=0, out=self._bias, mode="clip")
+        row = logits[: self._n]
+        np.add(row, self._bias.reshape(-1)[: self._n], out=row)
+        logits[self._n :] = -np.inf
+
+    def accept(self, token: int) -> None:
+        """Advance past a sampled token.
+
+        Raises:
+            GrammarError: the token was not allowed.
+        """
+        if self._free or self._ended:
+            return
+        if token in self._eog and self._matcher.is_accepting():
+            self._ended = True
+            return
+        if not self._matcher.consume_token(token):
+            raise GrammarError(
+                f"token {token} does not fit the JSON schema: {self._matcher.get_error()[:200]}"
+            )
+        if self._matcher.is_stopped() and self._matcher.get_capture("call") is not None:
+            self._free = True  # a tool call began: its own grammar goes on
+
+    @property
+    def finished(self) -> bool:
+        """True if only an end-of-generation token may follow."""
+        return self._ended or (not self._free and bool(self._matcher.is_stopped()))
+
+
+_GUIDES: WeakKeyDictionary[VocabLike, Guide] = WeakKeyDictionary()
+_GUIDES_LOCK = threading.Lock()
+
+
+def guide_for(vocab: VocabLike) -> Guide:
+    """The guide of a vocabulary, made at its first use."""
+    with _GUIDES_LOCK:
+        guide = _GUIDES.get(vocab)
+        if guide is None:
+            guide = _GUIDES[vocab] = Guide(vocab)
+        return guide

@@ -1,0 +1,88 @@
+"""Regular expressions of JSON schemas, in the words that llama.cpp's converter knows.
+
+The converter copies a pattern into the grammar of a quoted JSON string. There a dot or a negated
+class would accept the closing quote, a backslash and control characters, and the text would be no
+JSON any more; and the shorthands (``\\d``) are unknown to it. What it does not know it takes for
+"any string", so that has to be found before.
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["pattern_problem", "plain_pattern"]
+
+#: What may not stand in a JSON string as it is.
+_NEVER = r"\"\\\x00-\x1F"
+_SHORTHAND = {"d": "0-9", "w": "0-9A-Za-z_", "s": " "}
+_TOKEN = re.compile(r"\\.|\[\^?(?:\\.|[^\]\\])*\]|[*+?}]\?|\(\?:?|.", re.DOTALL)
+#: Escapes that the converter takes as a plain character.
+_PLAIN_ESCAPES = frozenset("^$.[](){}|*+?")
+
+
+def plain_pattern(pattern: str) -> str:
+    """The pattern without dots and shorthands, and with classes that stay inside a string."""
+    return "".join(_plain(token) for token in _TOKEN.findall(pattern))
+
+
+def _plain(token: str) -> str:
+    if token == ".":
+        return f"[^{_NEVER}]"
+    if len(token) == 2 and token[0] == "\\":
+        return _escape(token[1])
+    if len(token) > 1 and token[0] == "[":
+        return _class(token)
+    return token
+
+
+def _escape(letter: str) -> str:
+    if letter in _SHORTHAND:
+        return f"[{_SHORTHAND[letter]}]"
+    if letter in "DWS":
+        return f"[^{_SHORTHAND[letter.lower()]}{_NEVER}]"
+    if letter.isalnum() or letter in _PLAIN_ESCAPES or letter in '\\"':
+        return "\\" + letter
+    return letter
+
+
+def _class(token: str) -> str:
+    def inner(match: re.Match[str]) -> str:
+        letter = match.group(1)
+        if letter in _SHORTHAND:
+            return _SHORTHAND[letter]
+        return match.group() if letter.isalnum() or letter == "\\" else f"\\x{ord(letter):02X}"
+
+    body = re.sub(r"\\([\x20-\x7E])", inner, token[1:-1])
+    return f"[{body}{_NEVER}]" if body.startswith("^") else f"[{body}]"
+
+
+def pattern_problem(pattern: str) -> str | None:
+    """What in a plain pattern the converter does not know, or what would be no JSON; None if all
+    is well."""
+    if not (pattern.startswith("^") and pattern.endswith("$")):
+        return "a pattern that is not anchored with ^ and $"
+    for token in _TOKEN.findall(pattern[1:-1]):
+        problem = _token_problem(token)
+        if problem:
+            return f"{problem} in a pattern"
+    return None
+
+
+def _token_problem(token: str) -> str | None:
+    if token in ("^", "$"):
+        return "an anchor"
+    if token == "(?":
+        return "a group of a special kind"
+    if len(token) == 2 and token[1] == "?" and token[0] in "*+?}":
+        return "a lazy quantifier"
+    if token[0] == "\\" and token[1] not in _PLAIN_ESCAPES:
+        return f"the escape {token}"
+    if token == '"' or (token[0] == "[" and _escapes_from_string(token)):
+        return "a character that JSON strings have to escape"
+    return None
+
+
+def _escapes_from_string(token: str) -> bool:
+    if token.startswith("[^"):
+        return _NEVER not in token
+    return bool(re.search(r'"|\\[^x]|\\x(?:[01]|22|5[Cc])', token))
