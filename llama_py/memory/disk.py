@@ -28,7 +28,7 @@ from typing import TypeVar
 from llama_py.errors import StateError
 from llama_py.memory.ledger import LEDGER_ERRORS, Ledger, Row
 from llama_py.memory.payload import Payload, read_head, read_state
-from llama_py.memory.ram import BaseLlamaCache
+from llama_py.memory.ram import BaseLlamaCache, entry_info
 from llama_py.memory.state import EntryInfo, Key, PendingPut, StoredState
 
 __all__ = ["LlamaDiskCache"]
@@ -105,12 +105,12 @@ class LlamaDiskCache(BaseLlamaCache):
             self._ready(state.fingerprint)
             gone = self._guarded(lambda: self._commit(key, row, state, replaces))
             self._pending.discard(key)
-            self._refresh()
             if gone is None:
                 self._unlink(key)
                 return None
-            for old in gone:
-                self._unlink(old)
+            self._forget(gone)
+            info = entry_info(key, state, row.file_bytes)
+            self._catalog.add(info, state.tokens, state.offsets, state.text)
             self._counts["saved"] += 1
             return key
 
@@ -227,10 +227,13 @@ class LlamaDiskCache(BaseLlamaCache):
     def _discard(self, keys: list[Key]) -> None:
         with self._lock:
             self._check_open()
-            gone = self._guarded(lambda: self._take_away(keys)) or []
-            self._refresh()
-            for key in gone:
-                self._unlink(key)
+            self._forget(self._guarded(lambda: self._take_away(keys)) or [])
+
+    def _forget(self, gone: list[Key]) -> None:
+        """Clean up after a transaction that took entries away."""
+        for key in gone:
+            self._catalog.remove(key)
+            self._unlink(key)
 
     def _take_away(self, keys: list[Key]) -> list[Key]:
         with self._ledger.transaction():
@@ -307,7 +310,7 @@ class LlamaDiskCache(BaseLlamaCache):
 
     def _age(self, key: Key) -> int:
         try:
-            return self._path(key).stat().st_mtime_ns
+            return os.stat(f"{self._folder}/{key}{_SUFFIX}").st_mtime_ns  # noqa: PTH116 (3x faster)
         except OSError:
             return 0  # gone: the first to go
 

@@ -12,13 +12,14 @@ Values are JSON: nothing that is read here is ever unpickled.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from diskcache import Cache, JSONDisk, Timeout
+from diskcache import UNKNOWN, Cache, Disk, Timeout
 
 from llama_py.memory.state import Key
 
@@ -33,6 +34,7 @@ LEDGER_ERRORS = (sqlite3.Error, Timeout, OSError)
 _PATIENCE = 10
 _JOURNAL = 512
 _ENTRY = "entry:"
+_VERSION = "version"
 
 
 class Row(NamedTuple):
@@ -43,11 +45,26 @@ class Row(NamedTuple):
     head_bytes: int
 
 
+_Changes = dict[Key, Row | None]
+
+
+class _JSONDisk(Disk):  # type: ignore[misc]
+    """Values as JSON text; what is not text is not read, so nothing is ever unpickled."""
+
+    def store(self, value: Any, read: bool, key: Any = UNKNOWN) -> Any:
+        return super().store(json.dumps(value), read, key)
+
+    def fetch(self, mode: int, filename: str | None, value: Any, read: bool) -> Any:
+        if filename is not None or not isinstance(value, str):
+            raise sqlite3.DatabaseError("a row of the cache index is not text")
+        return json.loads(value)
+
+
 class Ledger:
-    """The rows of one directory, which must exist.
+    """The rows of one directory, which must exist. Calls must not overlap: the owner locks.
 
     Attributes:
-        rows: the entries as of the last ``refresh``.
+        rows: the entries as of the last ``refresh`` or transaction.
         used_bytes: the sum of their files' sizes.
     """
 
@@ -56,6 +73,7 @@ class Ledger:
         self.rows: dict[Key, Row] = {}
         self.used_bytes = 0
         self._seen: int | None = None
+        self._changes: dict[Key, Row | None] | None = None  # of the transaction under way
 
     @property
     def loaded(self) -> bool:
@@ -69,78 +87,102 @@ class Ledger:
     # --- reading ------------------------------------------------------------------------------
 
     def refresh(self) -> set[Key]:
-        """Take over what other processes (and this one) changed; the keys that are new or gone."""
-        version = int(self._read("version") or 0)
+        """Take over what other processes changed; the keys that are new or gone."""
+        version = int(self._cache.get(_VERSION, 0))
         if version == self._seen:
             return set()
         changes = self._news(version)
         if changes is None:
             changes = self._everything()
         self._seen = version
-        return {key for key, row in changes.items() if self._apply(key, row)}
+        return self._apply(changes)
 
     def has(self, key: Key) -> bool:
         """Whether the entry exists right now, in the database."""
-        return self._read(_ENTRY + key) is not None
+        return _ENTRY + key in self._cache
 
-    def _news(self, version: int) -> dict[Key, Row | None] | None:
+    def _news(self, version: int) -> _Changes | None:
         """The last change of each entry since the last look; None if the journal is too short."""
-        if self._seen is None or not 0 < version - self._seen < _JOURNAL:
+        if self._seen is None or not 0 < version - self._seen <= _JOURNAL:
             return None
-        changes: dict[Key, Row | None] = {}
+        changes: _Changes = {}
         for number in range(self._seen + 1, version + 1):
-            record = self._read(f"log:{number}")
-            if record is None:
+            noted, items = self._cache.get(_slot(number)) or (None, {})
+            if noted != number:
                 return None
-            key, row = record
-            changes[key] = Row(*row) if row else None
+            changes.update({key: _row(item) for key, item in items.items()})
         return changes
 
-    def _everything(self) -> dict[Key, Row | None]:
+    def _everything(self) -> _Changes:
         names = [name for name in self._cache.iterkeys() if str(name).startswith(_ENTRY)]
-        found = {name[len(_ENTRY) :]: self._read(name) for name in names}
-        changes: dict[Key, Row | None] = dict.fromkeys(self.rows)
-        changes.update({key: Row(*row) if row else None for key, row in found.items()})
+        changes: _Changes = dict.fromkeys(self.rows)
+        changes.update({name[len(_ENTRY) :]: _row(self._cache.get(name)) for name in names})
         return changes
 
-    def _apply(self, key: Key, row: Row | None) -> bool:
-        old = self.rows.pop(key, None)
-        self.used_bytes -= old.file_bytes if old else 0
-        if row:
-            self.rows[key] = row
-            self.used_bytes += row.file_bytes
-        return old != row
+    def _apply(self, changes: _Changes) -> set[Key]:
+        changed = {key for key, row in changes.items() if self.rows.get(key) != row}
+        for key in changed:
+            old, new = self.rows.pop(key, None), changes[key]
+            self.used_bytes -= old.file_bytes if old else 0
+            if new:
+                self.rows[key] = new
+                self.used_bytes += new.file_bytes
+        return changed
 
     # --- changing -----------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """Nobody else changes anything meanwhile; all of it happens, or nothing."""
+        """Nobody else changes anything meanwhile; all of it happens, or nothing.
+
+        Call ``refresh`` first thing inside. One in another joins it.
+        """
+        if self._changes is not None:
+            yield
+            return
         try:
             with self._cache.transact():
+                self._changes = {}
                 yield
+                self._note()
         except BaseException:
             self._seen = None  # what was read in it may not be so
             raise
+        finally:
+            self._changes = None
 
     def add(self, key: Key, row: Row) -> None:
         """Make an entry exist. Call inside of a transaction."""
         self._cache.set(_ENTRY + key, list(row))
-        self._record(key, row)
+        self._change(key, row)
 
     def remove(self, key: Key) -> None:
         """Make an entry not exist. Call inside of a transaction."""
         self._cache.delete(_ENTRY + key)
-        self._record(key, None)
+        self._change(key, None)
 
-    def _record(self, key: Key, row: Row | None) -> None:
-        version = int(self._read("version") or 0) + 1
-        self._cache.set(f"log:{version}", [key, list(row) if row else None])
-        self._cache.delete(f"log:{version - _JOURNAL}")
-        self._cache.set("version", version)
+    def _change(self, key: Key, row: Row | None) -> None:
+        assert self._changes is not None
+        self._changes[key] = row
+        self._apply({key: row})
 
-    def _read(self, name: str) -> Any:
-        return self._cache.get(name)
+    def _note(self) -> None:
+        """Tell other processes, as the last act of a transaction."""
+        if not self._changes:
+            return
+        version = int(self._cache.get(_VERSION, 0)) + 1
+        self._cache.set(_slot(version), [version, self._changes])
+        self._cache.set(_VERSION, version)
+        if self._seen == version - 1:
+            self._seen = version
+
+
+def _slot(version: int) -> str:
+    return f"log:{version % _JOURNAL}"
+
+
+def _row(item: Any) -> Row | None:
+    return Row(*item) if item else None
 
 
 def _open(directory: Path) -> Any:
@@ -160,11 +202,11 @@ def _connect(directory: Path) -> Any:
     cache = Cache(
         str(directory),
         timeout=_PATIENCE,
-        disk=JSONDisk,
-        disk_compress_level=1,
+        disk=_JSONDisk,
         eviction_policy="none",  # the store decides what goes: the rows are not the bytes
         cull_limit=0,
         size_limit=2**62,
+        disk_min_file_size=2**30,  # always in the database
     )
-    cache.get("version")
+    cache.get(_VERSION)
     return cache
