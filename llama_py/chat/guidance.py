@@ -9,10 +9,14 @@ constraint follows one generated sequence: reasoning runs free, a tool call ends
 from __future__ import annotations
 
 import json
+import os
 import re
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
+from time import perf_counter
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
@@ -27,6 +31,8 @@ __all__ = ["Guide", "SchemaConstraint", "available", "guide_for"]
 
 #: White space between the parts of a JSON text: enough for pretty printing, and not endless.
 _WHITESPACE = r"[ \n\t\r]{0,20}"
+#: Seconds from which on a mask is worth the hand-over to another thread.
+_SLOW = 200e-6
 #: Row b: what to add to eight logits whose bits are those of b (bit 0 first).
 _BIAS = np.where(
     np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little") == 0,
@@ -212,25 +218,48 @@ class SchemaConstraint:
         self._address, self._size = self._bits.ctypes.data, self._bits.nbytes
         self._free = False
         self._ended = False
+        self._ahead: Future[None] | None = None
+        self._slow = False
 
     def mask(self, logits: NDArray[np.float32]) -> None:
         """Set the logits of forbidden tokens to ``-inf``, in place. Shape ``(n_vocab,)``."""
         if self._free:
             return
-        self._matcher.unsafe_compute_mask_ptr(self._address, self._size)
+        if self._ahead is None:
+            self._fill()
+        else:
+            self._ahead.result()
+            self._ahead = None
         np.take(_BIAS, self._bytes, axis=0, out=self._bias, mode="clip")
         row = logits[: self._n]
         np.add(row, self._bias.reshape(-1)[: self._n], out=row)
         logits[self._n :] = -np.inf
 
+    def _fill(self) -> None:
+        """Compute the bits of the next token. Lets go of the interpreter lock."""
+        start = perf_counter()
+        self._matcher.unsafe_compute_mask_ptr(self._address, self._size)
+        self._slow = perf_counter() - start > _SLOW
+
     def accept(self, token: int) -> None:
         """Advance past a sampled token.
+
+        Most masks take microseconds, a few take milliseconds, and those come in a row (in a string
+        of limited length, say). There the next one is computed while the model decodes.
 
         Raises:
             GrammarError: the token was not allowed.
         """
         if self._free or self._ended:
             return
+        if self._ahead is not None:
+            self._ahead.result()  # not read: the tokens were drafted, or forced
+            self._ahead = None
+        self._advance(token)
+        if self._slow and not (self._free or self._ended):
+            self._ahead = _workers().submit(self._fill)
+
+    def _advance(self, token: int) -> None:
         if token in self._eog and self._matcher.is_accepting():
             self._ended = True
             return
@@ -245,6 +274,11 @@ class SchemaConstraint:
     def finished(self) -> bool:
         """True if only an end-of-generation token may follow."""
         return self._ended or (not self._free and bool(self._matcher.is_stopped()))
+
+
+@cache
+def _workers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="llama_py-mask")
 
 
 _GUIDES: WeakKeyDictionary[VocabLike, Guide] = WeakKeyDictionary()
