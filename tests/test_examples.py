@@ -1,0 +1,73 @@
+"""Every script in ``examples/`` runs on the bundled model and prints what it promises."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import llama_py
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+
+#: script -> patterns that its output has, in this order
+EXPECTED = {
+    "asyncio_chat.py": [r"Hello! -> Hello!", r"2 \+ 3\? -> 2 \+ 3 = \d+", r"loop was free: True"],
+    "chat.py": [
+        r"Nice to meet you, Alice\.",
+        r"\[0 of \d+ prompt tokens were in memory\]",
+        r"2 \+ 3 = \d+\.",
+        r"\[[1-9]\d* of \d+ prompt tokens were in memory\]",
+        r"Alice",
+        r"\[[1-9]\d* of \d+ prompt tokens were in memory\]",
+    ],
+    "json_schema.py": [r"\['age', 'name'\] int", r"(yes|no)"],
+    "logprobs.py": [r"'2' .* of  '2' [01]\.\d{3}, ", r"perplexity \d+", r"perplexity \d+"],
+    "sessions.py": [r"Nice to meet you", r"Alice: Your name is", r"Bob: Your name is", r"4 6"],
+    "streaming.py": [
+        r"1, 2, 3,",
+        r"\[stop\]",
+        r"\[\d+ tokens per second\]",
+        r"\[\d+ tokens\]",
+        r"text_completion",
+    ],
+    "threads.py": [rf"{number}: {number} \+ 1 = \d+" for number in range(8)],
+    "tools.py": [r"get_weather\(\{'city': '.+'\}\)", r"It is \d+ degrees"],
+}
+
+
+def test_every_example_is_here() -> None:
+    assert {path.name for path in EXAMPLES.glob("*.py")} == set(EXPECTED)
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_examples_run(name: str, tmp_path: Path) -> None:
+    package = Path(llama_py.__file__).resolve().parents[1]
+    environment = {**os.environ, "PYTHONPATH": str(package), "PYTHONIOENCODING": "utf-8"}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(EXAMPLES / name)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    position = 0
+    for pattern in EXPECTED[name]:
+        match = re.compile(pattern).search(done.stdout, position)
+        assert match, f"{pattern!r} is not in the rest of the output:\n{done.stdout}"
+        position = match.end()
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_examples_are_short(name: str) -> None:
+    lines = (EXAMPLES / name).read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 50
+    assert lines[0].startswith('"""')
