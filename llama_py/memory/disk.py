@@ -160,7 +160,8 @@ class LlamaDiskCache(BaseLlamaCache):
         """The entry, marked as just used; None if it is not there, or not what was written."""
         with self._lock:
             self._check_open()
-            self._refresh()
+            if key not in self._ledger.rows:  # one that is here may be gone: its file will tell
+                self._refresh()
             row = self._ledger.rows.get(key)
         state = self._read(key, row, read_state) if row else None
         if state is not None:
