@@ -1,0 +1,101 @@
+"""The command ``llama-py``: chat, generate, inspect, bench.
+
+Whatever goes wrong is one sentence on standard error and exit code 2, never a traceback. Modules of
+the package are imported when a command needs them, so that ``--help`` is quick and loads no native
+library.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from llama_py.cli.options import Parser, version_text
+from llama_py.cli.terminal import sentence
+from llama_py.errors import LlamaError
+
+__all__ = ["main"]
+
+#: Exit codes: a mistake or a failure; Ctrl-C; the reader of our output went away.
+FAILED, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
+
+_EPILOG = """\
+examples:
+  llama-py chat                           talk to the bundled model
+  llama-py chat "What is 2 + 3?"          one question, one answer
+  llama-py chat --model model.gguf        talk to another model
+  llama-py chat --hf Qwen/Qwen3-0.6B-GGUF:Q8_0
+  git diff | llama-py chat --system "Summarise this change." -m model.gguf
+  llama-py inspect model.gguf             what is in a file
+  llama-py inspect                        what is installed
+
+Every command has its own --help.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code."""
+    arguments = [*(sys.argv[1:] if argv is None else argv)]
+    try:
+        return _run(arguments)
+    except SystemExit as end:  # argparse, after --help or a mistake
+        return end.code if isinstance(end.code, int) else 0
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The interpreter flushes standard output once more at exit: give it something to write to.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return BROKEN_PIPE
+    except (LlamaError, OSError, MemoryError) as error:
+        return _fail(error)
+
+
+def _run(arguments: list[str]) -> int:
+    if arguments[:1] == ["bench"]:
+        return _bench(arguments[1:])
+    parsed = _parser().parse_args(arguments)
+    run = getattr(parsed, "run", None)
+    if run is None:
+        _parser().print_help()
+        return 0
+    code: int = run(parsed)
+    sys.stdout.flush()
+    return code
+
+
+def _fail(error: BaseException) -> int:
+    print(f"llama-py: {sentence(error)}", file=sys.stderr)
+    return FAILED
+
+
+def _bench(arguments: list[str]) -> int:
+    try:
+        from llama_py.bench.cli import main as bench
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith("llama_py.bench"):
+            raise LlamaError(
+                f"the benchmarks need the module {error.name}; pip install 'llama-py[bench]'"
+            ) from None
+        raise LlamaError("this installation came without the benchmarks") from None
+    return int(bench(arguments) or 0)
+
+
+def _parser() -> argparse.ArgumentParser:
+    from llama_py.cli import chat, generate, inspect
+
+    parser = Parser(
+        prog="llama-py",
+        description="Run GGUF language models on this machine, with llama.cpp.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=version_text())
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
+    chat.add_parser(commands)
+    generate.add_parser(commands)
+    inspect.add_parser(commands)
+    commands.add_parser("bench", help="measure, and compare with and without reuse", add_help=False)
+    return parser

@@ -1,0 +1,97 @@
+"""What begins with a slash in ``llama-py chat``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from llama_py.cli.terminal import note, sentence
+from llama_py.errors import LlamaError
+
+if TYPE_CHECKING:
+    from llama_py.cli.chat import Chat
+
+__all__ = ["Commands"]
+
+_HELP = """\
+/reset          begin again; the system message stays
+/system TEXT    set the system message; without TEXT, show it
+/retry          ask for the last reply again
+/save FILE      save the conversation
+/load FILE      go on with a saved conversation
+/info           what was reused for the last reply
+/exit           leave (also Ctrl-D)
+Ctrl-C stops a reply. A line that ends with \\ goes on in the next one."""
+
+
+class Commands:
+    """Runs them for one chat."""
+
+    def __init__(self, chat: Chat) -> None:
+        self._chat = chat
+        self._known = {
+            "help": self._help,
+            "info": self._info,
+            "load": self._load,
+            "reset": self._reset,
+            "retry": self._retry,
+            "save": self._save,
+            "system": self._system,
+        }
+
+    def run(self, line: str) -> bool:
+        """Run one; True if it was the wish to leave."""
+        name, _, rest = line[1:].partition(" ")
+        if name in ("exit", "quit", "bye"):
+            return True
+        run = self._known.get(name)
+        if run is None:
+            note(f"there is no command /{name}; /help lists them")
+            return False
+        try:
+            run(rest.strip())
+        except (LlamaError, OSError) as error:
+            note(sentence(error))
+        return False
+
+    def _help(self, _rest: str) -> None:
+        print(_HELP)
+
+    def _reset(self, _rest: str) -> None:
+        self._chat.session.reset()
+        note("the conversation begins again")
+
+    def _system(self, text: str) -> None:
+        if text:
+            self._chat.session.system = text
+            note("the system message is set")
+        else:
+            note(self._chat.session.system or "there is no system message")
+
+    def _retry(self, _rest: str) -> None:
+        self._chat.attempt(None)
+
+    def _save(self, path: str) -> None:
+        if not path:
+            note("say where: /save FILE")
+            return
+        session = self._chat.session
+        session.save(path, state=False)
+        note(f"{len(session.messages)} messages are saved in {path}")
+
+    def _load(self, path: str) -> None:
+        if not path:
+            note("say which: /load FILE")
+            return
+        self._chat.session = session = self._chat.session.reopen(path)
+        note(f"the conversation goes on after {len(session.messages)} messages")
+
+    def _info(self, _rest: str) -> None:
+        info = self._chat.llm.cache_info
+        if not info:
+            note("nothing was said yet")
+            return
+        why = f"; not more, because {info['reason']}" if info["reason"] else ""
+        note(
+            f"{info['reused']} tokens of the prompt were reused, {info['evaluated']} evaluated "
+            f"({info['path']}, {info['action']}){why}"
+        )

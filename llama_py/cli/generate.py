@@ -1,0 +1,53 @@
+"""``llama-py generate``: continue a text."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from llama_py.cli import options
+from llama_py.cli.progress import Progress
+
+__all__ = ["add_parser"]
+
+_MAX_TOKENS = 256
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "generate",
+        help="continue a text",
+        description="Continue a text, without a chat template.",
+        epilog='example: llama-py generate -m model.gguf -n 64 "Once upon a time"',
+    )
+    parser.add_argument(
+        "prompt", nargs="?", help='the text to continue; read from standard input if absent or "-"'
+    )
+    parser.add_argument("--echo", action="store_true", help="print the prompt as well")
+    options.add_model_options(parser)
+    options.add_sampling_options(parser, _MAX_TOKENS)
+    parser.set_defaults(run=_run)
+
+
+def _run(parsed: argparse.Namespace) -> int:
+    prompt = parsed.prompt
+    if prompt is None or prompt == "-":
+        prompt = sys.stdin.read()
+    with options.load_model(parsed) as llm:
+        progress = Progress("processing the prompt", enabled=sys.stderr.isatty())
+        sampling = options.sampling(parsed)
+        with progress:
+            stream = llm.create_completion(
+                prompt, stream=True, echo=parsed.echo, on_progress=progress.tokens, **sampling
+            )
+            text = ""
+            for chunk in stream:
+                text = chunk["choices"][0]["text"]  # type: ignore[index]
+                if text:
+                    progress.clear()
+                    print(text, end="", flush=True)
+        if not text.endswith("\n"):
+            print()
+    return 0

@@ -1,0 +1,248 @@
+"""``llama-py inspect``: what is in a model file; without one, what is installed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llama_py.cli import options
+from llama_py.version import LLAMA_CPP_COMMIT, __version__
+
+if TYPE_CHECKING:
+    from llama_py.core.gguf_check import GGUFInfo
+
+__all__ = ["add_parser"]
+
+_LONGEST_VALUE = 100
+_UNITS = ("KiB", "MiB", "GiB", "TiB")
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "inspect",
+        help="show what is in a model file, or what is installed",
+        description="Show what is in a GGUF file: architecture, size, kind of memory, context "
+        "length, chat template, metadata. Without a file: the version, the pinned llama.cpp, "
+        "libraries, backends, devices, CPU features and build options of this installation.",
+    )
+    parser.add_argument("file", nargs="?", metavar="MODEL.gguf", help="a GGUF file")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("-m", "--model", metavar="PATH", help="the same as MODEL.gguf")
+    which.add_argument("--hf", metavar="REPO[:QUANT]", help="download it first")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--full", action="store_true", help="print long metadata values and the whole template"
+    )
+    parser.set_defaults(run=_run)
+
+
+def _run(parsed: argparse.Namespace) -> int:
+    if parsed.file or parsed.model or parsed.hf:
+        path = options.model_path(parsed.file or parsed.model, parsed.hf)
+        report = model_report(path)
+        shown = _model_text(report, parsed.full)
+    else:
+        report = installation_report()
+        shown = _installation_text(report)
+    if parsed.json:
+        json.dump(report, sys.stdout, indent=2, ensure_ascii=False, default=str)
+        print()
+    else:
+        print("\n".join(shown))
+    return 0
+
+
+# ---- a model ---------------------------------------------------------------------------------
+
+
+def model_report(path: str) -> dict[str, Any]:
+    """Everything about a model file that can be known without running it."""
+    from llama_py.core.gguf_check import check_model_file
+
+    info = check_model_file(path)
+    return {
+        "path": str(info.path),
+        "architecture": info.architecture,
+        "name": info.metadata.get("general.name"),
+        "parameters": info.n_params,
+        "bytes": info.n_bytes,
+        "files": len(info.shards),
+        "tensors": info.n_tensors,
+        "tensor_types": dict(info.tensor_types),
+        "vocabulary": info.n_vocab,
+        "context_length": info.context_length,
+        "chat_template": info.chat_template,
+        **_memory(info),
+        "gguf_version": info.version,
+        "metadata": dict(info.metadata),
+        "arrays": {name: {"type": a.type, "length": a.count} for name, a in info.arrays.items()},
+    }
+
+
+def _memory(info: GGUFInfo) -> dict[str, Any]:
+    """The kind of memory, which only llama.cpp knows: it has to load the model for it."""
+    from llama_py.core import logs
+    from llama_py.core.model import Model
+    from llama_py.memory.kinds import traits_of
+    from llama_py.params import ModelParams
+
+    logs.install()
+    with Model(info.path, ModelParams(n_gpu_layers=0)) as model:
+        if not model.has_decoder:
+            return {"memory": "none (an encoder)", "window": 0, "layers": model.n_layer}
+        traits = traits_of(model, swa_full=False)
+        return {
+            "memory": traits.kind.value,
+            "window": model.n_swa,
+            "layers": model.n_layer,
+            "description": model.description,
+        }
+
+
+def _model_text(report: Mapping[str, Any], full: bool) -> Iterator[str]:
+    types = ", ".join(f"{name} ({count})" for name, count in report["tensor_types"].items())
+    window = f", window of {report['window']} tokens" if report["window"] else ""
+    parts = f", {report['files']} files" if report["files"] > 1 else ""
+    yield from _rows(
+        [
+            ("file", report["path"]),
+            ("name", report["name"]),
+            ("architecture", report["architecture"]),
+            ("parameters", _count(report["parameters"])),
+            ("size", f"{_bytes(report['bytes'])}{parts}"),
+            ("tensors", f"{report['tensors']}: {types}"),
+            ("layers", report["layers"]),
+            ("memory", f"{report['memory']}{window}"),
+            ("context length", report["context_length"]),
+            ("vocabulary", report["vocabulary"]),
+        ]
+    )
+    yield "\nmetadata"
+    for key, value in sorted(report["metadata"].items()):
+        if key != "tokenizer.chat_template":
+            yield f"  {key} = {_short(value, full)}"
+    for key, array in sorted(report["arrays"].items()):
+        yield f"  {key} = {array['length']} x {array['type']}"
+    yield "\nchat template"
+    yield from _template_text(report["chat_template"], full)
+
+
+def _template_text(template: str | None, full: bool) -> Iterator[str]:
+    if template is None:
+        yield "  none; ChatML is used in its place"
+        return
+    lines = template.splitlines()
+    shown = lines if full else lines[:12]
+    for line in shown:
+        yield f"  {line if full else line[:_LONGEST_VALUE]}"
+    if len(lines) > len(shown):
+        yield f"  … {len(lines) - len(shown)} more lines; --full shows them"
+
+
+# ---- the installation ------------------------------------------------------------------------
+
+
+def installation_report() -> dict[str, Any]:
+    """What is installed, and what it found on this machine."""
+    from llama_py._native.loader import STEMS, library, search_directories
+    from llama_py.core import backend, logs
+
+    logs.install()
+    directories = search_directories()
+    report: dict[str, Any] = {
+        "version": __version__,
+        "llama_cpp": LLAMA_CPP_COMMIT,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "build": _build_info(directories),
+        "searched": [str(directory) for directory in directories],
+    }
+    features = backend.system_info()
+    report["libraries"] = {name: library(name)._name for name in STEMS if name != "ggml-cpu"}
+    report["devices"] = backend.devices()
+    report["features"] = _features(features)
+    return report
+
+
+def _build_info(directories: list[Path]) -> dict[str, Any]:
+    for directory in directories:
+        try:
+            found: dict[str, Any] = json.loads((directory / "build_info.json").read_text())
+        except (OSError, ValueError):
+            continue
+        return found
+    return {}
+
+
+def _features(line: str) -> dict[str, list[str]]:
+    """``CPU : SSE3 = 1 | AVX = 1 | ...`` as backend -> what is on."""
+    found: dict[str, list[str]] = {}
+    backend = "CPU"
+    for part in filter(None, map(str.strip, line.split("|"))):
+        head, _, rest = part.rpartition(" : ")
+        backend = head.strip() or backend
+        name, _, value = rest.partition("=")
+        if value.strip() != "0":
+            text = name.strip() if value.strip() == "1" else f"{name.strip()}={value.strip()}"
+            found.setdefault(backend, []).append(text)
+    return found
+
+
+def _installation_text(report: Mapping[str, Any]) -> Iterator[str]:
+    build = report["build"]
+    options_text = " ".join(f"{k}={v}" for k, v in build.get("options", {}).items())
+    backends = ", ".join(build.get("backends", [])) or "unknown"
+    yield from _rows(
+        [
+            ("llama-py", report["version"]),
+            ("llama.cpp", build.get("llama_cpp_commit") or report["llama_cpp"]),
+            ("python", f"{report['python']} on {report['platform']}"),
+            ("backends", backends),
+            ("build", f"{build.get('build_type', 'unknown')}, {build.get('compiler', 'unknown')}"),
+            ("options", options_text or None),
+        ]
+    )
+    yield "\nlibraries"
+    for name, path in report["libraries"].items():
+        yield f"  {name:10} {path}"
+    yield "\ndevices"
+    for device in report["devices"]:
+        free, total = _bytes(device["free_bytes"]), _bytes(device["total_bytes"])
+        yield f"  {device['name']}: {device['description']} ({device['kind']}, {free} of {total})"
+    yield "\nfeatures"
+    for name, values in report["features"].items():
+        yield f"  {name}: {' '.join(values)}"
+
+
+# ---- text ------------------------------------------------------------------------------------
+
+
+def _rows(rows: list[tuple[str, Any]]) -> Iterator[str]:
+    for name, value in rows:
+        if value is not None:
+            yield f"{name:15} {value}"
+
+
+def _short(value: Any, full: bool) -> str:
+    text = repr(value) if isinstance(value, str) else str(value)
+    return text if full or len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"
+
+
+def _bytes(count: int) -> str:
+    if count < 1024:
+        return f"{count} B"
+    power = min((count.bit_length() - 1) // 10, len(_UNITS))
+    return f"{count / 1024**power:.1f} {_UNITS[power - 1]}"
+
+
+def _count(number: int) -> str:
+    for size, unit in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
+        if number >= size:
+            return f"{number / size:.1f} {unit}"
+    return str(number)

@@ -1,0 +1,84 @@
+"""``Progress``: one line on standard error for what takes long, gone when it is done."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import threading
+import time
+
+from typing_extensions import Self
+
+__all__ = ["Progress"]
+
+#: Nothing is shown for what is quicker than this, in seconds.
+_PATIENCE = 0.4
+_INTERVAL = 0.1
+_BAR = 24
+
+
+class Progress:
+    """Shows ``what`` after a moment, with a bar once it is known how much there is to do.
+
+    Args:
+        enabled: False shows nothing at all.
+    """
+
+    def __init__(self, what: str, *, enabled: bool) -> None:
+        self._what = what
+        self._enabled = enabled
+        self._lock = threading.Lock()
+        self._drawn_at = 0.0
+        self._visible = False
+        self._done = False
+        self._start = time.monotonic()
+        self._timer: threading.Timer | None = None
+
+    def __enter__(self) -> Self:
+        self._start = time.monotonic()
+        if self._enabled:
+            self._timer = threading.Timer(_PATIENCE, self._draw, ("…",))
+            self._timer.daemon = True
+            self._timer.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.clear()
+
+    def fraction(self, done: float) -> None:
+        """Part that is done, 0.0 to 1.0 (``Llama(progress=...)``)."""
+        self._show(done, f"{done:4.0%}")
+
+    def tokens(self, done: int, total: int) -> None:
+        """Tokens that are done, of so many (``on_progress=...``)."""
+        self._show(done / max(total, 1), f"{done}/{total} tokens")
+
+    def clear(self) -> None:
+        """Erase the line; nothing is shown from now on."""
+        if self._timer is not None:
+            self._timer.cancel()
+        with self._lock:
+            self._done = True
+            if self._visible:
+                self._write("\r\x1b[K")
+                self._visible = False
+
+    def _show(self, fraction: float, text: str) -> None:
+        now = time.monotonic()
+        if self._enabled and now - max(self._start + _PATIENCE, self._drawn_at) > _INTERVAL:
+            filled = round(_BAR * min(max(fraction, 0.0), 1.0))
+            self._draw(f" [{'#' * filled}{'.' * (_BAR - filled)}] {text}")
+
+    def _draw(self, rest: str) -> None:
+        with self._lock:
+            if self._done:
+                return
+            width = shutil.get_terminal_size().columns - 1
+            self._write("\r\x1b[K" + (self._what + rest)[:width])
+            self._visible = True
+            self._drawn_at = time.monotonic()
+
+    @staticmethod
+    def _write(text: str) -> None:
+        sys.stderr.write(text)
+        sys.stderr.flush()

@@ -1,0 +1,133 @@
+"""The terminal: lines with editing and history, Ctrl-C, notes on standard error."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import Any, TextIO
+
+from typing_extensions import Self
+
+__all__ = ["Interrupts", "LineReader", "is_terminal", "note", "sentence"]
+
+_HISTORY_LINES = 1000
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether a person is at the other end."""
+    return stream is not None and not stream.closed and stream.isatty()
+
+
+def note(text: str) -> None:
+    """Something about the conversation, which is no part of it."""
+    print(f"({text})", file=sys.stderr, flush=True)
+
+
+def sentence(error: BaseException) -> str:
+    """What went wrong, on one line."""
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+class Interrupts:
+    """While it is entered, the first Ctrl-C is only noted; the second one interrupts as usual.
+
+    Attributes:
+        seen: there was one.
+    """
+
+    def __init__(self) -> None:
+        self.seen = False
+        self._before: Any = None
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _note(self, _signal: int, _frame: FrameType | None) -> None:
+        if self.seen:
+            raise KeyboardInterrupt
+        self.seen = True
+
+
+class LineReader:
+    """Lines from the keyboard, with editing and history where ``readline`` is there.
+
+    A line that ends with a backslash goes on in the next one. The history is in
+    ``$LLAMA_PY_HISTORY`` (empty: none is kept), or in the user's state directory.
+    """
+
+    def __init__(self) -> None:
+        self.interactive = is_terminal(sys.stdin)
+        self._readline: Any = None
+
+    def __enter__(self) -> Self:
+        if self.interactive:
+            try:
+                import readline
+            except ImportError:  # Windows
+                return self
+            self._readline = readline
+            path = _history_path()
+            if path is not None and path.is_file():
+                try:
+                    readline.read_history_file(path)
+                except OSError as error:
+                    note(f"the history cannot be read: {error}")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        path = _history_path()
+        if self._readline is None or path is None:
+            return
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._readline.set_history_length(_HISTORY_LINES)
+            self._readline.write_history_file(path)
+        except OSError as problem:
+            note(f"the history cannot be saved: {problem}")
+
+    def read(self) -> str | None:
+        """The next message, stripped; None at the end of the input."""
+        lines: list[str] = []
+        while True:
+            try:
+                line = self._line("> " if not lines else ". ")
+            except KeyboardInterrupt:
+                print(file=sys.stderr)
+                note("/exit or Ctrl-D leaves")
+                lines = []
+                continue
+            if line is None:
+                return "\n".join(lines).strip() or None
+            if line.endswith("\\"):
+                lines.append(line[:-1])
+                continue
+            return "\n".join([*lines, line]).strip()
+
+    def _line(self, prompt: str) -> str | None:
+        try:
+            return input(prompt if self.interactive else "")
+        except EOFError:
+            if self.interactive:
+                print()
+            return None
+
+
+def _history_path() -> Path | None:
+    given = os.environ.get("LLAMA_PY_HISTORY")
+    if given is not None:
+        return Path(given).expanduser() if given else None
+    state = os.environ.get("XDG_STATE_HOME")
+    home = Path(state) if state else Path.home() / ".local" / "state"
+    return home / "llama_py" / "history"

@@ -1,0 +1,276 @@
+"""Downloading GGUF files from the Hugging Face hub (extra ``hub``).
+
+Which file of a repository is meant is decided here; ``huggingface_hub`` does the rest (the cache,
+resuming, tokens of private repositories, the progress bar).
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatch
+from pathlib import Path, PurePosixPath
+from typing import Any, Protocol
+
+from llama_py.errors import LlamaError, ModelNotFoundError, ParameterError
+
+__all__ = ["DownloadError", "Hub", "HuggingFace", "download", "select"]
+
+_log = logging.getLogger("llama_py")
+
+_SPLIT = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
+#: Taken, in this order, when nothing is said about the quantization (as llama.cpp does).
+_USUAL = ("Q4_K_M", "Q8_0")
+_MOST_LISTED = 30
+
+PathLike = str | os.PathLike[str]
+
+
+class DownloadError(LlamaError, OSError):
+    """A file could not be downloaded."""
+
+
+class Hub(Protocol):
+    """What is needed of a hub."""
+
+    def list_files(self, repo_id: str) -> Sequence[str]:
+        """The files of a repository, as relative paths."""
+
+    def fetch(self, repo_id: str, filename: str) -> str:
+        """Download a file, unless it is there already; its path."""
+
+
+def download(
+    repo_id: str,
+    filename: str | None = None,
+    additional_files: Sequence[str] = (),
+    local_dir: PathLike | None = None,
+    cache_dir: PathLike | None = None,
+    *,
+    hub: Hub | None = None,
+) -> str:
+    """Download a model; the path of its (first) file.
+
+    Args:
+        repo_id: ``"owner/name"``, or ``"owner/name:Q4_K_M"`` for the file of that quantization.
+        filename: a file of the repository, or a pattern such as ``"*Q8_0.gguf"``. None is the only
+            GGUF in it; of several the one of Q4_K_M, else of Q8_0. All parts of a split model are
+            downloaded.
+        additional_files: further files or patterns, a projector for example.
+        local_dir: where to put the files, in place of the cache of huggingface_hub.
+        cache_dir: that cache.
+        hub: what to download with.
+
+    Raises:
+        ParameterError: what is asked for fits no file, or several; the message lists the files.
+        ModelNotFoundError: there is no such repository, or it asks for a login.
+        DownloadError: the hub cannot be reached, or the extra is not installed.
+    """
+    repo, quant = _split_reference(repo_id, filename)
+    hub = hub or HuggingFace(local_dir, cache_dir)
+    exact = filename is not None and not _is_pattern(filename) and not _SPLIT.search(filename)
+    if exact and not any(map(_is_pattern, additional_files)):
+        # Needs no list of files, and so no network if it was downloaded before.
+        names = [str(filename)]
+        more = [*additional_files]
+    else:
+        files = hub.list_files(repo)
+        names = select(files, filename, quant, repo)
+        more = [name for pattern in additional_files for name in _matching(files, pattern, repo)]
+    paths = [hub.fetch(repo, name) for name in [*names, *more]]
+    return paths[0]
+
+
+def _split_reference(repo_id: str, filename: str | None) -> tuple[str, str | None]:
+    repo, _, quant = repo_id.partition(":")
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo) or (":" in repo_id and not quant):
+        raise ParameterError(
+            f"{repo_id!r} names no repository; expected owner/name or owner/name:QUANT, for "
+            "example Qwen/Qwen3-0.6B-GGUF:Q8_0"
+        )
+    if quant and filename is not None:
+        raise ParameterError(f"{repo_id!r} names a quantization, and filename={filename!r} a file")
+    return repo, quant or None
+
+
+# ---- which file ------------------------------------------------------------------------------
+
+
+def select(files: Iterable[str], filename: str | None, quant: str | None, repo: str) -> list[str]:
+    """The file, or the parts of the one split model, that is meant.
+
+    Raises:
+        ParameterError: none is, or several are.
+    """
+    models = _models(files)
+    if filename is not None:
+        found = {n: p for n, p in models.items() if any(_fits(f, filename) for f in p)}
+        wanted = f"fits {filename!r}"
+    elif quant is not None:
+        found = {name: parts for name, parts in models.items() if _has_quant(name, quant)}
+        wanted = f"is of {quant}"
+    else:
+        found, wanted = _usual(models), "is a GGUF"
+    if len(found) == 1:
+        return _complete(*found.popitem())
+    if not found:
+        raise ParameterError(f"no file in {repo} {wanted}; {_listed(models)}")
+    raise ParameterError(
+        f"{len(found)} files in {repo} could be meant: {', '.join(sorted(found))}; say which, with "
+        f"a longer file name or with {repo}:QUANT"
+    )
+
+
+def _models(files: Iterable[str]) -> dict[str, list[str]]:
+    """First file -> all files, of every model. Projectors are no models."""
+    models: dict[str, list[str]] = {}
+    for name in sorted(files):
+        if not name.endswith(".gguf") or PurePosixPath(name).name.startswith("mmproj"):
+            continue
+        part = _SPLIT.search(name)
+        first = f"{name[: part.start()]}-00001-of-{part[2]}.gguf" if part else name
+        models.setdefault(first, []).append(name)
+    return models
+
+
+def _usual(models: dict[str, list[str]]) -> dict[str, list[str]]:
+    if len(models) < 2:
+        return models
+    for quant in _USUAL:
+        found = {name: parts for name, parts in models.items() if _has_quant(name, quant)}
+        if found:
+            _log.info("of %d files, that of %s is taken", len(models), quant)
+            return found
+    return models
+
+
+def _has_quant(name: str, quant: str) -> bool:
+    """``Q4_K`` is not in ``model-Q4_K_M.gguf``: a quantization is a whole part of the name."""
+    stem = _SPLIT.sub("", name).removesuffix(".gguf")
+    return re.search(rf"(?i)(?:^|[-./]){re.escape(quant)}(?=$|[-./])", stem) is not None
+
+
+def _complete(first: str, parts: list[str]) -> list[str]:
+    split = _SPLIT.search(first)
+    if split is None:
+        return parts
+    stem, count = first[: split.start()], int(split[2])
+    expected = [f"{stem}-{number:05}-of-{count:05}.gguf" for number in range(1, count + 1)]
+    missing = sorted(set(expected) - set(parts))
+    if missing:
+        raise ParameterError(
+            f"{stem} has {count} parts, and the repository lacks {', '.join(missing)}"
+        )
+    return expected
+
+
+def _is_pattern(name: str) -> bool:
+    return any(character in name for character in "*?[")
+
+
+def _fits(name: str, pattern: str) -> bool:
+    return name == pattern or fnmatch(name, pattern) or fnmatch(PurePosixPath(name).name, pattern)
+
+
+def _matching(files: Iterable[str], pattern: str, repo: str) -> list[str]:
+    found = sorted(name for name in files if _fits(name, pattern))
+    if not found:
+        raise ParameterError(f"no file in {repo} fits {pattern!r} of additional_files")
+    return found
+
+
+def _listed(models: Iterable[str]) -> str:
+    names = sorted(models)
+    if not names:
+        return "it has no GGUF files at all"
+    more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
+    return f"there are: {', '.join(names[:_MOST_LISTED])}{more}"
+
+
+# ---- the hub ---------------------------------------------------------------------------------
+
+
+class HuggingFace:
+    """The Hugging Face hub, by way of ``huggingface_hub``.
+
+    Raises:
+        DownloadError: that package is not installed.
+    """
+
+    def __init__(
+        self, local_dir: PathLike | None = None, cache_dir: PathLike | None = None
+    ) -> None:
+        try:
+            self._module: Any = importlib.import_module("huggingface_hub")
+        except ImportError:
+            raise DownloadError(
+                "downloading models needs huggingface_hub; pip install 'llama-py[hub]'"
+            ) from None
+        self._local_dir = local_dir
+        self._cache_dir = cache_dir
+
+    def list_files(self, repo_id: str) -> Sequence[str]:
+        """The files of a repository; those in the cache if the hub cannot be reached."""
+        try:
+            with _clear_errors(repo_id):
+                files: list[str] = self._module.HfApi().list_repo_files(repo_id)
+                return files
+        except DownloadError:
+            cached = self._cached(repo_id)
+            if not cached:
+                raise
+            _log.warning("the hub cannot be reached; files of %s come from the cache", repo_id)
+            return cached
+
+    def _cached(self, repo_id: str) -> list[str]:
+        try:
+            found = self._module.snapshot_download(
+                repo_id, local_files_only=True, cache_dir=self._cache_dir, local_dir=self._local_dir
+            )
+        except Exception:  # of whatever kind: it is not in the cache
+            return []
+        root = Path(found)
+        return [path.relative_to(root).as_posix() for path in root.rglob("*.gguf")]
+
+    def fetch(self, repo_id: str, filename: str) -> str:
+        """Download a file, unless it is there already; its path."""
+        with _clear_errors(repo_id, filename):
+            return str(
+                self._module.hf_hub_download(
+                    repo_id, filename, cache_dir=self._cache_dir, local_dir=self._local_dir
+                )
+            )
+
+
+#: Names of the classes of huggingface_hub's errors -> what they mean. (They moved between modules.)
+_NOT_FOUND = {
+    "RepositoryNotFoundError": "there is no repository {repo}, or it is private (then: hf auth "
+    "login, or set HF_TOKEN)",
+    "GatedRepoError": "{repo} asks for consent: accept its terms on the hub, then log in (hf auth "
+    "login, or set HF_TOKEN)",
+    "EntryNotFoundError": "there is no file {file} in {repo}",
+    "RemoteEntryNotFoundError": "there is no file {file} in {repo}",
+    "RevisionNotFoundError": "{repo} has no main revision",
+}
+
+
+@contextmanager
+def _clear_errors(repo: str, file: str = "") -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # classes of hf, httpx and requests, which differ by version
+        names = [kind.__name__ for kind in type(error).__mro__]
+        for name in names:
+            if name in _NOT_FOUND and "LocalEntryNotFoundError" not in names:
+                raise ModelNotFoundError(_NOT_FOUND[name].format(repo=repo, file=file)) from error
+        if not isinstance(error, (OSError, ValueError)) and "HTTPError" not in names:
+            raise
+        what = f"{repo}/{file}" if file else repo
+        reason = str(error).strip().splitlines()
+        raise DownloadError(
+            f"{what} cannot be downloaded: {reason[0] if reason else type(error).__name__}"
+        ) from error
