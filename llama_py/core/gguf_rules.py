@@ -14,6 +14,14 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
+from llama_py.core.gguf_architectures import (
+    DELTA_NET,
+    EQUAL_HEADS,
+    MAMBA2,
+    NEEDED,
+    ROTATES_WHOLE_HEAD,
+    SQUARE_QUERIES,
+)
 from llama_py.core.gguf_reader import GGUFHeader, GGUFTensor, duplicate_string
 from llama_py.errors import InvalidModelError
 
@@ -32,62 +40,6 @@ _NOT_FOR_WEIGHTS: Final = frozenset({"I8", "I16", "I32", "I64", "F64", "Q8_1", "
 #: Tensors of element-wise operations, which are F32 however the rest is quantized.
 _ALWAYS_F32: Final = re.compile(
     r"_norm\.weight$|\.bias$|\.ssm_(a|d)$|\.ssm_conv1d\.weight$|\.shortconv\.conv\.weight$"
-)
-
-_CONV_BIAS: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
-    "ssm_conv1d.weight": (("ssm_conv1d.bias",),)
-}
-
-#: For an architecture and a tensor of a layer: for each entry, one of these must be beside it.
-_NEEDED: Final[dict[str, dict[str, tuple[tuple[str, ...], ...]]]] = {
-    "granitehybrid": _CONV_BIAS,
-    "nemotron_h": _CONV_BIAS,
-    "nemotron_h_moe": _CONV_BIAS,
-    "hy_v3": {"ffn_down_exps.weight": (("ffn_up_exps.weight", "ffn_gate_up_exps.weight"),)},
-    "glm-dsa": {
-        "indexer.k_norm.weight": (
-            ("indexer.proj.weight",),
-            ("indexer.attn_k.weight",),
-            ("indexer.attn_q_b.weight",),
-        )
-    },
-}
-
-#: Graphs with mamba2 mixers: ``d_inner % n_head == 0`` and ``d_inner % n_group == 0``.
-_MAMBA2: Final = frozenset({"mamba2", "falcon-h1", "granitehybrid", "nemotron_h", "nemotron_h_moe"})
-
-#: Graphs with ``GGML_ASSERT(n_embd_head == n_rot)``, and keys as long as values.
-_ROTATES_WHOLE_HEAD: Final = frozenset(
-    """
-    apertus arcee arctic baichuan chameleon codeshell cogvlm cohere2moe dbrx deci deepseek
-    dots1 dream ernie4_5 exaone exaone-moe exaone4 falcon granite granite_swa granitemoe
-    graniteswitch grok grovemoe hunyuan-dense hunyuan-moe hunyuan_vl hy_v3 internlm2 jais2
-    llada llada-moe llama llama-embed llama4 maincoder mellum minicpm mistral3 olmo olmo2
-    olmoe orion pangu-embedded plamo pockettts qwen2 qwen2moe qwen2vl qwen3 qwen3moe
-    qwen3vl qwen3vlmoe rnd1 seed_oss smallthinker smollm3 starcoder2 talkie xverse
-    """.split()  # noqa: SIM905
-)
-
-#: Graphs whose queries have as many elements as the embeddings.
-_SQUARE_QUERIES: Final = frozenset(
-    """
-    arctic baichuan bert chameleon codeshell cohere2 command-r deepseek dream eurobert
-    grok internlm2 jamba jina-bert-v2 jina-bert-v3 lfm2 lfm2moe llada-moe nemotron
-    nomic-bert-moe nomic-bert olmo olmo2 olmoe orion phi2 phi3 phimoe plamo pockettts
-    qwen2 qwen2moe qwen2vl stablelm starcoder2 xverse
-    """.split()  # noqa: SIM905
-)
-
-#: Further graphs with ``GGML_ASSERT(n_embd_head == hparams.n_embd_head_k())``.
-_EQUAL_HEADS: Final = frozenset(
-    """
-    afmoe bailingmoe2 bert bitnet bloom chatglm cohere2 command-r dflash eagle3 eurobert
-    glm4 glm4moe gpt2 gptneox granitehybrid jais jina-bert-v2 jina-bert-v3 laguna maple
-    minimax-01 minimax-m2 minimax-m3 modern-bert mpt muse-glimmer nanbeige nemotron
-    nemotron_h nemotron_h_moe neo-bert nomic-bert nomic-bert-moe openelm phi2 phi3 phimoe
-    qwen qwen35 qwen35moe qwen3next qwen4exp refact spark2_5 stablelm starcoder t5
-    t5encoder
-    """.split()  # noqa: SIM905
 )
 
 
@@ -219,10 +171,10 @@ def _heads(facts: _Facts) -> Iterator[str]:
             yield f"{key} is {rotated}; it must be even, and not zero"
         if rotated > keys:
             yield f"{key} is {rotated}, but attention heads have only {keys} elements"
-        whole = facts.architecture in _ROTATES_WHOLE_HEAD
+        whole = facts.architecture in ROTATES_WHOLE_HEAD
         if whole and rotated != keys:
             yield f"{key} is {rotated}, but this architecture rotates whole heads of {keys}"
-        if (whole or facts.architecture in _EQUAL_HEADS) and keys != values:
+        if (whole or facts.architecture in EQUAL_HEADS) and keys != values:
             yield (
                 f"attention heads have keys of {keys} and values of {values} elements, which "
                 f"the architecture {facts.architecture!r} does not allow"
@@ -245,8 +197,27 @@ def _window(facts: _Facts) -> Iterator[str]:
         )
 
 
+def _temperature(facts: _Facts) -> Iterator[str]:
+    length = facts.number("attention.temperature_length")
+    own_default = facts.architecture == "llama4"
+    if facts.number("attention.temperature_scale") and length == 0 and not own_default:
+        yield f"{facts.key('attention.temperature_length')} is 0, but there is a scale for it"
+
+
+def _delta_net(facts: _Facts) -> Iterator[str]:
+    if facts.architecture not in DELTA_NET:
+        return
+    inner, size = facts.integer("ssm.inner_size"), facts.integer("ssm.state_size")
+    values, keys = facts.integer("ssm.time_step_rank"), facts.integer("ssm.group_count")
+    if not keys or not values or values % keys or inner != values * size:
+        yield (
+            f"{facts.key('ssm.inner_size')} is {inner}, which {values} heads of {size} elements "
+            f"({keys} of keys) do not make"
+        )
+
+
 def _state_space(facts: _Facts) -> Iterator[str]:
-    if facts.architecture not in _MAMBA2:
+    if facts.architecture not in MAMBA2:
         return
     inner = facts.integer("ssm.inner_size", 1)
     heads = facts.integer("ssm.time_step_rank", 1)
@@ -265,10 +236,13 @@ def _state_space(facts: _Facts) -> Iterator[str]:
 
 def _widths(facts: _Facts) -> Iterator[str]:
     """Check head_count where the query tensor has the width of the embeddings."""
-    if facts.architecture not in _SQUARE_QUERIES:
+    if facts.architecture not in SQUARE_QUERIES:
         return
     width = facts.integer("embedding_length")
-    for heads in set(facts.per_layer("attention.head_count")) - {0}:
+    counts = set(facts.per_layer("attention.head_count")) - {0}
+    if not counts:
+        yield f"{facts.key('attention.head_count')} is missing, or 0"
+    for heads in counts:
         size = facts.integer("attention.key_length", width // heads if heads > 0 else 0)
         if heads * size != width:
             yield (
@@ -280,16 +254,20 @@ def _widths(facts: _Facts) -> Iterator[str]:
 def _head_counts(facts: _Facts) -> Iterator[str]:
     """Check head_count against the tensor that joins the heads."""
     counts = facts.per_layer("attention.head_count")
+    sizes = list(facts.head_sizes())
     for header in facts.headers:
         for tensor in header.tensors:
             match = re.fullmatch(r"blk\.(\d+)\.attn_output\.weight", tensor.name)
             if match is None or not counts or not tensor.shape:
                 continue
             heads = counts[min(int(match[1]), len(counts) - 1)]
-            if heads and tensor.shape[0] % heads:
+            wrong = heads > 0 and tensor.shape[0] % heads != 0
+            if facts.architecture in EQUAL_HEADS | ROTATES_WHOLE_HEAD and heads > 0:
+                wrong |= tensor.shape[0] not in {heads * size for _, _, size, _ in sizes}
+            if wrong:
                 yield (
                     f"tensor {tensor.name!r} has rows of {tensor.shape[0]} elements, which "
-                    f"{heads} attention heads ({facts.key('attention.head_count')}) cannot share"
+                    f"do not fit {heads} heads ({facts.key('attention.head_count')})"
                 )
 
 
@@ -334,7 +312,7 @@ def _byte_tokens(facts: _Facts) -> Iterator[str]:
 
 def _needed_tensors(facts: _Facts) -> Iterator[str]:
     """Find tensors that llama.cpp loads if they are there, but uses in any case."""
-    table = _NEEDED.get(facts.architecture)
+    table = NEEDED.get(facts.architecture)
     if table is None:
         return
     names = {tensor.name for header in facts.headers for tensor in header.tensors}
@@ -379,6 +357,8 @@ _RULES: tuple[_Rule, ...] = (
     _epsilons,
     _heads,
     _window,
+    _temperature,
+    _delta_net,
     _state_space,
     _widths,
     _short_convolution,
