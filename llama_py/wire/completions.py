@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any
+
+import numpy as np
 
 from llama_py.engine.request import Prompt, Request
 from llama_py.errors import ParameterError, ParameterTypeError
@@ -103,7 +106,8 @@ def parse_completion(context: CallContext, prompt: Any, **kwargs: Any) -> Comple
         constraint=grammar.constraint,
     )
     plan = make_plan(arguments, sampling, generation)
-    texts = [_prompt_text(context, each) for each in prompts]
+    shown = echo or wanted is not None
+    texts = [_prompt_text(context, each) if shown else "" for each in prompts]
     return CompletionCall(
         plan.requests(_engine_prompts(arguments, context, prompts, generation), per_prompt),
         head,
@@ -131,13 +135,15 @@ def _best_of(arguments: Arguments, stream: bool) -> tuple[int, int]:
 
 
 def _prompts(prompt: Any, context: CallContext) -> list[str | list[int]]:
+    if isinstance(prompt, np.ndarray):
+        prompt = prompt.tolist()
     if isinstance(prompt, str):
         prompt = [prompt]
     elif isinstance(prompt, bytes) or not isinstance(prompt, Sequence):
         raise ParameterTypeError(
             f"prompt must be a text or a list of token ids, not {type(prompt).__name__}"
         )
-    elif all(isinstance(item, int) and not isinstance(item, bool) for item in prompt):
+    elif all(isinstance(item, Integral) and not isinstance(item, bool) for item in prompt):
         prompt = [prompt]
     if len(prompt) > MAX_CHOICES:
         raise ParameterError(f"prompt has {len(prompt)} texts; at most {MAX_CHOICES} are allowed")

@@ -89,6 +89,7 @@ class EncoderBase:
         self.requests = list(requests)
         self._prompts = self.requests[::per_prompt]
         self._completion_tokens = 0
+        self._reasoning_tokens = 0
         self._unfinished = len(self.requests)
         self._timings: Timings | None = None
         self.error: BaseException | None = None
@@ -124,7 +125,7 @@ class EncoderBase:
 
     def usage(self) -> CompletionUsage:
         """Tokens until now."""
-        return make_usage(self._prompts, self._completion_tokens)
+        return make_usage(self._prompts, self._completion_tokens, self._reasoning_tokens)
 
     def timings(self) -> Timings:
         """Durations until now, or until the end."""

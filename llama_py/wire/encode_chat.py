@@ -32,6 +32,7 @@ class _Reply:
     """One choice while it is generated.
 
     Attributes:
+        thinks: what came last was reasoning.
         news: log-probabilities that no chunk has carried yet.
         logprobs: all of them.
     """
@@ -39,6 +40,7 @@ class _Reply:
     index: int
     stream: ChatStream
     queue: LogprobQueue | None
+    thinks: bool = False
     news: list[ChatCompletionLogprobToken] = field(default_factory=list)
     logprobs: list[ChatCompletionLogprobToken] = field(default_factory=list)
     finish_reason: FinishReason | None = None
@@ -101,7 +103,13 @@ class ChatEncoder(EncoderBase):
         if reply.queue is not None:
             reply.queue.add(event.token, event.logprobs)
             self._note(reply, reply.queue.release(len(event.text)))
-        return self._tell(reply, reply.stream.feed(event.text)) if event.text else []
+        if not event.text:
+            return []
+        deltas = reply.stream.feed(event.text)
+        if deltas:
+            reply.thinks = bool(deltas[-1].reasoning)
+        self._reasoning_tokens += reply.thinks
+        return self._tell(reply, deltas)
 
     def _end(self, reply: _Reply, event: FinishEvent) -> list[Any]:
         if reply.queue is not None:

@@ -7,6 +7,7 @@ import math
 import warnings
 from collections.abc import Mapping
 from functools import lru_cache
+from numbers import Real
 from typing import Any
 
 from llama_py.errors import ParameterError, ParameterTypeError
@@ -238,7 +239,7 @@ def _bias_token(key: Any, n_tokens: int) -> int:
 def _bias_value(key: Any, value: Any) -> float:
     if value is False:
         return -math.inf  # llama.cpp's way to forbid a token
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise ParameterTypeError(f"logit_bias[{key!r}]={value!r} must be a number, or False")
     if math.isnan(value) or value == math.inf:
         raise ParameterError(f"logit_bias[{key!r}]={value!r} must be a finite number, or -inf")

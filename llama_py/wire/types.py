@@ -23,6 +23,7 @@ __all__ = [
     "ChatCompletionTopLogprobToken",
     "CompletionChoice",
     "CompletionLogprobs",
+    "CompletionTokensDetails",
     "CompletionUsage",
     "CreateChatCompletionResponse",
     "CreateChatCompletionStreamResponse",
@@ -41,6 +42,10 @@ class PromptTokensDetails(TypedDict):
     cached_tokens: int
 
 
+class CompletionTokensDetails(TypedDict):
+    reasoning_tokens: int
+
+
 class CompletionUsage(TypedDict):
     """Counts of tokens. ``cached_tokens`` of the prompt did not have to be evaluated."""
 
@@ -48,6 +53,7 @@ class CompletionUsage(TypedDict):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: NotRequired[PromptTokensDetails]
+    completion_tokens_details: NotRequired[CompletionTokensDetails]
 
 
 class Timings(TypedDict):

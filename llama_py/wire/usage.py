@@ -11,20 +11,26 @@ from llama_py.wire.types import CompletionUsage, Timings
 __all__ = ["make_timings", "make_usage"]
 
 
-def make_usage(prompts: Sequence[Request], completion_tokens: int) -> CompletionUsage:
+def make_usage(
+    prompts: Sequence[Request], completion_tokens: int, reasoning_tokens: int = 0
+) -> CompletionUsage:
     """Counts of tokens.
 
     Args:
         prompts: one request for each prompt: several choices of one prompt count it once.
         completion_tokens: generated tokens of all choices.
+        reasoning_tokens: how many of them were reasoning.
     """
     prompt_tokens = sum(request.n_prompt for request in prompts)
-    return {
+    usage: CompletionUsage = {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
         "prompt_tokens_details": {"cached_tokens": sum(request.reused for request in prompts)},
     }
+    if reasoning_tokens:
+        usage["completion_tokens_details"] = {"reasoning_tokens": reasoning_tokens}
+    return usage
 
 
 def make_timings(requests: Sequence[Request], completion_tokens: int) -> Timings:

@@ -108,6 +108,35 @@ def test_functions_are_answered_with_a_function_call(context: Context) -> None:
         assert arguments == {"city": "Paris"}
 
 
+THINKING = """{%- for message in messages -%}
+{%- if message.role == 'assistant' -%}
+{{- '<|im_start|>assistant\n' -}}
+{%- if message.reasoning_content -%}
+{{- '<think>\n' + message.reasoning_content + '\n</think>\n\n' -}}
+{%- endif -%}
+{{- message.content + '<|im_end|>\n' -}}
+{%- else -%}
+{{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' -}}
+{%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\n' -}}
+{%- if enable_thinking is defined and not enable_thinking -%}{{- '<think>\n\n</think>\n\n' -}}
+{%- endif -%}{%- endif -%}"""
+
+
+def test_reasoning_is_apart_from_the_answer(vocab: Vocab) -> None:
+    context = Context(vocab, ChatTemplate.from_text(THINKING, eos="<|im_end|>"))
+    reply = "<think>\nTwo and two.\n</think>\n\nFour.<|im_end|>"
+    for stream in (False, True):
+        chunks, response = chat(context, reply, stream=stream)
+        message: Any = (fold_chat(chunks) if stream else response)["choices"][0]["message"]
+        assert message["content"].strip() == "Four."
+        assert message["reasoning_content"].strip() == "Two and two."
+        usage = response["usage"]
+        reasoning = usage["completion_tokens_details"]["reasoning_tokens"]
+        assert 0 < reasoning < usage["completion_tokens"]
+
+
 def test_an_error_is_never_a_stop(context: Context) -> None:
     call = parse_chat(context, HELLO, stream=True)
     tokens = context.vocab.tokenize("half an answ", add_special=False)

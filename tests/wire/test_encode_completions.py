@@ -69,7 +69,7 @@ def test_cached_tokens_are_reported(context: Context) -> None:
     request = call.requests[0]
     request.tokens, request.cache = [1, 2, 3, 4], {"reused": 3}
     request.submitted, request.started, request.first_token, request.ended = 0.0, 1.0, 1.5, 3.5
-    response = encoder.response()
+    response: Any = encoder.response()
     assert response["usage"]["prompt_tokens_details"] == {"cached_tokens": 3}
     timings = response["timings"]
     assert (timings["cache_n"], timings["prompt_n"]) == (3, 1)
@@ -164,7 +164,8 @@ def test_no_entries_for_the_stop_string(context: Context) -> None:
         chunks, response = complete(
             context, "", "one two STOP more", stop=["STOP"], logprobs=0, stream=stream
         )
-        choice = (fold_completion(chunks) if stream else response)["choices"][0]
+        whole: Any = fold_completion(chunks) if stream else response
+        choice = whole["choices"][0]
         assert choice["text"] == "one two "
         assert choice["finish_reason"] == "stop"
         assert "".join(choice["logprobs"]["tokens"]) == "one two "

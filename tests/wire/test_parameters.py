@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from llama_py.chat.grammar import LlamaGrammar
@@ -378,6 +379,16 @@ def test_an_assistant_message_can_be_continued(context: Context) -> None:
 def test_an_empty_prompt_begins_with_bos(context: Context) -> None:
     assert parse_completion(context, "").requests[0].prompt.tokens == [context.vocab.bos]
     assert parse_completion(context, []).requests[0].prompt.tokens == [context.vocab.bos]
+
+
+def test_numbers_may_be_numpys(context: Context) -> None:
+    tokens = np.array([5, 6, 7], np.int32)
+    for prompt in (tokens, list(tokens), [5, 6, 7]):
+        assert parse_completion(context, prompt).requests[0].prompt.tokens == [5, 6, 7]
+    bias = {np.int64(3): np.float32(1.5)}
+    assert parse_completion(context, "x", logit_bias=bias).requests[0].sampling.logit_bias == {
+        3: 1.5
+    }
 
 
 def test_wrong_types_are_type_errors_too(context: Context) -> None:
