@@ -144,6 +144,7 @@ def test_biases_and_penalties_are_not_reported(llm: Llama) -> None:
     for options in (
         {"logit_bias": {token: -5.0}},
         {"repeat_penalty": 1.3, "frequency_penalty": 1.0},
+        {"grammar": 'root ::= "@@" [a-z]+'},
         {"logit_bias": {token: 50.0}, "grammar": "root ::= [ -~]+"},
     ):
         changed = complete(llm, logprobs=3, max_tokens=1, **options)["choices"][0]["logprobs"]
