@@ -22,7 +22,14 @@ from llama_py.core.chat import ReplyParser
 from llama_py.errors import GrammarError, ParameterError
 from llama_py.params import GrammarSpec, TokenConstraint
 
-__all__ = ["Backend", "CompiledGrammar", "LlamaGrammar", "compile_schema", "render_constrained"]
+__all__ = [
+    "Backend",
+    "CompiledGrammar",
+    "LlamaGrammar",
+    "compile_schema",
+    "constrain_plain",
+    "render_constrained",
+]
 
 Backend = Literal["auto", "llguidance", "gbnf"]
 BACKENDS = ("auto", "llguidance", "gbnf")
@@ -183,6 +190,18 @@ def render_constrained(
                     raise
     gbnf_of_schema(schema)  # names what the converter would pass over
     return template.render(request)
+
+
+def constrain_plain(rendered: RenderedChat, vocab: VocabLike | None) -> RenderedChat:
+    """A rendered chat of a format without reasoning and tools, with its schema enforced.
+
+    Raises:
+        GrammarError: nobody can express the schema.
+    """
+    if rendered.schema is None:
+        return rendered
+    compiled = compile_schema(rendered.schema, vocab)
+    return replace(rendered, grammar=compiled.grammar, constraint=compiled.constraint)
 
 
 def _is_simple(rendered: RenderedChat) -> bool:

@@ -184,7 +184,7 @@ class ChatTemplate:
         if not params["has_tool_calls"]:
             raise TemplateError(
                 "this chat template has no form for tool calls; use a model or a template that "
-                'has one, or pass tool_choice="none"'
+                'has one (chat_format="chatml-function-calling" does), or pass tool_choice="none"'
             )
         if forced is not None:
             # The prompt lists all tools (so that the cache fits); only one may be called.

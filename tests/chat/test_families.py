@@ -9,14 +9,25 @@ import time
 from contextlib import suppress
 from typing import Any
 
-import families
 import pytest
-from families import BOS, CONTENT, EOS, KINDS, REASONING, TOOLS, USER, WEATHER, Sample, sample
 
 from llama_py.chat.formats.jinja import Jinja2ChatFormatter
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.stream import ChatStream, ParsedReply, fold, parse_reply
 from llama_py.errors import TemplateError
+from tests.chat import families
+from tests.chat.families import (
+    BOS,
+    CONTENT,
+    EOS,
+    KINDS,
+    REASONING,
+    TOOLS,
+    USER,
+    WEATHER,
+    Sample,
+    sample,
+)
 
 NAMES = families.names()
 
@@ -166,13 +177,13 @@ def test_tables_name_templates_that_exist() -> None:
 
 # ---- rendering ---------------------------------------------------------------------------------
 
-_HISTORY = [
+_HISTORY: list[dict[str, Any]] = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": 'Say "hello" <b>twice</b>'},
     {"role": "assistant", "content": "Hello, hello."},
     {"role": "user", "content": "Weather in Paris?"},
 ]
-_TOOL_HISTORY = [
+_TOOL_HISTORY: list[dict[str, Any]] = [
     *_HISTORY,
     {"role": "assistant", "content": "", "tool_calls": [WEATHER]},
     {

@@ -8,11 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import families
 import jsonschema
 import numpy as np
 import pytest
-from families import TOOLS, USER
 
 from llama_py.chat import guidance
 from llama_py.chat.gbnf import rename_rules, unite
@@ -26,6 +24,8 @@ from llama_py.core.sampler import Sampler
 from llama_py.core.vocab import Vocab
 from llama_py.errors import GrammarError, ParameterError
 from llama_py.params import GrammarSpec, SamplingParams, TokenConstraint
+from tests.chat import families
+from tests.chat.families import TOOLS, USER
 from tests.models import tiny_model
 
 BACKENDS = ("gbnf", "llguidance")
@@ -150,7 +150,7 @@ def generate(params: SamplingParams, vocab: Vocab, seed: int, limit: int = 300) 
     sampler = Sampler(vocab, params)
     closing = [t for t in range(vocab.n_tokens) if vocab.piece(t) in (b'"', b"}", b"]")]
     closing += vocab.eog_tokens()
-    out = []
+    out: list[int] = []
     try:
         for _ in range(limit):
             row = rng.normal(size=vocab.n_tokens).astype(np.float32)

@@ -7,15 +7,15 @@ import time
 from itertools import count, pairwise
 from typing import Any
 
-import families
 import pytest
-from families import TOOLS, USER, sample
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.stream import ChatStream, Delta, ParsedReply, fold, parse_reply
 from llama_py.chat.template import ChatTemplate, RenderedChat
+from tests.chat import families
+from tests.chat.families import TOOLS, USER, sample
 
 #: Families that differ in how they mark reasoning, content and calls.
 FAMILIES = (

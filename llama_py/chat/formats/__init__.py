@@ -1,0 +1,25 @@
+"""Chat formats by name, and a formatter for Jinja templates in Python."""
+
+from __future__ import annotations
+
+from llama_py.chat.formats.jinja import ChatFormatter, ChatFormatterResponse, Jinja2ChatFormatter
+from llama_py.chat.formats.registry import (
+    ChatFormat,
+    ChatHandler,
+    chat_formats,
+    get_chat_format,
+    register_chat_format,
+    unregister_chat_format,
+)
+
+__all__ = [
+    "ChatFormat",
+    "ChatFormatter",
+    "ChatFormatterResponse",
+    "ChatHandler",
+    "Jinja2ChatFormatter",
+    "chat_formats",
+    "get_chat_format",
+    "register_chat_format",
+    "unregister_chat_format",
+]

@@ -1,0 +1,170 @@
+"""Chat formats by name: the table's, a caller's own functions, and those that are templates."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+from llama_py.chat.formats.jinja import ChatFormatter, ChatFormatterResponse
+from llama_py.chat.formats.named import FORMATS, NamedFormat
+from llama_py.chat.formats.tools import CHATML_TOOLS
+from llama_py.chat.grammar import constrain_plain, render_constrained
+from llama_py.chat.messages import ChatRequest
+from llama_py.chat.template import ChatTemplate, RenderedChat
+from llama_py.errors import ParameterError, TemplateError
+
+__all__ = [
+    "ChatFormat",
+    "ChatHandler",
+    "chat_formats",
+    "get_chat_format",
+    "register_chat_format",
+    "unregister_chat_format",
+]
+
+F = TypeVar("F", bound=ChatFormatter)
+
+
+class ChatHandler(Protocol):
+    """Takes over ``Llama.create_chat_completion``: gets its arguments, returns its result."""
+
+    def __call__(
+        self, *, llama: Any, messages: list[dict[str, Any]], stream: bool = False, **kwargs: Any
+    ) -> dict[str, Any] | Iterator[dict[str, Any]]: ...
+
+
+@runtime_checkable
+class ChatFormat(Protocol):
+    """What a name stands for."""
+
+    def render(self, request: ChatRequest, model: Any) -> RenderedChat:
+        """Render a conversation for a model (``core.model.Model``)."""
+
+
+class _Table:
+    """A format of the table."""
+
+    def __init__(self, entry: NamedFormat) -> None:
+        self._entry = entry
+
+    def render(self, request: ChatRequest, model: Any) -> RenderedChat:
+        return constrain_plain(self._entry.render(request), _vocab(model))
+
+
+class _Function:
+    """A caller's function that makes the prompt."""
+
+    def __init__(self, name: str, formatter: ChatFormatter) -> None:
+        self._name = name
+        self._formatter = formatter
+
+    def render(self, request: ChatRequest, model: Any) -> RenderedChat:
+        response = self._formatter(
+            messages=[dict(message) for message in request.messages],
+            tools=[dict(tool) for tool in request.tools or ()] or None,
+            tool_choice=request.tool_choice if request.tools else None,
+            **request.template_kwargs,
+        )
+        if response.stopping_criteria is not None:
+            raise TemplateError(
+                f"the chat format {self._name!r} returns stopping criteria; pass them to "
+                "create_chat_completion(stopping_criteria=...), or return texts in stop"
+            )
+        rendered = RenderedChat(
+            prompt=_without_bos(response, model), stops=_stops(response), schema=request.schema
+        )
+        return constrain_plain(rendered, _vocab(model))
+
+
+class _Template:
+    """A template of ours with the model's BOS and EOS, or the model's own."""
+
+    def __init__(self, text: str | None) -> None:
+        self._text = text
+        self._made: tuple[Any, ChatTemplate] | None = None
+
+    def render(self, request: ChatRequest, model: Any) -> RenderedChat:
+        if self._made is None or self._made[0] is not model:
+            self._made = model, ChatTemplate.from_model(model, self._text)
+        return render_constrained(self._made[1], request, _vocab(model))
+
+
+def _vocab(model: Any) -> Any:
+    return getattr(model, "vocab", None)
+
+
+def _stops(response: ChatFormatterResponse) -> tuple[str, ...]:
+    stop = response.stop
+    if stop is None:
+        return ()
+    return (stop,) if isinstance(stop, str) else tuple(stop)
+
+
+def _without_bos(response: ChatFormatterResponse, model: Any) -> str:
+    """The prompt without the BOS text that the tokenizer adds as a token."""
+    vocab = _vocab(model)
+    if not response.added_special or vocab is None or not vocab.add_bos or vocab.bos < 0:
+        return response.prompt
+    return response.prompt.removeprefix(vocab.piece(vocab.bos).decode("utf-8", "replace"))
+
+
+#: Models that call tools in a form of their own have it in their template.
+_TEMPLATES: Mapping[str, str | None] = {
+    "chatml-function-calling": CHATML_TOOLS,
+    "functionary": None,
+    "functionary-v1": None,
+    "functionary-v2": None,
+}
+_OWN: dict[str, ChatFormatter] = {}
+
+
+def chat_formats() -> list[str]:
+    """The names of all chat formats, sorted."""
+    return sorted({*FORMATS, *_TEMPLATES, *_OWN})
+
+
+def get_chat_format(name: str) -> ChatFormat:
+    """A chat format by its name.
+
+    Raises:
+        ParameterError: there is none of that name.
+    """
+    if name in _OWN:
+        return _Function(name, _OWN[name])
+    if name in FORMATS:
+        return _Table(FORMATS[name])
+    if name in _TEMPLATES:
+        return _Template(_TEMPLATES[name])
+    near = difflib.get_close_matches(name, chat_formats(), n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(chat_formats())}"
+    raise ParameterError(f"there is no chat format {name!r}; {hint}")
+
+
+def register_chat_format(name: str, *, overwrite: bool = False) -> Callable[[F], F]:
+    """A decorator that makes a formatter known under a name.
+
+    The formatter is called with ``messages`` (OpenAI's), ``tools``, ``tool_choice`` and the
+    request's template variables, and returns a ``ChatFormatterResponse``.
+
+    Raises:
+        ParameterError: the name is taken, and ``overwrite`` is False.
+    """
+    if name in chat_formats() and not overwrite:
+        raise ParameterError(f"there is a chat format {name!r} already; pass overwrite=True")
+
+    def register(formatter: F) -> F:
+        _OWN[name] = formatter
+        return formatter
+
+    return register
+
+
+def unregister_chat_format(name: str) -> None:
+    """Forget a registered formatter.
+
+    Raises:
+        ParameterError: none was registered under the name.
+    """
+    if _OWN.pop(name, None) is None:
+        raise ParameterError(f"no chat format was registered as {name!r}")

@@ -1,0 +1,201 @@
+"""Rendering: options, errors, boundaries, and several threads."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from llama_py.chat.boundaries import find_starts, learn_delimiters
+from llama_py.chat.messages import ChatRequest
+from llama_py.chat.stream import parse_reply
+from llama_py.chat.template import ChatTemplate
+from llama_py.core.model import Model
+from llama_py.errors import ClosedError, TemplateError
+from tests.chat import families
+from tests.chat.families import TOOLS, USER
+from tests.models import tiny_model
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def test_plain_template() -> None:
+    rendered = ChatTemplate.from_text(CHATML).render(ChatRequest(USER))
+    assert rendered.prompt == (
+        "<|im_start|>user\nWeather in Paris?<|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert rendered.generation_prompt == "<|im_start|>assistant\n"
+    assert rendered.plain
+    assert rendered.grammar is None
+    assert rendered.message_starts == (rendered.prompt.index("<|im_start|>assistant"),)
+    assert rendered.thinking_start == ""
+
+
+def test_no_generation_prompt() -> None:
+    request = ChatRequest(USER, add_generation_prompt=False)
+    rendered = ChatTemplate.from_text(CHATML).render(request)
+    assert rendered.prompt == "<|im_start|>user\nWeather in Paris?<|im_end|>\n"
+
+
+def test_variables() -> None:
+    template = ChatTemplate.from_text("{{ flag }} {{ thing.a | tojson }} {{ enable_thinking }}")
+    kwargs = {"flag": "é", "thing": {"a": [1, None]}}
+    request = ChatRequest(USER, template_kwargs=kwargs, enable_thinking=False)
+    assert template.render(request).prompt.startswith("é [1, null] False")
+
+
+def test_reasoning_options() -> None:
+    template = families.load("Qwen-Qwen3-0.6B")
+    assert template.supports_thinking
+    closed = "<think>\n\n</think>\n\n"
+    for options in ({"enable_thinking": False}, {"reasoning_effort": "none"}):
+        request = ChatRequest(USER, **options)
+        assert template.render(request).prompt.endswith(closed)
+    kwargs = ChatRequest(USER, template_kwargs={"enable_thinking": False})
+    assert template.render(kwargs).prompt.endswith(closed)
+    assert not template.render(ChatRequest(USER)).prompt.endswith(closed)
+    effort = families.load("openai-gpt-oss-120b")
+    assert "Reasoning: high" in effort.render(ChatRequest(USER, reasoning_effort="high")).prompt
+
+
+def test_reasoning_left_in_the_content() -> None:
+    template = families.load("Qwen-Qwen3-0.6B")
+    rendered = template.render(ChatRequest(USER, reasoning_format="none"))
+    reply = parse_reply(rendered, "<think>a</think>b")
+    assert reply.content == "<think>a</think>b"
+    assert reply.reasoning == ""
+
+
+def test_one_named_tool() -> None:
+    template = families.load("Qwen-Qwen2.5-7B-Instruct")
+    choice = {"type": "function", "function": {"name": "add"}}
+    every = template.render(ChatRequest(USER, tools=TOOLS))
+    rendered = template.render(ChatRequest(USER, tools=TOOLS, tool_choice=choice))
+    assert rendered.prompt == every.prompt  # so that the cache fits
+    assert rendered.grammar is not None
+    assert every.grammar is not None
+    assert every.grammar.lazy
+    assert every.grammar.trigger_patterns == ("<tool_call>\n",)
+    assert not rendered.grammar.lazy
+    assert "add" in rendered.grammar.gbnf
+    assert "get_weather" not in rendered.grammar.gbnf
+    assert rendered.grammar_prefill == rendered.generation_prompt
+
+
+def test_tool_choice_none_shows_tools_and_parses_none() -> None:
+    template = families.load("Qwen-Qwen2.5-7B-Instruct")
+    rendered = template.render(ChatRequest(USER, tools=TOOLS, tool_choice="none"))
+    assert "get_weather" in rendered.prompt
+    assert rendered.grammar is None
+    assert parse_reply(rendered, "<tool_call>x").content == "<tool_call>x"
+
+
+def test_continued_reasoning() -> None:
+    template = families.load("Qwen-Qwen3-0.6B")
+    begun = {"role": "assistant", "content": "", "reasoning_content": "Let me"}
+    rendered = template.render(ChatRequest([*USER, begun], continue_final_message=True))
+    assert rendered.prompt.endswith("<think>\nLet me") or rendered.prompt.endswith("<think>Let me")
+    reply = parse_reply(rendered, " see.</think>Fine.")
+    assert reply.reasoning.strip() == "see."
+    assert reply.content == "Fine."
+
+
+def test_errors() -> None:
+    with pytest.raises(TemplateError):
+        ChatTemplate.from_text("{% if %}")
+    with pytest.raises(TemplateError, match="neither a model nor a template"):
+        ChatTemplate.from_text("")
+    refusing = ChatTemplate.from_text("{{ raise_exception('no, thanks') }}")
+    with pytest.raises(TemplateError, match="no, thanks"):
+        refusing.render(ChatRequest(USER))
+    template = ChatTemplate.from_text(CHATML)
+    template.close()
+    with pytest.raises(ClosedError):
+        template.render(ChatRequest(USER))
+
+
+@pytest.mark.parametrize("text", ["a\x00b", "\ud800", "é" * 10_000, "{{ x }}", "<|im_end|>"])
+def test_awkward_text(text: str) -> None:
+    template = ChatTemplate.from_text(CHATML)
+    request = ChatRequest([{"role": "user", "content": text}])
+    if text == "\ud800":
+        with pytest.raises(TemplateError):
+            template.render(request)
+        return
+    assert text in template.render(request).prompt
+
+
+def test_model_template() -> None:
+    with Model(tiny_model("full")) as model:
+        own = ChatTemplate.from_model(model)
+        assert own.explicit
+        assert "Weather in Paris?" in own.render(ChatRequest(USER)).prompt
+        other = ChatTemplate.from_model(model, "{{ bos_token }}|{{ messages[0].content }}")
+    # Neither needs the model any more.
+    assert other.render(ChatRequest(USER)).prompt.endswith("|Weather in Paris?")
+    assert own.render(ChatRequest(USER)).prompt.endswith("<|im_start|>assistant\n")
+
+
+def test_what_a_template_can_do() -> None:
+    qwen, gemma = families.load("Qwen-Qwen3-0.6B"), families.load("google-gemma-2-2b-it")
+    assert qwen.caps["supports_tool_calls"]
+    assert not gemma.caps["supports_tool_calls"]
+    assert not gemma.supports_thinking
+    assert qwen.source.startswith("{%- if tools %}")
+
+
+def test_the_date_can_be_set() -> None:
+    template = ChatTemplate.from_text("{{ date_string }}")
+    assert template.render(ChatRequest(USER, now=86400 * 365)).prompt.startswith("01 Jan 1971")
+
+
+def test_several_threads() -> None:
+    template = families.load("Qwen-Qwen3-0.6B")
+    requests = [ChatRequest([{"role": "user", "content": str(i)}], tools=TOOLS) for i in range(40)]
+    expected = [template.render(request) for request in requests]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(template.render, requests)) == expected
+
+
+def test_learned_delimiters() -> None:
+    def render(messages: list[dict[str, Any]]) -> str:
+        return "".join(f"[[{m['role']}]]{m['content']}\n" for m in messages)
+
+    assert set(learn_delimiters(render)) == {("user", "[[user]]"), ("assistant", "[[assistant]]")}
+
+
+def test_no_delimiters_where_there_are_none() -> None:
+    def refuse(messages: list[dict[str, Any]]) -> str:
+        raise TemplateError("no")
+
+    assert learn_delimiters(refuse) == ()
+    assert learn_delimiters(lambda messages: "") == ()
+    assert find_starts("some text", ()) == ()
+
+
+def test_starts_are_stable_when_a_conversation_grows() -> None:
+    template = families.load("Qwen-Qwen2.5-7B-Instruct")
+    turns: list[dict[str, Any]] = [{"role": "system", "content": "s"}]
+    before: tuple[int, ...] = ()
+    for i in range(6):
+        turns.append({"role": "user", "content": f"question {i}"})
+        rendered = template.render(ChatRequest(turns))
+        assert rendered.message_starts[: len(before)] == before
+        before = rendered.message_starts
+        turns.append({"role": "assistant", "content": f"answer {i}"})
+
+
+def test_tool_results_of_any_size_render() -> None:
+    big = json.dumps({"text": "x" * 100_000})
+    messages: list[dict[str, Any]] = [
+        *USER,
+        {"role": "assistant", "content": None, "tool_calls": [families.WEATHER]},
+        {"role": "tool", "tool_call_id": families.WEATHER["id"], "content": big},
+    ]
+    rendered = families.load("Qwen-Qwen3-0.6B").render(ChatRequest(messages, tools=TOOLS))
+    assert big in rendered.prompt
