@@ -71,4 +71,5 @@ def _exactly(values: Row, ids: Ids, k: int) -> Ids:
     threshold = np.partition(values, len(values) - k)[len(values) - k]
     above = np.flatnonzero(values > threshold)
     equal = np.flatnonzero(values == threshold)[: k - len(above)]
-    return ids[np.concatenate([above, equal])]
+    chosen: Ids = ids[np.concatenate([above, equal])]
+    return chosen
