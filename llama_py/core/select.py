@@ -32,7 +32,7 @@ def largest(row: Row, k: int, maxima: Row | None = None) -> Ids:
     """Indices of the k largest entries, in no order; among equal entries the lowest indices.
 
     Args:
-        row: ``(n,)`` without NaN.
+        row: ``(n,)``. NaN counts as the largest if there are k or more, and may be left out else.
         k: at least 1; all indices if it is ``n`` or more.
         maxima: ``column_maxima(row)``, if the caller has it already.
     """
@@ -43,6 +43,8 @@ def largest(row: Row, k: int, maxima: Row | None = None) -> Ids:
     if maxima is None:
         maxima = column_maxima(row)
     bound = np.partition(maxima, len(maxima) - k)[len(maxima) - k]
+    if np.isnan(bound):
+        return _exactly(row, np.arange(len(row)), k)
     return _exactly(*_candidates(row, np.flatnonzero(maxima >= bound), bound), k)
 
 
@@ -69,6 +71,8 @@ def _exactly(values: Row, ids: Ids, k: int) -> Ids:
     if len(values) <= k:
         return ids
     threshold = np.partition(values, len(values) - k)[len(values) - k]
+    if np.isnan(threshold):  # the caller has to find them in what it gets
+        return ids[np.argpartition(values, len(values) - k)[len(values) - k :]]
     above = np.flatnonzero(values > threshold)
     equal = np.flatnonzero(values == threshold)[: k - len(above)]
     chosen: Ids = ids[np.concatenate([above, equal])]

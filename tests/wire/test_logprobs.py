@@ -88,3 +88,11 @@ def test_forbidden_tokens_have_no_probability() -> None:
     assert entry.logprob == -np.inf
     assert entry.ids.tolist() == [17, 0]
     assert entry.logprobs.tolist() == [0.0, -np.inf]
+
+
+@pytest.mark.parametrize("size", [100, 40_000])
+@pytest.mark.parametrize("broken", [1, 50, None])
+def test_rows_that_are_not_numbers_give_something(size: int, broken: int | None) -> None:
+    row = np.zeros(size, np.float32)
+    row[:broken] = np.nan
+    assert len(largest(row, 40)) > 0
