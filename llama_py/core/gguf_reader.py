@@ -5,7 +5,7 @@ metadata pairs, one record per tensor, padding, and the tensors' bytes. Everythi
 little-endian. The limits are those of llama.cpp's reader (``ggml/src/gguf.cpp``).
 
 Only the header's pages are read, through ``mmap``. A vocabulary of 150 000 strings takes a few
-milliseconds, because string arrays are walked with numpy: see :func:`scan_strings`.
+milliseconds, because string arrays are walked with numpy: see ``gguf_strings``.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-import numpy.typing as npt
-
+from llama_py.core.gguf_strings import scan_strings
 from llama_py.errors import InvalidModelError
 
 __all__ = ["GGML_TYPES", "GGUFArray", "GGUFHeader", "GGUFTensor", "Scalar", "read_header"]
@@ -358,107 +356,3 @@ def _lay_out(
         tensors.append(GGUFTensor(name, shape, type_name, offset, n_bytes))
         expected += -(-n_bytes // alignment) * alignment
     return tuple(tensors)
-
-
-# --- arrays of strings ----------------------------------------------------------------------------
-
-_Offsets = npt.NDArray[np.int64]
-
-#: Bytes of the file that are looked at in one go.
-_WINDOW: Final = 1 << 22
-
-
-def scan_strings(buffer: mmap.mmap, at: int, count: int) -> tuple[_Offsets, _Offsets]:
-    """Return where each of ``count`` length-prefixed strings begins, and the strings' lengths.
-
-    A length below 256 is a byte followed by seven zeros, which text does not contain. So all
-    places that look like one are found at once, and a chain "this begins where the one before
-    ends" proves them. Other strings (long ones, and what follows a NUL) are walked one by one.
-    Fewer than ``count`` are returned if the file ends too early.
-    """
-    starts: list[_Offsets] = []
-    lengths: list[_Offsets] = []
-    size = len(buffer)
-    while count > 0 and size - at >= 8:
-        begin = at
-        window = min(size - at, _WINDOW, 64 + 24 * count)
-        found, found_lengths = _short_strings(buffer, at, window)
-        breaks = np.flatnonzero(found[1:] != (found + 8 + found_lengths)[:-1])
-        while count > 0 and size - at >= 8 and at - begin < window - 7:
-            first = int(np.searchsorted(found, at))
-            if first < found.size and found[first] == at:
-                broken = int(np.searchsorted(breaks, first))
-                last = int(breaks[broken]) if broken < breaks.size else found.size - 1
-                chain = slice(first, min(last + 1, first + count))
-                starts.append(found[chain])
-                lengths.append(found_lengths[chain])
-                at = int(starts[-1][-1] + 8 + lengths[-1][-1])
-            else:
-                (length,) = struct.unpack_from("<Q", buffer, at)
-                if length > size - at - 8:
-                    return _joined(starts), _joined(lengths)
-                starts.append(np.array([at]))
-                lengths.append(np.array([length]))
-                at += 8 + length
-            count -= starts[-1].size
-    if at > size:  # the last string of a chain runs past the end
-        starts[-1], lengths[-1] = starts[-1][:-1], lengths[-1][:-1]
-    return _joined(starts), _joined(lengths)
-
-
-def _short_strings(buffer: mmap.mmap, at: int, window: int) -> tuple[_Offsets, _Offsets]:
-    """Find all places of the window that look like the length of a short string."""
-    words = np.ndarray((window - 7,), "<u8", buffer, at, (1,))
-    found = np.flatnonzero(words < 256)
-    return found + at, words[found].astype(np.int64)
-
-
-def _joined(parts: list[_Offsets]) -> _Offsets:
-    return np.concatenate(parts) if parts else np.empty(0, np.int64)
-
-
-def duplicate_string(buffer: mmap.mmap, array: GGUFArray) -> str | None:
-    """Return a string that occurs twice in the array, or None.
-
-    Strings are compared as C strings, up to their first NUL, and empty ones are never equal:
-    that is how llama.cpp's vocabulary sees its tokens.
-    """
-    starts, lengths = scan_strings(buffer, array.start, array.count)
-    if _has_nul(buffer, array, lengths) or array.end + 8 > len(buffer):
-        suspects = np.arange(starts.size)
-    else:
-        suspects = _suspects(buffer, starts, lengths)
-    seen: set[bytes] = set()
-    for start, length in zip(starts[suspects].tolist(), lengths[suspects].tolist(), strict=True):
-        text = buffer[start + 8 : start + 8 + length].split(b"\0", 1)[0]
-        if text and text in seen:
-            return text.decode("utf-8", "replace")
-        seen.add(text)
-    return None
-
-
-def _has_nul(buffer: mmap.mmap, array: GGUFArray, lengths: _Offsets) -> bool:
-    """Say whether there is a NUL inside one of the strings."""
-    data = np.ndarray((array.end - array.start,), np.uint8, buffer, array.start)
-    prefixes = int(np.count_nonzero(lengths.view(np.uint8)))
-    return int(np.count_nonzero(data)) != int(lengths.sum()) + prefixes
-
-
-def _suspects(buffer: mmap.mmap, starts: _Offsets, lengths: _Offsets) -> npt.NDArray[np.intp]:
-    """Return the strings that share length, first and last eight bytes with another one."""
-    words = np.ndarray((len(buffer) - 7,), "<u8", buffer, 0, (1,))
-    shift = (8 * (8 - np.minimum(lengths, 8))).astype(np.uint64)
-    empty = lengths == 0
-    shift[empty] = 0
-    head = (words[starts + 8] << shift) >> shift
-    head[empty] = np.flatnonzero(empty).astype(np.uint64)  # never equal to one another
-    tail = words[starts + np.maximum(lengths, 8)]
-    tail[lengths < 8] = 0
-    with np.errstate(over="ignore"):
-        key = head * np.uint64(0x9E3779B97F4A7C15)
-        key ^= tail * np.uint64(0xC2B2AE3D27D4EB4F) + lengths.astype(np.uint64)
-    ordered = np.sort(key)
-    repeated = ordered[1:][ordered[1:] == ordered[:-1]]
-    if not repeated.size:
-        return np.empty(0, np.intp)
-    return np.flatnonzero(np.isin(key, repeated))

@@ -22,7 +22,8 @@ from llama_py.core.gguf_architectures import (
     ROTATES_WHOLE_HEAD,
     SQUARE_QUERIES,
 )
-from llama_py.core.gguf_reader import GGUFHeader, GGUFTensor, duplicate_string
+from llama_py.core.gguf_reader import GGUFHeader, GGUFTensor
+from llama_py.core.gguf_strings import duplicate_string
 from llama_py.errors import InvalidModelError
 
 __all__ = ["check_rules"]
@@ -224,8 +225,8 @@ def _state_space(facts: _Facts) -> Iterator[str]:
     groups = facts.integer("ssm.group_count", 1)
     if not (inner and heads and groups) or inner % heads or inner % groups or heads % groups:
         yield (
-            f"{facts.key('ssm.inner_size')} is {inner}, which {heads} heads in {groups} groups "
-            "cannot share"
+            f"{facts.key('ssm.inner_size')} is {inner}, which {heads} heads (ssm.time_step_rank) "
+            f"in {groups} groups (ssm.group_count) cannot share"
         )
     if facts.architecture == "granitehybrid" and inner != 2 * facts.integer("embedding_length"):
         yield (
@@ -284,7 +285,7 @@ def _vocabulary(facts: _Facts) -> Iterator[str]:
         return
     if not tokens.count:
         yield "the vocabulary is empty (tokenizer.ggml.tokens)"
-    twice = duplicate_string(facts.header.buffer, tokens)
+    twice = duplicate_string(facts.header.buffer, tokens.start, tokens.count)
     if twice is not None:
         yield f"the token {twice!r} is twice in the vocabulary (tokenizer.ggml.tokens)"
 

@@ -42,7 +42,8 @@ class Memory:
         array = (C.llama_token * len(tokens))(*tokens)
         assert C.llama_decode(self.context, C.llama_batch_get_one(array, len(tokens))) == 0
         logits = C.llama_get_logits_ith(self.context, -1)
-        return np.ctypeslib.as_array(logits, (self.n_vocab,)).copy()
+        row: Logits = np.ctypeslib.as_array(logits, (self.n_vocab,)).copy()
+        return row
 
     def remove(self, begin: int, end: int) -> bool:
         memory = C.llama_get_memory(self.context)
@@ -66,7 +67,7 @@ def memory_of(path: Path) -> Iterator[Memory]:
 
 
 def tokens_of_a_chat() -> list[int]:
-    return np.random.default_rng(7).integers(0, 500, N_CACHED + 1).tolist()
+    return [int(token) for token in np.random.default_rng(7).integers(0, 500, N_CACHED + 1)]
 
 
 def next_logits(kind: str, *, hidden: int | None = None, altered: int | None = None) -> Logits:

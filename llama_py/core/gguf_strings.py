@@ -1,0 +1,121 @@
+"""Walking the string arrays of a GGUF with numpy.
+
+A vocabulary is an array of some 150 000 strings, each a length of eight bytes followed by its
+bytes, and its merges are another one. A loop in Python over them takes longer than all else that
+is read from a header, so they are walked as arrays of offsets and lengths.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["duplicate_string", "scan_strings"]
+
+_Offsets = npt.NDArray[np.int64]
+
+#: Bytes of the file that are looked at in one go.
+_WINDOW: Final = 1 << 22
+
+
+def scan_strings(buffer: mmap.mmap, at: int, count: int) -> tuple[_Offsets, _Offsets]:
+    """Return where each of ``count`` length-prefixed strings begins, and the strings' lengths.
+
+    A length below 256 is a byte followed by seven zeros, which text does not contain. So all
+    places that look like one are found at once, and a chain "this begins where the one before
+    ends" proves them. Other strings (long ones, and what follows a NUL) are walked one by one.
+    Fewer than ``count`` are returned if the file ends too early.
+    """
+    starts: list[_Offsets] = []
+    lengths: list[_Offsets] = []
+    size = len(buffer)
+    while count > 0 and size - at >= 8:
+        begin = at
+        window = min(size - at, _WINDOW, 64 + 24 * count)
+        found, found_lengths = _short_strings(buffer, at, window)
+        breaks = np.flatnonzero(found[1:] != (found + 8 + found_lengths)[:-1])
+        while count > 0 and size - at >= 8 and at - begin < window - 7:
+            first = int(np.searchsorted(found, at))
+            if first < found.size and found[first] == at:
+                broken = int(np.searchsorted(breaks, first))
+                last = int(breaks[broken]) if broken < breaks.size else found.size - 1
+                chain = slice(first, min(last + 1, first + count))
+                starts.append(found[chain])
+                lengths.append(found_lengths[chain])
+                at = int(starts[-1][-1] + 8 + lengths[-1][-1])
+            else:
+                (length,) = struct.unpack_from("<Q", buffer, at)
+                if length > size - at - 8:
+                    return _joined(starts), _joined(lengths)
+                starts.append(np.array([at]))
+                lengths.append(np.array([length]))
+                at += 8 + length
+            count -= starts[-1].size
+    if at > size:  # the last string of a chain runs past the end
+        starts[-1], lengths[-1] = starts[-1][:-1], lengths[-1][:-1]
+    return _joined(starts), _joined(lengths)
+
+
+def _short_strings(buffer: mmap.mmap, at: int, window: int) -> tuple[_Offsets, _Offsets]:
+    """Find all places of the window that look like the length of a short string."""
+    words = np.ndarray((window - 7,), "<u8", buffer, at, (1,))
+    found = np.flatnonzero(words < 256)
+    return found + at, words[found].astype(np.int64)
+
+
+def _joined(parts: list[_Offsets]) -> _Offsets:
+    return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+
+def duplicate_string(buffer: mmap.mmap, at: int, count: int) -> str | None:
+    """Return a string that occurs twice among ``count`` strings, or None.
+
+    Strings are compared as C strings, up to their first NUL, and empty ones are never equal:
+    that is how llama.cpp's vocabulary sees its tokens.
+    """
+    starts, lengths = scan_strings(buffer, at, count)
+    if not starts.size:
+        return None
+    end = int(starts[-1] + 8 + lengths[-1])
+    if _has_nul(buffer, at, end, lengths) or end + 8 > len(buffer):
+        suspects = np.arange(starts.size)
+    else:
+        suspects = _suspects(buffer, starts, lengths)
+    seen: set[bytes] = set()
+    for start, length in zip(starts[suspects].tolist(), lengths[suspects].tolist(), strict=True):
+        text = buffer[start + 8 : start + 8 + length].split(b"\0", 1)[0]
+        if text and text in seen:
+            return text.decode("utf-8", "replace")
+        seen.add(text)
+    return None
+
+
+def _has_nul(buffer: mmap.mmap, at: int, end: int, lengths: _Offsets) -> bool:
+    """Say whether there is a NUL inside one of the strings."""
+    data = np.ndarray((end - at,), np.uint8, buffer, at)
+    prefixes = int(np.count_nonzero(lengths.view(np.uint8)))
+    return int(np.count_nonzero(data)) != int(lengths.sum()) + prefixes
+
+
+def _suspects(buffer: mmap.mmap, starts: _Offsets, lengths: _Offsets) -> npt.NDArray[np.intp]:
+    """Return the strings that share length, first and last eight bytes with another one."""
+    words = np.ndarray((len(buffer) - 7,), "<u8", buffer, 0, (1,))
+    shift = (8 * (8 - np.minimum(lengths, 8))).astype(np.uint64)
+    empty = lengths == 0
+    shift[empty] = 0
+    head = (words[starts + 8] << shift) >> shift
+    head[empty] = np.flatnonzero(empty).astype(np.uint64)  # never equal to one another
+    tail = words[starts + np.maximum(lengths, 8)]
+    tail[lengths < 8] = 0
+    with np.errstate(over="ignore"):
+        key = head * np.uint64(0x9E3779B97F4A7C15)
+        key ^= tail * np.uint64(0xC2B2AE3D27D4EB4F) + lengths.astype(np.uint64)
+    ordered = np.sort(key)
+    repeated = ordered[1:][ordered[1:] == ordered[:-1]]
+    if not repeated.size:
+        return np.empty(0, np.intp)
+    return np.flatnonzero(np.isin(key, repeated))

@@ -1,0 +1,475 @@
+"""``check_model_file``: what it says about models, and about what is none."""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llama_py import llama_cpp as C  # noqa: N812
+from llama_py.core.gguf_check import check_model_file
+from llama_py.core.gguf_reader import GGML_TYPES
+from llama_py.core.gguf_strings import duplicate_string, scan_strings
+from llama_py.errors import InvalidModelError, ModelLoadError, ModelNotFoundError
+from tests.core.gguf_mutations import ARRAY, STRING, Gguf, Pair, Tensor, lay_out, parse
+from tests.models import CHATML, KINDS, tiny_model, tiny_vocab
+
+U16, U32, I32, F32 = 2, 4, 5, 6
+
+
+def healthy(kind: str = "full") -> Gguf:
+    return parse(tiny_model(kind).read_bytes())
+
+
+def text(value: str) -> bytes:
+    return struct.pack("<Q", len(value.encode())) + value.encode()
+
+
+def put(model: Gguf, key: str, kind: int, raw: bytes) -> None:
+    """Set a metadata entry; it stays where it is if there is one already."""
+    for pair in model.pairs:
+        if pair.key == key.encode():
+            pair.type, pair.raw = kind, raw
+            return
+    model.pairs.append(Pair(key.encode(), kind, raw))
+
+
+def put_number(model: Gguf, key: str, value: int | float) -> None:
+    whole = isinstance(value, int)
+    put(model, key, U32 if whole else F32, struct.pack("<I" if whole else "<f", value))
+
+
+def tensor(model: Gguf, name: str) -> Tensor:
+    return next(tensor for tensor in model.tensors if tensor.name == name.encode())
+
+
+def problem_of(path: Path) -> str:
+    with pytest.raises(InvalidModelError) as caught:
+        check_model_file(path)
+    assert str(path) in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.fixture
+def problem(tmp_path: Path) -> Callable[[Gguf], str]:
+    """Write a model, check it, and return what is wrong with it."""
+
+    def check(model: Gguf) -> str:
+        path = tmp_path / "model.gguf"
+        path.write_bytes(model.encode())
+        return problem_of(path)
+
+    return check
+
+
+# --- models ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "architecture"),
+    [
+        ("full", "llama"),
+        ("recurrent", "mamba2"),
+        ("hybrid", "granitehybrid"),
+        ("hybrid_swa", "lfm2"),
+    ],
+)
+def test_a_model_is_described(kind: str, architecture: str) -> None:
+    path = tiny_model(kind)
+    info = check_model_file(path)
+    reader = gguf.GGUFReader(path)
+    assert info.path == path
+    assert info.architecture == architecture
+    assert info.chat_template == CHATML
+    assert info.n_vocab == len(tiny_vocab().tokens)
+    assert info.context_length == 4096
+    assert info.n_tensors == len(reader.tensors)
+    assert info.n_params == sum(int(tensor.n_elements) for tensor in reader.tensors)
+    assert info.n_bytes == path.stat().st_size
+    assert info.shards == (path,)
+    assert info.file_type == 0
+    assert info.tensor_types == {"F32": info.n_tensors}
+
+
+def test_quantized_models_pass(tmp_path: Path) -> None:
+    for quant in ("f16", "q8_0"):
+        assert check_model_file(tiny_model("full", quant=quant)).tensor_types.keys() == {
+            "F32",
+            quant.upper(),
+        }
+
+
+def test_a_path_may_be_a_string() -> None:
+    assert check_model_file(str(tiny_model("full"))).architecture == "llama"
+
+
+def test_arrays_of_numbers_are_kept() -> None:
+    arrays = check_model_file(tiny_model("hybrid")).arrays
+    assert arrays["granitehybrid.attention.head_count_kv"].values == (0, 2, 0, 2)
+    assert arrays["tokenizer.ggml.tokens"].values is None
+    assert arrays["tokenizer.ggml.tokens"].type == "str"
+
+
+def test_unknown_architectures_are_left_to_llama_cpp(tmp_path: Path) -> None:
+    model = healthy()
+    put(model, "general.architecture", STRING, text("of-next-year"))
+    path = tmp_path / "model.gguf"
+    path.write_bytes(model.encode())
+    assert check_model_file(path).architecture == "of-next-year"
+
+
+def test_types_are_those_of_the_library() -> None:
+    for kind, (name, block, size) in GGML_TYPES.items():
+        assert C.ggml_blck_size(kind) == block
+        assert C.ggml_type_size(kind) == size
+        assert (C.ggml_type_name(kind) or b"").decode().upper() == name
+    missing = set(range(C.GGML_TYPE_COUNT)) - set(GGML_TYPES)
+    assert all(C.ggml_blck_size(kind) == 0 for kind in missing)
+
+
+# --- files that are no models ---------------------------------------------------------------------
+
+
+def test_a_missing_file_names_similar_ones(tmp_path: Path) -> None:
+    (tmp_path / "llama-3.2-1b-q4_k_m.gguf").touch()
+    with pytest.raises(ModelNotFoundError, match=r"llama-3\.2-1b-q4_k_m\.gguf") as caught:
+        check_model_file(tmp_path / "llama-3.2-1b-q4_K.gguf")
+    assert isinstance(caught.value, FileNotFoundError)
+    assert isinstance(caught.value, ModelLoadError)
+
+
+def test_a_missing_folder_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFoundError, match="there is no folder"):
+        check_model_file(tmp_path / "nowhere" / "model.gguf")
+
+
+def test_folders(tmp_path: Path) -> None:
+    assert "no .gguf file" in problem_of(tmp_path)
+    (tmp_path / "config.json").touch()
+    assert "convert_hf_to_gguf" in problem_of(tmp_path)
+    (tmp_path / "a.gguf").touch()
+    assert "a.gguf" in problem_of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "empty"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 1\n", "git lfs pull"),
+        (b"<!DOCTYPE html>\n<html><head>", "web page"),
+        (b"\n  <html lang='en'>", "web page"),
+        (b'\x40\x01\x00\x00\x00\x00\x00\x00{"__metadata__":{"format":"pt"}', "safetensors"),
+        (b"PK\x03\x04\x00\x00\x08\x08archive/data.pkl", "PyTorch"),
+        (b"\x80\x02}q\x00(X\x05\x00\x00\x00model", "pickle"),
+        (b"lmgg\x01\x00\x00\x00", "old GGML"),
+        (b"\x1f\x8b\x08\x00\x00", "compressed"),
+        (b"FUGG\x00\x00\x00\x03", "big-endian"),
+        (b"\0" * 600, "zeros"),
+        (b"Repository not found\n", "text file, not a GGUF; it begins with 'Repository not found'"),
+        (b"\xff\xfe\x00\x01\x02\x03", "not a GGUF"),
+    ],
+)
+def test_other_files_are_recognized(tmp_path: Path, content: bytes, said: str) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(content)
+    assert said in problem_of(path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("general.type", "adapter", "LoRA adapter"),
+        ("general.type", "mmproj", "projector"),
+        ("general.architecture", "clip", "projector"),
+        ("general.type", "imatrix", "importance matrix"),
+    ],
+)
+def test_other_ggufs_are_recognized(
+    problem: Callable[[Gguf], str], key: str, value: str, said: str
+) -> None:
+    model = healthy()
+    put(model, key, STRING, text(value))
+    assert said in problem(model)
+
+
+# --- damaged files --------------------------------------------------------------------------------
+
+
+def test_a_cut_off_file_says_how_much_is_missing(tmp_path: Path) -> None:
+    data = tiny_model("full").read_bytes()
+    path = tmp_path / "model.gguf"
+    path.write_bytes(data[:-1000])
+    said = problem_of(path)
+    assert "1000 are missing" in said
+    assert str(len(data)) in said
+    assert str(len(data) - 1000) in said
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_header_that_is_cut_off_anywhere(tmp_path: Path, kind: str) -> None:
+    data = tiny_model(kind).read_bytes()
+    path = tmp_path / "model.gguf"
+    for size in (*range(1, 200), *range(200, 24_000, 487)):
+        path.write_bytes(data[:size])
+        problem_of(path)
+
+
+@pytest.mark.parametrize(
+    ("version", "said"), [(0, "big-endian"), (0x03000000, "big-endian"), (1, "version 1"), (9, "9")]
+)
+def test_versions(problem: Callable[[Gguf], str], version: int, said: str) -> None:
+    model = healthy()
+    model.version = version
+    assert said in problem(model)
+
+
+def test_absurd_counts(problem: Callable[[Gguf], str]) -> None:
+    model = healthy()
+    model.n_pairs = 2**40
+    assert "more than the file can hold" in problem(model)
+    model.n_pairs, model.n_tensors = None, 2**63
+    assert "more than the file can hold" in problem(model)
+
+
+def test_no_architecture(problem: Callable[[Gguf], str]) -> None:
+    model = healthy()
+    del model.pairs[0]
+    assert "general.architecture" in problem(model)
+
+
+def test_a_key_that_occurs_twice(problem: Callable[[Gguf], str]) -> None:
+    model = healthy()
+    model.pairs.append(model.pairs[3])
+    assert "twice" in problem(model)
+
+
+@pytest.mark.parametrize("alignment", [0, 3, 8])
+def test_alignment(problem: Callable[[Gguf], str], alignment: int) -> None:
+    model = healthy()
+    model.pairs.insert(0, Pair(b"x", STRING, text("y" * 5)))
+    put_number(model, "general.alignment", alignment)
+    assert "general.alignment" in problem(model) or "aligned" in problem(model)
+
+
+def test_tensor_records(problem: Callable[[Gguf], str]) -> None:
+    def said(change: Callable[[Tensor], object]) -> str:
+        model = healthy()
+        change(model.tensors[5])
+        return problem(model)
+
+    assert "belongs at" in said(lambda tensor: setattr(tensor, "offset", 32))
+    assert "unknown type" in said(lambda tensor: setattr(tensor, "type", 31))
+    assert "unknown type" in said(lambda tensor: setattr(tensor, "type", 77))
+    assert "absurd" in said(lambda tensor: setattr(tensor, "dims", [2**40, 2**40]))
+    assert "dimensions" in said(lambda tensor: setattr(tensor, "dims", [1] * 5))
+    assert "too long" in said(lambda tensor: setattr(tensor, "name", b"n" * 64))
+    assert "rows of 7" in said(lambda tensor: vars(tensor).update(type=8, dims=[7, 7]))
+
+
+# --- what llama.cpp would not survive -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "value"),
+    [
+        ("full", "llama.block_count", 0),
+        ("full", "llama.block_count", 513),
+        ("full", "llama.nextn_predict_layers", 5),
+        ("full", "llama.expert_count", 2000),
+        ("full", "llama.expert_used_count", 2),
+        ("full", "llama.expert_group_count", 2),
+        ("full", "llama.attention.layer_norm_rms_epsilon", -1.0),
+        ("full", "llama.attention.layer_norm_rms_epsilon", float("nan")),
+        ("full", "llama.rope.dimension_count", 16),
+        ("full", "llama.attention.value_length", 16),
+        ("hybrid_swa", "lfm2.rope.dimension_count", 0),
+        ("hybrid_swa", "lfm2.rope.dimension_count", 7),
+        ("hybrid_swa", "lfm2.rope.dimension_count", 64),
+        ("hybrid_swa", "lfm2.attention.head_count", 3),
+        ("hybrid_swa", "lfm2.attention.sliding_window", 2**31),
+        ("hybrid_swa", "lfm2.shortconv.l_cache", 1),
+        ("iswa_gemma", "gemma3.attention.sliding_window_pattern", 1),
+        ("recurrent", "mamba2.ssm.group_count", 0),
+        ("recurrent", "mamba2.ssm.time_step_rank", 7),
+        ("hybrid", "granitehybrid.ssm.inner_size", 128),
+    ],
+)
+def test_impossible_hyper_parameters(
+    problem: Callable[[Gguf], str], kind: str, key: str, value: int | float
+) -> None:
+    model = healthy(kind)
+    put_number(model, key, value)
+    assert key.split(".")[-1].split("_")[0] in problem(model)
+
+
+def test_unknown_rope_scaling(problem: Callable[[Gguf], str]) -> None:
+    model = healthy()
+    put(model, "llama.rope.scaling.type", STRING, text("bogus"))
+    assert "bogus" in problem(model)
+
+
+def test_a_token_that_occurs_twice(problem: Callable[[Gguf], str]) -> None:
+    model = healthy()
+    tokens = tiny_vocab().tokens
+    tokens = [*tokens[:-1], tokens[300]]
+    raw = struct.pack("<IQ", STRING, len(tokens)) + b"".join(map(text, tokens))
+    put(model, "tokenizer.ggml.tokens", ARRAY, raw)
+    assert repr(tokens[300]) in problem(model)
+
+
+def test_a_sentencepiece_vocabulary_without_bytes(problem: Callable[[Gguf], str]) -> None:
+    model = healthy()
+    put(model, "tokenizer.ggml.model", STRING, text("llama"))
+    assert "<0x80>" in problem(model)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "type_id"),
+    [
+        ("full", "blk.0.attn_q.weight", 26),  # I32
+        ("full", "blk.0.attn_norm.weight", 1),  # F16
+        ("full", "output.weight", 28),  # F64
+        ("recurrent", "blk.0.ssm_a", 28),
+        ("hybrid_swa", "blk.0.shortconv.conv.weight", 1),
+        ("hybrid_swa", "token_embd.weight", 9),  # Q8_1
+    ],
+)
+def test_types_that_a_layer_cannot_use(
+    problem: Callable[[Gguf], str], kind: str, name: str, type_id: int
+) -> None:
+    model = healthy(kind)
+    tensor(model, name).type = type_id
+    lay_out(model)
+    assert name in problem(model)
+
+
+def test_a_bias_that_is_used_in_any_case(problem: Callable[[Gguf], str]) -> None:
+    model = healthy("hybrid")
+    model.tensors.remove(tensor(model, "blk.2.ssm_conv1d.bias"))
+    lay_out(model)
+    assert "blk.2.ssm_conv1d.bias" in problem(model)
+
+
+# --- split models ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> list[Path]:
+    model = healthy()
+    paths = []
+    for number in range(3):
+        part = Gguf(list(model.pairs if number == 0 else model.pairs[:1]), [], bytearray())
+        part.pairs += [
+            Pair(b"split.no", U16, struct.pack("<H", number)),
+            Pair(b"split.count", U16, struct.pack("<H", 3)),
+            Pair(b"split.tensors.count", I32, struct.pack("<i", len(model.tensors))),
+        ]
+        for each in model.tensors[number::3]:
+            begin = len(part.data)
+            size = 4 * int(np.prod(each.dims))
+            part.data += model.data[each.offset : each.offset + size]
+            part.data += bytes(-len(part.data) % 32)
+            part.tensors.append(Tensor(each.name, each.dims, each.type, begin))
+        path = tmp_path / f"model-{number + 1:05d}-of-00003.gguf"
+        path.write_bytes(part.encode())
+        paths.append(path)
+    return paths
+
+
+def test_a_split_model_is_described_as_a_whole(shards: list[Path]) -> None:
+    info, whole = check_model_file(shards[0]), check_model_file(tiny_model("full"))
+    assert info.shards == tuple(shards)
+    assert info.n_split == 3
+    assert info.n_params == whole.n_params
+    assert info.n_tensors == whole.n_tensors
+    assert info.n_bytes == sum(path.stat().st_size for path in shards)
+
+
+def test_missing_shards_are_named(shards: list[Path]) -> None:
+    shards[1].unlink()
+    assert "missing: model-00002-of-00003.gguf" in problem_of(shards[0])
+
+
+def test_a_damaged_shard_is_named(shards: list[Path]) -> None:
+    shards[2].write_bytes(shards[2].read_bytes()[:-5000])
+    assert "model-00003-of-00003.gguf" in problem_of(shards[0])
+
+
+def test_another_than_the_first_shard(shards: list[Path]) -> None:
+    assert "model-00001-of-00003.gguf" in problem_of(shards[1])
+
+
+def test_a_renamed_first_shard(shards: list[Path]) -> None:
+    renamed = shards[0].rename(shards[0].with_name("mine.gguf"))
+    assert "must keep its name" in problem_of(renamed)
+
+
+# --- string arrays --------------------------------------------------------------------------------
+
+pieces = st.lists(
+    st.one_of(
+        st.binary(max_size=12),
+        st.text(alphabet="ab", max_size=20).map(str.encode),
+        st.sampled_from([b"", b"\0", b"\0\0\0\0\0\0\0\0\0", b"x" * 255, b"y" * 256, b"z" * 70_000]),
+    ),
+    max_size=60,
+)
+
+
+def mapped(data: bytes) -> mmap.mmap:
+    buffer = mmap.mmap(-1, max(1, len(data)))
+    buffer[: len(data)] = data
+    return buffer
+
+
+@given(pieces, st.binary(max_size=20))
+def test_strings_are_found_where_they_are(strings: list[bytes], before: bytes) -> None:
+    data = before + b"".join(struct.pack("<Q", len(each)) + each for each in strings)
+    starts, lengths = scan_strings(mapped(data), len(before), len(strings))
+    found = [
+        data[start + 8 : start + 8 + length]
+        for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)
+    ]
+    assert found == strings
+
+
+@given(pieces, st.data())
+def test_strings_of_a_cut_off_file_are_fewer(strings: list[bytes], choice: st.DataObject) -> None:
+    data = b"".join(struct.pack("<Q", len(each)) + each for each in strings)
+    cut = choice.draw(st.integers(0, len(data)))
+    starts, lengths = scan_strings(mapped(data[:cut]), 0, len(strings))
+    ends = (starts + 8 + lengths).tolist()
+    assert all(end <= max(cut, 1) for end in ends)
+    assert len(ends) <= len(strings)
+    if cut < len(data):
+        assert len(ends) < len(strings)
+
+
+@given(pieces)
+def test_duplicates_are_those_of_a_set(strings: list[bytes]) -> None:
+    data = b"".join(struct.pack("<Q", len(each)) + each for each in strings)
+    seen = [each.split(b"\0")[0] for each in strings]
+    seen = [each for each in seen if each]
+    duplicate = duplicate_string(mapped(data + bytes(8)), 0, len(strings))
+    assert (duplicate is not None) == (len(set(seen)) < len(seen))
+
+
+def test_a_large_vocabulary_is_checked_quickly(tmp_path: Path) -> None:
+    model = healthy()
+    tokens = [*tiny_vocab().tokens, *(f"token number {index}" for index in range(150_000))]
+    for key in ("tokenizer.ggml.tokens", "tokenizer.ggml.merges"):
+        raw = struct.pack("<IQ", STRING, len(tokens)) + b"".join(map(text, tokens))
+        put(model, key, ARRAY, raw)
+    path = tmp_path / "model.gguf"
+    path.write_bytes(model.encode())
+    began = time.perf_counter()
+    assert check_model_file(path).n_vocab == len(tokens)
+    assert time.perf_counter() - began < 1  # about 0.03 on an idle machine
