@@ -126,6 +126,7 @@ class LlamaDiskCache(BaseLlamaCache):
             evicted = self._victims(row.file_bytes, gone)
             for old in gone + evicted:
                 self._ledger.remove(old)
+            self.touch(key)  # the kernel's own file times are too coarse to tell an order
             self._ledger.add(key, row)
         self._counts["evicted"] += len(evicted)
         return gone + evicted

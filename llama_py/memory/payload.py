@@ -55,10 +55,11 @@ class _Digest:
         words = part[: part.nbytes & ~7].view(np.uint64)
         whole = len(words) - len(words) % _PAGE_WORDS
         self._hash.update(words[:whole].reshape(-1, _PAGE_WORDS).sum(axis=1).tobytes())
-        if whole * 8 != part.nbytes:
+        left = part.nbytes - 8 * whole
+        if left:
             self._hash.update(words[whole:].sum(dtype=np.uint64).tobytes())
             self._hash.update(part[part.nbytes & ~7 :].tobytes())
-            self._hash.update(part.nbytes.to_bytes(8, "little"))
+            self._hash.update(left.to_bytes(8, "little"))
 
     def value(self) -> bytes:
         return self._hash.digest()

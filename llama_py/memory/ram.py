@@ -73,6 +73,26 @@ class BaseLlamaCache(ABC):
     def prepare(self, state: StoredState, *, replaces: Key | None = None) -> PendingPut | None:
         """Write without showing or evicting anything; None where ``put`` would say None."""
 
+    @abstractmethod
+    def get(self, key: Key) -> StoredState | None:
+        """The entry, marked as just used; None if it is not there (any more)."""
+
+    @abstractmethod
+    def info(self, key: Key) -> EntryInfo | None:
+        """What is known of an entry without reading its state."""
+
+    @abstractmethod
+    def touch(self, key: Key) -> None:
+        """Mark an entry as just used."""
+
+    @abstractmethod
+    def discard(self, key: Key) -> None:
+        """Forget an entry, if it is there."""
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Forget every entry."""
+
     def put(self, state: StoredState, *, replaces: Key | None = None) -> Key | None:
         """Save, evicting the least recently used; None if it is larger than the capacity."""
         pending = self.prepare(state, replaces=replaces)
