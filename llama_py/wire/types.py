@@ -11,6 +11,8 @@ from typing import Any, Literal
 from typing_extensions import NotRequired, TypedDict
 
 __all__ = [
+    "ChatCompletion",
+    "ChatCompletionChunk",
     "ChatCompletionChunkChoice",
     "ChatCompletionDelta",
     "ChatCompletionFunctionCall",
@@ -21,7 +23,9 @@ __all__ = [
     "ChatCompletionResponseChoice",
     "ChatCompletionResponseMessage",
     "ChatCompletionTopLogprobToken",
+    "Completion",
     "CompletionChoice",
+    "CompletionChunk",
     "CompletionLogprobs",
     "CompletionTokensDetails",
     "CompletionUsage",
@@ -204,3 +208,10 @@ class CreateChatCompletionStreamResponse(TypedDict):
 
 #: Any decoded JSON value.
 JsonType = None | int | float | str | bool | list[Any] | dict[str, Any]
+
+# ---- llama-cpp-python's other names for the same shapes ---------------------------------------
+
+Completion = CreateCompletionResponse
+CompletionChunk = CreateCompletionStreamResponse
+ChatCompletion = CreateChatCompletionResponse
+ChatCompletionChunk = CreateChatCompletionStreamResponse

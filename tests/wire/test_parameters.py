@@ -21,6 +21,7 @@ from llama_py.wire.openai import (
     parse_chat,
     parse_completion,
 )
+from llama_py.wire.processors import LogitsProcessorList, StoppingCriteriaList
 from tests.wire.playing import Context
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -273,16 +274,26 @@ def test_logit_bias_takes_ids_as_numbers_and_as_text(context: Context) -> None:
 
 
 def test_processors_come_alone_or_in_lists(context: Context) -> None:
-    class ProcessorList(list[Any]):
-        def __call__(self, *_: Any) -> None: ...
-
     def process(_tokens: Any, row: Any) -> Any:
-        return row
+        return row + 1
 
-    for given in (process, [process], ProcessorList([process])):
-        call = parse_completion(context, "x", logits_processor=given, stopping_criteria=given)
+    def stop(_tokens: Any, _row: Any) -> bool:
+        return False
+
+    for wrap in (lambda one: one, lambda one: [one], lambda one: (one,)):
+        call = parse_completion(
+            context, "x", logits_processor=wrap(process), stopping_criteria=wrap(stop)
+        )
         assert call.requests[0].sampling.logits_processors == (process,)
-        assert call.requests[0].generation.stopping_criteria == (process,)
+        assert call.requests[0].generation.stopping_criteria == (stop,)
+    processors = LogitsProcessorList([process, process])
+    call = parse_completion(context, "x", logits_processor=processors)
+    assert call.requests[0].sampling.logits_processors == (process, process)
+    row = np.zeros(3, np.float32)
+    assert processors(np.zeros(1, np.intc), row).tolist() == [2, 2, 2]
+    criteria = StoppingCriteriaList([stop, lambda tokens, row: True])
+    assert criteria(np.zeros(1, np.intc), row)
+    assert not StoppingCriteriaList([stop])(np.zeros(1, np.intc), row)
 
 
 def test_samplers_in_any_spelling(context: Context) -> None:
