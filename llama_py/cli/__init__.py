@@ -50,7 +50,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return BROKEN_PIPE
     except (LlamaError, OSError, MemoryError) as error:
-        return _fail(error)
+        return _fail(sentence(error))
+    except Exception as error:
+        if {"-v", "--verbose"} & {*arguments}:
+            raise
+        return _fail(
+            f"this should not have happened ({type(error).__name__}: {sentence(error)}); "
+            "--verbose shows where"
+        )
 
 
 def _run(arguments: list[str]) -> int:
@@ -66,8 +73,8 @@ def _run(arguments: list[str]) -> int:
     return code
 
 
-def _fail(error: BaseException) -> int:
-    print(f"llama-py: {sentence(error)}", file=sys.stderr)
+def _fail(text: str) -> int:
+    print(f"llama-py: {text}", file=sys.stderr)
     return FAILED
 
 

@@ -1,0 +1,466 @@
+"""The command line, driven as a person or a script drives it."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from llama_py import demo_model_path
+from llama_py.cli import main
+from llama_py.version import LLAMA_CPP_COMMIT, __version__
+
+ROOT = Path(__file__).parent.parent
+COMMANDS = ("chat", "generate", "inspect")
+#: Never ends by itself.
+ENDLESS = 'root ::= "a " root\n'
+
+
+def run(
+    *arguments: str, given: str | None = None, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """``llama-py ...`` in a process of its own."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, "-m", "llama_py", *arguments],
+        input=given if given is not None else "",
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=cwd,
+        env=environment,
+    )
+
+
+def assert_sentence(text: str) -> None:
+    """One line that is no traceback."""
+    assert "Traceback" not in text
+    assert text.count("\n") == 1, text
+    assert text.startswith("llama-py")
+
+
+# ---- help, version, mistakes -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [(), *[(name,) for name in COMMANDS]])
+def test_every_help_names_its_options_and_exits_0(
+    command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("usage: llama-py")
+    assert "--help" in shown
+
+
+def test_help_lists_the_commands_and_only_those(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    shown = capsys.readouterr().out
+    for name in (*COMMANDS, "bench"):
+        assert re.search(rf"^    {name} ", shown, re.MULTILINE)
+    assert "serve" not in shown
+    assert "quantize" not in shown
+
+
+def test_the_version_names_llama_cpp(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    shown = capsys.readouterr().out
+    assert __version__ in shown
+    assert LLAMA_CPP_COMMIT in shown
+
+
+def test_help_loads_no_native_library_and_no_numpy() -> None:
+    code = (
+        "import sys; from llama_py.cli import main; main(['chat', '--help']); "
+        "from llama_py._native import loader; assert not loader._loaded; "
+        "assert 'numpy' not in sys.modules, 'numpy'"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("frob",), "invalid choice"),
+        (("chat", "--frob"), "--frob"),
+        (("chat", "--temp", "warm", "hi"), "--temp"),
+        (("chat", "-m", "a.gguf", "--hf", "a/b", "hi"), "not allowed with"),
+        (("chat", "-m", "/no/such.gguf", "hi"), "no model file"),
+        (("generate", "-m", "/no/such.gguf", "hi"), "no model file"),
+        (("inspect", "/no/such.gguf"), "no model file"),
+        (("chat", "--hf", "nonsense", "hi"), "owner/name"),
+        (("chat", "--top-p", "7", "hi"), "top_p"),
+        (("chat", "--grammar", "/no/such", "hi"), "--grammar"),
+        (("chat", "--json-schema", "{", "hi"), "--json-schema"),
+        (("chat", "--chat-template", "/no/such", "hi"), "--chat-template"),
+        (("chat", "--n-ctx", "-5", "hi"), "n_ctx"),
+        (("chat", "--load", "/no/such.json", "hi"), "/no/such.json: No such file"),
+        (("chat",), "standard input is empty"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_exit_code_2(
+    arguments: tuple[str, ...],
+    expected: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    assert main(arguments) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert_sentence(shown.err)
+    assert expected in shown.err
+
+
+def test_a_text_file_is_no_model(tmp_path: Path) -> None:
+    file = tmp_path / "model.gguf"
+    file.write_text("hello")
+    done = run("chat", "-m", str(file), "hi")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert_sentence(done.stderr)
+
+
+def test_inspect_of_a_text_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "model.gguf"
+    file.write_text("hello")
+    assert main(["inspect", str(file)]) == 2
+    assert_sentence(capsys.readouterr().err)
+
+
+def test_what_should_not_happen_is_a_sentence_as_well(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(_parsed: object) -> None:
+        raise KeyError("bug")
+
+    monkeypatch.setattr("llama_py.cli.options.load_model", broken)
+    assert main(["chat", "hi"]) == 2
+    assert_sentence(capsys.readouterr().err)
+    with pytest.raises(KeyError):
+        main(["chat", "--verbose", "hi"])
+
+
+def test_ctrl_c_is_exit_code_130(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(_parsed: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("llama_py.cli.options.load_model", interrupted)
+    assert main(["chat", "hi"]) == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
+    grammar = tmp_path / "endless.gbnf"
+    grammar.write_text(ENDLESS)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "llama_py", "generate", "--grammar", str(grammar), "-n", "0", "x"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.read(4)
+    process.stdout.close()
+    error = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(timeout=60) == 141
+    assert error == b""
+
+
+# ---- one question ----------------------------------------------------------------------------
+
+
+def test_a_question_is_answered_on_standard_output(tmp_path: Path) -> None:
+    done = run("chat", "--temp", "0", "Hello!", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+    assert done.stdout.endswith("\n")
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("arguments", [(), ("-",)])
+def test_a_question_comes_from_a_pipe(arguments: tuple[str, ...]) -> None:
+    asked = run("chat", "--temp", "0", "Hello!")
+    piped = run("chat", "--temp", "0", *arguments, given="Hello!\n")
+    assert piped.returncode == 0, piped.stderr
+    assert piped.stdout == asked.stdout
+
+
+def test_the_same_seed_gives_the_same_reply() -> None:
+    command = ("chat", "--temp", "1.5", "--seed", "7", "--top-k", "50", "Hello!")
+    assert run(*command).stdout == run(*command).stdout
+
+
+def test_max_tokens_and_statistics() -> None:
+    done = run("chat", "-n", "2", "--stats", "--temp", "0", "Hello!")
+    assert done.returncode == 0
+    assert "reply: 2 tokens" in done.stderr
+
+
+def test_a_json_schema_is_followed(tmp_path: Path) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_text(
+        '{"type": "object", "properties": {"n": {"type": "integer", "maximum": 99}}, '
+        '"required": ["n"], "additionalProperties": false}'
+    )
+    done = run("chat", "--json-schema", str(schema), "--temp", "0", "Answer in JSON.")
+    assert done.returncode == 0, done.stderr
+    assert isinstance(json.loads(done.stdout)["n"], int)
+
+
+def test_generate_continues_a_text() -> None:
+    done = run("generate", "--temp", "0", "-n", "4", "--echo", "Hello")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Hello")
+    piped = run("generate", "--temp", "0", "-n", "4", "--echo", given="Hello")
+    assert piped.stdout == done.stdout
+
+
+def test_a_question_that_does_not_fit_is_an_error() -> None:
+    done = run("chat", "-c", "256", given="word " * 2000)
+    assert done.returncode == 2
+    assert_sentence(done.stderr)
+    assert "n_ctx" in done.stderr
+
+
+# ---- inspect ---------------------------------------------------------------------------------
+
+
+def test_inspect_shows_what_is_in_a_model() -> None:
+    done = run("inspect", demo_model_path())
+    assert done.returncode == 0, done.stderr
+    for expected in ("architecture    llama", "full attention", "chat template", "general.name"):
+        assert expected in done.stdout
+
+
+def test_inspect_writes_json() -> None:
+    done = run("inspect", "--json", "-m", demo_model_path())
+    report = json.loads(done.stdout)
+    assert report["architecture"] == "llama"
+    assert report["memory"] == "full attention"
+    assert report["context_length"] == 2048
+    assert report["bytes"] == Path(demo_model_path()).stat().st_size
+    assert "<|im_start|>" in report["chat_template"]
+    assert report["metadata"]["general.architecture"] == "llama"
+
+
+def test_inspect_knows_a_sliding_window() -> None:
+    done = run("inspect", str(ROOT / "tests" / "data" / "demo-swa-q8_0.gguf"))
+    assert "sliding window, window of 64 tokens" in done.stdout
+
+
+def test_inspect_shows_the_installation() -> None:
+    report = json.loads(run("inspect", "--json").stdout)
+    assert report["version"] == __version__
+    assert report["llama_cpp"] == LLAMA_CPP_COMMIT
+    assert all(Path(path).is_file() for path in report["libraries"].values())
+    assert any(device["kind"] == "cpu" for device in report["devices"])
+    assert report["features"]["CPU"]
+    shown = run("inspect").stdout
+    for expected in ("backends", "libraries", "devices", "features", __version__):
+        assert expected in shown
+
+
+# ---- a conversation --------------------------------------------------------------------------
+
+
+def talk(*lines: str, arguments: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """``llama-py chat -i`` with these lines on standard input."""
+    return run("chat", "-i", "--temp", "0", *arguments, given="\n".join(lines) + "\n")
+
+
+def test_a_conversation_keeps_its_history_and_reuses_it() -> None:
+    done = talk("Hello!", "What is your name?", "/info", "/exit", "never said")
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) >= 2
+    assert re.search(r"\([1-9]\d* tokens of the prompt were reused", done.stderr)
+
+
+def test_commands_of_a_conversation(tmp_path: Path) -> None:
+    saved = tmp_path / "chat.json"
+    done = talk(
+        "/help", "/system You are kind.", "Hello!", "/retry", f"/save {saved}", "/reset",
+        "/system", "/nonsense", "/save", "/load", f"/load {saved}", "/save /no/such/place",
+        "/load /no/such/file", "/info",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "/reset" in done.stdout
+    for expected in (
+        "the conversation begins again", "You are kind.", "no command /nonsense",
+        "3 messages are saved", "goes on after 3 messages", "/no/such/place: No such file",
+        "/no/such/file: No such file",
+    ):  # fmt: skip
+        assert expected in done.stderr
+    roles = [message["role"] for message in json.loads(saved.read_text())["messages"]]
+    assert roles == ["system", "user", "assistant"]
+    assert "Traceback" not in done.stderr
+
+
+def test_a_saved_conversation_is_loaded_at_the_start(tmp_path: Path) -> None:
+    saved = tmp_path / "chat.json"
+    talk("Hello!", f"/save {saved}")
+    done = talk("How are you?", f"/save {saved}", arguments=("--load", str(saved)))
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(saved.read_text())["messages"]) == 4
+
+
+def test_a_line_goes_on_after_a_backslash(tmp_path: Path) -> None:
+    saved = tmp_path / "chat.json"
+    talk("Hello \\", "there!", f"/save {saved}")
+    assert json.loads(saved.read_text())["messages"][0]["content"] == "Hello \nthere!"
+
+
+def test_a_full_context_drops_the_oldest_turn_says_so_and_ends(tmp_path: Path) -> None:
+    """Regression 13."""
+    saved = tmp_path / "chat.json"
+    turns = [f"My number is {number}. " + "I like my dog. " * 8 for number in range(12)]
+    done = talk(*turns, f"/save {saved}", arguments=("-c", "256", "-n", "16"))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("oldest turn was left out") >= 3
+    messages = json.loads(saved.read_text())["messages"]
+    assert 2 <= len(messages) < 2 * len(turns)
+    assert messages[0]["role"] == "user"
+    assert messages[-2]["content"].startswith("My number is 11.")
+
+
+def test_a_message_that_can_never_fit_ends_too() -> None:
+    done = talk("Hello!", "word " * 2000, "Hello!", arguments=("-c", "256", "-n", "16"))
+    assert done.returncode == 0, done.stderr
+    assert "does not fit even without the earlier turns" in done.stderr
+    assert len(done.stdout.splitlines()) == 2
+
+
+# ---- a terminal ------------------------------------------------------------------------------
+
+pty = pytest.importorskip("pty")
+
+#: Makes standard input the controlling terminal, so that Ctrl-C there is a signal.
+_CHILD = (
+    "import fcntl, runpy, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+    "sys.argv[0] = 'llama-py'; runpy.run_module('llama_py', run_name='__main__')"
+)
+
+
+class Terminal:
+    """A process at a pseudo-terminal."""
+
+    def __init__(self, *arguments: str, history: Path) -> None:
+        self.master, slave = pty.openpty()
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _CHILD, *arguments],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+            env={
+                **os.environ,
+                "PYTHONPATH": str(ROOT),
+                "TERM": "xterm",
+                "LLAMA_PY_HISTORY": str(history),
+            },
+        )
+        os.close(slave)
+        self.seen = ""
+
+    def send(self, text: str) -> None:
+        os.write(self.master, text.encode())
+
+    def expect(self, pattern: str, seconds: float = 60) -> str:
+        """Wait until the output after the last match matches; what came up to there."""
+        import select
+
+        end = time.monotonic() + seconds
+        while True:
+            found = re.search(pattern, self.seen)
+            if found:
+                before, self.seen = self.seen[: found.end()], self.seen[found.end() :]
+                return before
+            ready, _, _ = select.select([self.master], [], [], max(0.0, end - time.monotonic()))
+            assert ready, f"{pattern!r} did not come; there was: {self.seen!r}"
+            try:
+                self.seen += os.read(self.master, 65536).decode(errors="replace")
+            except OSError:
+                pytest.fail(f"{pattern!r} did not come before the end; there was: {self.seen!r}")
+
+    def close(self) -> int:
+        """Wait for the end of the process; its exit code."""
+        try:
+            return self.process.wait(timeout=60)
+        finally:
+            if self.process.poll() is None:
+                self.process.kill()
+                self.process.wait()
+            os.close(self.master)
+
+
+@pytest.fixture
+def endless(tmp_path: Path) -> tuple[str, ...]:
+    """Options for replies that do not end."""
+    grammar = tmp_path / "endless.gbnf"
+    grammar.write_text(ENDLESS)
+    return ("--grammar", str(grammar))
+
+
+def test_ctrl_c_stops_the_reply_and_not_the_program(
+    tmp_path: Path, endless: tuple[str, ...]
+) -> None:
+    saved = tmp_path / "chat.json"
+    terminal = Terminal("chat", *endless, history=tmp_path / "history")
+    terminal.expect("> ")
+    terminal.send("Hello!\n")
+    terminal.expect("a a a a")
+    terminal.send("\x03")
+    terminal.expect(r"\(stopped\)")
+    terminal.expect("> ")
+    terminal.send(f"/save {saved}\n")
+    terminal.expect("2 messages are saved")
+    terminal.expect("> ")
+    terminal.send("\x03")
+    terminal.expect("Ctrl-D leaves")
+    terminal.send("/exit\n")
+    assert terminal.close() == 0
+    message = json.loads(saved.read_text())["messages"][1]
+    assert message["content"].startswith("a a a a")
+
+
+def test_ctrl_c_ends_a_single_question_with_130(tmp_path: Path, endless: tuple[str, ...]) -> None:
+    terminal = Terminal("chat", *endless, "Hello!", history=tmp_path / "history")
+    terminal.expect("a a a a")
+    terminal.send("\x03")
+    assert terminal.close() == 130
+    assert "Traceback" not in terminal.seen
+
+
+def test_lines_can_be_edited_and_the_history_is_kept(tmp_path: Path) -> None:
+    pytest.importorskip("readline")
+    history = tmp_path / "state" / "history"
+    terminal = Terminal("chat", "--temp", "0", history=history)
+    terminal.expect("> ")
+    terminal.send("/systex\x7fm You are kind.\n")
+    terminal.expect("the system message is set")
+    terminal.expect("> ")
+    terminal.send("\x04")
+    assert terminal.close() == 0
+    assert "/system You are kind." in history.read_text()
+    again = Terminal("chat", history=history)
+    again.expect("> ")
+    again.send("\x1b[A")
+    again.expect("/system You are kind")
+    again.send("\n")
+    again.expect("> ")
+    again.send("\x04")
+    assert again.close() == 0
