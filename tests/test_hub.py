@@ -1,0 +1,250 @@
+"""Which file of a repository is meant, and what happens when there is none. No network is used."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import types
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llama_py import Llama, demo_model_path
+from llama_py.errors import LlamaError, ModelNotFoundError, ParameterError
+from llama_py.hub import DownloadError, HuggingFace, download, select
+
+REPO = "owner/model-GGUF"
+SPLIT = [f"Q8_0/model-Q8_0-{n:05}-of-00003.gguf" for n in (1, 2, 3)]
+FILES = [
+    "README.md",
+    "model-Q4_K_S.gguf",
+    "model-Q4_K_M.gguf",
+    "model-q5_k_m.gguf",
+    "model-f16.gguf",
+    "mmproj-model-f16.gguf",
+    *SPLIT,
+]
+
+
+class Shelf:
+    """A hub that has files and remembers what was fetched."""
+
+    def __init__(self, files: Sequence[str] = FILES) -> None:
+        self.files = files
+        self.listed = 0
+        self.fetched: list[str] = []
+
+    def list_files(self, repo_id: str) -> Sequence[str]:
+        assert repo_id == REPO
+        self.listed += 1
+        return self.files
+
+    def fetch(self, repo_id: str, filename: str) -> str:
+        assert repo_id == REPO
+        self.fetched.append(filename)
+        return f"/cache/{filename}"
+
+
+@pytest.mark.parametrize(
+    ("reference", "filename", "expected"),
+    [
+        (REPO, "model-f16.gguf", ["model-f16.gguf"]),
+        (REPO, "*f16.gguf", ["model-f16.gguf"]),
+        (REPO, "*Q8_0*", SPLIT),
+        (REPO, SPLIT[0], SPLIT),
+        (REPO, None, ["model-Q4_K_M.gguf"]),
+        (f"{REPO}:Q4_K_S", None, ["model-Q4_K_S.gguf"]),
+        (f"{REPO}:q4_k_s", None, ["model-Q4_K_S.gguf"]),
+        (f"{REPO}:Q5_K_M", None, ["model-q5_k_m.gguf"]),
+        (f"{REPO}:Q8_0", None, SPLIT),
+        (f"{REPO}:F16", None, ["model-f16.gguf"]),
+    ],
+)
+def test_the_file_that_is_meant(reference: str, filename: str | None, expected: list[str]) -> None:
+    shelf = Shelf()
+    assert download(reference, filename, hub=shelf) == f"/cache/{expected[0]}"
+    assert shelf.fetched == expected
+
+
+def test_an_exact_name_needs_no_list() -> None:
+    shelf = Shelf()
+    download(REPO, "model-f16.gguf", ["mmproj-model-f16.gguf"], hub=shelf)
+    assert shelf.listed == 0
+    assert shelf.fetched == ["model-f16.gguf", "mmproj-model-f16.gguf"]
+
+
+def test_additional_files_may_be_patterns() -> None:
+    shelf = Shelf()
+    assert download(REPO, "model-f16.gguf", ["mmproj*"], hub=shelf) == "/cache/model-f16.gguf"
+    assert shelf.fetched == ["model-f16.gguf", "mmproj-model-f16.gguf"]
+    with pytest.raises(ParameterError, match=r"'\*\.png'"):
+        download(REPO, "model-f16.gguf", ["*.png"], hub=shelf)
+
+
+def test_the_only_gguf_needs_no_name() -> None:
+    only = ["config.json", "m.gguf", "mmproj.gguf"]
+    assert download(REPO, hub=Shelf(only)) == "/cache/m.gguf"
+    assert download(REPO, hub=Shelf(["a-Q8_0.gguf", "a-Q2_K.gguf"])) == "/cache/a-Q8_0.gguf"
+
+
+@pytest.mark.parametrize(
+    ("reference", "filename", "words"),
+    [
+        (f"{REPO}:Q2_K", None, ["Q2_K", "model-Q4_K_M.gguf", "model-f16.gguf"]),
+        (f"{REPO}:Q4_K", None, ["Q4_K", "model-Q4_K_M.gguf"]),
+        (REPO, "*Q2*", ["'*Q2*'", "model-Q4_K_M.gguf"]),
+        (REPO, "*Q4*", ["2 files", "model-Q4_K_M.gguf", "model-Q4_K_S.gguf"]),
+        ("model", None, ["owner/name"]),
+        ("a/b/c", None, ["owner/name"]),
+        (f"{REPO}:", None, ["owner/name:QUANT"]),
+        (f"{REPO}:Q8_0", "x.gguf", ["Q8_0", "x.gguf"]),
+    ],
+)
+def test_an_error_names_what_there_is(
+    reference: str, filename: str | None, words: list[str]
+) -> None:
+    shelf = Shelf()
+    with pytest.raises(ParameterError) as caught:
+        download(reference, filename, hub=shelf)
+    for word in words:
+        assert word in str(caught.value)
+    assert shelf.fetched == []
+
+
+def test_nothing_usual_among_several_is_an_error() -> None:
+    with pytest.raises(ParameterError, match="2 files"):
+        select(["a-Q2_K.gguf", "a-Q3_K.gguf"], None, None, REPO)
+    with pytest.raises(ParameterError, match="no GGUF files at all"):
+        select(["model.safetensors"], None, None, REPO)
+
+
+def test_a_split_model_with_a_part_missing_is_an_error() -> None:
+    with pytest.raises(ParameterError, match=r"lacks .*00002-of-00003"):
+        select([SPLIT[0], SPLIT[2]], None, "Q8_0", REPO)
+
+
+def test_long_lists_are_cut() -> None:
+    many = [f"m{n}-Q2_K.gguf" for n in range(50)]
+    with pytest.raises(ParameterError, match="and 20 more"):
+        select(many, "nothing*", None, REPO)
+
+
+# ---- huggingface_hub -------------------------------------------------------------------------
+
+
+class RepositoryNotFoundError(Exception):
+    """Named as in huggingface_hub."""
+
+
+class GatedRepoError(RepositoryNotFoundError):
+    """Named as in huggingface_hub."""
+
+
+class EntryNotFoundError(Exception):
+    """Named as in huggingface_hub."""
+
+
+class FakeModule(types.ModuleType):
+    """The functions of huggingface_hub that are called."""
+
+    def __init__(self, folder: Path, error: Exception | None = None) -> None:
+        super().__init__("huggingface_hub")
+        self.folder = folder
+        self.error = error
+        self.cached = False
+        self.calls: list[dict[str, Any]] = []
+
+    def HfApi(self) -> FakeModule:
+        return self
+
+    def list_repo_files(self, _repo: str) -> list[str]:
+        if self.error is not None:
+            raise self.error
+        return [path.name for path in self.folder.iterdir()]
+
+    def hf_hub_download(self, repo: str, filename: str, **options: Any) -> str:
+        if self.error is not None and not self.cached:
+            raise self.error
+        self.calls.append({"repo": repo, "filename": filename, **options})
+        return str(self.folder / filename)
+
+    def snapshot_download(self, _repo: str, **options: Any) -> str:
+        assert options["local_files_only"]
+        if not self.cached:
+            raise FileNotFoundError("not in the cache")
+        return str(self.folder)
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeModule:
+    module = FakeModule(tmp_path)
+    (tmp_path / "demo-Q8_0.gguf").symlink_to(demo_model_path())
+    monkeypatch.setitem(sys.modules, "huggingface_hub", module)
+    return module
+
+
+def test_from_pretrained_downloads_and_loads(fake: FakeModule, tmp_path: Path) -> None:
+    with Llama.from_pretrained(
+        "a/b", "*Q8_0.gguf", local_dir=tmp_path, cache_dir=tmp_path / "c", n_ctx=256
+    ) as llm:
+        assert llm.n_vocab() > 0
+    assert fake.calls == [
+        {
+            "repo": "a/b",
+            "filename": "demo-Q8_0.gguf",
+            "local_dir": tmp_path,
+            "cache_dir": tmp_path / "c",
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "words"),
+    [
+        (RepositoryNotFoundError("404"), ModelNotFoundError, "no repository a/b"),
+        (GatedRepoError("403"), ModelNotFoundError, "asks for consent"),
+        (EntryNotFoundError("404"), ModelNotFoundError, "no file x.gguf in a/b"),
+        (ConnectionError("Network is unreachable\nlong story"), DownloadError, "unreachable"),
+        (OSError(28, "No space left on device"), DownloadError, "No space left"),
+    ],
+)
+def test_what_the_hub_refuses_is_a_clear_error(
+    fake: FakeModule, error: Exception, kind: type[LlamaError], words: str
+) -> None:
+    fake.error = error
+    with pytest.raises(kind, match=words) as caught:
+        download("a/b", "x.gguf")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_bug_is_not_hidden(fake: FakeModule) -> None:
+    fake.error = KeyError("bug")
+    with pytest.raises(KeyError):
+        download("a/b", "x.gguf")
+
+
+def test_without_a_network_the_cache_is_searched(fake: FakeModule) -> None:
+    fake.error = ConnectionError("no route to host")
+    with pytest.raises(DownloadError, match="no route"):
+        download("a/b:Q8_0")
+    fake.cached = True
+    assert Path(download("a/b:Q8_0")).name == "demo-Q8_0.gguf"
+
+
+def test_a_missing_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(DownloadError, match=r"pip install 'llama-py\[hub\]'"):
+        download("a/b", "x.gguf")
+
+
+def test_the_real_package_has_what_is_called() -> None:
+    hub: Any = pytest.importorskip("huggingface_hub")
+    assert callable(hub.hf_hub_download)
+    assert callable(hub.snapshot_download)
+    assert callable(hub.HfApi.list_repo_files)
+    errors = importlib.import_module("huggingface_hub.errors")
+    for name in ("RepositoryNotFoundError", "GatedRepoError", "EntryNotFoundError"):
+        assert isinstance(getattr(errors, name), type)
+    assert HuggingFace() is not None
