@@ -8,11 +8,13 @@ this source and of the parameters, so a changed generator never meets an old fil
 kind           architecture    memory in llama.cpp
 =============  ==============  ==============================================================
 full           llama           full attention
-iswa           gemma3          two of four layers see a window of 32 positions
+iswa           cohere2         two of four layers see a window of 32 positions
 recurrent      mamba2          a state per sequence, which cannot be cut
 hybrid         granitehybrid   mamba2 layers and attention layers in turn
 hybrid_swa     lfm2            short convolutions and attention layers with a window of 32
 hybrid_conv    lfm2            the same without a window
+iswa_gemma     gemma3          like iswa; its GELU rounds to F16, which makes noise of 1e-14
+                               a difference of 1e-9, so nothing can be bit-equal with it
 =============  ==============  ==============================================================
 
 The weights are scaled so that every cached cell matters: see ``tests/core/test_sensitivity.py``.
@@ -41,7 +43,7 @@ __all__ = ["CHATML", "KINDS", "Kind", "TinySpec", "tiny_model", "tiny_vocab"]
 Kind = str
 Array = npt.NDArray[np.float32]
 
-#: The five kinds of memory. "hybrid_conv" is an extra.
+#: The five kinds of memory. "hybrid_conv" and "iswa_gemma" are extras.
 KINDS: tuple[Kind, ...] = ("full", "iswa", "recurrent", "hybrid", "hybrid_swa")
 
 SPECIAL = (
@@ -230,7 +232,8 @@ class _ModelWriter:
     def _architectures(self) -> dict[Kind, tuple[str, Callable[[], None]]]:
         return {
             "full": ("llama", self._llama),
-            "iswa": ("gemma3", self._gemma3),
+            "iswa": ("cohere2", self._cohere2),
+            "iswa_gemma": ("gemma3", self._gemma3),
             "recurrent": ("mamba2", self._mamba2),
             "hybrid": ("granitehybrid", self._granite_hybrid),
             "hybrid_swa": ("lfm2", self._lfm2),
@@ -302,15 +305,17 @@ class _ModelWriter:
         embedded = self.random.standard_normal((size, self.spec.n_embd), dtype=np.float32)
         self._add("token_embd.weight", embedded * np.float32(self._embedding_scale()))
         self._norm(names.get(self.arch, "output_norm"), self.spec.n_embd)
-        self._matrix("output", size, self.spec.n_embd, gain=2.0)
+        if self.arch != "cohere2":  # whose output is the embedding matrix
+            self._matrix("output", size, self.spec.n_embd, gain=2.0)
 
     def _embedding_scale(self) -> float:
         # gemma3 multiplies its embeddings by sqrt(n_embd)
         return 0.5 / np.sqrt(self.spec.n_embd) if self.arch == "gemma3" else 0.5
 
-    def _ffn(self, block: str) -> None:
+    def _ffn(self, block: str, *, norm: bool = True) -> None:
         spec = self.spec
-        self._norm(f"{block}.ffn_norm", spec.n_embd)
+        if norm:
+            self._norm(f"{block}.ffn_norm", spec.n_embd)
         self._matrix(f"{block}.ffn_gate", spec.n_ff, spec.n_embd)
         self._matrix(f"{block}.ffn_up", spec.n_ff, spec.n_embd)
         self._matrix(f"{block}.ffn_down", spec.n_embd, spec.n_ff)
@@ -372,6 +377,19 @@ class _ModelWriter:
             self._norm(f"{block}.attn_norm", spec.n_embd)
             self._attention(block, out_gain=3.0)
             self._ffn(block)
+
+    def _cohere2(self) -> None:
+        spec = self.spec
+        self._attention_metadata(spec.n_head_kv)
+        self.gguf.add_layer_norm_eps(1e-5)
+        self.gguf.add_logit_scale(1.0)
+        self.gguf.add_sliding_window(spec.n_swa)
+        self.gguf.add_uint32("cohere2.attention.sliding_window_pattern", 2)
+        for layer in range(spec.n_layer):
+            block = f"blk.{layer}"
+            self._norm(f"{block}.attn_norm", spec.n_embd)
+            self._attention(block, out_gain=3.0)
+            self._ffn(block, norm=False)  # attention and feed-forward are parallel
 
     def _gemma3(self) -> None:
         spec = self.spec
@@ -439,7 +457,7 @@ class _ModelWriter:
 
 def main() -> None:
     """Make all tiny models and print their paths."""
-    for kind in (*KINDS, "hybrid_conv"):
+    for kind in (*KINDS, "hybrid_conv", "iswa_gemma"):
         path = tiny_model(kind)
         print(f"{path.stat().st_size:>9}  {path}")
 

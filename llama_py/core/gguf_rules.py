@@ -278,11 +278,14 @@ def _short_convolution(facts: _Facts) -> Iterator[str]:
 
 
 def _vocabulary(facts: _Facts) -> Iterator[str]:
+    model = facts.header.scalars.get("tokenizer.ggml.model")
+    if model in ("none", "no_vocab"):
+        if facts.architecture != "wavtokenizer-dec":  # which reads codes, and writes sound
+            yield f"the file has no vocabulary (tokenizer.ggml.model is {model!r})"
+        return
     tokens = facts.header.arrays.get("tokenizer.ggml.tokens")
     if tokens is None or tokens.type != "str":
         return  # llama.cpp says so
-    if facts.header.scalars.get("tokenizer.ggml.model") in ("none", "no_vocab"):
-        return
     if not tokens.count:
         yield "the vocabulary is empty (tokenizer.ggml.tokens)"
     twice = duplicate_string(facts.header.buffer, tokens.start, tokens.count)

@@ -325,6 +325,12 @@ def test_a_token_that_occurs_twice(problem: Callable[[Gguf], str]) -> None:
     assert repr(tokens[300]) in problem(model)
 
 
+def test_a_model_without_a_vocabulary(problem: Callable[[Gguf], str]) -> None:
+    model = healthy()
+    put(model, "tokenizer.ggml.model", STRING, text("no_vocab"))
+    assert "no vocabulary" in problem(model)
+
+
 def test_a_sentencepiece_vocabulary_without_bytes(problem: Callable[[Gguf], str]) -> None:
     model = healthy()
     put(model, "tokenizer.ggml.model", STRING, text("llama"))
