@@ -325,8 +325,8 @@ class Llama(LowLevelInterface, ReuseInterface):
             events.close()  # type: ignore[attr-defined]
 
     def _submit(self, request: Request) -> None:
-        self._release_manual()
         self._engine.submit(request)
+        self._release_manual()
         self._last.request = request
 
     def _events(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Event]]:

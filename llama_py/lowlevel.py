@@ -223,8 +223,8 @@ class LowLevelInterface:
                 ignore_eos=True, stopping_criteria=tuple(stopping_criteria or ())
             ),
         )
-        self._release_manual()
         self._engine.submit(request)
+        self._release_manual()
         for event in self._engine.events(request):
             if isinstance(event, TokenEvent):
                 yield event.token

@@ -429,6 +429,9 @@ class SequenceCache:
             return True
         if record is not None and not self._load_checkpoint(sequence, record, info):
             return False
+        if record is None and not self._resumable(sequence, keep):
+            self.drop(sequence)
+            return False
         if not self._tail_removed(sequence, keep):
             self.drop(sequence)
             return False
@@ -437,6 +440,11 @@ class SequenceCache:
         sequence.forget_stored()
         self.commit(sequence)
         return True
+
+    def _resumable(self, sequence: LiveSequence, keep: int) -> bool:
+        """What was planned, asked of the memory itself: a loaded state may hold less."""
+        pos_min = max(0, self.memory.pos_min(sequence.number))
+        return self.traits.can_resume(pos_min, len(sequence.tokens), keep)
 
     def _tail_removed(self, sequence: LiveSequence, keep: int) -> bool:
         """Remove everything from ``keep`` on, and see whether the memory really did.
@@ -574,10 +582,14 @@ class SequenceCache:
             text=sequence.text if known else None,
             state=self.memory.state_get(sequence.number),
             checkpoints=tuple(Checkpoint(place, along[place].state) for place in positions),
-            pos_min=max(0, self.memory.pos_min(sequence.number)),
+            # A saved state leaves out cells that the window has passed, also those still in memory.
+            pos_min=max(0, self.memory.pos_min(sequence.number), self._window_start(len(tokens))),
             fingerprint=self.fingerprint(),
             session=sequence.session,
         )
+
+    def _window_start(self, length: int) -> int:
+        return length - self.traits.window if self.traits.window else 0
 
     def bring_in(self, stored: StoredState) -> LiveSequence | None:
         """Load a stored state into a sequence; None if there is no room for it.

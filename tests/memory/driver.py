@@ -1,0 +1,294 @@
+"""Operations on one ``Llama`` as a user would do them, each checked against the oracle.
+
+``Driver`` is what the state machines and the long run share. After every call that evaluated
+something, the tokens that were generated and the logits at the last position must be those of a
+context that evaluated the same tokens from the beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llama_py import Llama, LlamaDiskCache
+from llama_py.engine.request import Request
+from llama_py.errors import ContextOverflowError
+
+from .oracle import Oracle, nmse
+
+WORDS = ("alpha", "beta ", "Gamma", "\n", "delta delta", "é", "漢字", "0 1 2 3 4 5", " x", "the the")
+SYSTEMS = ("", "You are A.", "You are A. You know the alphabet by heart and never forget a letter.")
+N_CTX = 512
+#: Cells are kept in F32: rounding them to F16 would turn noise of 1e-14 into differences of 1e-9.
+F32 = 0
+
+
+@dataclass
+class Conversation:
+    """Messages of one chat."""
+
+    messages: list[dict[str, str]] = field(default_factory=list)
+    session: str | None = None
+
+
+_OPERATIONS = frozenset(
+    "start turn edit regenerate fork park cancel overflow snapshot restore prewarm reset use_disk "
+    "reopen raw together".split()
+)
+
+
+class Driver:
+    """See the module.
+
+    Attributes:
+        operations: how many were done.
+    """
+
+    def __init__(
+        self, path: Path, directory: Path, *, swa_full: bool = False, flash_attn: bool = False,
+        tolerance: float = 1e-12,
+    ) -> None:
+        self.path, self.directory = path, directory
+        self.options: dict[str, Any] = {
+            "n_ctx": N_CTX, "n_seq_max": 3, "n_ubatch": 64, "n_batch": 128, "n_threads": 1,
+            "flash_attn": flash_attn, "swa_full": swa_full, "type_k": F32, "type_v": F32,
+        }
+        self.tolerance = tolerance
+        self.oracle = Oracle(path, n_ctx=N_CTX, flash_attn=flash_attn)
+        self.llm = Llama(str(path), **self.options)
+        self.disk: LlamaDiskCache | None = None
+        self.operations = 0
+        self.worst = 0.0
+        self.conversations: list[Conversation] = []
+
+    def begin(self) -> None:
+        """An empty beginning for a new sequence of operations."""
+        self.llm.set_cache(None)
+        self.llm.reset()
+        for info in self.llm.snapshots():
+            self.llm.drop_snapshot(info.name)
+        self.conversations = []
+
+    # -- checks ---------------------------------------------------------------------------------
+
+    def check(self, request: Request) -> None:
+        """Compare a finished request, and the bookkeeping, with the oracle."""
+        generated = request.generated
+        if generated:
+            expected, row = self.oracle.greedy(request.tokens, len(generated))
+        else:
+            expected, row = [], self.oracle.logits(request.tokens)
+        info = f"{request.cache} tokens={request.tokens} generated={generated}"
+        error = nmse(self.llm.last_logits, row)
+        self.worst = max(self.worst, error)
+        assert error <= self.tolerance, f"NMSE {error}: {info}"
+        if self.tolerance < 1e-6:
+            assert generated == expected, info
+        self.check_bookkeeping()
+
+    def check_bookkeeping(self) -> None:
+        """What the cache believes is in memory is what the memory says."""
+        cache, context = self.llm._cache, self.llm._context
+        for number in range(context.n_seq_max):
+            sequence = cache.live.get(number)
+            held = len(sequence.tokens) if sequence is not None else 0
+            assert context.pos_max(number) + 1 == held, (number, held)
+
+    def last_request(self) -> Request:
+        request: Request = self.llm._last.request
+        return request
+
+    # -- operations -------------------------------------------------------------------------------
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in _OPERATIONS:
+            object.__setattr__(self, "operations", object.__getattribute__(self, "operations") + 1)
+        return object.__getattribute__(self, name)
+
+    def _run(self, conversation: Conversation, n_reply: int, **options: Any) -> str | None:
+        """One chat call; None if it did not fit, which must leave everything as it was."""
+        before = self.llm.memory_report()["sequences"]
+        try:
+            response = self.llm.create_chat_completion(
+                conversation.messages, temperature=0.0, max_tokens=n_reply, ignore_eos=True,
+                user=conversation.session, **options,
+            )
+        except ContextOverflowError as error:
+            assert error.prompt_tokens > error.limit
+            assert self.llm.memory_report()["sequences"] == before
+            return None
+        self.check(self.last_request())
+        text: str = response["choices"][0]["message"]["content"] or ""  # type: ignore[index]
+        return text
+
+    def pick(self, index: int) -> Conversation:
+        """One of the conversations; a new one if there is none."""
+        if not self.conversations:
+            self.conversations.append(Conversation())
+        return self.conversations[index % len(self.conversations)]
+
+    def start(self, system: int, words: Sequence[int], session: str | None) -> None:
+        messages = []
+        if SYSTEMS[system % len(SYSTEMS)]:
+            messages.append({"role": "system", "content": SYSTEMS[system % len(SYSTEMS)]})
+        self.conversations.append(Conversation(messages, session))
+        self.turn(len(self.conversations) - 1, words, 3)
+
+    def turn(self, index: int, words: Sequence[int], n_reply: int) -> None:
+        conversation = self.pick(index)
+        conversation.messages.append({"role": "user", "content": text_of(words)})
+        reply = self._run(conversation, n_reply)
+        if reply is None:
+            del conversation.messages[1:]  # too long: begin again
+            return
+        conversation.messages.append({"role": "assistant", "content": reply})
+
+    def edit(self, index: int, place: int, words: Sequence[int]) -> None:
+        conversation = self.pick(index)
+        if not conversation.messages:
+            return
+        place %= len(conversation.messages)
+        del conversation.messages[place + 1 :]
+        role = conversation.messages[place]["role"]
+        conversation.messages[place] = {"role": role, "content": text_of(words)}
+        if role != "user":
+            conversation.messages.append({"role": "user", "content": "go"})
+        self._reply(conversation, 2)
+
+    def regenerate(self, index: int, n_reply: int) -> None:
+        conversation = self.pick(index)
+        if conversation.messages and conversation.messages[-1]["role"] == "assistant":
+            conversation.messages.pop()
+        if conversation.messages and conversation.messages[-1]["role"] == "user":
+            self._reply(conversation, n_reply)
+
+    def _reply(self, conversation: Conversation, n_reply: int) -> None:
+        reply = self._run(conversation, n_reply)
+        if reply is not None:
+            conversation.messages.append({"role": "assistant", "content": reply})
+
+    def fork(self, index: int) -> None:
+        original = self.pick(index)
+        self.conversations.append(Conversation([*original.messages], original.session))
+        if len(self.conversations) > 5:
+            self.conversations.pop(0)
+
+    def park(self) -> None:
+        with self.llm._engine.lock:
+            while self.llm._cache.make_room():
+                pass
+        self.check_bookkeeping()
+
+    def cancel(self, index: int, words: Sequence[int], after: int) -> None:
+        conversation = self.pick(index)
+        messages = [*conversation.messages, {"role": "user", "content": text_of(words)}]
+        try:
+            stream = self.llm.create_chat_completion(
+                messages, temperature=0.0, max_tokens=8, ignore_eos=True, stream=True
+            )
+            for number, _ in enumerate(stream):
+                if number >= after:
+                    break
+            stream.close()  # type: ignore[union-attr]
+        except ContextOverflowError:
+            pass
+        self.check_bookkeeping()
+
+    def overflow(self, index: int) -> None:
+        conversation = self.pick(index)
+        before = self.llm.memory_report()["sequences"]
+        messages = [*conversation.messages, {"role": "user", "content": "0 1 2 3 4 5 " * N_CTX}]
+        with pytest.raises(ContextOverflowError):
+            self.llm.create_chat_completion(messages)
+        assert self.llm.memory_report()["sequences"] == before
+
+    def snapshot(self, name: int) -> None:
+        if self.llm.memory_report()["sequences"]:
+            self.llm.snapshot(f"s{name}")
+
+    def restore(self, name: int, words: Sequence[int]) -> None:
+        if all(info.name != f"s{name}" for info in self.llm.snapshots()):
+            return
+        self.llm.restore(f"s{name}")
+        tokens = self.llm.eval_tokens
+        more = self.llm.tokenize(text_of(words), add_bos=False)
+        if len(tokens) + len(more) < N_CTX:
+            self.llm.eval(more)
+            tokens += more
+            error = nmse(self.llm.last_logits, self.oracle.logits(tokens))
+            self.worst = max(self.worst, error)
+            assert error <= self.tolerance, f"NMSE {error} after restore: {tokens}"
+        self.check_bookkeeping()
+
+    def prewarm(self, system: int) -> None:
+        text = SYSTEMS[system % len(SYSTEMS)] or "S"
+        self.llm.prewarm([{"role": "system", "content": text}], pin=False)
+        self.check(self.last_request())
+
+    def reset(self) -> None:
+        self.llm.reset()
+        assert self.llm.memory_report()["sequences"] == []
+
+    def use_disk(self) -> None:
+        self.disk = self.disk or LlamaDiskCache(str(self.directory))
+        self.llm.set_cache(self.disk)
+
+    def reopen(self) -> None:
+        """Close the model and load it again; with a disk cache, conversations survive."""
+        self.llm.close()
+        if self.disk is not None:
+            self.disk.close()
+            self.disk = None
+        self.llm = Llama(str(self.path), **self.options)
+        self.use_disk()
+
+    def raw(self, index: int, cut: int, words: Sequence[int]) -> None:
+        """A completion of tokens that something cached may begin with."""
+        sequences = [seq for seq in self.llm._cache.live.values() if seq.tokens]
+        head = sequences[index % len(sequences)].tokens if sequences else []
+        tokens = head[: cut % (len(head) + 1)] + self.llm.tokenize(text_of(words), add_bos=False)
+        if not 0 < len(tokens) < N_CTX - 4:
+            return
+        self.llm.create_completion(tokens, temperature=0.0, max_tokens=4, ignore_eos=True)
+        self.check(self.last_request())
+
+    def together(self, index: int, words: Sequence[int], others: Sequence[int]) -> None:
+        """Two streams at once, the second forking from the first while it is busy."""
+        conversation = self.pick(index)
+        texts = (text_of(words), text_of(words) + text_of(others))
+        requests: list[Request] = []
+        streams = []
+        for text in texts:
+            messages = [*conversation.messages, {"role": "user", "content": text}]
+            try:
+                streams.append(self.llm.create_chat_completion(
+                    messages, temperature=0.0, max_tokens=5, ignore_eos=True, stream=True
+                ))
+                requests.append(self.last_request())
+            except ContextOverflowError:
+                break
+            next(streams[-1])  # type: ignore[arg-type]
+            next(streams[-1], None)  # type: ignore[arg-type]
+        for stream in reversed(streams):
+            for _ in stream:
+                pass
+        for request in requests:
+            if len(request.generated) == 5:
+                expected, _ = self.oracle.greedy(request.tokens, 5)
+                if self.tolerance < 1e-6:
+                    assert request.generated == expected, request.cache
+        self.check_bookkeeping()
+
+    def close(self) -> None:
+        self.llm.close()
+        self.oracle.close()
+        if self.disk is not None:
+            self.disk.close()
+
+
+def text_of(words: Sequence[int]) -> str:
+    return "".join(WORDS[word % len(WORDS)] for word in words)

@@ -1,0 +1,65 @@
+"""The oracle of every reuse test: a context that evaluates the same tokens from the beginning."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llama_py.core.batch import Batch
+from llama_py.core.context import Context
+from llama_py.core.model import Model
+from llama_py.params import ContextParams
+
+Row = NDArray[np.float32]
+
+
+def nmse(found: Row, expected: Row) -> float:
+    """Normalised mean squared error: 0 is equal, 1 is unrelated."""
+    difference = np.sum((found.astype(np.float64) - expected) ** 2)
+    return float(difference / np.sum(expected.astype(np.float64) ** 2))
+
+
+class Oracle:
+    """Evaluates tokens in an empty memory. With flash attention off the cuts do not matter."""
+
+    def __init__(self, path: Path | str, *, n_ctx: int = 1024, flash_attn: bool = False) -> None:
+        self.model = Model(path)
+        self.context = Context(
+            self.model,
+            ContextParams(
+                n_ctx=n_ctx, n_seq_max=1, n_threads=1, flash_attn=flash_attn, swa_full=True,
+                type_k=0, type_v=0,
+            ),
+        )
+        self.batch = Batch(self.context.n_batch)
+
+    def logits(self, tokens: Sequence[int]) -> Row:
+        """Logits after ``tokens``, float32 ``(n_vocab,)``."""
+        self.context.clear()
+        self._decode(tokens, 0)
+        return self.context.logits(len(tokens) - 1).copy()
+
+    def greedy(self, tokens: Sequence[int], count: int) -> tuple[list[int], Row]:
+        """``count`` most likely tokens after ``tokens``, and the logits that gave the last one."""
+        self.context.clear()
+        self._decode(tokens, 0)
+        row = self.context.logits(len(tokens) - 1)
+        found = [int(row.argmax())]
+        while len(found) < count:
+            self._decode(found[-1:], len(tokens) + len(found) - 1)
+            row = self.context.logits(0)
+            found.append(int(row.argmax()))
+        return found, row.copy()
+
+    def _decode(self, tokens: Sequence[int], position: int) -> None:
+        outputs = np.zeros(len(tokens), np.int8)
+        outputs[-1] = 1
+        self.batch.set([*tokens], position, 0, outputs)
+        code = self.context.decode(self.batch)
+        assert code == 0, code
+
+    def close(self) -> None:
+        self.model.close()

@@ -1,0 +1,174 @@
+"""Whatever was reused, the logits are those of a fresh context that evaluated the same tokens.
+
+One state machine, run on every kind of memory, does what users do in random order. Each of its
+steps ends in a comparison with the oracle (see ``driver.py``).
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    rule,
+    run_state_machine_as_test,
+)
+
+from tests.memory.driver import Driver
+from tests.models import tiny_model
+
+#: Operations in one run of the machine, and runs, in the default suite: 2,000 and more per kind.
+STEPS, RUNS = 50, 44
+#: The long run: LLAMA_PY_LONG_RUNS times 50 operations per kind.
+LONG_RUNS = int(os.environ.get("LLAMA_PY_LONG_RUNS", "440"))
+
+words = st.lists(st.integers(0, 9), min_size=1, max_size=7)
+place = st.integers(0, 7)
+few = st.integers(1, 6)
+
+VARIANTS = [
+    ("full", False, False),
+    ("iswa", False, False),
+    ("iswa", True, False),
+    ("recurrent", False, False),
+    ("hybrid", False, False),
+    ("hybrid_swa", False, False),
+    ("hybrid_swa", True, False),
+]
+#: With flash attention, one token and many are computed differently: tolerance instead of equality.
+FLASH = [(kind, False, True) for kind in ("full", "iswa", "recurrent", "hybrid", "hybrid_swa")]
+
+
+class ReuseMachine(RuleBasedStateMachine):
+    """The operations, in any order. ``driver`` is set by the test."""
+
+    driver: Driver
+
+    @initialize()
+    def begin(self) -> None:
+        self.driver.begin()
+
+    @rule(system=st.integers(0, 2), words=words, session=st.sampled_from([None, "a", "b"]))
+    def start(self, system: int, words: list[int], session: str | None) -> None:
+        self.driver.start(system, words, session)
+
+    @rule(index=place, words=words, n_reply=few)
+    def turn(self, index: int, words: list[int], n_reply: int) -> None:
+        self.driver.turn(index, words, n_reply)
+
+    @rule(index=place, words=words, n_reply=few)
+    def another_turn(self, index: int, words: list[int], n_reply: int) -> None:
+        self.driver.turn(index, words, n_reply)
+
+    @rule(index=place, where=place, words=words)
+    def edit(self, index: int, where: int, words: list[int]) -> None:
+        self.driver.edit(index, where, words)
+
+    @rule(index=place, n_reply=few)
+    def regenerate(self, index: int, n_reply: int) -> None:
+        self.driver.regenerate(index, n_reply)
+
+    @rule(index=place)
+    def fork(self, index: int) -> None:
+        self.driver.fork(index)
+
+    @rule()
+    def park(self) -> None:
+        self.driver.park()
+
+    @rule(index=place, words=words, after=st.integers(0, 3))
+    def cancel(self, index: int, words: list[int], after: int) -> None:
+        self.driver.cancel(index, words, after)
+
+    @rule(index=place)
+    def overflow(self, index: int) -> None:
+        self.driver.overflow(index)
+
+    @rule(name=st.integers(0, 2))
+    def snapshot(self, name: int) -> None:
+        self.driver.snapshot(name)
+
+    @rule(name=st.integers(0, 2), words=words)
+    def restore(self, name: int, words: list[int]) -> None:
+        self.driver.restore(name, words)
+
+    @rule(system=st.integers(0, 2))
+    def prewarm(self, system: int) -> None:
+        self.driver.prewarm(system)
+
+    @rule(index=place, cut=st.integers(0, 300), words=words)
+    def raw(self, index: int, cut: int, words: list[int]) -> None:
+        self.driver.raw(index, cut, words)
+
+    @rule(index=place, words=words, others=words)
+    def together(self, index: int, words: list[int], others: list[int]) -> None:
+        self.driver.together(index, words, others)
+
+    @rule(really=st.integers(0, 9))
+    def reset(self, really: int) -> None:
+        if really == 0:
+            self.driver.reset()
+
+    @rule(really=st.integers(0, 4))
+    def disk(self, really: int) -> None:
+        if really == 0:
+            self.driver.use_disk()
+
+    @rule(really=st.integers(0, 9))
+    def reopen(self, really: int) -> None:
+        if really == 0:
+            self.driver.reopen()
+
+
+def run(kind: str, swa_full: bool, flash_attn: bool, runs: int, *, random: bool = False) -> Driver:
+    """Run the machine ``runs`` times on one driver; returns it, with its worst error."""
+    with tempfile.TemporaryDirectory() as directory:
+        driver = Driver(
+            tiny_model(kind), Path(directory), swa_full=swa_full, flash_attn=flash_attn,
+            tolerance=2e-3 if flash_attn else 1e-12,
+        )
+        machine = type("Machine", (ReuseMachine,), {"driver": driver})
+        try:
+            run_state_machine_as_test(
+                machine,
+                settings=settings(
+                    max_examples=runs, stateful_step_count=STEPS, deadline=None, database=None,
+                    derandomize=not random, print_blob=False,
+                    phases=(Phase.explicit, Phase.generate, Phase.shrink),
+                    suppress_health_check=list(HealthCheck),
+                ),
+            )
+        finally:
+            driver.close()
+        return driver
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("kind", "swa_full", "flash_attn"), VARIANTS)
+def test_reuse_equals_a_fresh_context(kind: str, swa_full: bool, flash_attn: bool) -> None:
+    driver = run(kind, swa_full, flash_attn, RUNS)
+    assert driver.operations >= 2000
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("kind", "swa_full", "flash_attn"), FLASH)
+def test_reuse_is_close_with_flash_attention(kind: str, swa_full: bool, flash_attn: bool) -> None:
+    driver = run(kind, swa_full, flash_attn, RUNS // 8)
+    assert driver.operations >= 200
+
+
+@pytest.mark.long
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize(("kind", "swa_full", "flash_attn"), VARIANTS)
+def test_reuse_equals_a_fresh_context_for_long(
+    kind: str, swa_full: bool, flash_attn: bool
+) -> None:
+    driver = run(kind, swa_full, flash_attn, LONG_RUNS, random=True)
+    print(f"\n{kind} swa_full={swa_full}: {driver.operations} operations, worst {driver.worst:.1e}")
+    assert driver.operations >= 20_000
