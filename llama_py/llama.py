@@ -12,10 +12,12 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal, overload
 
 from typing_extensions import Self
 
+from llama_py.chat.formats import ChatFormat, ChatHandler, get_chat_format
+from llama_py.chat.grammar import render_constrained
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.template import ChatTemplate, RenderedChat
 from llama_py.core.context import Context
@@ -32,6 +34,7 @@ from llama_py.memory.store import LlamaRAMCache, StateStore
 from llama_py.overflow import OverflowPolicy, OverflowReport, fit
 from llama_py.params import RANDOM_SEED, ContextParams, ModelParams, check_number
 from llama_py.reuse import ReuseInterface
+from llama_py.session import ChatSession
 from llama_py.wire import openai
 from llama_py.wire.types import (
     CreateChatCompletionResponse,
@@ -127,7 +130,7 @@ class Llama(LowLevelInterface, ReuseInterface):
         numa: bool | int = False,
         chat_format: str | None = None,
         chat_template: str | None = None,
-        chat_handler: Any = None,
+        chat_handler: ChatHandler | None = None,
         draft_model: Any = None,
         tokenizer: Any = None,
         type_k: int | None = None,
@@ -149,22 +152,40 @@ class Llama(LowLevelInterface, ReuseInterface):
         check_number("seed", seed, -(2**31), 2**64 - 1, integer=True)
         check_number("last_n_tokens_size", last_n_tokens_size, -1, integer=True)
         model_params = ModelParams(
-            n_gpu_layers=n_gpu_layers, split_mode=split_mode, main_gpu=main_gpu,
+            n_gpu_layers=n_gpu_layers,
+            split_mode=split_mode,
+            main_gpu=main_gpu,
             tensor_split=tuple(tensor_split) if tensor_split is not None else None,
-            vocab_only=vocab_only, use_mmap=use_mmap, use_mlock=use_mlock,
+            vocab_only=vocab_only,
+            use_mmap=use_mmap,
+            use_mlock=use_mlock,
             kv_overrides=kv_overrides,
         )
         context_params = ContextParams(
-            n_ctx=n_ctx, n_batch=n_batch, n_ubatch=n_ubatch, n_seq_max=n_seq_max,
-            n_threads=n_threads, n_threads_batch=n_threads_batch,
-            rope_scaling_type=rope_scaling_type, pooling_type=pooling_type,
-            attention_type=attention_type, rope_freq_base=rope_freq_base,
-            rope_freq_scale=rope_freq_scale, yarn_ext_factor=yarn_ext_factor,
-            yarn_attn_factor=yarn_attn_factor, yarn_beta_fast=yarn_beta_fast,
-            yarn_beta_slow=yarn_beta_slow, yarn_orig_ctx=yarn_orig_ctx, embeddings=embedding,
-            offload_kqv=offload_kqv, flash_attn=flash_attn,
+            n_ctx=n_ctx,
+            n_batch=n_batch,
+            n_ubatch=n_ubatch,
+            n_seq_max=n_seq_max,
+            n_threads=n_threads,
+            n_threads_batch=n_threads_batch,
+            rope_scaling_type=rope_scaling_type,
+            pooling_type=pooling_type,
+            attention_type=attention_type,
+            rope_freq_base=rope_freq_base,
+            rope_freq_scale=rope_freq_scale,
+            yarn_ext_factor=yarn_ext_factor,
+            yarn_attn_factor=yarn_attn_factor,
+            yarn_beta_fast=yarn_beta_fast,
+            yarn_beta_slow=yarn_beta_slow,
+            yarn_orig_ctx=yarn_orig_ctx,
+            embeddings=embedding,
+            offload_kqv=offload_kqv,
+            flash_attn=flash_attn,
             op_offload=True if op_offload is None else op_offload,
-            swa_full=bool(swa_full), no_perf=no_perf, type_k=type_k, type_v=type_v,
+            swa_full=bool(swa_full),
+            no_perf=no_perf,
+            type_k=type_k,
+            type_v=type_v,
         )
         self.model_path = str(model_path)
         self.seed = seed
@@ -177,10 +198,11 @@ class Llama(LowLevelInterface, ReuseInterface):
         #: What the overflow policy left out of the last conversation, or None.
         self.last_overflow: OverflowReport | None = None
         self._logits_all = logits_all
+        self._vocab_only = vocab_only
         self._model = self._load(model_params, numa, progress)
         self._template_text = chat_template
         self._template: ChatTemplate | None = None
-        self._formatter = _named_format(chat_format) if chat_format else None
+        self._formatter: ChatFormat | None = get_chat_format(chat_format) if chat_format else None
         self._tokenizer = tokenizer
         if vocab_only:
             return
@@ -219,7 +241,7 @@ class Llama(LowLevelInterface, ReuseInterface):
         )
         self._engine = Engine(self._context, self._cache, max_waiting=max_waiting)
 
-    # -- facts ------------------------------------------------------------------------------------
+    # -- facts ---------------------------------------------------------------------------------
 
     @property
     def vocab(self) -> Vocab:
@@ -255,8 +277,20 @@ class Llama(LowLevelInterface, ReuseInterface):
         """The newline token, -1 if there is none."""
         return self._model.vocab.nl
 
-    # -- completions ------------------------------------------------------------------------------
+    # -- completions ---------------------------------------------------------------------------
 
+    @overload
+    def create_completion(
+        self, prompt: str | Sequence[int], *, stream: Literal[False] = ..., **options: Any
+    ) -> CreateCompletionResponse: ...
+    @overload
+    def create_completion(
+        self, prompt: str | Sequence[int], *, stream: Literal[True], **options: Any
+    ) -> Iterator[CreateCompletionStreamResponse]: ...
+    @overload
+    def create_completion(
+        self, prompt: str | Sequence[int], *, stream: bool, **options: Any
+    ) -> CreateCompletionResponse | Iterator[CreateCompletionStreamResponse]: ...
     def create_completion(
         self, prompt: str | Sequence[int], *, stream: bool = False, **options: Any
     ) -> CreateCompletionResponse | Iterator[CreateCompletionStreamResponse]:
@@ -267,10 +301,22 @@ class Llama(LowLevelInterface, ReuseInterface):
             stream: return an iterator of chunks; closing it cancels the request.
         """
         call = openai.parse_completion(self, prompt, stream=stream, **options)
-        return self._respond(call, stream)  # type: ignore[return-value]
+        return self._respond(call, stream)  # type: ignore[no-any-return]
 
     __call__ = create_completion
 
+    @overload
+    def create_chat_completion(
+        self, messages: Sequence[Mapping[str, Any]], *, stream: Literal[False] = ..., **options: Any
+    ) -> CreateChatCompletionResponse: ...
+    @overload
+    def create_chat_completion(
+        self, messages: Sequence[Mapping[str, Any]], *, stream: Literal[True], **options: Any
+    ) -> Iterator[CreateChatCompletionStreamResponse]: ...
+    @overload
+    def create_chat_completion(
+        self, messages: Sequence[Mapping[str, Any]], *, stream: bool, **options: Any
+    ) -> CreateChatCompletionResponse | Iterator[CreateChatCompletionStreamResponse]: ...
     def create_chat_completion(
         self, messages: Sequence[Mapping[str, Any]], *, stream: bool = False, **options: Any
     ) -> CreateChatCompletionResponse | Iterator[CreateChatCompletionStreamResponse]:
@@ -284,12 +330,14 @@ class Llama(LowLevelInterface, ReuseInterface):
             ContextOverflowError: the conversation does not fit; nothing was evaluated.
         """
         if self.chat_handler is not None:
-            return self.chat_handler(llama=self, messages=messages, stream=stream, **options)  # type: ignore[no-any-return]
+            copies = [dict(message) for message in messages]
+            handled: Any = self.chat_handler(llama=self, messages=copies, stream=stream, **options)
+            return handled  # type: ignore[no-any-return]
         policy = options.pop("overflow", self.overflow)
         if policy is not None:
             messages = self._fit(policy, messages, options)
         call = openai.parse_chat(self, messages, stream=stream, **options)
-        return self._respond(call, stream)  # type: ignore[return-value]
+        return self._respond(call, stream)  # type: ignore[no-any-return]
 
     def _fit(
         self, policy: OverflowPolicy, messages: Sequence[Mapping[str, Any]], options: dict[str, Any]
@@ -325,6 +373,8 @@ class Llama(LowLevelInterface, ReuseInterface):
             events.close()  # type: ignore[attr-defined]
 
     def _submit(self, request: Request) -> None:
+        if self._vocab_only:
+            raise ParameterError("only the vocabulary was loaded (vocab_only=True)")
         self._engine.submit(request)
         self._release_manual()
         self._last.request = request
@@ -344,7 +394,7 @@ class Llama(LowLevelInterface, ReuseInterface):
                 event.error.partial = encoder.response()
             raise event.error
 
-    # -- chat templates -----------------------------------------------------------------------------
+    # -- chat templates ------------------------------------------------------------------------
 
     @property
     def chat_template(self) -> ChatTemplate:
@@ -357,9 +407,13 @@ class Llama(LowLevelInterface, ReuseInterface):
         """The prompt of a conversation, and how its reply is to be read."""
         if self._formatter is not None:
             return self._formatter.render(request, self._model)
-        return self.chat_template.render(request)
+        return render_constrained(self.chat_template, request, self.vocab)
 
-    # -- life ---------------------------------------------------------------------------------------
+    def chat_session(self, system: str | None = None, **options: Any) -> ChatSession:
+        """A new conversation; see ``ChatSession``."""
+        return ChatSession(self, system, **options)
+
+    # -- life ----------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Free everything. Closing twice does nothing."""
@@ -393,7 +447,7 @@ class Llama(LowLevelInterface, ReuseInterface):
     def __repr__(self) -> str:
         return f"Llama({Path(self.model_path).name!r}, n_ctx={self._context.n_ctx})"
 
-    # -- from a hub ---------------------------------------------------------------------------------
+    # -- from a hub ----------------------------------------------------------------------------
 
     @classmethod
     def from_pretrained(
@@ -420,12 +474,6 @@ class Llama(LowLevelInterface, ReuseInterface):
 
         path = download(repo_id, filename, additional_files, local_dir, cache_dir)
         return cls(path, **options)
-
-
-def _named_format(name: str) -> Any:
-    from llama_py.chat.formats import get_chat_format
-
-    return get_chat_format(name)
 
 
 _NOT_STATE = frozenset({"self", "unknown", "__class__"})

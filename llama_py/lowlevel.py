@@ -48,9 +48,7 @@ class LowLevelInterface:
 
     # -- text ---------------------------------------------------------------------------------
 
-    def tokenize(
-        self, text: bytes | str, add_bos: bool = True, special: bool = False
-    ) -> list[int]:
+    def tokenize(self, text: bytes | str, add_bos: bool = True, special: bool = False) -> list[int]:
         """Token ids of ``text``.
 
         Args:
@@ -219,9 +217,7 @@ class LowLevelInterface:
         request = Request(
             Prompt(tokens=prompt),
             self._sampling(options),
-            GenerationParams(
-                ignore_eos=True, stopping_criteria=tuple(stopping_criteria or ())
-            ),
+            GenerationParams(ignore_eos=True, stopping_criteria=tuple(stopping_criteria or ())),
         )
         self._engine.submit(request)
         self._release_manual()
@@ -234,4 +230,3 @@ class LowLevelInterface:
 
 def _bytes(text: bytes | str) -> bytes:
     return text.encode("utf-8") if isinstance(text, str) else text
-

@@ -83,7 +83,7 @@ def check_number(
     integer: bool = False,
 ) -> None:
     """Raise unless ``value`` is a finite number (an ``int`` if ``integer``) within [low, high]."""
-    wanted: tuple[type, ...] = (int, np.integer) if integer else (int, float, np.number)
+    wanted: Any = (int, np.integer) if integer else (int, float, np.number)
     if isinstance(value, bool) or not isinstance(value, wanted):
         kind = "an integer" if integer else "a number"
         raise ParameterTypeError(f"{name} must be {kind}, not {type(value).__name__} ({value!r})")
@@ -338,9 +338,7 @@ SAMPLER_NAMES = (
 def _check_samplers(names: Sequence[str]) -> None:
     for name in names:
         if name not in SAMPLER_NAMES:
-            raise ParameterError(
-                f"samplers: {name!r} is not one of {', '.join(SAMPLER_NAMES)}"
-            )
+            raise ParameterError(f"samplers: {name!r} is not one of {', '.join(SAMPLER_NAMES)}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The part of ``Llama`` that is about reuse: stores, snapshots, saved states, prewarming, reports."""
+"""The part of ``Llama`` that is about reuse: stores, snapshots, saved states, prewarming."""
 
 from __future__ import annotations
 
@@ -90,14 +90,27 @@ class ReuseInterface:
         p = self._context.params
         adapter = (self._lora.fingerprint, self._lora_scale) if self._lora is not None else None
         parts = (
-            LLAMA_CPP_COMMIT, self._model.fingerprint, self._context.n_ctx_seq, p.type_k, p.type_v,
-            p.flash_attn, p.swa_full, p.rope_scaling_type, p.rope_freq_base, p.rope_freq_scale,
-            p.yarn_ext_factor, p.yarn_attn_factor, p.yarn_beta_fast, p.yarn_beta_slow,
-            p.yarn_orig_ctx, adapter, tuple(sorted((self._model.params.kv_overrides or {}).items())),
+            LLAMA_CPP_COMMIT,
+            self._model.fingerprint,
+            self._context.n_ctx_seq,
+            p.type_k,
+            p.type_v,
+            p.flash_attn,
+            p.swa_full,
+            p.rope_scaling_type,
+            p.rope_freq_base,
+            p.rope_freq_scale,
+            p.yarn_ext_factor,
+            p.yarn_attn_factor,
+            p.yarn_beta_fast,
+            p.yarn_beta_slow,
+            p.yarn_orig_ctx,
+            adapter,
+            tuple(sorted((self._model.params.kv_overrides or {}).items())),
         )
         return repr(parts)
 
-    # -- what happened ------------------------------------------------------------------------------
+    # -- what happened -------------------------------------------------------------------------
 
     @property
     def cache_info(self) -> dict[str, Any]:
@@ -142,7 +155,7 @@ class ReuseInterface:
             "session": sequence.session,
         }
 
-    # -- stores -------------------------------------------------------------------------------------
+    # -- stores --------------------------------------------------------------------------------
 
     def set_cache(self, cache: StateStore | None) -> None:
         """Write every conversation to ``cache`` when a call ends, and look there for prefixes.
@@ -156,7 +169,7 @@ class ReuseInterface:
             for sequence in self._cache.live.values():
                 sequence.saved_key, sequence.saved_length = None, 0
 
-    # -- saved states ---------------------------------------------------------------------------------
+    # -- saved states --------------------------------------------------------------------------
 
     def save_state(self) -> LlamaState:
         """A copy of the sequence that was used last: that of ``eval``, or of the last call.
@@ -208,7 +221,7 @@ class ReuseInterface:
     def _release_manual(self) -> None:
         raise LlamaError("the low-level interface is missing")
 
-    # -- named snapshots ------------------------------------------------------------------------------
+    # -- named snapshots -----------------------------------------------------------------------
 
     def snapshot(self, name: str) -> SnapshotInfo:
         """Keep a copy of the sequence that was used last under ``name``.
@@ -253,7 +266,7 @@ class ReuseInterface:
         """Forget a snapshot, if there is one of that name."""
         self._snapshots.pop(name, None)
 
-    # -- prewarming -----------------------------------------------------------------------------------
+    # -- prewarming ----------------------------------------------------------------------------
 
     def prewarm(
         self, messages: Sequence[Mapping[str, Any]], *, pin: bool = True, **options: Any

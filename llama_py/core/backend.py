@@ -32,8 +32,10 @@ def devices() -> list[dict[str, Any]]:
         ggml_h.GGML_BACKEND_DEVICE_TYPE_IGPU: "integrated gpu",
         ggml_h.GGML_BACKEND_DEVICE_TYPE_ACCEL: "accelerator",
     }
-    return [_device(ggml_h.ggml_backend_dev_get(index), kinds)
-            for index in range(ggml_h.ggml_backend_dev_count())]
+    return [
+        _device(ggml_h.ggml_backend_dev_get(index), kinds)
+        for index in range(ggml_h.ggml_backend_dev_count())
+    ]
 
 
 def _device(pointer: Any, kinds: dict[int, str]) -> dict[str, Any]:

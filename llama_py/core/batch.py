@@ -39,7 +39,7 @@ class Batch:
         self.outputs: NDArray[np.int8] = np.zeros(capacity, np.int8)
         self._counts = np.ones(capacity, np.int32)
         first = self.sequences.ctypes.data
-        self._rows = np.arange(first, first + 4 * capacity, 4, np.uintp)
+        self._rows = first + 4 * np.arange(capacity, dtype=np.intp)
         self.struct = C.llama_batch(
             n_tokens=0,
             token=_pointer(self.tokens, ctypes.c_int32),

@@ -9,19 +9,29 @@ from __future__ import annotations
 import ctypes
 import json
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, cast
 
 from llama_py._native import chat_h
 from llama_py._native.llama_h import llama_model_p
 from llama_py.core.handle import Handle
-from llama_py.errors import GrammarError, LlamaError, TemplateError
+from llama_py.errors import (
+    GrammarError,
+    LlamaError,
+    NativeLibraryError,
+    ParameterError,
+    TemplateError,
+)
 
 __all__ = ["ReplyParser", "TemplateHandle", "schema_to_gbnf"]
 
 
 def _dump(value: Any) -> bytes:
     # ASCII only: NUL and everything else that C strings dislike travels as an escape.
-    return json.dumps(value).encode("ascii")
+    try:
+        return json.dumps(value).encode("ascii")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ParameterError(f"this cannot be written as JSON: {error}") from error
 
 
 def _take(text: Any) -> bytes:
@@ -39,6 +49,17 @@ def _call(function: Callable[..., Any], kind: type[LlamaError], *arguments: Any)
     if error:  # type: ignore[truthy-bool]  # a ctypes pointer is false when it is NULL
         raise kind(_take(error).decode("utf-8", "replace"))
     return result
+
+
+@cache
+def _check_library() -> None:
+    """Raise NativeLibraryError if the library was built from another source than this file."""
+    found, expected = chat_h.llama_py_chat_abi_version(), chat_h.LLAMA_PY_CHAT_ABI_VERSION
+    if found != expected:
+        raise NativeLibraryError(
+            f"the chat library has ABI version {found}, this package needs {expected}; rebuild it, "
+            "or unset LLAMA_PY_LIB"
+        )
 
 
 class TemplateHandle(Handle[chat_h.llama_py_chat_templates_p]):
@@ -62,6 +83,7 @@ class TemplateHandle(Handle[chat_h.llama_py_chat_templates_p]):
         bos: str = "",
         eos: str = "",
     ) -> None:
+        _check_library()
         pointer = _call(
             chat_h.llama_py_chat_templates_init,
             TemplateError,

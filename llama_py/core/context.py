@@ -7,7 +7,9 @@ by one thread at a time; the engine's lock takes care of that.
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -165,9 +167,7 @@ class Context(Handle[C.llama_context_p]):
         flags = PARTIAL * partial
         size = int(C.llama_state_seq_get_size_ext(self.pointer, seq, flags))
         state = np.empty(size, np.uint8)
-        written = C.llama_state_seq_get_data_ext(
-            self.pointer, state.ctypes.data, size, seq, flags
-        )
+        written = C.llama_state_seq_get_data_ext(self.pointer, state.ctypes.data, size, seq, flags)
         if written != size:
             raise StateError(
                 f"llama.cpp wrote {written} of {size} bytes of the state of sequence {seq}: "
@@ -196,8 +196,6 @@ class Context(Handle[C.llama_context_p]):
 
 def _complete(params: ContextParams, model: Model) -> ContextParams:
     """``params`` with the numbers that depend on the model and the machine filled in."""
-    import dataclasses
-
     cores = _physical_cores()
     return dataclasses.replace(
         params,
@@ -243,10 +241,9 @@ def _physical_cores() -> int:
         return max(1, (os.cpu_count() or 2) // 2)
     siblings = set()
     for cpu in allowed:
-        path = f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
+        path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
         try:
-            with open(path, encoding="ascii") as file:
-                siblings.add(file.read())
+            siblings.add(path.read_text(encoding="ascii"))
         except OSError:
             return max(1, len(allowed))
     return max(1, len(siblings))

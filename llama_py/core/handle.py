@@ -12,7 +12,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from types import TracebackType
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
 from typing_extensions import Self
@@ -30,7 +30,7 @@ class Handle(Generic[P]):
     def __init__(self, pointer: P, free: Callable[[P], None]) -> None:
         self._pointer: P | None = pointer
         self._free = free
-        self._children: WeakSet[Handle[ctypes.c_void_p]] = WeakSet()
+        self._children: WeakSet[Handle[Any]] = WeakSet()
 
     @property
     def pointer(self) -> P:
@@ -44,7 +44,7 @@ class Handle(Generic[P]):
         """True after ``close()``."""
         return self._pointer is None
 
-    def adopt(self, child: Handle[ctypes.c_void_p]) -> None:
+    def adopt(self, child: Handle[Any]) -> None:
         """Close ``child`` before this object is closed."""
         self._children.add(child)
 

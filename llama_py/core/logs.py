@@ -40,6 +40,8 @@ def install() -> None:
     with _lock:
         if _installed is None:
             callback = ggml_h.ggml_log_callback(_receive)
+            # First ggml's own: loading libllama may load backends, which talk already.
+            ggml_h.ggml_log_set(callback, None)
             llama_h.llama_log_set(callback, None)
             _installed = callback  # C keeps the pointer: so must we
 

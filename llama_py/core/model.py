@@ -137,7 +137,9 @@ class Model(Handle[C.llama_model_p]):
     def fingerprint(self) -> str:
         """Identifies the weights, wherever the file lies: its size, metadata and a sample of it."""
         digest = hashlib.blake2b(digest_size=16)
-        digest.update(repr((self.size_bytes, self.n_params, sorted(self.metadata.items()))).encode())
+        digest.update(
+            repr((self.size_bytes, self.n_params, sorted(self.metadata.items()))).encode()
+        )
         size = self.path.stat().st_size
         with self.path.open("rb") as file:
             for index in range(_SAMPLES):

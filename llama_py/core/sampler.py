@@ -58,7 +58,9 @@ class Sampler:
         self.seed = _seed(params.seed, seed_offset)
         self._bias = _bias_arrays(params, vocab)
         self._window = _PenaltyWindow(params, history) if self._own_penalties else None
-        self._constraint: TokenConstraint | None = params.constraint() if params.constraint else None
+        self._constraint: TokenConstraint | None = (
+            params.constraint() if params.constraint else None
+        )
         self._grammar = _grammar(vocab, params.grammar) if params.grammar else None
         self._top_k = self._early_top_k()
         self._chain = None if params.greedy else self._build_chain(history)
@@ -68,11 +70,15 @@ class Sampler:
         self._history = [*history] if params.logits_processors else None
         #: True if sampling is nothing but the most likely token of the untouched row.
         self.trivial = params.greedy and not (
-            self._bias or self._window or self._constraint or self._grammar
-            or params.logits_processors or params.min_tokens
+            self._bias
+            or self._window
+            or self._constraint
+            or self._grammar
+            or params.logits_processors
+            or params.min_tokens
         )
 
-    # -- one token ------------------------------------------------------------------------------
+    # -- one token -----------------------------------------------------------------------------
 
     def sample(self, row: Row) -> int:
         """Choose a token from ``row`` (float32 ``(n_vocab,)``, unchanged afterwards); accept it.
@@ -116,7 +122,7 @@ class Sampler:
         if self._grammar is not None:
             self._grammar.close()
 
-    # -- steps ----------------------------------------------------------------------------------
+    # -- steps ---------------------------------------------------------------------------------
 
     @property
     def _needs_copy(self) -> bool:
@@ -167,6 +173,8 @@ class Sampler:
 
     def _draw(self, ids: NDArray[np.intp] | None, logits: Row) -> int:
         """Let the chain draw from these candidates; ``ids`` None means all tokens."""
+        if not logits.max() > -np.inf:
+            raise DecodeError("no token can be drawn: every logit is -inf, or one is not a number")
         if self._candidates is None or len(self._candidates) < len(logits):
             self._candidates = np.zeros(len(logits), _CANDIDATE)
             self._data = ctypes.cast(
@@ -190,7 +198,7 @@ class Sampler:
             self._eog = np.array(self._vocab.eog_tokens(), np.int32)
         return self._eog
 
-    # -- construction -----------------------------------------------------------------------------
+    # -- construction --------------------------------------------------------------------------
 
     @property
     def _own_penalties(self) -> bool:
@@ -223,12 +231,18 @@ class Sampler:
         makers: dict[str, tuple[bool, Callable[[], C.llama_sampler_p]]] = {
             "penalties": (p.penalises and not self._own_penalties, self._penalties),
             "dry": (p.dry_multiplier > 0, self._dry),
-            "top_n_sigma": (p.top_n_sigma > 0, lambda: C.llama_sampler_init_top_n_sigma(p.top_n_sigma)),
+            "top_n_sigma": (
+                p.top_n_sigma > 0,
+                lambda: C.llama_sampler_init_top_n_sigma(p.top_n_sigma),
+            ),
             "top_k": (
                 0 < p.top_k < vocab.n_tokens and not self._early_top_k(),
                 lambda: C.llama_sampler_init_top_k(p.top_k),
             ),
-            "typical_p": (p.typical_p < 1, lambda: C.llama_sampler_init_typical(p.typical_p, p.min_keep)),
+            "typical_p": (
+                p.typical_p < 1,
+                lambda: C.llama_sampler_init_typical(p.typical_p, p.min_keep),
+            ),
             "top_p": (p.top_p < 1, lambda: C.llama_sampler_init_top_p(p.top_p, p.min_keep)),
             "min_p": (p.min_p > 0, lambda: C.llama_sampler_init_min_p(p.min_p, p.min_keep)),
             "xtc": (
@@ -356,8 +370,13 @@ def _grammar(vocab: Vocab, spec: GrammarSpec) -> _Grammar:
         pattern_array = (ctypes.c_char_p * max(1, len(patterns)))(*patterns)
         token_array = (ctypes.c_int32 * max(1, len(spec.trigger_tokens)))(*spec.trigger_tokens)
         pointer = C.llama_sampler_init_grammar_lazy_patterns(
-            vocab.pointer, spec.gbnf.encode(), spec.root.encode(), pattern_array, len(patterns),
-            token_array, len(spec.trigger_tokens),
+            vocab.pointer,
+            spec.gbnf.encode(),
+            spec.root.encode(),
+            pattern_array,
+            len(patterns),
+            token_array,
+            len(spec.trigger_tokens),
         )
     else:
         pointer = C.llama_sampler_init_grammar(

@@ -103,7 +103,9 @@ class MemoryTraits:
 
     Attributes:
         kind: which memory it is.
-        window: width of the sliding window if its cache is small, else 0.
+        window: width of the sliding window, 0 if there is none. It matters with a full-size cache
+            as well: saved states leave out what the window has passed.
+        forgets: the cache of the sliding window is small, so that a sequence loses cells.
         recurrent: there is a recurrent state, which cannot be cut.
         copies_parts: ``seq_cp`` of a range is allowed.
         max_position: positions must stay below this, or None.
@@ -112,13 +114,14 @@ class MemoryTraits:
     kind: MemoryKind
     window: int
     recurrent: bool
+    forgets: bool = False
     copies_parts: bool = True
     max_position: int | None = None
 
     @property
     def needs_checkpoints(self) -> bool:
         """True if going back is not always possible without one."""
-        return self.recurrent or self.window > 0
+        return self.recurrent or self.forgets
 
     @property
     def checkpoint_is_whole(self) -> bool:
@@ -146,13 +149,14 @@ class MemoryTraits:
 
 def traits_of(model: ModelFacts, swa_full: bool) -> MemoryTraits:
     """The traits of a context of ``model``."""
-    window = 0 if swa_full else model.n_swa
+    window = 0 if model.is_recurrent else model.n_swa
     recurrent = model.is_recurrent or model.is_hybrid
     learned = model.architecture in _LEARNED_POSITIONS
     return MemoryTraits(
         kind=_kind(model),
-        window=0 if model.is_recurrent else window,
+        window=window,
         recurrent=recurrent,
+        forgets=window > 0 and not swa_full,
         copies_parts=model.architecture not in _WHOLE_COPIES_ONLY,
         max_position=model.n_ctx_train if learned else None,
     )

@@ -15,6 +15,7 @@ import contextlib
 import json
 import logging
 import sqlite3
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -60,6 +61,25 @@ class _JSONDisk(Disk):  # type: ignore[misc]
         return json.loads(value)
 
 
+class _PerThread(threading.local):
+    """Closes a thread's connection when the thread ends.
+
+    diskcache leaves it to the garbage collector, which Python 3.13 complains about.
+    """
+
+    def __init__(self, cache: Any) -> None:
+        self.closer = _Closer(cache._con)
+
+
+class _Closer:
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._close = connection.close
+
+    def __del__(self) -> None:
+        with contextlib.suppress(sqlite3.Error):  # dropped by another thread
+            self._close()
+
+
 class Ledger:
     """The rows of one directory, which must exist. Calls must not overlap: the owner locks.
 
@@ -69,11 +89,17 @@ class Ledger:
     """
 
     def __init__(self, directory: Path) -> None:
-        self._cache = _open(directory)
+        self._opened = _open(directory)
+        self._per_thread = _PerThread(self._opened)
         self.rows: dict[Key, Row] = {}
         self.used_bytes = 0
         self._seen: int | None = None
         self._changes: dict[Key, Row | None] | None = None  # of the transaction under way
+
+    @property
+    def _cache(self) -> Any:
+        _ = self._per_thread.closer  # made on a thread's first way through here
+        return self._opened
 
     @property
     def loaded(self) -> bool:
@@ -81,7 +107,7 @@ class Ledger:
         return self._seen is not None
 
     def close(self) -> None:
-        """Close this thread's connection."""
+        """Close this thread's connection; those of other threads close when these end."""
         self._cache.close()
 
     # --- reading ------------------------------------------------------------------------------
@@ -186,20 +212,31 @@ def _row(item: Any) -> Row | None:
 
 
 def _open(directory: Path) -> Any:
-    """Open the database; one that cannot be read is put away, and the store starts empty."""
-    try:
-        return _connect(directory)
-    except sqlite3.DatabaseError as error:
-        if isinstance(error, sqlite3.OperationalError):
-            raise
-        _log.warning("the cache index in %s is damaged (%s); starting empty", directory, error)
-    for path in directory.glob("cache.db*"):
-        path.unlink(missing_ok=True)
+    """Open the database; one that is damaged goes, and the store starts empty."""
+    problem = _damage(directory / "cache.db")
+    if problem:
+        _log.warning("the cache index in %s is damaged (%s); starting empty", directory, problem)
+        for path in directory.glob("cache.db*"):
+            path.unlink(missing_ok=True)
     return _connect(directory)
 
 
+def _damage(path: Path) -> str:
+    """What is wrong with a database; the empty string if it is sound, new or busy."""
+    if not path.exists():
+        return ""
+    try:
+        with contextlib.closing(sqlite3.connect(path, timeout=_PATIENCE)) as database:
+            (found,) = database.execute("PRAGMA quick_check(1)").fetchone()
+    except sqlite3.OperationalError:
+        return ""
+    except sqlite3.DatabaseError as error:
+        return str(error)
+    return "" if found == "ok" else str(found)
+
+
 def _connect(directory: Path) -> Any:
-    cache = Cache(
+    return Cache(
         str(directory),
         timeout=_PATIENCE,
         disk=_JSONDisk,
@@ -208,5 +245,3 @@ def _connect(directory: Path) -> Any:
         size_limit=2**62,
         disk_min_file_size=2**30,  # always in the database
     )
-    cache.get(_VERSION)
-    return cache

@@ -88,9 +88,7 @@ def plan_reuse(
     return best
 
 
-def _with(
-    traits: MemoryTraits, n_prompt: int, view: Held, checkpoints: Sequence[int]
-) -> ReusePlan:
+def _with(traits: MemoryTraits, n_prompt: int, view: Held, checkpoints: Sequence[int]) -> ReusePlan:
     wanted = min(view.matched, n_prompt - 1)
     action = Action.LOAD if view.stored else Action.FORK if view.busy else Action.CONTINUE
     if traits.can_resume(view.pos_min, view.length, wanted):

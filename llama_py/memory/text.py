@@ -67,7 +67,9 @@ def align(
 
 
 def safe_cut(
-    tokenizer: Tokenizer, tokens: Sequence[int] | NDArray[np.int32], offsets: NDArray[np.int64],
+    tokenizer: Tokenizer,
+    tokens: Sequence[int] | NDArray[np.int32],
+    offsets: NDArray[np.int64],
     text: bytes,
 ) -> int:
     """How many of ``tokens``, whose text begins ``text``, may be kept before the rest is tokenized.
@@ -88,8 +90,11 @@ def safe_cut(
 
 
 def _splits_at(
-    tokenizer: Tokenizer, tokens: Sequence[int] | NDArray[np.int32], offsets: NDArray[np.int64],
-    text: bytes, kept: int,
+    tokenizer: Tokenizer,
+    tokens: Sequence[int] | NDArray[np.int32],
+    offsets: NDArray[np.int64],
+    text: bytes,
+    kept: int,
 ) -> bool:
     place = int(offsets[kept])
     if place >= len(text):
@@ -101,7 +106,9 @@ def _splits_at(
     first = _whole_character(text, max(0, place - _WINDOW), place)
     window = text[first : place + _WINDOW]
     ends = align(
-        tokenizer, found := tokenizer.tokenize(window, add_special=False, parse_special=True), window
+        tokenizer,
+        found := tokenizer.tokenize(window, add_special=False, parse_special=True),
+        window,
     )
     return ends is not None and len(found) > 0 and bool(np.any(ends == place - first))
 
@@ -112,7 +119,9 @@ def _whole_character(text: bytes, first: int, stop: int) -> int:
     return first
 
 
-def tokenize_after(tokenizer: Tokenizer, text: bytes, start: int, *, add_special: bool) -> list[int]:
+def tokenize_after(
+    tokenizer: Tokenizer, text: bytes, start: int, *, add_special: bool
+) -> list[int]:
     """Tokens of ``text[start:]``; BOS is added only where the text begins."""
     return tokenizer.tokenize(
         text[start:], add_special=add_special and start == 0, parse_special=True

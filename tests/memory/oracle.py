@@ -30,8 +30,13 @@ class Oracle:
         self.context = Context(
             self.model,
             ContextParams(
-                n_ctx=n_ctx, n_seq_max=1, n_threads=1, flash_attn=flash_attn, swa_full=True,
-                type_k=0, type_v=0,
+                n_ctx=n_ctx,
+                n_seq_max=1,
+                n_threads=1,
+                flash_attn=flash_attn,
+                swa_full=True,
+                type_k=0,
+                type_v=0,
             ),
         )
         self.batch = Batch(self.context.n_batch)

@@ -24,9 +24,9 @@ from tests.memory.driver import Driver
 from tests.models import tiny_model
 
 #: Operations in one run of the machine, and runs, in the default suite: 2,000 and more per kind.
-STEPS, RUNS = 50, 44
+STEPS, RUNS = 50, 80
 #: The long run: LLAMA_PY_LONG_RUNS times 50 operations per kind.
-LONG_RUNS = int(os.environ.get("LLAMA_PY_LONG_RUNS", "440"))
+LONG_RUNS = int(os.environ.get("LLAMA_PY_LONG_RUNS", "800"))
 
 words = st.lists(st.integers(0, 9), min_size=1, max_size=7)
 place = st.integers(0, 7)
@@ -130,7 +130,10 @@ def run(kind: str, swa_full: bool, flash_attn: bool, runs: int, *, random: bool 
     """Run the machine ``runs`` times on one driver; returns it, with its worst error."""
     with tempfile.TemporaryDirectory() as directory:
         driver = Driver(
-            tiny_model(kind), Path(directory), swa_full=swa_full, flash_attn=flash_attn,
+            tiny_model(kind),
+            Path(directory),
+            swa_full=swa_full,
+            flash_attn=flash_attn,
             tolerance=2e-3 if flash_attn else 1e-12,
         )
         machine = type("Machine", (ReuseMachine,), {"driver": driver})
@@ -138,8 +141,12 @@ def run(kind: str, swa_full: bool, flash_attn: bool, runs: int, *, random: bool 
             run_state_machine_as_test(
                 machine,
                 settings=settings(
-                    max_examples=runs, stateful_step_count=STEPS, deadline=None, database=None,
-                    derandomize=not random, print_blob=False,
+                    max_examples=runs,
+                    stateful_step_count=STEPS,
+                    deadline=None,
+                    database=None,
+                    derandomize=not random,
+                    print_blob=False,
                     phases=(Phase.explicit, Phase.generate, Phase.shrink),
                     suppress_health_check=list(HealthCheck),
                 ),
@@ -166,9 +173,7 @@ def test_reuse_is_close_with_flash_attention(kind: str, swa_full: bool, flash_at
 @pytest.mark.long
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize(("kind", "swa_full", "flash_attn"), VARIANTS)
-def test_reuse_equals_a_fresh_context_for_long(
-    kind: str, swa_full: bool, flash_attn: bool
-) -> None:
+def test_reuse_equals_a_fresh_context_for_long(kind: str, swa_full: bool, flash_attn: bool) -> None:
     driver = run(kind, swa_full, flash_attn, LONG_RUNS, random=True)
     print(f"\n{kind} swa_full={swa_full}: {driver.operations} operations, worst {driver.worst:.1e}")
     assert driver.operations >= 20_000

@@ -1,0 +1,335 @@
+"""``SequencePool``: the sequences of a context, what each holds, and the tiers below it.
+
+The invariant: ``sequence.tokens`` is what the context's memory holds for it, no more and no less.
+It is extended only after a decode succeeded; a sequence of which that is not certain is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from llama_py.errors import StateError
+from llama_py.memory.checkpoints import CheckpointRecord, Checkpoints
+from llama_py.memory.kinds import MemoryTraits, SequenceMemory
+from llama_py.memory.prefix import PrefixIndex
+from llama_py.memory.sequences import LiveSequence, ResolvedPrompt
+from llama_py.memory.state import Checkpoint, Key, StateStore, StoredState
+from llama_py.memory.text import Tokenizer
+
+__all__ = ["CacheLimits", "SequencePool", "common_prefix"]
+
+#: A sequence whose own tail is shorter than this is not worth a place in the store.
+_WORTH_PARKING = 32
+#: A conversation is saved again when it grew by this many tokens, which a crash may then cost.
+_WORTH_SAVING = 48
+#: Checkpoints that travel with a stored state.
+_STORED_CHECKPOINTS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class CacheLimits:
+    """How much may be kept.
+
+    Attributes:
+        checkpoint_bytes, checkpoint_count: for checkpoints of all conversations together.
+        reuse: False evaluates every prompt from its beginning.
+        text: False looks for token prefixes only.
+    """
+
+    checkpoint_bytes: int = 512 << 20
+    checkpoint_count: int = 256
+    reuse: bool = True
+    text: bool = True
+
+
+class SequencePool:
+    """Owns the bookkeeping of all sequences: free, live and busy ones, index, checkpoints, stores.
+
+    Args:
+        memory: the context.
+        traits: what its memory can do.
+        tokenizer: its vocabulary.
+        fingerprint: everything that saved states depend on; asked at each use, because adapters
+            may change.
+        limits: how much may be kept.
+        parking: where sequences are parked when there is no room for them, or None.
+
+    Attributes:
+        saved: a store that every conversation is written to when a request ends, or None. It may
+            outlive the process and be shared with others.
+        live: the sequences in memory, by number.
+        parked, dropped: how often a sequence had to go, with and without a copy.
+    """
+
+    def __init__(
+        self,
+        memory: SequenceMemory,
+        traits: MemoryTraits,
+        tokenizer: Tokenizer,
+        fingerprint: Callable[[], str],
+        limits: CacheLimits | None = None,
+        parking: StateStore | None = None,
+    ) -> None:
+        self.memory = memory
+        self.traits = traits
+        self.tokenizer = tokenizer
+        self.fingerprint = fingerprint
+        self.limits = limits or CacheLimits()
+        self.parking = parking
+        self.saved: StateStore | None = None
+        self.index: PrefixIndex[LiveSequence | CheckpointRecord] = PrefixIndex()
+        self.checkpoints = Checkpoints(
+            self.index, self.limits.checkpoint_bytes, self.limits.checkpoint_count
+        )
+        self.live: dict[int, LiveSequence] = {}
+        self._first_tokens = tokenizer.tokenize(b"", add_special=True)
+        self._free = list(range(memory.n_seq_max - 1, -1, -1))
+        self.parked = 0
+        self.dropped = 0
+
+    @property
+    def limit(self) -> int:
+        """Tokens that one sequence can hold."""
+        longest = self.memory.n_ctx_seq
+        return min(longest, self.traits.max_position or longest)
+
+    @property
+    def stores(self) -> list[StateStore]:
+        """The tiers below the context, fastest first."""
+        return [store for store in (self.parking, self.saved) if store is not None]
+
+    def take(self) -> LiveSequence | None:
+        """An empty sequence for a caller who evaluates by hand; None if all are busy."""
+        sequence = self._obtain()
+        if sequence is not None:
+            sequence.busy = True
+        return sequence
+
+    def give_back(self, sequence: LiveSequence) -> None:
+        """The caller of ``take`` is done: what it evaluated may be reused."""
+        sequence.busy = False
+        sequence.touch()
+        if sequence.tokens:
+            self.commit(sequence)
+        else:
+            self.drop(sequence)
+
+    def trim(self, sequence: LiveSequence) -> None:
+        """Remove from the memory what was decoded beyond ``sequence.tokens``."""
+        present = self.memory.pos_max(sequence.number) + 1
+        before = len(sequence.tokens)
+        if present == before:
+            return
+        whole = not self.traits.recurrent and present > before
+        if not (whole and self.memory.seq_rm(sequence.number, before, -1)):
+            self._empty(sequence)
+
+    def commit(self, sequence: LiveSequence, prompt: ResolvedPrompt | None = None) -> None:
+        """Make what ``sequence`` holds findable."""
+        if sequence.indexed == len(sequence.tokens):
+            return
+        self._complete_text(sequence, prompt)
+        self.index.remove(sequence)
+        tokens = np.array(sequence.tokens, np.int32)
+        known = sequence.text is not None and len(sequence.offsets) == len(tokens) + 1
+        if known:
+            self.index.insert(sequence, tokens, sequence.offsets, sequence.text)
+        else:
+            self.index.insert(sequence, tokens, None, None)
+        sequence.indexed = len(tokens)
+
+    def _complete_text(self, sequence: LiveSequence, prompt: ResolvedPrompt | None) -> None:
+        """Extend text and offsets to all tokens: the prompt's own text, then the tokens' pieces."""
+        count = len(sequence.tokens)
+        if prompt is not None and prompt.offsets is not None and prompt.text is not None:
+            known = min(count, len(prompt.tokens))
+            if len(sequence.offsets) - 1 < known:
+                sequence.offsets = prompt.offsets[: known + 1]
+                sequence.text = prompt.text[: int(sequence.offsets[-1])]
+        elif prompt is not None:
+            sequence.text = None
+        if sequence.text is None:
+            return
+        known = len(sequence.offsets) - 1
+        pieces = [self.tokenizer.piece(token) for token in sequence.tokens[known:]]
+        if pieces:
+            ends = np.cumsum([len(piece) for piece in pieces]) + sequence.offsets[-1]
+            sequence.offsets = np.concatenate([sequence.offsets, ends])
+            sequence.text += b"".join(pieces)
+
+    def _take_checkpoint(self, sequence: LiveSequence) -> None:
+        """Keep a partial state of where ``sequence`` is now, unless there is one already."""
+        if not self.traits.needs_checkpoints or not self.limits.reuse or not sequence.tokens:
+            return
+        tokens = np.array(sequence.tokens, np.int32)
+        if len(tokens) in self.checkpoints.along(self.index.match_tokens(tokens)):
+            return
+        self.checkpoints.add(tokens, self.memory.state_get(sequence.number, partial=True))
+
+    def _obtain(self, keep: LiveSequence | None = None) -> LiveSequence | None:
+        """An empty sequence; ``keep`` is not evicted for it (then None, or ``keep`` itself)."""
+        if not self._free:
+            victim = self._victim()
+            if victim is None or victim is keep:
+                return victim
+            self.evict(victim)
+        sequence = LiveSequence(self._free.pop())
+        self.live[sequence.number] = sequence
+        return sequence
+
+    def _victim(self, exclude: LiveSequence | None = None) -> LiveSequence | None:
+        """The idle sequence that was not used for longest; pinned ones last."""
+        idle = [seq for seq in self.live.values() if not seq.busy and seq is not exclude]
+        return min(idle, key=lambda seq: (seq.pinned, seq.last_used), default=None)
+
+    def make_room(self) -> bool:
+        """Park the least recently used idle sequence; False if there is none."""
+        victim = self._victim()
+        if victim is None:
+            return False
+        self.evict(victim)
+        return True
+
+    def evict(self, sequence: LiveSequence) -> None:
+        """Park a sequence in the store, and free its cells."""
+        self._park(sequence)
+        self.drop(sequence)
+
+    def drop(self, sequence: LiveSequence) -> None:
+        """Forget a sequence and free its cells."""
+        if self.live.pop(sequence.number, None) is None:
+            return
+        self._empty(sequence)
+        sequence.busy = False
+        self._free.append(sequence.number)
+
+    def _empty(self, sequence: LiveSequence) -> None:
+        self.memory.seq_rm(sequence.number, -1, -1)  # removing a whole sequence never fails
+        self.index.remove(sequence)
+        sequence.tokens = []
+        sequence.text, sequence.offsets = b"", np.zeros(1, np.int64)
+        sequence.indexed = 0
+
+    def _park(self, sequence: LiveSequence) -> None:
+        if self.parking is None or self._own_tail(sequence) < _WORTH_PARKING:
+            self.dropped += 1
+            return
+        key = self.parking.put(self.export(sequence), replaces=sequence.parked_key)
+        sequence.parked_key = key
+        self.parked += 1
+
+    def save(self, sequence: LiveSequence, *, least: int = _WORTH_SAVING) -> Key | None:
+        """Write a sequence to the saving store, if it grew by ``least`` tokens since last time."""
+        if self.saved is None or len(sequence.tokens) - sequence.saved_length < least:
+            return None
+        key = self.saved.put(self.export(sequence), replaces=sequence.saved_key)
+        sequence.saved_key, sequence.saved_length = key, len(sequence.tokens)
+        return key
+
+    def _own_tail(self, sequence: LiveSequence) -> int:
+        """Tokens of ``sequence`` that no other one in memory holds as well."""
+        matches = self.index.match_tokens(np.array(sequence.tokens, np.int32))
+        others = [
+            matched
+            for holder, matched in matches
+            if isinstance(holder, LiveSequence) and holder is not sequence
+        ]
+        return len(sequence.tokens) - max(others, default=0)
+
+    def export(self, sequence: LiveSequence) -> StoredState:
+        """Everything that is needed to bring ``sequence`` back, elsewhere or later."""
+        self.commit(sequence)
+        tokens = np.array(sequence.tokens, np.int32)
+        along = self.checkpoints.along(self.index.match_tokens(tokens))
+        positions = sorted(along)[-_STORED_CHECKPOINTS:]
+        known = sequence.text is not None and len(sequence.offsets) == len(tokens) + 1
+        return StoredState(
+            tokens=tokens,
+            offsets=sequence.offsets if known else None,
+            text=sequence.text if known else None,
+            state=self.memory.state_get(sequence.number),
+            checkpoints=tuple(Checkpoint(place, along[place].state) for place in positions),
+            # A saved state leaves out cells that the window has passed, also those still in memory.
+            pos_min=max(0, self.memory.pos_min(sequence.number), self._window_start(len(tokens))),
+            fingerprint=self.fingerprint(),
+            session=sequence.session,
+        )
+
+    def _window_start(self, length: int) -> int:
+        return length - self.traits.window if self.traits.window else 0
+
+    def bring_in(self, stored: StoredState) -> LiveSequence | None:
+        """Load a stored state into a sequence; None if there is no room for it.
+
+        Raises:
+            StateError: the state does not fit this context.
+        """
+        sequence = self._obtain()
+        if sequence is None:
+            return None
+        self._load_state(sequence, stored)
+        sequence.tokens = stored.tokens.tolist()
+        if self.memory.pos_max(sequence.number) + 1 != len(sequence.tokens):
+            self.drop(sequence)
+            raise StateError("a stored state holds other positions than it says; it was not used")
+        known = stored.text is not None and stored.offsets is not None
+        sequence.text = stored.text if known else None
+        if stored.offsets is not None:
+            sequence.offsets = stored.offsets
+        sequence.session = stored.session
+        sequence.touch()
+        self.commit(sequence)
+        self._adopt_checkpoints(stored)
+        return sequence
+
+    def _load_state(self, sequence: LiveSequence, stored: StoredState) -> None:
+        """Load, parking idle sequences until there is room for the cells."""
+        while True:
+            try:
+                self.memory.state_set(sequence.number, stored.state)
+                return
+            except StateError:
+                sequence.busy = True  # not a victim itself
+                made_room = self.make_room()
+                sequence.busy = False
+                if not made_room:
+                    self.drop(sequence)
+                    raise
+
+    def _adopt_checkpoints(self, stored: StoredState) -> None:
+        known = self.checkpoints.along(self.index.match_tokens(stored.tokens))
+        for checkpoint in stored.checkpoints:
+            if checkpoint.position not in known:
+                self.checkpoints.add(stored.tokens[: checkpoint.position], checkpoint.state)
+
+    def cells_used(self) -> int:
+        """Cells in use: tokens of all sequences, those that share a prefix counted once."""
+        total = 0
+        seen: list[list[int]] = []
+        for sequence in self.live.values():
+            shared = max((common_prefix(sequence.tokens, other) for other in seen), default=0)
+            total += len(sequence.tokens) - shared
+            seen.append(sequence.tokens)
+        return total
+
+    def clear(self) -> None:
+        """Forget every sequence and every checkpoint, and clear the context's memory."""
+        self.memory.clear()
+        self.checkpoints.clear()
+        self.index.clear()
+        self.live.clear()
+        if self.parking is not None:
+            self.parking.clear()
+        self._free = list(range(self.memory.n_seq_max - 1, -1, -1))
+        self.parked = self.dropped = 0
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """Number of leading tokens that two prompts share."""
+    shorter = min(len(a), len(b))
+    first = np.array(a[:shorter], np.int32)
+    differs = np.flatnonzero(first != np.array(b[:shorter], np.int32))
+    return int(differs[0]) if len(differs) else shorter
