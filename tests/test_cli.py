@@ -19,6 +19,8 @@ from llama_py.version import LLAMA_CPP_COMMIT, __version__
 
 ROOT = Path(__file__).parent.parent
 COMMANDS = ("chat", "generate", "inspect")
+#: One thread each: several processes that wait for each other in a busy loop are slow together.
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_THREAD_LIMIT": "1"}
 #: Never ends by itself.
 ENDLESS = 'root ::= "a " root\n'
 
@@ -27,7 +29,6 @@ def run(
     *arguments: str, given: str | None = None, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     """``llama-py ...`` in a process of its own."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run(
         [sys.executable, "-m", "llama_py", *arguments],
         input=given if given is not None else "",
@@ -35,7 +36,7 @@ def run(
         text=True,
         timeout=120,
         cwd=cwd,
-        env=environment,
+        env=ENVIRONMENT,
     )
 
 
@@ -169,7 +170,7 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=ENVIRONMENT,
     )
     assert process.stdout is not None
     assert process.stderr is not None
@@ -366,12 +367,7 @@ class Terminal:
             stdout=slave,
             stderr=slave,
             start_new_session=True,
-            env={
-                **os.environ,
-                "PYTHONPATH": str(ROOT),
-                "TERM": "xterm",
-                "LLAMA_PY_HISTORY": str(history),
-            },
+            env={**ENVIRONMENT, "TERM": "xterm", "LLAMA_PY_HISTORY": str(history)},
         )
         os.close(slave)
         self.seen = ""
