@@ -188,7 +188,6 @@ def render_constrained(
             except GrammarError:
                 if backend == "llguidance":
                     raise
-    gbnf_of_schema(schema)  # names what the converter would pass over
     return template.render(request)
 
 

@@ -96,7 +96,7 @@ def _arguments(value: Any, where: str) -> str:
         return json.dumps(value, ensure_ascii=False)
     try:
         json.loads(value)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ParameterError(
             f"{where} is not JSON ({error}): {_shown(value)}; send the text that the model wrote, "
             "or an object"

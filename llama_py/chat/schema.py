@@ -15,7 +15,7 @@ from llama_py.chat.patterns import pattern_problem, plain_pattern
 from llama_py.core.chat import schema_to_gbnf
 from llama_py.errors import GrammarError
 
-__all__ = ["check_schema", "gbnf_of_schema", "places_of"]
+__all__ = ["check_schema", "gbnf_of_schema", "places_of", "prepare_schema"]
 
 _STRING = frozenset({"minLength", "maxLength", "pattern", "format"})
 _BOUNDS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
@@ -55,10 +55,19 @@ def gbnf_of_schema(schema: Any) -> str:
     Raises:
         GrammarError: the schema uses what llama.cpp's converter does not implement.
     """
+    return schema_to_gbnf(prepare_schema(schema))
+
+
+def prepare_schema(schema: Any) -> Any:
+    """The schema as llama.cpp's converter understands it best.
+
+    Raises:
+        GrammarError: the schema uses what the converter does not implement.
+    """
     if schema is True:
         schema = {}
     check_schema(schema)
-    return schema_to_gbnf(_with_plain_patterns(schema))
+    return _with_plain_patterns(schema)
 
 
 def check_schema(schema: Any) -> None:

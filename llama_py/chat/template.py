@@ -17,6 +17,8 @@ from typing import Any, Protocol
 from llama_py.chat.boundaries import find_starts, learn_delimiters
 from llama_py.chat.gbnf import call_or_answer
 from llama_py.chat.messages import ChatRequest
+from llama_py.chat.quick import QuickRenderer
+from llama_py.chat.schema import prepare_schema
 from llama_py.core.chat import TemplateHandle
 from llama_py.errors import TemplateError
 from llama_py.params import GrammarSpec, TokenConstraint
@@ -24,9 +26,17 @@ from llama_py.params import GrammarSpec, TokenConstraint
 __all__ = ["ChatTemplate", "RenderedChat"]
 
 
-class _HasPointer(Protocol):
+class _ModelLike(Protocol):
+    """What is needed of a model (``core.model.Model`` has it)."""
+
+    vocab: Any
+
     @property
     def pointer(self) -> Any: ...
+
+
+def _text_of(vocab: Any, token: int) -> str:
+    return vocab.piece(token).decode("utf-8", "replace") if token >= 0 else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +107,14 @@ class ChatTemplate:
     Make one with ``from_model`` or ``from_text``.
     """
 
-    def __init__(self, handle: TemplateHandle) -> None:
+    def __init__(self, handle: TemplateHandle, bos: str = "", eos: str = "") -> None:
         self._handle = handle
         self._lock = threading.Lock()
         self._learned: tuple[tuple[str, str], ...] | None = None
+        self._quick = QuickRenderer(lambda: self._info, bos, eos)
 
     @classmethod
-    def from_model(cls, model: _HasPointer, text: str | None = None) -> ChatTemplate:
+    def from_model(cls, model: _ModelLike, text: str | None = None) -> ChatTemplate:
         """The model's own template, or ``text`` with the model's BOS and EOS texts.
 
         A model without a template gets ChatML, and ``explicit`` is False.
@@ -111,7 +122,9 @@ class ChatTemplate:
         Raises:
             TemplateError: the template does not parse.
         """
-        return cls(TemplateHandle(model.pointer, text))
+        vocab = model.vocab
+        bos, eos = (_text_of(vocab, token) for token in (vocab.bos, vocab.eos))
+        return cls(TemplateHandle(model.pointer, text), bos, eos)
 
     @classmethod
     def from_text(cls, text: str, *, bos: str = "", eos: str = "") -> ChatTemplate:
@@ -120,7 +133,7 @@ class ChatTemplate:
         Raises:
             TemplateError: it does not parse, or is empty.
         """
-        return cls(TemplateHandle(text=text, bos=bos, eos=eos))
+        return cls(TemplateHandle(text=text, bos=bos, eos=eos), bos, eos)
 
     def close(self) -> None:
         """Free the compiled template."""
@@ -156,29 +169,39 @@ class ChatTemplate:
     def render(self, request: ChatRequest, *, schema_grammar: bool = True) -> RenderedChat:
         """Render a conversation.
 
+        With tools and a schema the reply is a call, or an answer that fits the schema; if a call
+        is required, the schema has nothing to say.
+
         Args:
             schema_grammar: put a requested JSON schema into the grammar. False leaves it to
                 another engine, which finds it in ``schema``.
 
         Raises:
             TemplateError: the template refuses the messages, or cannot do what is asked for.
+            GrammarError: llama.cpp's grammars cannot express the schema.
         """
         schema = request.schema
         if request.uses_tools:
-            params = self._apply_tools(request, schema if schema_grammar else None)
-        elif schema is not None and (schema_grammar or self._shows_schema):
-            params = self._apply(request, json_schema=schema)
-            if not schema_grammar:
-                shown, params = params, self._apply(request)
-                params["prompt"] = shown["prompt"]
+            params = self._apply_tools(request, schema_grammar)
+        elif schema is None:
+            params = self._apply(request)
+        elif schema_grammar:
+            params = self._apply(request, json_schema=prepare_schema(schema))
         else:
             params = self._apply(request)
+            if self._shows_schema:
+                params["prompt"] = self._apply(request, json_schema=schema)["prompt"]
         return self._rendered(request, params, schema)
 
     def _apply(self, request: ChatRequest, **changes: Any) -> dict[str, Any]:
-        return self._handle.apply({**_inputs(request), **changes})
+        inputs = {**_inputs(request), **changes}
+        params = self._quick.render(inputs) if not self._handle.closed else None
+        if params is None:
+            params = self._handle.apply(inputs)
+            self._quick.learn(inputs, params)
+        return params
 
-    def _apply_tools(self, request: ChatRequest, schema: Any) -> dict[str, Any]:
+    def _apply_tools(self, request: ChatRequest, schema_grammar: bool) -> dict[str, Any]:
         forced = request.forced_tool
         params = self._apply(request)
         if not params["has_tool_calls"]:
@@ -190,7 +213,8 @@ class ChatTemplate:
             # The prompt lists all tools (so that the cache fits); only one may be called.
             tools = [t for t in request.tools or () if t["function"]["name"] == forced]
             params = {**self._apply(request, tools=tools), "prompt": params["prompt"]}
-        if schema is not None and request.tool_choice == "auto":
+        if schema_grammar and request.schema is not None and request.tool_choice == "auto":
+            schema = prepare_schema(request.schema)
             call = self._apply(request, tool_choice="required")["grammar"]
             answer = self._apply(request, tools=None, json_schema=schema)["grammar"]
             params.update(grammar=call_or_answer(call, answer), grammar_lazy=False)

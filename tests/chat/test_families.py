@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from llama_py.chat.formats.jinja import Jinja2ChatFormatter
+from llama_py.chat.jinja import Jinja2ChatFormatter
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.stream import ChatStream, ParsedReply, fold, parse_reply
 from llama_py.errors import TemplateError

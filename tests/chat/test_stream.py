@@ -212,3 +212,20 @@ def test_template_text_is_the_only_input() -> None:
     assert isinstance(one, ChatTemplate)
     assert one.render(ChatRequest(USER, now=0)) == one.render(ChatRequest(USER, now=0))
     assert parse_reply(two.render(ChatRequest(USER)), "hi").content == "hi"
+
+
+@pytest.mark.parametrize("opening", ["", '<tool_call>\n{"name": "add", "arguments": {"a": '])
+@pytest.mark.parametrize("bracket", ["[", '{"a":'])
+def test_endless_nesting_is_text(opening: str, bracket: str) -> None:
+    target = rendered("Qwen-Qwen3-0.6B")
+    text = opening + bracket * 20_000
+    reply = streamed(target, [text[i : i + 500] for i in range(0, len(text), 500)])
+    assert reply.content.endswith(bracket * 10_000)
+    assert reply == whole(target, text)
+
+
+def test_deep_arguments_are_parsed() -> None:
+    target = rendered("Qwen-Qwen3-0.6B")
+    nested = "[" * 100 + "]" * 100
+    text = '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 2}}\n</tool_call>'
+    assert whole(target, "Look: " + nested + text).tool_calls[0].name == "add"

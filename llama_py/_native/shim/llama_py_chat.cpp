@@ -368,7 +368,7 @@ struct Tail {
 };
 
 struct Parsed {
-    common_chat_msg message;
+    common_chat_msg message; // role, content, reasoning and calls
     Tail            tail;
     bool            failed   = false;       // the format does not allow this text
     bool            wanting  = false;       // it allows it as the beginning of a longer one
@@ -399,6 +399,24 @@ bool is_blank(std::string_view text) {
     return text.find_first_not_of(" \t\r\n") == std::string_view::npos;
 }
 
+// The parsers call themselves for each level of nested JSON, at some kilobytes of stack a level. A
+// model that writes brackets for ever must not end the process.
+constexpr int deepest_nesting = 200;
+
+bool too_deep(std::string_view text) {
+    int depth = 0;
+    for (const char c : text) {
+        if (c == '[' || c == '{') {
+            if (++depth > deepest_nesting) {
+                return true;
+            }
+        } else if ((c == ']' || c == '}') && depth > 0) {
+            --depth;
+        }
+    }
+    return false;
+}
+
 struct ReplyFormat {
     common_chat_format format = COMMON_CHAT_FORMAT_CONTENT_ONLY;
     std::string        opening; // the generation prompt: what the parsers expect before the reply
@@ -413,10 +431,14 @@ struct ReplyFormat {
   private:
     // The text as the beginning of a reply.
     Parsed read(const std::string & text) const {
+        Parsed parsed;
+        if (too_deep(text)) {
+            parsed.failed = true;
+            return parsed;
+        }
         common_peg_parse_context ctx(opening + text, COMMON_PEG_PARSE_FLAG_LENIENT);
         const auto               result = arena.parse(ctx);
 
-        Parsed parsed;
         parsed.message.role = "assistant";
         make_mapper(format, parsed.message)->from_ast(ctx.ast, result);
         parsed.tail         = tail_of(ctx.ast, result);
@@ -499,7 +521,7 @@ ReplyFormat read_format(const char * parser_json) {
 
 json message_json(const common_chat_msg & message) {
     json out = json::object();
-    out["role"]    = message.role;
+    out["role"]    = "assistant";
     out["content"] = message.content;
     if (!message.reasoning_content.empty()) {
         out["reasoning_content"] = message.reasoning_content;

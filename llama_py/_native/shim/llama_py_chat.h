@@ -149,7 +149,8 @@ LLAMA_PY_CHAT_API char * llama_py_chat_parse(
  * text   the piece, `len` bytes; need not end at a character boundary.
  * final  true for the last call. What was held back as a possible marker is then text. A reply
  *        that the format does not allow is told as far as it was understood, the rest as content,
- *        and "complete" is false; so it is when a call or the reasoning was cut off.
+ *        and "complete" is false; so it is when a call or the reasoning was cut off. JSON that is
+ *        nested more than 200 levels deep is text that the format does not allow.
  *
  * The answer is NULL, without an error, when there is nothing new. Otherwise an array of
  *   {"content": "..."} | {"reasoning": "..."} |

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from llama_py.chat.formats.jinja import ChatFormatter, ChatFormatterResponse, Jinja2ChatFormatter
 from llama_py.chat.formats.registry import (
     ChatFormat,
     ChatHandler,
@@ -11,6 +10,7 @@ from llama_py.chat.formats.registry import (
     register_chat_format,
     unregister_chat_format,
 )
+from llama_py.chat.jinja import ChatFormatter, ChatFormatterResponse, Jinja2ChatFormatter
 
 __all__ = [
     "ChatFormat",

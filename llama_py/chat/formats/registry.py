@@ -6,10 +6,10 @@ import difflib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from llama_py.chat.formats.jinja import ChatFormatter, ChatFormatterResponse
 from llama_py.chat.formats.named import FORMATS, NamedFormat
 from llama_py.chat.formats.tools import CHATML_TOOLS
 from llama_py.chat.grammar import constrain_plain, render_constrained
+from llama_py.chat.jinja import ChatFormatter, ChatFormatterResponse
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.template import ChatTemplate, RenderedChat
 from llama_py.errors import ParameterError, TemplateError

@@ -1,0 +1,205 @@
+"""Rendering long conversations quickly.
+
+llama.cpp renders a conversation three times per request (with and without the opening of the reply,
+to know that opening), analyses the template, and its Jinja engine takes some ten times as long as
+Python's: for a hundred turns that adds up to the time of hundreds of tokens. So once a request of
+some shape was rendered by llama.cpp, and Python's Jinja gave the very same prompt, further requests
+of that shape are rendered by Python, and what else llama.cpp said (grammar, parser, opening, which
+depend on the options and not on the words) is taken from the first one.
+
+A shape is which kinds of messages follow each other. A template that Python renders differently,
+or not at all, stays with llama.cpp.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+from llama_py.chat.jinja import Jinja2ChatFormatter
+from llama_py.errors import TemplateError
+
+__all__ = ["QuickRenderer"]
+
+Inputs = Mapping[str, Any]
+Key = tuple[str, frozenset[tuple[Any, Any]]]
+_MOST_KNOWN = 64
+#: In templates with these words llama.cpp takes white space from around the messages, so that what
+#: it does depends on the words.
+_TRIMMED = "You have access to the following functions in JSONSchema format"
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What llama.cpp said about a shape.
+
+    Attributes:
+        params: its answer.
+        objects: tool arguments go to the template as objects, not as text.
+        bos: BOS text that llama.cpp takes from the beginning of the prompt.
+    """
+
+    params: dict[str, Any]
+    objects: bool
+    bos: str
+
+
+class QuickRenderer:
+    """Renders requests like those that it has learned. Safe to use from several threads.
+
+    Args:
+        info: what ``TemplateHandle.info`` returns; a function, because it is not always needed.
+        bos, eos: texts of those tokens.
+    """
+
+    def __init__(self, info: Callable[[], Mapping[str, Any]], bos: str, eos: str) -> None:
+        self._get_info = info
+        self._bos, self._eos = bos, eos
+        self._known: OrderedDict[Key, _Known | None] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def render(self, inputs: Inputs) -> dict[str, Any] | None:
+        """The answer of ``TemplateHandle.apply``, or None if only llama.cpp can tell."""
+        known = self._find(inputs)
+        if known is None:
+            return None
+        prompt = self._prompt(inputs, known.objects, known.bos)
+        if prompt is None or not prompt.endswith(known.params["generation_prompt"]):
+            return None
+        return {**known.params, "prompt": prompt}
+
+    def learn(self, inputs: Inputs, params: dict[str, Any]) -> None:
+        """Remember what llama.cpp answered, if Python gives the same prompt."""
+        key = _key(inputs)
+        if key is None:
+            return
+        with self._lock:
+            if key in self._known:
+                return
+        known = self._compare(inputs, params)
+        with self._lock:
+            self._known[key] = known
+            if len(self._known) > _MOST_KNOWN:
+                self._known.popitem(last=False)
+
+    def _find(self, inputs: Inputs) -> _Known | None:
+        key = _key(inputs)
+        if key is None:
+            return None
+        with self._lock:
+            known = self._known.get(key)
+            if known is not None:
+                self._known.move_to_end(key)
+            return known
+
+    def _compare(self, inputs: Inputs, params: dict[str, Any]) -> _Known | None:
+        calls = any("tool_calls" in message for message in inputs["messages"])
+        for objects in (True, False) if calls else (True,):
+            for bos in ("", self._bos) if self._bos else ("",):
+                if self._prompt(inputs, objects, bos) == params["prompt"]:
+                    return _Known(params, objects, bos)
+        return None
+
+    # ---- Python's Jinja ------------------------------------------------------------------------
+
+    @cached_property
+    def _info(self) -> Mapping[str, Any]:
+        return self._get_info()
+
+    @cached_property
+    def _formatters(self) -> dict[bool, Jinja2ChatFormatter | None]:
+        """One for requests without tools, one for requests with."""
+        plain, tools = self._info["source"], self._info["source_tool_use"]
+        return {False: self._formatter(plain), True: self._formatter(tools or plain)}
+
+    def _formatter(self, source: str) -> Jinja2ChatFormatter | None:
+        if _TRIMMED in source:
+            return None
+        try:
+            return Jinja2ChatFormatter(source, self._eos, self._bos)
+        except TemplateError:
+            return None
+
+    def _prompt(self, inputs: Inputs, objects: bool, bos: str) -> str | None:
+        formatter = self._formatters[bool(inputs.get("tools"))]
+        if formatter is None:
+            return None
+        try:
+            prompt = formatter(**self._values(inputs, objects)).prompt
+        except TemplateError:
+            return None
+        return prompt.removeprefix(bos)
+
+    def _values(self, inputs: Inputs, objects: bool) -> dict[str, Any]:
+        values = {
+            "messages": self._messages(inputs["messages"], objects),
+            "enable_thinking": inputs["enable_thinking"],
+            "date_string": time.strftime("%d %b %Y"),
+            "datetime": time.strftime("%b %d %Y"),
+            "add_generation_prompt": inputs["add_generation_prompt"],
+            **inputs["template_kwargs"],
+        }
+        if inputs.get("tools"):
+            values["tools"] = inputs["tools"]
+        return values
+
+    def _messages(self, messages: Any, objects: bool) -> list[dict[str, Any]]:
+        out = [self._message(message, objects) for message in messages]
+        system = bool(out) and out[0]["role"] == "system"
+        if system and len(out) > 1 and not self._info["caps"].get("supports_system_role", True):
+            first, second = out[0]["content"], out[1]["content"]
+            if isinstance(first, str) and isinstance(second, str):
+                out[:2] = [{**out[1], "content": f"{first}\n{second}"}]
+        return out
+
+    def _message(self, message: Mapping[str, Any], objects: bool) -> dict[str, Any]:
+        out = dict(message)
+        if out["role"] == "developer" and "<|channel|>" not in self._info["source"]:
+            out["role"] = "system"
+        if objects and "tool_calls" in out:
+            out["tool_calls"] = [_with_object(call) for call in out["tool_calls"]]
+        return out
+
+
+def _with_object(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    return {**call, "function": {**function, "arguments": json.loads(function["arguments"])}}
+
+
+def _kinds(messages: Any) -> list[tuple[Any, ...]]:
+    """What in each message, besides its words, llama.cpp may treat in its own way."""
+    out, calls = [], list[Any]()
+    for message in messages:
+        content = message["content"]
+        kind = [message["role"], bool(content), "reasoning_content" in message, "name" in message]
+        if message["role"] == "tool":  # results may be sorted, and JSON be taken apart
+            called = message.get("tool_call_id")
+            kind += [calls.index(called) if called in calls else -1, content.lstrip()[:1] in "{["]
+        else:
+            calls = [call.get("id") for call in message.get("tool_calls", ())]
+            kind.append(len(calls))
+        out.append(tuple(kind))
+    return out
+
+
+def _key(inputs: Inputs) -> Key | None:
+    """The options and the shape of a request; None for requests that are better left alone."""
+    messages = inputs["messages"]
+    if inputs["continue_final_message"] or inputs["now"] is not None:
+        return None
+    if any(isinstance(message["content"], list) for message in messages):
+        return None
+    kinds = [None, *_kinds(messages), None]
+    options = {name: value for name, value in inputs.items() if name != "messages"}
+    try:
+        text = json.dumps(options, sort_keys=True)
+    except (TypeError, ValueError, RecursionError):
+        return None  # llama.cpp's side says what is wrong with it
+    return text, frozenset(pairwise(kinds))
