@@ -39,12 +39,12 @@ def _run(parsed: argparse.Namespace) -> int:
         progress = Progress("processing the prompt", enabled=sys.stderr.isatty())
         sampling = options.sampling(parsed)
         with progress:
-            stream = llm.create_completion(
+            stream: Any = llm.create_completion(
                 prompt, stream=True, echo=parsed.echo, on_progress=progress.tokens, **sampling
             )
             text = ""
             for chunk in stream:
-                text = chunk["choices"][0]["text"]  # type: ignore[index]
+                text = chunk["choices"][0]["text"]
                 if text:
                     progress.clear()
                     print(text, end="", flush=True)

@@ -1,0 +1,107 @@
+"""Who may import whom: downwards only, and ctypes only at the bottom (see ARCHITECTURE.md)."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "llama_py"
+
+LEAVES = {"errors", "params", "version"}
+#: Part of the package -> the parts that it may import, besides itself. A module at the top of the
+#: package that is not named here belongs to the facade.
+ALLOWED: dict[str, set[str]] = {
+    "errors": set(),
+    "version": set(),
+    "params": {"errors"},
+    "_native": {"errors"},
+    "core": {"_native", *LEAVES},
+    "memory": {"errors"},
+    "engine": {"core", "memory", *LEAVES},
+    "chat": {"core", *LEAVES},
+    "wire": {"chat", "engine", *LEAVES},
+}
+FACADE = {"_native", "core", "memory", "engine", "chat", "wire", *LEAVES}
+#: What a person starts: it may import everything.
+TOP = {"__main__", "cli", "bench"}
+#: Modules whose whole business is the layer below: the C names under llama-cpp-python's name.
+RAW = {"llama_cpp"}
+
+
+def modules() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
+
+
+def imports(path: Path) -> Iterator[str]:
+    """The absolute names that a module imports, in whatever place."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            yield node.module or ""
+            if node.module == "llama_py":
+                yield from (f"llama_py.{alias.name}" for alias in node.names)
+
+
+def parts_imported(path: Path) -> set[str]:
+    names = (name.split(".") for name in imports(path))
+    return {name[1] for name in names if name[0] == "llama_py" and len(name) > 1}
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: p.relative_to(PACKAGE).as_posix())
+def test_imports_point_downwards(path: Path) -> None:
+    part = part_of(path)
+    if part in TOP or part == "__init__":
+        return
+    found = parts_imported(path) - {part}
+    if part in ALLOWED:
+        assert found <= ALLOWED[part], f"{part} imports {sorted(found - ALLOWED[part])}"
+    elif part not in RAW:
+        assert path.parent == PACKAGE, f"{part} is a new part: say what it may import"
+        assert not found & {"_native", *TOP}
+        facade = {p.stem for p in PACKAGE.glob("*.py")}
+        assert found <= FACADE | facade
+
+
+@pytest.mark.parametrize(
+    "part", sorted({part_of(path) for path in modules()} - {"_native", "core"})
+)
+def test_ctypes_is_used_at_the_bottom_only(part: str) -> None:
+    users = [
+        path.name for path in modules() if part_of(path) == part and "ctypes" in set(imports(path))
+    ]
+    assert not users
+
+
+def test_the_scheduler_and_the_memory_decide_and_touch_nothing() -> None:
+    assert not parts_imported(PACKAGE / "engine" / "scheduler.py")
+    for path in (PACKAGE / "memory").rglob("*.py"):
+        assert parts_imported(path) <= {"memory", "errors"}
+
+
+def test_only_the_context_decodes() -> None:
+    users = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in modules()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr in ("llama_decode", "llama_encode")
+    }
+    assert {name for name in users if not name.startswith("bench/")} <= {"core/context.py"}
+
+
+def test_importing_the_package_imports_nothing_else() -> None:
+    run_time = [
+        node
+        for node in ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ImportFrom)
+    ]
+    names = {node.module for node in run_time}
+    assert names <= {"__future__", "typing", "llama_py.version"}
