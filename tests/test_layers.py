@@ -45,10 +45,18 @@ def imports(path: Path) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: imports are absolute"
-            yield node.module or ""
-            if node.module == "llama_py":
+            module = absolute(path, node)
+            yield module
+            if module == "llama_py":
                 yield from (f"llama_py.{alias.name}" for alias in node.names)
+
+
+def absolute(path: Path, node: ast.ImportFrom) -> str:
+    """The name of the module that is imported from."""
+    if not node.level:
+        return node.module or ""
+    home = ["llama_py", *path.relative_to(PACKAGE).parts]
+    return ".".join([*home[: -node.level], *filter(None, [node.module])])
 
 
 def parts_imported(path: Path) -> set[str]:
