@@ -116,9 +116,10 @@ def _layers(facts: _Facts) -> Iterator[str]:
     layers = facts.integer("block_count", 1)
     if not 0 < layers <= _MAX_LAYERS:
         yield f"{facts.key('block_count')} is {layers}; it must be 1 to {_MAX_LAYERS}"
-    predicted = facts.integer("nextn_predict_layers")
-    if predicted > layers:
-        yield f"{facts.key('nextn_predict_layers')} is {predicted}, of {layers} layers in all"
+    for name in ("nextn_predict_layers", "n_deepstack_layers"):
+        some = facts.integer(name)
+        if some > layers:
+            yield f"{facts.key(name)} is {some}, of {layers} layers in all"
 
 
 def _experts(facts: _Facts) -> Iterator[str]:
@@ -162,6 +163,14 @@ def _epsilons(facts: _Facts) -> Iterator[str]:
         value = facts.number(f"attention.{name}")
         if value is not None and not 0 <= value < math.inf:
             yield f"{facts.key('attention.' + name)} is {value}; it must not be negative"
+
+
+def _rope_sections(facts: _Facts) -> Iterator[str]:
+    """Check that the sections of a multi-dimensional rotation fit into a head."""
+    sections = facts.per_layer("rope.dimension_sections")
+    size = max((keys for _, keys, _, _ in facts.head_sizes()), default=0)
+    if any(each < 0 for each in sections) or sum(sections) > size > 0:
+        yield f"{facts.key('rope.dimension_sections')} is {sections}, for heads of {size} elements"
 
 
 def _heads(facts: _Facts) -> Iterator[str]:
@@ -359,6 +368,7 @@ _RULES: tuple[_Rule, ...] = (
     _experts,
     _rope_scaling,
     _epsilons,
+    _rope_sections,
     _heads,
     _window,
     _temperature,

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_py import llama_cpp as C  # noqa: N812
+from llama_py import llama_cpp as C
 from llama_py.core.gguf_check import check_model_file
 from llama_py.core.gguf_reader import GGML_TYPES
 from llama_py.core.gguf_strings import duplicate_string, scan_strings
@@ -283,6 +283,7 @@ def test_tensor_records(problem: Callable[[Gguf], str]) -> None:
         ("full", "llama.block_count", 0),
         ("full", "llama.block_count", 513),
         ("full", "llama.nextn_predict_layers", 5),
+        ("full", "llama.n_deepstack_layers", 2**32 - 1),
         ("full", "llama.expert_count", 2000),
         ("full", "llama.expert_used_count", 2),
         ("full", "llama.expert_group_count", 2),
@@ -308,6 +309,12 @@ def test_impossible_hyper_parameters(
     model = healthy(kind)
     put_number(model, key, value)
     assert key.split(".")[-1].split("_")[0] in problem(model)
+
+
+def test_rope_sections_that_do_not_fit(problem: Callable[[Gguf], str]) -> None:
+    model = healthy()
+    put(model, "llama.rope.dimension_sections", ARRAY, struct.pack("<IQ4i", I32, 4, 7, 255, 0, 0))
+    assert "rope.dimension_sections" in problem(model)
 
 
 def test_unknown_rope_scaling(problem: Callable[[Gguf], str]) -> None:

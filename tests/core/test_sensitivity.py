@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from llama_py import llama_cpp as C  # noqa: N812
+from llama_py import llama_cpp as C
 from tests.models import KINDS, TinySpec, tiny_model, tiny_vocab
 
 Logits = npt.NDArray[np.float32]
