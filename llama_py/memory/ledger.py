@@ -28,8 +28,12 @@ __all__ = ["LEDGER_ERRORS", "Ledger", "Row"]
 
 _log = logging.getLogger("llama_py")
 
-#: What the database may raise when the disk is full, locked for long, or gone.
-LEDGER_ERRORS = (sqlite3.Error, Timeout, OSError)
+#: What the database may raise when the disk is full, it is locked for long, damaged or gone (the
+#: last one when SQLite quotes damaged text in its message).
+LEDGER_ERRORS = (sqlite3.Error, Timeout, OSError, UnicodeDecodeError)
+
+#: Words in SQLite's messages about a database that may be all right.
+_NO_DAMAGE = ("locked", "unable to open", "readonly", "full", "disk I/O")
 
 #: Seconds to wait for another process's transaction, which takes milliseconds.
 _PATIENCE = 10
@@ -50,15 +54,16 @@ _Changes = dict[Key, Row | None]
 
 
 class _JSONDisk(Disk):  # type: ignore[misc]
-    """Values as JSON text; what is not text is not read, so nothing is ever unpickled."""
+    """Values as JSON text. What is something else reads as None: nothing is ever unpickled."""
 
     def store(self, value: Any, read: bool, key: Any = UNKNOWN) -> Any:
         return super().store(json.dumps(value), read, key)
 
     def fetch(self, mode: int, filename: str | None, value: Any, read: bool) -> Any:
-        if filename is not None or not isinstance(value, str):
-            raise sqlite3.DatabaseError("a row of the cache index is not text")
-        return json.loads(value)
+        try:
+            return json.loads(value)
+        except (TypeError, ValueError):
+            return None
 
 
 class _PerThread(threading.local):
@@ -114,7 +119,7 @@ class Ledger:
 
     def refresh(self) -> set[Key]:
         """Take over what other processes changed; the keys that are new or gone."""
-        version = int(self._cache.get(_VERSION, 0))
+        version = self._version()
         if version == self._seen:
             return set()
         changes = self._news(version)
@@ -127,16 +132,20 @@ class Ledger:
         """Whether the entry exists right now, in the database."""
         return _ENTRY + key in self._cache
 
+    def _version(self) -> int:
+        version = self._cache.get(_VERSION)
+        return version if isinstance(version, int) else 0
+
     def _news(self, version: int) -> _Changes | None:
         """The last change of each entry since the last look; None if the journal is too short."""
         if self._seen is None or not 0 < version - self._seen <= _JOURNAL:
             return None
         changes: _Changes = {}
         for number in range(self._seen + 1, version + 1):
-            noted, items = self._cache.get(_slot(number)) or (None, {})
-            if noted != number:
+            record = self._cache.get(_slot(number))
+            if not isinstance(record, list) or record[:1] != [number]:
                 return None
-            changes.update({key: _row(item) for key, item in items.items()})
+            changes.update({key: _row(item) for key, item in record[1].items()})
         return changes
 
     def _everything(self) -> _Changes:
@@ -196,7 +205,7 @@ class Ledger:
         """Tell other processes, as the last act of a transaction."""
         if not self._changes:
             return
-        version = int(self._cache.get(_VERSION, 0)) + 1
+        version = self._version() + 1
         self._cache.set(_slot(version), [version, self._changes])
         self._cache.set(_VERSION, version)
         if self._seen == version - 1:
@@ -208,16 +217,23 @@ def _slot(version: int) -> str:
 
 
 def _row(item: Any) -> Row | None:
-    return Row(*item) if item else None
+    sound = isinstance(item, list) and [type(part) for part in item] == [str, int, int]
+    return Row(*item) if sound else None
 
 
 def _open(directory: Path) -> Any:
     """Open the database; one that is damaged goes, and the store starts empty."""
     problem = _damage(directory / "cache.db")
-    if problem:
-        _log.warning("the cache index in %s is damaged (%s); starting empty", directory, problem)
-        for path in directory.glob("cache.db*"):
-            path.unlink(missing_ok=True)
+    if not problem:
+        try:
+            return _connect(directory)
+        except (*LEDGER_ERRORS, TypeError, ValueError) as error:  # damage that is sound SQLite
+            problem = str(error)
+            if any(word in problem for word in _NO_DAMAGE):
+                raise OSError(f"the cache index in {directory}: {problem}") from error
+    _log.warning("the cache index in %s is damaged (%s); starting empty", directory, problem)
+    for path in directory.glob("cache.db*"):
+        path.unlink(missing_ok=True)
     return _connect(directory)
 
 
@@ -230,7 +246,7 @@ def _damage(path: Path) -> str:
             (found,) = database.execute("PRAGMA quick_check(1)").fetchone()
     except sqlite3.OperationalError:
         return ""
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         return str(error)
     return "" if found == "ok" else str(found)
 

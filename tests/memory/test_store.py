@@ -710,6 +710,24 @@ def test_a_damaged_database_means_an_empty_store(tmp_path: Path) -> None:
         assert store.get(saved(store, small([2]))) is not None
 
 
+@pytest.mark.parametrize("seed", range(25))
+def test_random_damage_to_the_database_fails_no_request(tmp_path: Path, seed: int) -> None:
+    with LlamaDiskCache(str(tmp_path), CAPACITY) as store:
+        for number in range(1, 6):
+            saved(store, state_of(number))
+        database = files(store)[0].parent / "cache.db"
+    draw = random.Random(seed)
+    data = bytearray(database.read_bytes())
+    for _ in range(draw.choice([1, 3, 30, 300])):
+        data[draw.randrange(len(data))] = draw.randrange(256)
+    database.write_bytes(data)
+    with LlamaDiskCache(str(tmp_path), CAPACITY) as store:
+        restored = [store.get(key) for key in all_of(store)]
+        assert all(state is None or is_right(state) for state in restored)
+        key = store.put(state_of(99))
+        assert key is None or is_right(there(store.get(key)))
+
+
 def test_a_directory_that_vanished_fails_no_request(tmp_path: Path) -> None:
     with LlamaDiskCache(str(tmp_path / "store")) as store:
         key = saved(store, small([1]))
