@@ -41,17 +41,23 @@ class Oracle:
         )
         self.batch = Batch(self.context.n_batch)
 
-    def logits(self, tokens: Sequence[int]) -> Row:
-        """Logits after ``tokens``, float32 ``(n_vocab,)``."""
-        self.context.clear()
-        self._decode(tokens, 0)
-        return self.context.logits(len(tokens) - 1).copy()
+    def logits(self, tokens: Sequence[int], runs: Sequence[Sequence[int]] | None = None) -> Row:
+        """Logits after ``tokens``, float32 ``(n_vocab,)``; ``runs`` are the tokens as cut."""
+        return self._evaluate(tokens, runs).copy()
 
-    def greedy(self, tokens: Sequence[int], count: int) -> tuple[list[int], Row]:
-        """``count`` most likely tokens after ``tokens``, and the logits that gave the last one."""
+    def _evaluate(self, tokens: Sequence[int], runs: Sequence[Sequence[int]] | None) -> Row:
         self.context.clear()
-        self._decode(tokens, 0)
-        row = self.context.logits(len(tokens) - 1)
+        position = 0
+        for run in runs or [tokens]:
+            self._decode(run, position)
+            position += len(run)
+        return self.context.logits(len(run) - 1)
+
+    def greedy(
+        self, tokens: Sequence[int], count: int, runs: Sequence[Sequence[int]] | None = None
+    ) -> tuple[list[int], Row]:
+        """``count`` most likely tokens after ``tokens``, and the logits that gave the last one."""
+        row = self._evaluate(tokens, runs)
         found = [int(row.argmax())]
         while len(found) < count:
             self._decode(found[-1:], len(tokens) + len(found) - 1)
