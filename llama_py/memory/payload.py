@@ -2,8 +2,8 @@
 
 ::
 
-    prefix   magic, lengths, digest of the rest of the head
-    head     JSON (key, fingerprint, session, positions, sizes), tokens, offsets, text, padding
+    head     magic, digest of the rest of the head, lengths, JSON (key, fingerprint, session,
+             positions, sizes), tokens, offsets, text, padding
     body     the sequence state, then each checkpoint's, each padded to 64 bytes
     trailer  digest of each part of the body, digest of the head, magic
 
@@ -12,7 +12,7 @@ first two leave files that the ledger never lists. The third may list a file of 
 never reached the disk: there is no fsync here, because it would cost more than the write (and a
 cache may lose an entry), so the digests have to tell. A digest is BLAKE2b over one 64-bit sum per
 4-KiB page: pages of zeros, of another file or in another place are found, and so is any flipped
-bit, at the speed at which memory is read (20 GB/s where CRC-32 made 4 and the file system 3).
+bit, at the speed at which memory is read (20 GB/s and more where CRC-32 made 4 and writing the file 2).
 It is no protection against somebody who may write to the directory.
 """
 
@@ -37,8 +37,9 @@ Bytes = NDArray[np.uint8]
 
 _MAGIC = b"LLPYST01"
 _END = b"LLPYEND1"
-#: magic, bytes of JSON, zero, bytes of the whole head, digest of what follows up to there.
-_PREFIX = struct.Struct("<8sIIQ16s")
+#: magic, digest of the head behind it, bytes of the whole head, bytes of JSON.
+_PREFIX = struct.Struct("<8s16sQQ")
+_CHECKED = 24  # where what the digest covers begins
 _ALIGN = 64
 _PAGE_WORDS = 512
 #: Read by parts that are still in the processor's cache when they are summed. Whole pages.
@@ -134,8 +135,8 @@ def _make_head(key: Key, state: StoredState, sizes: list[int]) -> bytes:
     if state.offsets is not None and state.text is not None:
         rest += state.offsets.astype("<i8").tobytes() + state.text
     rest += bytes(_padding(_PREFIX.size + len(rest)))
-    check = digest(np.frombuffer(rest, np.uint8))
-    return _PREFIX.pack(_MAGIC, len(note), 0, _PREFIX.size + len(rest), check) + rest
+    lengths = struct.pack("<QQ", _PREFIX.size + len(rest), len(note))
+    return _MAGIC + digest(np.frombuffer(lengths + rest, np.uint8)) + lengths + rest
 
 
 def _write_part(file: BinaryIO, part: Bytes) -> bytes:
@@ -147,8 +148,7 @@ def _write_part(file: BinaryIO, part: Bytes) -> bytes:
 
 
 def _trailer(digests: list[bytes], head: bytes) -> bytes:
-    head_check: bytes = _PREFIX.unpack_from(head)[-1]
-    return b"".join(digests) + head_check + _END
+    return b"".join(digests) + head[len(_MAGIC) : _CHECKED] + _END
 
 
 def _trailer_bytes(parts: int) -> int:
@@ -219,9 +219,9 @@ def _read_head(file: BinaryIO, path: Path, key: Key, head_bytes: int, file_bytes
     if size != file_bytes or not _PREFIX.size <= head_bytes <= size:
         raise StateError(f"{path} has {size} bytes, not {file_bytes}")
     raw = _read_exactly(file, head_bytes)
-    magic, note_bytes, _, length, check = _PREFIX.unpack_from(raw.data)
+    magic, check, length, note_bytes = _PREFIX.unpack_from(raw.data)
     rest = raw[_PREFIX.size :]
-    if magic != _MAGIC or length != head_bytes or check != digest(rest):
+    if magic != _MAGIC or length != head_bytes or check != digest(raw[_CHECKED:]):
         raise StateError(f"{path} is damaged: its head is not what was written")
     note = json.loads(rest[:note_bytes].tobytes())
     if note["key"] != key:

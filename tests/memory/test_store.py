@@ -658,6 +658,15 @@ def test_a_flipped_bit_is_noticed(place: int, bit: int, shared: dict[str, StateS
     assert found is None or same(found, state)
 
 
+@pytest.mark.parametrize("place", range(64))
+def test_a_changed_byte_where_the_head_begins(disk: LlamaDiskCache, place: int) -> None:
+    key = saved(disk, small([1], 10_000))
+    data = bytearray(files(disk)[0].read_bytes())
+    data[place] ^= 0xFF
+    files(disk)[0].write_bytes(data)
+    damaged_is_absent(disk, key)
+
+
 @pytest.mark.parametrize("size", [0, 10, 300, 4096, -1])
 def test_a_truncated_file_is_dropped(disk: LlamaDiskCache, size: int) -> None:
     key = saved(disk, small([1], 10_000))
