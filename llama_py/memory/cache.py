@@ -160,7 +160,7 @@ class SequenceCache(PromptStarter):
         held += self._stored_views(tokens)
         checkpoints = self.checkpoints.along(matches)
         plan = plan_reuse(self.traits, len(tokens), held, sorted(checkpoints))
-        info = CacheInfo(action=plan.action.value, reason=plan.reason or self._why(prompt, held))
+        info = CacheInfo(action=plan.action.value, reason=self._why(prompt, held, plan))
         return plan, info
 
     def _view(self, sequence: LiveSequence, matched: int) -> Held:
@@ -186,17 +186,17 @@ class SequenceCache(PromptStarter):
             for found in store.find(tokens, self.fingerprint())
         ]
 
-    def _why(self, prompt: ResolvedPrompt, held: Sequence[Held]) -> str:
-        """Where the prompt parts from what is cached."""
+    def _why(self, prompt: ResolvedPrompt, held: Sequence[Held], plan: ReusePlan) -> str:
+        """Why not more could be kept: where the prompt parts from the cache, or what is missing."""
         matched = max((view.matched for view in held), default=0)
         if matched == 0 and self._foreign(prompt):
             return "what is stored was made under other settings (fingerprint)"
-        if matched == 0 or matched >= len(prompt.tokens) - 1:
-            return ""
-        message = prompt.message_at(matched)
-        where = f"message {message}" if message is not None and message >= 0 else f"token {matched}"
+        if plan.reason or matched >= len(prompt.tokens) - 1:
+            return plan.reason
         if any(view.length == view.matched == matched for view in held):
             return ""
+        message = prompt.message_at(matched)
+        where = f"message {message}" if message is not None else f"token {matched}"
         return f"the prompt differs from what is cached in {where}"
 
     def _foreign(self, prompt: ResolvedPrompt) -> bool:

@@ -1,0 +1,368 @@
+"""The numbered regression tests of reuse. Each compares with a context that begins from nothing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llama_py import Llama, LlamaDiskCache, LlamaRAMCache
+from llama_py.errors import ContextOverflowError, FingerprintError, ParameterError
+from tests.memory.oracle import Oracle, nmse
+from tests.models import KINDS, tiny_model
+
+SWA_MODEL = Path(__file__).parents[1] / "data" / "demo-swa-q8_0.gguf"
+GREEDY: dict[str, Any] = {"temperature": 0.0, "max_tokens": 6, "ignore_eos": True}
+EXACT: dict[str, Any] = {
+    "n_ctx": 512,
+    "n_threads": 1,
+    "flash_attn": False,
+    "type_k": 0,
+    "type_v": 0,
+}
+#: Noise of one-token against many-token steps; a lost cell is above 1e-3.
+CLOSE = 1e-9
+
+Loader = Callable[..., Llama]
+
+
+@pytest.fixture
+def load() -> Iterator[Loader]:
+    """Load models that are closed after the test."""
+    loaded: list[Llama] = []
+
+    def loader(kind: str = "full", **options: Any) -> Llama:
+        loaded.append(Llama(str(tiny_model(kind)), **{**EXACT, **options}))
+        return loaded[-1]
+
+    yield loader
+    for llm in loaded:
+        llm.close()
+
+
+def user(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
+def assistant(text: str) -> dict[str, str]:
+    return {"role": "assistant", "content": text}
+
+
+def reply(llm: Llama, messages: list[dict[str, str]], **options: Any) -> str:
+    response = llm.create_chat_completion(messages, **{**GREEDY, **options})
+    return response["choices"][0]["message"]["content"] or ""
+
+
+def assert_like_fresh(llm: Llama, path: Path | None = None, kind: str = "full") -> None:
+    """The last call's tokens and logits are those of an empty context."""
+    request = llm._last.request
+    oracle = Oracle(path or tiny_model(kind), n_ctx=llm.n_ctx())
+    tokens, row = oracle.greedy(request.tokens, max(1, len(request.generated)))
+    oracle.close()
+    assert nmse(llm.last_logits, row) < CLOSE, llm.cache_info
+    if request.generated:
+        assert request.generated == tokens, llm.cache_info
+
+
+LONG = "the quick brown fox jumps over the lazy dog. " * 3
+
+
+@pytest.mark.parametrize("swa_full", [False, True])
+def test_r1_second_and_sixth_chat_on_a_sliding_window(load: Loader, swa_full: bool) -> None:
+    llm = load("iswa", swa_full=swa_full)
+    messages: list[dict[str, str]] = []
+    for number in range(6):
+        messages.append(user(f"{number} {LONG}"))
+        text = reply(llm, messages)
+        assert_like_fresh(llm, kind="iswa")
+        if number:
+            assert llm.cache_info["reused"] > 0
+        messages.append(assistant(text))
+
+
+def test_r1_on_the_trained_sliding_window_model() -> None:
+    """The model answers with facts from its first turn, through a window of 64 tokens."""
+    turns = [
+        "My name is Anna.", "What is 2 + 3?", "Count to 5.", "What is 7 - 4?",
+        "What is 4 + 4?", "What is my name?",
+    ]  # fmt: skip
+    warm, cold = _six_turns(turns, reuse=True), _six_turns(turns, reuse=False)
+    assert warm == cold
+    assert "Anna" in warm[-1]
+
+
+def _six_turns(turns: list[str], *, reuse: bool) -> list[str]:
+    replies = []
+    with Llama(str(SWA_MODEL), n_ctx=1024, n_threads=1, flash_attn=False) as llm:
+        messages: list[dict[str, str]] = []
+        for turn in turns:
+            if not reuse:
+                llm.reset()
+            messages.append(user(turn))
+            answer = llm.create_chat_completion(messages, temperature=0.0, max_tokens=40)
+            replies.append(answer["choices"][0]["message"]["content"] or "")
+            messages.append(assistant(replies[-1]))
+            assert (llm.cache_info["reused"] > 0) is (reuse and len(messages) > 2)
+    return replies
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_r2_reset_clears_memory_and_counters(load: Loader, kind: str) -> None:
+    llm = load(kind)
+    reply(llm, [user("alpha beta")])
+    llm.reset()
+    assert llm.memory_report()["sequences"] == []
+    assert llm.memory_report()["cells_used"] == 0
+    assert llm.memory_report()["bytes"]["checkpoints"] == 0
+    assert llm.metrics["requests"] == 0
+    assert all(llm._context.pos_max(seq) == -1 for seq in range(llm._context.n_seq_max))
+    reply(llm, [user("alpha beta")])
+    assert llm.cache_info["reused"] == 0
+
+
+@pytest.mark.parametrize("kind", ["iswa", "recurrent", "hybrid", "hybrid_swa"])
+def test_r3_extension_reuses_and_divergence_restores(load: Loader, kind: str) -> None:
+    # Long enough that even a window's cache, which is padded to 256 cells, has lost the beginning.
+    llm = load(kind, n_ctx=1024, n_ubatch=64, n_seq_max=2)
+    first = [user(LONG * 8)]
+    text = reply(llm, first)
+    before = len(llm._last.request.tokens)
+    longer = [*first, assistant(text), user("beta")]
+    reply(llm, longer)
+    assert llm.cache_info["reused"] >= before - 1
+    assert_like_fresh(llm, kind=kind)
+    # Another second turn: back to a checkpoint at the end of the first prompt, or before it.
+    reply(llm, [*first, assistant("other"), user("beta")])
+    assert llm.cache_info["restored_bytes"] > 0
+    assert 0 < llm.cache_info["reused"] <= before
+    assert_like_fresh(llm, kind=kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_r4_cached_and_shorter_prompts_get_fresh_logits(load: Loader, kind: str) -> None:
+    llm = load(kind)
+    tokens = llm.tokenize(LONG)
+    for prompt in (tokens, tokens, tokens[:30], tokens[:5]):
+        llm.create_completion(prompt, **GREEDY)
+        assert_like_fresh(llm, kind=kind)
+    llm.create_completion(tokens, **GREEDY)
+    assert llm.cache_info["evaluated"] == 1
+    assert_like_fresh(llm, kind=kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_r5_a_reply_that_tokenizes_otherwise_takes_the_text_path(load: Loader, kind: str) -> None:
+    llm = load(kind)
+    letters = [token for letter in "the quick brown" for token in llm.tokenize(letter)]
+    assert letters != llm.tokenize("the quick brown")
+    llm.create_completion(letters, temperature=0.0, max_tokens=1)
+    llm.create_completion("the quick brown\n fox jumps", **GREEDY)
+    assert llm.cache_info["path"] == "text"
+    assert llm.cache_info["reused"] == len(letters)
+    assert llm._last.request.tokens[: len(letters)] == letters
+    assert_like_fresh(llm, kind=kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_r6_one_changed_byte_in_the_history(load: Loader, kind: str) -> None:
+    llm = load(kind)
+    history = [user(LONG), assistant("one two three"), user("go on")]
+    reply(llm, history)
+    changed = [history[0], assistant("one twX three"), history[2]]
+    warm = reply(llm, changed)
+    assert 0 < llm.cache_info["reused"] < len(llm._last.request.tokens) - 1
+    assert_like_fresh(llm, kind=kind)
+    llm.reset()
+    assert reply(llm, changed) == warm
+
+
+def test_r7_sessions_are_chosen_by_the_user_parameter_alone(load: Loader) -> None:
+    llm = load()
+    chats = {name: [user(f"I am {name}. {LONG}")] for name in ("alice", "bob")}
+    for _ in range(3):
+        for name, messages in chats.items():
+            text = reply(llm, messages, user=name)
+            assert llm.cache_info["session"] == name
+            assert_like_fresh(llm)
+            messages += [assistant(text), user("and then")]
+    sessions = {entry["session"] for entry in llm.memory_report()["sequences"]}
+    assert sessions == {"alice", "bob"}
+    reply(llm, [user("alice")])
+    assert llm.cache_info["session"] is None
+
+
+def test_r7_nothing_of_one_session_reaches_the_other(load: Loader) -> None:
+    llm = load()
+    reply(llm, [user("My secret is 12345.")], user="alice")
+    warm = reply(llm, [user("What is the secret?")], user="bob")
+    llm.reset()
+    assert reply(llm, [user("What is the secret?")], user="bob") == warm
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_r8_overflow_touches_nothing(load: Loader, kind: str) -> None:
+    llm = load(kind, n_ctx=256)
+    messages = [user(LONG)]
+    text = reply(llm, messages)
+    before = llm.memory_report()["sequences"]
+    limit = llm.n_ctx()
+    with pytest.raises(ContextOverflowError) as caught:
+        llm.create_chat_completion([*messages, user("0 1 2 3 4 5 " * 300)])
+    assert caught.value.limit == limit
+    assert caught.value.prompt_tokens > limit
+    assert str(limit) in str(caught.value)
+    assert llm.memory_report()["sequences"] == before
+    reply(llm, [*messages, assistant(text), user("x")])
+    assert llm.cache_info["reused"] > 0
+    assert_like_fresh(llm, kind=kind)
+
+
+def test_r14_another_kv_type_evaluates_again(load: Loader, tmp_path: Path) -> None:
+    messages = [user(LONG)]
+    store = LlamaDiskCache(str(tmp_path))
+    for kv_type, reused in ((0, False), (0, True), (1, False)):
+        llm = load(type_k=kv_type, type_v=kv_type)
+        llm.set_cache(store)
+        reply(llm, messages)
+        assert (llm.cache_info["reused"] > 0) is reused, llm.cache_info
+        if kv_type == 1:
+            assert "fingerprint" in llm.cache_info["reason"]
+        llm.close()
+    store.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_r19_what_eval_evaluates_is_known(load: Loader, kind: str) -> None:
+    llm = load(kind)
+    tokens = llm.tokenize(LONG)
+    llm.eval(tokens[:10])
+    llm.eval(tokens[10:])
+    assert llm.n_tokens == len(tokens)
+    llm.create_completion(LONG + "\nthe", **GREEDY)
+    assert llm.cache_info["reused"] == len(tokens)
+    assert_like_fresh(llm, kind=kind)
+    # The sequence of eval went to the cache: a new one begins from nothing.
+    assert llm.n_tokens == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_r20_snapshot_after_four_of_eight_tokens(load: Loader, kind: str) -> None:
+    llm = load(kind)
+    prompt = llm.tokenize(LONG)
+    stream = llm.generate(prompt, temperature=0.0)
+    first = [next(stream) for _ in range(4)]
+    stream.close()
+    llm.snapshot("half")
+    rest = _continue(llm, [*prompt, *first], 4)
+    llm.reset()
+    info = llm.restore("half")
+    assert info.n_tokens >= len(prompt) + 3
+    assert _continue(llm, [*prompt, *first], 4) == rest
+    assert llm.cache_info["evaluated"] == 1  # what its logits need, and nothing more
+
+
+def _continue(llm: Llama, tokens: list[int], count: int) -> list[int]:
+    llm.create_completion(tokens, temperature=0.0, max_tokens=count, ignore_eos=True)
+    return list(llm._last.request.generated)
+
+
+def test_r21_a_failed_snapshot_keeps_the_old_one(load: Loader) -> None:
+    llm = load()
+    reply(llm, [user("alpha")])
+    old = llm.snapshot("a")
+    llm.reset()
+    with pytest.raises(Exception, match="nothing was evaluated"):
+        llm.snapshot("a")
+    assert llm.snapshots() == [old]
+    reply(llm, [user("alpha beta " + LONG)])
+    new = llm.snapshot("a")
+    assert new.n_tokens > old.n_tokens
+    assert llm.snapshots() == [new]
+
+
+def test_r21_an_aborted_put_keeps_the_old_entry(load: Loader) -> None:
+    llm = load()
+    reply(llm, [user(LONG)])
+    state = llm.save_state().stored
+    store = LlamaRAMCache()
+    old = store.put(state)
+    pending = store.prepare(state, replaces=old)
+    assert pending is not None
+    pending.abort()
+    assert old is not None
+    assert store.get(old) is not None
+    with store.prepare(state, replaces=old) as again:  # type: ignore[union-attr]
+        new = again.confirm()
+    assert new is not None
+    assert store.get(new) is not None
+    assert len(store) == 1
+
+
+def test_r22_slots_are_clamped_with_a_warning(
+    load: Loader, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "llama_py"):
+        llm = load(prefix_cache_slots=9)
+    assert "clamped to 8" in caplog.text
+    reply(llm, [user("alpha")])
+    for number in range(10):
+        llm.snapshot(str(number))
+    assert [info.name for info in llm.snapshots()] == [str(number) for number in range(2, 10)]
+    off = load(prefix_cache_slots=0)
+    reply(off, [user("alpha")])
+    with pytest.raises(ParameterError, match="prefix_cache_slots"):
+        off.snapshot("a")
+
+
+def test_r23_the_fingerprint_covers_what_states_depend_on(load: Loader) -> None:
+    plain = load("iswa")._fingerprint()
+    for changes in ({"type_k": 1}, {"type_v": 1}, {"swa_full": True}, {"n_ctx": 1024},
+                    {"rope_freq_base": 5000.0}, {"flash_attn": True}):  # fmt: skip
+        assert load("iswa", **changes)._fingerprint() != plain, changes
+    assert load("full")._fingerprint() != plain
+    assert load("iswa")._fingerprint() == plain
+
+
+def test_r23_a_snapshot_of_another_context_is_refused(load: Loader) -> None:
+    llm, other = load(), load(n_ctx=1024)
+    reply(llm, [user(LONG)])
+    state = llm.save_state()
+    with pytest.raises(FingerprintError, match="context size"):
+        other.load_state(state)
+    reply(other, [user("alpha")])
+    assert_like_fresh(other)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("separator", ["", "\n", "\n\n"])
+def test_r24_the_deepest_boundary_wins(load: Loader, kind: str, separator: str) -> None:
+    """Five prompts that branch ever deeper: each resumes at the deepest role boundary it shares."""
+    llm = load(kind, n_ctx=1024)
+    system = {"role": "system", "content": f"You have tools. {LONG}{separator}"}
+    deep = [system, user("one" + separator), assistant("two"), user("three"), assistant("four")]
+    reply(llm, [*deep, user("five")])
+    shared = []
+    for depth in (1, 3, 5):
+        reply(llm, [*deep[:depth], user(f"other {depth}")])
+        shared.append(llm.cache_info["reused"])
+        assert_like_fresh(llm, kind=kind)
+    assert shared == sorted(shared)
+    assert shared[0] > 0
+
+
+def test_r25_no_empty_reply_over_growing_prefixes() -> None:
+    """Six growing prompts; the same with a cache and without."""
+    lint = "src/a.py:12:5: E501 line too long (101 > 100 characters)\n"
+    sizes = [130, 500, 1000, 1500, 2000, 2600]
+    path = str(tiny_model("full"))
+    with Llama(path, n_ctx=4096, n_threads=2, flash_attn=False) as llm:
+        warm = [reply(llm, [user("check\n" + (lint * 60)[:size])]) for size in sizes]
+        assert all(warm)
+        cold = []
+        for size in sizes:
+            llm.reset()
+            cold.append(reply(llm, [user("check\n" + (lint * 60)[:size])]))
+    assert warm == cold
