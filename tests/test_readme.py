@@ -1,0 +1,76 @@
+"""The Python blocks of the README and of the pages in ``docs`` run, in order, on the bundled model.
+
+A block after the comment ``<!-- not run: REASON -->`` is only compiled. Links lead to files.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").glob("*.md"))]
+_BLOCK = re.compile(
+    r"(?P<skip><!-- not run: [^\n]+ -->\n)?^```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL
+)
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def program(page: Path) -> str:
+    """All blocks that are to be run, at the lines where they stand in the page."""
+    text = page.read_text(encoding="utf-8")
+    lines = [""] * (text.count("\n") + 1)
+    for block in _BLOCK.finditer(text):
+        start = text[: block.start("code")].count("\n")
+        code = block["code"].splitlines()
+        compile("\n" * start + block["code"], name_of(page), "exec")
+        if not block["skip"]:
+            lines[start : start + len(code)] = code
+    return "\n".join(lines).rstrip()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_its_blocks_run(page: Path, tmp_path: Path) -> None:
+    code = program(page)
+    if not code:
+        return
+    script = tmp_path / f"{page.stem}.py"
+    script.write_text(code, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(script)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_THREAD_LIMIT": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_readme_has_blocks_that_run() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    blocks = list(_BLOCK.finditer(text))
+    assert len(blocks) == text.count("```python")
+    assert sum(not block["skip"] for block in blocks) >= 6
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_its_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if not re.match(r"[a-z]+:|#", target):
+            assert (page.parent / target.partition("#")[0]).exists(), target
+
+
+def test_the_first_screen_names_the_two_commands() -> None:
+    first_screen = "\n".join((ROOT / "README.md").read_text(encoding="utf-8").splitlines()[:40])
+    for expected in ("$ make chat", "$ make test", "pip install", "not an assistant"):
+        assert expected in first_screen
