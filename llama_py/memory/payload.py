@@ -12,8 +12,8 @@ first two leave files that the ledger never lists. The third may list a file of 
 never reached the disk: there is no fsync here, because it would cost more than the write (and a
 cache may lose an entry), so the digests have to tell. A digest is BLAKE2b over one 64-bit sum per
 4-KiB page: pages of zeros, of another file or in another place are found, and so is any flipped
-bit, at the speed at which memory is read (20 GB/s and more where CRC-32 made 4 and writing the file 2).
-It is no protection against somebody who may write to the directory.
+bit, at the speed at which memory is read (20 GB/s and more, where CRC-32 made 4 and writing the
+file 2). It is no protection against somebody who may write to the directory.
 """
 
 from __future__ import annotations
