@@ -13,9 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from llama_py import demo_model_path
+from llama_py import Llama, demo_model_path
 from llama_py.cli import main
+from llama_py.cli.chat import Chat
+from llama_py.cli.progress import Progress
+from llama_py.cli.terminal import Interrupts
 from llama_py.version import LLAMA_CPP_COMMIT, __version__
+from tests.models import tiny_model
 
 ROOT = Path(__file__).parent.parent
 COMMANDS = ("chat", "generate", "inspect")
@@ -259,9 +263,20 @@ def test_inspect_writes_json() -> None:
     assert report["metadata"]["general.architecture"] == "llama"
 
 
-def test_inspect_knows_a_sliding_window() -> None:
-    done = run("inspect", str(ROOT / "tests" / "data" / "demo-swa-q8_0.gguf"))
-    assert "sliding window, window of 64 tokens" in done.stdout
+@pytest.mark.parametrize(
+    ("kind", "memory"),
+    [
+        ("iswa", "sliding window, window of 32 tokens"),
+        ("recurrent", "recurrent"),
+        ("hybrid", "hybrid"),
+        ("hybrid_swa", "hybrid with sliding window, window of 32 tokens"),
+    ],
+)
+def test_inspect_knows_the_kind_of_memory(
+    kind: str, memory: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["inspect", str(tiny_model(kind))]) == 0
+    assert re.search(rf"^memory +{memory}$", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_inspect_shows_the_installation() -> None:
@@ -343,6 +358,38 @@ def test_a_message_that_can_never_fit_ends_too() -> None:
     assert done.returncode == 0, done.stderr
     assert "does not fit even without the earlier turns" in done.stderr
     assert len(done.stdout.splitlines()) == 2
+
+
+def test_ctrl_c_while_the_prompt_is_processed_sends_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with Llama(demo_model_path(), n_threads=1, n_threads_batch=1) as llm:
+        chat = Chat(llm, llm.chat_session(temperature=0.0, max_tokens=4))
+        interrupts = Interrupts()
+        interrupts.seen = True
+        chat.say("Hello!", interrupts)
+        assert chat.session.messages == []
+        assert "was not sent" in capsys.readouterr().err
+        chat.say("Hello!")
+        assert len(chat.session.messages) == 2
+        assert not any(entry["busy"] for entry in llm.memory_report()["sequences"])
+
+
+def test_progress_is_drawn_after_a_moment_and_erased(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("llama_py.cli.progress._PATIENCE", 0.0)
+    monkeypatch.setattr("llama_py.cli.progress._INTERVAL", 0.0)
+    with Progress("processing the prompt", enabled=True) as progress:
+        progress.tokens(512, 2048)
+    progress.tokens(2048, 2048)
+    shown = capsys.readouterr().err
+    assert "processing the prompt [######" in shown
+    assert "512/2048 tokens" in shown
+    assert shown.endswith("\r\x1b[K")
+    with Progress("processing the prompt", enabled=False) as progress:
+        progress.tokens(512, 2048)
+    assert capsys.readouterr().err == ""
 
 
 # ---- a terminal ------------------------------------------------------------------------------

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llama_py.cli import options
+from llama_py.errors import InvalidModelError
 from llama_py.version import LLAMA_CPP_COMMIT, __version__
 
 if TYPE_CHECKING:
@@ -85,24 +88,51 @@ def model_report(path: str) -> dict[str, Any]:
     }
 
 
-def _memory(info: GGUFInfo) -> dict[str, Any]:
-    """The kind of memory, which only llama.cpp knows: it has to load the model for it."""
+@dataclass(frozen=True)
+class _Facts:
+    """What llama.cpp says of a model that it has not read the weights of."""
+
+    architecture: str
+    n_ctx_train: int
+    n_swa: int
+    is_recurrent: bool
+    is_hybrid: bool
+    has_decoder: bool
+    n_layer: int
+
+
+def _facts(info: GGUFInfo) -> _Facts:
+    """Ask llama.cpp, which knows each architecture; no weights are read, whatever their size."""
+    from llama_py._native import llama_h
     from llama_py.core import logs
-    from llama_py.core.model import Model
-    from llama_py.memory.kinds import traits_of
-    from llama_py.params import ModelParams
 
     logs.install()
-    with Model(info.path, ModelParams(n_gpu_layers=0)) as model:
-        if not model.has_decoder:
-            return {"memory": "none (an encoder)", "window": 0, "layers": model.n_layer}
-        traits = traits_of(model, swa_full=False)
-        return {
-            "memory": traits.kind.value,
-            "window": model.n_swa,
-            "layers": model.n_layer,
-            "description": model.description,
-        }
+    logs.last_errors()
+    params = llama_h.llama_model_default_params()
+    params.no_alloc, params.load_mode, params.n_gpu_layers = True, 0, 0
+    model = llama_h.llama_model_load_from_file(os.fsencode(info.path), params)
+    if not model:
+        raise InvalidModelError(f"llama.cpp cannot load {info.path}: {logs.last_errors()}")
+    try:
+        return _Facts(
+            architecture=info.architecture,
+            n_ctx_train=llama_h.llama_model_n_ctx_train(model),
+            n_swa=llama_h.llama_model_n_swa(model),
+            is_recurrent=llama_h.llama_model_is_recurrent(model),
+            is_hybrid=llama_h.llama_model_is_hybrid(model),
+            has_decoder=llama_h.llama_model_has_decoder(model),
+            n_layer=llama_h.llama_model_n_layer(model),
+        )
+    finally:
+        llama_h.llama_model_free(model)
+
+
+def _memory(info: GGUFInfo) -> dict[str, Any]:
+    from llama_py.memory.kinds import traits_of
+
+    facts = _facts(info)
+    kind = traits_of(facts, swa_full=False).kind.value if facts.has_decoder else "none: an encoder"
+    return {"memory": kind, "window": facts.n_swa, "layers": facts.n_layer}
 
 
 def _model_text(report: Mapping[str, Any], full: bool) -> Iterator[str]:
