@@ -1,0 +1,170 @@
+"""Ten turns of one conversation: without reuse, with token prefixes, with text prefixes.
+
+Each turn brings a question of --user-tokens tokens and gets a reply of --max-tokens tokens. With
+--replies letters the model is made to spell its reply letter by letter, so that tokenizing the
+conversation again gives other tokens than those in memory; with --replies model it says what it
+likes. The modes (and llama-cpp-python, with --peer-python) answer each turn one after the other, so
+that all of them meet the same machine. Times are of whole calls, in milliseconds, the median over
+the repeats. Every warm answer is held against an evaluation from nothing of the same tokens.
+
+Wrong, and exit code 1: an answer whose logits differ, or a turn with text-prefix reuse that
+evaluates anything before the last reply again.
+"""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import ExitStack, closing
+from typing import Any
+
+from llama_py.bench.peers import Peer, add_peer_arguments, start_peer
+from llama_py.bench.report import Report, median, ratios
+from llama_py.bench.subject import (
+    Turn,
+    Verifier,
+    add_model_arguments,
+    chat,
+    conditions,
+    counter,
+    load,
+    resolve_model,
+    set_reuse,
+)
+from llama_py.bench.workloads import letters, system_message, user_message
+
+__all__ = ["add_arguments", "run"]
+
+MODES = ("off", "token", "text")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_model_arguments(parser)
+    add_peer_arguments(parser)
+    parser.add_argument("--turns", type=int, default=10, metavar="N")
+    parser.add_argument("--repeats", type=int, default=1, metavar="N")
+    parser.add_argument("--system-tokens", type=int, default=400, metavar="N")
+    parser.add_argument("--user-tokens", type=int, default=140, metavar="N")
+    parser.add_argument("--max-tokens", type=int, default=16, metavar="N")
+    parser.add_argument("--replies", choices=["letters", "model"], default="letters")
+
+
+def run(options: argparse.Namespace) -> Report:
+    turns, per_turn = options.turns, options.user_tokens + options.max_tokens + 24
+    n_ctx = (options.system_tokens + turns * per_turn + 64 + 255) // 256 * 256
+    report = Report("chat-cache", conditions(
+        options, n_ctx, replies=options.replies, repeats=options.repeats,
+        system_tokens=options.system_tokens, user_tokens=options.user_tokens,
+        max_tokens=options.max_tokens,
+    ))
+    with ExitStack() as stack:
+        subjects = {mode: stack.enter_context(load(options, n_ctx)) for mode in MODES}
+        for mode, llm in subjects.items():
+            set_reuse(llm, mode)
+        verifier = Verifier(load(options, n_ctx, n_seq_max=1), options.flash_attn)
+        stack.enter_context(closing(verifier))
+        peer = start_peer(options, resolve_model(options.model), n_ctx)
+        if peer is not None:
+            stack.enter_context(peer)
+        measured = [
+            _Conversation(options, subjects, verifier, peer, repeat).play()
+            for repeat in range(options.repeats)
+        ]
+    _judge(report, measured, verifier.tolerance)
+    _show(report, measured, peer is not None)
+    return report
+
+
+class _Conversation:
+    """One conversation, answered by all sides in turn."""
+
+    def __init__(
+        self, options: argparse.Namespace, subjects: dict[str, Any], verifier: Verifier,
+        peer: Peer | None, repeat: int,
+    ) -> None:
+        self._options = options
+        self._subjects = subjects
+        self._verifier = verifier
+        self._peer = peer
+        self._repeat = repeat
+        self._llm = subjects["text"]
+        count = counter(self._llm)
+        self._messages = [system_message(f"{repeat}", options.system_tokens, count)]
+        for llm in subjects.values():
+            llm.reset()
+        if peer is not None:
+            peer.ask("reset")
+
+    def play(self) -> list[dict[str, Any]]:
+        """A record for each turn."""
+        return [self._turn(number) for number in range(self._options.turns)]
+
+    def _turn(self, number: int) -> dict[str, Any]:
+        options, name = self._options, f"{self._repeat}/{number}"
+        question = user_message(name, options.user_tokens, counter(self._llm))
+        self._messages.append(question)
+        script = self._script(name)
+        record: dict[str, Any] = {
+            mode: chat(llm, self._messages, script, max_tokens=options.max_tokens)
+            for mode, llm in self._subjects.items()
+        }
+        if self._peer is not None:
+            record["peer"] = self._peer.ask(
+                "chat", messages=self._messages, script=script, temperature=0.0,
+                max_tokens=options.max_tokens,
+            )
+        record["nmse"], record["cold_prompt"] = self._verifier.check(record["text"])
+        self._messages.append({"role": "assistant", "content": record["text"].text})
+        return record
+
+    def _script(self, name: str) -> list[int] | None:
+        if self._options.replies == "model":
+            return None
+        llm = self._llm
+        return letters(
+            name, self._options.max_tokens, lambda text: llm.tokenize(text, add_bos=False)
+        )
+
+
+def _judge(report: Report, measured: list[list[dict[str, Any]]], tolerance: float) -> None:
+    for repeat, records in enumerate(measured):
+        held = replied = 0
+        for number, record in enumerate(records, 1):
+            turn: Turn = record["text"]
+            place = f"repeat {repeat + 1}, turn {number}"
+            if record["nmse"] > tolerance:
+                report.fail(f"{place}: logits differ from a cold evaluation, NMSE {record['nmse']}")
+            record["new"] = len(turn.tokens) - held
+            record["again"] = max(0, turn.evaluated - record["new"])
+            # A reply that ended at its limit may be cut up to where the tokenizer splits.
+            if record["again"] > replied:
+                report.fail(
+                    f"{place}: {turn.evaluated} tokens were evaluated, and {record['new']} were "
+                    f"new: {turn.info['reason']}"
+                )
+            replied = len(turn.generated)
+            held = turn.held
+
+
+def _show(report: Report, measured: list[list[dict[str, Any]]], with_peer: bool) -> None:
+    columns = ["turn", "prompt", "new", *(f"{mode} ms" for mode in MODES)]
+    columns += ["peer ms"] if with_peer else []
+    columns += ["token evaluated", "text evaluated", "text reused", "path", "text/off", "nmse"]
+    table = report.table("milliseconds of a call, tokens evaluated", *columns)
+    worst = 0.0
+    for number, records in enumerate(zip(*measured, strict=True), 1):
+        seconds = {mode: [record[mode].seconds for record in records] for mode in MODES}
+        last = records[-1]
+        share = median(ratios(seconds["text"], seconds["off"]))
+        worst = max(worst, share) if number > 1 else 0.0
+        theirs = [record["peer"]["seconds"] for record in records] if with_peer else []
+        peer = [1e3 * median(theirs)] if with_peer else []
+        table.add(
+            number, len(last["text"].tokens), last["new"],
+            *(1e3 * median(seconds[mode]) for mode in MODES), *peer,
+            last["token"].evaluated, last["text"].evaluated, last["text"].reused,
+            last["text"].info["path"], share, max(record["nmse"] for record in records),
+        )
+    if len(measured[0]) > 1:
+        report.at_most("slowest warm turn / the same turn without reuse", worst, 0.4)
+    again = max(record["again"] for records in measured for record in records)
+    report.at_most("most tokens of the history that a turn evaluated again", again, 0)

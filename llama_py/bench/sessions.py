@@ -1,0 +1,167 @@
+"""Several conversations in turn in one model: what a switch costs, and that none leaks.
+
+Every session has its own system prompt of --system-tokens tokens, and brings --user-tokens new
+tokens a turn. The sessions speak in turn: all of them their first turn, then all of them their
+second one. llama-cpp-python (with --peer-python) answers the same call right after us. Times are of
+whole calls in milliseconds, the mean of the sessions, the median over the repeats.
+
+Wrong, and exit code 1: a prompt in memory that is not this session's own text, or logits that
+differ from those of an evaluation from nothing of the same tokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import ExitStack, closing
+from typing import Any
+
+from llama_py.bench.peers import Peer, add_peer_arguments, start_peer
+from llama_py.bench.report import Report, median, ratios
+from llama_py.bench.subject import (
+    Turn,
+    Verifier,
+    add_model_arguments,
+    chat,
+    conditions,
+    counter,
+    load,
+    resolve_model,
+)
+from llama_py.bench.workloads import Message, system_message, user_message
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_model_arguments(parser)
+    add_peer_arguments(parser)
+    parser.add_argument("--sessions", type=int, default=2, metavar="N")
+    parser.add_argument("--turns", type=int, default=5, metavar="N")
+    parser.add_argument("--repeats", type=int, default=1, metavar="N")
+    parser.add_argument("--system-tokens", type=int, default=400, metavar="N")
+    parser.add_argument("--user-tokens", type=int, default=140, metavar="N")
+    parser.add_argument("--max-tokens", type=int, default=16, metavar="N")
+    parser.add_argument(
+        "--n-seq-max", type=int, default=8, metavar="N",
+        help="sequences in memory; with fewer than sessions, some are parked and brought back",
+    )
+
+
+def run(options: argparse.Namespace) -> Report:
+    per_turn = options.user_tokens + options.max_tokens + 24
+    one = (options.system_tokens + options.turns * per_turn + 64 + 255) // 256 * 256
+    n_ctx = one * min(options.sessions, options.n_seq_max)
+    report = Report("sessions", conditions(
+        options, n_ctx, sessions=options.sessions, n_seq_max=options.n_seq_max,
+        repeats=options.repeats, system_tokens=options.system_tokens,
+        user_tokens=options.user_tokens, max_tokens=options.max_tokens,
+    ))
+    with ExitStack() as stack:
+        llm = stack.enter_context(load(options, n_ctx, n_seq_max=options.n_seq_max))
+        verifier = Verifier(load(options, one, n_seq_max=1), options.flash_attn)
+        stack.enter_context(closing(verifier))
+        peer = start_peer(options, resolve_model(options.model), n_ctx)
+        if peer is not None:
+            stack.enter_context(peer)
+        measured = [
+            _Round(options, llm, verifier, peer, repeat, report).play()
+            for repeat in range(options.repeats)
+        ]
+    _show(report, measured, peer is not None)
+    return report
+
+
+class _Round:
+    """All sessions, from their first turn to their last."""
+
+    def __init__(
+        self, options: argparse.Namespace, llm: Any, verifier: Verifier, peer: Peer | None,
+        repeat: int, report: Report,
+    ) -> None:
+        self._options = options
+        self._llm = llm
+        self._verifier = verifier
+        self._peer = peer
+        self._repeat = repeat
+        self._report = report
+        count = counter(llm)
+        self._secrets = [f"secret{repeat}x{number}x" for number in range(options.sessions)]
+        self._talks: list[list[Message]] = []
+        for secret in self._secrets:
+            message = system_message(secret, options.system_tokens, count)
+            self._talks.append([{**message, "content": f"{secret} {message['content']}"}])
+        self._peer_talks = [[*talk] for talk in self._talks]
+        llm.reset()
+        if peer is not None:
+            peer.ask("reset")
+
+    def play(self) -> list[list[dict[str, Any]]]:
+        """For each turn a record for each session."""
+        sessions = range(self._options.sessions)
+        return [
+            [self._turn(number, session) for session in sessions]
+            for number in range(self._options.turns)
+        ]
+
+    def _turn(self, number: int, session: int) -> dict[str, Any]:
+        options, talk = self._options, self._talks[session]
+        name = f"{self._repeat}/{session}/{number}"
+        question = user_message(name, options.user_tokens, counter(self._llm))
+        talk.append(question)
+        turn = chat(self._llm, talk, user=self._secrets[session], max_tokens=options.max_tokens)
+        talk.append({"role": "assistant", "content": turn.text})
+        record: dict[str, Any] = {"turn": turn}
+        if self._peer is not None:
+            record["peer"] = self._ask_peer(self._peer, session, question)
+        record["nmse"], record["cold_prompt"] = self._verifier.check(turn)
+        self._judge(record, number, session)
+        return record
+
+    def _ask_peer(self, peer: Peer, session: int, question: Message) -> dict[str, Any]:
+        talk = self._peer_talks[session]
+        talk.append(question)
+        answer = peer.ask(
+            "chat", messages=talk, temperature=0.0, max_tokens=self._options.max_tokens
+        )
+        talk.append({"role": "assistant", "content": answer["text"]})
+        return answer
+
+    def _judge(self, record: dict[str, Any], number: int, session: int) -> None:
+        turn: Turn = record["turn"]
+        place = f"repeat {self._repeat + 1}, turn {number + 1}, session {session + 1}"
+        if record["nmse"] > self._verifier.tolerance:
+            self._report.fail(f"{place}: logits differ from a cold evaluation, {record['nmse']}")
+        text = self._llm.detokenize(turn.tokens, special=True).decode("utf-8", "replace")
+        leaked = [s for s in self._secrets if s in text and s != self._secrets[session]]
+        if leaked or self._secrets[session] not in text:
+            self._report.fail(f"{place}: the prompt in memory is not this session's")
+
+
+def _show(report: Report, measured: list[list[list[dict[str, Any]]]], with_peer: bool) -> None:
+    columns = ["turn", "prompt", "evaluated", "reused", "ms", "cold prompt ms"]
+    columns += ["peer ms", "ours/peer"] if with_peer else []
+    table = report.table("", *columns, "path", "nmse")
+    for number, rounds in enumerate(zip(*measured, strict=True), 1):
+        records = [record for sessions in rounds for record in sessions]
+        ours = [_mean(sessions, "turn") for sessions in rounds]
+        cells: list[float] = []
+        if with_peer:
+            theirs = [_mean(sessions, "peer") for sessions in rounds]
+            share = median(ratios(ours, theirs))
+            cells = [1e3 * median(theirs), share]
+            if number == 5:
+                report.at_most("turn 5, time by llama-cpp-python's", share, 0.25)
+        last: Turn = records[-1]["turn"]
+        table.add(
+            number, len(last.tokens), last.evaluated, last.reused, 1e3 * median(ours),
+            1e3 * median([record["cold_prompt"] for record in records]), *cells,
+            last.info["path"], max(record["nmse"] for record in records),
+        )
+
+
+def _mean(sessions: list[dict[str, Any]], side: str) -> float:
+    seconds: list[float] = [
+        record["turn"].seconds if side == "turn" else record["peer"]["seconds"]
+        for record in sessions
+    ]
+    return sum(seconds) / len(seconds)

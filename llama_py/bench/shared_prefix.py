@@ -1,0 +1,125 @@
+"""Requests that arrive together and begin with the same long prompt: it should be evaluated once.
+
+--requests threads ask at the same moment, each with its own question after a shared system prompt
+of --system-tokens tokens. What is counted: prompt tokens that were evaluated in all, and the time
+until the last of them has its first token, beside the time that one such request takes alone from
+nothing (both measured in each repeat, medians).
+
+Wrong, and exit code 1: a reply that differs from the one that the same question gets alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import threading
+from typing import Any
+
+from llama_py.bench.report import Report, median, ratios
+from llama_py.bench.subject import add_model_arguments, conditions, counter, load
+from llama_py.bench.workloads import Message, system_message, user_message
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_model_arguments(parser)
+    parser.add_argument("--requests", type=int, default=8, metavar="N")
+    parser.add_argument("--system-tokens", type=int, default=2000, metavar="N")
+    parser.add_argument("--user-tokens", type=int, default=20, metavar="N")
+    parser.add_argument("--max-tokens", type=int, default=8, metavar="N")
+    parser.add_argument("--repeats", type=int, default=3, metavar="N")
+
+
+def run(options: argparse.Namespace) -> Report:
+    own = options.user_tokens + options.max_tokens + 64
+    n_ctx = (options.system_tokens + options.requests * (own + 32) + 64 + 255) // 256 * 256
+    report = Report("shared-prefix", conditions(
+        options, n_ctx, requests=options.requests, system_tokens=options.system_tokens,
+        user_tokens=options.user_tokens, repeats=options.repeats,
+    ))
+    with load(options, n_ctx, n_seq_max=options.requests) as llm:
+        report.conditions["memory"] = llm.memory_report()["kind"]
+        measured = [_once(llm, options, repeat, report) for repeat in range(options.repeats)]
+    _show(report, measured, options)
+    return report
+
+
+def _once(llm: Any, options: argparse.Namespace, repeat: int, report: Report) -> dict[str, Any]:
+    count = counter(llm)
+    system = system_message(f"{repeat}", options.system_tokens, count)
+    talks = [
+        [system, user_message(f"{repeat}/{number}", options.user_tokens, count)]
+        for number in range(options.requests)
+    ]
+    llm.reset()
+    alone = _ask(llm, talks[0], options.max_tokens)
+    llm.reset()
+    evaluated, replies = _together(llm, talks, options.max_tokens)
+    requests = [reply["request"] for reply in replies]
+    for number, (talk, reply) in enumerate(zip(talks, replies, strict=True)):
+        llm.reset()
+        expected = _ask(llm, talk, options.max_tokens)["request"].generated
+        if expected != reply["request"].generated:
+            report.fail(f"repeat {repeat + 1}: reply {number + 1} differs from the one alone")
+    begun = min(request.submitted for request in requests)
+    shared = _common([request.tokens for request in requests])
+    return {
+        "alone": alone["first"],
+        "last": max(request.first_token for request in requests) - begun,
+        "evaluated": evaluated,
+        "shared": shared,
+        "own": sum(len(request.tokens) - shared for request in requests),
+    }
+
+
+def _ask(llm: Any, messages: list[Message], max_tokens: int) -> dict[str, Any]:
+    llm.create_chat_completion(messages, temperature=0.0, max_tokens=max_tokens)
+    request = llm._last.request
+    return {"request": request, "first": request.first_token - request.submitted}
+
+
+def _together(
+    llm: Any, talks: list[list[Message]], max_tokens: int
+) -> tuple[int, list[dict[str, Any]]]:
+    """Ask all at once; returns the prompt tokens that were evaluated, and the replies."""
+    barrier = threading.Barrier(len(talks))
+    replies: list[dict[str, Any]] = [{} for _ in talks]
+
+    def ask(number: int) -> None:
+        barrier.wait()
+        replies[number] = _ask(llm, talks[number], max_tokens)
+
+    before = llm.metrics["evaluated"]
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(len(talks))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return llm.metrics["evaluated"] - before, replies
+
+
+def _common(prompts: list[list[int]]) -> int:
+    """Tokens that all prompts begin with."""
+    length = min(map(len, prompts))
+    for position in range(length):
+        if len({prompt[position] for prompt in prompts}) > 1:
+            return position
+    return length
+
+
+def _show(report: Report, measured: list[dict[str, Any]], options: argparse.Namespace) -> None:
+    table = report.table(
+        "", "repeat", "shared", "own", "evaluated", "allowed", "one alone ms",
+        "last first token ms", "ratio",
+    )
+    for number, once in enumerate(measured, 1):
+        once["allowed"] = once["shared"] + once["own"] + options.requests
+        table.add(
+            number, once["shared"], once["own"], once["evaluated"], once["allowed"],
+            1e3 * once["alone"], 1e3 * once["last"], once["last"] / once["alone"],
+        )
+    most = max(once["evaluated"] / once["allowed"] for once in measured)
+    report.at_most("evaluated / (shared + own tokens + 1 each)", most, 1.0)
+    share = ratios([o["last"] for o in measured], [o["alone"] for o in measured])
+    hybrid = "hybrid" in report.conditions["memory"] or "recurrent" in report.conditions["memory"]
+    report.at_most("time to the last first token / one alone", median(share), 2 if hybrid else 1.3)

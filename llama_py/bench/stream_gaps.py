@@ -1,0 +1,176 @@
+"""A running stream while somebody else's long prompt is evaluated, and how fast that is cancelled.
+
+One stream generates; after --before tokens another thread asks with a prompt of --prompt tokens.
+Printed: the distribution of the gaps between the stream's tokens before and during that evaluation,
+beside the time that one chunk of the prompt takes (a step near the end of the same prompt alone). Then
+a prompt of that length is cancelled in the middle: the time until the caller has its answer, with
+``timeout`` and from another thread.
+
+Wrong, and exit code 1: the call after a cancelled one has other logits than an evaluation from
+nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import threading
+import time
+from contextlib import closing
+from typing import Any
+
+from llama_py.bench.report import Report, median
+from llama_py.bench.subject import (
+    Verifier,
+    add_model_arguments,
+    chat,
+    conditions,
+    counter,
+    load,
+)
+from llama_py.bench.workloads import prose
+from llama_py.errors import GenerationTimeout
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_model_arguments(parser)
+    parser.add_argument("--prompt", type=int, default=4000, metavar="N")
+    parser.add_argument("--before", type=int, default=24, metavar="N")
+    parser.add_argument("--repeats", type=int, default=3, metavar="N")
+
+
+def run(options: argparse.Namespace) -> Report:
+    n_ctx = (options.prompt + 1400 + 255) // 256 * 256
+    report = Report("stream-gaps", conditions(
+        options, n_ctx, prompt=options.prompt, repeats=options.repeats,
+        n_ubatch=min(options.n_batch, 512),
+    ))
+    gaps = report.table(
+        "gaps between tokens, ms", "repeat", "usual", "chunk alone", "during: tokens", "median",
+        "90 %", "longest", "allowed",
+    )
+    cancels = report.table(
+        "cancelled while the prompt was evaluated, ms", "repeat", "chunk", "timeout late by",
+        "cancel returned after",
+    )
+    worst, late = [], []
+    with load(options, n_ctx, n_seq_max=4) as llm, closing(
+        Verifier(load(options, n_ctx, n_seq_max=1), options.flash_attn)
+    ) as verifier:
+        for repeat in range(options.repeats):
+            tokens = llm.tokenize(prose(f"long {repeat}", options.prompt, counter(llm)))
+            tokens = tokens[: options.prompt]
+            chunk, whole = _prompt_seconds(llm, tokens)
+            worst.append(_gaps(llm, tokens, options.before, chunk, gaps, repeat))
+            late.append(_cancel(llm, tokens, chunk, 0.3 * whole, cancels, repeat))
+            _check_next(llm, verifier, report, repeat)
+    report.at_most("longest gap / (3 usual gaps + a chunk)", median(worst), 1)
+    report.at_most("return from cancelling / a chunk's time", median(late), 1)
+    return report
+
+
+def _prompt_seconds(llm: Any, tokens: list[int]) -> tuple[float, float]:
+    """A step of the prompt's last quarter (they attend to most), alone; and all of the prompt."""
+    llm.reset()
+    marks = [time.perf_counter()]
+    llm.create_completion(
+        tokens, max_tokens=1, temperature=0.0,
+        on_progress=lambda _done, _of: marks.append(time.perf_counter()),
+    )
+    steps = [b - a for a, b in itertools.pairwise(marks)]
+    return median(steps[-max(1, len(steps) // 4) :]), marks[-1] - marks[0]
+
+
+def _gaps(
+    llm: Any, tokens: list[int], before: int, chunk: float, table: Any, repeat: int
+) -> float:
+    """One running stream and one long prompt; the longest gap by what is allowed."""
+    llm.reset()
+    done, marks = threading.Event(), []
+    span = [0.0, 0.0]
+
+    def long_prompt() -> None:
+        span[0] = time.perf_counter()
+        llm.create_completion(tokens, max_tokens=1, temperature=0.0)
+        span[1] = time.perf_counter()
+        done.set()
+
+    other = threading.Thread(target=long_prompt)
+    endless = dict.fromkeys(llm.vocab.eog_tokens(), -1e9)
+    stream = llm.create_completion(
+        "Once upon a time", max_tokens=1000, temperature=0.0, stream=True, logit_bias=endless
+    )
+    for number, _ in enumerate(stream):
+        marks.append(time.perf_counter())
+        if number == before:
+            other.start()
+        if done.is_set():
+            break
+    stream.close()
+    if not done.is_set():
+        raise RuntimeError("the stream ended before the long prompt did")
+    other.join()
+    usual = median([b - a for a, b in itertools.pairwise(marks[:before])])
+    found = [b - a for a, b in itertools.pairwise(marks[before:]) if b <= span[1]]
+    if not found:
+        found = [marks[-1] - span[0]]
+    allowed = 3 * usual + chunk
+    table.add(
+        repeat + 1, 1e3 * usual, 1e3 * chunk, len(found), 1e3 * median(found),
+        1e3 * sorted(found)[int(0.9 * (len(found) - 1))], 1e3 * max(found), 1e3 * allowed,
+    )
+    return max(found) / allowed
+
+
+def _cancel(
+    llm: Any, tokens: list[int], chunk: float, seconds: float, table: Any, repeat: int
+) -> float:
+    """Two ways to cancel after some time; the slower one by a chunk's time."""
+    timeout_late = _by_timeout(llm, tokens, seconds)
+    returned = _by_thread(llm, tokens)
+    table.add(repeat + 1, 1e3 * chunk, 1e3 * timeout_late, 1e3 * returned)
+    return max(returned, timeout_late if timeout_late == timeout_late else 0.0) / chunk
+
+
+def _check_next(llm: Any, verifier: Verifier, report: Report, repeat: int) -> None:
+    """The next call, which begins as the cancelled one did, is right."""
+    turn = chat(llm, [{"role": "user", "content": "Hello"}], max_tokens=8)
+    difference, _ = verifier.check(turn)
+    if difference > verifier.tolerance:
+        report.fail(f"repeat {repeat + 1}: the call after a cancelled one is wrong, {difference}")
+
+
+def _by_timeout(llm: Any, tokens: list[int], seconds: float) -> float:
+    """Seconds that ``GenerationTimeout`` came late; NaN if the prompt was done before."""
+    llm.reset()
+    start = time.perf_counter()
+    try:
+        llm.create_completion(tokens, max_tokens=1, temperature=0.0, timeout=seconds)
+    except GenerationTimeout:
+        return time.perf_counter() - start - seconds
+    return float("nan")
+
+
+def _by_thread(llm: Any, tokens: list[int]) -> float:
+    """Cancel from another thread, as a server does when its client is gone."""
+    llm.reset()
+    ended: list[float] = []
+    half = threading.Event()
+
+    def progress(done: int, of: int) -> None:
+        if done >= of // 4:
+            half.set()
+
+    def ask() -> None:
+        llm.create_completion(tokens, max_tokens=1, temperature=0.0, on_progress=progress)
+        ended.append(time.perf_counter())
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    half.wait()
+    cancelled = time.perf_counter()
+    llm._engine.cancel_all()
+    thread.join()
+    return ended[0] - cancelled

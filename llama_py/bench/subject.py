@@ -1,0 +1,186 @@
+"""The ``Llama`` that is measured, one timed turn of it, and what it is held against."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llama_py.bench.files import resolve_model
+from llama_py.bench.workloads import Message, Scripted
+from llama_py.version import LLAMA_CPP_COMMIT, __version__
+
+if TYPE_CHECKING:
+    from llama_py.llama import Llama
+
+__all__ = [
+    "Turn", "Verifier", "add_model_arguments", "chat", "conditions", "counter", "load", "nmse",
+    "resolve_model", "set_reuse", "tolerance",
+]
+
+Row = NDArray[np.float32]
+
+
+def add_model_arguments(parser: argparse.ArgumentParser, model: str = "demo") -> None:
+    """What every benchmark with a model takes."""
+    parser.add_argument(
+        "--model", default=model, metavar="NAME",
+        help="a GGUF file; 'demo' (the bundled model); or random weights in a realistic shape, "
+        "SHAPE[:vocab=N][:quant=Q] with smollm2-135m (full attention), gemma3-270m (sliding "
+        "window), lfm2-350m (hybrid) or mamba2-130m (recurrent) (default: %(default)s)",
+    )
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2
+    parser.add_argument("--threads", type=int, default=min(cores, 8), metavar="N")
+    parser.add_argument("--n-batch", type=int, default=512, metavar="N")
+    parser.add_argument(
+        "--flash-attn", action="store_true",
+        help="flash attention on; off, the results do not depend on how tokens are batched, and "
+        "outputs are compared exactly",
+    )
+
+
+def load(options: argparse.Namespace, n_ctx: int, **changes: Any) -> Llama:
+    """The model of ``options`` with a context of ``n_ctx``."""
+    from llama_py.llama import Llama
+
+    arguments: dict[str, Any] = {
+        "n_ctx": n_ctx,
+        "n_threads": options.threads,
+        "n_threads_batch": options.threads,
+        "n_batch": options.n_batch,
+        "n_ubatch": min(options.n_batch, 512),
+        "flash_attn": options.flash_attn,
+    }
+    return Llama(resolve_model(options.model), **{**arguments, **changes})
+
+
+def conditions(options: argparse.Namespace, n_ctx: int, **more: Any) -> dict[str, Any]:
+    """What has to be known to measure the same again."""
+    load_average = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    return {
+        "llama_py": __version__,
+        "llama.cpp": LLAMA_CPP_COMMIT,
+        "model": Path(options.model).name,
+        "n_ctx": n_ctx,
+        "threads": options.threads,
+        "n_batch": options.n_batch,
+        "flash_attn": options.flash_attn,
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "load": load_average,
+        **more,
+    }
+
+
+def set_reuse(llm: Llama, mode: str) -> None:
+    """``off``: every prompt from its beginning; ``token``: token prefixes only; ``text``: all."""
+    cache = llm._cache
+    cache.limits = dataclasses.replace(cache.limits, reuse=mode != "off", text=mode == "text")
+
+
+def counter(llm: Llama) -> Any:
+    """Counts the tokens of a text."""
+    return lambda text: len(llm.tokenize(text, add_bos=False))
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One answered conversation.
+
+    Attributes:
+        seconds: of the whole call; ``prompt_seconds`` until the first token.
+        tokens: of the prompt, as they were in memory, and of the reply.
+        evaluated, reused: tokens of the prompt.
+        held: tokens in memory after the call.
+        logits: at the last evaluated position.
+    """
+
+    seconds: float
+    prompt_seconds: float
+    text: str
+    tokens: Sequence[int]
+    generated: Sequence[int]
+    info: Mapping[str, Any]
+    logits: Row
+
+    @property
+    def evaluated(self) -> int:
+        return int(self.info["evaluated"])
+
+    @property
+    def reused(self) -> int:
+        return int(self.info["reused"])
+
+    @property
+    def held(self) -> int:
+        return len(self.tokens) + len(self.generated) - 1
+
+
+def chat(
+    llm: Llama,
+    messages: Sequence[Message],
+    script: Sequence[int] | None = None,
+    **options: Any,
+) -> Turn:
+    """One greedy turn, timed; ``script`` makes the model say just these tokens."""
+    if script is not None:
+        options["logits_processor"] = [Scripted(script)]
+    options = {"temperature": 0.0, **options}
+    start = time.perf_counter()
+    answer: Any = llm.create_chat_completion(messages, **options)
+    seconds = time.perf_counter() - start
+    request = llm._last.request
+    return Turn(
+        seconds,
+        answer["timings"]["prompt_ms"] / 1e3,
+        answer["choices"][0]["message"]["content"] or "",
+        [*request.tokens],
+        [*request.generated],
+        dict(request.cache),
+        llm.last_logits,
+    )
+
+
+def nmse(a: Row, b: Row) -> float:
+    """Mean squared difference by the mean square of ``b``."""
+    wide = a.astype(np.float64), b.astype(np.float64)
+    return float(np.mean((wide[0] - wide[1]) ** 2) / np.mean(wide[1] ** 2))
+
+
+def tolerance(flash_attn: bool) -> float:
+    """The largest NMSE that differently cut batches explain."""
+    return 2e-3 if flash_attn else 1e-9
+
+
+class Verifier:
+    """Evaluates from nothing what a turn had in memory, and compares the logits at the end.
+
+    Args:
+        llm: a model of its own, with nothing in memory.
+    """
+
+    def __init__(self, llm: Llama, flash_attn: bool) -> None:
+        self._llm = llm
+        self.tolerance = tolerance(flash_attn)
+
+    def check(self, turn: Turn) -> tuple[float, float]:
+        """The NMSE, and the seconds that the prompt alone took from nothing."""
+        self._llm.reset()
+        start = time.perf_counter()
+        self._llm.eval(turn.tokens)
+        seconds = time.perf_counter() - start
+        for token in turn.generated[:-1]:  # one by one, as they were generated
+            self._llm.eval([token])
+        return nmse(turn.logits, self._llm.last_logits), seconds
+
+    def close(self) -> None:
+        """Free the model."""
+        self._llm.close()

@@ -1,0 +1,128 @@
+"""What options cost beside plain greedy decoding in the same process (part of ``hotpath``).
+
+Every variant is measured right before or right after a plain greedy call on the same prompt, and
+its figure is the quotient of the two speeds; the table has the medians over the repeats. Speeds
+count the tokens after the first one, so that evaluating the prompt and compiling a schema are not
+part of them; the time until the first token has its own column.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from llama_py.bench.report import Report, median
+from llama_py.bench.subject import counter
+from llama_py.bench.workloads import prose
+
+__all__ = ["run_variants"]
+
+_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "title": {"type": "string"},
+        "count": {"type": "integer"},
+        "tags": {"type": "array", "items": {"type": "string"}, "minItems": 50},
+    },
+    "required": ["title", "count", "tags"],
+    "additionalProperties": False,
+}
+
+
+@dataclass(slots=True)
+class _Variant:
+    """One way to call, and what came out.
+
+    Attributes:
+        least: the ratio that is hoped for, None for none.
+        per_token: seconds a token, and the plain call's beside each.
+    """
+
+    name: str
+    least: float | None
+    options: dict[str, Any]
+    per_token: list[float] = field(default_factory=list)
+    plain: list[float] = field(default_factory=list)
+    first: list[float] = field(default_factory=list)
+    plain_first: list[float] = field(default_factory=list)
+
+
+def _variants(llm: Any) -> list[_Variant]:
+    bias = dict.fromkeys(range(100, 132), -1.0)
+    schema = {"type": "json_object", "schema": _SCHEMA}
+    return [
+        _Variant("logprobs=5", 0.93, {"logprobs": True, "top_logprobs": 5}),
+        _Variant("JSON schema", 0.90, {"response_format": schema}),
+        _Variant("logit_bias, 32 tokens", 0.97, {"logit_bias": bias}),
+        _Variant(
+            "temperature, top_k, top_p, repeat_penalty", 0.95,
+            {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "repeat_penalty": 1.1, "seed": 1},
+        ),
+        _Variant("stream", 0.98, {"stream": True}),
+        _Variant("plain again", None, {}),
+    ]
+
+
+def run_variants(report: Report, llm: Any, options: argparse.Namespace) -> None:
+    """Add a table of ratios and their targets."""
+    variants = _variants(llm)
+    messages = [{"role": "user", "content": prose("variants", 24, counter(llm))}]
+    timer = _Timer(llm, messages, options.tokens)
+    timer.call({})
+    for repeat in range(options.repeats):
+        for variant in variants:
+            _measure(timer, variant, plain_first=repeat % 2 == 0)
+    table = report.table(
+        "beside plain greedy", "variant", "tokens/s", "plain tokens/s", "ratio", "lowest",
+        "highest", "first token ms", "plain first token ms",
+    )
+    for variant in variants:
+        shares = [a / b for a, b in zip(variant.plain, variant.per_token, strict=True)]
+        table.add(
+            variant.name, 1 / median(variant.per_token), 1 / median(variant.plain),
+            median(shares), min(shares), max(shares),
+            1e3 * median(variant.first), 1e3 * median(variant.plain_first),
+        )
+        if variant.least is not None:
+            report.at_least(f"{variant.name}, speed by plain greedy", median(shares), variant.least)
+
+
+def _measure(timer: _Timer, variant: _Variant, plain_first: bool) -> None:
+    calls: list[Callable[[], None]] = [
+        lambda: _store(timer.call({}), variant.plain, variant.plain_first),
+        lambda: _store(timer.call(variant.options), variant.per_token, variant.first),
+    ]
+    for call in calls if plain_first else reversed(calls):
+        call()
+
+
+def _store(result: tuple[float, float], per_token: list[float], first: list[float]) -> None:
+    per_token.append(result[0])
+    first.append(result[1])
+
+
+class _Timer:
+    """Calls with one prompt, whose evaluation is reused from the first call on."""
+
+    def __init__(self, llm: Any, messages: list[dict[str, Any]], tokens: int) -> None:
+        self._llm, self._messages, self._tokens = llm, messages, tokens
+
+    def call(self, options: dict[str, Any]) -> tuple[float, float]:
+        """Seconds per token after the first, and until the first."""
+        start = time.perf_counter()
+        answer = self._llm.create_chat_completion(
+            self._messages, max_tokens=self._tokens, **{"temperature": 0.0, **options}
+        )
+        if options.get("stream"):
+            for _ in answer:
+                pass
+        end = time.perf_counter()
+        request = self._llm._last.request
+        count = len(request.generated)
+        if count < 2:
+            raise RuntimeError("the model ended its reply at once; use another model")
+        # The end of the call, not of the request: what the answer costs belongs to it.
+        return (end - request.first_token) / (count - 1), request.first_token - start
