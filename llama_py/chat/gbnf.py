@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["call_or_answer", "rename_rules", "unite"]
+__all__ = ["call_or_answer", "only_calls", "rename_rules", "unite"]
 
 # A quoted literal or a character class is skipped whole: rule names do not occur inside.
 _TOKEN = re.compile(
@@ -43,7 +43,12 @@ def call_or_answer(call: str, answer: str) -> str:
         call: llama.cpp's grammar for a reply that has to call a tool.
         answer: llama.cpp's grammar for a reply that has to follow a schema.
     """
-    return unite(_edit_root(_PRELUDE, "", call), _edit_root(_FENCED, r"\1", answer))
+    return unite(only_calls(call), _edit_root(_FENCED, r"\1", answer))
+
+
+def only_calls(grammar: str) -> str:
+    """llama.cpp's grammar for a reply that has to call a tool, without room for words before it."""
+    return _edit_root(_PRELUDE, "", grammar)
 
 
 def _edit_root(pattern: re.Pattern[str], replacement: str, grammar: str) -> str:

@@ -41,7 +41,7 @@ class _Known:
     """What llama.cpp said about a shape.
 
     Attributes:
-        params: its answer.
+        params: its answer, without the prompt.
         objects: tool arguments go to the template as objects, not as text.
         bos: BOS text that llama.cpp takes from the beginning of the prompt.
     """
@@ -104,7 +104,7 @@ class QuickRenderer:
         for objects in (True, False) if calls else (True,):
             for bos in ("", self._bos) if self._bos else ("",):
                 if self._prompt(inputs, objects, bos) == params["prompt"]:
-                    return _Known(params, objects, bos)
+                    return _Known({**params, "prompt": ""}, objects, bos)
         return None
 
     # ---- Python's Jinja ------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from llama_py.chat.boundaries import find_starts, learn_delimiters
-from llama_py.chat.gbnf import call_or_answer
+from llama_py.chat.gbnf import call_or_answer, only_calls
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.quick import QuickRenderer
 from llama_py.chat.schema import prepare_schema
@@ -190,7 +190,8 @@ class ChatTemplate:
         else:
             params = self._apply(request)
             if self._shows_schema:
-                params["prompt"] = self._apply(request, json_schema=schema)["prompt"]
+                shown = self._apply(request, json_schema=schema)["prompt"]
+                params = {**params, "prompt": shown}
         return self._rendered(request, params, schema)
 
     def _apply(self, request: ChatRequest, **changes: Any) -> dict[str, Any]:
@@ -213,11 +214,13 @@ class ChatTemplate:
             # The prompt lists all tools (so that the cache fits); only one may be called.
             tools = [t for t in request.tools or () if t["function"]["name"] == forced]
             params = {**self._apply(request, tools=tools), "prompt": params["prompt"]}
-        if schema_grammar and request.schema is not None and request.tool_choice == "auto":
+        if request.tool_choice != "auto":
+            params = {**params, "grammar": only_calls(params["grammar"])}
+        elif schema_grammar and request.schema is not None:
             schema = prepare_schema(request.schema)
             call = self._apply(request, tool_choice="required")["grammar"]
             answer = self._apply(request, tools=None, json_schema=schema)["grammar"]
-            params.update(grammar=call_or_answer(call, answer), grammar_lazy=False)
+            params = {**params, "grammar": call_or_answer(call, answer), "grammar_lazy": False}
         return params
 
     def _rendered(

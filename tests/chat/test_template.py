@@ -85,6 +85,26 @@ def test_one_named_tool() -> None:
     assert "add" in rendered.grammar.gbnf
     assert "get_weather" not in rendered.grammar.gbnf
     assert rendered.grammar_prefill == rendered.generation_prompt
+    root = next(line for line in rendered.grammar.gbnf.splitlines() if line.startswith("root"))
+    assert "until" not in root  # no words before the call
+    assert every == template.render(ChatRequest(USER, tools=TOOLS))
+
+
+def test_rendering_again_gives_the_same() -> None:
+    """What is remembered about a request is not touched by the next one."""
+    template = families.load("Qwen-Qwen3-0.6B")
+    schema = {"type": "json_object"}
+    requests = [
+        ChatRequest(USER, tools=TOOLS),
+        ChatRequest(USER, tools=TOOLS, response_format=schema),
+        ChatRequest(USER, tools=TOOLS, tool_choice="required"),
+        ChatRequest(USER, response_format=schema),
+    ]
+    first = [template.render(request) for request in requests]
+    assert [template.render(request) for request in requests] == first
+    assert [template.render(request) for request in reversed(requests)] == first[::-1]
+    lazy = [rendered.grammar is not None and rendered.grammar.lazy for rendered in first]
+    assert lazy == [True, False, False, False]
 
 
 def test_tool_choice_none_shows_tools_and_parses_none() -> None:
