@@ -65,8 +65,9 @@ class Checkpoints:
         }
 
     def touch(self, record: CheckpointRecord) -> None:
-        """Mark as just used."""
-        self._records.move_to_end(record)
+        """Mark as just used, if it is one of these."""
+        if record in self._records:
+            self._records.move_to_end(record)
 
     def clear(self) -> None:
         """Forget all."""

@@ -76,6 +76,8 @@ class PromptStarter(SequencePool):
         else:
             memory.state_set(target.number, memory.state_get(source.number))
         self._inherit(target, source, len(source.tokens))
+        if record is None and self.traits.forgets:
+            record = self._window_of(target)
         if record is not None and not self._load_checkpoint(target, record, info):
             return None
         # The range was copied exactly, except where a checkpoint or a whole copy brought more.
@@ -87,6 +89,15 @@ class PromptStarter(SequencePool):
             return None
         self.commit(target)
         return target
+
+    def _window_of(self, target: LiveSequence) -> CheckpointRecord:
+        """The window of a sequence that was just copied, so that it can get cells of its own.
+
+        Cells of a window's cache that two sequences share are not used again when the window has
+        passed them, and a cache of such cells is soon full.
+        """
+        state = self.memory.state_get(target.number, partial=True)
+        return CheckpointRecord(self.memory.pos_max(target.number) + 1, state)
 
     def _inherit(self, target: LiveSequence, source: LiveSequence, count: int) -> None:
         target.tokens = source.tokens[:count]

@@ -127,7 +127,7 @@ def test_r2_reset_clears_memory_and_counters(load: Loader, kind: str) -> None:
 def test_r3_extension_reuses_and_divergence_restores(load: Loader, kind: str) -> None:
     # Long enough that even a window's cache, which is padded to 256 cells, has lost the beginning.
     llm = load(kind, n_ctx=1024, n_ubatch=64, n_seq_max=2)
-    first = [user(LONG * 8)]
+    first = [user(LONG * 14)]
     text = reply(llm, first)
     before = len(llm._last.request.tokens)
     longer = [*first, assistant(text), user("beta")]
