@@ -54,7 +54,7 @@ def assert_sentence(text: str) -> None:
 # ---- help, version, mistakes -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", [(), *[(name,) for name in COMMANDS]])
+@pytest.mark.parametrize("command", [(), *[(name,) for name in (*COMMANDS, "bench")]])
 def test_every_help_names_its_options_and_exits_0(
     command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
