@@ -1,0 +1,1 @@
+"""Chat: requests, templates, the parsing of replies, and grammars for them."""

@@ -118,6 +118,9 @@ def test_a_hundred_turns_render_in_milliseconds() -> None:
     for turns in (2, 3):
         template.render(ChatRequest(conversation(turns, False)))
     request = ChatRequest(conversation(100, False))
-    start = time.perf_counter()
-    template.render(request)
-    assert time.perf_counter() - start < 0.1  # measured: 1 ms; llama.cpp takes 50
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        template.render(request)
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.02  # measured: 1 ms; llama.cpp takes 50
