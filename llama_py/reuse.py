@@ -204,6 +204,16 @@ class ReuseInterface:
         logits = self._engine.last_logits if sequence is self._engine.last_sequence else None
         return LlamaState(self._cache.export(sequence), logits)
 
+    def _capture_part(self, length: int) -> LlamaState:
+        with self._engine.lock:
+            source = self._current()
+            check_number("length", length, 1, len(source.tokens), integer=True)
+            part = self._cache.copy_prefix(source, length)
+            try:
+                return LlamaState(self._cache.export(part))
+            finally:
+                self._cache.drop(part)
+
     def _adopt(self, state: LlamaState) -> None:
         if state.stored.fingerprint != self._fingerprint():
             raise FingerprintError(
@@ -223,19 +233,23 @@ class ReuseInterface:
 
     # -- named snapshots -----------------------------------------------------------------------
 
-    def snapshot(self, name: str) -> SnapshotInfo:
+    def snapshot(self, name: str, length: int | None = None) -> SnapshotInfo:
         """Keep a copy of the sequence that was used last under ``name``.
+
+        Args:
+            length: only its first tokens. A recurrent state cannot be taken apart, nor a window
+                that has passed: there it works at the positions of checkpoints only.
 
         An older snapshot of that name is replaced only when the new one is complete. When all
         ``prefix_cache_slots`` are taken, the one that was not used for longest goes.
 
         Raises:
             ParameterError: snapshots are off (``prefix_cache_slots=0``).
-            StateError: nothing was evaluated yet.
+            StateError: nothing was evaluated yet, or ``length`` tokens cannot be given back.
         """
         if not self._slots:
             raise ParameterError("snapshots are off; load the model with prefix_cache_slots > 0")
-        state = self.save_state()
+        state = self.save_state() if length is None else self._capture_part(length)
         self._snapshots[name] = state
         self._snapshots.move_to_end(name)
         while len(self._snapshots) > self._slots:

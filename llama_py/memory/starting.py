@@ -59,6 +59,29 @@ class PromptStarter(SequencePool):
         info.action = Action.CONTINUE.value
         return source if self._cut(source, plan.keep, record, info) else None
 
+    def copy_prefix(self, source: LiveSequence, length: int) -> LiveSequence:
+        """A sequence that holds the first ``length`` tokens of another.
+
+        Raises:
+            StateError: this memory cannot give them back, or every sequence is busy.
+        """
+        tokens = np.array(source.tokens[:length], np.int32)
+        record = None
+        if not self._resumable(source, length):
+            record = self.checkpoints.along(self.index.match_tokens(tokens)).get(length)
+            if record is None:
+                raise StateError(
+                    f"the first {length} of {len(source.tokens)} tokens cannot be copied: "
+                    f"{self.traits.why_not()}, and there is no checkpoint at {length}"
+                )
+        target = self._obtain(keep=source)
+        if target is None or target is source:
+            raise StateError("every sequence is busy; wait for a request, or raise n_seq_max")
+        copy = self._fork(source, target, length, record, CacheInfo())
+        if copy is None:
+            raise StateError(f"the first {length} tokens could not be copied")
+        return copy
+
     def _fork(
         self,
         source: LiveSequence,

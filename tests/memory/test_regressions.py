@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from llama_py import Llama, LlamaDiskCache, LlamaRAMCache
-from llama_py.errors import ContextOverflowError, FingerprintError, ParameterError
+from llama_py.errors import ContextOverflowError, FingerprintError, ParameterError, StateError
 from tests.memory.oracle import Oracle, nmse
 from tests.models import KINDS, tiny_model
 
@@ -267,6 +267,26 @@ def test_r20_snapshot_after_four_of_eight_tokens(load: Loader, kind: str) -> Non
 def _continue(llm: Llama, tokens: list[int], count: int) -> list[int]:
     llm.create_completion(tokens, temperature=0.0, max_tokens=count, ignore_eos=True)
     return list(llm._last.request.generated)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_snapshot_of_a_part(load: Loader, kind: str) -> None:
+    """Where the memory can give it back; refused with the reason where it cannot."""
+    llm = load(kind)
+    tokens = llm.tokenize(LONG)
+    llm.create_completion(tokens, temperature=0.0, max_tokens=3, ignore_eos=True)
+    if kind in ("full", "iswa"):
+        assert llm.snapshot("part", length=20).n_tokens == 20
+        llm.reset()
+        llm.restore("part")
+        llm.create_completion(tokens, **GREEDY)
+        assert llm.cache_info["reused"] == 20
+        assert_like_fresh(llm, kind=kind)
+        return
+    with pytest.raises(StateError, match="recurrent state cannot be cut"):
+        llm.snapshot("part", length=20)
+    assert llm.snapshots() == []
+    assert llm.snapshot("end", length=len(tokens) - 1).n_tokens == len(tokens) - 1  # a checkpoint
 
 
 def test_r21_a_failed_snapshot_keeps_the_old_one(load: Loader) -> None:
