@@ -3,12 +3,17 @@
 A checkpoint at position ``p`` holds the window or recurrent part of a sequence after ``p`` tokens.
 It belongs to those tokens and not to the sequence it was taken from, so every branch of a
 conversation, and every other conversation with the same beginning, may use it.
+
+When the budget is spent they are thinned out: of the half that was not used for longest, the one
+goes that lies closest behind another one, so that a long conversation keeps a few places to go back
+to, evenly spread, instead of only its latest.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +24,30 @@ __all__ = ["CheckpointRecord", "Checkpoints"]
 
 
 class CheckpointRecord:
-    """One checkpoint; a holder in the prefix index. Compared by identity."""
+    """One checkpoint; a holder in the prefix index. Compared by identity.
 
-    __slots__ = ("__weakref__", "position", "state")
+    Attributes:
+        position: tokens before it.
+        state: uint8 ``(nbytes,)``, the partial state.
+        previous: the checkpoint before it on its path when it was taken.
+        dropped: it is not kept any more.
+    """
 
-    def __init__(self, position: int, state: NDArray[np.uint8]) -> None:
+    __slots__ = ("__weakref__", "dropped", "position", "previous", "state")
+
+    def __init__(
+        self, position: int, state: NDArray[np.uint8], previous: CheckpointRecord | None = None
+    ) -> None:
         self.position = position
         self.state = state
+        self.previous = previous
+        self.dropped = False
+
+    def gap(self) -> int:
+        """Tokens between the checkpoint before this one that is still there, and this one."""
+        while self.previous is not None and self.previous.dropped:
+            self.previous = self.previous.previous
+        return self.position - (self.previous.position if self.previous is not None else 0)
 
 
 class Checkpoints:
@@ -35,7 +57,7 @@ class Checkpoints:
         used_bytes: bytes they take.
     """
 
-    def __init__(self, index: PrefixIndex, capacity_bytes: int, capacity: int) -> None:
+    def __init__(self, index: PrefixIndex[Any], capacity_bytes: int, capacity: int) -> None:
         self._index = index
         self.capacity_bytes = capacity_bytes
         self.capacity = capacity
@@ -49,7 +71,9 @@ class Checkpoints:
         """Keep a checkpoint taken after ``tokens``; None if it alone is over the budget."""
         if state.nbytes > self.capacity_bytes or self.capacity < 1:
             return None
-        record = CheckpointRecord(len(tokens), state)
+        before = self.along(self._index.match_tokens(tokens[:-1]))
+        previous = before[max(before)] if before else None
+        record = CheckpointRecord(len(tokens), state, previous)
         self._records[record] = None
         self.used_bytes += state.nbytes
         self._index.insert(record, tokens, None, None)
@@ -75,13 +99,14 @@ class Checkpoints:
             self._drop(record)
 
     def _drop(self, record: CheckpointRecord) -> None:
+        record.dropped = True
         del self._records[record]
         self.used_bytes -= record.state.nbytes
         self._index.remove(record)
 
     def _thin(self, newest: CheckpointRecord) -> None:
         while self.used_bytes > self.capacity_bytes or len(self._records) > self.capacity:
-            oldest = next(iter(self._records))
-            if oldest is newest:
+            older = [record for record in self._records if record is not newest]
+            if not older:
                 return
-            self._drop(oldest)
+            self._drop(min(older[: len(older) // 2 + 1], key=CheckpointRecord.gap))
