@@ -33,8 +33,9 @@ endfunction()
 function(llama_py_write_build_info path)
     set(version "${SKBUILD_PROJECT_VERSION_FULL}")
     if (NOT version)  # a build by hand
-        file(STRINGS "${CMAKE_CURRENT_SOURCE_DIR}/pyproject.toml" version REGEX "^version = ")
-        string(REGEX REPLACE "^version = \"(.*)\"" "\\1" version "${version}")
+        file(STRINGS "${CMAKE_CURRENT_SOURCE_DIR}/llama_py/version.py" version
+            REGEX "^__version__ = ")
+        string(REGEX REPLACE "^__version__ = \"(.*)\"" "\\1" version "${version}")
     endif()
     set(json "{}")
     set(flags "${CMAKE_CXX_FLAGS} ${CMAKE_CXX_FLAGS_RELEASE}")

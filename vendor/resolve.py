@@ -269,7 +269,7 @@ def user_cache_directory() -> Path:
 
 
 def cache_path(pin: Pin) -> Path:
-    """Where the pinned tree lies in the cache; another commit or another selection, another path."""
+    """Where the pinned tree is cached; another commit or another selection has another path."""
     named = os.environ.get(CACHE_VARIABLE)
     root = Path(named).expanduser() if named else user_cache_directory() / "llama_py"
     return root.resolve() / f"llama.cpp-{pin.commit[:9]}-{pin.fingerprint}"

@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import zipfile
 from email import message_from_bytes
@@ -56,9 +57,22 @@ def pip_wheel(source: Path, target: Path, *options: str, **variables: str) -> Pa
     return wheel
 
 
+def from_wheel(wheel: zipfile.ZipFile, directory: Path, program: str) -> list[str]:
+    """Runs a program in an empty directory with the package from the wheel; returns its lines."""
+    wheel.extractall(directory / "site")
+    (directory / "empty").mkdir()
+    # Without the site module no .pth file is read, so an editable installation stays out of it.
+    paths = [str(directory / "site"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    search = os.pathsep.join(dict.fromkeys(paths))
+    command = (sys.executable, "-S", "-c", program)
+    return run(*command, cwd=directory / "empty", PYTHONPATH=search).splitlines()
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    options = [f"--config-settings=build-dir={BUILD}"] if (BUILD / "CMakeCache.txt").exists() else []
+    options = (
+        [f"--config-settings=build-dir={BUILD}"] if (BUILD / "CMakeCache.txt").exists() else []
+    )
     target = tmp_path_factory.mktemp("wheel")
     return zipfile.ZipFile(pip_wheel(ROOT, target, *options))
 
@@ -86,9 +100,7 @@ def sdist_names(sdist: Path) -> set[str]:
 
 
 def test_the_wheel_is_for_every_python(wheel: zipfile.ZipFile) -> None:
-    assert re.fullmatch(
-        r"llama_py-[\d.]+-py3-none-(?!any)\w+\.whl", Path(str(wheel.filename)).name
-    )
+    assert re.fullmatch(r"llama_py-[\d.]+-py3-none-(?!any)\w+\.whl", Path(str(wheel.filename)).name)
 
 
 def test_the_wheel_has_each_library_once(wheel: zipfile.ZipFile) -> None:
@@ -140,23 +152,36 @@ def test_the_wheel_s_metadata(wheel: zipfile.ZipFile) -> None:
     assert "llama-py = llama_py.cli:main" in entry_points.replace("=", " = ").replace("  ", " ")
 
 
-def test_the_wheel_s_libraries_are_of_this_source(
-    wheel: zipfile.ZipFile, tmp_path: Path
-) -> None:
+def test_the_wheel_s_libraries_are_of_this_source(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
     info = json.loads(wheel.read("llama_py/lib/build_info.json"))
     assert info["llama_cpp_commit"] in (ROOT / "vendor" / "llama.cpp.toml").read_text()
-    wheel.extractall(tmp_path / "site")
-    program = (
-        "import llama_py._native.loader as loader, llama_py._native.llama_h as h, pathlib\n"
-        "path = pathlib.Path(loader.library('llama')._name)\n"
-        "print(path)\n"
-        "print(h.llama_supports_mmap(), h.llama_max_devices())\n"
+    path, reply = from_wheel(
+        wheel,
+        tmp_path,
+        "import llama_py._native.loader as loader, llama_py._native.llama_h as h\n"
+        "print(loader.library('llama')._name)\n"
+        "print(h.llama_max_devices())\n",
     )
-    (tmp_path / "empty").mkdir()
-    answer = run(
-        sys.executable, "-c", program, cwd=tmp_path / "empty", PYTHONPATH=str(tmp_path / "site")
+    assert path.startswith(str(tmp_path))
+    assert int(reply) > 0
+
+
+def test_the_wheel_answers_in_an_empty_directory(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+    path, whole, streamed = from_wheel(
+        wheel,
+        tmp_path,
+        "import llama_py\n"
+        "llm = llama_py.Llama(llama_py.demo_model_path(), n_ctx=256, verbose=False)\n"
+        "ask = dict(messages=[{'role': 'user', 'content': 'What is 2 + 3?'}], temperature=0)\n"
+        "print(llama_py.__file__)\n"
+        "print(llm.create_chat_completion(**ask)['choices'][0]['message']['content'])\n"
+        "chunks = llm.create_chat_completion(**ask, stream=True)\n"
+        "deltas = [chunk['choices'][0]['delta'] for chunk in chunks]\n"
+        "print(''.join(d.get('content') or '' for d in deltas))\n",
     )
-    assert answer.splitlines()[0].startswith(str(tmp_path / "site"))
+    assert path.startswith(str(tmp_path))
+    assert "5" in whole
+    assert streamed == whole
 
 
 def test_the_source_distribution_builds_without_a_download(sdist_names: set[str]) -> None:
@@ -185,7 +210,9 @@ def test_the_source_distribution_builds_without_a_download(sdist_names: set[str]
 def test_the_source_distribution_has_nothing_built(sdist_names: set[str]) -> None:
     unwanted = (".so", ".o", ".pyc", ".whl", ".gguf.out")
     assert not [name for name in sdist_names if name.endswith(unwanted)]
-    assert not [name for name in sdist_names if name.startswith(("build/", "llama_py/lib/", ".git/"))]
+    assert not [
+        name for name in sdist_names if name.startswith(("build/", "llama_py/lib/", ".git/"))
+    ]
     assert not [name for name in sdist_names if name.startswith("vendor/llama.cpp/models/")]
 
 

@@ -146,9 +146,7 @@ def test_a_build_only_tree_is_not_full(home: Path, pin: Any) -> None:
     assert resolve.resolve(pin, full=True).path == str(cached)
 
 
-def test_the_archive_fills_the_cache(
-    home: Path, pin: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_archive_fills_the_cache(home: Path, pin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     pin = offer(monkeypatch, home, pin)
     found = resolve.resolve(pin)
     assert found.commit == pin.commit
@@ -234,7 +232,9 @@ def test_a_tree_inside_another_repository_has_no_commit(home: Path) -> None:
     assert resolve.commit_of_checkout(outer / "src") == "unknown"
 
 
-def test_every_pip_failing_is_reported(home: Path, pin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_pip_failing_is_reported(
+    home: Path, pin: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     broken = [sys.executable, "-c", "raise SystemExit('no pip here')"]
     monkeypatch.setattr(resolve, "find_pips", lambda _: iter([broken]))
     with pytest.raises(resolve.ResolveError, match="no pip here"):
