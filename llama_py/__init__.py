@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING, Any
 from llama_py.version import __version__
 
 if TYPE_CHECKING:
+    from llama_py.aio import AsyncLlama as AsyncLlama
+    from llama_py.chat.formats import register_chat_format as register_chat_format
     from llama_py.chat.grammar import LlamaGrammar as LlamaGrammar
+    from llama_py.chat.jinja import Jinja2ChatFormatter as Jinja2ChatFormatter
     from llama_py.demo import demo_model_path as demo_model_path
     from llama_py.errors import ContextOverflowError as ContextOverflowError
     from llama_py.errors import GenerationTimeout as GenerationTimeout
@@ -28,11 +31,15 @@ if TYPE_CHECKING:
     from llama_py.overflow import TrimMessages as TrimMessages
     from llama_py.reuse import LlamaState as LlamaState
     from llama_py.session import ChatSession as ChatSession
+    from llama_py.wire.processors import LogitsProcessorList as LogitsProcessorList
+    from llama_py.wire.processors import StoppingCriteriaList as StoppingCriteriaList
 
 _HOMES = {
+    "AsyncLlama": "aio",
     "ChatSession": "session",
     "ContextOverflowError": "errors",
     "GenerationTimeout": "errors",
+    "Jinja2ChatFormatter": "chat.jinja",
     "Llama": "llama",
     "LlamaCache": "memory.store",
     "LlamaDiskCache": "memory.store",
@@ -40,15 +47,20 @@ _HOMES = {
     "LlamaGrammar": "chat.grammar",
     "LlamaRAMCache": "memory.store",
     "LlamaState": "reuse",
+    "LogitsProcessorList": "wire.processors",
     "ParameterError": "errors",
+    "StoppingCriteriaList": "wire.processors",
     "TrimMessages": "overflow",
     "demo_model_path": "demo",
+    "register_chat_format": "chat.formats",
 }
 
 __all__ = [
+    "AsyncLlama",
     "ChatSession",
     "ContextOverflowError",
     "GenerationTimeout",
+    "Jinja2ChatFormatter",
     "Llama",
     "LlamaCache",
     "LlamaDiskCache",
@@ -56,10 +68,13 @@ __all__ = [
     "LlamaGrammar",
     "LlamaRAMCache",
     "LlamaState",
+    "LogitsProcessorList",
     "ParameterError",
+    "StoppingCriteriaList",
     "TrimMessages",
     "__version__",
     "demo_model_path",
+    "register_chat_format",
 ]
 
 
