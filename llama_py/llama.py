@@ -25,14 +25,15 @@ from llama_py.core.lora import LoraAdapter
 from llama_py.core.model import Model
 from llama_py.core.vocab import Vocab
 from llama_py.engine.engine import Engine
-from llama_py.engine.request import Event, FinishEvent, Request
-from llama_py.errors import GenerationTimeout, ParameterError, UnknownParameterError
+from llama_py.engine.request import Event, Request
+from llama_py.errors import ParameterError, UnknownParameterError
 from llama_py.lowlevel import LowLevelInterface
 from llama_py.memory.cache import CacheLimits, SequenceCache
 from llama_py.memory.kinds import traits_of
 from llama_py.memory.store import LlamaRAMCache, StateStore
 from llama_py.overflow import OverflowPolicy, OverflowReport, fit
 from llama_py.params import RANDOM_SEED, ContextParams, ModelParams, check_number
+from llama_py.replies import Call, ReplyStream, raise_failure
 from llama_py.reuse import ReuseInterface
 from llama_py.session import ChatSession
 from llama_py.wire import openai
@@ -47,8 +48,6 @@ __all__ = ["Llama"]
 
 #: Bytes of parked conversations that are kept in RAM unless the caller says otherwise.
 _PARKING_BYTES = 1 << 30
-
-Call = openai.CompletionCall | openai.ChatCall
 
 
 class Llama(LowLevelInterface, ReuseInterface):
@@ -195,8 +194,6 @@ class Llama(LowLevelInterface, ReuseInterface):
         self.chat_format = chat_format
         self.chat_handler = chat_handler
         self.overflow = overflow
-        #: What the overflow policy left out of the last conversation, or None.
-        self.last_overflow: OverflowReport | None = None
         self._logits_all = logits_all
         self._vocab_only = vocab_only
         self._model = self._load(model_params, numa, progress)
@@ -346,38 +343,31 @@ class Llama(LowLevelInterface, ReuseInterface):
             text = self._prompt_of(some, options).text or b""
             return len(self.vocab.tokenize(text, parse_special=True))
 
-        kept, self.last_overflow = fit(count, self._cache.limit, policy, messages)
+        kept, self._last.overflow = fit(count, self._cache.limit, policy, messages)
         return kept
 
+    @property
+    def last_overflow(self) -> OverflowReport | None:
+        """What the overflow policy left out of this thread's last conversation, or None."""
+        report: OverflowReport | None = getattr(self._last, "overflow", None)
+        return report
+
     def _respond(self, call: Call, stream: bool) -> Any:
-        for request in call.requests:
-            self._submit(request)
+        self._submit(*call.requests)
         if stream:
-            return self._stream(call)
+            return ReplyStream(self._engine, call, self._events(call.requests))
         encoder = call.encoder()
         for request, event in self._events(call.requests):
             encoder.feed(request.choice, event)
-            self._raise_failure(event, encoder)
+            raise_failure(event, encoder)
         return encoder.response()
 
-    def _stream(self, call: Call) -> Iterator[Any]:
-        encoder = call.encoder()
-        events = self._events(call.requests)
-        try:
-            yield from encoder.open()
-            for request, event in events:
-                yield from encoder.feed(request.choice, event)
-                self._raise_failure(event, encoder)
-            yield from encoder.close()
-        finally:
-            events.close()  # type: ignore[attr-defined]
-
-    def _submit(self, request: Request) -> None:
+    def _submit(self, *requests: Request) -> None:
         if self._vocab_only:
             raise ParameterError("only the vocabulary was loaded (vocab_only=True)")
-        self._engine.submit(request)
+        self._engine.submit(*requests)
         self._release_manual()
-        self._last.request = request
+        self._last.request = requests[-1]
 
     def _events(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Event]]:
         if len(requests) == 1:
@@ -386,13 +376,6 @@ class Llama(LowLevelInterface, ReuseInterface):
                 yield request, event
             return
         yield from self._engine.events_of(requests)
-
-    @staticmethod
-    def _raise_failure(event: Event, encoder: Any) -> None:
-        if type(event) is FinishEvent and event.error is not None:
-            if isinstance(event.error, GenerationTimeout):
-                event.error.partial = encoder.response()
-            raise event.error
 
     # -- chat templates ------------------------------------------------------------------------
 

@@ -35,7 +35,9 @@ class OverflowReport:
 class OverflowPolicy(Protocol):
     """Chooses what to leave out of a conversation."""
 
-    reserve: int
+    @property
+    def reserve(self) -> int:
+        """Tokens to keep free for the reply."""
 
     def shorten(self, messages: Sequence[Message]) -> Sequence[Message] | None:
         """The conversation with a little less in it; None if nothing more can go."""

@@ -342,5 +342,6 @@ class ReuseInterface:
     ) -> Prompt:
         from llama_py.wire import openai
 
-        call = openai.parse_chat(self, messages, **options)  # type: ignore[arg-type]
+        relevant = {name: value for name, value in options.items() if name != "stream_options"}
+        call = openai.parse_chat(self, messages, **relevant)  # type: ignore[arg-type]
         return call.requests[0].prompt
