@@ -1,1 +1,1 @@
-"""Requests in, events out: a pure scheduler, one runner that decodes, and the engine that drives."""
+"""Requests in, events out: a pure scheduler, one runner that decodes, an engine that drives."""

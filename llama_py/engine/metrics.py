@@ -9,7 +9,7 @@ from typing import Any
 __all__ = ["Histogram", "Metrics"]
 
 #: Upper bounds of the buckets of a histogram of seconds.
-_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _STREAMS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from llama_py.memory.sequences import Lease, ResolvedPrompt
 
 __all__ = [
+    "MOST_EVENTS",
     "Event",
     "FinishEvent",
     "Prompt",
@@ -37,7 +38,7 @@ __all__ = [
 
 _numbers = itertools.count(1)
 #: Events a consumer may leave unread before its sequence is paused.
-_MOST_EVENTS = 256
+MOST_EVENTS = 256
 #: Prompt tokens whose rows of logits are kept at once.
 _LOGPROB_CHUNK = 64
 
@@ -133,7 +134,10 @@ class Request:
         choice: index among several choices of one prompt (varies the seed).
         echo_special: give special tokens their text (``<|im_end|>``) in the events.
         visible: special tokens that are given their text in any case (a parser needs them).
-        on_event: called by the engine's thread for each event instead of queueing it.
+        on_event: called by the thread that drives for each event, instead of queueing it in
+            ``events``. It runs under the engine's lock and must return at once.
+        backlog: with ``on_event``: how many events its consumer has not read yet. A request that
+            is too far behind pauses; call ``Engine.resume`` when there is room again.
         on_progress: called with (prompt tokens in memory, prompt tokens) after each chunk.
 
     Filled in by the engine:
@@ -153,6 +157,7 @@ class Request:
     echo_special: bool = False
     visible: frozenset[int] = frozenset()
     on_event: Callable[[Event], None] | None = None
+    backlog: Callable[[], int] | None = None
     on_progress: Callable[[int, int], None] | None = None
 
     number: int = field(default_factory=lambda: next(_numbers))
@@ -174,6 +179,10 @@ class Request:
     resolved: ResolvedPrompt | None = None
     #: The running request whose prefill this one waits for, and until which position.
     waits_for: tuple[Request, int] | None = None
+    #: What the prompt was resolved against (``Board.ended`` at that time).
+    resolved_at: int = 0
+    #: It had to give its sequence back, and evaluates its prompt and reply again.
+    preempted: bool = False
     #: Generated tokens that became part of the prompt when the request was preempted.
     n_resumed: int = 0
     #: Set when an event arrives or when this request's owner should drive the engine.
@@ -190,7 +199,7 @@ class Request:
     @property
     def reused(self) -> int:
         """Prompt tokens that did not have to be evaluated."""
-        return int(self.cache.get("reused", 0))  # type: ignore[call-overload]
+        return int(self.cache.get("reused", 0))  # type: ignore[call-overload, no-any-return]
 
     @property
     def done(self) -> bool:
@@ -200,7 +209,13 @@ class Request:
     @property
     def blocked(self) -> bool:
         """True while its consumer is so far behind that more events would pile up."""
-        return len(self.events) >= _MOST_EVENTS
+        unread = len(self.events) if self.backlog is None else self.backlog()
+        return unread >= MOST_EVENTS
+
+    @property
+    def prompt_known(self) -> bool:
+        """True when the log-probabilities of all prompt tokens were read."""
+        return len(self.prompt_logprobs) == self.n_prompt - 1
 
     @property
     def prompt_left(self) -> int:

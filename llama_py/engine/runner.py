@@ -49,7 +49,9 @@ class Runner:
         batch.add_one(request.generated[-1], lease.position, lease.sequence.number)  # type: ignore[union-attr]
         return self._decode()
 
-    def decode_tokens(self, tokens: Sequence[int], position: int, sequence: int, every: bool) -> int:
+    def decode_tokens(
+        self, tokens: Sequence[int], position: int, sequence: int, every: bool
+    ) -> int:
         """A chunk of a sequence that belongs to no request (``Llama.eval``)."""
         outputs = np.zeros(len(tokens), np.int8)
         outputs[slice(None) if every else slice(-1, None)] = 1

@@ -1,0 +1,145 @@
+"""``Board``: the requests in flight, and how each of them ends.
+
+Everything here runs under the engine's lock. What a request holds (its sequence, its samplers) is
+released in exactly one place, ``end``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llama_py.engine.metrics import Metrics
+from llama_py.engine.request import Event, FinishEvent, Request, RequestState
+from llama_py.errors import GenerationTimeout
+from llama_py.memory.cache import SequenceCache
+from llama_py.memory.sequences import LiveSequence
+
+__all__ = ["Board"]
+
+
+class Board:
+    """See the module.
+
+    Attributes:
+        waiting: requests without a sequence, in the order in which they will get one.
+        running: requests with a sequence, in the order in which they are served.
+        deadlines: how many of both have a timeout.
+        ended: how many requests have ended so far.
+        metrics: what was done so far.
+        last_logits, last_sequence: see ``Engine``.
+    """
+
+    def __init__(self, cache: SequenceCache, logits: Callable[[int], NDArray[np.float32]]) -> None:
+        self.cache = cache
+        self.waiting: list[Request] = []
+        self.running: list[Request] = []
+        self.deadlines = 0
+        self.ended = 0
+        self.metrics = Metrics()
+        self.last_logits: NDArray[np.float32] | None = None
+        self.last_sequence: LiveSequence | None = None
+        self._logits = logits
+
+    @property
+    def everything(self) -> list[Request]:
+        """All requests in flight."""
+        return [*self.waiting, *self.running]
+
+    def enqueue(self, request: Request) -> None:
+        """Put a request among the waiting ones: by priority, then in the order they were made."""
+        self.waiting.append(request)
+        self.waiting.sort(key=_turn)
+
+    def set_running(self, request: Request) -> None:
+        """Move a request, which has got a sequence, from the waiting to the running ones."""
+        self.waiting.remove(request)
+        self.running.append(request)
+        self.running.sort(key=_turn)
+
+    # -- events ---------------------------------------------------------------------------------
+
+    def put(self, request: Request, event: Event) -> None:
+        """Hand out an event."""
+        if request.on_event is None:
+            request.events.append(event)
+            return
+        try:
+            request.on_event(event)
+        except Exception as error:
+            request.on_event = None
+            self.fail(request, error)
+
+    def guard(self, request: Request, call: Callable[..., Any], *arguments: Any) -> None:
+        """Run a callback of the request's owner; its failure is this request's failure."""
+        try:
+            call(*arguments)
+        except Exception as error:
+            self.fail(request, error)
+
+    # -- endings --------------------------------------------------------------------------------
+
+    def end(self, request: Request, event: FinishEvent, row: int | None = None) -> None:
+        """Release what a request holds, and hand out its last event. Does nothing a second time.
+
+        Args:
+            row: where the logits of its last token are, if they are still there.
+        """
+        if request.done:
+            return
+        if row is not None:
+            self.last_logits = self._logits(row).copy()
+            self.last_sequence = request.lease.sequence if request.lease else None
+        self._withdraw(request)
+        request.ended = time.perf_counter()
+        request.state = _STATES.get(event.reason, RequestState.FINISHED)
+        self.ended += 1
+        self._count(request.state)
+        lease, request.lease = request.lease, None
+        if lease is not None:
+            self.cache.release(lease)
+        if request.sampler is not None:
+            request.sampler.close()
+        self.put(request, event)
+
+    def _withdraw(self, request: Request) -> None:
+        for requests in (self.running, self.waiting):
+            if request in requests:
+                requests.remove(request)
+                self.deadlines -= request.generation.timeout is not None
+
+    def _count(self, state: RequestState) -> None:
+        metrics = self.metrics
+        metrics.finished += state is RequestState.FINISHED
+        metrics.cancelled += state is RequestState.CANCELLED
+        metrics.failed += state is RequestState.FAILED
+
+    def fail(self, request: Request, error: BaseException) -> None:
+        """End a request with an error."""
+        if not request.done:
+            self.end(request, FinishEvent("error", request.text.finish(), error=error))
+
+    def cancel(self, request: Request) -> None:
+        """End a request that its owner does not want any more."""
+        if not request.done:
+            self.end(request, FinishEvent("cancelled", request.text.finish()))
+
+    def expire(self) -> None:
+        """Fail the requests whose time is over."""
+        now = time.perf_counter()
+        for request in self.everything:
+            timeout = request.generation.timeout
+            if timeout is not None and now - request.submitted > timeout:
+                message = f"the request took longer than timeout={timeout} seconds"
+                self.fail(request, GenerationTimeout(message))
+
+
+_STATES = {"cancelled": RequestState.CANCELLED, "error": RequestState.FAILED}
+
+
+def _turn(request: Request) -> tuple[int, int]:
+    return request.priority, request.number

@@ -1,0 +1,140 @@
+"""``Choosing``: from rows of logits to tokens and their events, and when a reply ends.
+
+The rows that a step produced are kept in ``pending`` until each was dealt with, so that an
+interrupt in the middle of them loses nothing: the next step begins with those that are left.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+import numpy as np
+
+from llama_py.core.vocab import Vocab
+from llama_py.engine.board import Board
+from llama_py.engine.logprobs import top_logprobs
+from llama_py.engine.request import FinishEvent, Request, TokenEvent, TokenLogprobs
+from llama_py.engine.runner import Runner
+from llama_py.errors import DecodeError
+
+__all__ = ["Choosing"]
+
+Choice = tuple[int, "TokenLogprobs | None"]
+
+
+class Choosing:
+    """See the module.
+
+    Attributes:
+        pending: requests whose next token is to be chosen, and the rows of their logits.
+    """
+
+    def __init__(self, board: Board, runner: Runner, vocab: Vocab) -> None:
+        self.pending: deque[tuple[Request, int]] = deque()
+        self._board = board
+        self._runner = runner
+        self._vocab = vocab
+        self._limit = board.cache.limit
+        self._known = 0
+
+    def choose_pending(self) -> None:
+        """Choose the next token of every pending request, and hand it out."""
+        pending = self.pending
+        while pending:
+            request, row = pending[0]
+            self._known = len(request.generated)
+            if not request.done:
+                self._choose(request, row)
+            pending.popleft()
+
+    def recover(self) -> None:
+        """After an interrupt: a token that was being chosen may be half accepted by a grammar."""
+        if not self.pending:
+            return
+        request, _ = self.pending[0]
+        simple = request.sampler is not None and request.sampler.trivial
+        if not simple or len(request.generated) != self._known:
+            self._board.fail(request, DecodeError("the choice of a token was interrupted"))
+
+    # -- one token ------------------------------------------------------------------------------
+
+    def _choose(self, request: Request, row: int) -> None:
+        if request.generation.max_tokens == 0:
+            self._board.end(request, FinishEvent("length"), row)
+            return
+        start = time.perf_counter()
+        try:
+            token, logprobs = self._sample(request, row)
+        except Exception as error:  # the request's own processor or grammar
+            self._board.fail(request, error)
+            return
+        now = time.perf_counter()
+        self._board.metrics.sample_seconds += now - start
+        self._count_token(request, now)
+        request.generated.append(token)
+        self._emit(request, token, logprobs, row)
+
+    def _sample(self, request: Request, row: int) -> Choice:
+        logits = self._runner.logits(row)
+        token = request.sampler.sample(logits)  # type: ignore[union-attr]
+        wanted = request.generation.logprobs
+        return token, None if wanted is None else top_logprobs(logits, token, wanted)
+
+    def _count_token(self, request: Request, now: float) -> None:
+        metrics = self._board.metrics
+        metrics.generated += 1
+        if request.generated:
+            metrics.token_seconds.add(now - request.last_token)
+        else:
+            request.first_token = now
+            metrics.first_token_seconds.add(now - request.submitted)
+        request.last_token = now
+
+    def _emit(self, request: Request, token: int, logprobs: TokenLogprobs | None, row: int) -> None:
+        generation, board = request.generation, self._board
+        ends = not generation.ignore_eos and self._vocab.is_eog(token)
+        if ends or token in generation.stop_tokens:
+            board.end(request, FinishEvent("stop", request.text.finish()), row)
+            return
+        shown = request.echo_special or token in request.visible
+        piece = self._vocab.piece(token) if shown else self._vocab.plain_piece(token)
+        text = request.text
+        board.put(request, TokenEvent(token, text.feed(piece), logprobs))
+        if text.stopped_by is not None:
+            board.end(request, FinishEvent("stop", "", text.stopped_by), row)
+        elif generation.stopping_criteria and self._criteria_met(request, row):
+            board.end(request, FinishEvent("stop", text.finish()), row)
+        elif self._at_limit(request):
+            board.end(request, FinishEvent("length", text.finish()), row)
+
+    def _at_limit(self, request: Request) -> bool:
+        most = request.generation.max_tokens
+        if most is not None and len(request.generated) >= most:
+            return True
+        return request.lease is not None and request.lease.position >= self._limit
+
+    def _criteria_met(self, request: Request, row: int) -> bool:
+        tokens = np.array(request.tokens + request.generated, np.intc)
+        logits = self._runner.logits(row)
+        try:
+            return any(stop(tokens, logits) for stop in request.generation.stopping_criteria)
+        except Exception as error:
+            self._board.fail(request, error)
+            return False
+
+    # -- the prompt -----------------------------------------------------------------------------
+
+    def read_prompt(self, request: Request, count: int, row: int) -> None:
+        """Log-probabilities of prompt tokens: rows ``row - count + 1 .. row`` predict the next."""
+        lease = request.lease
+        if lease is None:
+            return
+        wanted = request.generation.logprobs or 0
+        for back in range(count - 1, -1, -1):
+            follower = lease.position - back
+            # A request that was preempted sees its prompt a second time.
+            if follower < request.n_prompt and follower == len(request.prompt_logprobs) + 1:
+                logits = self._runner.logits(row - back)
+                entry = top_logprobs(logits, request.tokens[follower], wanted)
+                request.prompt_logprobs.append(entry)

@@ -1,0 +1,77 @@
+"""Engine events to replies: what ``Llama`` and ``AsyncLlama`` have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from typing_extensions import Self
+
+from llama_py.engine.engine import Engine
+from llama_py.engine.request import Event, FinishEvent, Request
+from llama_py.errors import GenerationTimeout
+from llama_py.wire import openai
+
+__all__ = ["Call", "ReplyStream", "failure_of", "raise_failure"]
+
+Call = openai.CompletionCall | openai.ChatCall
+
+
+def failure_of(event: Event, encoder: Any) -> BaseException | None:
+    """The error that a reply ended with, or None. A timeout gets what was generated so far."""
+    if type(event) is not FinishEvent or event.error is None:
+        return None
+    if isinstance(event.error, GenerationTimeout):
+        event.error.partial = encoder.response()
+    return event.error
+
+
+def raise_failure(event: Event, encoder: Any) -> None:
+    """Raise the error that a reply ended with, if there was one."""
+    error = failure_of(event, encoder)
+    if error is not None:
+        raise error
+
+
+class ReplyStream(Iterator[Any]):
+    """The chunks of one call. The caller may leave it at any point, also before the first chunk.
+
+    ``close()`` cancels what is still being generated; so does dropping the last reference.
+    """
+
+    def __init__(self, engine: Engine, call: Call, events: Iterator[tuple[Request, Event]]) -> None:
+        self._engine = engine
+        self._requests = call.requests
+        self._chunks = _chunks(call, events)
+
+    def __next__(self) -> Any:
+        return next(self._chunks)
+
+    def close(self) -> None:
+        """Cancel what is still being generated; returns when it has ended."""
+        for request in self._requests:
+            self._engine.cancel(request)
+        self._chunks.close()  # type: ignore[attr-defined]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # Whichever thread this is, and whatever it was doing: do not wait for the engine.
+        for request in self._requests:
+            self._engine.cancel(request, wait=False)
+
+
+def _chunks(call: Call, events: Iterator[tuple[Request, Event]]) -> Iterator[Any]:
+    encoder = call.encoder()
+    try:
+        yield from encoder.open()
+        for request, event in events:
+            yield from encoder.feed(request.choice, event)
+            raise_failure(event, encoder)
+        yield from encoder.close()
+    finally:
+        events.close()  # type: ignore[attr-defined]
