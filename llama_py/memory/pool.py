@@ -119,13 +119,18 @@ class SequencePool:
 
     def trim(self, sequence: LiveSequence) -> None:
         """Remove from the memory what was decoded beyond ``sequence.tokens``."""
-        present = self.memory.pos_max(sequence.number) + 1
         before = len(sequence.tokens)
-        if present == before:
-            return
-        whole = not self.traits.recurrent and present > before
-        if not (whole and self.memory.seq_rm(sequence.number, before, -1)):
+        present = self.memory.pos_max(sequence.number) + 1
+        if present > before and not self.traits.recurrent:
+            self.memory.seq_rm(sequence.number, before, -1)
+            present = self.memory.pos_max(sequence.number) + 1
+        if present != before or not self._window_whole(sequence):
             self._empty(sequence)
+
+    def _window_whole(self, sequence: LiveSequence) -> bool:
+        """False if cells that the next token sees were overwritten by tokens that are gone."""
+        needed = max(0, len(sequence.tokens) - self.traits.window)
+        return not self.traits.window or self.memory.pos_min(sequence.number) <= needed
 
     def commit(self, sequence: LiveSequence, prompt: ResolvedPrompt | None = None) -> None:
         """Make what ``sequence`` holds findable."""
