@@ -32,7 +32,13 @@ from llama_py.memory.cache import CacheLimits, SequenceCache
 from llama_py.memory.kinds import traits_of
 from llama_py.memory.store import LlamaRAMCache, StateStore
 from llama_py.overflow import OverflowPolicy, OverflowReport, fit
-from llama_py.params import RANDOM_SEED, ContextParams, ModelParams, check_number
+from llama_py.params import (
+    RANDOM_SEED,
+    ContextParams,
+    ModelParams,
+    as_shares,
+    check_arguments,
+)
 from llama_py.replies import Call, ReplyStream, raise_failure
 from llama_py.reuse import ReuseInterface
 from llama_py.session import ChatSession
@@ -148,13 +154,12 @@ class Llama(LowLevelInterface, ReuseInterface):
         _reject_unknown(unknown, arguments)
         _reject_unsupported(draft_model, lora_base)
         self._arguments = arguments
-        check_number("seed", seed, -(2**31), 2**64 - 1, integer=True)
-        check_number("last_n_tokens_size", last_n_tokens_size, -1, integer=True)
+        check_arguments(arguments)
         model_params = ModelParams(
             n_gpu_layers=n_gpu_layers,
             split_mode=split_mode,
             main_gpu=main_gpu,
-            tensor_split=tuple(tensor_split) if tensor_split is not None else None,
+            tensor_split=as_shares(tensor_split),
             vocab_only=vocab_only,
             use_mmap=use_mmap,
             use_mlock=use_mlock,
@@ -201,7 +206,10 @@ class Llama(LowLevelInterface, ReuseInterface):
         self._template: ChatTemplate | None = None
         self._formatter: ChatFormat | None = get_chat_format(chat_format) if chat_format else None
         self._tokenizer = tokenizer
+        self._init_lowlevel()
+        self._init_reuse(prefix_cache_slots)
         if vocab_only:
+            self._lack_context()
             return
         self._start_engine(
             context_params,
@@ -212,8 +220,6 @@ class Llama(LowLevelInterface, ReuseInterface):
         if lora_path is not None:
             self._lora, self._lora_scale = LoraAdapter(self._model, lora_path), lora_scale
             self._context.set_adapters([(self._lora, lora_scale)])
-        self._init_lowlevel()
-        self._init_reuse(prefix_cache_slots)
 
     def _load(
         self, params: ModelParams, numa: bool | int, progress: Callable[[float], bool | None] | None
@@ -428,7 +434,8 @@ class Llama(LowLevelInterface, ReuseInterface):
         self.__init__(**state)  # type: ignore[misc]
 
     def __repr__(self) -> str:
-        return f"Llama({Path(self.model_path).name!r}, n_ctx={self._context.n_ctx})"
+        size = "vocab_only=True" if self._vocab_only else f"n_ctx={self._context.n_ctx}"
+        return f"Llama({Path(self.model_path).name!r}, {size})"
 
     # -- from a hub ----------------------------------------------------------------------------
 

@@ -30,6 +30,19 @@ if TYPE_CHECKING:
 __all__ = ["LowLevelInterface"]
 
 
+class _NoContext:
+    """Stands where a context would be, when only the vocabulary was loaded."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise ParameterError(
+            "this model was loaded with vocab_only=True: it can tokenize, and nothing else; load "
+            "it without"
+        )
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
 class LowLevelInterface:
     """Tokenizing, evaluating and sampling by hand. Part of ``Llama``."""
 
@@ -45,6 +58,11 @@ class LowLevelInterface:
         self._manual: LiveSequence | None = None
         self._manual_sampler: Sampler | None = None
         self._rows: list[NDArray[np.float32]] = []
+
+    def _lack_context(self) -> None:
+        """Whatever needs a context or an engine says that there is none."""
+        absent: Any = _NoContext()
+        self._context = self._cache = self._engine = absent
 
     # -- text ---------------------------------------------------------------------------------
 
@@ -70,6 +88,7 @@ class LowLevelInterface:
         if self._tokenizer is not None:
             text: bytes = self._tokenizer.detokenize(tokens, prev_tokens, special)
             return text
+        _ = self._model.pointer  # which raises after close(); known pieces would not
         return self._model.vocab.detokenize(tokens, special=special)
 
     # -- evaluating -----------------------------------------------------------------------------

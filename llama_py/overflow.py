@@ -57,17 +57,18 @@ class TrimMessages:
 
     def shorten(self, messages: Sequence[Message]) -> Sequence[Message] | None:
         """The conversation without its oldest turn; None if only the last turn is left."""
-        fixed = [message for message in messages if message.get("role") in ("system", "developer")]
-        rest = [message for message in messages if message not in fixed]
-        users = [index for index, message in enumerate(rest) if message.get("role") == "user"]
+        roles = [message.get("role") for message in messages]
+        rest = [index for index, role in enumerate(roles) if role not in ("system", "developer")]
+        users = [place for place, index in enumerate(rest) if roles[index] == "user"]
         if not users:
             return None
         # Whatever stands before the first user message (a greeting, say) goes first.
         cut = users[0] if users[0] > 0 else (users[1] if len(users) > 1 else 0)
         if cut == 0:
             return None
-        dropped = rest[:cut]
-        return [message for message in messages if not any(message is gone for gone in dropped)]
+        # By place: a caller may have put one and the same message into several turns.
+        dropped = {*rest[:cut]}
+        return [message for index, message in enumerate(messages) if index not in dropped]
 
 
 def fit(
@@ -95,5 +96,16 @@ def fit(
                 break  # the reply gets less room than was asked for
             raise ContextOverflowError(tokens, limit, limit)
         kept, tokens = shorter, count(shorter)
-    dropped = tuple(m for m in messages if not any(m is k for k in kept))
+    dropped = _missing(messages, kept)
     return kept, OverflowReport(dropped, tokens, limit) if dropped else None
+
+
+def _missing(messages: Sequence[Message], kept: Sequence[Message]) -> tuple[Message, ...]:
+    """What of ``messages`` is not in ``kept``. The oldest go first, so this begins at the end."""
+    left, missing = [*kept], []
+    for message in reversed(messages):
+        if left and left[-1] is message:
+            left.pop()
+        else:
+            missing.append(message)
+    return tuple(reversed(missing))

@@ -9,6 +9,7 @@ names the parameter and the range, before anything native is touched.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -28,6 +29,8 @@ __all__ = [
     "SamplingParams",
     "StoppingCriteria",
     "TokenConstraint",
+    "as_shares",
+    "check_arguments",
 ]
 
 #: The seed that means "choose one at random" (``LLAMA_DEFAULT_SEED``).
@@ -109,6 +112,56 @@ def check_bool(name: str, value: Any) -> None:
         )
 
 
+def _check_callable(name: str, value: Any) -> None:
+    if not callable(value):
+        raise ParameterTypeError(f"{name} must be a function, not {value!r}")
+
+
+def _check_kind(name: str, value: Any, kinds: tuple[type, ...], what: str) -> None:
+    if not isinstance(value, kinds):
+        raise ParameterTypeError(f"{name} must be {what}, not {type(value).__name__} ({value!r})")
+
+
+def check_arguments(arguments: Mapping[str, Any]) -> None:
+    """Check those arguments of ``Llama`` that belong to none of the classes below.
+
+    Raises:
+        ParameterTypeError, ParameterError: naming the argument, and what it may be.
+    """
+    given = {name: value for name, value in arguments.items() if value is not None}
+    _check_kind("model_path", arguments.get("model_path"), (str, os.PathLike), "a path")
+    for name in ("logits_all", "spm_infill", "verbose", "swa_full", "op_offload"):
+        check_bool(name, given.get(name, False))
+    for name in ("checkpoint_bytes", "parking_bytes", "prefix_cache_slots"):
+        check_number(name, given.get(name, 0), 0, integer=True)
+    check_number("max_waiting", given.get("max_waiting", 1), 1, integer=True)
+    check_number("seed", given.get("seed", 0), -(2**31), 2**64 - 1, integer=True)
+    check_number("last_n_tokens_size", given.get("last_n_tokens_size", 0), -1, integer=True)
+    check_number("lora_scale", given.get("lora_scale", 1.0))
+    check_number("numa", int(_as_number(given.get("numa", 0))), 0, 4, integer=True)
+    for name in ("chat_format", "chat_template"):
+        _check_kind(name, given.get(name, ""), (str,), "a string")
+    _check_kind("lora_path", given.get("lora_path", ""), (str, os.PathLike), "a path")
+    for name in ("chat_handler", "progress"):
+        _check_callable(name, given.get(name, check_arguments))
+    for name, method in (("tokenizer", "tokenize"), ("overflow", "shorten")):
+        if name in given and not hasattr(given[name], method):
+            raise ParameterTypeError(f"{name}={given[name]!r} has no method {method}()")
+
+
+def as_shares(value: Any) -> tuple[float, ...] | None:
+    """``tensor_split`` as ``ModelParams`` takes it."""
+    if value is None:
+        return None
+    _check_kind("tensor_split", value, (list, tuple, np.ndarray), "a list of numbers")
+    return tuple(value)
+
+
+def _as_number(value: Any) -> int:
+    _check_kind("numa", value, (bool, int), "True, False or a strategy of llama.cpp (0 to 4)")
+    return int(value)
+
+
 @dataclass(frozen=True, slots=True)
 class ModelParams:
     """How a model file is loaded (``llama_model_params``).
@@ -143,6 +196,8 @@ class ModelParams:
             check_bool(name, getattr(self, name))
         for share in self.tensor_split or ():
             check_number("tensor_split", share, 0)
+        if self.kv_overrides is not None:
+            _check_kind("kv_overrides", self.kv_overrides, (Mapping,), "a dictionary")
         for key, value in (self.kv_overrides or {}).items():
             _check_override(key, value)
 
@@ -154,6 +209,8 @@ def _check_override(key: Any, value: Any) -> None:
         raise ParameterTypeError(
             f"kv_overrides[{key!r}] must be a bool, int, float or str, not {type(value).__name__}"
         )
+    if type(value) is int and not -(2**63) <= value < 2**63:
+        raise ParameterError(f"kv_overrides[{key!r}]={value} does not fit into 64 bits")
     if isinstance(value, str) and len(value.encode()) > 127:
         raise ParameterError(f"kv_overrides[{key!r}] is longer than 127 bytes")
 
@@ -210,10 +267,42 @@ class ContextParams:
                 check_number(name, getattr(self, name), 1, 512, integer=True)
         for name in ("rope_freq_base", "rope_freq_scale"):
             check_number(name, getattr(self, name), 0)
+        for name in ("yarn_ext_factor", "yarn_attn_factor", "yarn_beta_fast", "yarn_beta_slow"):
+            check_number(name, getattr(self, name))
+        check_number("yarn_orig_ctx", self.yarn_orig_ctx, 0, 2**31 - 1, integer=True)
+        check_number("rope_scaling_type", self.rope_scaling_type, -1, 3, integer=True)
+        check_number("pooling_type", self.pooling_type, -1, 4, integer=True)
+        check_number("attention_type", self.attention_type, -1, 1, integer=True)
+        for name in ("type_k", "type_v"):
+            _check_cache_type(name, getattr(self, name))
         for name in ("embeddings", "offload_kqv", "op_offload", "swa_full", "no_perf"):
             check_bool(name, getattr(self, name))
+        check_bool("kv_unified", self.kv_unified)
         if self.flash_attn is not None:
             check_bool("flash_attn", self.flash_attn)
+
+
+#: ggml types that a KV cache can have. llama.cpp reads past its tables for a number it has not got.
+_CACHE_TYPES = {
+    0: "F32",
+    1: "F16",
+    30: "BF16",
+    8: "Q8_0",
+    2: "Q4_0",
+    3: "Q4_1",
+    20: "IQ4_NL",
+    6: "Q5_0",
+    7: "Q5_1",
+}
+
+
+def _check_cache_type(name: str, value: Any) -> None:
+    if value is None:
+        return
+    check_number(name, value, integer=True)
+    if value not in _CACHE_TYPES:
+        known = ", ".join(f"{number} ({text})" for number, text in _CACHE_TYPES.items())
+        raise ParameterError(f"{name}={value} is no type of a KV cache; there are {known}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,7 @@ class Batch:
                 f"the batch has room for {self.capacity} tokens, and {stop} were given"
             )
         self.tokens[start:stop] = tokens
-        if isinstance(positions, int):
+        if isinstance(positions, (int, np.integer)):
             self.positions[start:stop] = np.arange(positions, positions + stop - start)
         else:
             self.positions[start:stop] = positions

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_py._native import llama_h as C
-from llama_py.core import logs
+from llama_py.core import backend, logs
 from llama_py.core.batch import Batch
 from llama_py.core.handle import Handle
 from llama_py.errors import ContextCreationError, ParameterError, StateError
@@ -54,6 +54,7 @@ class Context(Handle[C.llama_context_p]):
     def __init__(self, model: Model, params: ContextParams | None = None) -> None:
         self.model = model
         self.params = _complete(params or ContextParams(), model)
+        _check_sizes(self.params, model)
         logs.last_errors()
         pointer = C.llama_init_from_model(model.pointer, _context_struct(self.params))
         if not pointer:
@@ -211,6 +212,38 @@ def default_n_ctx(model: Model, params: ContextParams) -> int:
     per_cell = _bytes_per_cell(model)
     room = int(_total_memory() * _MEMORY_SHARE / per_cell) if per_cell else trained
     return min(trained, max(_SMALLEST_CONTEXT, room // 256 * 256))
+
+
+def _check_sizes(params: ContextParams, model: Model) -> None:
+    """Raise for sizes that llama.cpp would not refuse but die of."""
+    at_once = min(params.n_ctx, params.n_batch)
+    if at_once < params.n_seq_max:
+        name = "n_ctx" if params.n_ctx <= params.n_batch else "n_batch"
+        raise ParameterError(
+            f"{name}={at_once} is too small for n_seq_max={params.n_seq_max}: one step must have "
+            f"room for a token of each sequence; make {name} larger, or n_seq_max smaller"
+        )
+    needed, there = _least_cache_bytes(params, model), _all_memory()
+    if needed > there:
+        raise ContextCreationError(
+            f"a context of n_ctx={params.n_ctx} needs at least {needed / 2**30:.0f} GiB, and this "
+            f"machine has {there / 2**30:.0f}; try a smaller n_ctx (0 chooses one that fits)"
+        )
+
+
+def _least_cache_bytes(params: ContextParams, model: Model) -> float:
+    """What the cells take at the very least: few layers of some architectures have any."""
+    if model.is_recurrent:
+        return 0.0
+    layers = 1.0 if not (model.is_hybrid or model.n_swa) else 1 / 16
+    four_bits = 0.28 if params.type_k is not None or params.type_v is not None else 1.0
+    return params.n_ctx * _bytes_per_cell(model) * layers * four_bits
+
+
+def _all_memory() -> float:
+    """Memory of the machine and of its devices."""
+    devices = [device for device in backend.devices() if device["kind"] != "cpu"]
+    return float(_total_memory() + sum(device["total_bytes"] for device in devices))
 
 
 def _bytes_per_cell(model: Model) -> int:

@@ -63,7 +63,7 @@ class Sampler:
         )
         self._grammar = _grammar(vocab, params.grammar) if params.grammar else None
         self._top_k = self._early_top_k()
-        self._chain = None if params.greedy else self._build_chain(history)
+        self._chain = self._build_chain(history) if self._draws else None
         self._candidates: NDArray[Any] | None = None
         self._sampled = 0
         self._eog: NDArray[np.int32] | None = None
@@ -74,6 +74,7 @@ class Sampler:
             or self._window
             or self._constraint
             or self._grammar
+            or self._chain
             or params.logits_processors
             or params.min_tokens
         )
@@ -87,7 +88,7 @@ class Sampler:
             DecodeError: the logits are not numbers, or nothing is allowed any more.
         """
         if self.trivial:
-            return int(row.argmax())
+            return self._most_likely(row)
         if self._needs_copy:
             row = self._restrict(row.copy())
         touched = self._touched_ids()
@@ -162,14 +163,18 @@ class Sampler:
 
     def _choose(self, row: Row) -> int:
         if self._chain is None:
-            token = int(row.argmax())
-            if not row[token] > -np.inf:
-                raise DecodeError("no token is allowed here: every logit is -inf or not a number")
-            return token
+            return self._most_likely(row)
         if self._top_k:
             ids = largest(row, self._top_k)
             return self._draw(ids, row[ids])
         return self._draw(None, row)
+
+    @staticmethod
+    def _most_likely(row: Row) -> int:
+        token = int(row.argmax())
+        if not row[token] > -np.inf:
+            raise DecodeError("no token is allowed: every logit is -inf, or one is not a number")
+        return token
 
     def _draw(self, ids: NDArray[np.intp] | None, logits: Row) -> int:
         """Let the chain draw from these candidates; ``ids`` None means all tokens."""
@@ -202,8 +207,20 @@ class Sampler:
 
     @property
     def _own_penalties(self) -> bool:
-        """Penalties come first by default, and only then may numpy apply them to the row."""
-        return self.params.penalises and self.params.samplers is None
+        """Penalties come first by default, and only then may numpy apply them to the row.
+
+        The order does not matter to a greedy request, which takes what is largest in the end.
+        """
+        p = self.params
+        wanted = p.samplers is None or (p.greedy and "penalties" in p.samplers)
+        return p.penalises and wanted
+
+    @property
+    def _draws(self) -> bool:
+        """True if llama.cpp's chain is needed; DRY is in it, also for greedy requests."""
+        p = self.params
+        dry = p.dry_multiplier > 0 and (p.samplers is None or "dry" in p.samplers)
+        return dry or not p.greedy
 
     def _early_top_k(self) -> int:
         """The k to take before the chain, or 0 if a step before top-k needs the whole row."""
@@ -228,6 +245,8 @@ class Sampler:
         p, vocab = self.params, self._vocab
         if p.mirostat:
             return [C.llama_sampler_init_temp(p.temperature), self._mirostat()]
+        if p.greedy:
+            return [self._dry(), C.llama_sampler_init_greedy()]
         makers: dict[str, tuple[bool, Callable[[], C.llama_sampler_p]]] = {
             "penalties": (p.penalises and not self._own_penalties, self._penalties),
             "dry": (p.dry_multiplier > 0, self._dry),
@@ -388,6 +407,8 @@ def _grammar(vocab: Vocab, spec: GrammarSpec) -> _Grammar:
     grammar = _Grammar(pointer, C.llama_sampler_free)
     if spec.prefill:
         for token in vocab.tokenize(spec.prefill, add_special=False, parse_special=True):
+            if not grammar.allows(token):  # llama.cpp would end the process
+                raise GrammarError(f"the grammar does not begin with its prefill {spec.prefill!r}")
             grammar.accept(token)
     return grammar
 
@@ -400,7 +421,8 @@ def _bias_arrays(
     for token in params.logit_bias:
         if not 0 <= token < vocab.n_tokens:
             raise ParameterError(
-                f"logit_bias: token {token} is outside of the vocabulary (0 to {vocab.n_tokens - 1})"
+                f"logit_bias: token {token} is outside of the vocabulary "
+                f"(0 to {vocab.n_tokens - 1})"
             )
     ids = np.fromiter(params.logit_bias.keys(), np.intp, len(params.logit_bias))
     return ids, np.fromiter(params.logit_bias.values(), np.float32, len(ids))

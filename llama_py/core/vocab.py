@@ -128,15 +128,18 @@ class Vocab:
         """True if the token ends a reply."""
         known = self._eog.get(token)
         if known is None:
+            self.check_tokens((token,))
             known = self._eog[token] = bool(C.llama_vocab_is_eog(self.pointer, token))
         return known
 
     def is_control(self, token: int) -> bool:
         """True if the token is a control token, which plain text never produces."""
+        self.check_tokens((token,))
         return bool(C.llama_vocab_is_control(self.pointer, token))
 
     def is_special(self, token: int) -> bool:
         """True if the tokenizer always splits before and after this token."""
+        self.check_tokens((token,))
         mask = C.LLAMA_TOKEN_ATTR_CONTROL | C.LLAMA_TOKEN_ATTR_USER_DEFINED
         return bool(C.llama_vocab_get_attr(self.pointer, token) & mask)
 
