@@ -16,9 +16,9 @@ from llama_py.core.sampler import Sampler
 from llama_py.core.vocab import Vocab
 from llama_py.engine.board import Board
 from llama_py.engine.request import Request, RequestState
-from llama_py.errors import QueueFullError
+from llama_py.errors import QueueFullError, StateError
 from llama_py.memory.cache import SequenceCache, common_prefix
-from llama_py.memory.sequences import ResolvedPrompt
+from llama_py.memory.sequences import LiveSequence, ResolvedPrompt
 
 __all__ = ["Admission"]
 
@@ -44,6 +44,7 @@ class Admission:
         self._cache = cache
         self._vocab = vocab
         self._n_seq_max = n_seq_max
+        self._busy: list[LiveSequence] = []
 
     # -- into the queue -------------------------------------------------------------------------
 
@@ -100,6 +101,7 @@ class Admission:
 
     def admit(self) -> None:
         """Give sequences to those who can begin."""
+        self._busy = self._busy_sequences()
         for request in [*self._board.waiting]:
             if request.done or request.blocked or self._must_wait(request):
                 continue
@@ -111,6 +113,17 @@ class Admission:
                 self._free_a_paused_one() and self._start(request)
             ):
                 return
+
+    def recover(self) -> None:
+        """After an interrupt: free what was given to a request that does not know of it."""
+        known = [request.lease.sequence for request in self._board.running if request.lease]
+        for sequence in self._busy_sequences():
+            if sequence not in self._busy and sequence not in known:
+                self._cache.trim(sequence)
+                self._cache.give_back(sequence)
+
+    def _busy_sequences(self) -> list[LiveSequence]:
+        return [sequence for sequence in self._cache.live.values() if sequence.busy]
 
     def _has_room(self, request: Request) -> bool:
         """False while a request that was preempted would only be preempted again."""
@@ -154,7 +167,7 @@ class Admission:
             reuse = not request.generation.prompt_logprobs or request.prompt_known
             lease = self._cache.acquire(_prompt_of(request), request.session, reuse=reuse)
         except Exception as error:
-            self._board.fail(request, error)
+            self._board.fail(request, _typed(error))
             return True
         if lease is None:
             return False
@@ -226,6 +239,14 @@ class Admission:
         else:
             text = offsets = None
         return ResolvedPrompt([*prompt.tokens, *more], text, offsets, prompt.boundaries)
+
+
+def _typed(error: Exception) -> Exception:
+    if not isinstance(error, MemoryError):
+        return error
+    typed = StateError(f"there is not enough memory to begin this prompt: {error}")
+    typed.__cause__ = error
+    return typed
 
 
 def _prompt_of(request: Request) -> ResolvedPrompt:

@@ -14,7 +14,7 @@ import numpy as np
 from llama_py.core.vocab import Vocab
 from llama_py.engine.board import Board
 from llama_py.engine.logprobs import top_logprobs
-from llama_py.engine.request import FinishEvent, Request, TokenEvent, TokenLogprobs
+from llama_py.engine.request import FinishEvent, Request, RequestState, TokenEvent, TokenLogprobs
 from llama_py.engine.runner import Runner
 from llama_py.errors import DecodeError
 
@@ -36,7 +36,8 @@ class Choosing:
         self._runner = runner
         self._vocab = vocab
         self._limit = board.cache.limit
-        self._known = 0
+        #: Tokens that the request had whose token is being chosen; -1 between two choices.
+        self._known = -1
 
     def choose_pending(self) -> None:
         """Choose the next token of every pending request, and hand it out."""
@@ -44,17 +45,19 @@ class Choosing:
         while pending:
             request, row = pending[0]
             self._known = len(request.generated)
-            if not request.done:
+            if request.state is RequestState.DECODING:  # and neither ended nor preempted
                 self._choose(request, row)
             pending.popleft()
+            self._known = -1
 
     def recover(self) -> None:
         """After an interrupt: a token that was being chosen may be half accepted by a grammar."""
-        if not self.pending:
+        known, self._known = self._known, -1
+        if known < 0 or not self.pending:
             return
         request, _ = self.pending[0]
         simple = request.sampler is not None and request.sampler.trivial
-        if not simple or len(request.generated) != self._known:
+        if not simple or len(request.generated) != known:
             self._board.fail(request, DecodeError("the choice of a token was interrupted"))
 
     # -- one token ------------------------------------------------------------------------------

@@ -163,6 +163,7 @@ class Stepper:
     def _resynchronize(self) -> None:
         """Make memory and bookkeeping agree again, whatever was interrupted."""
         self._choosing.recover()
+        self._admission.recover()
         pending = {request for request, _ in self._choosing.pending}
         for request in [*self._board.running]:
             lease = request.lease

@@ -6,12 +6,13 @@ It is extended only after a decode succeeded; a sequence of which that is not ce
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from llama_py.errors import StateError
+from llama_py.errors import LlamaError, StateError
 from llama_py.memory.checkpoints import CheckpointRecord, Checkpoints
 from llama_py.memory.kinds import MemoryTraits, SequenceMemory
 from llama_py.memory.prefix import PrefixIndex
@@ -20,6 +21,8 @@ from llama_py.memory.state import Checkpoint, Key, StateStore, StoredState
 from llama_py.memory.text import Tokenizer
 
 __all__ = ["CacheLimits", "SequencePool", "common_prefix"]
+
+_log = logging.getLogger("llama_py")
 
 #: A sequence whose own tail is shorter than this is not worth a place in the store.
 _WORTH_PARKING = 32
@@ -128,7 +131,13 @@ class SequencePool:
             self._empty(sequence)
 
     def _window_whole(self, sequence: LiveSequence) -> bool:
-        """False if cells that the next token sees were overwritten by tokens that are gone."""
+        """False if cells that the next token sees were overwritten by tokens that are gone.
+
+        Beside a recurrent state this cannot be asked, and need not be: what overwrites cells has
+        advanced the state as well, and a sequence whose state is too far on is emptied.
+        """
+        if self.traits.recurrent:
+            return True
         needed = max(0, len(sequence.tokens) - self.traits.window)
         return not self.traits.window or self.memory.pos_min(sequence.number) <= needed
 
@@ -172,7 +181,12 @@ class SequencePool:
         tokens = np.array(sequence.tokens, np.int32)
         if len(tokens) in self.checkpoints.along(self.index.match_tokens(tokens)):
             return
-        self.checkpoints.add(tokens, self.memory.state_get(sequence.number, partial=True))
+        try:
+            state = self.memory.state_get(sequence.number, partial=True)
+        except (LlamaError, MemoryError) as error:
+            _log.warning("no checkpoint could be taken at %d tokens: %r", len(tokens), error)
+        else:
+            self.checkpoints.add(tokens, state)
 
     def _obtain(self, keep: LiveSequence | None = None) -> LiveSequence | None:
         """An empty sequence; ``keep`` is not evicted for it (then None, or ``keep`` itself)."""
@@ -222,17 +236,27 @@ class SequencePool:
         if self.parking is None or self._own_tail(sequence) < _WORTH_PARKING:
             self.dropped += 1
             return
-        key = self.parking.put(self.export(sequence), replaces=sequence.parked_key)
-        sequence.parked_key = key
-        self.parked += 1
+        sequence.parked_key = self._put(self.parking, sequence, sequence.parked_key)
+        self.parked += sequence.parked_key is not None
+        self.dropped += sequence.parked_key is None
 
     def save(self, sequence: LiveSequence, *, least: int = _WORTH_SAVING) -> Key | None:
         """Write a sequence to the saving store, if it grew by ``least`` tokens since last time."""
         if self.saved is None or len(sequence.tokens) - sequence.saved_length < least:
             return None
-        key = self.saved.put(self.export(sequence), replaces=sequence.saved_key)
-        sequence.saved_key, sequence.saved_length = key, len(sequence.tokens)
+        key = self._put(self.saved, sequence, sequence.saved_key)
+        if key is not None:
+            sequence.saved_key, sequence.saved_length = key, len(sequence.tokens)
         return key
+
+    def _put(self, store: StateStore, sequence: LiveSequence, replaces: Key | None) -> Key | None:
+        """Write a sequence to a store. What cannot be written is lost, and fails no request."""
+        try:
+            return store.put(self.export(sequence), replaces=replaces)
+        except (LlamaError, MemoryError, OSError) as error:
+            count = len(sequence.tokens)
+            _log.warning("a conversation of %d tokens could not be stored: %r", count, error)
+            return None
 
     def _own_tail(self, sequence: LiveSequence) -> int:
         """Tokens of ``sequence`` that no other one in memory holds as well."""

@@ -66,7 +66,7 @@ class Rig:
         assert wanted is not None
         key = (tuple(request.tokens), wanted)
         if key not in self._expected:
-            self._expected[key] = self.oracle.greedy(request.tokens, wanted)[0]
+            self._expected[key] = self.oracle.greedy(request.tokens, wanted)[0][:wanted]
         return self._expected[key]
 
     def run(self, *requests: Request) -> list[FinishEvent]:

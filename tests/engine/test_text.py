@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 
 import pytest
@@ -33,7 +34,7 @@ def cut(text: str, stops: Sequence[str]) -> tuple[str, str | None]:
 
 def split(data: bytes, places: Iterable[int]) -> list[bytes]:
     borders = [0, *sorted(place % (len(data) + 1) for place in places), len(data)]
-    return [data[a:b] for a, b in zip(borders, borders[1:], strict=False)]
+    return [data[a:b] for a, b in itertools.pairwise(borders)]
 
 
 @pytest.mark.parametrize("stops", [["def", "bcd"], ["bcd", "def"]])

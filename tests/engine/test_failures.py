@@ -1,0 +1,202 @@
+"""Decodes that fail, interrupts at every point, memory that runs out: what is left must be right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from llama_py import Llama
+from llama_py.engine.request import Request, RequestState
+from llama_py.errors import ContextCreationError, DecodeError, LlamaError
+from tests.engine.conftest import MakeRig
+from tests.engine.rig import EXACT, Rig, ask, words
+from tests.models import tiny_model
+
+
+@contextmanager
+def failing_decode(rig: Rig, step: int, code: int, *, late: bool) -> Iterator[None]:
+    """Let ``llama_decode`` fail at one step; ``late``: after it did its work."""
+    context: Any = rig.llm._context
+    real, calls = context.decode, iter(range(10**9))
+
+    def decode(batch: Any) -> int:
+        if next(calls) != step:
+            return int(real(batch))
+        if late:
+            assert real(batch) == 0
+        return code
+
+    context.decode = decode
+    try:
+        yield
+    finally:
+        del context.decode
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("code", [-3, 2])
+@pytest.mark.parametrize("step", [0, 1, 4])
+def test_r10_a_failed_decode_fails_its_requests_and_repairs_the_memory(
+    rig: Rig, step: int, code: int, late: bool
+) -> None:
+    earlier = ask(words(1, 90), 6)
+    rig.run(earlier)
+    with failing_decode(rig, step, code, late=late):
+        requests = [ask(words(1, 90) + [7, 8], 6), ask(words(2, 90), 6)]
+        ends = rig.run(*requests)
+        failed = [end for end in ends if end.reason == "error"]
+        assert failed
+        assert all(isinstance(end.error, DecodeError) for end in failed)
+        assert all(end.error.code == code for end in failed)  # type: ignore[union-attr]
+    rig.check_at_rest()
+    rig.check(*requests)  # what was generated before the failure was right
+    again = [ask(words(1, 90) + [7, 8], 6), ask(words(2, 90), 6), ask(words(1, 80), 6)]
+    rig.run(*again)
+    rig.check(*again)
+    rig.check_at_rest()
+
+
+def test_a_failed_decode_leaves_those_alone_that_were_not_in_it(make_rig: MakeRig) -> None:
+    rig = make_rig(n_seq_max=1)
+    first, second = ask(words(1, 20), 6), ask(words(2, 20), 6)
+    with failing_decode(rig, 2, -3, late=False):
+        ends = rig.run(first, second)
+    assert [end.reason for end in ends] == ["error", "length"]
+    rig.check(first, second)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_no_free_cells_once_is_not_an_error(rig: Rig, late: bool) -> None:
+    if late and rig.cache.traits.recurrent:
+        pytest.skip("a full memory is found out before anything is computed")
+    rig.run(ask(words(5, 40), 2))
+    with failing_decode(rig, 1, 1, late=False):
+        requests = [ask(words(n, 70), 6) for n in range(3)]
+        assert [end.reason for end in rig.run(*requests)] == ["length"] * 3
+    rig.check(*requests)
+    rig.check_at_rest()
+
+
+def test_eval_after_a_failed_eval(rig: Rig) -> None:
+    tokens = words(3, 150)
+    rig.llm.eval(tokens[:30])
+    with failing_decode(rig, 1, -3, late=True), pytest.raises(DecodeError):
+        rig.llm.eval(tokens[30:])
+    held = rig.llm.n_tokens
+    assert rig.llm.eval_tokens == tokens[:held]
+    rig.llm.eval(tokens[held:])
+    row = rig.oracle.logits(tokens)
+    assert abs(rig.llm.last_logits - row).max() < 1e-3 * abs(row).max()
+
+
+# -- interrupts -------------------------------------------------------------------------------------
+
+Seam = Callable[[Rig], tuple[Any, str]]
+
+SEAMS: dict[str, Seam] = {
+    "decode": lambda rig: (rig.llm._context, "decode"),
+    "one": lambda rig: (rig.engine._runner, "decode_one"),
+    "many": lambda rig: (rig.engine._runner, "decode"),
+    "advance": lambda rig: (rig.cache, "advance"),
+    "commit": lambda rig: (rig.cache, "commit"),
+    "logits": lambda rig: (rig.engine._runner, "logits"),
+    "choose": lambda rig: (rig.engine._stepper._choosing, "choose_pending"),
+    "count": lambda rig: (rig.engine._stepper._choosing, "_count_token"),
+    "emit": lambda rig: (rig.engine._stepper._choosing, "_emit"),
+    "admit": lambda rig: (rig.engine._admission, "admit"),
+    "acquire": lambda rig: (rig.cache, "acquire"),
+}
+
+
+@contextmanager
+def interrupted(owner: Any, name: str, call: int, *, after: bool) -> Iterator[None]:
+    """A KeyboardInterrupt before or after one call of a method."""
+    real, calls = getattr(owner, name), iter(range(10**9))
+
+    def method(*arguments: Any, **named: Any) -> Any:
+        now = next(calls) == call
+        if now and not after:
+            raise KeyboardInterrupt
+        result = real(*arguments, **named)
+        if now:
+            raise KeyboardInterrupt
+        return result
+
+    setattr(owner, name, method)
+    try:
+        yield
+    finally:
+        delattr(owner, name)
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("seam", SEAMS)
+def test_an_interrupt_loses_no_other_request(rig: Rig, seam: str, after: bool) -> None:
+    for call in (0, 1, 4):
+        requests = [ask(words(10 * call + n, 50 + 30 * n), 8) for n in range(3)]
+        rig.engine.submit(*requests)
+        with interrupted(*SEAMS[seam](rig), call, after=after):
+            try:
+                _step_until_done(rig, requests)
+            except KeyboardInterrupt:
+                pass
+        _step_until_done(rig, requests)
+        whole = [request for request in requests if request.state is RequestState.FINISHED]
+        assert len(whole) >= 2  # at most the one whose token was being chosen is lost
+        assert all(len(request.generated) == 8 for request in whole)
+        rig.check(*requests)
+        rig.check_at_rest()
+
+
+def _step_until_done(rig: Rig, requests: list[Request]) -> None:
+    for _ in range(500):
+        rig.engine.step()
+        if all(request.done for request in requests):
+            return
+    raise AssertionError([request.state for request in requests])
+
+
+def test_an_interrupt_ends_the_call_that_was_driving(rig: Rig) -> None:
+    other = ask(words(1, 30), 8)
+    rig.engine.submit(other)
+    with interrupted(rig.llm._context, "decode", 3, after=True), pytest.raises(KeyboardInterrupt):
+        rig.llm.create_completion(words(2, 30), max_tokens=50, ignore_eos=True)
+    assert rig.read(other)[0].reason == "length"
+    rig.check(other)
+    rig.check_at_rest()
+
+
+# -- allocations ------------------------------------------------------------------------------------
+
+
+def test_r12_a_context_that_cannot_be_allocated_is_a_typed_error() -> None:
+    with pytest.raises(ContextCreationError, match="n_ctx"):
+        Llama(str(tiny_model("full")), **{**EXACT, "n_ctx": 2**31 - 1})
+
+
+@pytest.mark.parametrize("error", [MemoryError, LlamaError])
+def test_r12_a_failed_allocation_stores_nothing_half(
+    make_rig: MakeRig, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    rig = make_rig("hybrid", n_seq_max=1)
+    first = ask(words(1, 100), 4)
+    rig.run(first)
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise error("no memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.llm._context, "state_get", fail, raising=False)
+        second = ask(words(2, 100), 4)
+        rig.run(second)
+    stores = rig.cache.stores
+    assert all(store.used_bytes == 0 for store in stores)
+    rig.check(first, second)
+    rig.check_at_rest()
+    third = ask(words(1, 100), 4)
+    assert rig.run(third)[0].reason == "length"
+    rig.check(third)
+    rig.check_at_rest()
