@@ -24,6 +24,7 @@ from llama_py.bench.subject import (
     Verifier,
     add_model_arguments,
     chat,
+    clock_of,
     conditions,
     counter,
     load,
@@ -60,7 +61,7 @@ def run(options: argparse.Namespace) -> Report:
         subjects = {mode: stack.enter_context(load(options, n_ctx)) for mode in MODES}
         for mode, llm in subjects.items():
             set_reuse(llm, mode)
-        verifier = Verifier(load(options, n_ctx, n_seq_max=1), options.flash_attn)
+        verifier = Verifier(load(options, n_ctx, n_seq_max=1), clock_of(options))
         stack.enter_context(closing(verifier))
         peer = start_peer(options, resolve_model(options.model), n_ctx)
         if peer is not None:
@@ -104,7 +105,9 @@ class _Conversation:
         self._messages.append(question)
         script = self._script(name)
         record: dict[str, Any] = {
-            mode: chat(llm, self._messages, script, max_tokens=options.max_tokens)
+            mode: chat(
+                llm, self._messages, script, clock_of(options), max_tokens=options.max_tokens
+            )
             for mode, llm in self._subjects.items()
         }
         if self._peer is not None:

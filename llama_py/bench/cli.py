@@ -47,6 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command: Callable[[list[str]], int] = getattr(_module(module), function)
         return command(given[1:])
     options = _parser().parse_args(given)
+    if options.clock == "cpu":
+        options.threads = 1
     try:
         report: Report = _module(BENCHMARKS[options.name]).run(options)
     except (LlamaError, OSError, RuntimeError) as error:

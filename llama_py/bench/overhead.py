@@ -77,13 +77,13 @@ def _timed_tokens(
 def _breakdown(llm: Any, prompt: list[int], count: int) -> dict[str, list[float]]:
     """Seconds of the engine's parts, each without what is listed below it."""
     engine = llm._engine
-    runner = engine._runner
+    stepper, runner, choosing = engine._stepper, engine._runner, engine._stepper._choosing
     places = [
-        (engine, "_step"), (engine, "_step_one"), (runner, "decode_one"),
-        (runner._batch, "add_one"), (runner, "_decode"), (runner.context, "decode"),
-        (runner.context, "synchronize"), (engine, "_sample"), (runner, "logits"),
-        (engine, "_count_token"), (engine, "_emit_token"), (engine, "_put"),
-        (engine.vocab, "plain_piece"), (engine, "_at_limit"),
+        (engine, "_drive_until_event"), (stepper, "step"), (stepper, "_step_one"),
+        (runner, "decode_one"), (runner._batch, "add_one"), (runner, "_decode"),
+        (runner.context, "decode"), (runner.context, "synchronize"), (choosing, "_choose"),
+        (choosing, "_sample"), (runner, "logits"), (choosing, "_count_token"),
+        (choosing, "_emit"), (engine.vocab, "plain_piece"), (choosing, "_at_limit"),
     ]
     clocks = _Clocks()
     with clocks.on(places):

@@ -6,6 +6,7 @@ the time of each call itself, so that the pipe is not part of it.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -30,12 +31,12 @@ class Worker:
     """Holds one ``llama_cpp.Llama``."""
 
     def __init__(self) -> None:
-        import llama_cpp
-
-        self._library = llama_cpp
+        self._library: Any = importlib.import_module("llama_cpp")
         self._llm: Any = None
+        self._clock = time.perf_counter
 
-    def load(self, **options: Any) -> dict[str, Any]:
+    def load(self, clock: str, **options: Any) -> dict[str, Any]:
+        self._clock = time.process_time if clock == "cpu" else time.perf_counter
         self._llm = self._library.Llama(verbose=False, **options)
         return {"version": self._library.__version__}
 
@@ -50,16 +51,16 @@ class Worker:
     ) -> dict[str, Any]:
         if script is not None:
             options["logits_processor"] = self._library.LogitsProcessorList([Scripted(script)])
-        start = time.perf_counter()
+        start = self._clock()
         answer = self._llm.create_chat_completion(messages, **options)
-        seconds = time.perf_counter() - start
+        seconds = self._clock() - start
         text = answer["choices"][0]["message"]["content"] or ""
         return {"seconds": seconds, "text": text, "usage": answer["usage"]}
 
     def complete(self, prompt: Any, **options: Any) -> dict[str, Any]:
-        start = time.perf_counter()
+        start = self._clock()
         answer = self._llm.create_completion(prompt, **options)
-        seconds = time.perf_counter() - start
+        seconds = self._clock() - start
         text = answer["choices"][0]["text"]
         return {"seconds": seconds, "text": text, "usage": answer["usage"]}
 

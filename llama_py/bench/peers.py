@@ -99,6 +99,7 @@ def start_peer(options: argparse.Namespace, model: str, n_ctx: int) -> Peer | No
     if not options.peer_python:
         return None
     settings = {
+        "clock": options.clock,
         "model_path": model,
         "n_ctx": n_ctx,
         "n_threads": options.threads,

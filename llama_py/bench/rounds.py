@@ -56,7 +56,7 @@ def _try(path: Path, options: argparse.Namespace, report: Report, table: Table) 
     except LlamaError as error:
         table.add(path.name, None, 0, None, None, None, None, f"skipped: {error}")
         return
-    with llm, closing(Verifier(load(own, options.n_ctx, n_seq_max=1), options.flash_attn)) as judge:
+    with llm, closing(Verifier(load(own, options.n_ctx, n_seq_max=1))) as judge:
         kind = llm.memory_report()["kind"]
         try:
             turns, worst = _talk(llm, judge, options)

@@ -22,6 +22,7 @@ from llama_py.bench.subject import (
     Verifier,
     add_model_arguments,
     chat,
+    clock_of,
     conditions,
     counter,
     load,
@@ -58,7 +59,7 @@ def run(options: argparse.Namespace) -> Report:
     ))
     with ExitStack() as stack:
         llm = stack.enter_context(load(options, n_ctx, n_seq_max=options.n_seq_max))
-        verifier = Verifier(load(options, one, n_seq_max=1), options.flash_attn)
+        verifier = Verifier(load(options, one, n_seq_max=1), clock_of(options))
         stack.enter_context(closing(verifier))
         peer = start_peer(options, resolve_model(options.model), n_ctx)
         if peer is not None:
@@ -108,7 +109,10 @@ class _Round:
         name = f"{self._repeat}/{session}/{number}"
         question = user_message(name, options.user_tokens, counter(self._llm))
         talk.append(question)
-        turn = chat(self._llm, talk, user=self._secrets[session], max_tokens=options.max_tokens)
+        turn = chat(
+            self._llm, talk, clock=clock_of(options), user=self._secrets[session],
+            max_tokens=options.max_tokens,
+        )
         talk.append({"role": "assistant", "content": turn.text})
         record: dict[str, Any] = {"turn": turn}
         if self._peer is not None:

@@ -15,7 +15,7 @@ import threading
 from typing import Any
 
 from llama_py.bench.report import Report, median, ratios
-from llama_py.bench.subject import add_model_arguments, conditions, counter, load
+from llama_py.bench.subject import add_model_arguments, clock_of, conditions, counter, load
 from llama_py.bench.workloads import Message, system_message, user_message
 
 __all__ = ["add_arguments", "run"]
@@ -52,20 +52,27 @@ def _once(llm: Any, options: argparse.Namespace, repeat: int, report: Report) ->
         for number in range(options.requests)
     ]
     llm.reset()
-    alone = _ask(llm, talks[0], options.max_tokens)
+    clock, most = clock_of(options), 1 if options.clock == "cpu" else options.max_tokens
+    start = clock()
+    alone = _ask(llm, talks[0], most)
+    alone_seconds = clock() - start
     llm.reset()
-    evaluated, replies = _together(llm, talks, options.max_tokens)
+    start = clock()
+    evaluated, replies = _together(llm, talks, most)
+    seconds = clock() - start
     requests = [reply["request"] for reply in replies]
     for number, (talk, reply) in enumerate(zip(talks, replies, strict=True)):
         llm.reset()
-        expected = _ask(llm, talk, options.max_tokens)["request"].generated
+        expected = _ask(llm, talk, most)["request"].generated
         if expected != reply["request"].generated:
             report.fail(f"repeat {repeat + 1}: reply {number + 1} differs from the one alone")
     begun = min(request.submitted for request in requests)
     shared = _common([request.tokens for request in requests])
+    # With one token each, the first tokens are the end of all the work.
+    last = max(request.first_token for request in requests) - begun
     return {
-        "alone": alone["first"],
-        "last": max(request.first_token for request in requests) - begun,
+        "alone": alone_seconds if options.clock == "cpu" else alone["first"],
+        "last": seconds if options.clock == "cpu" else last,
         "evaluated": evaluated,
         "shared": shared,
         "own": sum(len(request.tokens) - shared for request in requests),

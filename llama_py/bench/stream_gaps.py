@@ -2,9 +2,9 @@
 
 One stream generates; after --before tokens another thread asks with a prompt of --prompt tokens.
 Printed: the distribution of the gaps between the stream's tokens before and during that evaluation,
-beside the time that one chunk of the prompt takes (a step near the end of the same prompt alone). Then
-a prompt of that length is cancelled in the middle: the time until the caller has its answer, with
-``timeout`` and from another thread.
+beside the time that one chunk of the prompt takes (a step near the end of the same prompt, alone).
+Then a prompt of that length is cancelled in the middle: the time until the caller has its answer,
+with ``timeout`` and from another thread.
 
 Wrong, and exit code 1: the call after a cancelled one has other logits than an evaluation from
 nothing.
@@ -21,9 +21,11 @@ from typing import Any
 
 from llama_py.bench.report import Report, median
 from llama_py.bench.subject import (
+    Clock,
     Verifier,
     add_model_arguments,
     chat,
+    clock_of,
     conditions,
     counter,
     load,
@@ -32,6 +34,8 @@ from llama_py.bench.workloads import prose
 from llama_py.errors import GenerationTimeout
 
 __all__ = ["add_arguments", "run"]
+
+_NAN = float("nan")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,36 +59,36 @@ def run(options: argparse.Namespace) -> Report:
         "cancelled while the prompt was evaluated, ms", "repeat", "chunk", "timeout late by",
         "cancel returned after",
     )
-    worst, late = [], []
+    worst, late, clock = [], [], clock_of(options)
     with load(options, n_ctx, n_seq_max=4) as llm, closing(
-        Verifier(load(options, n_ctx, n_seq_max=1), options.flash_attn)
+        Verifier(load(options, n_ctx, n_seq_max=1))
     ) as verifier:
         for repeat in range(options.repeats):
             tokens = llm.tokenize(prose(f"long {repeat}", options.prompt, counter(llm)))
             tokens = tokens[: options.prompt]
-            chunk, whole = _prompt_seconds(llm, tokens)
-            worst.append(_gaps(llm, tokens, options.before, chunk, gaps, repeat))
-            late.append(_cancel(llm, tokens, chunk, 0.3 * whole, cancels, repeat))
+            chunk, whole = _prompt_seconds(llm, tokens, clock)
+            worst.append(_gaps(llm, tokens, options.before, chunk, gaps, repeat, clock))
+            late.append(_cancel(llm, tokens, chunk, 0.3 * whole, cancels, repeat, clock))
             _check_next(llm, verifier, report, repeat)
     report.at_most("longest gap / (3 usual gaps + a chunk)", median(worst), 1)
     report.at_most("return from cancelling / a chunk's time", median(late), 1)
     return report
 
 
-def _prompt_seconds(llm: Any, tokens: list[int]) -> tuple[float, float]:
+def _prompt_seconds(llm: Any, tokens: list[int], clock: Clock) -> tuple[float, float]:
     """A step of the prompt's last quarter (they attend to most), alone; and all of the prompt."""
     llm.reset()
-    marks = [time.perf_counter()]
+    marks = [clock()]
     llm.create_completion(
         tokens, max_tokens=1, temperature=0.0,
-        on_progress=lambda _done, _of: marks.append(time.perf_counter()),
+        on_progress=lambda _done, _of: marks.append(clock()),
     )
     steps = [b - a for a, b in itertools.pairwise(marks)]
     return median(steps[-max(1, len(steps) // 4) :]), marks[-1] - marks[0]
 
 
 def _gaps(
-    llm: Any, tokens: list[int], before: int, chunk: float, table: Any, repeat: int
+    llm: Any, tokens: list[int], before: int, chunk: float, table: Any, repeat: int, clock: Clock
 ) -> float:
     """One running stream and one long prompt; the longest gap by what is allowed."""
     llm.reset()
@@ -92,9 +96,9 @@ def _gaps(
     span = [0.0, 0.0]
 
     def long_prompt() -> None:
-        span[0] = time.perf_counter()
+        span[0] = clock()
         llm.create_completion(tokens, max_tokens=1, temperature=0.0)
-        span[1] = time.perf_counter()
+        span[1] = clock()
         done.set()
 
     other = threading.Thread(target=long_prompt)
@@ -103,7 +107,7 @@ def _gaps(
         "Once upon a time", max_tokens=1000, temperature=0.0, stream=True, logit_bias=endless
     )
     for number, _ in enumerate(stream):
-        marks.append(time.perf_counter())
+        marks.append(clock())
         if number == before:
             other.start()
         if done.is_set():
@@ -125,11 +129,13 @@ def _gaps(
 
 
 def _cancel(
-    llm: Any, tokens: list[int], chunk: float, seconds: float, table: Any, repeat: int
+    llm: Any, tokens: list[int], chunk: float, seconds: float, table: Any, repeat: int,
+    clock: Clock,
 ) -> float:
     """Two ways to cancel after some time; the slower one by a chunk's time."""
-    timeout_late = _by_timeout(llm, tokens, seconds)
-    returned = _by_thread(llm, tokens)
+    # A timeout counts seconds on the wall, whatever is measured.
+    timeout_late = _by_timeout(llm, tokens, seconds) if clock is time.perf_counter else _NAN
+    returned = _by_thread(llm, tokens, clock)
     table.add(repeat + 1, 1e3 * chunk, 1e3 * timeout_late, 1e3 * returned)
     return max(returned, timeout_late if timeout_late == timeout_late else 0.0) / chunk
 
@@ -150,10 +156,10 @@ def _by_timeout(llm: Any, tokens: list[int], seconds: float) -> float:
         llm.create_completion(tokens, max_tokens=1, temperature=0.0, timeout=seconds)
     except GenerationTimeout:
         return time.perf_counter() - start - seconds
-    return float("nan")
+    return _NAN
 
 
-def _by_thread(llm: Any, tokens: list[int]) -> float:
+def _by_thread(llm: Any, tokens: list[int], clock: Clock) -> float:
     """Cancel from another thread, as a server does when its client is gone."""
     llm.reset()
     ended: list[float] = []
@@ -165,12 +171,12 @@ def _by_thread(llm: Any, tokens: list[int]) -> float:
 
     def ask() -> None:
         llm.create_completion(tokens, max_tokens=1, temperature=0.0, on_progress=progress)
-        ended.append(time.perf_counter())
+        ended.append(clock())
 
     thread = threading.Thread(target=ask)
     thread.start()
     half.wait()
-    cancelled = time.perf_counter()
+    cancelled = clock()
     llm._engine.cancel_all()
     thread.join()
     return ended[0] - cancelled

@@ -6,7 +6,8 @@ tokens after 32-token prompts, called from as many threads; and the same streams
 them ``llama-bench`` and ``llama-batched-bench``, built from the same source and linked to the same
 libraries (``llama-py bench build-tools``), under the same settings. They evaluate and never sample.
 Each repeat runs everything once, one after the other; figures are medians, and ratios are medians
-of the ratios within a repeat. Without the tools, only our own figures are shown.
+of the ratios within a repeat. Without the tools, only our own figures are shown. With --clock cpu,
+the tools' figures are differences between two runs, and those of many streams leave prompts out.
 
 Always exit code 0.
 """
@@ -14,24 +15,22 @@ Always exit code 0.
 from __future__ import annotations
 
 import argparse
-import json
 import random
-import subprocess
 import threading
-import time
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-from llama_py.bench.build_tools import find_tool
-from llama_py.bench.files import resolve_model
+from llama_py.bench.native_tools import NativeTools
 from llama_py.bench.report import Report, median, ratios
-from llama_py.bench.subject import add_model_arguments, conditions, load
+from llama_py.bench.subject import add_model_arguments, clock_of, conditions, load
 from llama_py.errors import ParameterError
 
 __all__ = ["add_arguments", "run"]
 
 #: Prompt and reply of one of many streams.
 _STREAM_PROMPT, _STREAM_REPLY = 32, 64
+#: The shorter of two replies, with --clock cpu.
+_SHORT_REPLY = 16
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +47,7 @@ def run(options: argparse.Namespace) -> Report:
     n_ctx = max(options.prompt + 64, streams * (_STREAM_PROMPT + _STREAM_REPLY + 8), 256)
     n_ctx = (n_ctx + 255) // 256 * 256
     report = Report("throughput", conditions(options, n_ctx, repeats=options.repeats))
-    tools = _Tools(options, n_ctx, report)
+    tools = _Theirs(options, n_ctx, report)
     figures: dict[str, list[float]] = {}
     with load(options, n_ctx, n_seq_max=streams) as llm:
         ours = _Ours(llm, options)
@@ -70,6 +69,7 @@ class _Ours:
         self._llm = llm
         self._options = options
         self._random = random.Random(1)
+        self._clock = clock_of(options)
 
     def warm_up(self) -> None:
         self._prompt()
@@ -95,101 +95,112 @@ class _Ours:
         self._llm.reset()
         count = self._options.prompt
         tokens = self._tokens(count)
-        start = time.perf_counter()
+        start = self._clock()
         self._complete(tokens, 1)
-        return float(count / (time.perf_counter() - start))
+        return float(count / (self._clock() - start))
 
     def _one(self) -> float:
         self._llm.reset()
         prompt = self._tokens(1)
-        start = time.perf_counter()
+        start = self._clock()
         answer = self._complete(prompt, self._options.generate)
-        seconds = time.perf_counter() - start
+        seconds = self._clock() - start
         return float(answer["usage"]["completion_tokens"] / seconds)
 
     def _many(self) -> float:
+        return self._streams(self._threads)
+
+    def _batch(self) -> float:
+        return self._streams(self._complete_all)
+
+    def _streams(self, run: Callable[[list[list[int]], int], int]) -> float:
+        """Tokens a second; with --clock cpu of generating only, as for the tool beside it."""
+        if self._options.clock == "wall":
+            seconds, count = self._timed(run, _STREAM_REPLY)
+            return count / seconds
+        short, few = self._timed(run, _SHORT_REPLY)
+        long, many = self._timed(run, _STREAM_REPLY)
+        return (many - few) / (long - short)
+
+    def _timed(
+        self, run: Callable[[list[list[int]], int], int], reply: int
+    ) -> tuple[float, int]:
         self._llm.reset()
         prompts = [self._tokens(_STREAM_PROMPT) for _ in range(self._options.streams)]
-        counts: list[int] = [0] * len(prompts)
+        start = self._clock()
+        count = run(prompts, reply)
+        return self._clock() - start, count
+
+    def _complete_all(self, prompts: Any, reply: int) -> int:
+        return int(self._complete(prompts, reply)["usage"]["completion_tokens"])
+
+    def _threads(self, prompts: list[list[int]], reply: int) -> int:
+        counts = [0] * len(prompts)
 
         def ask(number: int) -> None:
-            answer = self._complete(prompts[number], _STREAM_REPLY)
-            counts[number] = answer["usage"]["completion_tokens"]
+            counts[number] = self._complete_all(prompts[number], reply)
 
         threads = [threading.Thread(target=ask, args=(number,)) for number in range(len(prompts))]
-        start = time.perf_counter()
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        return sum(counts) / (time.perf_counter() - start)
-
-    def _batch(self) -> float:
-        self._llm.reset()
-        prompts: Any = [self._tokens(_STREAM_PROMPT) for _ in range(self._options.streams)]
-        start = time.perf_counter()
-        answer = self._complete(prompts, _STREAM_REPLY)
-        return float(answer["usage"]["completion_tokens"] / (time.perf_counter() - start))
+        return sum(counts)
 
 
-class _Tools:
+class _Theirs:
     """What llama.cpp's tools do. ``all`` returns nothing if they were not built."""
 
     def __init__(self, options: argparse.Namespace, n_ctx: int, report: Report) -> None:
         self._options = options
-        self._n_ctx = n_ctx
-        self._model = resolve_model(options.model)
-        self._bench: Path | None = None
-        if options.no_tools:
-            return
+        self._tools: NativeTools | None = None
         try:
-            self._bench, self._batched = find_tool("llama-bench"), find_tool("llama-batched-bench")
+            self._tools = None if options.no_tools else NativeTools(options, n_ctx)
         except ParameterError as error:
             report.notes.append(str(error))
 
     def all(self) -> dict[str, float]:
-        if self._bench is None:
+        if self._tools is None:
             return {}
-        return {**self._run_bench(self._bench), **self._run_batched()}
+        cpu = self._options.clock == "cpu"
+        return self._cpu_speeds(self._tools) if cpu else self._wall_speeds(self._tools)
 
-    def _common(self) -> list[str]:
+    def _wall_speeds(self, tools: NativeTools) -> dict[str, float]:
         options = self._options
-        threads, flash = str(options.threads), "on" if options.flash_attn else "off"
-        return ["-m", self._model, "-t", threads, "-b", str(options.n_batch), "-ub",
-                str(min(options.n_batch, 512)), "-fa", flash, "-ngl", "99"]
-
-    def _run_bench(self, tool: Path) -> dict[str, float]:
-        options = self._options
-        output = _output([
-            str(tool), *self._common(), "-p", str(options.prompt), "-n", str(options.generate),
-            "-r", "1", "-o", "json",
-        ])
-        results = json.loads(output)
-        names = {True: "llama-bench prompt", False: "llama-bench one"}
-        return {names[result["n_gen"] == 0]: float(result["avg_ts"]) for result in results}
-
-    def _run_batched(self) -> dict[str, float]:
-        output = _output([
-            str(self._batched), *self._common(), "-c", str(self._n_ctx), "-tb",
-            str(self._options.threads), "-npp", str(_STREAM_PROMPT), "-ntg", str(_STREAM_REPLY),
-            "-npl", str(self._options.streams), "--kv-unified", "--output-format", "jsonl",
-        ])
-        line = next(line for line in output.splitlines() if line.startswith("{"))
-        result = json.loads(line)
+        speeds = {
+            "llama-bench one" if record["n_gen"] else "llama-bench prompt": record["avg_ts"]
+            for record in tools.bench(options.prompt, options.generate)
+        }
+        many = tools.batched(_STREAM_PROMPT, _STREAM_REPLY, options.streams)
         # Prompts and replies together, as ours are timed.
-        count = result["pl"] * result["tg"]
+        seconds = many["t_pp"] + many["t_tg"]
+        return {**speeds, "llama-batched-bench": many["pl"] * many["tg"] / seconds}
+
+    def _cpu_speeds(self, tools: NativeTools) -> dict[str, float]:
+        """From the processor time of runs that differ in what is measured and in nothing else."""
+        options = self._options
+        count = options.prompt
+        prompt = self._difference(lambda n: tools.bench(count, 0, n), tools, 1, 4)
+        one = self._difference(lambda n: tools.bench(0, options.generate, n), tools, 1, 4)
+        many = self._difference(
+            lambda n: tools.batched(_STREAM_PROMPT, n, options.streams), tools,
+            _SHORT_REPLY, _STREAM_REPLY,
+        )
         return {
-            "llama-batched-bench": count / (result["t_pp"] + result["t_tg"]),
-            "llama-batched-bench, generation only": float(result["speed_tg"]),
+            "llama-bench prompt": count / prompt,
+            "llama-bench one": options.generate / one,
+            "llama-batched-bench": options.streams / many,
         }
 
-
-def _output(command: list[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        last = done.stderr.strip().splitlines()[-1:] or ["no output"]
-        raise RuntimeError(f"{Path(command[0]).name} failed: {last[0]}")
-    return done.stdout
+    @staticmethod
+    def _difference(
+        run: Callable[[int], object], tools: NativeTools, less: int, more: int
+    ) -> float:
+        """Processor seconds of one unit of what ``run`` is asked for."""
+        run(less)
+        seconds = -tools.cpu_seconds
+        run(more)
+        return (seconds + tools.cpu_seconds) / (more - less)
 
 
 _PAIRS = {

@@ -70,7 +70,7 @@ def run_variants(report: Report, llm: Any, options: argparse.Namespace) -> None:
     """Add a table of ratios and their targets."""
     variants = _variants(llm)
     messages = [{"role": "user", "content": prose("variants", 24, counter(llm))}]
-    timer = _Timer(llm, messages, options.tokens)
+    timer = _Timer(llm, messages, options.tokens, options.clock == "cpu")
     timer.call({})
     for repeat in range(options.repeats):
         for variant in variants:
@@ -107,22 +107,41 @@ def _store(result: tuple[float, float], per_token: list[float], first: list[floa
 class _Timer:
     """Calls with one prompt, whose evaluation is reused from the first call on."""
 
-    def __init__(self, llm: Any, messages: list[dict[str, Any]], tokens: int) -> None:
-        self._llm, self._messages, self._tokens = llm, messages, tokens
+    def __init__(
+        self, llm: Any, messages: list[dict[str, Any]], tokens: int, cpu: bool
+    ) -> None:
+        self._llm, self._messages, self._tokens, self._cpu = llm, messages, tokens, cpu
 
     def call(self, options: dict[str, Any]) -> tuple[float, float]:
         """Seconds per token after the first, and until the first."""
+        if self._cpu:
+            return self._cpu_seconds(options)
         start = time.perf_counter()
+        count = self._answer(options, self._tokens)
+        end = time.perf_counter()
+        request = self._llm._last.request
+        # The end of the call, not of the request: what the answer costs belongs to it.
+        return (end - request.first_token) / (count - 1), request.first_token - start
+
+    def _cpu_seconds(self, options: dict[str, Any]) -> tuple[float, float]:
+        """The same in processor time: a long call's and a short call's, subtracted."""
+        seconds, counts = [], []
+        for tokens in (2, self._tokens):
+            start = time.process_time()
+            counts.append(self._answer(options, tokens))
+            seconds.append(time.process_time() - start)
+        each = (seconds[1] - seconds[0]) / max(1, counts[1] - counts[0])
+        return each, seconds[0] - each * (counts[0] - 1)
+
+    def _answer(self, options: dict[str, Any], tokens: int) -> int:
+        """Tokens of the reply."""
         answer = self._llm.create_chat_completion(
-            self._messages, max_tokens=self._tokens, **{"temperature": 0.0, **options}
+            self._messages, max_tokens=tokens, **{"temperature": 0.0, **options}
         )
         if options.get("stream"):
             for _ in answer:
                 pass
-        end = time.perf_counter()
-        request = self._llm._last.request
-        count = len(request.generated)
+        count = len(self._llm._last.request.generated)
         if count < 2:
             raise RuntimeError("the model ended its reply at once; use another model")
-        # The end of the call, not of the request: what the answer costs belongs to it.
-        return (end - request.first_token) / (count - 1), request.first_token - start
+        return count
