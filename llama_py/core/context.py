@@ -182,16 +182,19 @@ class Context(Handle[C.llama_context_p]):
         """Load a state from ``state_get`` into a sequence.
 
         Raises:
-            StateError: it does not fit. The sequence is then empty, or (partial) unchanged.
+            StateError: it does not fit, or is damaged. The sequence is then empty: llama.cpp may
+                have loaded a part of it.
         """
         data = np.frombuffer(state, np.uint8)
         read = C.llama_state_seq_set_data_ext(
             self.pointer, data.ctypes.data, data.size, seq, PARTIAL * partial
         )
-        if read == 0:
+        if read != data.size or not read:
+            reason = logs.last_errors() or f"it used {read} of them"
+            self.seq_rm(seq, -1, -1)
             raise StateError(
                 f"llama.cpp could not load a state of {data.size} bytes into sequence {seq}: "
-                f"{logs.last_errors() or 'no reason was logged'}"
+                f"{reason}"
             )
 
 

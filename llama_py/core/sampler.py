@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -382,7 +383,33 @@ class _Grammar(Handle[C.llama_sampler_p]):
         C.llama_sampler_accept(self.pointer, token)
 
 
+#: Parentheses within parentheses; llama.cpp's parser recurses, and the stack has an end.
+_MOST_NESTED = 256
+_QUOTED = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*', re.DOTALL)
+
+
+def _check_grammar(spec: GrammarSpec) -> None:
+    """Raise for what llama.cpp takes without a word, or dies of."""
+    if not spec.gbnf.strip() or "\0" in spec.gbnf:
+        raise GrammarError("the grammar does not parse: it is empty, or has a NUL character")
+    depth = deepest = 0
+    for character in _QUOTED.sub("", spec.gbnf):
+        depth += (character == "(") - (character == ")")
+        deepest = max(deepest, depth)
+    if deepest > _MOST_NESTED:
+        raise GrammarError(
+            f"the grammar does not parse: its parentheses are nested {deepest} deep, and "
+            f"{_MOST_NESTED} is the most"
+        )
+    for pattern in spec.trigger_patterns:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise GrammarError(f"the trigger pattern {pattern!r} does not parse: {error}") from None
+
+
 def _grammar(vocab: Vocab, spec: GrammarSpec) -> _Grammar:
+    _check_grammar(spec)
     logs.last_errors()
     if spec.lazy:
         patterns = [pattern.encode() for pattern in spec.trigger_patterns]

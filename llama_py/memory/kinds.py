@@ -140,7 +140,7 @@ class MemoryTraits:
             return False
         if self.recurrent:
             return False
-        return pos_min <= max(0, position - self.window)
+        return pos_min <= (max(0, position - self.window) if self.window else 0)
 
     def why_not(self) -> str:
         """Names what stood in the way, for ``cache_info``."""
