@@ -23,7 +23,9 @@ from tests.engine.rig import Rig, ask, words
 
 
 def test_requests_together_equal_requests_alone(rig: Rig) -> None:
-    requests = [ask(words(n, length), 12) for n, length in enumerate((1, 5, 63, 64, 65, 150, 9, 30))]
+    requests = [
+        ask(words(n, length), 12) for n, length in enumerate((1, 5, 63, 64, 65, 150, 9, 30))
+    ]
     ends = rig.run(*requests)
     assert [end.reason for end in ends] == ["length"] * 8
     rig.check(*requests)
@@ -286,7 +288,9 @@ def test_a_consumer_that_does_not_read_pauses_and_holds_nobody_up(make_rig: Make
 def test_a_callback_consumer_reports_its_backlog(make_rig: MakeRig) -> None:
     rig = make_rig()
     events: list[Event] = []
-    request = ask(words(1, 5), MOST_EVENTS + 50, on_event=events.append, backlog=lambda: len(events))
+    request = ask(
+        words(1, 5), MOST_EVENTS + 50, on_event=events.append, backlog=lambda: len(events)
+    )
     rig.engine.submit(request)
     while rig.engine.step():
         pass
@@ -376,7 +380,9 @@ def test_metrics_add_up(rig: Rig) -> None:
     assert rig.llm.metrics["requests"] == 0
 
 
-@pytest.mark.parametrize("end", [{"max_tokens": 9}, {"stop": "?"}, {"max_tokens": 40, "stop": "ab"}])
+@pytest.mark.parametrize(
+    "end", [{"max_tokens": 9}, {"stop": "?"}, {"max_tokens": 40, "stop": "ab"}]
+)
 def test_r17_streaming_and_not_count_and_finish_alike(rig: Rig, end: dict[str, Any]) -> None:
     options: dict[str, Any] = {"temperature": 0.0, "max_tokens": 60, "seed": 1, **end}
     prompt = words(11, 20)
@@ -395,7 +401,10 @@ def test_r17_streaming_and_not_count_and_finish_alike(rig: Rig, end: dict[str, A
 
 def test_r16_reuse_under_repetition_penalties_equals_a_cold_call(rig: Rig) -> None:
     options: dict[str, Any] = {
-        "temperature": 0.0, "max_tokens": 20, "repeat_penalty": 1.4, "presence_penalty": 0.3,
+        "temperature": 0.0,
+        "max_tokens": 20,
+        "repeat_penalty": 1.4,
+        "presence_penalty": 0.3,
     }
     first, second = words(12, 60), words(13, 10)
     start: Any = rig.llm.create_completion(first, ignore_eos=True, **options)
