@@ -1,4 +1,4 @@
-"""``AsyncLlama``: calls in flight together, cancelling, slow readers, closing; also under uvloop."""
+"""``AsyncLlama``: calls in flight together, cancelling, slow readers, closing; uvloop as well."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def run(request: pytest.FixtureRequest) -> Callable[[Any], Any]:
         pytest.skip("uvloop is not installed")
     import uvloop
 
-    return uvloop.run  # type: ignore[no-any-return]
+    return uvloop.run
 
 
 @pytest.fixture(scope="module")
@@ -254,7 +254,7 @@ def test_a_chat_handler_runs_in_a_thread(run: Any, model: AsyncLlama, llm: Llama
         texts = [text_of(chunk) async for chunk in chunks]
         assert "".join(texts) == text_of(whole)
 
-    llm.chat_handler = handler
+    llm.chat_handler = handler  # type: ignore[assignment]
     try:
         run(main())
     finally:

@@ -8,6 +8,7 @@ calls each, on every kind of memory, with the process's memory measured.
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import random
 import threading
@@ -155,12 +156,11 @@ class Round:
             for n in (number, number + 1)
         ]
         texts = ["", ""]
-        for pair in zip(*streams, strict=False):
+        for pair in itertools.zip_longest(*streams):
             for index, chunk in enumerate(pair):
-                texts[index] += chunk["choices"][0]["text"]
-        for index, stream in enumerate(streams):
-            texts[index] += "".join(chunk["choices"][0]["text"] for chunk in stream)
-            self.keep(("complete", number + index, 5), texts[index])
+                texts[index] += chunk["choices"][0]["text"] if chunk is not None else ""
+        for index, text in enumerate(texts):
+            self.keep(("complete", number + index, 5), text)
 
 
 def expected(llm: Llama, kind: str, number: int, count: int) -> str:

@@ -75,7 +75,7 @@ def test_choices_of_one_prompt_share_its_evaluation(rig: Rig) -> None:
     rig.check_at_rest()
 
 
-# -- cancelling, timeouts, what callers do ----------------------------------------------------------
+# -- cancelling, timeouts, what callers do --------------------------------------------------------
 
 
 def test_cancel_in_the_middle_of_a_prompt(rig: Rig) -> None:
@@ -83,7 +83,7 @@ def test_cancel_in_the_middle_of_a_prompt(rig: Rig) -> None:
     rig.engine.submit(request)
     for _ in range(3):
         rig.engine.step()
-    assert request.state is RequestState.PREFILL
+    assert request.prompt_left > 0
     rig.engine.cancel(request)
     assert request.state is RequestState.CANCELLED
     rig.check_at_rest()
@@ -216,7 +216,7 @@ def test_progress_reaches_the_end(rig: Rig) -> None:
     assert len(seen) >= 3
 
 
-# -- the queue --------------------------------------------------------------------------------------
+# -- the queue ------------------------------------------------------------------------------------
 
 
 def test_the_queue_is_bounded(make_rig: MakeRig) -> None:
@@ -266,7 +266,7 @@ def test_a_long_prompt_does_not_stop_a_stream(rig: Rig) -> None:
     rig.check(stream, long)
 
 
-# -- consumers that do not read ---------------------------------------------------------------------
+# -- consumers that do not read -------------------------------------------------------------------
 
 
 def test_a_consumer_that_does_not_read_pauses_and_holds_nobody_up(make_rig: MakeRig) -> None:
@@ -303,7 +303,7 @@ def test_a_callback_consumer_reports_its_backlog(make_rig: MakeRig) -> None:
     assert isinstance(events[-1], FinishEvent)
 
 
-# -- cells ------------------------------------------------------------------------------------------
+# -- cells ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["full", "iswa", "hybrid", "hybrid_swa"])
@@ -361,7 +361,7 @@ def test_a_request_that_fills_the_context_ends_with_length(make_rig: MakeRig) ->
     rig.check(request)
 
 
-# -- counting ---------------------------------------------------------------------------------------
+# -- counting -------------------------------------------------------------------------------------
 
 
 def test_metrics_add_up(rig: Rig) -> None:

@@ -1,4 +1,4 @@
-"""Decodes that fail, interrupts at every point, memory that runs out: what is left must be right."""
+"""Decodes that fail, interrupts at every point, allocations that fail: the rest must be right."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_r10_a_failed_decode_fails_its_requests_and_repairs_the_memory(
     earlier = ask(words(1, 90), 6)
     rig.run(earlier)
     with failing_decode(rig, step, code, late=late):
-        requests = [ask(words(1, 90) + [7, 8], 6), ask(words(2, 90), 6)]
+        requests = [ask([*words(1, 90), 7, 8], 6), ask(words(2, 90), 6)]
         ends = rig.run(*requests)
         failed = [end for end in ends if end.reason == "error"]
         assert failed
@@ -53,7 +53,7 @@ def test_r10_a_failed_decode_fails_its_requests_and_repairs_the_memory(
         assert all(end.error.code == code for end in failed)  # type: ignore[union-attr]
     rig.check_at_rest()
     rig.check(*requests)  # what was generated before the failure was right
-    again = [ask(words(1, 90) + [7, 8], 6), ask(words(2, 90), 6), ask(words(1, 80), 6)]
+    again = [ask([*words(1, 90), 7, 8], 6), ask(words(2, 90), 6), ask(words(1, 80), 6)]
     rig.run(*again)
     rig.check(*again)
     rig.check_at_rest()
@@ -92,7 +92,7 @@ def test_eval_after_a_failed_eval(rig: Rig) -> None:
     assert abs(rig.llm.last_logits - row).max() < 1e-3 * abs(row).max()
 
 
-# -- interrupts -------------------------------------------------------------------------------------
+# -- interrupts -----------------------------------------------------------------------------------
 
 Seam = Callable[[Rig], tuple[Any, str]]
 
@@ -169,7 +169,7 @@ def test_an_interrupt_ends_the_call_that_was_driving(rig: Rig) -> None:
     rig.check_at_rest()
 
 
-# -- allocations ------------------------------------------------------------------------------------
+# -- allocations ----------------------------------------------------------------------------------
 
 
 def test_r12_a_context_that_cannot_be_allocated_is_a_typed_error() -> None:
