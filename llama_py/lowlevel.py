@@ -112,6 +112,7 @@ class LowLevelInterface:
         Raises:
             LlamaError: nothing was evaluated yet.
         """
+        _ = self._model.pointer  # raises after close(): nothing is sampled from a freed model
         logits = self._engine.last_logits
         if logits is None:
             raise LlamaError("nothing was evaluated yet; call eval() or create a completion first")
@@ -121,9 +122,11 @@ class LowLevelInterface:
     def scores(self) -> NDArray[np.float32]:
         """Logits of all tokens that ``eval`` has evaluated, float32 ``(n_tokens, n_vocab)``.
 
-        With ``logits_all=False`` only the last token of each ``eval`` has a row that is not zero.
+        With ``logits_all=False`` only the last of them has a row that is not zero.
         """
         table = np.zeros((self.n_tokens, self._model.vocab.n_tokens), np.float32)
+        if len(table) and self._engine.last_sequence is self._manual:
+            table[-1] = self.last_logits
         for position, row in enumerate(self._rows):
             table[position] = row
         return table

@@ -342,7 +342,7 @@ def test_a_row_that_allows_nothing_is_an_error(
         make(vocab, **options).sample(row)
 
 
-# -- what restricts ---------------------------------------------------------------------------------
+# -- what restricts --------------------------------------------------------------------------------
 
 
 def write(sampler: Sampler, vocab: Vocab, seeds: Iterator[int], most: int = 40) -> str:

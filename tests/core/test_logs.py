@@ -1,0 +1,84 @@
+"""llama.cpp's log goes to ``logging``, and its reasons into errors."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from llama_py._native import ggml_h
+from llama_py.core import logs
+from llama_py.core.model import Model
+from tests.models import tiny_model
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def say(level: int, *pieces: str) -> None:
+    """What llama.cpp does when it logs."""
+    for piece in pieces:
+        logs._receive(level, piece.encode(), None)
+
+
+def test_the_log_goes_to_the_logger(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "llama_py"):
+        Model(tiny_model("full")).close()
+    assert any("tiny full" in record.getMessage() for record in caplog.records)
+    assert {record.name for record in caplog.records} == {"llama_py"}
+    assert all(record.levelno < logging.WARNING for record in caplog.records)
+
+
+def test_nothing_is_printed_unless_asked_for(capfd: pytest.CaptureFixture[str]) -> None:
+    Model(tiny_model("full")).close()
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("verbose", "printed"), [(True, True), (False, False)])
+def test_verbose_prints_on_standard_error(verbose: bool, printed: bool) -> None:
+    code = f"from llama_py import Llama; Llama({str(tiny_model('full'))!r}, verbose={verbose})"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == ""
+    assert ("llama_context" in done.stderr) == printed
+    assert printed or done.stderr == ""
+
+
+def test_pieces_of_a_line_become_one_record(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "llama_py"):
+        say(ggml_h.GGML_LOG_LEVEL_WARN, "a warn")
+        say(ggml_h.GGML_LOG_LEVEL_CONT, "ing", " in pieces\n")
+    assert [(r.levelno, r.getMessage()) for r in caplog.records] == [
+        (logging.INFO, "a warning in pieces")
+    ]
+
+
+def test_dots_of_progress_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "llama_py"):
+        say(ggml_h.GGML_LOG_LEVEL_INFO, ".", ".", "...\n")
+    assert caplog.records == []
+
+
+def test_errors_are_kept_for_the_exception_and_forgotten_when_read() -> None:
+    logs.last_errors()
+    say(ggml_h.GGML_LOG_LEVEL_ERROR, "first\n", "second\n")
+    assert logs.last_errors(clear=False) == "first; second"
+    assert logs.last_errors() == "first; second"
+    assert logs.last_errors() == ""
+
+
+def test_the_list_of_errors_does_not_grow() -> None:
+    logs.last_errors()
+    for number in range(1000):
+        say(ggml_h.GGML_LOG_LEVEL_ERROR, f"error {number}\n")
+    assert len(logs.last_errors().split("; ")) == 12
+
+
+def test_bytes_that_are_no_text_do_not_end_the_process(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "llama_py"):
+        logs._receive(ggml_h.GGML_LOG_LEVEL_WARN, b"\xff\xfe\n", None)
+        logs._receive(ggml_h.GGML_LOG_LEVEL_WARN, None, None)
+        logs._receive(99, b"an unknown level\n", None)
+    assert "an unknown level" in caplog.text
