@@ -253,12 +253,14 @@ def test_thirty_two_threads_with_fifty_calls_each(kind: str) -> None:
     alone = Alone(kind)
     process = psutil.Process()
     sizes: list[int] = []
-    with Llama(str(tiny_model(kind)), **{**OPTIONS, "parking_bytes": 16 << 20}) as llm:
-        for number in range(5):
+    with Llama(
+        str(tiny_model(kind)), **{**OPTIONS, "parking_bytes": 16 << 20, "checkpoint_bytes": 8 << 20}
+    ) as llm:
+        for number in range(6):  # the first one fills the caches
             made = Round(llm)
             made.run(32, 10, seed=10 + number)
             check(made, alone)
             sizes.append(process.memory_info().rss)
             print(kind, len(made.replies), f"{sizes[-1] / 1e6:.1f} MB", llm.metrics["preempted"])
     alone.llm.close()
-    assert sizes[-1] <= 1.02 * sizes[0], sizes
+    assert sizes[-1] <= 1.02 * sizes[1], sizes

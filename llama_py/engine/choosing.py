@@ -1,15 +1,21 @@
 """``Choosing``: from rows of logits to tokens and their events, and when a reply ends.
 
+Choosing takes microseconds, as a rule, and is done in turn. Samplers that sort the whole vocabulary
+take milliseconds; when several of them are due, threads do it side by side.
+
 The rows that a step produced are kept in ``pending`` until each was dealt with, so that an
 interrupt in the middle of them loses nothing: the next step begins with those that are left.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import numpy as np
+from numpy.typing import NDArray
 
 from llama_py.core.vocab import Vocab
 from llama_py.engine.board import Board
@@ -21,6 +27,12 @@ from llama_py.errors import DecodeError
 __all__ = ["Choosing"]
 
 Choice = tuple[int, "TokenLogprobs | None"]
+Row = NDArray[np.float32]
+
+#: Threads that choose side by side.
+_WORKERS = min(8, os.cpu_count() or 1)
+#: Rows shorter than this are sorted faster than a thread wakes up.
+_WORTH_A_THREAD = 16384
 
 
 class Choosing:
@@ -36,12 +48,17 @@ class Choosing:
         self._runner = runner
         self._vocab = vocab
         self._limit = board.cache.limit
+        self._side_by_side = vocab.n_tokens >= _WORTH_A_THREAD and _WORKERS > 1
+        self._workers: ThreadPoolExecutor | None = None
+        self._begun: dict[Request, Future[Choice]] = {}
         #: Tokens that the request had whose token is being chosen; -1 between two choices.
         self._known = -1
 
     def choose_pending(self) -> None:
         """Choose the next token of every pending request, and hand it out."""
         pending = self.pending
+        if self._side_by_side and len(pending) > 1:
+            self._begin_slow_ones()
         while pending:
             request, row = pending[0]
             self._known = len(request.generated)
@@ -49,15 +66,43 @@ class Choosing:
                 self._choose(request, row)
             pending.popleft()
             self._known = -1
+        if self._begun:
+            self._drop_begun()
+
+    def _begin_slow_ones(self) -> None:
+        slow = [
+            entry for entry in self.pending if _is_slow(entry[0]) and entry[0] not in self._begun
+        ]
+        if len(slow) < 2:
+            return
+        if self._workers is None:
+            self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="llama_py-choose")
+        for request, row in slow:
+            logits = self._runner.logits(row)
+            self._begun[request] = self._workers.submit(_sample, request, logits)
+
+    def _drop_begun(self) -> None:
+        """Choices that nobody took: their request has ended, or its sampler is one token ahead."""
+        wait(self._begun.values())
+        for request in self._begun:
+            self._board.fail(request, DecodeError("the choice of a token was interrupted"))
+        self._begun.clear()
+
+    def close(self) -> None:
+        """Stop the threads."""
+        if self._workers is not None:
+            self._workers.shutdown()
 
     def recover(self) -> None:
         """After an interrupt: a token that was being chosen may be half accepted by a grammar."""
+        wait(self._begun.values())
         known, self._known = self._known, -1
         if known < 0 or not self.pending:
             return
         request, _ = self.pending[0]
         simple = request.sampler is not None and request.sampler.trivial
-        if not simple or len(request.generated) != known:
+        chosen = request not in self._begun and (not simple or len(request.generated) != known)
+        if chosen:
             self._board.fail(request, DecodeError("the choice of a token was interrupted"))
 
     # -- one token ------------------------------------------------------------------------------
@@ -68,8 +113,13 @@ class Choosing:
             return
         start = time.perf_counter()
         try:
-            token, logprobs = self._sample(request, row)
+            if request in self._begun:
+                token, logprobs = self._begun[request].result()
+                del self._begun[request]
+            else:
+                token, logprobs = _sample(request, self._runner.logits(row))
         except Exception as error:  # the request's own processor or grammar
+            self._begun.pop(request, None)
             self._board.fail(request, error)
             return
         now = time.perf_counter()
@@ -77,12 +127,6 @@ class Choosing:
         self._count_token(request, now)
         request.generated.append(token)
         self._emit(request, token, logprobs, row)
-
-    def _sample(self, request: Request, row: int) -> Choice:
-        logits = self._runner.logits(row)
-        token = request.sampler.sample(logits)  # type: ignore[union-attr]
-        wanted = request.generation.logprobs
-        return token, None if wanted is None else top_logprobs(logits, token, wanted)
 
     def _count_token(self, request: Request, now: float) -> None:
         metrics = self._board.metrics
@@ -141,3 +185,16 @@ class Choosing:
                 logits = self._runner.logits(row - back)
                 entry = top_logprobs(logits, request.tokens[follower], wanted)
                 request.prompt_logprobs.append(entry)
+
+
+def _sample(request: Request, logits: Row) -> Choice:
+    token = request.sampler.sample(logits)  # type: ignore[union-attr]
+    wanted = request.generation.logprobs
+    return token, None if wanted is None else top_logprobs(logits, token, wanted)
+
+
+def _is_slow(request: Request) -> bool:
+    """True if the sampler sorts the whole vocabulary, and calls nothing of the user's."""
+    p = request.sampling
+    sorts = p.top_p < 1 or p.typical_p < 1 or p.xtc_probability > 0 or p.samplers is not None
+    return not p.greedy and p.top_k <= 0 and sorts and not p.logits_processors

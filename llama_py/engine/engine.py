@@ -62,8 +62,8 @@ class Engine:
         self._board = Board(cache, self._runner.logits)
         self._board.metrics = self._runner.metrics
         self._admission = Admission(self._board, cache, self.vocab, context.n_seq_max, max_waiting)
-        choosing = Choosing(self._board, self._runner, self.vocab)
-        self._stepper = Stepper(self._board, self._admission, choosing, self._runner)
+        self._choosing = Choosing(self._board, self._runner, self.vocab)
+        self._stepper = Stepper(self._board, self._admission, self._choosing, self._runner)
         self._cancelled: deque[Request] = deque()
         self._sleepers: dict[threading.Event, Sequence[Request]] = {}
         self._closed = False
@@ -191,6 +191,7 @@ class Engine:
             for request in self._board.everything:
                 error = ClosedError("the model was closed while this request was running")
                 self._board.fail(request, error)
+            self._choosing.close()
         self._background_users = 0
         self._join_background()
 

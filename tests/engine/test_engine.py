@@ -425,3 +425,20 @@ def test_r18_the_context_stays_the_same_object(rig: Rig) -> None:
         rig.llm.create_completion(words(1, 9), max_tokens=3, temperature=temperature, top_k=5)
     assert rig.llm._context is context
     assert context.pointer.value == address
+
+
+def test_slow_samplers_side_by_side_choose_what_they_choose_in_turn(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    options: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 0.9, "seed": 5}
+    found = []
+    for side_by_side in (False, True):
+        rig.llm.reset()
+        rig.engine._choosing._side_by_side = side_by_side
+        requests = [
+            ask(words(n, 20), 10, sampling=options, generation={"logprobs": 1}) for n in range(6)
+        ]
+        rig.run(*requests)
+        found.append([request.generated for request in requests])
+    assert found[0] == found[1]
+    assert rig.engine._choosing._workers is not None
+    rig.check_at_rest()
