@@ -382,8 +382,8 @@ NOTES: tuple[tuple[tuple[str, ...], str], ...] = (
         "bloom, gptneox, mpt: their GELU looks values up in a table of F16, where a sum that is "
         "1e-15 greater may round to the next entry; which prompts that hits is chance. Contexts "
         "that reuse nothing differ as much when their cells lie elsewhere: by up to 5e-9 (bloom, "
-        "12 prompts), 2e-8 (gptneox, 60 prompts) and 1.4e-12 (mpt, the prompt that gave this error). "
-        "The greedy tokens are the same.",
+        "12 prompts), 2e-8 (gptneox, 60 prompts) and 1.4e-12 (mpt, the prompt that gave this "
+        "error). The greedy tokens are the same.",
     ),
     (
         ("cogvlm",),
