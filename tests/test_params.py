@@ -121,7 +121,7 @@ def test_the_message_names_the_value_and_the_range() -> None:
 
 
 def test_numpy_numbers_are_numbers() -> None:
-    assert SamplingParams(temperature=np.float32(0.5), top_k=np.int64(3)).top_k == 3  # type: ignore[arg-type]
+    assert SamplingParams(temperature=np.float32(0.5), top_k=np.int64(3)).top_k == 3
     assert ContextParams(n_ctx=np.int32(64), swa_full=np.bool_(True)).n_ctx == 64  # type: ignore[arg-type]
 
 

@@ -56,7 +56,7 @@ def naive(added: Columns) -> list[tuple[int, int, int, bool]]:
 def test_r28_set_and_add_write_what_a_loop_would(parts: list[Columns]) -> None:
     batch = Batch(64)
     batch.set([9] * 50, 3, 1, True)  # what was there before is gone
-    expected = []
+    expected: list[tuple[int, int, int, bool]] = []
     for index, (tokens, positions, sequence, outputs) in enumerate(parts):
         outputs_given: Any = outputs
         if index == 0:
@@ -71,7 +71,7 @@ def test_r28_set_and_add_write_what_a_loop_would(parts: list[Columns]) -> None:
 def test_r28_numpy_arrays_and_scalars_are_taken_too() -> None:
     batch = Batch(8)
     tokens = np.array([7, 8, 9], np.int32)
-    batch.set(tokens, np.int64(5), np.int32(2), np.array([0, 0, 1], np.int8))  # type: ignore[arg-type]
+    batch.set(tokens, np.int64(5), np.int32(2), np.array([0, 0, 1], np.int8))
     assert rows(batch) == [(7, 5, 2, False), (8, 6, 2, False), (9, 7, 2, True)]
 
 

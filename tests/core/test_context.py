@@ -40,7 +40,8 @@ def evaluate(context: Context, tokens: list[int], position: int, seq: int = 0) -
     batch = Batch(len(tokens))
     batch.set(tokens, position, seq, True)
     assert context.decode(batch) == 0
-    return context.logits(len(tokens) - 1).copy()
+    row: NDArray[Any] = context.logits(len(tokens) - 1).copy()
+    return row
 
 
 # -- sizes -----------------------------------------------------------------------------------------
