@@ -233,9 +233,12 @@ class Llama(LowLevelInterface, ReuseInterface):
         self, params: ContextParams, limits: CacheLimits, store: StateStore | None, max_waiting: int
     ) -> None:
         model = self._model
-        if not model.has_decoder or model.has_encoder:
+        kind = "an encoder" if not model.has_decoder or model.has_encoder else ""
+        kind = "a diffusion model" if model.is_diffusion else kind
+        if kind:
             raise ParameterError(
-                f"{self.model_path} is an encoder ({model.architecture}); it cannot generate text"
+                f"{self.model_path} is {kind} ({model.architecture}), which does not generate "
+                "token by token; load a decoder model"
             )
         self._context = Context(model, params)
         traits = traits_of(model, self._context.params.swa_full)

@@ -31,6 +31,9 @@ __all__ = ["PARTIAL", "Context"]
 #: Flag of ``state_get`` / ``state_set``: only the window or recurrent part of a sequence.
 PARTIAL: int = C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 
+#: Architectures whose graph does not select the wanted outputs: asked for the last token's logits
+#: alone, llama.cpp gives those of the batch's first token.
+_NEEDS_EVERY_OUTPUT = frozenset({"cogvlm"})
 #: The most memory that ``n_ctx=0`` lets the KV cache take, as a share of what the machine has.
 _MEMORY_SHARE = 0.25
 _SMALLEST_CONTEXT = 4096
@@ -72,6 +75,7 @@ class Context(Handle[C.llama_context_p]):
         self.n_ubatch = int(C.llama_n_ubatch(pointer))
         self.n_seq_max = int(C.llama_n_seq_max(pointer))
         self.n_vocab = model.vocab.n_tokens
+        self._every_output = model.architecture in _NEEDS_EVERY_OUTPUT
         self._rows: dict[int, NDArray[np.float32]] = {}
         self._adapters: list[tuple[LoraAdapter, float]] = []
 
@@ -82,6 +86,8 @@ class Context(Handle[C.llama_context_p]):
 
         After an error or an abort, ubatches that were done stay in the memory: ask ``pos_max``.
         """
+        if self._every_output:
+            batch.outputs[: len(batch)] = 1
         return int(C.llama_decode(self.pointer, batch.struct))
 
     def logits(self, index: int) -> NDArray[np.float32]:

@@ -124,6 +124,11 @@ class Model(Handle[C.llama_model_p]):
         return bool(C.llama_model_has_encoder(self.pointer))
 
     @property
+    def is_diffusion(self) -> bool:
+        """True if text is made by removing noise, and not token by token (LLaDA, Dream)."""
+        return bool(C.llama_model_is_diffusion(self.pointer))
+
+    @property
     def has_decoder(self) -> bool:
         """True if the model can generate."""
         return bool(C.llama_model_has_decoder(self.pointer))

@@ -385,13 +385,6 @@ NOTES: tuple[tuple[tuple[str, ...], str], ...] = (
         "12 prompts), 2e-8 (gptneox, 60 prompts) and 1.4e-12 (mpt, the prompt that gave this "
         "error). The greedy tokens are the same.",
     ),
-    (
-        ("cogvlm",),
-        "cogvlm: its graph in llama.cpp leaves out the selection of outputs. When only the logits "
-        "of the last token are asked for, those of the first token of the batch are handed out, "
-        "with and without reuse, so that they depend on the cuts. When the logits of all tokens "
-        "are asked for they are right, and every step is within 1e-13.",
-    ),
 )
 
 
