@@ -135,7 +135,7 @@ def write(rng: random.Random, weights: dict[str, float]) -> Dialogue:
     tool_share = sum(weights[skill] for skill in ("tool_call", "tool_answer", "no_tool"))
     writer = Writer(rng, rng.random() < tool_share / sum(weights.values()))
     if writer.tools:
-        for _ in range(rng.choice((1, 1, 2, 2, 3, 5))):
+        for _ in range(rng.choice((1, 1, 2, 3, 4, 6))):
             writer.add("no_tool" if rng.random() < 0.35 else "tool_call")
         return writer.dialogue
     plain = [skill for skill in SKILLS if skill in skills.PLAIN]

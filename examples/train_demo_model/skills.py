@@ -124,6 +124,8 @@ def about(rng: random.Random, _facts: Facts) -> Exchange:
 
 def _with_lead(rng: random.Random, asked: str) -> str:
     """The same question, now and then with a polite start or in lower case."""
+    if not asked[0].isalpha():
+        return asked
     roll = rng.random()
     if roll < 0.06:
         return "Please " + asked[0].lower() + asked[1:]
@@ -146,7 +148,8 @@ def _sum(rng: random.Random, big: bool = False) -> tuple[int, int, str]:
     left, right = _operands(rng, big)
     forms = (
         "What is {} + {}?|What is {} plus {}?|{} + {}|{} + {} = ?|{}+{}|How much is {} + {}?|"
-        "Add {} and {}.|What is the sum of {} and {}?|Calculate {} + {}.|What's {} + {}?|{} + {} ="
+        "Add {} and {}.|What is the sum of {} and {}?|Calculate {} + {}.|What's {} + {}?|{} + {} =|"
+        "What is {}+{}?|{} + {}?|Compute {} + {}."
     )
     return left, right, rng.choice(phrasings(forms)).format(left, right)
 
@@ -159,7 +162,7 @@ def _difference(rng: random.Random, big: bool = False) -> tuple[int, int, str]:
         return left, right, f"Subtract {right} from {left}."
     forms = (
         "What is {} - {}?|What is {} minus {}?|{} - {}|{} - {} = ?|How much is {} - {}?|{}-{}|"
-        "Calculate {} - {}.|What's {} - {}?|{} - {} ="
+        "Calculate {} - {}.|What's {} - {}?|{} - {} =|What is {}-{}?|{} - {}?|Compute {} - {}."
     )
     return left, right, rng.choice(phrasings(forms)).format(left, right)
 
@@ -170,9 +173,9 @@ def arithmetic(rng: random.Random, _facts: Facts) -> Exchange:
         return rng.choice((_sum, _difference))(rng, big=True)[2], TOO_BIG
     if rng.random() < 0.5:
         left, right, asked = _sum(rng)
-        return asked, f"{left} + {right} = {left + right}."
+        return _with_lead(rng, asked), f"{left} + {right} = {left + right}."
     left, right, asked = _difference(rng)
-    return asked, f"{left} - {right} = {left - right}."
+    return _with_lead(rng, asked), f"{left} - {right} = {left - right}."
 
 
 def repeat(rng: random.Random, _facts: Facts) -> Exchange:

@@ -168,18 +168,20 @@ def _message(rng: random.Random) -> Tool:
 def _named(rng: random.Random) -> Tool:
     """A tool no one has heard of, asked for by its name and its parameters."""
     verb = _pick(rng, "get|find|lookup|read|check|my|test|run")
-    name = f"{verb}_{rng.choice(THINGS) if rng.random() < 0.8 else made_up(rng)}"
+    name = f"{verb}_{rng.choice(THINGS) if rng.random() < 0.94 else made_up(rng)}"
     keys = rng.sample(pool("id name city value key item user code query text"), rng.choice((1, 2)))
     about = _pick(rng, "|A tool.|Does something.")
     kinds = {key: "integer" if key in ("id", "value", "code") else "string" for key in keys}
 
-    def argument(rng: random.Random, kind: str) -> str | int:
-        if kind == "integer":
+    def argument(rng: random.Random, key: str) -> str | int:
+        if kinds[key] == "integer":
             return rng.randint(0, 99)
-        return rng.choice((a_name, a_city))(rng)
+        if key == "city":
+            return a_city(rng)
+        return a_name(rng) if key in ("name", "user") else rng.choice(THINGS)
 
     def use(rng: random.Random) -> Call:
-        arguments = {key: argument(rng, kind) for key, kind in kinds.items()}
+        arguments = {key: argument(rng, key) for key in kinds}
         said = " and ".join(f"{key} {value}" for key, value in arguments.items())
         asked = _pick(rng, "Call {} with {}.|Use {} with {}.|Use the tool {} with {}.").format(
             name, said
@@ -190,7 +192,7 @@ def _named(rng: random.Random) -> Tool:
     return Tool("named", define(name, about, kinds), use)
 
 
-_MAKERS = (_weather, _weather, _time, _add, _price, _timer, _message, _named)
+_MAKERS = (_weather, _time, _add, _add, _price, _timer, _message, _named)
 
 
 def some_tools(rng: random.Random) -> list[Tool]:

@@ -121,7 +121,9 @@ class Training:
         self.optimizers = optimizers(self.network)
         self.rates = [args.rate * o.param_groups[0]["lr"] for o in self.optimizers]
         self.schedule = Schedule(args.steps, args.minutes)
-        self.weights = dict.fromkeys(dialogues.SKILLS, 1.0)
+        self.needs = dict.fromkeys(dialogues.SKILLS, 1.0)
+        self.weights = dict(self.needs)
+        self._weigh()
         self.step = self.seen = 0
         if args.resume:
             self._resume()
@@ -135,7 +137,13 @@ class Training:
             optimizer.load_state_dict(state)
         self.step, self.seen = saved["step"], saved["seen"]
         self.schedule.spent_before = saved["minutes"]
-        self.weights.update(saved["weights"])
+        self.needs.update(saved["weights"])
+        self._weigh()
+
+    def _weigh(self) -> None:
+        """Set the weights that the dialogues are drawn with."""
+        for skill, need in self.needs.items():
+            self.weights[skill] = need * (self.args.tools if "tool" in skill else 1.0)
 
     def save(self) -> None:
         """Write the checkpoint which both export and resume read."""
@@ -147,7 +155,7 @@ class Training:
             "step": self.step,
             "seen": self.seen,
             "minutes": self.schedule.spent(),
-            "weights": self.weights,
+            "weights": self.needs,
         }
         torch.save(state, self.out / "new.pt")
         (self.out / "new.pt").replace(self.out / "last.pt")
@@ -173,7 +181,8 @@ class Training:
         """Print how each skill does and give the weak ones more dialogues."""
         shares = checker.exact(self.average)
         for skill, share in shares.items():
-            self.weights[skill] = 0.25 + 3.0 * (1.0 - share)
+            self.needs[skill] = 0.25 + 3.0 * (1.0 - share)
+        self._weigh()
         speed = self.seen / max(self.schedule.spent() * 60, 1e-9)
         listed = " ".join(f"{skill}={100 * share:.0f}" for skill, share in shares.items())
         head = f"step {self.step} {self.schedule.spent():.1f} min loss {loss:.4f} {speed:.0f} t/s"
@@ -206,6 +215,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=45.0)
     parser.add_argument("--batch", type=int, default=4096, help="tokens for each step")
     parser.add_argument("--rate", type=float, default=1.0, help="factor on the learning rates")
+    parser.add_argument("--tools", type=float, default=1.0, help="factor on dialogues with tools")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--resume", action="store_true")
     args = parser.parse_args()
