@@ -1872,3 +1872,4 @@ FUNCTION(llama_py_chat_parser_free, void (*)(struct llama_py_chat_parser *));
 FUNCTION(llama_py_chat_parse, char * (*)(const struct llama_py_chat_parser *, const char *, size_t, _Bool, char **));
 FUNCTION(llama_py_chat_parser_feed, char * (*)(struct llama_py_chat_parser *, const char *, size_t, _Bool, char **));
 FUNCTION(llama_py_chat_schema_to_grammar, char * (*)(const char *, char **));
+FUNCTION(llama_py_chat_grammar_accept, _Bool (*)(struct llama_sampler *, int32_t, char **));

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ctypes import POINTER, c_bool, c_char, c_char_p, c_int32, c_size_t, c_void_p
 
-from .llama_h import llama_model_p
+from .llama_h import llama_model_p, llama_sampler_p
 from .types import bind_lazily
 
 LLAMA_PY_CHAT_ABI_VERSION = 1
@@ -30,5 +30,6 @@ _FUNCTIONS = {
     'llama_py_chat_parse': (POINTER(c_char), llama_py_chat_parser_p, c_char_p, c_size_t, c_bool, POINTER(POINTER(c_char)),),
     'llama_py_chat_parser_feed': (POINTER(c_char), llama_py_chat_parser_p, c_char_p, c_size_t, c_bool, POINTER(POINTER(c_char)),),
     'llama_py_chat_schema_to_grammar': (POINTER(c_char), c_char_p, POINTER(POINTER(c_char)),),
+    'llama_py_chat_grammar_accept': (c_bool, llama_sampler_p, c_int32, POINTER(POINTER(c_char)),),
 }
 __getattr__, __dir__ = bind_lazily(globals(), ('chat',), _FUNCTIONS)

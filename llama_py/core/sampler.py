@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from llama_py._native import llama_h as C
 from llama_py.core import logs
+from llama_py.core.chat import accept_token
 from llama_py.core.handle import Handle
 from llama_py.core.select import largest
 from llama_py.core.vocab import Vocab
@@ -111,11 +112,23 @@ class Sampler:
         if self._chain is not None:
             C.llama_sampler_accept(self._chain.pointer, token)
         if self._grammar is not None:
-            self._grammar.accept(token)
+            self._accept_by_grammar(self._grammar, token)
         if self._constraint is not None:
             self._constraint.accept(token)
         if self._history is not None:
             self._history.append(token)
+
+    def _accept_by_grammar(self, grammar: _Grammar, token: int) -> None:
+        reason = grammar.accept(token)
+        if reason is None:
+            return
+        if self.params.grammar is None or not self.params.grammar.lazy:
+            raise DecodeError(f"token {token} does not fit the grammar: {reason}")
+        # What followed the trigger is not the grammar's: the model did not mean it. The reply goes
+        # on as it would have without a grammar.
+        logs.LOGGER.info("the reply leaves its grammar at token %d: %s", token, reason)
+        grammar.close()
+        self._grammar = None
 
     def close(self) -> None:
         """Free the C samplers."""
@@ -379,8 +392,9 @@ class _Grammar(Handle[C.llama_sampler_p]):
         C.llama_sampler_apply(self.pointer, array)
         row[:] = candidates["logit"]
 
-    def accept(self, token: int) -> None:
-        C.llama_sampler_accept(self.pointer, token)
+    def accept(self, token: int) -> str | None:
+        """Advance past a token; None, or why it does not fit."""
+        return accept_token(self.pointer, token)
 
 
 #: Parentheses within parentheses; llama.cpp's parser recurses, and the stack has an end.

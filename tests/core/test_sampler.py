@@ -476,3 +476,16 @@ def test_close_twice(vocab: Vocab, row: Row) -> None:
     sampler.sample(row)
     sampler.close()
     sampler.close()
+
+
+def test_a_reply_that_leaves_its_lazy_grammar_goes_on(vocab: Vocab) -> None:
+    """The text at the trigger is not the grammar's: no crash, and no constraint any more."""
+    word = vocab.tokenize(" the", add_special=False)[0]
+    assert vocab.piece(word).strip() == b"the"
+    spec = GrammarSpec('root ::= "th" "x"', lazy=True, trigger_patterns=(r"[\s\S]*?(th)[\s\S]*",))
+    sampler = Sampler(vocab, SamplingParams(temperature=0.0, grammar=spec))
+    row = np.zeros(vocab.n_tokens, np.float32)
+    row[word] = 5.0
+    assert sampler.sample(row) == word
+    assert sampler.sample(row) == word  # unconstrained
+    sampler.close()
