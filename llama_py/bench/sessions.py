@@ -43,6 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--user-tokens", type=int, default=140, metavar="N")
     parser.add_argument("--max-tokens", type=int, default=16, metavar="N")
     parser.add_argument(
+        "--n-ctx", type=int, default=0, metavar="N",
+        help="tokens in memory, for both sides; by default just enough for all sessions",
+    )
+    parser.add_argument(
         "--n-seq-max", type=int, default=8, metavar="N",
         help="sequences in memory; with fewer than sessions, some are parked and brought back",
     )
@@ -51,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Report:
     per_turn = options.user_tokens + options.max_tokens + 24
     one = (options.system_tokens + options.turns * per_turn + 64 + 255) // 256 * 256
-    n_ctx = one * min(options.sessions, options.n_seq_max)
+    n_ctx = options.n_ctx or one * min(options.sessions, options.n_seq_max)
     report = Report("sessions", conditions(
         options, n_ctx, sessions=options.sessions, n_seq_max=options.n_seq_max,
         repeats=options.repeats, system_tokens=options.system_tokens,
