@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +77,10 @@ class Context(Handle[C.llama_context_p]):
         self.n_seq_max = int(C.llama_n_seq_max(pointer))
         self.n_vocab = model.vocab.n_tokens
         self._every_output = model.architecture in _NEEDS_EVERY_OUTPUT
-        self._rows: dict[int, NDArray[np.float32]] = {}
+        self._rows: dict[int | None, NDArray[np.float32]] = {}
+        self._logits_at = _address_function(C.llama_get_logits_ith)
+        #: Whether ``decode`` may return before the logits are there.
+        self.asynchronous = any("gpu" in device["kind"] for device in backend.devices())
         self._adapters: list[tuple[LoraAdapter, float]] = []
 
     # -- decoding ---------------------------------------------------------------------------
@@ -98,15 +102,18 @@ class Context(Handle[C.llama_context_p]):
         Raises:
             ParameterError: that token was not marked as an output.
         """
-        pointer = C.llama_get_logits_ith(self.pointer, index)
-        if not pointer:
-            raise ParameterError(f"no logits were asked for at index {index} of the last batch")
-        address = ctypes.addressof(pointer.contents)
+        address = self._logits_at(self.pointer, index)
         row = self._rows.get(address)
-        if row is None:
-            if len(self._rows) > 4096:
-                self._rows.clear()
-            row = self._rows[address] = np.ctypeslib.as_array(pointer, (self.n_vocab,))
+        return row if row is not None else self._row_at(address, index)
+
+    def _row_at(self, address: int | None, index: int) -> NDArray[np.float32]:
+        """A view of the row of logits at an address; C has only a few of them."""
+        if address is None:
+            raise ParameterError(f"no logits were asked for at index {index} of the last batch")
+        if len(self._rows) > 4096:
+            self._rows.clear()
+        memory = (ctypes.c_float * self.n_vocab).from_address(address)
+        row = self._rows[address] = np.ctypeslib.as_array(memory)
         return row
 
     def embeddings(self, index: int) -> NDArray[np.float32]:
@@ -202,6 +209,12 @@ class Context(Handle[C.llama_context_p]):
                 f"llama.cpp could not load a state of {data.size} bytes into sequence {seq}: "
                 f"{reason}"
             )
+
+
+def _address_function(function: Any) -> Callable[[C.llama_context_p, int], int | None]:
+    """``function`` returning a plain address: making a ctypes pointer costs more than the call."""
+    prototype = ctypes.CFUNCTYPE(ctypes.c_void_p, C.llama_context_p, ctypes.c_int32)
+    return prototype(ctypes.cast(function, ctypes.c_void_p).value or 0)
 
 
 def _complete(params: ContextParams, model: Model) -> ContextParams:

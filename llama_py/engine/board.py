@@ -101,7 +101,7 @@ class Board:
         self._count(request.state)
         lease, request.lease = request.lease, None
         if lease is not None:
-            self.cache.release(lease)
+            self.cache.release(lease, request.undecoded(lease))
         if request.sampler is not None:
             request.sampler.close()
         self.put(request, event)

@@ -201,6 +201,11 @@ class Request:
         """Prompt tokens that did not have to be evaluated."""
         return int(self.cache.get("reused", 0))  # type: ignore[call-overload, no-any-return]
 
+    def undecoded(self, lease: Lease) -> int | None:
+        """The token that was sampled last, if it is not in the memory of ``lease``."""
+        held = self.n_prompt + len(self.generated) - 1
+        return self.generated[-1] if self.generated and lease.position == held else None
+
     @property
     def done(self) -> bool:
         """True when the last event was produced."""

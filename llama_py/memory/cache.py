@@ -101,6 +101,7 @@ class SequenceCache(PromptStarter):
             return None
         sequence = lease.sequence
         sequence.busy = True
+        sequence.pending = None
         sequence.session = info.session = session
         sequence.touch()
         info.sequence = sequence.number
@@ -130,10 +131,15 @@ class SequenceCache(PromptStarter):
             if position == len(tokens):
                 self._take_checkpoint(lease.sequence)
 
-    def release(self, lease: Lease) -> None:
-        """The request is done with its sequence, which stays in memory for others to reuse."""
+    def release(self, lease: Lease, pending: int | None = None) -> None:
+        """The request is done with its sequence, which stays in memory for others to reuse.
+
+        Args:
+            pending: the token that follows, if one was sampled and not decoded.
+        """
         sequence = lease.sequence
         sequence.busy = False
+        sequence.pending = pending
         sequence.touch()
         if not sequence.tokens:
             self.drop(sequence)
@@ -167,7 +173,7 @@ class SequenceCache(PromptStarter):
         return Held(
             sequence.number,
             len(sequence.tokens),
-            matched,
+            min(matched, sequence.indexed),  # the index knows a token that is not in memory
             max(0, self.memory.pos_min(sequence.number)),
             busy=sequence.busy,
         )

@@ -143,7 +143,7 @@ class SequencePool:
 
     def commit(self, sequence: LiveSequence, prompt: ResolvedPrompt | None = None) -> None:
         """Make what ``sequence`` holds findable."""
-        if sequence.indexed == len(sequence.tokens):
+        if sequence.indexed == len(sequence.tokens) and sequence.pending is None:
             return
         self._complete_text(sequence, prompt)
         self.index.remove(sequence)
@@ -151,9 +151,16 @@ class SequencePool:
         known = sequence.text is not None and len(sequence.offsets) == len(tokens) + 1
         if known:
             self.index.insert(sequence, tokens, sequence.offsets, sequence.text)
+            self._index_pending(sequence)
         else:
             self.index.insert(sequence, tokens, None, None)
         sequence.indexed = len(tokens)
+
+    def _index_pending(self, sequence: LiveSequence) -> None:
+        """Let the index find the token that was sampled last, which is not in memory."""
+        if sequence.pending is not None:
+            piece = self.tokenizer.piece(sequence.pending)
+            self.index.extend(sequence, [sequence.pending], [0, len(piece)], piece)
 
     def _complete_text(self, sequence: LiveSequence, prompt: ResolvedPrompt | None) -> None:
         """Extend text and offsets to all tokens: the prompt's own text, then the tokens' pieces."""
@@ -229,6 +236,7 @@ class SequencePool:
         self.memory.seq_rm(sequence.number, -1, -1)  # removing a whole sequence never fails
         self.index.remove(sequence)
         sequence.tokens = []
+        sequence.pending = None
         sequence.text, sequence.offsets = b"", np.zeros(1, np.int64)
         sequence.indexed = 0
 
@@ -262,7 +270,7 @@ class SequencePool:
         """Tokens of ``sequence`` that no other one in memory holds as well."""
         matches = self.index.match_tokens(np.array(sequence.tokens, np.int32))
         others = [
-            matched
+            min(matched, holder.indexed)
             for holder, matched in matches
             if isinstance(holder, LiveSequence) and holder is not sequence
         ]

@@ -28,7 +28,10 @@ class LiveSequence:
         session: the conversation it was last used for.
         parked_key, saved_key: its entries in the stores, if an older state of it is there.
         saved_length: tokens that it had when it was saved last.
-        indexed: how many tokens the prefix index knows.
+        pending: the token that was sampled last and is not in memory, or None. The index knows its
+            text, so that a reply which ends with it is found whole: its token is kept, and the
+            prompt is cut behind it, where the next message begins.
+        indexed: how many of its tokens the prefix index knows, ``pending`` not counted.
     """
 
     number: int
@@ -41,6 +44,7 @@ class LiveSequence:
     parked_key: str | None = None
     saved_key: str | None = None
     saved_length: int = 0
+    pending: int | None = None
     indexed: int = 0
     last_used: int = 0
 

@@ -142,6 +142,7 @@ class PromptStarter(SequencePool):
             self.drop(sequence)
             return False
         del sequence.tokens[keep:]
+        sequence.pending = None
         sequence.forget_text_after(keep)
         sequence.forget_stored()
         self.commit(sequence)

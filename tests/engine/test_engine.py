@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import random
 import threading
 import time
 from typing import Any
 
 import pytest
 
-from llama_py.engine.request import MOST_EVENTS, Event, FinishEvent, RequestState
+from llama_py.engine.request import MOST_EVENTS, Event, FinishEvent, Request, RequestState
 from llama_py.errors import (
     ContextOverflowError,
     GenerationTimeout,
@@ -35,6 +36,20 @@ def test_requests_together_equal_requests_alone(rig: Rig) -> None:
 def test_more_requests_than_sequences(rig: Rig) -> None:
     requests = [ask(words(n, 20 + n), 5) for n in range(20)]
     rig.run(*requests)
+    rig.check(*requests)
+    rig.check_at_rest()
+
+
+def test_prompts_that_come_and_go_at_random(rig: Rig) -> None:
+    choose = random.Random(5)
+    requests: list[Request] = []
+    while len(requests) < 40:
+        while len(rig.engine._board.everything) < 8:
+            length, count = choose.choice((3, 11, 33, 60, 105, 139)), choose.choice((1, 5, 9))
+            requests.append(ask(words(choose.randrange(1000), length), count))
+            rig.engine.submit(requests[-1])
+        rig.engine.step()
+    rig.read(*requests)
     rig.check(*requests)
     rig.check_at_rest()
 

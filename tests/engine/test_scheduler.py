@@ -25,7 +25,7 @@ class Fake:
 
 def test_streams_come_first_and_the_prompt_gets_the_rest() -> None:
     running = [Fake(1000), Fake(), Fake()]
-    assert plan_step(running, 256, 64) == [Chunk(1, 0), Chunk(2, 0), Chunk(0, 62)]
+    assert plan_step(running, 256, 64) == [Chunk(1, 0), Chunk(2, 0), Chunk(0, 30)]
 
 
 def test_prompts_are_served_in_order() -> None:
@@ -47,6 +47,11 @@ def test_a_prompt_advances_even_beside_as_many_streams_as_a_chunk_has_tokens() -
 
 def test_more_streams_than_fit_into_a_batch() -> None:
     assert len(plan_step([Fake()] * 10, 4, 4)) == 4
+
+
+def test_one_prompt_at_a_time() -> None:
+    running = [Fake(50), Fake(50), Fake()]
+    assert plan_step(running, 256, 64, 1) == [Chunk(2, 0), Chunk(0, 31)]
 
 
 def test_nothing_to_do() -> None:
