@@ -58,7 +58,7 @@ class Round:
 
     def __init__(self, llm: Llama) -> None:
         self.llm = llm
-        self.replies: list[tuple[Key, str]] = []
+        self.replies: list[tuple[Key, str, dict[str, Any]]] = []
         self.errors: list[BaseException] = []
         self.kinds = [
             self.complete, self.chat, self.stream, self.abandon, self.never_start, self.overflow,
@@ -85,7 +85,7 @@ class Round:
             self.errors.append(error)
 
     def keep(self, key: Key, text: str) -> None:
-        self.replies.append((key, text))
+        self.replies.append((key, text, self.llm.cache_info))
 
     # -- what a call can be -----------------------------------------------------------------------
 
@@ -189,8 +189,8 @@ class Alone:
 def check(made: Round, alone: Alone) -> None:
     """No error, every reply right, nothing left in flight."""
     assert made.errors == []
-    for key, text in made.replies:
-        assert text == alone(key), key
+    wrong = [(key, text, info) for key, text, info in made.replies if text != alone(key)]
+    assert wrong == []
     engine = made.llm._engine
     gc.collect()
     assert engine._board.everything == []

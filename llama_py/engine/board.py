@@ -105,6 +105,7 @@ class Board:
         if request.sampler is not None:
             request.sampler.close()
         self.put(request, event)
+        request.closed = True
 
     def _withdraw(self, request: Request) -> None:
         for requests in (self.running, self.waiting):

@@ -125,7 +125,7 @@ class Engine:
             while True:
                 while events:
                     yield self._take(request)
-                if request.done and not events:
+                if request.closed and not events:
                     return
                 self._drive_until_event(request)
         finally:
@@ -140,7 +140,7 @@ class Engine:
                 for request in [*pending]:
                     while request.events:
                         yield request, self._take(request)
-                    if request.done and not request.events:
+                    if request.closed and not request.events:
                         pending.remove(request)
                 if pending:
                     self._drive_until_event(*pending)
@@ -343,7 +343,7 @@ class Engine:
 def _news(requests: Sequence[Request]) -> bool:
     """True if one of them has an event, or has ended."""
     for request in requests:  # noqa: SIM110 - it runs for every token, without a generator
-        if request.events or request.state.ended:
+        if request.events or request.closed:
             return True
     return False
 

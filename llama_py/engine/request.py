@@ -168,6 +168,8 @@ class Request:
     cache: dict[str, object] = field(default_factory=dict)
     events: deque[Event] = field(default_factory=deque)
     cancelled: bool = False
+    #: The last event was handed out. ``state`` says a moment earlier that the request has ended.
+    closed: bool = False
     submitted: float = field(default_factory=time.perf_counter)
     started: float = 0.0
     first_token: float = 0.0
