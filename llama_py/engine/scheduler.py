@@ -48,6 +48,7 @@ def plan_step(
         running: requests that own a sequence, oldest first.
         n_batch: most tokens in one step.
         n_chunk: most tokens in one step with prompts in it; half of it beside running streams.
+        most_prompts: most requests that may evaluate their prompts in it; None is any number.
     """
     chunks = [
         Chunk(index, 0)

@@ -201,6 +201,8 @@ def test_a_failing_callback_fails_its_request_only(rig: Rig) -> None:
     rig.engine.submit(good, *bad)
     assert rig.read(good)[0].reason == "length"
     rig.check(good)
+    while rig.engine.step():
+        pass
     assert [request.state for request in bad] == [RequestState.FAILED] * 4
     assert all(isinstance(rig.read(request)[0].error, ConsumerError) for request in bad[:3])
     rig.check_at_rest()
