@@ -292,14 +292,14 @@ class Llama(LowLevelInterface, ReuseInterface):
     @overload
     def create_completion(
         self, prompt: str | Sequence[int], *, stream: Literal[True], **options: Any
-    ) -> Iterator[CreateCompletionStreamResponse]: ...
+    ) -> ReplyStream[CreateCompletionStreamResponse]: ...
     @overload
     def create_completion(
         self, prompt: str | Sequence[int], *, stream: bool, **options: Any
-    ) -> CreateCompletionResponse | Iterator[CreateCompletionStreamResponse]: ...
+    ) -> CreateCompletionResponse | ReplyStream[CreateCompletionStreamResponse]: ...
     def create_completion(
         self, prompt: str | Sequence[int], *, stream: bool = False, **options: Any
-    ) -> CreateCompletionResponse | Iterator[CreateCompletionStreamResponse]:
+    ) -> CreateCompletionResponse | ReplyStream[CreateCompletionStreamResponse]:
         """Continue a text. See ``llama_py.wire.openai.parse_completion`` for the options.
 
         Args:
@@ -318,14 +318,14 @@ class Llama(LowLevelInterface, ReuseInterface):
     @overload
     def create_chat_completion(
         self, messages: Sequence[Mapping[str, Any]], *, stream: Literal[True], **options: Any
-    ) -> Iterator[CreateChatCompletionStreamResponse]: ...
+    ) -> ReplyStream[CreateChatCompletionStreamResponse]: ...
     @overload
     def create_chat_completion(
         self, messages: Sequence[Mapping[str, Any]], *, stream: bool, **options: Any
-    ) -> CreateChatCompletionResponse | Iterator[CreateChatCompletionStreamResponse]: ...
+    ) -> CreateChatCompletionResponse | ReplyStream[CreateChatCompletionStreamResponse]: ...
     def create_chat_completion(
         self, messages: Sequence[Mapping[str, Any]], *, stream: bool = False, **options: Any
-    ) -> CreateChatCompletionResponse | Iterator[CreateChatCompletionStreamResponse]:
+    ) -> CreateChatCompletionResponse | ReplyStream[CreateChatCompletionStreamResponse]:
         """Answer a conversation. See ``llama_py.wire.openai.parse_chat`` for the options.
 
         Args:

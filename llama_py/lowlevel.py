@@ -6,7 +6,7 @@ cache like everything else: a later call whose prompt begins the same way reuses
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -223,7 +223,7 @@ class LowLevelInterface:
         logits_processor: Sequence[LogitsProcessor] | None = None,
         stopping_criteria: Sequence[StoppingCriteria] | None = None,
         **options: Any,
-    ) -> Iterator[int]:
+    ) -> Generator[int, None, None]:
         """Continue ``tokens`` without end; the caller stops by leaving the loop.
 
         What the prompt shares with anything cached is reused. Closing the generator ends the

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Generator, Iterator
+from typing import Any, TypeVar
 
 from typing_extensions import Self
 
@@ -13,6 +13,8 @@ from llama_py.errors import GenerationTimeout
 from llama_py.wire import openai
 
 __all__ = ["Call", "ReplyStream", "failure_of", "raise_failure"]
+
+T = TypeVar("T")
 
 Call = openai.CompletionCall | openai.ChatCall
 
@@ -33,7 +35,7 @@ def raise_failure(event: Event, encoder: Any) -> None:
         raise error
 
 
-class ReplyStream(Iterator[Any]):
+class ReplyStream(Iterator[T]):
     """The chunks of one call. The caller may leave it at any point, also before the first chunk.
 
     ``close()`` cancels what is still being generated; so does dropping the last reference.
@@ -42,16 +44,16 @@ class ReplyStream(Iterator[Any]):
     def __init__(self, engine: Engine, call: Call, events: Iterator[tuple[Request, Event]]) -> None:
         self._engine = engine
         self._requests = call.requests
-        self._chunks = _chunks(call, events)
+        self._chunks: Generator[T, None, None] = _chunks(call, events)
 
-    def __next__(self) -> Any:
+    def __next__(self) -> T:
         return next(self._chunks)
 
     def close(self) -> None:
         """Cancel what is still being generated; returns when it has ended."""
         for request in self._requests:
             self._engine.cancel(request)
-        self._chunks.close()  # type: ignore[attr-defined]
+        self._chunks.close()
 
     def __enter__(self) -> Self:
         return self
@@ -65,7 +67,7 @@ class ReplyStream(Iterator[Any]):
             self._engine.cancel(request, wait=False)
 
 
-def _chunks(call: Call, events: Iterator[tuple[Request, Event]]) -> Iterator[Any]:
+def _chunks(call: Call, events: Iterator[tuple[Request, Event]]) -> Generator[Any, None, None]:
     encoder = call.encoder()
     try:
         yield from encoder.open()

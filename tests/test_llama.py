@@ -329,7 +329,7 @@ def test_generate_is_eval_and_sample_in_turn(llm: Llama) -> None:
     prompt = llm.tokenize("the quick brown")
     stream = llm.generate(prompt, temperature=0)
     generated = [next(stream) for _ in range(6)]
-    stream.close()  # type: ignore[attr-defined]
+    stream.close()
     llm.reset()
     llm.eval(prompt)
     by_hand = []
@@ -344,7 +344,7 @@ def test_generate_can_go_on_after_eval(llm: Llama) -> None:
     llm.eval([5, 6, 7])
     going_on = llm.generate([8], reset=False, temperature=0)
     assert next(going_on) == int(logits_of([5, 6, 7, 8]).argmax())
-    going_on.close()  # type: ignore[attr-defined]
+    going_on.close()
     assert llm.cache_info == {} or llm.cache_info["reused"] >= 0
 
 

@@ -53,8 +53,13 @@ def build(source: Path | None = None, jobs: int = 1) -> Path:
     folder = _folder()
     folder.mkdir(parents=True, exist_ok=True)
     configure = [
-        cmake, "-S", str(Path(__file__).with_name("tools")), "-B", str(folder),
-        f"-DLLAMA_CPP_DIR={source or _find_source()}", f"-DLLAMA_PY_LIB_DIR={_libraries()}",
+        cmake,
+        "-S",
+        str(Path(__file__).with_name("tools")),
+        "-B",
+        str(folder),
+        f"-DLLAMA_CPP_DIR={source or _find_source()}",
+        f"-DLLAMA_PY_LIB_DIR={_libraries()}",
     ]
     ninja = shutil.which("ninja", path=_search_path())
     if ninja is not None and not (folder / "CMakeCache.txt").exists():

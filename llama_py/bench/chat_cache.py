@@ -52,11 +52,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Report:
     turns, per_turn = options.turns, options.user_tokens + options.max_tokens + 24
     n_ctx = (options.system_tokens + turns * per_turn + 64 + 255) // 256 * 256
-    report = Report("chat-cache", conditions(
-        options, n_ctx, replies=options.replies, repeats=options.repeats,
-        system_tokens=options.system_tokens, user_tokens=options.user_tokens,
-        max_tokens=options.max_tokens,
-    ))
+    report = Report(
+        "chat-cache",
+        conditions(
+            options,
+            n_ctx,
+            replies=options.replies,
+            repeats=options.repeats,
+            system_tokens=options.system_tokens,
+            user_tokens=options.user_tokens,
+            max_tokens=options.max_tokens,
+        ),
+    )
     with ExitStack() as stack:
         subjects = {mode: stack.enter_context(load(options, n_ctx)) for mode in MODES}
         for mode, llm in subjects.items():
@@ -79,8 +86,12 @@ class _Conversation:
     """One conversation, answered by all sides in turn."""
 
     def __init__(
-        self, options: argparse.Namespace, subjects: dict[str, Any], verifier: Verifier,
-        peer: Peer | None, repeat: int,
+        self,
+        options: argparse.Namespace,
+        subjects: dict[str, Any],
+        verifier: Verifier,
+        peer: Peer | None,
+        repeat: int,
     ) -> None:
         self._options = options
         self._subjects = subjects
@@ -112,7 +123,10 @@ class _Conversation:
         }
         if self._peer is not None:
             record["peer"] = self._peer.ask(
-                "chat", messages=self._messages, script=script, temperature=0.0,
+                "chat",
+                messages=self._messages,
+                script=script,
+                temperature=0.0,
                 max_tokens=options.max_tokens,
             )
         record["nmse"], record["cold_prompt"] = self._verifier.check(record["text"])
@@ -162,10 +176,17 @@ def _show(report: Report, measured: list[list[dict[str, Any]]], with_peer: bool)
         theirs = [record["peer"]["seconds"] for record in records] if with_peer else []
         peer = [1e3 * median(theirs)] if with_peer else []
         table.add(
-            number, len(last["text"].tokens), last["new"],
-            *(1e3 * median(seconds[mode]) for mode in MODES), *peer,
-            last["token"].evaluated, last["text"].evaluated, last["text"].reused,
-            last["text"].info["path"], share, max(record["nmse"] for record in records),
+            number,
+            len(last["text"].tokens),
+            last["new"],
+            *(1e3 * median(seconds[mode]) for mode in MODES),
+            *peer,
+            last["token"].evaluated,
+            last["text"].evaluated,
+            last["text"].reused,
+            last["text"].info["path"],
+            share,
+            max(record["nmse"] for record in records),
         )
     if len(measured[0]) > 1:
         report.at_most("slowest warm turn / the same turn without reuse", worst, 0.4)

@@ -58,9 +58,7 @@ def run(options: argparse.Namespace) -> Report:
 
 def _measure(options: argparse.Namespace, swa_full: bool) -> tuple[float, Turn, str, float]:
     """MiB, the turn, the kind of memory, and the largest NMSE that is noise."""
-    with _Listener() as heard, load(
-        options, options.n_ctx, n_seq_max=1, swa_full=swa_full
-    ) as llm:
+    with _Listener() as heard, load(options, options.n_ctx, n_seq_max=1, swa_full=swa_full) as llm:
         heard.stop()
         text = prose("kv", options.prompt, counter(llm))
         turn = chat(llm, [{"role": "user", "content": text}], max_tokens=options.max_tokens)

@@ -45,8 +45,13 @@ class _Pair:
         self._report, self._table, self._runs = report, table, runs
 
     def measure(
-        self, name: str, naive: Callable[[], Any], here: Callable[[], Any], equal: bool,
-        *, naive_runs: int = 5,
+        self,
+        name: str,
+        naive: Callable[[], Any],
+        here: Callable[[], Any],
+        equal: bool,
+        *,
+        naive_runs: int = 5,
     ) -> None:
         slow, fast = _microseconds(naive, naive_runs), _microseconds(here, self._runs)
         self._table.add(name, slow, fast, slow / fast, equal)
@@ -173,4 +178,3 @@ def _grammar(pair: _Pair, row: Row, llm: Any) -> None:
     equal = all(grammar.allows(t) == (masked[t] > -np.inf) for t in [token, *sample])
     pair.measure("grammar: a token that is allowed", naive, lambda: grammar.allows(token), equal)
     grammar.close()
-

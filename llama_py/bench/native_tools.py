@@ -31,9 +31,18 @@ class NativeTools:
         self._n_ctx = n_ctx
         self._threads = str(options.threads)
         self._settings = [
-            "-m", resolve_model(options.model), "-t", self._threads,
-            "-b", str(options.n_batch), "-ub", str(min(options.n_batch, 512)),
-            "-fa", "on" if options.flash_attn else "off", "-ngl", "99",
+            "-m",
+            resolve_model(options.model),
+            "-t",
+            self._threads,
+            "-b",
+            str(options.n_batch),
+            "-ub",
+            str(min(options.n_batch, 512)),
+            "-fa",
+            "on" if options.flash_attn else "off",
+            "-ngl",
+            "99",
         ]
         self.cpu_seconds = 0.0
 
@@ -45,11 +54,24 @@ class NativeTools:
 
     def batched(self, prompt: int, generate: int, streams: int) -> dict[str, Any]:
         """The record of ``streams`` sequences at once."""
-        output = self._output(self._batched, [
-            "-c", str(self._n_ctx), "-tb", self._threads, "-npp", str(prompt),
-            "-ntg", str(generate), "-npl", str(streams), "--kv-unified",
-            "--output-format", "jsonl",
-        ])
+        output = self._output(
+            self._batched,
+            [
+                "-c",
+                str(self._n_ctx),
+                "-tb",
+                self._threads,
+                "-npp",
+                str(prompt),
+                "-ntg",
+                str(generate),
+                "-npl",
+                str(streams),
+                "--kv-unified",
+                "--output-format",
+                "jsonl",
+            ],
+        )
         record: dict[str, Any] = json.loads(
             next(line for line in output.splitlines() if line.startswith("{"))
         )

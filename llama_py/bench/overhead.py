@@ -79,11 +79,21 @@ def _breakdown(llm: Any, prompt: list[int], count: int) -> dict[str, list[float]
     engine = llm._engine
     stepper, runner, choosing = engine._stepper, engine._runner, engine._stepper._choosing
     places = [
-        (engine, "_drive_until_event"), (stepper, "step"), (stepper, "_step_one"),
-        (runner, "decode_one"), (runner._batch, "add_one"), (runner, "_decode"),
-        (runner.context, "decode"), (runner.context, "synchronize"), (choosing, "_choose"),
-        (choosing, "_sample"), (runner, "logits"), (choosing, "_count_token"),
-        (choosing, "_emit"), (engine.vocab, "plain_piece"), (choosing, "_at_limit"),
+        (engine, "_drive_until_event"),
+        (stepper, "step"),
+        (stepper, "_step_one"),
+        (runner, "decode_one"),
+        (runner._batch, "add_one"),
+        (runner, "_decode"),
+        (runner.context, "decode"),
+        (runner.context, "synchronize"),
+        (choosing, "_choose"),
+        (choosing, "_sample"),
+        (runner, "logits"),
+        (choosing, "_count_token"),
+        (choosing, "_emit"),
+        (engine.vocab, "plain_piece"),
+        (choosing, "_at_limit"),
     ]
     clocks = _Clocks()
     with clocks.on(places):

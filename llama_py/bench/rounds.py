@@ -22,8 +22,12 @@ from llama_py.errors import LlamaError, ParameterError
 __all__ = ["add_arguments", "run"]
 
 _QUESTIONS = (
-    "What is 2 + 3?", "Name three colours.", "Why is the sky blue?", "Say that again, shorter.",
-    "And in one word?", "Thank you. What did I ask first?",
+    "What is 2 + 3?",
+    "Name three colours.",
+    "Why is the sky blue?",
+    "Say that again, shorter.",
+    "And in one word?",
+    "Thank you. What did I ask first?",
 )
 
 
@@ -68,9 +72,14 @@ def _try(path: Path, options: argparse.Namespace, report: Report, table: Table) 
     if wrong:
         report.fail(f"{path.name}: logits differ from a cold evaluation (NMSE {worst}), or empty")
     table.add(
-        path.name, kind, len(turns), sum(turn.evaluated for turn in turns),
-        sum(turn.reused for turn in turns), 1e3 * sum(t.seconds for t in turns) / len(turns),
-        worst, "wrong" if wrong else "right",
+        path.name,
+        kind,
+        len(turns),
+        sum(turn.evaluated for turn in turns),
+        sum(turn.reused for turn in turns),
+        1e3 * sum(t.seconds for t in turns) / len(turns),
+        worst,
+        "wrong" if wrong else "right",
     )
 
 

@@ -43,11 +43,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--user-tokens", type=int, default=140, metavar="N")
     parser.add_argument("--max-tokens", type=int, default=16, metavar="N")
     parser.add_argument(
-        "--n-ctx", type=int, default=0, metavar="N",
+        "--n-ctx",
+        type=int,
+        default=0,
+        metavar="N",
         help="tokens in memory, for both sides; by default just enough for all sessions",
     )
     parser.add_argument(
-        "--n-seq-max", type=int, default=8, metavar="N",
+        "--n-seq-max",
+        type=int,
+        default=8,
+        metavar="N",
         help="sequences in memory; with fewer than sessions, some are parked and brought back",
     )
 
@@ -56,11 +62,19 @@ def run(options: argparse.Namespace) -> Report:
     per_turn = options.user_tokens + options.max_tokens + 24
     one = (options.system_tokens + options.turns * per_turn + 64 + 255) // 256 * 256
     n_ctx = options.n_ctx or one * min(options.sessions, options.n_seq_max)
-    report = Report("sessions", conditions(
-        options, n_ctx, sessions=options.sessions, n_seq_max=options.n_seq_max,
-        repeats=options.repeats, system_tokens=options.system_tokens,
-        user_tokens=options.user_tokens, max_tokens=options.max_tokens,
-    ))
+    report = Report(
+        "sessions",
+        conditions(
+            options,
+            n_ctx,
+            sessions=options.sessions,
+            n_seq_max=options.n_seq_max,
+            repeats=options.repeats,
+            system_tokens=options.system_tokens,
+            user_tokens=options.user_tokens,
+            max_tokens=options.max_tokens,
+        ),
+    )
     with ExitStack() as stack:
         llm = stack.enter_context(load(options, n_ctx, n_seq_max=options.n_seq_max))
         verifier = Verifier(load(options, one, n_seq_max=1), clock_of(options))
@@ -80,8 +94,13 @@ class _Round:
     """All sessions, from their first turn to their last."""
 
     def __init__(
-        self, options: argparse.Namespace, llm: Any, verifier: Verifier, peer: Peer | None,
-        repeat: int, report: Report,
+        self,
+        options: argparse.Namespace,
+        llm: Any,
+        verifier: Verifier,
+        peer: Peer | None,
+        repeat: int,
+        report: Report,
     ) -> None:
         self._options = options
         self._llm = llm
@@ -114,7 +133,10 @@ class _Round:
         question = user_message(name, options.user_tokens, counter(self._llm))
         talk.append(question)
         turn = chat(
-            self._llm, talk, clock=clock_of(options), user=self._secrets[session],
+            self._llm,
+            talk,
+            clock=clock_of(options),
+            user=self._secrets[session],
             max_tokens=options.max_tokens,
         )
         talk.append({"role": "assistant", "content": turn.text})
@@ -161,9 +183,15 @@ def _show(report: Report, measured: list[list[list[dict[str, Any]]]], with_peer:
                 report.at_most("turn 5, time by llama-cpp-python's", share, 0.25)
         last: Turn = records[-1]["turn"]
         table.add(
-            number, len(last.tokens), last.evaluated, last.reused, 1e3 * median(ours),
-            1e3 * median([record["cold_prompt"] for record in records]), *cells,
-            last.info["path"], max(record["nmse"] for record in records),
+            number,
+            len(last.tokens),
+            last.evaluated,
+            last.reused,
+            1e3 * median(ours),
+            1e3 * median([record["cold_prompt"] for record in records]),
+            *cells,
+            last.info["path"],
+            max(record["nmse"] for record in records),
         )
 
 

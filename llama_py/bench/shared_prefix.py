@@ -33,10 +33,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Report:
     own = options.user_tokens + options.max_tokens + 64
     n_ctx = (options.system_tokens + options.requests * (own + 32) + 64 + 255) // 256 * 256
-    report = Report("shared-prefix", conditions(
-        options, n_ctx, requests=options.requests, system_tokens=options.system_tokens,
-        user_tokens=options.user_tokens, repeats=options.repeats,
-    ))
+    report = Report(
+        "shared-prefix",
+        conditions(
+            options,
+            n_ctx,
+            requests=options.requests,
+            system_tokens=options.system_tokens,
+            user_tokens=options.user_tokens,
+            repeats=options.repeats,
+        ),
+    )
     with load(options, n_ctx, n_seq_max=options.requests) as llm:
         report.conditions["memory"] = llm.memory_report()["kind"]
         measured = [_once(llm, options, repeat, report) for repeat in range(options.repeats)]
@@ -116,14 +123,27 @@ def _common(prompts: list[list[int]]) -> int:
 
 def _show(report: Report, measured: list[dict[str, Any]], options: argparse.Namespace) -> None:
     table = report.table(
-        "", "repeat", "shared", "own", "evaluated", "allowed", "one alone ms",
-        "last first token ms", "ratio",
+        "",
+        "repeat",
+        "shared",
+        "own",
+        "evaluated",
+        "allowed",
+        "one alone ms",
+        "last first token ms",
+        "ratio",
     )
     for number, once in enumerate(measured, 1):
         once["allowed"] = once["shared"] + once["own"] + options.requests
         table.add(
-            number, once["shared"], once["own"], once["evaluated"], once["allowed"],
-            1e3 * once["alone"], 1e3 * once["last"], once["last"] / once["alone"],
+            number,
+            once["shared"],
+            once["own"],
+            once["evaluated"],
+            once["allowed"],
+            1e3 * once["alone"],
+            1e3 * once["last"],
+            once["last"] / once["alone"],
         )
     most = max(once["evaluated"] / once["allowed"] for once in measured)
     report.at_most("evaluated / (shared + own tokens + 1 each)", most, 1.0)

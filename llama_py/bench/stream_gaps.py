@@ -47,22 +47,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Report:
     n_ctx = (options.prompt + 1400 + 255) // 256 * 256
-    report = Report("stream-gaps", conditions(
-        options, n_ctx, prompt=options.prompt, repeats=options.repeats,
-        n_ubatch=min(options.n_batch, 512),
-    ))
+    report = Report(
+        "stream-gaps",
+        conditions(
+            options,
+            n_ctx,
+            prompt=options.prompt,
+            repeats=options.repeats,
+            n_ubatch=min(options.n_batch, 512),
+        ),
+    )
     gaps = report.table(
-        "gaps between tokens, ms", "repeat", "usual", "chunk alone", "during: tokens", "median",
-        "90 %", "longest", "allowed",
+        "gaps between tokens, ms",
+        "repeat",
+        "usual",
+        "chunk alone",
+        "during: tokens",
+        "median",
+        "90 %",
+        "longest",
+        "allowed",
     )
     cancels = report.table(
-        "cancelled while the prompt was evaluated, ms", "repeat", "chunk", "timeout late by",
+        "cancelled while the prompt was evaluated, ms",
+        "repeat",
+        "chunk",
+        "timeout late by",
         "cancel returned after",
     )
     worst, late, clock = [], [], clock_of(options)
-    with load(options, n_ctx, n_seq_max=4) as llm, closing(
-        Verifier(load(options, n_ctx, n_seq_max=1))
-    ) as verifier:
+    with (
+        load(options, n_ctx, n_seq_max=4) as llm,
+        closing(Verifier(load(options, n_ctx, n_seq_max=1))) as verifier,
+    ):
         for repeat in range(options.repeats):
             tokens = llm.tokenize(prose(f"long {repeat}", options.prompt, counter(llm)))
             tokens = tokens[: options.prompt]
@@ -80,7 +97,9 @@ def _prompt_seconds(llm: Any, tokens: list[int], clock: Clock) -> tuple[float, f
     llm.reset()
     marks = [clock()]
     llm.create_completion(
-        tokens, max_tokens=1, temperature=0.0,
+        tokens,
+        max_tokens=1,
+        temperature=0.0,
         on_progress=lambda _done, _of: marks.append(clock()),
     )
     steps = [b - a for a, b in itertools.pairwise(marks)]
@@ -122,14 +141,25 @@ def _gaps(
         found = [marks[-1] - span[0]]
     allowed = 3 * usual + chunk
     table.add(
-        repeat + 1, 1e3 * usual, 1e3 * chunk, len(found), 1e3 * median(found),
-        1e3 * sorted(found)[int(0.9 * (len(found) - 1))], 1e3 * max(found), 1e3 * allowed,
+        repeat + 1,
+        1e3 * usual,
+        1e3 * chunk,
+        len(found),
+        1e3 * median(found),
+        1e3 * sorted(found)[int(0.9 * (len(found) - 1))],
+        1e3 * max(found),
+        1e3 * allowed,
     )
     return max(found) / allowed
 
 
 def _cancel(
-    llm: Any, tokens: list[int], chunk: float, seconds: float, table: Any, repeat: int,
+    llm: Any,
+    tokens: list[int],
+    chunk: float,
+    seconds: float,
+    table: Any,
+    repeat: int,
     clock: Clock,
 ) -> float:
     """Two ways to cancel after some time; the slower one by a chunk's time."""

@@ -23,8 +23,19 @@ if TYPE_CHECKING:
     from llama_py.llama import Llama
 
 __all__ = [
-    "Clock", "Turn", "Verifier", "add_model_arguments", "chat", "clock_of", "conditions",
-    "counter", "load", "nmse", "resolve_model", "set_reuse", "tolerance",
+    "Clock",
+    "Turn",
+    "Verifier",
+    "add_model_arguments",
+    "chat",
+    "clock_of",
+    "conditions",
+    "counter",
+    "load",
+    "nmse",
+    "resolve_model",
+    "set_reuse",
+    "tolerance",
 ]
 
 Row = NDArray[np.float32]
@@ -34,7 +45,9 @@ Clock = Callable[[], float]
 def add_model_arguments(parser: argparse.ArgumentParser, model: str = "demo") -> None:
     """What every benchmark with a model takes."""
     parser.add_argument(
-        "--model", default=model, metavar="NAME",
+        "--model",
+        default=model,
+        metavar="NAME",
         help="a GGUF file; 'demo' (the bundled model); or random weights in a realistic shape, "
         "SHAPE[:vocab=N][:quant=Q] with smollm2-135m (full attention), gemma3-270m (sliding "
         "window), lfm2-350m (hybrid) or mamba2-130m (recurrent) (default: %(default)s)",
@@ -43,12 +56,15 @@ def add_model_arguments(parser: argparse.ArgumentParser, model: str = "demo") ->
     parser.add_argument("--threads", type=int, default=min(cores, 8), metavar="N")
     parser.add_argument("--n-batch", type=int, default=512, metavar="N")
     parser.add_argument(
-        "--clock", choices=["wall", "cpu"], default="wall",
+        "--clock",
+        choices=["wall", "cpu"],
+        default="wall",
         help="cpu: processor time of the process, for machines that are busy with other work; "
         "sets --threads 1, since threads that wait for each other use processor time",
     )
     parser.add_argument(
-        "--flash-attn", action="store_true",
+        "--flash-attn",
+        action="store_true",
         help="flash attention on (off, results depend less on how tokens are batched)",
     )
 

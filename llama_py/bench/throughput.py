@@ -122,9 +122,7 @@ class _Ours:
         long, many = self._timed(run, _STREAM_REPLY)
         return (many - few) / (long - short)
 
-    def _timed(
-        self, run: Callable[[list[list[int]], int], int], reply: int
-    ) -> tuple[float, int]:
+    def _timed(self, run: Callable[[list[list[int]], int], int], reply: int) -> tuple[float, int]:
         self._llm.reset()
         prompts = [self._tokens(_STREAM_PROMPT) for _ in range(self._options.streams)]
         start = self._clock()
@@ -183,8 +181,10 @@ class _Theirs:
         prompt = self._difference(lambda n: tools.bench(count, 0, n), tools, 1, 4)
         one = self._difference(lambda n: tools.bench(0, options.generate, n), tools, 1, 4)
         many = self._difference(
-            lambda n: tools.batched(_STREAM_PROMPT, n, options.streams), tools,
-            _SHORT_REPLY, _STREAM_REPLY,
+            lambda n: tools.batched(_STREAM_PROMPT, n, options.streams),
+            tools,
+            _SHORT_REPLY,
+            _STREAM_REPLY,
         )
         return {
             "llama-bench prompt": count / prompt,

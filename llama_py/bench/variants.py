@@ -58,7 +58,8 @@ def _variants(llm: Any) -> list[_Variant]:
         _Variant("JSON schema", 0.90, {"response_format": schema}),
         _Variant("logit_bias, 32 tokens", 0.97, {"logit_bias": bias}),
         _Variant(
-            "temperature, top_k, top_p, repeat_penalty", 0.95,
+            "temperature, top_k, top_p, repeat_penalty",
+            0.95,
             {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "repeat_penalty": 1.1, "seed": 1},
         ),
         _Variant("stream", 0.98, {"stream": True}),
@@ -76,15 +77,27 @@ def run_variants(report: Report, llm: Any, options: argparse.Namespace) -> None:
         for variant in variants:
             _measure(timer, variant, plain_first=repeat % 2 == 0)
     table = report.table(
-        "beside plain greedy", "variant", "tokens/s", "plain tokens/s", "ratio", "lowest",
-        "highest", "first token ms", "plain first token ms",
+        "beside plain greedy",
+        "variant",
+        "tokens/s",
+        "plain tokens/s",
+        "ratio",
+        "lowest",
+        "highest",
+        "first token ms",
+        "plain first token ms",
     )
     for variant in variants:
         shares = [a / b for a, b in zip(variant.plain, variant.per_token, strict=True)]
         table.add(
-            variant.name, 1 / median(variant.per_token), 1 / median(variant.plain),
-            median(shares), min(shares), max(shares),
-            1e3 * median(variant.first), 1e3 * median(variant.plain_first),
+            variant.name,
+            1 / median(variant.per_token),
+            1 / median(variant.plain),
+            median(shares),
+            min(shares),
+            max(shares),
+            1e3 * median(variant.first),
+            1e3 * median(variant.plain_first),
         )
         if variant.least is not None:
             report.at_least(f"{variant.name}, speed by plain greedy", median(shares), variant.least)
@@ -107,9 +120,7 @@ def _store(result: tuple[float, float], per_token: list[float], first: list[floa
 class _Timer:
     """Calls with one prompt, whose evaluation is reused from the first call on."""
 
-    def __init__(
-        self, llm: Any, messages: list[dict[str, Any]], tokens: int, cpu: bool
-    ) -> None:
+    def __init__(self, llm: Any, messages: list[dict[str, Any]], tokens: int, cpu: bool) -> None:
         self._llm, self._messages, self._tokens, self._cpu = llm, messages, tokens, cpu
 
     def call(self, options: dict[str, Any]) -> tuple[float, float]:

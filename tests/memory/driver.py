@@ -160,7 +160,7 @@ class Driver:
             assert self.llm.memory_report()["sequences"] == before
             return None
         self.check(self.last_request())
-        text: str = response["choices"][0]["message"]["content"] or ""  # type: ignore[index]
+        text: str = response["choices"][0]["message"]["content"] or ""
         return text
 
     def pick(self, index: int) -> Conversation:
@@ -231,7 +231,7 @@ class Driver:
             for number, _ in enumerate(stream):
                 if number >= after:
                     break
-            stream.close()  # type: ignore[union-attr]
+            stream.close()
         except ContextOverflowError:
             pass
         self.check_bookkeeping()
@@ -311,8 +311,8 @@ class Driver:
                 requests.append(self.last_request())
             except ContextOverflowError:
                 break
-            next(streams[-1])  # type: ignore[arg-type]
-            next(streams[-1], None)  # type: ignore[arg-type]
+            next(streams[-1])
+            next(streams[-1], None)
         for stream in reversed(streams):
             for _ in stream:
                 pass

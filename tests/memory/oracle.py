@@ -43,7 +43,8 @@ class Oracle:
 
     def logits(self, tokens: Sequence[int], runs: Sequence[Sequence[int]] | None = None) -> Row:
         """Logits after ``tokens``, float32 ``(n_vocab,)``; ``runs`` are the tokens as cut."""
-        return self._evaluate(tokens, runs).copy()
+        copy: Row = self._evaluate(tokens, runs).copy()
+        return copy
 
     def _evaluate(self, tokens: Sequence[int], runs: Sequence[Sequence[int]] | None) -> Row:
         self.context.clear()
@@ -51,7 +52,8 @@ class Oracle:
         for run in runs or [tokens]:
             self._decode(run, position)
             position += len(run)
-        return self.context.logits(len(run) - 1)
+        row: Row = self.context.logits(len(run) - 1)
+        return row
 
     def greedy(
         self, tokens: Sequence[int], count: int, runs: Sequence[Sequence[int]] | None = None
