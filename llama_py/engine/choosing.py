@@ -22,6 +22,7 @@ from llama_py.engine.board import Board
 from llama_py.engine.logprobs import top_logprobs
 from llama_py.engine.request import FinishEvent, Request, RequestState, TokenEvent, TokenLogprobs
 from llama_py.engine.runner import Runner
+from llama_py.engine.text import ReplyText
 from llama_py.errors import DecodeError
 
 __all__ = ["Choosing"]
@@ -142,7 +143,7 @@ class Choosing:
         generation, board = request.generation, self._board
         ends = not generation.ignore_eos and self._vocab.is_eog(token)
         if ends or token in generation.stop_tokens:
-            board.end(request, FinishEvent("stop", request.text.finish()), row)
+            board.end(request, _last_event("stop", request.text), row)
             return
         shown = request.echo_special or token in request.visible
         piece = self._vocab.piece(token) if shown else self._vocab.plain_piece(token)
@@ -151,9 +152,9 @@ class Choosing:
         if text.stopped_by is not None:
             board.end(request, FinishEvent("stop", "", text.stopped_by), row)
         elif generation.stopping_criteria and self._criteria_met(request, row):
-            board.end(request, FinishEvent("stop", text.finish()), row)
+            board.end(request, _last_event("stop", text), row)
         elif self._at_limit(request):
-            board.end(request, FinishEvent("length", text.finish()), row)
+            board.end(request, _last_event("length", text), row)
 
     def _at_limit(self, request: Request) -> bool:
         most = request.generation.max_tokens
@@ -198,3 +199,9 @@ def _is_slow(request: Request) -> bool:
     p = request.sampling
     sorts = p.top_p < 1 or p.typical_p < 1 or p.xtc_probability > 0 or p.samplers is not None
     return not p.greedy and p.top_k <= 0 and sorts and not p.logits_processors
+
+
+def _last_event(reason: str, text: ReplyText) -> FinishEvent:
+    """The end of a reply; a stop string that was held back until now has the last word."""
+    tail = text.finish()
+    return FinishEvent("stop" if text.stopped_by else reason, tail, text.stopped_by)

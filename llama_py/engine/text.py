@@ -42,10 +42,11 @@ class ReplyText:
         if self.stopped_by is not None:
             return ""
         text, self._pending = self._pending + text, ""
-        if self._longest:
-            shown = self._release(text)
-            text, self._pending = shown + self._pending, ""
-        return text
+        cut = self._first_stop(text)
+        if cut is None:
+            return text
+        position, self.stopped_by = cut
+        return text[:position]
 
     @property
     def holds_back(self) -> bool:
@@ -53,12 +54,13 @@ class ReplyText:
         return bool(self._pending) or self._decoder.getstate()[0] != b""
 
     def _release(self, text: str) -> str:
+        held = self._possible_start(text)
         cut = self._first_stop(text)
-        if cut is not None:
+        # A match counts when no other one that begins before it can come any more.
+        if cut is not None and cut[0] <= len(text) - held:
             position, self.stopped_by = cut
             self._pending = ""
             return text[:position]
-        held = self._possible_start(text)
         self._pending = text[len(text) - held :] if held else ""
         return text[: len(text) - held]
 
