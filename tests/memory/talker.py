@@ -17,8 +17,8 @@ from typing import Any
 
 from llama_py import Llama, LlamaDiskCache
 
-#: Less than many processes write, so that entries have to go meanwhile.
-CAPACITY = 192 << 20
+#: More than all of them write: an entry that had to go would have to be evaluated again.
+CAPACITY = 4 << 30
 OPTIONS: dict[str, Any] = {
     "n_ctx": 4096,
     "n_seq_max": 2,
