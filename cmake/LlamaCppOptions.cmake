@@ -21,6 +21,10 @@ endforeach()
 set(GGML_BUILD_TESTS OFF CACHE BOOL "" FORCE)
 set(GGML_BUILD_EXAMPLES OFF CACHE BOOL "" FORCE)
 
+# Threads of ggml's own, kept by each context (core/threads.py). OpenMP gives every thread that calls
+# it a team of its own: calls from two threads would be half as fast as calls from one.
+set(GGML_OPENMP OFF CACHE BOOL "ggml: use OpenMP")
+
 # Warnings about somebody else's source are noise here, and cost compile time.
 set(LLAMA_ALL_WARNINGS OFF CACHE BOOL "llama: enable all compiler warnings")
 

@@ -20,6 +20,7 @@ from llama_py._native import llama_h as C
 from llama_py.core import backend, logs
 from llama_py.core.batch import Batch
 from llama_py.core.handle import Handle
+from llama_py.core.threads import ThreadPools
 from llama_py.errors import ContextCreationError, ParameterError, StateError
 from llama_py.params import ContextParams
 
@@ -67,8 +68,10 @@ class Context(Handle[C.llama_context_p]):
                 f"llama.cpp cannot make a context of n_ctx={self.params.n_ctx}, "
                 f"n_seq_max={self.params.n_seq_max}: {reason}; try a smaller n_ctx"
             )
+        self._threads = ThreadPools()
         super().__init__(pointer, C.llama_free)
         model.adopt(self)
+        self._threads.attach(pointer, self.params.n_threads, self.params.n_threads_batch)
         self.memory = C.llama_get_memory(pointer)
         self.n_ctx = int(C.llama_n_ctx(pointer))
         self.n_ctx_seq = int(C.llama_n_ctx_seq(pointer))
@@ -130,6 +133,12 @@ class Context(Handle[C.llama_context_p]):
     def set_threads(self, n_threads: int, n_threads_batch: int) -> None:
         """Threads for one token, and for many."""
         C.llama_set_n_threads(self.pointer, n_threads, n_threads_batch)
+        self._threads.attach(self.pointer, n_threads, n_threads_batch)
+
+    def close(self) -> None:
+        """Free the context, and end its threads."""
+        super().close()
+        self._threads.free()
 
     def set_adapters(self, adapters: list[tuple[LoraAdapter, float]]) -> None:
         """Apply these LoRA adapters, each with its scale, and no others."""

@@ -1,0 +1,65 @@
+"""``ThreadPools``: the threads that a context computes with on the CPU.
+
+They belong to the context, so it does not matter which thread calls ``llama_decode``. Without them
+ggml would start new threads for every batch; and a build with OpenMP gives each calling thread a
+team of its own, whose members then compete for the cores (GNU's library stops spinning as soon as
+there are more threads than cores, which makes generation half as fast).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+from llama_py._native import ggml_h as G
+from llama_py._native import llama_h as C
+
+__all__ = ["ThreadPools"]
+
+#: How long an idle thread spins for the next batch before it sleeps, in ggml's units of 131,072
+#: rounds: a few milliseconds, which is longer than the pause between two tokens. ggml's own default
+#: of 50 would keep the cores busy for a good part of a second.
+_POLL = 1
+
+
+class ThreadPools:
+    """The pools of one context: one for single tokens and one for batches, or one for both."""
+
+    def __init__(self) -> None:
+        self._pools: dict[int, G.ggml_threadpool_t] = {}
+        backend = G.ggml_backend_dev_backend_reg(
+            G.ggml_backend_dev_by_type(G.GGML_BACKEND_DEVICE_TYPE_CPU)
+        )
+        # Not by name: with backends as plug-ins, the CPU's functions are in none of our libraries.
+        self._new = _function(
+            backend, b"ggml_threadpool_new", G.ggml_threadpool_t, G.ggml_threadpool_params_p
+        )
+        self._free = _function(backend, b"ggml_threadpool_free", None, G.ggml_threadpool_t)
+
+    def attach(self, context: C.llama_context_p, n_threads: int, n_threads_batch: int) -> None:
+        """Let ``context`` compute with pools of these sizes.
+
+        Pools that were attached before are kept for the next change, and until ``free``: the
+        context still pauses the last one when it switches.
+        """
+        C.llama_attach_threadpool(context, self._pool(n_threads), self._pool(n_threads_batch))
+
+    def _pool(self, size: int) -> G.ggml_threadpool_t:
+        if size not in self._pools:
+            params = G.ggml_threadpool_params_default(size)
+            params.poll = _POLL
+            # It wakes up with its first batch.
+            params.paused = True
+            self._pools[size] = self._new(ctypes.byref(params))
+        return self._pools[size]
+
+    def free(self) -> None:
+        """End the threads. The context must be gone."""
+        while self._pools:
+            self._free(self._pools.popitem()[1])
+
+
+def _function(backend: Any, name: bytes, result: Any, *arguments: Any) -> Callable[..., Any]:
+    address = G.ggml_backend_reg_get_proc_address(backend, name)
+    return ctypes.CFUNCTYPE(result, *arguments)(address)
