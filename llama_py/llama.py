@@ -362,6 +362,8 @@ class Llama(LowLevelInterface, ReuseInterface):
         return report
 
     def _respond(self, call: Call, stream: bool) -> Any:
+        for request in call.requests:
+            request.whole = not stream
         self._submit(*call.requests)
         if stream:
             return ReplyStream(self._engine, call, self._events(call.requests))

@@ -5,9 +5,10 @@ after a prompt of one token (``create_completion``, whole call); --streams greed
 tokens after 32-token prompts, called from as many threads; and the same streams as one call. Beside
 them ``llama-bench`` and ``llama-batched-bench``, built from the same source and linked to the same
 libraries (``llama-py bench build-tools``), under the same settings. They evaluate and never sample.
-Each repeat runs everything once, one after the other; figures are medians, and ratios are medians
-of the ratios within a repeat. Without the tools, only our own figures are shown. With --clock cpu,
-the tools' figures are differences between two runs, and those of many streams leave prompts out.
+In each repeat a figure of ours and the tool's are taken right after each other, each after a short
+warm-up; figures are medians, and ratios are medians of the ratios within a repeat. Without the
+tools, only our own figures are shown. With --clock cpu, the tools' figures are differences between
+two runs, and those of many streams leave prompts out.
 
 Always exit code 0.
 """
@@ -29,6 +30,7 @@ __all__ = ["add_arguments", "run"]
 
 #: Prompt and reply of one of many streams.
 _STREAM_PROMPT, _STREAM_REPLY = 32, 64
+_Measure = Callable[[], dict[str, float]]
 #: The shorter of two replies, with --clock cpu.
 _SHORT_REPLY = 16
 
@@ -51,13 +53,12 @@ def run(options: argparse.Namespace) -> Report:
     figures: dict[str, list[float]] = {}
     with load(options, n_ctx, n_seq_max=streams) as llm:
         ours = _Ours(llm, options)
-        ours.warm_up()
         for repeat in range(options.repeats):
-            # Who goes first alternates: the machine is not the same at the end of a repeat.
-            sides = [ours.all, tools.all] if repeat % 2 == 0 else [tools.all, ours.all]
-            for side in sides:
-                for name, value in side().items():
-                    figures.setdefault(name, []).append(value)
+            for pair in zip(ours.figures(), tools.figures(), strict=True):
+                # Who goes first alternates: the machine is not the same a second later.
+                for measure in pair if repeat % 2 == 0 else reversed(pair):
+                    for name, value in measure().items():
+                        figures.setdefault(name, []).append(value)
     _show(report, figures, streams)
     return report
 
@@ -71,17 +72,13 @@ class _Ours:
         self._random = random.Random(1)
         self._clock = clock_of(options)
 
-    def warm_up(self) -> None:
-        self._prompt()
-        self._complete(self._tokens(1), 8)
-
-    def all(self) -> dict[str, float]:
-        return {
-            "prompt": self._prompt(),
-            "one": self._one(),
-            "many": self._many(),
-            "many, one call": self._batch(),
-        }
+    def figures(self) -> list[_Measure]:
+        """What is measured, in the order of ``_Theirs.figures``."""
+        return [
+            lambda: {"prompt": self._prompt()},
+            lambda: {"one": self._one()},
+            lambda: {"many": self._many(), "many, one call": self._batch()},
+        ]
 
     def _tokens(self, count: int) -> list[int]:
         """Random ones, as llama.cpp's tools use; none that could be special."""
@@ -91,16 +88,21 @@ class _Ours:
     def _complete(self, prompt: list[int], count: int) -> Any:
         return self._llm.create_completion(prompt, max_tokens=count, temperature=0.0)
 
-    def _prompt(self) -> float:
+    def _warm_up(self, prompt: int) -> None:
+        """What the tools do before they measure."""
+        self._complete(self._tokens(prompt), 8)
         self._llm.reset()
+
+    def _prompt(self) -> float:
         count = self._options.prompt
+        self._warm_up(count)
         tokens = self._tokens(count)
         start = self._clock()
         self._complete(tokens, 1)
         return float(count / (self._clock() - start))
 
     def _one(self) -> float:
-        self._llm.reset()
+        self._warm_up(1)
         prompt = self._tokens(1)
         start = self._clock()
         answer = self._complete(prompt, self._options.generate)
@@ -123,7 +125,7 @@ class _Ours:
         return (many - few) / (long - short)
 
     def _timed(self, run: Callable[[list[list[int]], int], int], reply: int) -> tuple[float, int]:
-        self._llm.reset()
+        self._warm_up(16)
         prompts = [self._tokens(_STREAM_PROMPT) for _ in range(self._options.streams)]
         start = self._clock()
         count = run(prompts, reply)
@@ -147,7 +149,7 @@ class _Ours:
 
 
 class _Theirs:
-    """What llama.cpp's tools do. ``all`` returns nothing if they were not built."""
+    """What llama.cpp's tools do; nothing if they were not built."""
 
     def __init__(self, options: argparse.Namespace, n_ctx: int, report: Report) -> None:
         self._options = options
@@ -157,46 +159,41 @@ class _Theirs:
         except ParameterError as error:
             report.notes.append(str(error))
 
-    def all(self) -> dict[str, float]:
-        if self._tools is None:
-            return {}
-        cpu = self._options.clock == "cpu"
-        return self._cpu_speeds(self._tools) if cpu else self._wall_speeds(self._tools)
+    def figures(self) -> list[_Measure]:
+        """What is measured, in the order of ``_Ours.figures``."""
+        tools = self._tools
+        if tools is None:
+            return [dict, dict, dict]
+        prompt, one = self._options.prompt, self._options.generate
+        return [
+            lambda: {"llama-bench prompt": self._speed(tools, prompt, 0)},
+            lambda: {"llama-bench one": self._speed(tools, 0, one)},
+            lambda: {"llama-batched-bench": self._many(tools)},
+        ]
 
-    def _wall_speeds(self, tools: NativeTools) -> dict[str, float]:
-        options = self._options
-        speeds = {
-            "llama-bench one" if record["n_gen"] else "llama-bench prompt": record["avg_ts"]
-            for record in tools.bench(options.prompt, options.generate)
-        }
-        many = tools.batched(_STREAM_PROMPT, _STREAM_REPLY, options.streams)
-        # Prompts and replies together, as ours are timed.
-        seconds = many["t_pp"] + many["t_tg"]
-        return {**speeds, "llama-batched-bench": many["pl"] * many["tg"] / seconds}
+    def _speed(self, tools: NativeTools, prompt: int, generate: int) -> float:
+        if self._options.clock == "wall":
+            return float(tools.bench(prompt, generate)[0]["avg_ts"])
+        seconds = self._difference(lambda n: tools.bench(prompt, generate, n), tools, 1, 4)
+        return (prompt or generate) / seconds
 
-    def _cpu_speeds(self, tools: NativeTools) -> dict[str, float]:
-        """From the processor time of runs that differ in what is measured and in nothing else."""
-        options = self._options
-        count = options.prompt
-        prompt = self._difference(lambda n: tools.bench(count, 0, n), tools, 1, 4)
-        one = self._difference(lambda n: tools.bench(0, options.generate, n), tools, 1, 4)
-        many = self._difference(
-            lambda n: tools.batched(_STREAM_PROMPT, n, options.streams),
-            tools,
-            _SHORT_REPLY,
-            _STREAM_REPLY,
-        )
-        return {
-            "llama-bench prompt": count / prompt,
-            "llama-bench one": options.generate / one,
-            "llama-batched-bench": options.streams / many,
-        }
+    def _many(self, tools: NativeTools) -> float:
+        streams = self._options.streams
+        if self._options.clock == "wall":
+            many = tools.batched(_STREAM_PROMPT, _STREAM_REPLY, streams)
+            # Prompts and replies together, as ours are timed.
+            return float(many["pl"] * many["tg"] / (many["t_pp"] + many["t_tg"]))
+
+        def run(reply: int) -> object:
+            return tools.batched(_STREAM_PROMPT, reply, streams)
+
+        return streams / self._difference(run, tools, _SHORT_REPLY, _STREAM_REPLY)
 
     @staticmethod
     def _difference(
         run: Callable[[int], object], tools: NativeTools, less: int, more: int
     ) -> float:
-        """Processor seconds of one unit of what ``run`` is asked for."""
+        """Processor seconds of one unit: runs that differ in their number and in nothing else."""
         run(less)
         seconds = -tools.cpu_seconds
         run(more)

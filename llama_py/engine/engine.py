@@ -209,13 +209,24 @@ class Engine:
             mine = self.lock.try_enter()
             if mine:
                 try:
-                    if _news(requests):
-                        return
-                    worked = self._stepper.step()
+                    worked = self._drive(requests)
                 finally:
                     self.lock.__exit__()
             if not worked:
                 self._sleep(requests, mine)
+
+    def _drive(self, requests: Sequence[Request]) -> bool:
+        """Under the lock: steps until one of the requests has news or somebody else wants in.
+
+        Returns:
+            False if the last step had nothing to do.
+        """
+        worked = True
+        while worked and not _news(requests):
+            worked = self._stepper.step()
+            if self.lock.wanted or self._cancelled or self._sleepers or self._background:
+                break
+        return worked
 
     def _sleep(self, requests: Sequence[Request], had_nothing_to_do: bool) -> None:
         """Wait until there is an event, or until it is this thread's turn to drive."""
@@ -341,9 +352,9 @@ class Engine:
 
 
 def _news(requests: Sequence[Request]) -> bool:
-    """True if one of them has an event, or has ended."""
+    """True if one of them has an event that its consumer wants, or has ended."""
     for request in requests:  # noqa: SIM110 - it runs for every token, without a generator
-        if request.events or request.closed:
+        if request.closed or (request.events and not request.whole):
             return True
     return False
 

@@ -61,6 +61,11 @@ class EngineLock:
             self._after()
 
     @property
+    def wanted(self) -> bool:
+        """True if a thread waits for the lock."""
+        return bool(self._waiters)
+
+    @property
     def idle(self) -> bool:
         """True if ``try_enter`` may succeed now."""
         return not self._depth and not self._waiters

@@ -134,6 +134,7 @@ class Request:
         choice: index among several choices of one prompt (varies the seed).
         echo_special: give special tokens their text (``<|im_end|>``) in the events.
         visible: special tokens that are given their text in any case (a parser needs them).
+        whole: its consumer wants nothing before the last event, and is not woken for tokens.
         on_event: called by the thread that drives for each event, instead of queueing it in
             ``events``. It runs under the engine's lock and must return at once.
         backlog: with ``on_event``: how many events its consumer has not read yet. A request that
@@ -156,6 +157,7 @@ class Request:
     choice: int = 0
     echo_special: bool = False
     visible: frozenset[int] = frozenset()
+    whole: bool = False
     on_event: Callable[[Event], None] | None = None
     backlog: Callable[[], int] | None = None
     on_progress: Callable[[int, int], None] | None = None
@@ -216,6 +218,8 @@ class Request:
     @property
     def blocked(self) -> bool:
         """True while its consumer is so far behind that more events would pile up."""
+        if self.whole:
+            return False
         unread = len(self.events) if self.backlog is None else self.backlog()
         return unread >= MOST_EVENTS
 
