@@ -27,6 +27,7 @@ list(TRANSFORM common_helpers PREPEND "${common_dir}/")
 
 add_library(llama_py_chat SHARED
     "${shim_dir}/llama_py_chat.cpp"
+    "${shim_dir}/llama_py_abort.cpp"
     ${common_helpers}
     ${common_chat}
     ${common_jinja}

@@ -16,6 +16,7 @@
 #include "mtmd.h"
 #include "mtmd-helper.h"
 #include "llama_py_chat.h"
+#include "llama_py_abort.h"
 
 #define SAME(what, condition) _Static_assert(condition, "llama_py and the header differ: " what)
 #define SIZE(type, size) SAME(#type, sizeof(type) == (size))
@@ -1860,7 +1861,7 @@ FUNCTION(mtmd_helper_gen_audio_get_output, int32_t (*)(mtmd_helper_gen_audio *, 
 
 /* ---- chat_h ---- */
 
-VALUE(LLAMA_PY_CHAT_ABI_VERSION, 1);
+VALUE(LLAMA_PY_CHAT_ABI_VERSION, 2);
 FUNCTION(llama_py_chat_abi_version, int32_t (*)(void));
 FUNCTION(llama_py_chat_string_free, void (*)(char *));
 FUNCTION(llama_py_chat_templates_init, struct llama_py_chat_templates * (*)(const struct llama_model *, const char *, const char *, const char *, char **));
@@ -1873,3 +1874,8 @@ FUNCTION(llama_py_chat_parse, char * (*)(const struct llama_py_chat_parser *, co
 FUNCTION(llama_py_chat_parser_feed, char * (*)(struct llama_py_chat_parser *, const char *, size_t, _Bool, char **));
 FUNCTION(llama_py_chat_schema_to_grammar, char * (*)(const char *, char **));
 FUNCTION(llama_py_chat_grammar_accept, _Bool (*)(struct llama_sampler *, int32_t, char **));
+FUNCTION(llama_py_abort_init, struct llama_py_abort * (*)(void));
+FUNCTION(llama_py_abort_free, void (*)(struct llama_py_abort *));
+FUNCTION(llama_py_abort_attach, void (*)(struct llama_py_abort *, struct llama_context *));
+FUNCTION(llama_py_abort_set, void (*)(struct llama_py_abort *, _Bool));
+FUNCTION(llama_py_abort_after, void (*)(struct llama_py_abort *, double));

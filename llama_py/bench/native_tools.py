@@ -40,7 +40,7 @@ class NativeTools:
             "-ub",
             str(min(options.n_batch, 512)),
             "-fa",
-            "on" if options.flash_attn else "off",
+            "auto" if options.flash_attn == "default" else options.flash_attn,
             "-ngl",
             "99",
         ]

@@ -19,6 +19,8 @@ from typing import Any
 
 from typing_extensions import Self
 
+from llama_py.bench.subject import flash_attention
+
 __all__ = ["Peer", "add_peer_arguments", "start_peer"]
 
 
@@ -106,7 +108,7 @@ def start_peer(options: argparse.Namespace, model: str, n_ctx: int) -> Peer | No
         "n_threads_batch": options.threads,
         "n_batch": options.n_batch,
         "n_ubatch": min(options.n_batch, 512),
-        "flash_attn": options.flash_attn,
+        **flash_attention(options),
     }
     peer = Peer(options.peer_python)
     try:

@@ -64,8 +64,12 @@ def add_model_arguments(parser: argparse.ArgumentParser, model: str = "demo") ->
     )
     parser.add_argument(
         "--flash-attn",
-        action="store_true",
-        help="flash attention on (off, results depend less on how tokens are batched)",
+        nargs="?",
+        choices=["off", "on", "default"],
+        default="off",
+        const="on",
+        help="flash attention, for both sides; default: each side as it is without an argument. "
+        "Off, results depend less on how tokens are batched (default: %(default)s)",
     )
 
 
@@ -84,9 +88,14 @@ def load(options: argparse.Namespace, n_ctx: int, **changes: Any) -> Llama:
         "n_threads_batch": options.threads,
         "n_batch": options.n_batch,
         "n_ubatch": min(options.n_batch, 512),
-        "flash_attn": options.flash_attn,
+        **flash_attention(options),
     }
     return Llama(resolve_model(options.model), **{**arguments, **changes})
+
+
+def flash_attention(options: argparse.Namespace) -> dict[str, bool]:
+    """The argument of ``Llama``, also of llama-cpp-python's, or none."""
+    return {} if options.flash_attn == "default" else {"flash_attn": options.flash_attn == "on"}
 
 
 def conditions(options: argparse.Namespace, n_ctx: int, **more: Any) -> dict[str, Any]:
@@ -189,7 +198,7 @@ def tolerance(llm: Llama) -> float:
     Weights that are quantized have their input quantized as well, which makes much of little.
     """
     unquantized = llm.metadata.get("general.file_type") == "0"
-    return 1e-8 if unquantized and not llm._context.params.flash_attn else 2e-3
+    return 1e-8 if unquantized and llm._context.params.flash_attn is False else 2e-3
 
 
 class Verifier:

@@ -187,7 +187,8 @@ class _Theirs:
         def run(reply: int) -> object:
             return tools.batched(_STREAM_PROMPT, reply, streams)
 
-        return streams / self._difference(run, tools, _SHORT_REPLY, _STREAM_REPLY)
+        seconds = self._difference(run, tools, _SHORT_REPLY, _STREAM_REPLY)
+        return float(streams / seconds)
 
     @staticmethod
     def _difference(

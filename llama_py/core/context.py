@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from llama_py._native import llama_h as C
 from llama_py.core import backend, logs
+from llama_py.core.abort import Abort
 from llama_py.core.batch import Batch
 from llama_py.core.handle import Handle
 from llama_py.core.threads import ThreadPools
@@ -51,6 +52,7 @@ class Context(Handle[C.llama_context_p]):
         n_ctx_seq: cells that one sequence can take.
         n_batch: most tokens in one ``decode``.
         n_seq_max: number of sequences.
+        abort: ends a ``decode`` early.
 
     Raises:
         ContextCreationError: with llama.cpp's reason (usually: not enough memory).
@@ -61,6 +63,8 @@ class Context(Handle[C.llama_context_p]):
         self.params = _complete(params or ContextParams(), model)
         _check_sizes(self.params, model)
         logs.last_errors()
+        self._threads = ThreadPools()
+        self.abort = Abort()
         pointer = C.llama_init_from_model(model.pointer, _context_struct(self.params))
         if not pointer:
             reason = logs.last_errors() or "no reason was logged"
@@ -68,10 +72,10 @@ class Context(Handle[C.llama_context_p]):
                 f"llama.cpp cannot make a context of n_ctx={self.params.n_ctx}, "
                 f"n_seq_max={self.params.n_seq_max}: {reason}; try a smaller n_ctx"
             )
-        self._threads = ThreadPools()
         super().__init__(pointer, C.llama_free)
         model.adopt(self)
-        self._threads.attach(pointer, self.params.n_threads, self.params.n_threads_batch)
+        self.abort.attach(pointer)
+        self._threads.attach(pointer, C.llama_n_threads(pointer), C.llama_n_threads_batch(pointer))
         self.memory = C.llama_get_memory(pointer)
         self.n_ctx = int(C.llama_n_ctx(pointer))
         self.n_ctx_seq = int(C.llama_n_ctx_seq(pointer))
@@ -93,6 +97,8 @@ class Context(Handle[C.llama_context_p]):
 
         After an error or an abort, ubatches that were done stay in the memory: ask ``pos_max``.
         """
+        if self.abort.asked:
+            self.abort.forget()
         if self._every_output:
             batch.outputs[: len(batch)] = 1
         return int(C.llama_decode(self.pointer, batch.struct))
@@ -136,9 +142,10 @@ class Context(Handle[C.llama_context_p]):
         self._threads.attach(self.pointer, n_threads, n_threads_batch)
 
     def close(self) -> None:
-        """Free the context, and end its threads."""
+        """Free the context and what it computes with."""
         super().close()
         self._threads.free()
+        self.abort.close()
 
     def set_adapters(self, adapters: list[tuple[LoraAdapter, float]]) -> None:
         """Apply these LoRA adapters, each with its scale, and no others."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from llama_py._native import ggml_h as G
 from llama_py._native import llama_h as C
+from llama_py.errors import NativeLibraryError
 
 __all__ = ["ThreadPools"]
 
@@ -62,4 +63,9 @@ class ThreadPools:
 
 def _function(backend: Any, name: bytes, result: Any, *arguments: Any) -> Callable[..., Any]:
     address = G.ggml_backend_reg_get_proc_address(backend, name)
+    if not address:
+        raise NativeLibraryError(
+            f"the CPU backend has no function {name.decode()}: it was built from another version of "
+            "llama.cpp than these declarations. Reinstall llama_py."
+        )
     return ctypes.CFUNCTYPE(result, *arguments)(address)

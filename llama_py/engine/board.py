@@ -129,6 +129,17 @@ class Board:
         if not request.done:
             self.end(request, FinishEvent("cancelled", request.text.finish()))
 
+    def time_left(self) -> float | None:
+        """Seconds until the first running request's time is over, or None without a timeout."""
+        if not self.deadlines:
+            return None
+        ends = [
+            request.submitted + request.generation.timeout
+            for request in self.running
+            if request.generation.timeout is not None
+        ]
+        return max(0.0, min(ends) - time.perf_counter()) if ends else None
+
     def expire(self) -> None:
         """Fail the requests whose time is over."""
         now = time.perf_counter()

@@ -164,7 +164,8 @@ class Engine:
         """End a request; its sequence keeps what was decoded. Does nothing if it has ended.
 
         Args:
-            wait: return when it has ended, at the latest after the step in progress. False
+            wait: return when it has ended: at once while its own prompt is being evaluated on the
+                CPU (but for recurrent states), else after the step in progress. False
                 returns at once (for event loops). Within a callback or under the engine's lock
                 it ends when the lock is released.
         """
@@ -172,6 +173,7 @@ class Engine:
             return
         request.cancelled = True
         self._cancelled.append(request)
+        self._stepper.abort(request)
         if wait:
             with self.lock:
                 pass

@@ -23,6 +23,9 @@ from llama_py.memory.sequences import LiveSequence
 
 __all__ = ["Stepper"]
 
+#: What ``llama_decode`` returns when it was aborted.
+_ABORTED = 2
+
 
 class Stepper:
     """See the module.
@@ -45,6 +48,8 @@ class Stepper:
         # with this kind of memory only. Streams beside one prompt are right.
         hybrid_iswa = board.cache.traits.kind is MemoryKind.HYBRID_ISWA
         self._most_prompts = 1 if hybrid_iswa else None
+        # What an aborted decode did to a recurrent state cannot be undone.
+        self._abortable = not board.cache.traits.recurrent
 
     def forbid_callbacks(self) -> None:
         """Raise if this is called from a callback of a step."""
@@ -53,6 +58,15 @@ class Stepper:
                 "a callback of a request (logits processor, stopping criterion, progress) cannot "
                 "call the model it belongs to"
             )
+
+    def abort(self, request: Request) -> None:
+        """End the decode in progress if it evaluates this request's prompt and no other.
+
+        May be called by any thread. Streams that ride along lose a step and no result.
+        """
+        prompts = [r for r in [*self._board.running] if r.state is RequestState.PREFILL]
+        if self._abortable and self.stepping and prompts == [request]:
+            self._runner.context.abort.ask()
 
     def step(self) -> bool:
         """One step; False if there was nothing to do."""
@@ -98,6 +112,8 @@ class Stepper:
         return True
 
     def _step_many(self, running: list[Request], chunks: Sequence[Chunk]) -> None:
+        if self._abortable:
+            self._runner.context.abort.after(self._board.time_left())
         code, rows = self._runner.decode(running, chunks)
         if code:
             self._handle_failure(code, [running[chunk.index] for chunk in chunks])
@@ -139,6 +155,11 @@ class Stepper:
     # -- failures -------------------------------------------------------------------------------
 
     def _handle_failure(self, code: int, requests: list[Request]) -> None:
+        abort = self._runner.context.abort
+        if code == _ABORTED and (abort.asked or abort.timed):
+            # Who is cancelled or late is found out before the next step; others repeat this one.
+            self._resynchronize()
+            return
         if code == 1:
             self._out_of_cells(requests)
             return

@@ -31,7 +31,7 @@
 #endif
 
 /* Changes when a function below changes its meaning; the Python side compares it. */
-#define LLAMA_PY_CHAT_ABI_VERSION 1
+#define LLAMA_PY_CHAT_ABI_VERSION 2
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,0 +1,53 @@
+"""``Abort``: ends a ``llama_decode`` from another thread, or when its time is over.
+
+Backends that cannot be interrupted (all but the CPU's) finish what they were given.
+"""
+
+from __future__ import annotations
+
+import math
+
+from llama_py._native import chat_h
+from llama_py._native import llama_h as C
+from llama_py.core.handle import Handle
+from llama_py.errors import ContextCreationError
+
+__all__ = ["Abort"]
+
+
+class Abort(Handle[chat_h.llama_py_abort_p]):
+    """The abort callback of one context, which has to be closed first.
+
+    Attributes:
+        asked: ``ask`` was called since the last ``forget``.
+        timed: there is a deadline.
+    """
+
+    def __init__(self) -> None:
+        pointer = chat_h.llama_py_abort_init()
+        if not pointer:
+            raise ContextCreationError("there is no memory left")
+        super().__init__(pointer, chat_h.llama_py_abort_free)
+        self.asked = False
+        self.timed = False
+
+    def attach(self, context: C.llama_context_p) -> None:
+        """Let ``llama_decode`` of this context return 2 when asked to."""
+        chat_h.llama_py_abort_attach(self.pointer, context)
+
+    def ask(self) -> None:
+        """End what is being decoded. May be called by any thread."""
+        self.asked = True
+        chat_h.llama_py_abort_set(self.pointer, True)
+
+    def forget(self) -> None:
+        """Take back what was asked for: it came too late."""
+        self.asked = False
+        chat_h.llama_py_abort_set(self.pointer, False)
+
+    def after(self, seconds: float | None) -> None:
+        """End what is being decoded then; None: let it take its time."""
+        if seconds is None and not self.timed:
+            return
+        self.timed = seconds is not None
+        chat_h.llama_py_abort_after(self.pointer, math.inf if seconds is None else seconds)

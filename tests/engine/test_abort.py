@@ -1,0 +1,105 @@
+"""Decodes that are ended in the middle: by a cancel from another thread, or by a timeout."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from llama_py.engine.request import Request
+from llama_py.errors import GenerationTimeout
+from tests.engine.conftest import MakeRig
+from tests.engine.rig import Rig, ask, words
+from tests.models import KINDS
+
+ABORTED = 2
+
+
+@contextmanager
+def watched(rig: Rig, began: threading.Event) -> Iterator[list[int]]:
+    """What ``llama_decode`` returns; ``began`` is set when a prompt's second chunk begins."""
+    context: Any = rig.llm._context
+    real = context.decode
+    codes: list[int] = []
+
+    def decode(batch: Any) -> int:
+        if len(codes) == 1:
+            began.set()
+        codes.append(int(real(batch)))
+        return codes[-1]
+
+    context.decode = decode
+    try:
+        yield codes
+    finally:
+        del context.decode
+
+
+def cancel_in_second_chunk(rig: Rig, request: Request, *beside: Request) -> list[int]:
+    """Run the requests, and cancel the first from another thread; returns the decodes' results."""
+    began = threading.Event()
+
+    def cancel() -> None:
+        began.wait(10)
+        rig.engine.cancel(request)
+
+    canceller = threading.Thread(target=cancel)
+    canceller.start()
+    with watched(rig, began) as codes:
+        ends = rig.run(request, *beside)
+    canceller.join()
+    assert ends[0].reason == "cancelled"
+    assert [end.reason for end in ends[1:]] == ["length"] * len(beside)
+    return codes
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_cancel_from_another_thread_ends_the_decode(make_rig: MakeRig, kind: str) -> None:
+    rig = make_rig(kind, n_batch=1024, n_ubatch=1024)
+    request = ask(words(1, 2000), 4)
+    codes = cancel_in_second_chunk(rig, request)
+    # A recurrent state cannot be taken back: there the chunk is evaluated to its end.
+    assert (ABORTED in codes) == (not rig.cache.traits.recurrent)
+    rig.check_at_rest()
+    again = [ask(words(1, 1500), 4), ask(words(2, 300), 4)]
+    rig.run(*again)
+    rig.check(*again)
+    rig.check_at_rest()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_streams_beside_an_aborted_prompt_lose_nothing(make_rig: MakeRig, kind: str) -> None:
+    rig = make_rig(kind, n_batch=1024, n_ubatch=1024, n_ctx=4096)
+    streams = [ask(words(2, 40), 20), ask(words(3, 30), 20)]
+    cancel_in_second_chunk(rig, ask(words(1, 1900), 4), *streams)
+    rig.check(*streams)
+    rig.check_at_rest()
+
+
+def test_the_end_of_the_time_ends_the_decode(make_rig: MakeRig) -> None:
+    rig = make_rig(n_batch=1024, n_ubatch=1024)
+    seconds = []
+    for _ in range(2):
+        rig.llm.reset()
+        start = time.perf_counter()
+        rig.llm.create_completion(words(1, 2000), max_tokens=1)
+        seconds.append(time.perf_counter() - start)
+    rig.llm.reset()
+    with watched(rig, threading.Event()) as codes, pytest.raises(GenerationTimeout):
+        rig.llm.create_completion(words(1, 2000), max_tokens=1, timeout=min(seconds) / 4)
+    assert ABORTED in codes
+    rig.check_at_rest()
+    again = ask(words(1, 1500), 4)
+    rig.run(again)
+    rig.check(again)
+
+
+def test_a_cancel_that_comes_too_late_ends_nothing_else(rig: Rig) -> None:
+    rig.llm._context.abort.ask()
+    request = ask(words(1, 200), 6)
+    assert [end.reason for end in rig.run(request)] == ["length"]
+    rig.check(request)
