@@ -65,7 +65,7 @@ def _function(backend: Any, name: bytes, result: Any, *arguments: Any) -> Callab
     address = G.ggml_backend_reg_get_proc_address(backend, name)
     if not address:
         raise NativeLibraryError(
-            f"the CPU backend has no function {name.decode()}: it was built from another version of "
+            f"the CPU backend has no {name.decode()}: it was built from another version of "
             "llama.cpp than these declarations. Reinstall llama_py."
         )
     return ctypes.CFUNCTYPE(result, *arguments)(address)
