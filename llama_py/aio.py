@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from typing_extensions import Self
 
 from llama_py.engine.engine import Engine
-from llama_py.engine.request import MOST_EVENTS, Event, FinishEvent, Request
+from llama_py.engine.request import MOST_EVENTS, Event, FinishEvent, Request, TokenEvent
 from llama_py.errors import ClosedError, ParameterError
 from llama_py.llama import Llama
 from llama_py.replies import Call, failure_of
@@ -104,19 +104,21 @@ class AsyncLlama:
 
     async def _respond(self, stream: bool, parse: Callable[[], Any]) -> Any:
         self._check_open()
-        reply = await self._start(parse)
+        reply = await self._start(parse, stream)
         if stream:
             return reply
         async with reply:
             return await reply.whole()
 
-    async def _start(self, parse: Callable[[], Call]) -> AsyncReplyStream:
+    async def _start(self, parse: Callable[[], Call], stream: bool) -> AsyncReplyStream:
         """Check and queue a call in a worker thread. Being cancelled meanwhile cancels the call."""
         engine, loop = self.llama._engine, asyncio.get_running_loop()
 
         def start() -> AsyncReplyStream:
             self._drive()
             call = parse()
+            for request in call.requests:
+                request.whole = not stream
             reply = AsyncReplyStream(engine, call, loop)
             self.llama._submit(*call.requests)
             return reply
@@ -270,7 +272,7 @@ class _EventQueue:
     def put(self, request: Request, event: Event) -> None:
         """Called by the thread that drives."""
         self._events.append((request, event))
-        if not self._called:
+        if not self._called and not (request.whole and type(event) is TokenEvent):
             self._called = True
             self._loop.call_soon_threadsafe(self._look)
 

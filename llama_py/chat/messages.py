@@ -243,6 +243,10 @@ def normalise_tools(tools: Any) -> tuple[Message, ...]:
     return out
 
 
+def _is_about_tools(message: Mapping[str, Any]) -> bool:
+    return message["role"] == "tool" or bool(message.get("tool_calls"))
+
+
 def _tool_choice(choice: Any, names: Sequence[str]) -> str | Message:
     if choice is None:
         return "auto"
@@ -389,6 +393,17 @@ class ChatRequest:
     def uses_tools(self) -> bool:
         """True if the reply may contain tool calls."""
         return bool(self.tools) and self.tool_choice != "none"
+
+    @property
+    def shown_tools(self) -> Sequence[Mapping[str, Any]]:
+        """The tools that the prompt lists.
+
+        A model that may call none is better not told of them: it would write the call as text. A
+        conversation that has calls already keeps its list, and with it what is cached of it.
+        """
+        if self.tool_choice == "none" and not any(map(_is_about_tools, self.messages)):
+            return ()
+        return self.tools or ()
 
     @property
     def schema(self) -> Any:

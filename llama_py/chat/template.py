@@ -286,7 +286,7 @@ def _inputs(request: ChatRequest) -> dict[str, Any]:
     choice = request.tool_choice
     return {
         "messages": list(request.messages),
-        "tools": list(request.tools or ()) or None,
+        "tools": list(request.shown_tools) or None,
         "tool_choice": choice if isinstance(choice, str) else "required",
         "parallel_tool_calls": request.parallel_tool_calls,
         "template_kwargs": kwargs,

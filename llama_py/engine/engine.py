@@ -182,12 +182,16 @@ class Engine:
 
     def cancel_all(self) -> None:
         """End every request, running or waiting."""
+        for request in self._board.everything:
+            self.cancel(request, wait=False)
+        self._stepper.abort()
         with self.lock:
             for request in self._board.everything:
                 self._board.cancel(request)
 
     def close(self) -> None:
         """Fail everything that is still in flight, and stop the background thread."""
+        self._stepper.abort()
         with self.lock:
             self._closed = True
             for request in self._board.everything:

@@ -59,13 +59,14 @@ class Stepper:
                 "call the model it belongs to"
             )
 
-    def abort(self, request: Request) -> None:
-        """End the decode in progress if it evaluates this request's prompt and no other.
+    def abort(self, request: Request | None = None) -> None:
+        """End the decode in progress, if it evaluates this request's prompt and no other.
 
-        May be called by any thread. Streams that ride along lose a step and no result.
+        Without a request: whatever it evaluates. May be called by any thread. Streams that ride
+        along lose a step and no result.
         """
         prompts = [r for r in [*self._board.running] if r.state is RequestState.PREFILL]
-        if self._abortable and self.stepping and prompts == [request]:
+        if self._abortable and self.stepping and (request is None or prompts == [request]):
             self._runner.context.abort.ask()
 
     def step(self) -> bool:
