@@ -267,13 +267,13 @@ def test_thirty_two_threads_with_fifty_calls_each(kind: str) -> None:
     with Llama(
         str(tiny_model(kind)), **{**OPTIONS, "parking_bytes": 16 << 20, "checkpoint_bytes": 8 << 20}
     ) as llm:
-        for number in range(6):
+        for number in range(4):
             made = Round(llm)
-            made.run(32, 10, seed=10 + number)
+            made.run(32, 50, seed=10 + number)
             check(made, alone)
             give_back_freed_memory()
             sizes.append(process.memory_info().rss)
             print(kind, len(made.replies), f"{sizes[-1] / 1e6:.1f} MB", llm.metrics["preempted"])
     alone.llm.close()
-    # One thread's arena more or less is worth some percent; a leak shows in every round.
-    assert min(sizes[3:]) <= 1.02 * max(sizes[:3]), sizes
+    # In the first round the stores and malloc's arenas become as large as they will.
+    assert sizes[-1] <= 1.02 * sizes[1], sizes

@@ -1877,5 +1877,5 @@ FUNCTION(llama_py_chat_grammar_accept, _Bool (*)(struct llama_sampler *, int32_t
 FUNCTION(llama_py_abort_init, struct llama_py_abort * (*)(void));
 FUNCTION(llama_py_abort_free, void (*)(struct llama_py_abort *));
 FUNCTION(llama_py_abort_attach, void (*)(struct llama_py_abort *, struct llama_context *));
-FUNCTION(llama_py_abort_set, void (*)(struct llama_py_abort *, _Bool));
+FUNCTION(llama_py_abort_ask, void (*)(struct llama_py_abort *));
 FUNCTION(llama_py_abort_after, void (*)(struct llama_py_abort *, double));

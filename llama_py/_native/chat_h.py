@@ -36,7 +36,7 @@ _FUNCTIONS = {
     'llama_py_abort_init': (llama_py_abort_p,),
     'llama_py_abort_free': (None, llama_py_abort_p,),
     'llama_py_abort_attach': (None, llama_py_abort_p, llama_context_p,),
-    'llama_py_abort_set': (None, llama_py_abort_p, c_bool,),
+    'llama_py_abort_ask': (None, llama_py_abort_p,),
     'llama_py_abort_after': (None, llama_py_abort_p, c_double,),
 }
 __getattr__, __dir__ = bind_lazily(globals(), ('chat',), _FUNCTIONS)

@@ -6,6 +6,7 @@ Backends that cannot be interrupted (all but the CPU's) finish what they were gi
 from __future__ import annotations
 
 import math
+import threading
 
 from llama_py._native import chat_h
 from llama_py._native import llama_h as C
@@ -16,38 +17,38 @@ __all__ = ["Abort"]
 
 
 class Abort(Handle[chat_h.llama_py_abort_p]):
-    """The abort callback of one context, which has to be closed first.
-
-    Attributes:
-        asked: ``ask`` was called since the last ``forget``.
-        timed: there is a deadline.
-    """
+    """The abort callback of one context, which has to be closed first."""
 
     def __init__(self) -> None:
         pointer = chat_h.llama_py_abort_init()
         if not pointer:
             raise ContextCreationError("there is no memory left")
         super().__init__(pointer, chat_h.llama_py_abort_free)
-        self.asked = False
-        self.timed = False
+        self._closing = threading.Lock()
+        self._timed = False
 
     def attach(self, context: C.llama_context_p) -> None:
         """Let ``llama_decode`` of this context return 2 when asked to."""
         chat_h.llama_py_abort_attach(self.pointer, context)
 
     def ask(self) -> None:
-        """End what is being decoded. May be called by any thread."""
-        self.asked = True
-        chat_h.llama_py_abort_set(self.pointer, True)
+        """End what is being decoded. May be called by any thread.
 
-    def forget(self) -> None:
-        """Take back what was asked for: it came too late."""
-        self.asked = False
-        chat_h.llama_py_abort_set(self.pointer, False)
+        One that comes too late ends the next decode: whoever gets a 2 looks for the reason, and
+        decodes again if there is none.
+        """
+        with self._closing:
+            if not self.closed:
+                chat_h.llama_py_abort_ask(self.pointer)
 
     def after(self, seconds: float | None) -> None:
-        """End what is being decoded then; None: let it take its time."""
-        if seconds is None and not self.timed:
+        """End every decode from then on; None: let them take their time. Not during a decode."""
+        if seconds is None and not self._timed:
             return
-        self.timed = seconds is not None
+        self._timed = seconds is not None
         chat_h.llama_py_abort_after(self.pointer, math.inf if seconds is None else seconds)
+
+    def close(self) -> None:
+        """Free it."""
+        with self._closing:
+            super().close()

@@ -75,7 +75,7 @@ class Context(Handle[C.llama_context_p]):
         super().__init__(pointer, C.llama_free)
         model.adopt(self)
         self.abort.attach(pointer)
-        self._threads.attach(pointer, C.llama_n_threads(pointer), C.llama_n_threads_batch(pointer))
+        self._attach_threads()
         self.memory = C.llama_get_memory(pointer)
         self.n_ctx = int(C.llama_n_ctx(pointer))
         self.n_ctx_seq = int(C.llama_n_ctx_seq(pointer))
@@ -97,8 +97,8 @@ class Context(Handle[C.llama_context_p]):
 
         After an error or an abort, ubatches that were done stay in the memory: ask ``pos_max``.
         """
-        if self.abort.asked:
-            self.abort.forget()
+        if self._threads.lost:
+            self._attach_threads()
         if self._every_output:
             batch.outputs[: len(batch)] = 1
         return int(C.llama_decode(self.pointer, batch.struct))
@@ -136,10 +136,14 @@ class Context(Handle[C.llama_context_p]):
         """Wait until all computations are finished."""
         C.llama_synchronize(self.pointer)
 
+    def _attach_threads(self) -> None:
+        pointer = self.pointer
+        self._threads.attach(pointer, C.llama_n_threads(pointer), C.llama_n_threads_batch(pointer))
+
     def set_threads(self, n_threads: int, n_threads_batch: int) -> None:
         """Threads for one token, and for many."""
         C.llama_set_n_threads(self.pointer, n_threads, n_threads_batch)
-        self._threads.attach(self.pointer, n_threads, n_threads_batch)
+        self._attach_threads()
 
     def close(self) -> None:
         """Free the context and what it computes with."""

@@ -9,12 +9,14 @@ there are more threads than cores, which makes generation half as fast).
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakSet
 
 from llama_py._native import ggml_h as G
 from llama_py._native import llama_h as C
-from llama_py.errors import NativeLibraryError
+from llama_py.errors import ContextCreationError, NativeLibraryError
 
 __all__ = ["ThreadPools"]
 
@@ -25,10 +27,16 @@ _POLL = 1
 
 
 class ThreadPools:
-    """The pools of one context: one for single tokens and one for batches, or one for both."""
+    """The pools of one context: one for single tokens and one for batches, or one for both.
+
+    Attributes:
+        lost: the process was forked, and this is the child: it has no threads. ``attach`` again.
+    """
 
     def __init__(self) -> None:
+        self.lost = False
         self._pools: dict[int, G.ggml_threadpool_t] = {}
+        _all.add(self)
         backend = G.ggml_backend_dev_backend_reg(
             G.ggml_backend_dev_by_type(G.GGML_BACKEND_DEVICE_TYPE_CPU)
         )
@@ -44,6 +52,7 @@ class ThreadPools:
         Pools that were attached before are kept for the next change, and until ``free``: the
         context still pauses the last one when it switches.
         """
+        self.lost = False
         C.llama_attach_threadpool(context, self._pool(n_threads), self._pool(n_threads_batch))
 
     def _pool(self, size: int) -> G.ggml_threadpool_t:
@@ -52,13 +61,28 @@ class ThreadPools:
             params.poll = _POLL
             # It wakes up with its first batch.
             params.paused = True
-            self._pools[size] = self._new(ctypes.byref(params))
+            pool = self._new(ctypes.byref(params))
+            if not pool:
+                raise ContextCreationError(f"{size} threads could not be started")
+            self._pools[size] = pool
         return self._pools[size]
 
     def free(self) -> None:
         """End the threads. The context must be gone."""
         while self._pools:
             self._free(self._pools.popitem()[1])
+
+
+def _lose_all() -> None:
+    """In a forked child: to free a pool would be to wait for its threads, which are not there."""
+    for pools in _all:
+        pools.lost = bool(pools._pools)
+        pools._pools = {}
+
+
+_all: WeakSet[ThreadPools] = WeakSet()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_lose_all)
 
 
 def _function(backend: Any, name: bytes, result: Any, *arguments: Any) -> Callable[..., Any]:

@@ -113,9 +113,7 @@ class Stepper:
         return True
 
     def _step_many(self, running: list[Request], chunks: Sequence[Chunk]) -> None:
-        if self._abortable:
-            self._runner.context.abort.after(self._board.time_left())
-        code, rows = self._runner.decode(running, chunks)
+        code, rows = self._decode(running, chunks)
         if code:
             self._handle_failure(code, [running[chunk.index] for chunk in chunks])
             return
@@ -131,6 +129,18 @@ class Stepper:
             if chunk.count:
                 self._report(running[chunk.index], chunk.count, row)
         self._choosing.choose_pending()
+
+    def _decode(self, running: list[Request], chunks: Sequence[Chunk]) -> tuple[int, list[int]]:
+        """One decode, which ends early if it evaluates a prompt and somebody's time is over."""
+        left = self._board.time_left() if any(chunk.count for chunk in chunks) else None
+        if left is None or not self._abortable:
+            return self._runner.decode(running, chunks)
+        abort = self._runner.context.abort
+        abort.after(left)
+        try:
+            return self._runner.decode(running, chunks)
+        finally:
+            abort.after(None)
 
     def _advance(self, request: Request, count: int) -> None:
         lease = request.lease
@@ -156,10 +166,9 @@ class Stepper:
     # -- failures -------------------------------------------------------------------------------
 
     def _handle_failure(self, code: int, requests: list[Request]) -> None:
-        abort = self._runner.context.abort
-        if code == _ABORTED and (abort.asked or abort.timed):
+        if code == _ABORTED:
             # Who is cancelled or late is found out before the next step; others repeat this one.
-            self._resynchronize()
+            self._repair()
             return
         if code == 1:
             self._out_of_cells(requests)
@@ -191,6 +200,10 @@ class Stepper:
         """Make memory and bookkeeping agree again, whatever was interrupted."""
         self._choosing.recover()
         self._admission.recover()
+        self._repair()
+
+    def _repair(self) -> None:
+        """Let running requests begin again if their sequence is not where they left it."""
         pending = {request for request, _ in self._choosing.pending}
         for request in [*self._board.running]:
             lease = request.lease
@@ -226,7 +239,9 @@ class Stepper:
     ) -> list[NDArray[np.float32]]:
         position = len(sequence.tokens)
         code = self._runner.decode_tokens(tokens, position, sequence.number, every)
-        while code == 1 and self._cache.make_room():
+        while code == _ABORTED or (code == 1 and self._cache.make_room()):
+            if code == _ABORTED:  # it was meant for a request that has ended
+                self._cache.trim(sequence)
             code = self._runner.decode_tokens(tokens, position, sequence.number, every)
         if code:
             self._cache.trim(sequence)

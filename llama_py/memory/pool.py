@@ -138,7 +138,8 @@ class SequencePool:
         """
         if self.traits.recurrent:
             return True
-        needed = max(0, len(sequence.tokens) - self.traits.window)
+        # A token sees itself and ``window - 1`` before it.
+        needed = max(0, len(sequence.tokens) - self.traits.window + 1)
         return not self.traits.window or self.memory.pos_min(sequence.number) <= needed
 
     def commit(self, sequence: LiveSequence, prompt: ResolvedPrompt | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -328,3 +329,32 @@ def test_a_closed_context_says_so(model: Model, call: Any) -> None:
     assert context.closed
     with pytest.raises(ClosedError, match="this Context is closed"):
         call(context)
+
+
+FORKED = """
+import os, sys
+from llama_py.core.batch import Batch
+from llama_py.core.context import Context
+from llama_py.core.model import Model
+from llama_py.params import ContextParams
+
+with Model(sys.argv[1]) as model:
+    context = Context(model, ContextParams(n_ctx=64, n_threads=2))
+    batch = Batch(4)
+    batch.set([1, 2, 3], 0, 0, True)
+    assert context.decode(batch) == 0
+    expected = context.logits(2).copy()
+    child = os.fork()
+    context.clear()
+    assert context.decode(batch) == 0
+    assert (context.logits(2) == expected).all()
+    context.close()
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_child_computes_and_ends() -> None:
+    command = [sys.executable, "-c", FORKED, str(tiny_model("full"))]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=60)

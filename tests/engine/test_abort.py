@@ -103,3 +103,29 @@ def test_a_cancel_that_comes_too_late_ends_nothing_else(rig: Rig) -> None:
     request = ask(words(1, 200), 6)
     assert [end.reason for end in rig.run(request)] == ["length"]
     rig.check(request)
+    rig.llm._context.abort.ask()
+    rig.llm.eval(words(4, 150))
+    row = rig.oracle.logits(words(4, 150))
+    assert abs(rig.llm.last_logits - row).max() < 1e-3 * abs(row).max()
+
+
+def test_one_requests_deadline_is_not_anothers(rig: Rig) -> None:
+    hurried = ask(words(1, 60), 900, generation={"timeout": 0.05})
+    patient = ask(words(2, 60), 600)
+    ends = rig.run(hurried, patient)
+    assert isinstance(ends[0].error, GenerationTimeout)
+    assert ends[1].reason == "length"
+    rig.check(hurried, patient)
+    time.sleep(0.05)
+    rig.llm.eval(words(3, 50))
+    rig.check_at_rest()
+
+
+def test_streams_keep_what_they_have_when_a_prompt_beside_them_is_aborted(
+    make_rig: MakeRig,
+) -> None:
+    rig = make_rig("iswa", n_batch=1024, n_ubatch=1024, n_ctx=4096)
+    streams = [ask(words(2, 300), 30), ask(words(3, 290), 30)]
+    cancel_in_second_chunk(rig, ask(words(1, 1900), 4), *streams)
+    rig.check(*streams)
+    assert rig.engine.metrics.preempted == 0

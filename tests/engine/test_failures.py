@@ -37,7 +37,7 @@ def failing_decode(rig: Rig, step: int, code: int, *, late: bool) -> Iterator[No
 
 
 @pytest.mark.parametrize("late", [False, True])
-@pytest.mark.parametrize("code", [-3, 2])
+@pytest.mark.parametrize("code", [-3, -2])
 @pytest.mark.parametrize("step", [0, 1, 4])
 def test_r10_a_failed_decode_fails_its_requests_and_repairs_the_memory(
     rig: Rig, step: int, code: int, late: bool
@@ -56,6 +56,17 @@ def test_r10_a_failed_decode_fails_its_requests_and_repairs_the_memory(
     again = [ask([*words(1, 90), 7, 8], 6), ask(words(2, 90), 6), ask(words(1, 80), 6)]
     rig.run(*again)
     rig.check(*again)
+    rig.check_at_rest()
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("step", [0, 1, 4])
+def test_an_aborted_decode_is_made_again(rig: Rig, step: int, late: bool) -> None:
+    rig.run(ask(words(1, 90), 6))
+    with failing_decode(rig, step, 2, late=late):
+        requests = [ask([*words(1, 90), 7, 8], 6), ask(words(2, 90), 6)]
+        assert [end.reason for end in rig.run(*requests)] == ["length"] * 2
+    rig.check(*requests)
     rig.check_at_rest()
 
 

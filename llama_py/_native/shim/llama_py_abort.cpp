@@ -14,10 +14,14 @@ struct llama_py_abort {
     steady::time_point deadline;
 };
 
+// Called by one thread at a time. A wish is granted once, so that none is left over for good.
 static bool is_wanted(void * data) {
-    const auto * abort = static_cast<const llama_py_abort *>(data);
-    return abort->wanted.load(std::memory_order_relaxed) ||
-           (abort->timed && steady::now() >= abort->deadline);
+    auto * abort = static_cast<llama_py_abort *>(data);
+    if (abort->wanted.load(std::memory_order_relaxed)) {
+        abort->wanted.store(false, std::memory_order_relaxed);
+        return true;
+    }
+    return abort->timed && steady::now() >= abort->deadline;
 }
 
 extern "C" {
@@ -34,8 +38,8 @@ void llama_py_abort_attach(struct llama_py_abort * abort, struct llama_context *
     llama_set_abort_callback(context, is_wanted, abort);
 }
 
-void llama_py_abort_set(struct llama_py_abort * abort, bool wanted) {
-    abort->wanted.store(wanted, std::memory_order_relaxed);
+void llama_py_abort_ask(struct llama_py_abort * abort) {
+    abort->wanted.store(true, std::memory_order_relaxed);
 }
 
 void llama_py_abort_after(struct llama_py_abort * abort, double seconds) {

@@ -25,10 +25,10 @@ LLAMA_PY_CHAT_API void llama_py_abort_attach(
         struct llama_py_abort * abort,
         struct llama_context  * context);
 
-/* Asks for the end of what is being decoded (true), or takes that back. From any thread. */
-LLAMA_PY_CHAT_API void llama_py_abort_set(struct llama_py_abort * abort, bool wanted);
+/* Asks for the end of what is being decoded, or of what is decoded next. From any thread. */
+LLAMA_PY_CHAT_API void llama_py_abort_ask(struct llama_py_abort * abort);
 
-/* Asks for it as soon as these seconds have passed; infinity for never. Not during a decode. */
+/* Ends every decode from these seconds on; infinity for never. Not during a decode. */
 LLAMA_PY_CHAT_API void llama_py_abort_after(struct llama_py_abort * abort, double seconds);
 
 #ifdef __cplusplus

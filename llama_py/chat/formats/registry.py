@@ -62,8 +62,8 @@ class _Function:
     def render(self, request: ChatRequest, model: Any) -> RenderedChat:
         response = self._formatter(
             messages=[dict(message) for message in request.messages],
-            tools=[dict(tool) for tool in request.tools or ()] or None,
-            tool_choice=request.tool_choice if request.tools else None,
+            tools=[dict(tool) for tool in request.shown_tools] or None,
+            tool_choice=request.tool_choice if request.shown_tools else None,
             **request.template_kwargs,
         )
         if response.stopping_criteria is not None:
