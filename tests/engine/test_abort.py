@@ -116,9 +116,9 @@ def test_one_requests_deadline_is_not_anothers(rig: Rig) -> None:
     assert isinstance(ends[0].error, GenerationTimeout)
     assert ends[1].reason == "length"
     rig.check(hurried, patient)
+    rig.check_at_rest()
     time.sleep(0.05)
     rig.llm.eval(words(3, 50))
-    rig.check_at_rest()
 
 
 def test_streams_keep_what_they_have_when_a_prompt_beside_them_is_aborted(
