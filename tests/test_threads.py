@@ -267,13 +267,15 @@ def test_thirty_two_threads_with_fifty_calls_each(kind: str) -> None:
     with Llama(
         str(tiny_model(kind)), **{**OPTIONS, "parking_bytes": 16 << 20, "checkpoint_bytes": 8 << 20}
     ) as llm:
-        for number in range(4):
+        for number in range(6):
             made = Round(llm)
             made.run(32, 50, seed=10 + number)
             check(made, alone)
+            replies = len(made.replies)
+            del made
             give_back_freed_memory()
             sizes.append(process.memory_info().rss)
-            print(kind, len(made.replies), f"{sizes[-1] / 1e6:.1f} MB", llm.metrics["preempted"])
+            print(kind, replies, f"{sizes[-1] / 1e6:.1f} MB", llm.metrics["preempted"])
     alone.llm.close()
-    # In the first round the stores and malloc's arenas become as large as they will.
-    assert sizes[-1] <= 1.02 * sizes[1], sizes
+    # It takes some rounds until malloc's arenas are as large as they will be.
+    assert sizes[-1] <= 1.02 * max(sizes[:3]), sizes
