@@ -38,7 +38,7 @@ _SHORT_REPLY = 16
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
     parser.add_argument("--prompt", type=int, default=512, metavar="N")
-    parser.add_argument("--generate", type=int, default=64, metavar="N")
+    parser.add_argument("--generate", type=int, default=128, metavar="N")
     parser.add_argument("--streams", type=int, default=8, metavar="N")
     parser.add_argument("--repeats", type=int, default=5, metavar="N")
     parser.add_argument("--no-tools", action="store_true", help="leave llama.cpp's tools out")

@@ -85,9 +85,9 @@ class Context(Handle[C.llama_context_p]):
         self.n_vocab = model.vocab.n_tokens
         self._every_output = model.architecture in _NEEDS_EVERY_OUTPUT
         self._rows: dict[int | None, NDArray[np.float32]] = {}
-        self._logits_at = _address_function(C.llama_get_logits_ith)
         #: Whether ``decode`` may return before the logits are there.
         self.asynchronous = any("gpu" in device["kind"] for device in backend.devices())
+        self._logits_at = _address_function(C.llama_get_logits_ith, waits=self.asynchronous)
         self._adapters: list[tuple[LoraAdapter, float]] = []
 
     # -- decoding ---------------------------------------------------------------------------
@@ -231,9 +231,15 @@ class Context(Handle[C.llama_context_p]):
             )
 
 
-def _address_function(function: Any) -> Callable[[C.llama_context_p, int], int | None]:
-    """``function`` returning a plain address: making a ctypes pointer costs more than the call."""
-    prototype = ctypes.CFUNCTYPE(ctypes.c_void_p, C.llama_context_p, ctypes.c_int32)
+def _address_function(
+    function: Any, *, waits: bool
+) -> Callable[[C.llama_context_p, int], int | None]:
+    """``function`` returning a plain address: making a ctypes pointer costs more than the call.
+
+    One that never waits does not give the interpreter's lock away either.
+    """
+    make = ctypes.CFUNCTYPE if waits else ctypes.PYFUNCTYPE
+    prototype = make(ctypes.c_void_p, C.llama_context_p, ctypes.c_int32)
     return prototype(ctypes.cast(function, ctypes.c_void_p).value or 0)
 
 

@@ -14,6 +14,7 @@ import os
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -186,7 +187,7 @@ class Sampler:
     @staticmethod
     def _most_likely(row: Row) -> int:
         token = int(row.argmax())
-        if not row[token] > -np.inf:
+        if not row.item(token) > -inf:
             raise DecodeError("no token is allowed: every logit is -inf, or one is not a number")
         return token
 
