@@ -6,5 +6,5 @@ import os
 
 # Children that a debugger spawns for a backtrace can hang an aborting process.
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
-# Threads that spin while they wait make tiny models a hundred times slower on a busy machine.
+# With OpenMP, threads that spin make tiny models a hundred times slower on a busy machine.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")

@@ -24,7 +24,8 @@ class Abort(Handle[chat_h.llama_py_abort_p]):
         if not pointer:
             raise ContextCreationError("there is no memory left")
         super().__init__(pointer, chat_h.llama_py_abort_free)
-        self._closing = threading.Lock()
+        # Re-entrant: the garbage collector may cancel a forgotten stream anywhere.
+        self._closing = threading.RLock()
         self._timed = False
 
     def attach(self, context: C.llama_context_p) -> None:
