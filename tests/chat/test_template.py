@@ -107,10 +107,18 @@ def test_rendering_again_gives_the_same() -> None:
     assert lazy == [True, False, False, False]
 
 
-def test_tool_choice_none_shows_tools_and_parses_none() -> None:
+@pytest.mark.parametrize("called", [False, True])
+def test_tool_choice_none_shows_only_tools_that_were_called(called: bool) -> None:
     template = families.load("Qwen-Qwen2.5-7B-Instruct")
-    rendered = template.render(ChatRequest(USER, tools=TOOLS, tool_choice="none"))
-    assert "get_weather" in rendered.prompt
+    call = {"id": "1", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
+    earlier = [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "sunny"},
+    ]
+    messages = [*USER, *(earlier if called else ())]
+    rendered = template.render(ChatRequest(messages, tools=TOOLS, tool_choice="none"))
+    # The list of tools is what is cached of such a conversation.
+    assert ("<tools>" in rendered.prompt) == called
     assert rendered.grammar is None
     assert parse_reply(rendered, "<tool_call>x").content == "<tool_call>x"
 
