@@ -43,7 +43,7 @@ _CHECKED = 24  # where what the digest covers begins
 _ALIGN = 64
 _PAGE_WORDS = 512
 #: Read by parts that are still in the processor's cache when they are summed. Whole pages.
-_CHUNK = 1 << 20
+_CHUNK = 1 << 22
 
 
 class _Digest:
@@ -55,7 +55,8 @@ class _Digest:
     def update(self, part: Bytes) -> None:
         words = part[: part.nbytes & ~7].view(np.uint64)
         whole = len(words) - len(words) % _PAGE_WORDS
-        self._hash.update(words[:whole].reshape(-1, _PAGE_WORDS).sum(axis=1).tobytes())
+        # The same as sum(axis=1), and faster.
+        self._hash.update(np.einsum("ij->i", words[:whole].reshape(-1, _PAGE_WORDS)).tobytes())
         left = part.nbytes - 8 * whole
         if left:
             self._hash.update(words[whole:].sum(dtype=np.uint64).tobytes())
