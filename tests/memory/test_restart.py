@@ -100,7 +100,8 @@ def assert_little_evaluated(before: Turn, turn: Turn) -> None:
     held = len(before.tokens) + len(before.generated)
     new = len(turn.tokens) - held
     assert turn.cache["evaluated"] <= AGAIN + new, (turn.cache, held, new)
-    assert turn.cache["action"] == "load"
+    if held > AGAIN:  # else nothing may have been written yet
+        assert turn.cache["action"] == "load"
     assert turn.cache["restored_bytes"] > 0
 
 
