@@ -102,7 +102,7 @@ def assert_little_evaluated(before: Turn, turn: Turn) -> None:
     assert turn.cache["evaluated"] <= AGAIN + new, (turn.cache, held, new)
     if held > AGAIN:  # else nothing may have been written yet
         assert turn.cache["action"] == "load"
-    assert turn.cache["restored_bytes"] > 0
+        assert turn.cache["restored_bytes"] > 0
 
 
 @contextmanager
