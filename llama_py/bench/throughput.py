@@ -4,7 +4,9 @@ Four figures in tokens a second: a prompt of --prompt tokens; one greedy stream 
 after a prompt of one token (``create_completion``, whole call); --streams greedy streams of 64
 tokens after 32-token prompts, called from as many threads; and the same streams as one call. Beside
 them ``llama-bench`` and ``llama-batched-bench``, built from the same source and linked to the same
-libraries (``llama-py bench build-tools``), under the same settings. They evaluate and never sample.
+libraries (``llama-py bench build-tools``), under the same settings: ``llama-bench`` makes its context
+just large enough for its tokens, so the one stream has a context of that size as well (without flash
+attention, values lie further apart in a larger one). The tools evaluate and never sample.
 In each repeat a figure of ours and the tool's are taken right after each other, each after a short
 warm-up; figures are medians, and ratios are medians of the ratios within a repeat. Without the
 tools, only our own figures are shown. With --clock cpu, the tools' figures are differences between
@@ -47,12 +49,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Report:
     streams = options.streams
     n_ctx = max(options.prompt + 64, streams * (_STREAM_PROMPT + _STREAM_REPLY + 8), 256)
-    n_ctx = (n_ctx + 255) // 256 * 256
+    n_ctx = _whole(n_ctx)
     report = Report("throughput", conditions(options, n_ctx, repeats=options.repeats))
     tools = _Theirs(options, n_ctx, report)
     figures: dict[str, list[float]] = {}
-    with load(options, n_ctx, n_seq_max=streams) as llm:
-        ours = _Ours(llm, options)
+    with (
+        load(options, n_ctx, n_seq_max=streams) as llm,
+        load(options, _whole(options.generate)) as single,
+    ):
+        ours = _Ours(llm, single, options)
         for repeat in range(options.repeats):
             for pair in zip(ours.figures(), tools.figures(), strict=True):
                 # Who goes first alternates: the machine is not the same a second later.
@@ -63,11 +68,17 @@ def run(options: argparse.Namespace) -> Report:
     return report
 
 
-class _Ours:
-    """What this library does."""
+def _whole(cells: int) -> int:
+    """As many cells as llama.cpp makes of that: a multiple of 256."""
+    return (cells + 255) // 256 * 256
 
-    def __init__(self, llm: Any, options: argparse.Namespace) -> None:
+
+class _Ours:
+    """What this library does; ``single`` has room for one stream only."""
+
+    def __init__(self, llm: Any, single: Any, options: argparse.Namespace) -> None:
         self._llm = llm
+        self._single = single
         self._options = options
         self._random = random.Random(1)
         self._clock = clock_of(options)
@@ -85,13 +96,13 @@ class _Ours:
         most = min(self._llm.n_vocab() - 16, 100_000)
         return [self._random.randrange(16, most) for _ in range(count)]
 
-    def _complete(self, prompt: list[int], count: int) -> Any:
-        return self._llm.create_completion(prompt, max_tokens=count, temperature=0.0)
+    def _complete(self, prompt: Any, count: int, llm: Any = None) -> Any:
+        return (llm or self._llm).create_completion(prompt, max_tokens=count, temperature=0.0)
 
-    def _warm_up(self, prompt: int) -> None:
+    def _warm_up(self, prompt: int, llm: Any = None) -> None:
         """What the tools do before they measure."""
-        self._complete(self._tokens(prompt), 8)
-        self._llm.reset()
+        self._complete(self._tokens(prompt), 8, llm)
+        (llm or self._llm).reset()
 
     def _prompt(self) -> float:
         count = self._options.prompt
@@ -102,10 +113,10 @@ class _Ours:
         return float(count / (self._clock() - start))
 
     def _one(self) -> float:
-        self._warm_up(1)
+        self._warm_up(1, self._single)
         prompt = self._tokens(1)
         start = self._clock()
-        answer = self._complete(prompt, self._options.generate)
+        answer = self._complete(prompt, self._options.generate, self._single)
         seconds = self._clock() - start
         return float(answer["usage"]["completion_tokens"] / seconds)
 
