@@ -4,9 +4,9 @@ Four figures in tokens a second: a prompt of --prompt tokens; one greedy stream 
 after a prompt of one token (``create_completion``, whole call); --streams greedy streams of 64
 tokens after 32-token prompts, called from as many threads; and the same streams as one call. Beside
 them ``llama-bench`` and ``llama-batched-bench``, built from the same source and linked to the same
-libraries (``llama-py bench build-tools``), under the same settings: ``llama-bench`` makes its context
-just large enough for its tokens, so the one stream has a context of that size as well (without flash
-attention, values lie further apart in a larger one). The tools evaluate and never sample.
+libraries (``llama-py bench build-tools``), under the same settings. ``llama-bench`` makes its
+context just large enough for its tokens, so the one stream has a context of that size as well
+(without flash attention, values lie further apart in a larger one). The tools never sample.
 In each repeat a figure of ours and the tool's are taken right after each other, each after a short
 warm-up; figures are medians, and ratios are medians of the ratios within a repeat. Without the
 tools, only our own figures are shown. With --clock cpu, the tools' figures are differences between

@@ -20,8 +20,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import struct
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
 
@@ -41,37 +43,40 @@ _END = b"LLPYEND1"
 _PREFIX = struct.Struct("<8s16sQQ")
 _CHECKED = 24  # where what the digest covers begins
 _ALIGN = 64
-_PAGE_WORDS = 512
+_PAGE = 4096
 #: Read by parts that are still in the processor's cache when they are summed. Whole pages.
 _CHUNK = 1 << 22
 
 
-class _Digest:
-    """BLAKE2b over the 64-bit sum of each 4-KiB page; all parts but the last are whole pages."""
-
-    def __init__(self) -> None:
-        self._hash = hashlib.blake2b(digest_size=16)
-
-    def update(self, part: Bytes) -> None:
-        words = part[: part.nbytes & ~7].view(np.uint64)
-        whole = len(words) - len(words) % _PAGE_WORDS
-        # The same as sum(axis=1), and faster.
-        self._hash.update(np.einsum("ij->i", words[:whole].reshape(-1, _PAGE_WORDS)).tobytes())
-        left = part.nbytes - 8 * whole
-        if left:
-            self._hash.update(words[whole:].sum(dtype=np.uint64).tobytes())
-            self._hash.update(part[part.nbytes & ~7 :].tobytes())
-            self._hash.update(left.to_bytes(8, "little"))
-
-    def value(self) -> bytes:
-        return self._hash.digest()
-
-
 def digest(data: Bytes) -> bytes:
-    """16 bytes that tell whether ``data`` is what it was."""
-    result = _Digest()
-    result.update(data)
-    return result.value()
+    """16 bytes that tell whether ``data`` is what it was.
+
+    BLAKE2b over the 64-bit sum of each 4-KiB page.
+    """
+    sums = _page_sums(data.nbytes)
+    _add_pages(data, sums)
+    return _value(sums, data)
+
+
+def _page_sums(nbytes: int) -> NDArray[np.uint64]:
+    return np.empty(nbytes // _PAGE, np.uint64)
+
+
+def _add_pages(data: Bytes, sums: NDArray[np.uint64]) -> None:
+    """The sums of the whole pages of ``data``."""
+    pages = data[: sums.size * _PAGE].view(np.uint64).reshape(sums.size, _PAGE // 8)
+    np.einsum("ij->i", pages, out=sums)  # the same as sum(axis=1), and faster
+
+
+def _value(sums: NDArray[np.uint64], data: Bytes) -> bytes:
+    """The digest, from the sums of the whole pages and the bytes behind them."""
+    rest = b""
+    left = data.nbytes % _PAGE
+    if left:
+        words = data.nbytes - data.nbytes % 8
+        total = data[sums.size * _PAGE : words].view(np.uint64).sum(dtype=np.uint64)
+        rest = total.tobytes() + data[words:].tobytes() + left.to_bytes(8, "little")
+    return hashlib.blake2b(sums.tobytes() + rest, digest_size=16).digest()
 
 
 def _padding(nbytes: int) -> int:
@@ -183,7 +188,7 @@ def read_head(path: Path, key: Key, head_bytes: int, file_bytes: int) -> Head:
         StateError: the file is not what was written.
         OSError: it cannot be read.
     """
-    with path.open("rb", buffering=0) as file:
+    with FileIO(str(path)) as file:
         return _read_head(file, path, key, head_bytes, file_bytes)
 
 
@@ -195,10 +200,10 @@ def read_state(path: Path, key: Key, head_bytes: int, file_bytes: int) -> Stored
         OSError: it cannot be read.
         MemoryError: there is no room for it.
     """
-    with path.open("rb", buffering=0) as file:
+    with FileIO(str(path)) as file:
         head = _read_head(file, path, key, head_bytes, file_bytes)
         parts, checks = _read_body(file, head.sizes)
-        trailer = _read_exactly(file, _trailer_bytes(len(parts))).tobytes()
+        trailer = file.read(_trailer_bytes(len(parts)))
     if trailer != b"".join(checks) + head.check + _END:
         raise StateError(f"{path} is damaged: its bytes are not those that were written")
     info = head.info
@@ -214,9 +219,8 @@ def read_state(path: Path, key: Key, head_bytes: int, file_bytes: int) -> Stored
     )
 
 
-def _read_head(file: BinaryIO, path: Path, key: Key, head_bytes: int, file_bytes: int) -> Head:
-    size = file.seek(0, 2)
-    file.seek(0)
+def _read_head(file: FileIO, path: Path, key: Key, head_bytes: int, file_bytes: int) -> Head:
+    size = os.fstat(file.fileno()).st_size
     if size != file_bytes or not _PREFIX.size <= head_bytes <= size:
         raise StateError(f"{path} has {size} bytes, not {file_bytes}")
     raw = _read_exactly(file, head_bytes)
@@ -256,32 +260,33 @@ def _parse_head(note: dict[str, object], rest: bytes, check: bytes, file_bytes: 
     return Head(info, tokens, offsets, text, check, tuple(sizes))
 
 
-def _read_body(file: BinaryIO, sizes: tuple[int, ...]) -> tuple[list[Bytes], list[bytes]]:
+def _read_body(file: FileIO, sizes: tuple[int, ...]) -> tuple[list[Bytes], list[bytes]]:
     parts, checks = [], []
     for nbytes in sizes:
         data: Bytes = np.empty(nbytes, np.uint8)
-        check = _Digest()
+        sums = _page_sums(nbytes)
         for start in range(0, nbytes, _CHUNK):
             chunk = data[start : start + _CHUNK]
             _fill(file, chunk)
-            check.update(chunk)
+            _add_pages(chunk, sums[start // _PAGE : (start + chunk.nbytes) // _PAGE])
         data.flags.writeable = False
-        file.seek(_padding(nbytes), 1)
+        if nbytes % _ALIGN:
+            file.seek(_padding(nbytes), 1)
         parts.append(data)
-        checks.append(check.value())
+        checks.append(_value(sums, data))
     return parts, checks
 
 
-def _read_exactly(file: BinaryIO, nbytes: int) -> Bytes:
+def _read_exactly(file: FileIO, nbytes: int) -> Bytes:
     data: Bytes = np.empty(nbytes, np.uint8)
     _fill(file, data)
     return data
 
 
-def _fill(file: BinaryIO, data: Bytes) -> None:
-    at = 0
-    while at < data.nbytes:
-        count = file.readinto(data[at:].data)  # type: ignore[attr-defined]
+def _fill(file: FileIO, data: Bytes) -> None:
+    at = file.readinto(data.data) or 0
+    while at < data.nbytes:  # a signal came, or more than 2 GiB were asked for
+        count = file.readinto(data[at:].data)
         if not count:
             raise StateError(f"a file of the store ends {data.nbytes - at} bytes too early")
         at += count
