@@ -58,7 +58,8 @@ class Engine:
         self.cache = cache
         self.vocab = context.model.vocab
         self.lock = EngineLock(self._before_release, self._after_release)
-        self._runner = Runner(context, Metrics())
+        # What an aborted decode did to a recurrent state cannot be undone.
+        self._runner = Runner(context, Metrics(), abortable=not cache.traits.recurrent)
         self._board = Board(cache, self._runner.logits)
         self._board.metrics = self._runner.metrics
         self._admission = Admission(self._board, cache, self.vocab, context.n_seq_max, max_waiting)

@@ -10,11 +10,15 @@ from numpy.typing import NDArray
 
 from llama_py.core.batch import Batch
 from llama_py.core.context import Context
+from llama_py.engine.interrupts import in_main_thread, run_interruptibly
 from llama_py.engine.metrics import Metrics
 from llama_py.engine.request import Request
 from llama_py.engine.scheduler import Chunk
 
 __all__ = ["Runner"]
+
+#: Seconds of a decode during which nobody should have to wait for Ctrl-C.
+_LONG = 0.1
 
 
 class Runner:
@@ -22,13 +26,16 @@ class Runner:
 
     Attributes:
         n_batch: most tokens in one step.
+        abortable: what an aborted decode leaves behind can be removed (not a recurrent state).
     """
 
-    def __init__(self, context: Context, metrics: Metrics) -> None:
+    def __init__(self, context: Context, metrics: Metrics, *, abortable: bool) -> None:
         self.context = context
         self.metrics = metrics
         self.n_batch = context.n_batch
+        self.abortable = abortable
         self._batch = Batch(self.n_batch)
+        self._seconds_per_token = float("inf")
 
     def decode(self, running: Sequence[Request], chunks: Sequence[Chunk]) -> tuple[int, list[int]]:
         """Decode one step.
@@ -39,7 +46,7 @@ class Runner:
         """
         self._batch.clear()
         rows = [self._add(running[chunk.index], chunk.count) for chunk in chunks]
-        return self._decode(), rows
+        return self._decode_many(), rows
 
     def decode_one(self, request: Request) -> int:
         """The hot path: one stream, one token. Its logits are at index 0."""
@@ -56,11 +63,23 @@ class Runner:
         outputs = np.zeros(len(tokens), np.int8)
         outputs[slice(None) if every else slice(-1, None)] = 1
         self._batch.set(tokens, position, sequence, outputs)
-        return self._decode()
+        return self._decode_many()
 
     def logits(self, row: int) -> NDArray[np.float32]:
         """The logits of one output of the last step: a view, float32 ``(n_vocab,)``."""
         return self.context.logits(row)
+
+    def _decode_many(self) -> int:
+        """One decode; the main thread can be interrupted in the middle of a long one."""
+        count = len(self._batch)
+        long = self.abortable and count * self._seconds_per_token > _LONG
+        start = time.perf_counter()
+        if long and not self.context.asynchronous and in_main_thread():
+            code = run_interruptibly(self._decode, self.context.abort.ask)
+        else:
+            code = self._decode()
+        self._seconds_per_token = (time.perf_counter() - start) / count
+        return code
 
     def _decode(self) -> int:
         start = time.perf_counter()

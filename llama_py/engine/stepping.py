@@ -48,8 +48,6 @@ class Stepper:
         # with this kind of memory only. Streams beside one prompt are right.
         hybrid_iswa = board.cache.traits.kind is MemoryKind.HYBRID_ISWA
         self._most_prompts = 1 if hybrid_iswa else None
-        # What an aborted decode did to a recurrent state cannot be undone.
-        self._abortable = not board.cache.traits.recurrent
 
     def forbid_callbacks(self) -> None:
         """Raise if this is called from a callback of a step."""
@@ -66,7 +64,7 @@ class Stepper:
         along lose a step and no result.
         """
         prompts = [r for r in [*self._board.running] if r.state is RequestState.PREFILL]
-        if self._abortable and self.stepping and (request is None or prompts == [request]):
+        if self._runner.abortable and self.stepping and (request is None or prompts == [request]):
             self._runner.context.abort.ask()
 
     def step(self) -> bool:
@@ -133,7 +131,7 @@ class Stepper:
     def _decode(self, running: list[Request], chunks: Sequence[Chunk]) -> tuple[int, list[int]]:
         """One decode, which ends early if it evaluates a prompt and somebody's time is over."""
         left = self._board.time_left() if any(chunk.count for chunk in chunks) else None
-        if left is None or not self._abortable:
+        if left is None or not self._runner.abortable:
             return self._runner.decode(running, chunks)
         abort = self._runner.context.abort
         abort.after(left)
@@ -230,8 +228,12 @@ class Stepper:
             raise ContextOverflowError(wanted, limit, limit)
         rows: list[NDArray[np.float32]] = []
         size = min(64, self._chunk) if every else self._chunk
-        for start in range(0, len(tokens), size):
-            rows += self._evaluate_chunk(sequence, tokens[start : start + size], every)
+        try:
+            for start in range(0, len(tokens), size):
+                rows += self._evaluate_chunk(sequence, tokens[start : start + size], every)
+        except BaseException:  # an interrupt may have come between a decode and its bookkeeping
+            self._cache.trim(sequence)
+            raise
         return rows
 
     def _evaluate_chunk(
@@ -244,7 +246,6 @@ class Stepper:
                 self._cache.trim(sequence)
             code = self._runner.decode_tokens(tokens, position, sequence.number, every)
         if code:
-            self._cache.trim(sequence)
             raise DecodeError(_describe(code), code)
         sequence.tokens.extend(tokens)
         first = 0 if every else len(tokens) - 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -10,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from llama_py.engine.interrupts import run_interruptibly
 from llama_py.engine.request import Request
 from llama_py.errors import GenerationTimeout
 from tests.engine.conftest import MakeRig
@@ -129,3 +132,57 @@ def test_streams_keep_what_they_have_when_a_prompt_beside_them_is_aborted(
     cancel_in_second_chunk(rig, ask(words(1, 1900), 4), *streams)
     rig.check(*streams)
     assert rig.engine.metrics.preempted == 0
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends a signal to a thread")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("whole", [True, False], ids=["completion", "eval"])
+def test_ctrl_c_ends_the_decode(
+    make_rig: MakeRig, kind: str, whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llama_py.engine.runner._LONG", 0.0)
+    rig = make_rig(kind, n_batch=1024, n_ubatch=1024)
+    began = threading.Event()
+
+    def interrupt() -> None:
+        began.wait(10)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    killer = threading.Thread(target=interrupt)
+    killer.start()
+    evaluate = rig.llm.create_completion if whole else rig.llm.eval
+    with watched(rig, began) as codes, pytest.raises(KeyboardInterrupt):
+        evaluate(words(1, 2000))
+    killer.join()
+    assert (ABORTED in codes) == (not rig.cache.traits.recurrent)
+    assert not [thread for thread in threading.enumerate() if "decode" in thread.name]
+    if not whole:  # what was evaluated can be gone on with
+        rig.llm.eval(words(1, 2000)[rig.llm.n_tokens :])
+        row = rig.oracle.logits(words(1, 2000))
+        assert abs(rig.llm.last_logits - row).max() < 1e-3 * abs(row).max()
+        rig.llm.reset()
+    rig.check_at_rest()
+    again = ask(words(1, 1500), 4)
+    rig.run(again)
+    rig.check(again)
+
+
+def test_an_interrupt_before_the_thread_has_begun_computes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(thread: threading.Thread) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    computed: list[int] = []
+    stopped: list[int] = []
+    with pytest.raises(KeyboardInterrupt):
+        run_interruptibly(lambda: computed.append(1), lambda: stopped.append(1))
+    assert not computed
+    assert not stopped
+
+
+def test_what_the_computation_raises_or_returns_comes_back() -> None:
+    assert run_interruptibly(lambda: 3, lambda: None) == 3
+    with pytest.raises(ZeroDivisionError):
+        run_interruptibly(lambda: 1 // 0, lambda: None)

@@ -1,0 +1,78 @@
+"""Ctrl-C during a computation in C.
+
+Python runs signal handlers in its main thread, between two of its own instructions, so a main
+thread that is inside ``llama_decode`` hears nothing until it returns. When that may take long,
+another thread computes for it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+__all__ = ["in_main_thread", "run_interruptibly"]
+
+_T = TypeVar("_T")
+
+#: Seconds between two looks for signals: on Windows, no wait is ended by one.
+_LOOK = 0.1
+
+
+def in_main_thread() -> bool:
+    """Whether this thread is the one that gets the signals."""
+    return threading.current_thread() is threading.main_thread()
+
+
+def run_interruptibly(compute: Callable[[], _T], stop: Callable[[], None]) -> _T:
+    """``compute()`` in another thread; ``stop()`` ends it early if a signal handler raises.
+
+    What the handler raised comes out of here when nothing is computed any more.
+    """
+    job = _Job(compute)
+    try:
+        threading.Thread(target=job.run, name="llama_py-decode").start()
+        while not job.ended.wait(_LOOK):
+            pass
+    finally:
+        if not job.ended.is_set():
+            job.end(stop)
+    return job.result()
+
+
+class _Job(Generic[_T]):
+    """A computation that is either never begun, or waited for."""
+
+    def __init__(self, compute: Callable[[], _T]) -> None:
+        self._compute = compute
+        self._claim = threading.Lock()
+        self._results: list[_T] = []
+        self._errors: list[BaseException] = []
+        self.ended = threading.Event()
+
+    def run(self) -> None:
+        """What the thread does."""
+        if not self._claim.acquire(blocking=False):
+            return  # the interrupt came first
+        try:
+            self._results.append(self._compute())
+        except BaseException as error:
+            self._errors.append(error)
+        finally:
+            self.ended.set()
+
+    def end(self, stop: Callable[[], None]) -> None:
+        """After an interrupt, wherever it came: see to it that nothing is computed any more."""
+        if self._claim.acquire(blocking=False):
+            return
+        stop()
+        while not self.ended.is_set():
+            try:
+                self.ended.wait()
+            except BaseException:
+                continue
+
+    def result(self) -> _T:
+        if self._errors:
+            raise self._errors[0]
+        return self._results[0]
