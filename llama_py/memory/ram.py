@@ -7,7 +7,6 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from types import TracebackType
 from typing import TypeVar
 
 import numpy as np
@@ -138,12 +137,7 @@ class BaseLlamaCache(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _ready(self, fingerprint: str | None) -> None:
