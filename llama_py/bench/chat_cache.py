@@ -14,21 +14,20 @@ evaluates anything before the last reply again.
 from __future__ import annotations
 
 import argparse
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from typing import Any
 
-from llama_py.bench.peers import Peer, add_peer_arguments, start_peer
+from llama_py.bench.conversations import add_conversation_arguments, cells_of_one, witnesses
+from llama_py.bench.peers import Peer
 from llama_py.bench.report import Report, median, ratios
 from llama_py.bench.subject import (
     Turn,
     Verifier,
-    add_model_arguments,
     chat,
     clock_of,
     conditions,
     counter,
     load,
-    resolve_model,
     set_reuse,
 )
 from llama_py.bench.workloads import letters, system_message, user_message
@@ -39,40 +38,18 @@ MODES = ("off", "token", "text")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_model_arguments(parser)
-    add_peer_arguments(parser)
-    parser.add_argument("--turns", type=int, default=10, metavar="N")
-    parser.add_argument("--repeats", type=int, default=1, metavar="N")
-    parser.add_argument("--system-tokens", type=int, default=400, metavar="N")
-    parser.add_argument("--user-tokens", type=int, default=140, metavar="N")
-    parser.add_argument("--max-tokens", type=int, default=16, metavar="N")
+    add_conversation_arguments(parser, turns=10)
     parser.add_argument("--replies", choices=["letters", "model"], default="letters")
 
 
 def run(options: argparse.Namespace) -> Report:
-    turns, per_turn = options.turns, options.user_tokens + options.max_tokens + 24
-    n_ctx = (options.system_tokens + turns * per_turn + 64 + 255) // 256 * 256
-    report = Report(
-        "chat-cache",
-        conditions(
-            options,
-            n_ctx,
-            replies=options.replies,
-            repeats=options.repeats,
-            system_tokens=options.system_tokens,
-            user_tokens=options.user_tokens,
-            max_tokens=options.max_tokens,
-        ),
-    )
+    n_ctx = cells_of_one(options)
+    report = Report("chat-cache", conditions(options, n_ctx))
     with ExitStack() as stack:
         subjects = {mode: stack.enter_context(load(options, n_ctx)) for mode in MODES}
         for mode, llm in subjects.items():
             set_reuse(llm, mode)
-        verifier = Verifier(load(options, n_ctx, n_seq_max=1), clock_of(options))
-        stack.enter_context(closing(verifier))
-        peer = start_peer(options, resolve_model(options.model), n_ctx)
-        if peer is not None:
-            stack.enter_context(peer)
+        verifier, peer = stack.enter_context(witnesses(options, n_ctx))
         measured = [
             _Conversation(options, subjects, verifier, peer, repeat).play()
             for repeat in range(options.repeats)

@@ -37,15 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Report:
-    report = Report(
-        "hotpath",
-        conditions(
-            options,
-            _CONTEXT,
-            repeats=options.repeats,
-            tokens=options.tokens,
-        ),
-    )
+    report = Report("hotpath", conditions(options, _CONTEXT))
     if "micro" in options.parts or "variants" in options.parts:
         with load(options, _CONTEXT, n_seq_max=2) as llm:
             report.conditions["n_vocab"] = llm.n_vocab()

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Report:
-    report = Report("kv-memory", conditions(options, options.n_ctx, prompt=options.prompt))
+    report = Report("kv-memory", conditions(options, options.n_ctx))
     table = report.table("", "swa_full", "memory", "KV MiB", "prompt ms", "nmse")
     small, turn, kind, noise = _measure(options, False)
     large, other, _, _ = _measure(options, True)

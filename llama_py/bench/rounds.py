@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Report:
-    report = Report("models", conditions(options, options.n_ctx, rounds=options.rounds))
+    report = Report("models", conditions(options, options.n_ctx))
     report.conditions["model"] = options.folder
     files = sorted(Path(options.folder).rglob("*.gguf"))
     if not files:

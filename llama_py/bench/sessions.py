@@ -12,21 +12,19 @@ differ from those of an evaluation from nothing of the same tokens.
 from __future__ import annotations
 
 import argparse
-from contextlib import ExitStack, closing
 from typing import Any
 
-from llama_py.bench.peers import Peer, add_peer_arguments, start_peer
+from llama_py.bench.conversations import add_conversation_arguments, cells_of_one, witnesses
+from llama_py.bench.peers import Peer
 from llama_py.bench.report import Report, median, ratios
 from llama_py.bench.subject import (
     Turn,
     Verifier,
-    add_model_arguments,
     chat,
     clock_of,
     conditions,
     counter,
     load,
-    resolve_model,
 )
 from llama_py.bench.workloads import Message, system_message, user_message
 
@@ -34,14 +32,8 @@ __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_model_arguments(parser)
-    add_peer_arguments(parser)
+    add_conversation_arguments(parser, turns=5)
     parser.add_argument("--sessions", type=int, default=2, metavar="N")
-    parser.add_argument("--turns", type=int, default=5, metavar="N")
-    parser.add_argument("--repeats", type=int, default=1, metavar="N")
-    parser.add_argument("--system-tokens", type=int, default=400, metavar="N")
-    parser.add_argument("--user-tokens", type=int, default=140, metavar="N")
-    parser.add_argument("--max-tokens", type=int, default=16, metavar="N")
     parser.add_argument(
         "--n-ctx",
         type=int,
@@ -59,29 +51,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Report:
-    per_turn = options.user_tokens + options.max_tokens + 24
-    one = (options.system_tokens + options.turns * per_turn + 64 + 255) // 256 * 256
-    n_ctx = options.n_ctx or one * min(options.sessions, options.n_seq_max)
-    report = Report(
-        "sessions",
-        conditions(
-            options,
-            n_ctx,
-            sessions=options.sessions,
-            n_seq_max=options.n_seq_max,
-            repeats=options.repeats,
-            system_tokens=options.system_tokens,
-            user_tokens=options.user_tokens,
-            max_tokens=options.max_tokens,
-        ),
-    )
-    with ExitStack() as stack:
-        llm = stack.enter_context(load(options, n_ctx, n_seq_max=options.n_seq_max))
-        verifier = Verifier(load(options, one, n_seq_max=1), clock_of(options))
-        stack.enter_context(closing(verifier))
-        peer = start_peer(options, resolve_model(options.model), n_ctx)
-        if peer is not None:
-            stack.enter_context(peer)
+    together = cells_of_one(options) * min(options.sessions, options.n_seq_max)
+    n_ctx = options.n_ctx or together
+    report = Report("sessions", conditions(options, n_ctx))
+    with (
+        load(options, n_ctx, n_seq_max=options.n_seq_max) as llm,
+        witnesses(options, n_ctx) as (verifier, peer),
+    ):
         measured = [
             _Round(options, llm, verifier, peer, repeat, report).play()
             for repeat in range(options.repeats)

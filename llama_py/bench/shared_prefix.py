@@ -25,6 +25,7 @@ from llama_py.bench.subject import (
     counter,
     load,
     tolerance,
+    whole_context,
 )
 from llama_py.bench.workloads import Message, system_message, user_message
 
@@ -50,19 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Report:
     own = options.user_tokens + options.max_tokens + 64
-    least = (options.system_tokens + options.requests * (own + 32) + 64 + 255) // 256 * 256
+    least = whole_context(options.system_tokens + options.requests * (own + 32) + 64)
     n_ctx = max(options.n_ctx, least)
-    report = Report(
-        "shared-prefix",
-        conditions(
-            options,
-            n_ctx,
-            requests=options.requests,
-            system_tokens=options.system_tokens,
-            user_tokens=options.user_tokens,
-            repeats=options.repeats,
-        ),
-    )
+    report = Report("shared-prefix", conditions(options, n_ctx))
     with load(options, n_ctx, n_seq_max=options.requests) as llm:
         report.conditions["memory"] = llm.memory_report()["kind"]
         measured = [_once(llm, options, repeat, report) for repeat in range(options.repeats)]

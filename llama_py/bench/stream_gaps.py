@@ -29,6 +29,7 @@ from llama_py.bench.subject import (
     conditions,
     counter,
     load,
+    whole_context,
 )
 from llama_py.bench.workloads import prose
 from llama_py.errors import GenerationTimeout
@@ -46,17 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Report:
-    n_ctx = (options.prompt + 1400 + 255) // 256 * 256
-    report = Report(
-        "stream-gaps",
-        conditions(
-            options,
-            n_ctx,
-            prompt=options.prompt,
-            repeats=options.repeats,
-            n_ubatch=min(options.n_batch, 512),
-        ),
-    )
+    n_ctx = whole_context(options.prompt + 1400)
+    report = Report("stream-gaps", conditions(options, n_ctx))
+    report.conditions["n_ubatch"] = min(options.n_batch, 512)
     gaps = report.table(
         "gaps between tokens, ms",
         "repeat",

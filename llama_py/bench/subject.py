@@ -36,6 +36,7 @@ __all__ = [
     "resolve_model",
     "set_reuse",
     "tolerance",
+    "whole_context",
 ]
 
 Row = NDArray[np.float32]
@@ -98,21 +99,27 @@ def flash_attention(options: argparse.Namespace) -> dict[str, bool]:
     return {} if options.flash_attn == "default" else {"flash_attn": options.flash_attn == "on"}
 
 
-def conditions(options: argparse.Namespace, n_ctx: int, **more: Any) -> dict[str, Any]:
+def whole_context(tokens: int) -> int:
+    """As many cells as llama.cpp makes for that many tokens."""
+    return (tokens + 255) // 256 * 256
+
+
+#: Options that are shown under another name, or say nothing about what was measured.
+_NOT_CONDITIONS = {"name", "model", "n_ctx", "json", "output", "strict", "peer_python"}
+
+
+def conditions(options: argparse.Namespace, n_ctx: int) -> dict[str, Any]:
     """What has to be known to measure the same again."""
     load_average = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    given = {name: value for name, value in vars(options).items() if name not in _NOT_CONDITIONS}
     return {
         "llama_py": __version__,
         "llama.cpp": LLAMA_CPP_COMMIT,
         "model": Path(options.model).name,
         "n_ctx": n_ctx,
-        "threads": options.threads,
-        "clock": options.clock,
-        "n_batch": options.n_batch,
-        "flash_attn": options.flash_attn,
+        **given,
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "load": load_average,
-        **more,
     }
 
 

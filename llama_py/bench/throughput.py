@@ -25,7 +25,7 @@ from typing import Any
 
 from llama_py.bench.native_tools import NativeTools
 from llama_py.bench.report import Report, median, ratios
-from llama_py.bench.subject import add_model_arguments, clock_of, conditions, load
+from llama_py.bench.subject import add_model_arguments, clock_of, conditions, load, whole_context
 from llama_py.errors import ParameterError
 
 __all__ = ["add_arguments", "run"]
@@ -49,13 +49,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Report:
     streams = options.streams
     n_ctx = max(options.prompt + 64, streams * (_STREAM_PROMPT + _STREAM_REPLY + 8), 256)
-    n_ctx = _whole(n_ctx)
-    report = Report("throughput", conditions(options, n_ctx, repeats=options.repeats))
+    n_ctx = whole_context(n_ctx)
+    report = Report("throughput", conditions(options, n_ctx))
     tools = _Theirs(options, n_ctx, report)
     figures: dict[str, list[float]] = {}
     with (
         load(options, n_ctx, n_seq_max=streams) as llm,
-        load(options, _whole(options.generate)) as single,
+        load(options, whole_context(options.generate)) as single,
     ):
         ours = _Ours(llm, single, options)
         for repeat in range(options.repeats):
@@ -66,11 +66,6 @@ def run(options: argparse.Namespace) -> Report:
                         figures.setdefault(name, []).append(value)
     _show(report, figures, streams)
     return report
-
-
-def _whole(cells: int) -> int:
-    """As many cells as llama.cpp makes of that: a multiple of 256."""
-    return (cells + 255) // 256 * 256
 
 
 class _Ours:
