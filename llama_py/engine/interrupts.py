@@ -31,13 +31,20 @@ def run_interruptibly(compute: Callable[[], _T], stop: Callable[[], None]) -> _T
     """
     job = _Job(compute)
     try:
-        threading.Thread(target=job.run, name="llama_py-decode").start()
+        _start(job)
         while not job.ended.wait(_LOOK):
             pass
     finally:
         if not job.ended.is_set():
             job.end(stop)
     return job.result()
+
+
+def _start(job: _Job[_T]) -> None:
+    try:
+        threading.Thread(target=job.run, name="llama_py-decode").start()
+    except RuntimeError:  # there may be no more threads, or the interpreter is shutting down
+        job.run()
 
 
 class _Job(Generic[_T]):

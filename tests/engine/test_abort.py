@@ -182,6 +182,14 @@ def test_an_interrupt_before_the_thread_has_begun_computes_nothing(
     assert not stopped
 
 
+def test_without_threads_the_main_thread_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    assert run_interruptibly(lambda: 3, lambda: None) == 3
+
+
 def test_what_the_computation_raises_or_returns_comes_back() -> None:
     assert run_interruptibly(lambda: 3, lambda: None) == 3
     with pytest.raises(ZeroDivisionError):
