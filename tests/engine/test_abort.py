@@ -134,27 +134,51 @@ def test_streams_keep_what_they_have_when_a_prompt_beside_them_is_aborted(
     assert rig.engine.metrics.preempted == 0
 
 
+def interrupt_second_chunk(rig: Rig, monkeypatch: pytest.MonkeyPatch, late: bool) -> list[int]:
+    """Ctrl-C while the second chunk is computed, or right after; what the decodes return."""
+    context: Any = rig.llm._context
+    decode, ask = context.decode, context.abort.ask
+    codes: list[int] = []
+    asked = threading.Event()
+
+    def press() -> None:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    def watched_ask() -> None:
+        ask()
+        asked.set()
+
+    def watched_decode(batch: Any) -> int:
+        second = len(codes) == 1
+        if second and not late:
+            press()
+            if threading.current_thread() is not threading.main_thread():
+                asked.wait(10)
+        codes.append(int(decode(batch)))
+        if second and late:
+            press()
+        return codes[-1]
+
+    monkeypatch.setattr("llama_py.engine.runner._LONG", 0.0)
+    monkeypatch.setattr(context, "decode", watched_decode)
+    monkeypatch.setattr(context.abort, "ask", watched_ask)
+    return codes
+
+
 @pytest.mark.skipif(os.name != "posix", reason="sends a signal to a thread")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("whole", [True, False], ids=["completion", "eval"])
+@pytest.mark.parametrize("late", [True, False], ids=["after", "during"])
 def test_ctrl_c_ends_the_decode(
-    make_rig: MakeRig, kind: str, whole: bool, monkeypatch: pytest.MonkeyPatch
+    make_rig: MakeRig, kind: str, whole: bool, late: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("llama_py.engine.runner._LONG", 0.0)
     rig = make_rig(kind, n_batch=1024, n_ubatch=1024)
-    began = threading.Event()
-
-    def interrupt() -> None:
-        began.wait(10)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-
-    killer = threading.Thread(target=interrupt)
-    killer.start()
     evaluate = rig.llm.create_completion if whole else rig.llm.eval
-    with watched(rig, began) as codes, pytest.raises(KeyboardInterrupt):
-        evaluate(words(1, 2000))
-    killer.join()
-    assert (ABORTED in codes) == (not rig.cache.traits.recurrent)
+    with monkeypatch.context() as patch:
+        codes = interrupt_second_chunk(rig, patch, late)
+        with pytest.raises(KeyboardInterrupt):
+            evaluate(words(1, 2000))
+    assert (ABORTED in codes) == (not late and not rig.cache.traits.recurrent)
     assert not [thread for thread in threading.enumerate() if "decode" in thread.name]
     if not whole:  # what was evaluated can be gone on with
         rig.llm.eval(words(1, 2000)[rig.llm.n_tokens :])
