@@ -24,7 +24,7 @@ from llama_py._native import llama_h as C
 from llama_py.core import logs
 from llama_py.core.chat import accept_token
 from llama_py.core.handle import Handle
-from llama_py.core.select import largest
+from llama_py.core.select import largest, nucleus
 from llama_py.core.vocab import Vocab
 from llama_py.errors import DecodeError, GrammarError, ParameterError
 from llama_py.params import RANDOM_SEED, GrammarSpec, SamplingParams, TokenConstraint
@@ -66,6 +66,7 @@ class Sampler:
         )
         self._grammar = _grammar(vocab, params.grammar) if params.grammar else None
         self._top_k = self._early_top_k()
+        self._top_p = self._early_top_p()
         self._chain = self._build_chain(history) if self._draws else None
         self._candidates: NDArray[Any] | None = None
         self._sampled = 0
@@ -81,6 +82,11 @@ class Sampler:
             or params.logits_processors
             or params.min_tokens
         )
+
+    @property
+    def slow(self) -> bool:
+        """True if llama.cpp's chain gets the whole vocabulary, which takes it milliseconds."""
+        return self._chain is not None and not self._top_k and self._top_p is None
 
     # -- one token -----------------------------------------------------------------------------
 
@@ -133,10 +139,9 @@ class Sampler:
 
     def close(self) -> None:
         """Free the C samplers."""
-        if self._chain is not None:
-            self._chain.close()
-        if self._grammar is not None:
-            self._grammar.close()
+        for owned in (self._chain, self._top_p, self._grammar):
+            if owned is not None:
+                owned.close()
 
     # -- steps ---------------------------------------------------------------------------------
 
@@ -182,6 +187,10 @@ class Sampler:
         if self._top_k:
             ids = largest(row, self._top_k)
             return self._draw(ids, row[ids])
+        if self._top_p is not None and np.isfinite(row.max()):
+            kept = nucleus(row, self.params.top_p, self.params.min_keep)
+            if kept is not None:
+                return self._draw(kept, row[kept])
         return self._draw(None, row)
 
     @staticmethod
@@ -204,6 +213,8 @@ class Sampler:
         used["id"] = self._all_ids(len(logits)) if ids is None else ids
         used["logit"] = logits
         array = C.llama_token_data_array(self._data, len(logits), -1, False)
+        if ids is None and self._top_p is not None:
+            C.llama_sampler_apply(self._top_p.pointer, array)
         C.llama_sampler_apply(self._chain.pointer, array)  # type: ignore[union-attr]
         selected = array.selected
         if not 0 <= selected < array.size:
@@ -242,8 +253,22 @@ class Sampler:
         p = self.params
         first = p.samplers is None or p.samplers[:1] == ("top_k",)
         before = p.dry_multiplier > 0 or p.top_n_sigma > 0
-        wanted = 0 < p.top_k < self._vocab.n_tokens
-        return p.top_k if wanted and first and not before and not p.mirostat else 0
+        return p.top_k if self._cuts_to_k and first and not before and not p.mirostat else 0
+
+    def _early_top_p(self) -> Handle[C.llama_sampler_p] | None:
+        """Top-p apart from the chain, if it is the first step that looks at the whole row.
+
+        Where it keeps few tokens, as a rule, they are found without it.
+        """
+        p = self.params
+        before = p.dry_multiplier > 0 or p.top_n_sigma > 0 or p.typical_p < 1 or self._cuts_to_k
+        if p.samplers is not None or p.greedy or p.mirostat or before or not p.top_p < 1:
+            return None
+        return Handle(C.llama_sampler_init_top_p(p.top_p, p.min_keep), C.llama_sampler_free)
+
+    @property
+    def _cuts_to_k(self) -> bool:
+        return 0 < self.params.top_k < self._vocab.n_tokens
 
     def _build_chain(self, history: Sequence[int]) -> Handle[C.llama_sampler_p]:
         params = C.llama_sampler_chain_default_params()
@@ -257,7 +282,7 @@ class Sampler:
         return chain
 
     def _steps(self) -> list[C.llama_sampler_p]:
-        p, vocab = self.params, self._vocab
+        p = self.params
         if p.mirostat:
             return [C.llama_sampler_init_temp(p.temperature), self._mirostat()]
         if p.greedy:
@@ -270,14 +295,17 @@ class Sampler:
                 lambda: C.llama_sampler_init_top_n_sigma(p.top_n_sigma),
             ),
             "top_k": (
-                0 < p.top_k < vocab.n_tokens and not self._early_top_k(),
+                self._cuts_to_k and not self._top_k,
                 lambda: C.llama_sampler_init_top_k(p.top_k),
             ),
             "typical_p": (
                 p.typical_p < 1,
                 lambda: C.llama_sampler_init_typical(p.typical_p, p.min_keep),
             ),
-            "top_p": (p.top_p < 1, lambda: C.llama_sampler_init_top_p(p.top_p, p.min_keep)),
+            "top_p": (
+                p.top_p < 1 and self._top_p is None,
+                lambda: C.llama_sampler_init_top_p(p.top_p, p.min_keep),
+            ),
             "min_p": (p.min_p > 0, lambda: C.llama_sampler_init_min_p(p.min_p, p.min_keep)),
             "xtc": (
                 p.xtc_probability > 0,

@@ -1,4 +1,4 @@
-"""The k largest entries of a row, without sorting or partitioning the whole row.
+"""The k largest entries of a row, or those that top-p keeps, without sorting the whole row.
 
 A row of logits has 30 000 to 260 000 entries, of which a handful is wanted. The row is looked at as
 a table of ``_DEPTH`` lines; the maxima of its columns, which one vectorized pass finds, say which
@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["column_maxima", "largest", "largest_sorted"]
+__all__ = ["column_maxima", "largest", "largest_sorted", "nucleus"]
 
 Row = NDArray[np.float32]
 Ids = NDArray[np.intp]
@@ -52,6 +52,21 @@ def largest_sorted(row: Row, k: int, maxima: Row | None = None) -> Ids:
     """``largest``, the largest entry first and equal entries by index."""
     ids = largest(row, k, maxima)
     return ids[np.lexsort((ids, -row[ids]))]
+
+
+def nucleus(row: Row, p: float, least: int = 1, most: int = 256) -> Ids | None:
+    """The fewest likeliest entries whose probabilities reach ``p`` together, likeliest first.
+
+    Args:
+        row: logits, ``(n,)``; the largest must be finite.
+        least: as many at least.
+        most: None is returned if it takes more than these.
+    """
+    ids = largest_sorted(row, most)
+    top = row[ids[0]]
+    reached = np.exp(row[ids] - top).cumsum() / np.exp(row - top).sum()
+    count = max(int(np.searchsorted(reached, p)) + 1, least)
+    return ids[:count] if count <= len(ids) else None
 
 
 def _candidates(row: Row, columns: Ids, bound: np.float32) -> tuple[Row, Ids]:

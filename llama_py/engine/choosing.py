@@ -1,6 +1,6 @@
 """``Choosing``: from rows of logits to tokens and their events, and when a reply ends.
 
-Choosing takes microseconds, as a rule, and is done in turn. Samplers that sort the whole vocabulary
+Choosing takes microseconds, as a rule, and is done in turn. Samplers that need the whole vocabulary
 take milliseconds; when several of them are due, threads do it side by side.
 
 The rows that a step produced are kept in ``pending`` until each was dealt with, so that an
@@ -195,10 +195,9 @@ def _sample(request: Request, logits: Row) -> Choice:
 
 
 def _is_slow(request: Request) -> bool:
-    """True if the sampler sorts the whole vocabulary, and calls nothing of the user's."""
-    p = request.sampling
-    sorts = p.top_p < 1 or p.typical_p < 1 or p.xtc_probability > 0 or p.samplers is not None
-    return not p.greedy and p.top_k <= 0 and sorts and not p.logits_processors
+    """True if choosing takes long, and calls nothing of the user's."""
+    sampler = request.sampler
+    return sampler is not None and sampler.slow and not request.sampling.logits_processors
 
 
 def _last_event(reason: str, text: ReplyText) -> FinishEvent:

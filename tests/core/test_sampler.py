@@ -210,6 +210,19 @@ def test_top_p(vocab: Vocab, row: Row, top_p: float) -> None:
     check_drawn(draw(vocab, row, top_p=top_p), keep(p, kept))
 
 
+@pytest.mark.parametrize("scale", [0.1, 1.0, 4.0], ids=["flat", "usual", "peaked"])
+@pytest.mark.parametrize("more", [{}, {"min_p": 0.2}, {"min_keep": 4}, {"logit_bias": {7: 9.0}}])
+def test_top_p_without_the_chain_draws_what_the_chain_draws(
+    vocab: Vocab, scale: float, more: dict[str, Any]
+) -> None:
+    steps = ("top_p", "min_p", "temperature")
+    for seed in range(40):
+        row = random_row(vocab, seed, scale)
+        alone = make(vocab, seed=seed, top_p=0.7, temperature=0.8, **more)
+        chained = make(vocab, seed=seed, top_p=0.7, temperature=0.8, samplers=steps, **more)
+        assert [alone.sample(row) for _ in range(5)] == [chained.sample(row) for _ in range(5)]
+
+
 @pytest.mark.parametrize("min_p", [0.05, 0.3])
 def test_min_p(vocab: Vocab, row: Row, min_p: float) -> None:
     p = chances(row.astype(np.float64))

@@ -446,7 +446,13 @@ def test_r18_the_context_stays_the_same_object(rig: Rig) -> None:
 
 def test_slow_samplers_side_by_side_choose_what_they_choose_in_turn(make_rig: MakeRig) -> None:
     rig = make_rig()
-    options: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 0.9, "seed": 5}
+    options: dict[str, Any] = {
+        "temperature": 1.0,
+        "top_k": 0,
+        "top_p": 1.0,
+        "typical_p": 0.9,
+        "seed": 5,
+    }
     found = []
     for side_by_side in (False, True):
         rig.llm.reset()
