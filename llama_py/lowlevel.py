@@ -57,7 +57,7 @@ class LowLevelInterface:
     def _init_lowlevel(self) -> None:
         self._manual: LiveSequence | None = None
         self._manual_sampler: Sampler | None = None
-        self._rows: list[NDArray[np.float32]] = []
+        self._rows: dict[int, NDArray[np.float32]] = {}  # by position
 
     def _lack_context(self) -> None:
         """Whatever needs a context or an engine says that there is none."""
@@ -122,13 +122,15 @@ class LowLevelInterface:
     def scores(self) -> NDArray[np.float32]:
         """Logits of all tokens that ``eval`` has evaluated, float32 ``(n_tokens, n_vocab)``.
 
-        With ``logits_all=False`` only the last of them has a row that is not zero.
+        With ``logits_all=False`` only the last of them has a row that is not zero. Tokens that came
+        with ``load_state`` have none either.
         """
         table = np.zeros((self.n_tokens, self._model.vocab.n_tokens), np.float32)
         if len(table) and self._engine.last_sequence is self._manual:
             table[-1] = self.last_logits
-        for position, row in enumerate(self._rows):
-            table[position] = row
+        for position, row in self._rows.items():
+            if position < len(table):
+                table[position] = row
         return table
 
     def eval(self, tokens: Sequence[int]) -> None:
@@ -146,10 +148,11 @@ class LowLevelInterface:
         self._model.vocab.check_tokens(tokens)
         with self._engine.lock:
             sequence = self._manual or self._begin_manual()
+            start = len(sequence.tokens)
+            self._rows = self._rows if start else {}  # a failed eval may have emptied it
             rows = self._engine.evaluate(sequence, [*tokens], every=self._logits_all)
-            blank = np.zeros(0, np.float32)
-            missing = [blank] * (len(tokens) - len(rows))
-            self._rows += [*missing, *rows] if self._logits_all else []
+            if self._logits_all:
+                self._rows.update(enumerate(rows, start))
 
     def _begin_manual(self) -> LiveSequence:
         sequence = self._cache.take()
@@ -162,7 +165,7 @@ class LowLevelInterface:
         """Let the cache have what ``eval`` evaluated, so that other calls may reuse it."""
         with self._engine.lock:
             sequence, self._manual = self._manual, None
-            self._rows = []
+            self._rows = {}
             self._manual_sampler = None
             if sequence is not None:
                 self._cache.give_back(sequence)
@@ -178,7 +181,7 @@ class LowLevelInterface:
             self._engine.cancel_all()
             self._manual = None
             self._manual_sampler = None
-            self._rows = []
+            self._rows = {}
             self._cache.clear()
             self._engine.reset_counters()
             self._after_reset()
@@ -200,7 +203,7 @@ class LowLevelInterface:
         """
         if idx is None or idx == self.n_tokens - 1:
             row = self.last_logits.copy()
-        elif self._logits_all and 0 <= idx < self.n_tokens:
+        elif idx in self._rows and idx < self.n_tokens:
             row = self._rows[idx].copy()
         else:
             raise ParameterError(f"idx={idx}: there are logits only for evaluated positions")

@@ -295,6 +295,20 @@ def test_logits_all_keeps_every_row() -> None:
         assert [llm.sample(idx, temperature=0) for idx in range(4)] == llm.scores.argmax(1).tolist()
 
 
+def test_rows_after_a_restored_state_are_in_their_places() -> None:
+    tokens = [5, 6, 7, 8, 9, 10]
+    with load(logits_all=True) as llm:
+        llm.eval(tokens[:3])
+        llm.load_state(llm.save_state())
+        llm.eval(tokens[3:])
+        assert not llm.scores[:2].any()
+        for count in range(4, 7):
+            np.testing.assert_allclose(llm.scores[count - 1], logits_of(tokens[:count]), atol=1e-4)
+        assert llm.sample(4, temperature=0) == int(llm.scores[4].argmax())
+        with pytest.raises(ParameterError, match="idx=1"):
+            llm.sample(1)
+
+
 def test_without_logits_all_the_last_row_is_there(llm: Llama) -> None:
     """As the docstring of ``scores`` says."""
     llm.eval([5, 6])

@@ -171,6 +171,7 @@ class Admission:
             return True
         if lease is None:
             return False
+        self._board.moves_on(lease.sequence)
         self._board.set_running(request)
         request.lease = lease
         request.state = RequestState.PREFILL

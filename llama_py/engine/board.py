@@ -31,7 +31,7 @@ class Board:
         deadlines: how many of both have a timeout.
         ended: how many requests have ended so far.
         metrics: what was done so far.
-        last_logits, last_sequence: see ``Engine``.
+        last_logits, last_sequence: see ``Engine``. The sequence is None when it got other tokens.
     """
 
     def __init__(self, cache: SequenceCache, logits: Callable[[int], NDArray[np.float32]]) -> None:
@@ -60,6 +60,11 @@ class Board:
         self.waiting.remove(request)
         self.running.append(request)
         self.running.sort(key=_turn)
+
+    def moves_on(self, sequence: LiveSequence) -> None:
+        """``sequence`` gets other tokens: the last logits are not those at its end any more."""
+        if self.last_sequence is sequence:
+            self.last_sequence = None
 
     # -- events ---------------------------------------------------------------------------------
 

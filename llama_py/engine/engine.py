@@ -91,7 +91,7 @@ class Engine:
 
     @property
     def last_sequence(self) -> LiveSequence | None:
-        """The sequence that ``last_logits`` belongs to."""
+        """The sequence at whose end ``last_logits`` are; None if there is none any more."""
         return self._board.last_sequence
 
     @last_sequence.setter
@@ -353,6 +353,7 @@ class Engine:
             DecodeError: llama_decode failed; the sequence holds what was evaluated before.
         """
         with self.lock:
+            self._board.moves_on(sequence)
             rows = self._stepper.evaluate(sequence, tokens, every)
             self.last_logits, self.last_sequence = rows[-1], sequence
             return rows

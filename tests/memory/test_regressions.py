@@ -270,6 +270,22 @@ def _continue(llm: Llama, tokens: list[int], count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_state_never_carries_the_logits_of_another_place(load: Loader, kind: str) -> None:
+    """The sequence goes on after the call whose logits were kept, and that is given up."""
+    llm = load(kind)
+    tokens = list(range(20, 40))
+    llm.create_completion(tokens, **GREEDY)
+    request = llm._last.request
+    more = [*request.tokens, *request.generated, 50, 51, 52]
+    with llm.create_completion(more, **{**GREEDY, "max_tokens": 20}, stream=True) as stream:
+        next(stream)
+    assert llm.cache_info["action"] == "continue"
+    assert llm.save_state().logits is None
+    llm.eval(tokens)
+    assert llm.save_state().logits is llm.last_logits
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_snapshot_of_a_part(load: Loader, kind: str) -> None:
     """Where the memory can give it back; refused with the reason where it cannot."""
     llm = load(kind)
