@@ -53,6 +53,8 @@ __all__ = ["Llama"]
 
 #: Bytes of parked conversations that are kept in RAM unless the caller says otherwise.
 _PARKING_BYTES = 1 << 30
+#: ``attention_type`` of a context in which each token sees all others.
+_NON_CAUSAL = 1
 
 
 class Llama(LowLevelInterface, ReuseInterface):
@@ -212,7 +214,8 @@ class Llama(LowLevelInterface, ReuseInterface):
             return
         self._start_engine(
             context_params,
-            CacheLimits(checkpoint_bytes=checkpoint_bytes),
+            # Without a causal mask, a token's cells depend on those that come after it.
+            CacheLimits(checkpoint_bytes=checkpoint_bytes, reuse=attention_type != _NON_CAUSAL),
             LlamaRAMCache(parking_bytes) if parking_bytes > 0 else None,
             max_waiting,
         )

@@ -97,6 +97,7 @@ class ReuseInterface:
             p.type_v,
             p.flash_attn,
             p.swa_full,
+            p.attention_type,
             p.rope_scaling_type,
             p.rope_freq_base,
             p.rope_freq_scale,

@@ -37,6 +37,7 @@ class GGUFInfo:
         n_bytes: the size of the file or of all parts.
         shards: all parts of a split model in order, else just the file.
         tensor_types: how many tensors there are of each type.
+        places: for each part, where its header ends and where each of its tensors begins.
     """
 
     path: Path
@@ -49,6 +50,7 @@ class GGUFInfo:
     n_bytes: int
     shards: tuple[Path, ...]
     tensor_types: Mapping[str, int]
+    places: Mapping[Path, tuple[int, ...]]
 
     @property
     def chat_template(self) -> str | None:
@@ -126,7 +128,12 @@ def _info(path: Path, architecture: str, headers: Mapping[Path, GGUFHeader]) -> 
         n_bytes=sum(part.file_size for part in headers.values()),
         shards=tuple(headers),
         tensor_types=types,
+        places={path: _places(part) for path, part in headers.items()},
     )
+
+
+def _places(part: GGUFHeader) -> tuple[int, ...]:
+    return (part.data_offset, *(part.data_offset + tensor.offset for tensor in part.tensors))
 
 
 # --- is it a GGUF at all? -------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from llama_py.params import ModelParams
 
 __all__ = ["Model"]
 
-#: How much of the file the fingerprint looks at.
+#: How much of each file the fingerprint looks at, beside its header: places, and bytes at each.
 _SAMPLES, _SAMPLE_BYTES = 64, 4096
 
 #: Called with the fraction loaded, 0.0 to 1.0; returning False stops the loading.
@@ -140,16 +140,23 @@ class Model(Handle[C.llama_model_p]):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Identifies the weights, wherever the file lies: its size, metadata and a sample of it."""
+        """Identifies the weights, wherever the file lies.
+
+        Of each part of a split model: the header, the beginning of every tensor, and samples from
+        the whole length of the file.
+        """
         digest = hashlib.blake2b(digest_size=16)
         digest.update(
             repr((self.size_bytes, self.n_params, sorted(self.metadata.items()))).encode()
         )
-        size = self.path.stat().st_size
-        with self.path.open("rb") as file:
-            for index in range(_SAMPLES):
-                file.seek(size * index // _SAMPLES)
-                digest.update(file.read(_SAMPLE_BYTES))
+        for path, (data, *tensors) in self.info.places.items():
+            size = path.stat().st_size
+            spread = [size * index // _SAMPLES for index in range(_SAMPLES)]
+            with path.open("rb") as file:
+                digest.update(file.read(data))
+                for place in (*tensors, *spread):
+                    file.seek(place)
+                    digest.update(file.read(_SAMPLE_BYTES))
         return digest.hexdigest()
 
 

@@ -18,6 +18,7 @@ from llama_py import llama_cpp as C
 from llama_py.core.gguf_check import check_model_file
 from llama_py.core.gguf_reader import GGML_TYPES
 from llama_py.core.gguf_strings import duplicate_string, scan_strings
+from llama_py.core.model import Model
 from llama_py.errors import InvalidModelError, ModelLoadError, ModelNotFoundError
 from tests.core.gguf_mutations import ARRAY, STRING, Gguf, Pair, Tensor, lay_out, parse
 from tests.models import CHATML, KINDS, tiny_model, tiny_vocab
@@ -404,6 +405,16 @@ def test_a_split_model_is_described_as_a_whole(shards: list[Path]) -> None:
     assert info.n_params == whole.n_params
     assert info.n_tensors == whole.n_tensors
     assert info.n_bytes == sum(path.stat().st_size for path in shards)
+
+
+def test_the_fingerprint_looks_into_every_shard(shards: list[Path]) -> None:
+    prints = {Model(shards[0]).fingerprint}
+    for path, (_, *tensors) in check_model_file(shards[0]).places.items():
+        data = bytearray(path.read_bytes())
+        data[tensors[-1] + 2] ^= 0x20
+        path.write_bytes(data)
+        prints.add(Model(shards[0]).fingerprint)
+    assert len(prints) == 1 + len(shards)
 
 
 def test_missing_shards_are_named(shards: list[Path]) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from llama_py import demo_model_path
 from llama_py.core.context import Context
+from llama_py.core.gguf_check import check_model_file
 from llama_py.core.lora import LoraAdapter
 from llama_py.core.model import Model
 from llama_py.errors import (
@@ -116,6 +117,17 @@ def test_the_fingerprint_is_of_the_weights_and_not_of_the_place(tmp_path: Path) 
     others |= {Model(tiny_model("full", seed=9)).fingerprint}
     assert len(others) == len(KINDS) + 1
     assert prints < others
+
+
+def test_the_fingerprint_notices_a_change_in_any_tensor(tmp_path: Path) -> None:
+    """States that were made with other weights give wrong logits, and no error."""
+    fingerprint = Model(FULL).fingerprint
+    for place in check_model_file(FULL).places[FULL][1:]:
+        changed = tmp_path / "changed.gguf"
+        data = bytearray(FULL.read_bytes())
+        data[place + 2] ^= 0x20
+        changed.write_bytes(data)
+        assert Model(changed).fingerprint != fingerprint, place
 
 
 # -- files that are not models ---------------------------------------------------------------------

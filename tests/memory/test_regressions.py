@@ -356,10 +356,22 @@ def test_r22_slots_are_clamped_with_a_warning(
 def test_r23_the_fingerprint_covers_what_states_depend_on(load: Loader) -> None:
     plain = load("iswa")._fingerprint()
     for changes in ({"type_k": 1}, {"type_v": 1}, {"swa_full": True}, {"n_ctx": 1024},
-                    {"rope_freq_base": 5000.0}, {"flash_attn": True}):  # fmt: skip
+                    {"rope_freq_base": 5000.0}, {"flash_attn": True},
+                    {"attention_type": 1}):  # fmt: skip
         assert load("iswa", **changes)._fingerprint() != plain, changes
     assert load("full")._fingerprint() != plain
     assert load("iswa")._fingerprint() == plain
+
+
+def test_without_a_causal_mask_nothing_is_reused(load: Loader) -> None:
+    """What a token left in memory depends on those behind it, so no beginning is like another."""
+    warm, cold = load(attention_type=1), load(attention_type=1)
+    tokens = list(range(20, 60))
+    warm.create_completion(tokens, **GREEDY)
+    for llm in (warm, cold):
+        llm.create_completion(tokens[:30], **GREEDY)
+    assert nmse(warm.last_logits, cold.last_logits) < CLOSE
+    assert warm.cache_info["reused"] == 0
 
 
 def test_r23_a_snapshot_of_another_context_is_refused(load: Loader) -> None:
