@@ -45,8 +45,8 @@ class ChatSession:
         session_id: names the conversation in ``llm.cache_info``; one is made up by default.
         tools: functions that the model may call, in OpenAI's form.
         overflow: what to leave out when the conversation no longer fits (``TrimMessages()``); by
-            default that is a ``ContextOverflowError``. What was left out of the last turn is in
-            ``dropped``.
+            default what the model was loaded with, or else a ``ContextOverflowError``. What was
+            left out of the last turn is in ``dropped``.
         defaults: options of ``create_chat_completion`` for every turn: ``temperature``, ...
     """
 
@@ -142,13 +142,14 @@ class ChatSession:
         if self._closed:
             raise ClosedError("this session was closed")
         _check_options(sampling)
-        if self._reply is not None:
-            self._reply.close()
+        self._give_up_reply()
         options = {"tools": self._tools, **self._defaults, **sampling}
-        policy = options.pop("overflow", self.overflow)
+        policy = options.pop("overflow", self.overflow or self._llm.overflow)
         kept: Sequence[Mapping[str, Any]] = messages
         if policy is not None:
             kept = self._llm._fit(policy, messages, options)
+        if self._llm.overflow is not None:
+            options["overflow"] = None  # that was done here, where it is reported
         chunks: Any = self._llm.create_chat_completion(
             kept,
             stream=True,
@@ -160,6 +161,11 @@ class ChatSession:
         self._reply = reply = ReplyStream(self._commit, [dict(message) for message in kept], chunks)
         reply.begin()  # the chunk with the role: from here on, closing the stream cancels it
         return reply if stream else reply.read()
+
+    def _give_up_reply(self) -> None:
+        """Else the reply to the conversation as it was would put that back when it has come."""
+        if self._reply is not None:
+            self._reply.close()
 
     def _commit(self, messages: list[Message], response: dict[str, Any]) -> None:
         self._messages = messages
@@ -185,19 +191,22 @@ class ChatSession:
 
     @property
     def system(self) -> str | None:
-        """The system message. Setting it keeps the rest of the conversation."""
+        """The system message. Setting it keeps the rest of the conversation, and gives up a reply
+        that is still coming."""
         first = self._messages[0] if self._messages else {}
         return first["content"] if first.get("role") == "system" else None
 
     @system.setter
     def system(self, text: str | None) -> None:
+        self._give_up_reply()
         rest = self._messages[1:] if self.system is not None else self._messages
         self._messages = [{"role": "system", "content": text}, *rest] if text else [*rest]
 
     def edit(self, index: int, text: str) -> None:
         """Change what was said at ``index`` of ``messages``, and forget what came after it.
 
-        After a change of one's own words, ``regenerate()`` asks for a new reply.
+        A reply that is still coming is given up. After a change of one's own words,
+        ``regenerate()`` asks for a new one.
 
         Raises:
             ParameterError: there is no such message.
@@ -205,6 +214,7 @@ class ChatSession:
         count = len(self._messages)
         if not -count <= index < count:
             raise ParameterError(f"index={index}: there are {count} messages")
+        self._give_up_reply()
         index %= count
         message = {**self._messages[index], "content": text}
         message.pop("tool_calls", None)
@@ -213,8 +223,7 @@ class ChatSession:
 
     def reset(self) -> None:
         """Forget the conversation, but not the system message."""
-        if self._reply is not None:
-            self._reply.close()
+        self._give_up_reply()
         system = self.system
         self._messages = [{"role": "system", "content": system}] if system else []
         self._results = []
@@ -299,8 +308,7 @@ class ChatSession:
 
     def close(self) -> None:
         """End the session. The model, and what it has cached, stay."""
-        if self._reply is not None:
-            self._reply.close()
+        self._give_up_reply()
         self._closed = True
 
     def __enter__(self) -> Self:

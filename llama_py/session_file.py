@@ -39,7 +39,7 @@ def save(
 ) -> None:
     """Write a session; an older file is replaced only by a complete new one."""
     path = Path(path)
-    state = _find_state(llm, session) if with_state else None
+    state = _state_if_possible(llm, session) if with_state else None
     try:
         _write(path, session, state)
     except OSError as error:
@@ -79,6 +79,15 @@ def _write_state(path: Path, state: StoredState) -> dict[str, Any]:
     finally:
         new.unlink(missing_ok=True)
     return {"key": key, "head_bytes": payload.head_bytes, "file_bytes": payload.file_bytes}
+
+
+def _state_if_possible(llm: Llama, session: Mapping[str, Any]) -> StoredState | None:
+    """The state only saves work: whatever is in its way must not cost the conversation."""
+    try:
+        return _find_state(llm, session)
+    except (LlamaError, MemoryError) as error:
+        _log.warning("the state of the conversation is not saved: %s", error)
+        return None
 
 
 def _find_state(llm: Llama, session: Mapping[str, Any]) -> StoredState | None:

@@ -245,6 +245,20 @@ def test_a_policy_leaves_out_the_oldest_turns(llm: Llama) -> None:
     assert chat.messages[1]["role"] == "user"
 
 
+def test_the_policy_of_the_model_is_reported_as_ones_own(llm: Llama) -> None:
+    chat = session(llm, system="Be brief.", max_tokens=8)
+    llm.overflow = TrimMessages(reserve=64)
+    try:
+        dropped = 0
+        for number in range(20):
+            chat.send(f"My number is {number}. " + "I like my dog. " * 20)
+            dropped += len(chat.dropped)
+    finally:
+        llm.overflow = None
+    assert dropped > 0
+    assert len(chat.messages) == 1 + 40 - dropped
+
+
 # ---- branches and edits ------------------------------------------------------------------------
 
 
@@ -287,6 +301,21 @@ def test_edit_changes_a_message_and_forgets_the_rest(llm: Llama) -> None:
     assert [m["content"] for m in chat.messages] == ["My name is Tom.", "Very well."]
     with pytest.raises(ParameterError, match="2 messages"):
         chat.edit(2, "x")
+
+
+def test_a_change_is_not_undone_by_a_reply_that_was_still_coming(llm: Llama) -> None:
+    chat = session(llm, system="Be brief.")
+    chat.send("My name is Anna.")
+    for change in ("edit", "system"):
+        stream = chat.send("What is my name?", stream=True)
+        assert isinstance(stream, ReplyStream)
+        next(stream)
+        if change == "edit":
+            chat.edit(1, "My name is Tom.")
+        else:
+            chat.system = "Be kind."
+        assert list(stream) == []
+    assert [m["content"] for m in chat.messages] == ["Be kind.", "My name is Tom."]
 
 
 def test_reset_keeps_the_system_message(llm: Llama) -> None:
@@ -404,6 +433,19 @@ def test_a_conversation_that_is_not_in_memory_has_no_state(llm: Llama, tmp_path:
     llm.reset()
     chat.save(tmp_path / "chat.json")
     assert json.loads((tmp_path / "chat.json").read_text())["state"] is None
+
+
+def test_a_conversation_that_fills_the_context_is_saved(llm: Llama, tmp_path: Path) -> None:
+    """The next turn would not fit, and nothing is in memory: there is no state, but the messages
+    are what a person would miss."""
+    chat = session(llm)
+    with pytest.raises(ContextOverflowError):
+        while True:
+            chat.send("I like my dog. " * 30)
+    chat.edit(-1, "I like my dog, too. " * 60)
+    llm.reset()
+    chat.save(tmp_path / "chat.json")
+    assert ChatSession.load(llm, tmp_path / "chat.json").messages == chat.messages
 
 
 def test_a_state_of_other_settings_is_left_alone(
