@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from llama_py.core.model import Model
 
 __all__ = ["Vocab"]
+
+#: Well-formed bytes of a number above U+10FFFF: llama.cpp aborts the process over them.
+_NO_CHARACTER = re.compile(rb"(?:\xf4[\x90-\xbf]|[\xf5-\xf7][\x80-\xbf])[\x80-\xbf]{2}")
 
 
 class Vocab:
@@ -68,6 +72,10 @@ class Vocab:
             TokenizationError: the vocabulary cannot tokenize the text.
         """
         raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else bytes(text)
+        if not isinstance(text, str) and (found := _NO_CHARACTER.search(raw)):
+            raise TokenizationError(
+                f"the bytes {found[0]!r} at {found.start()} are no character of Unicode"
+            )
         # One token a byte is the usual upper bound; if there are more, the call says how many.
         room = len(raw) + 8
         out = np.empty(room, np.int32)

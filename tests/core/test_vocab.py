@@ -147,6 +147,21 @@ def test_a_lone_surrogate_does_not_end_the_process(vocab: Vocab) -> None:
 # -- facts -------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("data", [b"\xf4\x90\x80\x80", b"a\xf5\x80\x80\x80", b"\xf7\xab\xba\x95"])
+def test_bytes_above_unicode_do_not_end_the_process(vocab: Vocab, data: bytes) -> None:
+    with pytest.raises(TokenizationError, match="no character of Unicode"):
+        vocab.tokenize(data)
+
+
+@given(st.binary(max_size=40))
+def test_any_other_bytes_can_be_tokenized(tiny: Vocab, demo: Vocab, data: bytes) -> None:
+    for vocab in (tiny, demo):
+        try:
+            vocab.tokenize(data)
+        except TokenizationError:
+            assert any(byte >= 0xF4 for byte in data)
+
+
 def test_special_ids(tiny: Vocab) -> None:
     made = tiny_vocab()
     assert tiny.n_tokens == len(made.tokens)
