@@ -74,11 +74,8 @@ class SequenceCache(PromptStarter):
         """A cached text that begins with an added BOS serves only prompts that get one."""
         if not len(path.tokens):
             return False
-        has_bos = bool(path.offsets[1] == 0)
-        return has_bos == (add_special and self._adds_bos())
-
-    def _adds_bos(self) -> bool:
-        return bool(self._first_tokens)
+        has_bos = [*path.tokens[:1]] == self._added_first and bool(path.offsets[1] == 0)
+        return has_bos == (add_special and bool(self._added_first))
 
     def _checked(self, prompt: ResolvedPrompt) -> ResolvedPrompt:
         count = len(prompt.tokens)

@@ -18,7 +18,7 @@ from llama_py.memory.kinds import MemoryTraits, SequenceMemory
 from llama_py.memory.prefix import PrefixIndex
 from llama_py.memory.sequences import LiveSequence, ResolvedPrompt
 from llama_py.memory.state import Checkpoint, Key, StateStore, StoredState
-from llama_py.memory.text import Tokenizer
+from llama_py.memory.text import Tokenizer, added_tokens
 
 __all__ = ["CacheLimits", "SequencePool", "common_prefix"]
 
@@ -88,7 +88,7 @@ class SequencePool:
             self.index, self.limits.checkpoint_bytes, self.limits.checkpoint_count
         )
         self.live: dict[int, LiveSequence] = {}
-        self._first_tokens = tokenizer.tokenize(b"", add_special=True)
+        self._added_first = added_tokens(tokenizer)[0][:1]
         self._free = list(range(memory.n_seq_max - 1, -1, -1))
         self.parked = 0
         self.dropped = 0

@@ -414,3 +414,16 @@ def test_r25_no_empty_reply_over_growing_prefixes() -> None:
             llm.reset()
             cold.append(reply(llm, [user("check\n" + (lint * 60)[:size])]))
     assert warm == cold
+
+
+@pytest.mark.parametrize("added", [("bos",), ("eos",), ("bos", "eos")])
+def test_tokens_that_the_vocabulary_adds_are_those_of_a_cold_prompt(
+    load: Loader, added: tuple[str, ...]
+) -> None:
+    """BOS not twice where nothing of the text could be kept, and EOS behind a cached text too."""
+    overrides: dict[str, Any] = {f"tokenizer.ggml.add_{which}_token": True for which in added}
+    llm = load(kv_overrides=overrides)
+    for text in (" qu", " quick", "the quick brown", "the quick brown", "the quick red dog"):
+        llm.create_completion(text, **GREEDY)
+        assert llm._last.request.tokens == llm.tokenize(text)
+    assert llm.cache_info["reused"] > 1

@@ -14,6 +14,7 @@ from llama_py.core.model import Model
 from llama_py.core.vocab import Vocab
 from llama_py.memory.text import align, safe_cut, tokenize_after
 from llama_py.params import ModelParams
+from tests.memory.sentencepiece import write_sentencepiece
 from tests.models import tiny_model
 
 
@@ -22,6 +23,13 @@ def vocabs() -> Iterator[list[Vocab]]:
     params = ModelParams(vocab_only=True)
     with Model(tiny_model("full"), params) as tiny, Model(demo_model_path(), params) as demo:
         yield [tiny.vocab, demo.vocab]
+
+
+@pytest.fixture(scope="module")
+def sentencepiece(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Vocab]:
+    path = write_sentencepiece(tmp_path_factory.mktemp("vocab") / "spm.gguf")
+    with Model(path, ModelParams(vocab_only=True)) as model:
+        yield model.vocab
 
 
 def read(vocab: Vocab, text: bytes) -> list[int]:
@@ -189,3 +197,25 @@ def test_bos_is_added_at_the_beginning_only(vocabs: list[Vocab]) -> None:
     assert tokenize_after(WithBos(), b"abc", 0, add_special=True) == [1, 2, 2, 2]
     assert tokenize_after(WithBos(), b"abc", 1, add_special=True) == [2, 2]
     assert tokenize_after(WithBos(), b"abc", 0, add_special=False) == [2, 2, 2]
+
+
+@given(TEXT, TEXT, st.booleans())
+@example("User: hi\nAssistant:", " fine", True)
+@example("def f(x):\n    return", "(x)", True)
+@example("hel", "lo", True)
+@example("<|im_start|>user\na<|im_end|>", "  b", False)
+def test_sentencepiece_puts_no_space_where_the_text_was_cut(
+    sentencepiece: Vocab, before: str, more: str, bos: bool
+) -> None:
+    """It puts one before every text, and so the rest must not be tokenized alone."""
+    cached = sentencepiece.tokenize(before, add_special=bos, parse_special=True)
+    offsets = align(sentencepiece, cached, before.encode())
+    assert offsets is not None
+    whole = (before + more).encode()
+    kept = safe_cut(sentencepiece, cached, offsets, whole)
+    rest = tokenize_after(sentencepiece, whole, int(offsets[kept]), add_special=bos)
+    ends = align(sentencepiece, rest, whole, int(offsets[kept]))
+    assert ends is not None
+    assert [*cached[:kept], *rest] == sentencepiece.tokenize(
+        whole, add_special=bos, parse_special=True
+    )
