@@ -50,12 +50,12 @@ class EngineLock:
         return True
 
     def __exit__(self, *_: object) -> None:
-        outermost = self._depth == 1
         try:
-            if outermost:
+            if self._depth == 1:
                 self._before()
         finally:
             self._depth -= 1
+            outermost = not self._depth
             self._lock.release()
         if outermost:
             self._after()

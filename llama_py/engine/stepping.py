@@ -70,8 +70,8 @@ class Stepper:
     def step(self) -> bool:
         """One step; False if there was nothing to do."""
         self.forbid_callbacks()
-        self.stepping = True
         try:
+            self.stepping = True
             return self._step()
         except BaseException:
             # An interrupt may have come between a decode and its bookkeeping.
@@ -199,6 +199,7 @@ class Stepper:
         self._choosing.recover()
         self._admission.recover()
         self._repair()
+        self._cache.recover()
 
     def _repair(self) -> None:
         """Let running requests begin again if their sequence is not where they left it."""

@@ -46,10 +46,11 @@ class Catalog:
         """Forget an entry, if it is listed."""
         info = self._infos.pop(key, None)
         if info is not None:
-            tree = self._trees[info.fingerprint]
-            tree.remove(key)
-            if not len(tree):
-                del self._trees[info.fingerprint]
+            tree = self._trees.get(info.fingerprint)
+            if tree is not None:
+                tree.remove(key)
+                if not len(tree):
+                    del self._trees[info.fingerprint]
 
     def clear(self) -> None:
         """Forget all."""
@@ -64,7 +65,7 @@ class Catalog:
         """Entries that share leading tokens, deepest first."""
         tree = self._trees.get(fingerprint)
         found = tree.match_tokens(tokens, side=_ALIKE) if tree else []
-        return [_match(self._infos[key], shared) for key, shared in found]
+        return self._matches(found)
 
     def find_text(self, text: bytes, fingerprint: str) -> TextPath | None:
         """The longest path whose text ``text`` begins with."""
@@ -96,7 +97,11 @@ class Catalog:
     def _exact(self, tokens: NDArray[np.int32], fingerprint: str) -> list[StoredMatch]:
         tree = self._trees.get(fingerprint)
         found = tree.match_tokens(tokens, side=0) if tree else []
-        return [_match(self._infos[key], shared) for key, shared in found]
+        return self._matches(found)
+
+    def _matches(self, found: list[tuple[Key, int]]) -> list[StoredMatch]:
+        # An interrupt may have come between the two: a key without an entry is no entry.
+        return [_match(self._infos[key], n) for key, n in found if key in self._infos]
 
 
 def _match(info: EntryInfo, shared: int) -> StoredMatch:

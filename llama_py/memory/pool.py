@@ -89,7 +89,6 @@ class SequencePool:
         )
         self.live: dict[int, LiveSequence] = {}
         self._added_first = added_tokens(tokenizer)[0][:1]
-        self._free = list(range(memory.n_seq_max - 1, -1, -1))
         self.parked = 0
         self.dropped = 0
 
@@ -120,6 +119,16 @@ class SequencePool:
         else:
             self.drop(sequence)
 
+    def recover(self) -> None:
+        """After an interrupt: drop idle sequences that were half changed, and index the others."""
+        for sequence in [*self.live.values()]:
+            if sequence.busy:
+                continue
+            if self.memory.pos_max(sequence.number) + 1 != len(sequence.tokens):
+                self.drop(sequence)
+            elif sequence.tokens:
+                self.commit(sequence)
+
     def trim(self, sequence: LiveSequence) -> None:
         """Remove from the memory what was decoded beyond ``sequence.tokens``."""
         before = len(sequence.tokens)
@@ -144,7 +153,8 @@ class SequencePool:
 
     def commit(self, sequence: LiveSequence, prompt: ResolvedPrompt | None = None) -> None:
         """Make what ``sequence`` holds findable."""
-        if sequence.indexed == len(sequence.tokens) and sequence.pending is None:
+        known = sequence.indexed == len(sequence.tokens) and sequence in self.index
+        if known and sequence.pending is None:
             return
         self._complete_text(sequence, prompt)
         self.index.remove(sequence)
@@ -164,13 +174,16 @@ class SequencePool:
             self.index.extend(sequence, [sequence.pending], [0, len(piece)], piece)
 
     def _complete_text(self, sequence: LiveSequence, prompt: ResolvedPrompt | None) -> None:
-        """Extend text and offsets to all tokens: the prompt's own text, then the tokens' pieces."""
+        """Extend text and offsets to all tokens: the prompt's own text, then the tokens' pieces.
+
+        Both are set by one statement, between whose parts no interrupt can come.
+        """
         count = len(sequence.tokens)
         if prompt is not None and prompt.offsets is not None and prompt.text is not None:
             known = min(count, len(prompt.tokens))
             if len(sequence.offsets) - 1 < known:
-                sequence.offsets = prompt.offsets[: known + 1]
-                sequence.text = prompt.text[: int(sequence.offsets[-1])]
+                offsets = prompt.offsets[: known + 1]
+                sequence.offsets, sequence.text = offsets, prompt.text[: int(offsets[-1])]
         elif prompt is not None:
             sequence.text = None
         if sequence.text is None:
@@ -179,8 +192,8 @@ class SequencePool:
         pieces = [self.tokenizer.piece(token) for token in sequence.tokens[known:]]
         if pieces:
             ends = np.cumsum([len(piece) for piece in pieces]) + sequence.offsets[-1]
-            sequence.offsets = np.concatenate([sequence.offsets, ends])
-            sequence.text += b"".join(pieces)
+            offsets = np.concatenate([sequence.offsets, ends])
+            sequence.offsets, sequence.text = offsets, sequence.text + b"".join(pieces)
 
     def _take_checkpoint(self, sequence: LiveSequence) -> None:
         """Keep a partial state of where ``sequence`` is now, unless there is one already."""
@@ -198,13 +211,15 @@ class SequencePool:
 
     def _obtain(self, keep: LiveSequence | None = None) -> LiveSequence | None:
         """An empty sequence; ``keep`` is not evicted for it (then None, or ``keep`` itself)."""
-        if not self._free:
+        if len(self.live) >= self.memory.n_seq_max:
             victim = self._victim()
             if victim is None or victim is keep:
                 return victim
             self.evict(victim)
-        sequence = LiveSequence(self._free.pop())
-        self.live[sequence.number] = sequence
+        # Derived, and not kept: an interrupt must not lose a number for good.
+        number = next(n for n in range(self.memory.n_seq_max) if n not in self.live)
+        self.memory.seq_rm(number, -1, -1)
+        self.live[number] = sequence = LiveSequence(number)
         return sequence
 
     def _victim(self, exclude: LiveSequence | None = None) -> LiveSequence | None:
@@ -227,19 +242,19 @@ class SequencePool:
 
     def drop(self, sequence: LiveSequence) -> None:
         """Forget a sequence and free its cells."""
-        if self.live.pop(sequence.number, None) is None:
+        if self.live.get(sequence.number) is not sequence:
             return
-        self._empty(sequence)
         sequence.busy = False
-        self._free.append(sequence.number)
+        self._empty(sequence)
+        del self.live[sequence.number]
 
     def _empty(self, sequence: LiveSequence) -> None:
-        self.memory.seq_rm(sequence.number, -1, -1)  # removing a whole sequence never fails
         self.index.remove(sequence)
         sequence.tokens = []
         sequence.pending = None
         sequence.text, sequence.offsets = b"", np.zeros(1, np.int64)
         sequence.indexed = 0
+        self.memory.seq_rm(sequence.number, -1, -1)  # removing a whole sequence never fails
 
     def _park(self, sequence: LiveSequence) -> None:
         if self.parking is None or self._own_tail(sequence) < _WORTH_PARKING:
@@ -314,9 +329,8 @@ class SequencePool:
             self.drop(sequence)
             raise StateError("a stored state holds other positions than it says; it was not used")
         known = stored.text is not None and stored.offsets is not None
-        sequence.text = stored.text if known else None
-        if stored.offsets is not None:
-            sequence.offsets = stored.offsets
+        offsets = stored.offsets if stored.offsets is not None else sequence.offsets
+        sequence.text, sequence.offsets = stored.text if known else None, offsets
         sequence.session = stored.session
         sequence.touch()
         self.commit(sequence)
@@ -361,7 +375,6 @@ class SequencePool:
         self.live.clear()
         if self.parking is not None:
             self.parking.clear()
-        self._free = list(range(self.memory.n_seq_max - 1, -1, -1))
         self.parked = self.dropped = 0
 
 

@@ -11,12 +11,14 @@ that begins with cached text gets the tokens that are really in memory, also whe
 text again would give others. The same tokens may come with different texts (a leading space, a
 begin-of-sequence marker that one caller spells out); then the first text stays.
 
-Not thread-safe: the owner locks.
+Not thread-safe: the owner locks. A change that an interrupt ends in the middle empties the index:
+nothing is wrong then, and what is not indexed again is not found.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic
 
@@ -102,7 +104,8 @@ class PrefixIndex(Generic[H]):
     ) -> None:
         """Put ``holder`` at the end of ``tokens``; one that is elsewhere moves."""
         span = make_span(tokens, offsets, text)
-        self._place(holder, self._grow(self._root, span))
+        with self._change():
+            self._place(holder, self._grow(self._root, span))
 
     def extend(
         self, holder: H, tokens: TokenInput, offsets: OffsetInput = None, text: bytes | None = None
@@ -113,7 +116,9 @@ class PrefixIndex(Generic[H]):
             KeyError: there is no such holder.
         """
         span = make_span(tokens, offsets, text)
-        self._place(holder, self._grow(self._ends[holder], span))
+        end = self._ends[holder]
+        with self._change():
+            self._place(holder, self._grow(end, span))
 
     def truncate(self, holder: H, length: int) -> None:
         """Move ``holder`` up to its first ``length`` tokens.
@@ -127,26 +132,38 @@ class PrefixIndex(Generic[H]):
             raise ParameterError(f"cannot cut a path of {node.depth} tokens to {length}")
         while node.parent is not None and node.start >= length:
             node = node.parent
-        self._place(holder, self._split(node, length - node.start) if length else self._root)
+        with self._change():
+            self._place(holder, self._split(node, length - node.start) if length else self._root)
 
     def rename(self, old: H, new: H) -> None:
         """Put ``new`` where ``old`` was (a parked sequence becomes a stored state)."""
         node = self._ends[old]
-        self._place(new, node)
-        if new != old:
-            self.remove(old)
+        with self._change():
+            self._place(new, node)
+            if new != old:
+                self.remove(old)
 
     def remove(self, holder: H) -> None:
         """Forget ``holder``, and the path that only it used. One that is not here is no error."""
-        node = self._ends.pop(holder, None)
-        if node is not None:
-            del node.holders[holder]
-            self._prune(node)
+        if holder in self._ends:
+            with self._change():
+                node = self._ends.pop(holder)
+                del node.holders[holder]
+                self._prune(node)
 
     def clear(self) -> None:
         """Forget everything."""
         self._root = Node(None, Span(_NO_TOKENS, None, b""))
         self._ends = {}
+
+    @contextmanager
+    def _change(self) -> Iterator[None]:
+        """A tree that an interrupt left half changed would fail everybody who asks it later."""
+        try:
+            yield
+        except BaseException:
+            self.clear()
+            raise
 
     # --- asking -------------------------------------------------------------------------------
 

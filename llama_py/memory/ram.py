@@ -214,10 +214,10 @@ class LlamaRAMCache(BaseLlamaCache):
     def discard(self, key: Key) -> None:
         """Forget an entry, if it is there."""
         with self._lock:
+            self._catalog.remove(key)
             state = self._states.pop(key, None)
             if state is not None:
                 self._used -= state.nbytes
-                self._catalog.remove(key)
 
     def clear(self) -> None:
         """Forget every entry."""

@@ -60,8 +60,8 @@ class LiveSequence:
     def forget_text_after(self, count: int) -> None:
         """Shorten text and offsets to ``count`` tokens, if they are longer."""
         if self.text is not None and len(self.offsets) - 1 > count:
-            self.offsets = self.offsets[: count + 1]
-            self.text = self.text[: int(self.offsets[-1])]
+            offsets = self.offsets[: count + 1]
+            self.offsets, self.text = offsets, self.text[: int(offsets[-1])]
 
 
 @dataclass(slots=True)

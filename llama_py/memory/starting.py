@@ -131,6 +131,9 @@ class PromptStarter(SequencePool):
         self, sequence: LiveSequence, keep: int, record: CheckpointRecord | None, info: CacheInfo
     ) -> bool:
         """Shorten a sequence in place; False if it had to be dropped."""
+        if self.memory.pos_max(sequence.number) + 1 != len(sequence.tokens):
+            self.drop(sequence)  # an interrupt came between the memory and the bookkeeping
+            return False
         if keep == len(sequence.tokens):
             return True
         if record is not None and not self._load_checkpoint(sequence, record, info):
