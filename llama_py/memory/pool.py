@@ -100,7 +100,10 @@ class SequencePool:
 
     @property
     def stores(self) -> list[StateStore]:
-        """The tiers below the context, fastest first."""
+        """The tiers below the context, fastest first. One that its owner has closed is given up."""
+        if self.saved is not None and self.saved.closed:
+            _log.warning("the cache that was set is closed, and not used any more")
+            self.saved = None
         return [store for store in (self.parking, self.saved) if store is not None]
 
     def take(self) -> LiveSequence | None:

@@ -126,6 +126,11 @@ class BaseLlamaCache(ABC):
         with self._lock:
             return StoreStats(len(self), self.used_bytes, self.capacity_bytes, **self._counts)
 
+    @property
+    def closed(self) -> bool:
+        """True after ``close()``."""
+        return self._closed
+
     @abstractmethod
     def __len__(self) -> int:
         """Entries of all fingerprints."""

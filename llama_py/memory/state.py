@@ -170,10 +170,15 @@ class StateStore(Protocol):
     """A tier of memory below the context. Safe to call from any thread.
 
     A store never fails a request: what cannot be saved is not there (None, and a line in the log),
-    and what cannot be read back whole is dropped and absent.
+    and what cannot be read back whole is dropped and absent. One that is closed raises
+    ``ClosedError``, and is not asked any more.
     """
 
     capacity_bytes: int
+
+    @property
+    def closed(self) -> bool:
+        """True after ``close()``."""
 
     @property
     def used_bytes(self) -> int:

@@ -234,6 +234,22 @@ def test_r14_another_kv_type_evaluates_again(load: Loader, tmp_path: Path) -> No
     store.close()
 
 
+def test_a_cache_that_was_closed_is_given_up(
+    load: Loader, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    llm = load()
+    for store in (LlamaDiskCache(str(tmp_path)), LlamaRAMCache()):
+        llm.set_cache(store)
+        first = reply(llm, [user(LONG)])
+        store.close()
+        llm.reset()
+        assert reply(llm, [user(LONG)]) == first
+        assert caplog.text.count("closed") == 1
+        caplog.clear()
+        reply(llm, [user("another")])
+        assert not caplog.text
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_r19_what_eval_evaluates_is_known(load: Loader, kind: str) -> None:
     llm = load(kind)
