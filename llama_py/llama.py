@@ -379,8 +379,12 @@ class Llama(LowLevelInterface, ReuseInterface):
         if self._vocab_only:
             raise ParameterError("only the vocabulary was loaded (vocab_only=True)")
         self._engine.submit(*requests)
-        self._release_manual()
-        self._last.request = requests[-1]
+        try:
+            self._release_manual()
+            self._last.request = requests[-1]
+        except BaseException:  # Ctrl-C: nobody would ever read these replies
+            self._engine.discard(requests)
+            raise
 
     def _events(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Event]]:
         if len(requests) == 1:

@@ -245,7 +245,11 @@ class LowLevelInterface:
             GenerationParams(ignore_eos=True, stopping_criteria=tuple(stopping_criteria or ())),
         )
         self._engine.submit(request)
-        self._release_manual()
+        try:
+            self._release_manual()
+        except BaseException:  # Ctrl-C: nobody would ever read these tokens
+            self._engine.discard([request])
+            raise
         for event in self._engine.events(request):
             if isinstance(event, TokenEvent):
                 yield event.token

@@ -63,7 +63,7 @@ class ReplyStream(Iterator[T]):
 
     def __del__(self) -> None:
         # Whichever thread this is, and whatever it was doing: do not wait for the engine.
-        for request in self._requests:
+        for request in getattr(self, "_requests", ()):
             self._engine.cancel(request, wait=False)
 
 

@@ -225,7 +225,7 @@ class ReuseInterface:
         sequence = self._cache.bring_in(state.stored)
         if sequence is None:
             raise StateError("every sequence is busy; wait for a request, or raise n_seq_max")
-        sequence.busy = True
+        sequence.busy = sequence.by_hand = True
         self._manual = sequence
         self._engine.last_logits, self._engine.last_sequence = state.logits, sequence
 

@@ -18,7 +18,7 @@ from llama_py.engine.board import Board
 from llama_py.engine.request import Request, RequestState
 from llama_py.errors import QueueFullError, StateError
 from llama_py.memory.cache import SequenceCache, common_prefix
-from llama_py.memory.sequences import LiveSequence, ResolvedPrompt
+from llama_py.memory.sequences import ResolvedPrompt
 
 __all__ = ["Admission"]
 
@@ -44,7 +44,6 @@ class Admission:
         self._cache = cache
         self._vocab = vocab
         self._n_seq_max = n_seq_max
-        self._busy: list[LiveSequence] = []
 
     # -- into the queue -------------------------------------------------------------------------
 
@@ -62,8 +61,6 @@ class Admission:
             raise
         for request in requests:
             self._board.enqueue(request)
-            self._board.deadlines += request.generation.timeout is not None
-            self._board.metrics.requests += 1
 
     def _check_room(self, count: int) -> None:
         waiting = len(self._board.waiting)
@@ -101,7 +98,6 @@ class Admission:
 
     def admit(self) -> None:
         """Give sequences to those who can begin."""
-        self._busy = self._busy_sequences()
         for request in [*self._board.waiting]:
             if request.done or request.blocked or self._must_wait(request):
                 continue
@@ -115,15 +111,12 @@ class Admission:
                 return
 
     def recover(self) -> None:
-        """After an interrupt: free what was given to a request that does not know of it."""
+        """After an interrupt: free the sequences that no request knows of."""
         known = [request.lease.sequence for request in self._board.running if request.lease]
-        for sequence in self._busy_sequences():
-            if sequence not in self._busy and sequence not in known:
+        for sequence in [*self._cache.live.values()]:
+            if sequence.busy and not sequence.by_hand and sequence not in known:
                 self._cache.trim(sequence)
                 self._cache.give_back(sequence)
-
-    def _busy_sequences(self) -> list[LiveSequence]:
-        return [sequence for sequence in self._cache.live.values() if sequence.busy]
 
     def _has_room(self, request: Request) -> bool:
         """False while a request that was preempted would only be preempted again."""
@@ -172,9 +165,9 @@ class Admission:
         if lease is None:
             return False
         self._board.moves_on(lease.sequence)
-        self._board.set_running(request)
         request.lease = lease
         request.state = RequestState.PREFILL
+        self._board.set_running(request)
         if request.started:  # it comes back after it was preempted: all of this is known
             request.cache["sequence"] = lease.sequence.number
             return True
@@ -217,17 +210,17 @@ class Admission:
 
     def preempt(self, request: Request) -> None:
         """Put a request back into the queue. What it generated becomes part of its prompt."""
-        lease, request.lease = request.lease, None
-        self._board.running.remove(request)
+        lease = request.lease
         if lease is not None:
-            request.resolved = self._extended(lease.prompt, request.generated[request.n_resumed :])
-            request.n_resumed = len(request.generated)
+            more = request.generated[request.n_resumed :]
+            prompt, count = self._extended(lease.prompt, more), len(request.generated)
+            # All or nothing: an interrupt cannot come between these.
+            request.resolved, request.n_resumed, request.lease = prompt, count, None
+            request.preempted = True
             self._cache.release(lease)
             if self._cache.live.get(lease.sequence.number) is lease.sequence:
                 self._cache.evict(lease.sequence)
-        request.state = RequestState.WAITING
-        request.preempted = True
-        self._board.enqueue(request)
+        self._board.set_waiting(request)
         self._board.metrics.preempted += 1
 
     def _extended(self, prompt: ResolvedPrompt, more: Sequence[int]) -> ResolvedPrompt:

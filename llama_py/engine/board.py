@@ -44,6 +44,7 @@ class Board:
         self.last_logits: NDArray[np.float32] | None = None
         self.last_sequence: LiveSequence | None = None
         self._logits = logits
+        self._ending: tuple[Request, FinishEvent] | None = None
 
     @property
     def everything(self) -> list[Request]:
@@ -51,20 +52,48 @@ class Board:
         return [*self.waiting, *self.running]
 
     def enqueue(self, request: Request) -> None:
-        """Put a request among the waiting ones: by priority, then in the order they were made."""
+        """Put a new request among the waiting ones: by priority, then in the order they came."""
+        self.metrics.requests += 1  # nothing can come between this and the next lines
+        self.deadlines += request.generation.timeout is not None
         self.waiting.append(request)
         self.waiting.sort(key=_turn)
 
     def set_running(self, request: Request) -> None:
         """Move a request, which has got a sequence, from the waiting to the running ones."""
-        self.waiting.remove(request)
         self.running.append(request)
+        self.waiting.remove(request)
         self.running.sort(key=_turn)
 
     def moves_on(self, sequence: LiveSequence) -> None:
         """``sequence`` gets other tokens: the last logits are not those at its end any more."""
         if self.last_sequence is sequence:
             self.last_sequence = None
+
+    def set_waiting(self, request: Request) -> None:
+        """Move a request, which has lost its sequence, back to the waiting ones."""
+        request.state = RequestState.WAITING
+        if request not in self.waiting:
+            self.waiting.append(request)
+        self.running.remove(request)
+        self.waiting.sort(key=_turn)
+
+    @property
+    def interrupted(self) -> bool:
+        """True if the ending of a request was interrupted."""
+        return self._ending is not None
+
+    def recover(self) -> None:
+        """After an interrupt: finish what was begun, so that no request is lost."""
+        ending, self._ending = self._ending, None
+        if ending is not None:
+            self._finish(*ending)
+        for request in [*self.running]:
+            if request.lease is None:
+                self.set_waiting(request)
+        self.waiting[:] = [request for request in self.waiting if request not in self.running]
+        for request in self.waiting:  # one that did not get as far as to run lets go
+            request.lease, request.state = None, RequestState.WAITING
+        self.deadlines = sum(each.generation.timeout is not None for each in self.everything)
 
     # -- events ---------------------------------------------------------------------------------
 
@@ -99,18 +128,25 @@ class Board:
         if row is not None:
             self.last_logits = self._logits(row).copy()
             self.last_sequence = request.lease.sequence if request.lease else None
+        self._ending = request, event
+        self._finish(request, event)
+
+    def _finish(self, request: Request, event: FinishEvent) -> None:
+        """What ``end`` does, or what is left of it after an interrupt."""
         self._withdraw(request)
-        request.ended = time.perf_counter()
-        request.state = _STATES.get(event.reason, RequestState.FINISHED)
-        self.ended += 1
-        self._count(request.state)
-        lease, request.lease = request.lease, None
-        if lease is not None:
+        if not request.done:
+            self._count(request, _STATES.get(event.reason, RequestState.FINISHED))
+            request.ended = time.perf_counter()
+        lease = request.lease
+        if lease is not None and self.cache.live.get(lease.sequence.number) is lease.sequence:
             self.cache.release(lease, request.undecoded(lease))
+        request.lease = None
         if request.sampler is not None:
             request.sampler.close()
-        self.put(request, event)
-        request.closed = True
+        if not request.closed:
+            self.put(request, event)
+            request.closed = True
+        self._ending = None
 
     def _withdraw(self, request: Request) -> None:
         for requests in (self.running, self.waiting):
@@ -118,8 +154,10 @@ class Board:
                 requests.remove(request)
                 self.deadlines -= request.generation.timeout is not None
 
-    def _count(self, state: RequestState) -> None:
+    def _count(self, request: Request, state: RequestState) -> None:
         metrics = self.metrics
+        request.state = state  # nothing can come between these lines
+        self.ended += 1
         metrics.finished += state is RequestState.FINISHED
         metrics.cancelled += state is RequestState.CANCELLED
         metrics.failed += state is RequestState.FAILED
@@ -130,8 +168,8 @@ class Board:
             self.end(request, FinishEvent("error", request.text.finish(), error=error))
 
     def cancel(self, request: Request) -> None:
-        """End a request that its owner does not want any more."""
-        if not request.done:
+        """End a request that its owner does not want any more, if it was queued at all."""
+        if not request.done and (request in self.waiting or request in self.running):
             self.end(request, FinishEvent("cancelled", request.text.finish()))
 
     def time_left(self) -> float | None:

@@ -113,11 +113,20 @@ class Engine:
             QueueFullError: too many requests are waiting.
             GrammarError, ParameterError: a sampler cannot be made.
         """
-        with self.lock:
-            if self._closed:
-                raise ClosedError("this model was closed; load it again")
-            self._stepper.forbid_callbacks()
-            self._admission.enqueue(requests)
+        try:
+            with self.lock:
+                if self._closed:
+                    raise ClosedError("this model was closed; load it again")
+                self._stepper.forbid_callbacks()
+                self._admission.enqueue(requests)
+        except BaseException:  # also Ctrl-C, when they are queued already
+            self.discard(requests)
+            raise
+
+    def discard(self, requests: Sequence[Request]) -> None:
+        """End requests whose events nobody will ever read. Returns at once."""
+        for request in requests:
+            self.cancel(request, wait=False)
 
     def events(self, request: Request) -> Iterator[Event]:
         """The events of a submitted request, until the last. Closing the iterator cancels it."""
@@ -218,7 +227,11 @@ class Engine:
                 try:
                     worked = self._drive(requests)
                 finally:
-                    self.lock.__exit__()
+                    try:
+                        self.lock.__exit__()
+                    except BaseException:  # Ctrl-C may come before its first line
+                        self.lock.undo()
+                        raise
             if not worked:
                 self._sleep(requests, mine)
 
@@ -251,6 +264,8 @@ class Engine:
     def _before_release(self) -> None:
         """Under the lock, and never within a step: see to those that were cancelled meanwhile."""
         self._stepper.stepping = False  # an interrupt may have come before the step said so
+        if self.cache.suspect or self._board.interrupted:
+            self._stepper.recover()
         while self._cancelled:
             self._board.cancel(self._cancelled.popleft())
 

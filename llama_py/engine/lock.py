@@ -30,9 +30,26 @@ class EngineLock:
         self._after = after
 
     def __enter__(self) -> None:
-        if not self._lock.acquire(blocking=False):
-            self._wait()
-        self._depth += 1
+        if self._mine:
+            self._depth += 1
+            return
+        try:
+            if not self._lock.acquire(blocking=False):
+                self._wait()
+        except BaseException:
+            self.undo()
+            raise
+        self._depth = 1
+
+    @property
+    def _mine(self) -> bool:
+        return bool(self._lock._is_owned())  # type: ignore[attr-defined]
+
+    def undo(self) -> None:
+        """Let go, after a Ctrl-C that came while the lock was being taken or left."""
+        if self._mine:
+            self._depth = 0
+            self._lock.release()
 
     def _wait(self) -> None:
         me = threading.get_ident()
@@ -44,21 +61,30 @@ class EngineLock:
 
     def try_enter(self) -> bool:
         """Take the lock if it is free and nobody waits for it. To be left with ``__exit__``."""
-        if self._waiters or not self._lock.acquire(blocking=False):
+        if self._waiters:
             return False
-        self._depth += 1
+        if self._mine:
+            self._depth += 1
+            return True
+        try:
+            if not self._lock.acquire(blocking=False):
+                return False
+        except BaseException:
+            self.undo()
+            raise
+        self._depth = 1
         return True
 
     def __exit__(self, *_: object) -> None:
-        try:
-            if self._depth == 1:
-                self._before()
-        finally:
+        if self._depth > 1:
             self._depth -= 1
-            outermost = not self._depth
+            return
+        try:
+            self._before()
+        finally:
+            self._depth = 0
             self._lock.release()
-        if outermost:
-            self._after()
+        self._after()
 
     @property
     def wanted(self) -> bool:

@@ -75,7 +75,7 @@ class Stepper:
             return self._step()
         except BaseException:
             # An interrupt may have come between a decode and its bookkeeping.
-            self._resynchronize()
+            self.recover()
             raise
         finally:
             self.stepping = False
@@ -194,12 +194,14 @@ class Stepper:
             )
             self._board.fail(request, CacheFullError(message, 1))
 
-    def _resynchronize(self) -> None:
+    def recover(self) -> None:
         """Make memory and bookkeeping agree again, whatever was interrupted."""
+        if self._cache.suspect:
+            self._cache.start_over()
+        self._board.recover()
         self._choosing.recover()
         self._admission.recover()
         self._repair()
-        self._cache.recover()
 
     def _repair(self) -> None:
         """Let running requests begin again if their sequence is not where they left it."""

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_py.errors import ContextOverflowError, ParameterError
+from llama_py.memory.changes import changing
 from llama_py.memory.plan import Action, Held, ReusePlan, plan_reuse
 from llama_py.memory.pool import CacheLimits, common_prefix
 from llama_py.memory.prefix import TextPath
@@ -85,6 +86,7 @@ class SequenceCache(PromptStarter):
             raise ContextOverflowError(count, self.limit, self.limit)
         return prompt
 
+    @changing
     def acquire(
         self, prompt: ResolvedPrompt, session: str | None = None, *, reuse: bool = True
     ) -> Lease | None:
@@ -119,6 +121,7 @@ class SequenceCache(PromptStarter):
         """How many tokens ``acquire`` would not have to evaluate."""
         return self._plan(prompt, True)[0].keep
 
+    @changing
     def advance(self, lease: Lease, count: int) -> None:
         """``count`` further prompt tokens were decoded."""
         tokens = lease.sequence.tokens
@@ -128,6 +131,7 @@ class SequenceCache(PromptStarter):
             if position == len(tokens):
                 self._take_checkpoint(lease.sequence)
 
+    @changing
     def release(self, lease: Lease, pending: int | None = None) -> None:
         """The request is done with its sequence, which stays in memory for others to reuse.
 
@@ -147,6 +151,7 @@ class SequenceCache(PromptStarter):
     def repair(self, lease: Lease) -> None:
         """A decode failed: find out what is left in memory, and keep only what is certain."""
         self.trim(lease.sequence)
+        lease.cuts = [cut for cut in lease.cuts if cut > lease.position]
 
     def _plan(self, prompt: ResolvedPrompt, reuse: bool) -> tuple[ReusePlan, CacheInfo]:
         if not (reuse and self.limits.reuse):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from llama_py.errors import LlamaError, StateError
+from llama_py.memory.changes import changing
 from llama_py.memory.checkpoints import CheckpointRecord, Checkpoints
 from llama_py.memory.kinds import MemoryTraits, SequenceMemory
 from llama_py.memory.prefix import PrefixIndex
@@ -65,6 +66,7 @@ class SequencePool:
             outlive the process and be shared with others.
         live: the sequences in memory, by number.
         parked, dropped: how often a sequence had to go, with and without a copy.
+        suspect: a change was interrupted; ``start_over`` has to come before anything else.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class SequencePool:
         self._added_first = added_tokens(tokenizer)[0][:1]
         self.parked = 0
         self.dropped = 0
+        self.suspect = False
 
     @property
     def limit(self) -> int:
@@ -106,32 +109,25 @@ class SequencePool:
             self.saved = None
         return [store for store in (self.parking, self.saved) if store is not None]
 
+    @changing
     def take(self) -> LiveSequence | None:
         """An empty sequence for a caller who evaluates by hand; None if all are busy."""
         sequence = self._obtain()
         if sequence is not None:
-            sequence.busy = True
+            sequence.busy = sequence.by_hand = True
         return sequence
 
+    @changing
     def give_back(self, sequence: LiveSequence) -> None:
         """The caller of ``take`` is done: what it evaluated may be reused."""
-        sequence.busy = False
+        sequence.busy = sequence.by_hand = False
         sequence.touch()
         if sequence.tokens:
             self.commit(sequence)
         else:
             self.drop(sequence)
 
-    def recover(self) -> None:
-        """After an interrupt: drop idle sequences that were half changed, and index the others."""
-        for sequence in [*self.live.values()]:
-            if sequence.busy:
-                continue
-            if self.memory.pos_max(sequence.number) + 1 != len(sequence.tokens):
-                self.drop(sequence)
-            elif sequence.tokens:
-                self.commit(sequence)
-
+    @changing
     def trim(self, sequence: LiveSequence) -> None:
         """Remove from the memory what was decoded beyond ``sequence.tokens``."""
         before = len(sequence.tokens)
@@ -154,6 +150,7 @@ class SequencePool:
         needed = max(0, len(sequence.tokens) - self.traits.window + 1)
         return not self.traits.window or self.memory.pos_min(sequence.number) <= needed
 
+    @changing
     def commit(self, sequence: LiveSequence, prompt: ResolvedPrompt | None = None) -> None:
         """Make what ``sequence`` holds findable."""
         known = sequence.indexed == len(sequence.tokens) and sequence in self.index
@@ -186,7 +183,8 @@ class SequencePool:
             known = min(count, len(prompt.tokens))
             if len(sequence.offsets) - 1 < known:
                 offsets = prompt.offsets[: known + 1]
-                sequence.offsets, sequence.text = offsets, prompt.text[: int(offsets[-1])]
+                text = prompt.text[: int(offsets[-1])]
+                sequence.offsets, sequence.text = offsets, text
         elif prompt is not None:
             sequence.text = None
         if sequence.text is None:
@@ -196,7 +194,8 @@ class SequencePool:
         if pieces:
             ends = np.cumsum([len(piece) for piece in pieces]) + sequence.offsets[-1]
             offsets = np.concatenate([sequence.offsets, ends])
-            sequence.offsets, sequence.text = offsets, sequence.text + b"".join(pieces)
+            text = sequence.text + b"".join(pieces)
+            sequence.offsets, sequence.text = offsets, text
 
     def _take_checkpoint(self, sequence: LiveSequence) -> None:
         """Keep a partial state of where ``sequence`` is now, unless there is one already."""
@@ -230,6 +229,7 @@ class SequencePool:
         idle = [seq for seq in self.live.values() if not seq.busy and seq is not exclude]
         return min(idle, key=lambda seq: (seq.pinned, seq.last_used), default=None)
 
+    @changing
     def make_room(self) -> bool:
         """Park the least recently used idle sequence; False if there is none."""
         victim = self._victim()
@@ -238,11 +238,13 @@ class SequencePool:
         self.evict(victim)
         return True
 
+    @changing
     def evict(self, sequence: LiveSequence) -> None:
         """Park a sequence in the store, and free its cells."""
         self._park(sequence)
         self.drop(sequence)
 
+    @changing
     def drop(self, sequence: LiveSequence) -> None:
         """Forget a sequence and free its cells."""
         if self.live.get(sequence.number) is not sequence:
@@ -267,6 +269,7 @@ class SequencePool:
         self.parked += sequence.parked_key is not None
         self.dropped += sequence.parked_key is None
 
+    @changing
     def save(self, sequence: LiveSequence, *, least: int = _WORTH_SAVING) -> Key | None:
         """Write a sequence to the saving store, if it grew by ``least`` tokens since last time."""
         if self.saved is None or len(sequence.tokens) - sequence.saved_length < least:
@@ -317,6 +320,7 @@ class SequencePool:
     def _window_start(self, length: int) -> int:
         return length - self.traits.window if self.traits.window else 0
 
+    @changing
     def bring_in(self, stored: StoredState) -> LiveSequence | None:
         """Load a stored state into a sequence; None if there is no room for it.
 
@@ -370,6 +374,7 @@ class SequencePool:
             seen.append(sequence.tokens)
         return total
 
+    @changing
     def clear(self) -> None:
         """Forget every sequence and every checkpoint, and clear the context's memory."""
         self.memory.clear()
@@ -379,6 +384,28 @@ class SequencePool:
         if self.parking is not None:
             self.parking.clear()
         self.parked = self.dropped = 0
+
+    def start_over(self) -> None:
+        """After an interrupt in the middle of a change: keep only sequences that are in use.
+
+        Of the others it is not certain that memory and bookkeeping agree; nor is the index.
+        """
+        _log.info("interrupted in the middle of a change: idle conversations are forgotten")
+        self.suspect = True
+        self.live = {number: each for number, each in self.live.items() if each.busy}
+        for number in range(self.memory.n_seq_max):
+            if number not in self.live:
+                self.memory.seq_rm(number, -1, -1)
+        self.index = PrefixIndex()
+        self.checkpoints = Checkpoints(
+            self.index, self.limits.checkpoint_bytes, self.limits.checkpoint_count
+        )
+        if self.parking is not None:
+            self.parking.clear()
+        for sequence in self.live.values():
+            sequence.indexed = 0
+            sequence.forget_stored()
+        self.suspect = False
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:

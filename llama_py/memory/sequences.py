@@ -23,7 +23,8 @@ class LiveSequence:
         tokens: what is in memory, in order. Changed only after a successful decode.
         text: the bytes of those tokens up to ``len(offsets) - 1``, or None if unknown.
         offsets: byte offset of each token in ``text``, and of the end.
-        busy: a request is using it.
+        busy: a request is using it, or a caller who evaluates by hand.
+        by_hand: it is such a caller.
         pinned: it is evicted only when nothing else is left.
         session: the conversation it was last used for.
         parked_key, saved_key: its entries in the stores, if an older state of it is there.
@@ -39,6 +40,7 @@ class LiveSequence:
     text: bytes | None = b""
     offsets: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
     busy: bool = False
+    by_hand: bool = False
     pinned: bool = False
     session: str | None = None
     parked_key: str | None = None
@@ -61,7 +63,8 @@ class LiveSequence:
         """Shorten text and offsets to ``count`` tokens, if they are longer."""
         if self.text is not None and len(self.offsets) - 1 > count:
             offsets = self.offsets[: count + 1]
-            self.offsets, self.text = offsets, self.text[: int(offsets[-1])]
+            text = self.text[: int(offsets[-1])]
+            self.offsets, self.text = offsets, text  # both or neither: nothing can come between
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ from typing import cast
 import numpy as np
 
 from llama_py.errors import StateError
+from llama_py.memory.changes import changing
 from llama_py.memory.checkpoints import CheckpointRecord
 from llama_py.memory.plan import Action, ReusePlan
 from llama_py.memory.pool import SequencePool
@@ -59,6 +60,7 @@ class PromptStarter(SequencePool):
         info.action = Action.CONTINUE.value
         return source if self._cut(source, plan.keep, record, info) else None
 
+    @changing
     def copy_prefix(self, source: LiveSequence, length: int) -> LiveSequence:
         """A sequence that holds the first ``length`` tokens of another.
 

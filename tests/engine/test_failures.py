@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -178,6 +180,71 @@ def test_an_interrupt_ends_the_call_that_was_driving(rig: Rig) -> None:
     assert rig.read(other)[0].reason == "length"
     rig.check(other)
     rig.check_at_rest()
+
+
+#: Where an interrupt is looked at: what changes the books. (The lock has windows of nanoseconds.)
+_BOOKS = ("/llama_py/memory/", "/engine/board.py", "/engine/admission.py", "/engine/choosing.py")
+
+
+class _Interrupt:
+    """A KeyboardInterrupt at one of the places at which Python looks for signals.
+
+    Those are the beginnings of its functions, and the ends of calls of C functions.
+    """
+
+    def __init__(self, wanted: int) -> None:
+        self.wanted = wanted
+        self.seen = 0
+
+    def __enter__(self) -> None:
+        sys.setprofile(self._look)
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+
+    def _look(self, frame: FrameType, event: str, _: object) -> None:
+        if event not in ("call", "c_return"):
+            return
+        if any(part in frame.f_code.co_filename for part in _BOOKS):
+            self.seen += 1
+            if self.seen == self.wanted:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("kind", ["full", "hybrid"])
+def test_an_interrupt_anywhere_breaks_nothing(make_rig: MakeRig, kind: str) -> None:
+    rig = make_rig(kind, n_seq_max=2)
+    place = seen = 0
+    while seen == place:
+        place += 1
+        other, mine = ask(words(place % 3, 40), 3), ask(words(place % 5, 50), 3)
+        rig.engine.submit(other)
+        interrupt = _Interrupt(place)
+        try:
+            with interrupt:
+                rig.run(mine)
+        except KeyboardInterrupt:
+            pass
+        assert rig.read(other)[0].reason in ("length", "error")  # its token may have been lost
+        third = ask(words(place % 3, 45), 3)
+        assert rig.run(third)[0].reason == "length"
+        rig.check(other, third)
+        rig.check_at_rest()
+        metrics = rig.engine.metrics
+        assert metrics.requests == metrics.finished + metrics.cancelled + metrics.failed
+        seen = interrupt.seen
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_call_interrupted_at_its_start_leaves_no_request(rig: Rig, after: bool) -> None:
+    with interrupted(rig.llm, "_release_manual", 0, after=after), pytest.raises(KeyboardInterrupt):
+        rig.llm.create_completion(words(1, 30), max_tokens=50, stream=True)
+    rig.check_at_rest()
+    with interrupted(rig.llm, "_release_manual", 0, after=after), pytest.raises(KeyboardInterrupt):
+        next(rig.llm.generate(words(1, 30)))
+    rig.check_at_rest()
+    assert rig.engine.metrics.cancelled == 2
 
 
 # -- allocations ----------------------------------------------------------------------------------
