@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from llama_py.chat.grammar import CompiledGrammar
 from llama_py.core.sampler import Sampler
 from llama_py.engine.request import Prompt, Request, TokenEvent
 from llama_py.errors import LlamaError, ParameterError
-from llama_py.params import GenerationParams, SamplingParams
+from llama_py.params import GenerationParams, SamplingParams, check_number
 from llama_py.wire.arguments import Arguments
 from llama_py.wire.sampling import SAMPLING_PARAMETERS, read_sampling
+from llama_py.wire.shared import read_grammar
 
 if TYPE_CHECKING:
     from llama_py.core.context import Context
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from llama_py.params import LogitsProcessor, StoppingCriteria
 
 __all__ = ["LowLevelInterface"]
+
+_GRAMMAR = frozenset({"grammar"})
 
 
 class _NoContext:
@@ -191,12 +195,17 @@ class LowLevelInterface:
 
     # -- sampling -------------------------------------------------------------------------------
 
-    def sample(self, idx: int | None = None, **options: Any) -> int:
+    def set_seed(self, seed: int) -> None:
+        """The seed of later calls that give none of their own."""
+        check_number("seed", seed, integer=True)
+        self.seed = seed
+
+    def sample(self, *, idx: int | None = None, **options: Any) -> int:
         """Choose a token from the logits at ``idx`` (default: the last), and do not evaluate it.
 
         Args:
             idx: a position that ``eval`` evaluated with ``logits_all=True``.
-            options: as for ``create_completion``: ``temperature``, ``top_k``, ...
+            options: as for ``create_completion``: ``temperature`` (or ``temp``), ``top_k``, ...
 
         Raises:
             LlamaError: nothing was evaluated yet.
@@ -207,16 +216,25 @@ class LowLevelInterface:
             row = self._rows[idx].copy()
         else:
             raise ParameterError(f"idx={idx}: there are logits only for evaluated positions")
-        params = self._sampling(options)
+        params = self._sampling("sample", options)
         sampler = self._manual_sampler
         if sampler is None or sampler.params != params:
             sampler = Sampler(self._model.vocab, params, self.eval_tokens)
             self._manual_sampler = sampler
         return sampler.sample(row)
 
-    def _sampling(self, options: dict[str, Any]) -> SamplingParams:
-        arguments = Arguments("generate", options, SAMPLING_PARAMETERS)
-        return read_sampling(arguments, self, 0.8)  # type: ignore[arg-type]
+    def _sampling(
+        self, function: str, options: dict[str, Any], grammar: CompiledGrammar | None = None
+    ) -> SamplingParams:
+        arguments = Arguments(function, _without_old_names(options), SAMPLING_PARAMETERS)
+        rules = grammar or CompiledGrammar()
+        return read_sampling(
+            arguments,
+            self,  # type: ignore[arg-type]
+            0.8,
+            grammar=rules.grammar,
+            constraint=rules.constraint,
+        )
 
     def generate(
         self,
@@ -234,14 +252,16 @@ class LowLevelInterface:
 
         Args:
             reset: False continues the tokens of ``eval`` with these.
-            options: as for ``create_completion``: ``temperature``, ``top_k``, ...
+            options: as for ``create_completion``: ``temperature`` (or ``temp``), ``top_k``,
+                ``grammar``, ...
         """
         prompt = [*tokens] if reset else [*self.eval_tokens, *tokens]
         if logits_processor:
             options["logits_processor"] = logits_processor
+        grammar = Arguments("generate", {"grammar": options.pop("grammar", None)}, _GRAMMAR)
         request = Request(
             Prompt(tokens=prompt),
-            self._sampling(options),
+            self._sampling("generate", options, read_grammar(grammar, self)),  # type: ignore[arg-type]
             GenerationParams(ignore_eos=True, stopping_criteria=tuple(stopping_criteria or ())),
         )
         self._engine.submit(request)
@@ -255,6 +275,17 @@ class LowLevelInterface:
                 yield event.token
             elif event.error is not None:
                 raise event.error
+
+
+def _without_old_names(options: dict[str, Any]) -> dict[str, Any]:
+    """The names that ``sample`` and ``generate`` have in llama-cpp-python."""
+    options = dict(options)
+    options.pop("penalize_nl", None)  # which has no effect there either
+    if "temp" in options:
+        if "temperature" in options:
+            raise ParameterError("temp and temperature are the same thing; give one of them")
+        options["temperature"] = options.pop("temp")
+    return options
 
 
 def _bytes(text: bytes | str) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 import llama_py
-from llama_py import Llama, TrimMessages, demo_model_path
+from llama_py import Llama, LlamaGrammar, TrimMessages, demo_model_path
 from llama_py.errors import (
     ClosedError,
     ContextCreationError,
@@ -292,7 +293,8 @@ def test_logits_all_keeps_every_row() -> None:
         assert llm.scores.shape == (4, 519)
         for count in range(1, 5):
             np.testing.assert_allclose(llm.scores[count - 1], logits_of(tokens[:count]), atol=1e-4)
-        assert [llm.sample(idx, temperature=0) for idx in range(4)] == llm.scores.argmax(1).tolist()
+        chosen = [llm.sample(idx=idx, temperature=0) for idx in range(4)]
+        assert chosen == llm.scores.argmax(1).tolist()
 
 
 def test_rows_after_a_restored_state_are_in_their_places() -> None:
@@ -326,9 +328,40 @@ def test_sample_chooses_and_evaluates_nothing(llm: Llama) -> None:
     assert llm.sample(temperature=0) == int(llm.last_logits.argmax())
     assert llm.n_tokens == 3
     with pytest.raises(ParameterError, match="idx=0"):
-        llm.sample(0)
+        llm.sample(idx=0)
+    with pytest.raises(TypeError):
+        llm.sample(40)  # type: ignore[call-arg] # llama-cpp-python's first parameter is top_k, and not a position
     with pytest.raises(UnknownParameterError, match="'temprature'; did you mean 'temperature'"):
         llm.sample(temprature=1)
+
+
+def test_the_low_level_calls_know_the_names_of_llama_cpp_python(llm: Llama) -> None:
+    llm.eval([5, 6, 7])
+    assert llm.sample(temp=0.0, penalize_nl=True) == int(llm.last_logits.argmax())
+    by_old_name = [*itertools.islice(llm.generate([5, 6, 7], temp=0.0), 4)]
+    assert by_old_name == [*itertools.islice(llm.generate([5, 6, 7], temperature=0), 4)]
+    with pytest.raises(ParameterError, match="temp and temperature"):
+        llm.sample(temp=0.0, temperature=1)
+
+
+def test_generate_keeps_to_a_grammar(llm: Llama) -> None:
+    rules = LlamaGrammar.from_string('root ::= "yes" | "no"')
+    tokens = llm.generate([5, 6, 7], temp=0.0, grammar=rules)
+    text = b""
+    while text not in (b"yes", b"no"):
+        text += llm.detokenize([next(tokens)])
+        assert b"yes".startswith(text) or b"no".startswith(text)
+    tokens.close()
+
+
+def test_set_seed_is_for_later_calls(llm: Llama) -> None:
+    def draw(**options: Any) -> list[int]:
+        return [*itertools.islice(llm.generate([5, 6, 7], temperature=2.0, **options), 8)]
+
+    llm.set_seed(7)
+    assert draw() == draw() == draw(seed=7) != draw(seed=8)
+    with pytest.raises(ParameterError, match="seed must be an integer"):
+        llm.set_seed("7")  # type: ignore[arg-type]
 
 
 def test_before_anything_was_evaluated(llm: Llama) -> None:
