@@ -26,7 +26,7 @@ from llama_py.core.chat import accept_token
 from llama_py.core.handle import Handle
 from llama_py.core.select import largest, nucleus
 from llama_py.core.vocab import Vocab
-from llama_py.errors import DecodeError, GrammarError, ParameterError
+from llama_py.errors import DecodeError, GrammarError, ParameterError, ParameterTypeError
 from llama_py.params import RANDOM_SEED, GrammarSpec, SamplingParams, TokenConstraint
 
 __all__ = ["Sampler"]
@@ -153,7 +153,7 @@ class Sampler:
 
     def _restrict(self, row: Row) -> Row:
         for process in self.params.logits_processors:
-            row = np.asarray(process(np.asarray(self._history, np.intc), row), np.float32)
+            row = _processed(process(np.asarray(self._history, np.intc), row), row)
         if self._sampled < self.params.min_tokens:
             row[self._eog_ids()] = -np.inf
         if self._constraint is not None:
@@ -502,3 +502,15 @@ def _seed(seed: int, offset: int) -> int:
     if seed in (RANDOM_SEED, -1):
         return int.from_bytes(os.urandom(4), "little") % RANDOM_SEED
     return (seed + offset) % RANDOM_SEED
+
+
+def _processed(result: Any, row: NDArray[np.float32]) -> NDArray[np.float32]:
+    """What a logits processor returned; it may have changed the row that it was given."""
+    if result is None:
+        raise ParameterTypeError("a logits processor returned None; it must return the logits")
+    changed = np.asarray(result, np.float32)
+    if changed.shape != row.shape:
+        raise ParameterError(
+            f"a logits processor returned logits of shape {changed.shape} instead of {row.shape}"
+        )
+    return changed

@@ -446,6 +446,17 @@ def test_min_tokens_keeps_the_reply_from_ending(vocab: Vocab) -> None:
     assert [sampler.sample(row) for _ in range(5)] == [9, 9, 9, vocab.eos, vocab.eos]
 
 
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [(None, "returned None"), (np.zeros(3), r"shape \(3,\)"), (0.5, r"shape \(\)")],
+)
+def test_a_logits_processor_has_to_return_the_logits(
+    vocab: Vocab, row: Row, result: Any, message: str
+) -> None:
+    with pytest.raises(ParameterError, match=message):
+        make(vocab, [1], logits_processors=(lambda tokens, logits: result,)).sample(row)
+
+
 def test_logits_processors_see_the_tokens_and_change_the_logits(vocab: Vocab, row: Row) -> None:
     seen: list[tuple[list[int], Any]] = []
 
