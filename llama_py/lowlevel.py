@@ -168,10 +168,12 @@ class LowLevelInterface:
     def _release_manual(self) -> None:
         """Let the cache have what ``eval`` evaluated, so that other calls may reuse it."""
         with self._engine.lock:
-            sequence, self._manual = self._manual, None
             self._rows = {}
             self._manual_sampler = None
+            sequence = self._manual
             if sequence is not None:
+                # Together: an interrupt must not leave a sequence that nobody knows of.
+                self._manual, sequence.busy, sequence.by_hand = None, False, False
                 self._cache.give_back(sequence)
 
     def reset(self) -> None:

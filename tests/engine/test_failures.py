@@ -247,6 +247,14 @@ def test_a_call_interrupted_at_its_start_leaves_no_request(rig: Rig, after: bool
     assert rig.engine.metrics.cancelled == 2
 
 
+@pytest.mark.parametrize("after", [False, True])
+def test_an_interrupt_after_eval_leaves_its_sequence_to_others(rig: Rig, after: bool) -> None:
+    rig.llm.eval(words(1, 30))
+    with interrupted(rig.cache, "give_back", 0, after=after), pytest.raises(KeyboardInterrupt):
+        rig.llm.create_completion(words(2, 30), max_tokens=2)
+    rig.check_at_rest()
+
+
 # -- allocations ----------------------------------------------------------------------------------
 
 
