@@ -34,9 +34,9 @@ def run_interruptibly(compute: Callable[[], _T], stop: Callable[[], None]) -> _T
         _start(job)
         while not job.ended.wait(_LOOK):
             pass
-    finally:
-        if not job.ended.is_set():
-            job.end(stop)
+    except BaseException:
+        job.end_surely(stop)
+        raise
     return job.result()
 
 
@@ -53,14 +53,17 @@ class _Job(Generic[_T]):
     def __init__(self, compute: Callable[[], _T]) -> None:
         self._compute = compute
         self._claim = threading.Lock()
+        self._begun = self._unwanted = False
         self._results: list[_T] = []
         self._errors: list[BaseException] = []
         self.ended = threading.Event()
 
     def run(self) -> None:
         """What the thread does."""
-        if not self._claim.acquire(blocking=False):
-            return  # the interrupt came first
+        with self._claim:
+            if self._unwanted:
+                return  # the interrupt came first
+            self._begun = True
         try:
             self._results.append(self._compute())
         except BaseException as error:
@@ -68,16 +71,24 @@ class _Job(Generic[_T]):
         finally:
             self.ended.set()
 
-    def end(self, stop: Callable[[], None]) -> None:
-        """After an interrupt, wherever it came: see to it that nothing is computed any more."""
-        if self._claim.acquire(blocking=False):
-            return
-        stop()
-        while not self.ended.is_set():
+    def end_surely(self, stop: Callable[[], None]) -> None:
+        """After an interrupt, wherever it came, and through further ones: nothing computes then.
+
+        Two threads in one context would end the process.
+        """
+        while True:
             try:
-                self.ended.wait()
+                return self._end(stop)
             except BaseException:
                 continue
+
+    def _end(self, stop: Callable[[], None]) -> None:
+        self._unwanted = True
+        with self._claim:
+            begun = self._begun
+        if begun:
+            stop()
+            self.ended.wait()
 
     def result(self) -> _T:
         if self._errors:

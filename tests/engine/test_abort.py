@@ -218,3 +218,33 @@ def test_what_the_computation_raises_or_returns_comes_back() -> None:
     assert run_interruptibly(lambda: 3, lambda: None) == 3
     with pytest.raises(ZeroDivisionError):
         run_interruptibly(lambda: 1 // 0, lambda: None)
+
+
+def test_a_second_interrupt_does_not_leave_the_computation_alone() -> None:
+    running, go_on = threading.Event(), threading.Event()
+    asked: list[int] = []
+
+    def compute() -> None:
+        running.set()
+        go_on.wait(5)
+
+    def stop() -> None:
+        asked.append(1)
+        if len(asked) == 1:
+            raise KeyboardInterrupt
+        go_on.set()
+
+    def strike(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, strike)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(KeyboardInterrupt):
+            run_interruptibly(compute, stop)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert running.is_set()
+    assert len(asked) == 2
+    assert go_on.is_set()
