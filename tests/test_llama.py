@@ -306,9 +306,9 @@ def test_rows_after_a_restored_state_are_in_their_places() -> None:
         assert not llm.scores[:2].any()
         for count in range(4, 7):
             np.testing.assert_allclose(llm.scores[count - 1], logits_of(tokens[:count]), atol=1e-4)
-        assert llm.sample(4, temperature=0) == int(llm.scores[4].argmax())
+        assert llm.sample(idx=4, temperature=0) == int(llm.scores[4].argmax())
         with pytest.raises(ParameterError, match="idx=1"):
-            llm.sample(1)
+            llm.sample(idx=1)
 
 
 def test_without_logits_all_the_last_row_is_there(llm: Llama) -> None:
