@@ -219,7 +219,7 @@ class SequencePool:
                 return victim
             self.evict(victim)
         # Derived, and not kept: an interrupt must not lose a number for good.
-        number = next(n for n in range(self.memory.n_seq_max) if n not in self.live)
+        number = min({*range(self.memory.n_seq_max)} - self.live.keys())
         self.memory.seq_rm(number, -1, -1)
         self.live[number] = sequence = LiveSequence(number)
         return sequence
