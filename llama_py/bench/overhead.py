@@ -1,9 +1,9 @@
 """Where the time of one token goes, outside of evaluating and sampling (part of ``hotpath``).
 
-The engine's parts are wrapped with clocks, and one greedy stream runs. Each token's time is split:
-``llama_decode`` (the evaluation itself), choosing the token, and everything else, which is the cost
-of this library. The clocks are part of what they measure, a third of a microsecond each; the total
-comes from runs without them.
+A greedy call's time is split: ``llama_decode`` (the evaluation itself), choosing the tokens, and
+everything else, which is the cost of this library; the difference of a long call and a short one is
+what a token costs. Then the engine's parts are wrapped with clocks, which are part of what they
+measure, a third of a microsecond each.
 """
 
 from __future__ import annotations
@@ -18,61 +18,56 @@ from llama_py.bench.report import Report, median
 
 __all__ = ["run_overhead"]
 
+#: Wall, decode and choosing seconds.
+_Split = tuple[float, float, float]
+
 
 def run_overhead(report: Report, llm: Any, options: argparse.Namespace) -> None:
     """Add the breakdown, and the target of 40 microseconds."""
     prompt = llm.tokenize("Once upon a time", add_bos=True)
-    others: list[float] = []
-    streams: list[float] = []
-    split: list[tuple[float, float, float]] = []
+    whole: list[_Split] = []
+    streamed: list[_Split] = []
     for _ in range(options.repeats):
-        for stream, found in ((False, others), (True, streams)):
-            parts = _timed_tokens(llm, prompt, options.tokens, stream)
-            found += [wall - decode - sample for wall, decode, sample in parts]
-            split += parts if not stream else []
+        for stream, found in ((False, whole), (True, streamed)):
+            found.append(_one_token(llm, prompt, options.tokens, stream))
     clocks = _breakdown(llm, prompt, options.tokens)
-    table = report.table("microseconds a token, median", "part", "us")
+    table = report.table("microseconds a token, median", "part", "us", "streamed")
     for name, column in (("whole token", 0), ("llama_decode", 1), ("choosing", 2)):
-        table.add(name, 1e6 * median([part[column] for part in split]))
-    table.add("everything else", 1e6 * median(others))
-    table.add("everything else, streamed", 1e6 * median(streams))
+        table.add(
+            name, *(1e6 * median([part[column] for part in way]) for way in (whole, streamed))
+        )
+    others, streams = (1e6 * median([a - b - c for a, b, c in way]) for way in (whole, streamed))
+    table.add("everything else", others, streams)
     inner = report.table("inside, with clocks: microseconds a token, median", "part", "us")
     for name, times in clocks.items():
         if times:  # a CPU's context is not waited for
             inner.add(name, 1e6 * median(times))
-    name = "microseconds a token outside llama_decode and sampling"
-    report.at_most(name, 1e6 * median(others), 40)
-    report.at_most("the same while streaming", 1e6 * median(streams), 40)
+    report.at_most("microseconds a token outside llama_decode and sampling", others, 40)
+    report.at_most("the same while streaming", streams, 40)
 
 
-def _timed_tokens(
-    llm: Any, prompt: list[int], count: int, stream: bool
-) -> list[tuple[float, float, float]]:
-    """For each token: wall, decode and sample seconds since the one before."""
+def _one_token(llm: Any, prompt: list[int], count: int, stream: bool) -> _Split:
+    """What one more token costs: the difference of two calls, by the tokens they differ in."""
+    short, few = _timed_call(llm, prompt, count, stream)
+    long, many = _timed_call(llm, prompt, 3 * count, stream)
+    wall, decode, choosing = ((b - a) / (many - few) for a, b in zip(short, long, strict=True))
+    return wall, decode, choosing
+
+
+def _timed_call(llm: Any, prompt: list[int], count: int, stream: bool) -> tuple[_Split, int]:
+    """Wall, decode and choosing seconds of a call, and how many tokens it generated."""
     metrics = llm._engine.metrics
-    marks: list[tuple[float, float, float]] = []
-    events = llm._events
-
-    def watched(requests: Any) -> Iterator[Any]:
-        inner = events(requests)
-        try:
-            for item in inner:
-                marks.append((time.perf_counter(), metrics.decode_seconds, metrics.sample_seconds))
-                yield item
-        finally:
-            inner.close()
-
-    llm._events = watched
-    try:
-        answer = llm.create_completion(prompt, max_tokens=count, temperature=0.0, stream=stream)
-        if stream:
-            for _ in answer:
-                pass
-    finally:
-        del llm._events
-    pairs = zip(marks[1:], marks, strict=False)
-    # The last event comes with the token before it.
-    return [(a[0] - b[0], a[1] - b[1], a[2] - b[2]) for a, b in pairs if a[1] > b[1]]
+    before = metrics.decode_seconds, metrics.sample_seconds, metrics.generated
+    start = time.perf_counter()
+    answer = llm.create_completion(
+        prompt, max_tokens=count, temperature=0.0, stream=stream, ignore_eos=True
+    )
+    if stream:
+        for _ in answer:
+            pass
+    seconds = time.perf_counter() - start
+    split = seconds, metrics.decode_seconds - before[0], metrics.sample_seconds - before[1]
+    return split, metrics.generated - before[2]
 
 
 def _breakdown(llm: Any, prompt: list[int], count: int) -> dict[str, list[float]]:
@@ -99,7 +94,7 @@ def _breakdown(llm: Any, prompt: list[int], count: int) -> dict[str, list[float]
     clocks = _Clocks()
     with clocks.on(places):
         start = time.perf_counter()
-        llm.create_completion(prompt, max_tokens=count, temperature=0.0)
+        llm.create_completion(prompt, max_tokens=count, temperature=0.0, ignore_eos=True)
         whole = (time.perf_counter() - start) / count
     return {**clocks.times, "whole call by tokens": [whole]}
 

@@ -9,6 +9,7 @@ machine's other work as about this library.
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -32,7 +33,7 @@ class Table:
         self.rows.append(cells)
 
     def as_dict(self) -> dict[str, Any]:
-        rows = [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+        rows = [dict(zip(self.columns, map(_known, row), strict=True)) for row in self.rows]
         return {"title": self.title, "rows": rows}
 
     def lines(self) -> list[str]:
@@ -70,7 +71,7 @@ class Target:
     def as_dict(self) -> dict[str, Any]:
         limits = {"least": self.least, "most": self.most}
         given = {name: limit for name, limit in limits.items() if limit is not None}
-        return {"name": self.name, "value": self.value, **given, "met": self.met}
+        return {"name": self.name, "value": _known(self.value), **given, "met": self.met}
 
     def line(self) -> str:
         sign, limit = (">=", self.least) if self.least is not None else ("<=", self.most)
@@ -131,8 +132,8 @@ class Report:
         }
 
     def as_json(self) -> str:
-        """One JSON object."""
-        return json.dumps(self.as_dict(), indent=1)
+        """One JSON object. What could not be measured is null."""
+        return json.dumps(self.as_dict(), indent=1, allow_nan=False)
 
     def as_text(self) -> str:
         """Everything, for people."""
@@ -154,6 +155,11 @@ def median(values: Sequence[float]) -> float:
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
     """Pairwise quotients: what was measured one after the other met the same machine."""
     return [a / b for a, b in zip(ours, theirs, strict=True)]
+
+
+def _known(cell: Cell) -> Cell:
+    """None for a figure that there is none of."""
+    return None if isinstance(cell, float) and not math.isfinite(cell) else cell
 
 
 def _text(cell: Cell) -> str:

@@ -40,6 +40,7 @@ def test_runs_and_finds_nothing_wrong(name: str, capsys: pytest.CaptureFixture[s
     assert found["name"] == name
     assert found["conditions"]["threads"] >= 1
     assert found["tables"][0]["rows"]
+    assert all(target["value"] is not None for target in found["targets"])
 
 
 def test_models(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
