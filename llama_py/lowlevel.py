@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from llama_py.core.context import Context
     from llama_py.core.model import Model
     from llama_py.engine.engine import Engine
+    from llama_py.llama_cpp import llama_context_p, llama_model_p
     from llama_py.memory.cache import SequenceCache
     from llama_py.memory.sequences import LiveSequence
     from llama_py.params import LogitsProcessor, StoppingCriteria
@@ -94,6 +95,24 @@ class LowLevelInterface:
             return text
         _ = self._model.pointer  # which raises after close(); known pieces would not
         return self._model.vocab.detokenize(tokens, special=special)
+
+    # -- the C objects --------------------------------------------------------------------------
+
+    @property
+    def model(self) -> llama_model_p:
+        """The C pointer of the model, for functions of ``llama_py.llama_cpp``.
+
+        It is valid until ``close()``, and so is ``ctx``. Raises ``ClosedError`` afterwards.
+        """
+        return self._model.pointer
+
+    @property
+    def ctx(self) -> llama_context_p:
+        """The C pointer of the context, for functions of ``llama_py.llama_cpp``.
+
+        What they do to its memory is not known to the cache: call ``reset()`` afterwards.
+        """
+        return self._context.pointer
 
     # -- evaluating -----------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 import llama_py
-from llama_py import Llama, LlamaGrammar, TrimMessages, demo_model_path
+from llama_py import Llama, LlamaGrammar, TrimMessages, demo_model_path, llama_cpp
 from llama_py.errors import (
     ClosedError,
     ContextCreationError,
@@ -309,6 +309,16 @@ def test_rows_after_a_restored_state_are_in_their_places() -> None:
         assert llm.sample(idx=4, temperature=0) == int(llm.scores[4].argmax())
         with pytest.raises(ParameterError, match="idx=1"):
             llm.sample(idx=1)
+
+
+def test_the_c_objects_can_be_used_directly() -> None:
+    with load() as llm:
+        assert llama_cpp.llama_n_ctx(llm.ctx) == llm.n_ctx()
+        vocab = llama_cpp.llama_model_get_vocab(llm.model)
+        assert llama_cpp.llama_vocab_n_tokens(vocab) == llm.n_vocab()
+    for pointer in (lambda: llm.ctx, lambda: llm.model):
+        with pytest.raises(ClosedError):
+            pointer()
 
 
 def test_without_logits_all_the_last_row_is_there(llm: Llama) -> None:
