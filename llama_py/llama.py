@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -156,42 +157,6 @@ class Llama(LowLevelInterface, ReuseInterface):
         _reject_unsupported(draft_model, lora_base)
         self._arguments = arguments
         check_arguments(arguments)
-        model_params = ModelParams(
-            n_gpu_layers=n_gpu_layers,
-            split_mode=split_mode,
-            main_gpu=main_gpu,
-            tensor_split=as_shares(tensor_split),
-            vocab_only=vocab_only,
-            use_mmap=use_mmap,
-            use_mlock=use_mlock,
-            kv_overrides=kv_overrides,
-        )
-        context_params = ContextParams(
-            n_ctx=n_ctx,
-            n_batch=n_batch,
-            n_ubatch=n_ubatch,
-            n_seq_max=n_seq_max,
-            n_threads=n_threads,
-            n_threads_batch=n_threads_batch,
-            rope_scaling_type=rope_scaling_type,
-            pooling_type=pooling_type,
-            attention_type=attention_type,
-            rope_freq_base=rope_freq_base,
-            rope_freq_scale=rope_freq_scale,
-            yarn_ext_factor=yarn_ext_factor,
-            yarn_attn_factor=yarn_attn_factor,
-            yarn_beta_fast=yarn_beta_fast,
-            yarn_beta_slow=yarn_beta_slow,
-            yarn_orig_ctx=yarn_orig_ctx,
-            embeddings=embedding,
-            offload_kqv=offload_kqv,
-            flash_attn=flash_attn,
-            op_offload=True if op_offload is None else op_offload,
-            swa_full=bool(swa_full),
-            no_perf=no_perf,
-            type_k=type_k,
-            type_v=type_v,
-        )
         self.model_path = str(model_path)
         self.seed = seed
         self.verbose = verbose
@@ -202,7 +167,7 @@ class Llama(LowLevelInterface, ReuseInterface):
         self.overflow = overflow
         self._logits_all = logits_all
         self._vocab_only = vocab_only
-        self._model = self._load(model_params, numa, progress)
+        self._model = self._load(_model_params(arguments), numa, progress)
         self._template_text = chat_template
         self._template: ChatTemplate | None = None
         self._formatter: ChatFormat | None = get_chat_format(chat_format) if chat_format else None
@@ -213,7 +178,7 @@ class Llama(LowLevelInterface, ReuseInterface):
             self._lack_context()
             return
         self._start_engine(
-            context_params,
+            _context_params(arguments),
             # Without a causal mask, a token's cells depend on those that come after it.
             CacheLimits(checkpoint_bytes=checkpoint_bytes, reuse=attention_type != _NON_CAUSAL),
             LlamaRAMCache(parking_bytes) if parking_bytes > 0 else None,
@@ -473,6 +438,27 @@ class Llama(LowLevelInterface, ReuseInterface):
 
 
 _NOT_STATE = frozenset({"self", "unknown", "__class__"})
+
+
+def _model_params(arguments: Mapping[str, Any]) -> ModelParams:
+    """The arguments of the same name, and the one that may be any sequence."""
+    shares = as_shares(arguments["tensor_split"])
+    return ModelParams(**{**_fields_of(ModelParams, arguments), "tensor_split": shares})
+
+
+def _context_params(arguments: Mapping[str, Any]) -> ContextParams:
+    """The arguments of the same name, and those that llama-cpp-python lets be None."""
+    op_offload, swa_full = arguments["op_offload"], arguments["swa_full"]
+    changed = {
+        "embeddings": arguments["embedding"],
+        "op_offload": True if op_offload is None else op_offload,
+        "swa_full": bool(swa_full),
+    }
+    return ContextParams(**{**_fields_of(ContextParams, arguments), **changed})
+
+
+def _fields_of(kind: type[ModelParams | ContextParams], given: Mapping[str, Any]) -> dict[str, Any]:
+    return {each.name: given[each.name] for each in fields(kind) if each.name in given}
 
 
 def _reject_unknown(unknown: Mapping[str, Any], known: Mapping[str, Any]) -> None:

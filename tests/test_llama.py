@@ -168,7 +168,9 @@ def test_more_memory_than_there_is() -> None:
 
 
 def test_more_layers_than_there_are_is_all_of_them() -> None:
-    load(n_gpu_layers=10_000).close()
+    with load(n_gpu_layers=10_000) as llm:
+        response: Any = llm.create_completion([5, 6, 7], max_tokens=2, ignore_eos=True)
+        assert response["usage"]["completion_tokens"] == 2
 
 
 # -- files -----------------------------------------------------------------------------------------
