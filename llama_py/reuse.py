@@ -30,6 +30,8 @@ __all__ = ["LlamaState", "ReuseInterface", "SnapshotInfo"]
 
 _log = logging.getLogger("llama_py")
 
+#: How a state describes its tokens and their text; states of another format are not used.
+_STATE_FORMAT = 2
 #: Most named snapshots that can be kept.
 MAX_SLOTS = 8
 
@@ -90,6 +92,7 @@ class ReuseInterface:
         p = self._context.params
         adapter = (self._lora.fingerprint, self._lora_scale) if self._lora is not None else None
         parts = (
+            _STATE_FORMAT,
             LLAMA_CPP_COMMIT,
             self._model.fingerprint,
             self._context.n_ctx_seq,
@@ -296,9 +299,8 @@ class ReuseInterface:
         Returns:
             What was reused and evaluated, like ``cache_info``.
         """
-        text, boundaries = self._common_opening(messages, options)
         request = Request(
-            Prompt(text=text, boundaries=boundaries),
+            self._common_opening(messages, options),
             SamplingParams(temperature=0.0),
             GenerationParams(max_tokens=0),
         )
@@ -321,8 +323,8 @@ class ReuseInterface:
 
     def _common_opening(
         self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]
-    ) -> tuple[bytes, tuple[int, ...]]:
-        """What every conversation that begins with ``messages`` begins with, as text.
+    ) -> Prompt:
+        """What every conversation that begins with ``messages`` begins with.
 
         Two different next messages are rendered: what the prompts have in common, up to the last
         role boundary in it, does not depend on what comes next.
@@ -336,7 +338,9 @@ class ReuseInterface:
         starts = [start for start in first.boundaries if start <= shared]
         if not starts:
             raise ParameterError("these messages leave nothing to evaluate ahead of time")
-        return a[: starts[-1]], tuple(starts[:-1])
+        end = starts[-1]
+        plain = tuple((start, min(stop, end)) for start, stop in first.plain if start < end)
+        return Prompt(text=a[:end], boundaries=tuple(starts[:-1]), plain=plain)
 
     def _prompt_of(
         self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]

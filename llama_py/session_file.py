@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from llama_py.engine.request import Prompt
 from llama_py.errors import LlamaError, ParameterError, StateError
 from llama_py.memory.payload import Payload, read_state
 from llama_py.memory.state import StoredState
@@ -96,21 +97,22 @@ def _find_state(llm: Llama, session: Mapping[str, Any]) -> StoredState | None:
     When the sequence went on with another branch, the conversation is given one of its own again,
     for which little is evaluated. A conversation that is not in memory has no state.
     """
-    text = _text_of(llm, session)
-    if text is None:
+    prompt = _prompt_of(llm, session)
+    if prompt is None:
         return None
+    text = llm._cache.spelling.mark(prompt.text or b"", prompt.plain).key
     found = _search(llm, session["session_id"], text)
-    if found is None and _mostly_cached(llm, text):
+    if found is None and _mostly_cached(llm, prompt):
         messages = [*session["messages"], *session["tool_results"]]
         llm.prewarm(messages, pin=False, tools=session["tools"])
         found = _search(llm, session["session_id"], text)
     return found
 
 
-def _mostly_cached(llm: Llama, text: bytes) -> bool:
+def _mostly_cached(llm: Llama, prompt: Prompt) -> bool:
     with llm._engine.lock:
-        prompt = llm._cache.resolve_text(text)
-        return 2 * llm._cache.best_keep(prompt) >= len(prompt.tokens)
+        resolved = llm._cache.resolve_text(prompt.text or b"", plain=prompt.plain)
+        return 2 * llm._cache.best_keep(resolved) >= len(resolved.tokens)
 
 
 def _search(llm: Llama, session_id: str, text: bytes) -> StoredState | None:
@@ -119,7 +121,10 @@ def _search(llm: Llama, session_id: str, text: bytes) -> StoredState | None:
         fitting = [
             sequence
             for sequence in cache.live.values()
-            if sequence.tokens and not sequence.busy and _begins(text, sequence.text)
+            if sequence.tokens
+            and not sequence.busy
+            and sequence.spelled == len(sequence.tokens)
+            and _begins(text, sequence.text)
         ]
         best = max(fitting, key=lambda sequence: len(sequence.tokens), default=None)
         parked = next(_parked(llm, session_id, text), None)
@@ -140,11 +145,11 @@ def _begins(text: bytes, cached: bytes | None) -> bool:
     return bool(cached) and text.startswith(cached or b"\0")
 
 
-def _text_of(llm: Llama, session: Mapping[str, Any]) -> bytes | None:
+def _prompt_of(llm: Llama, session: Mapping[str, Any]) -> Prompt | None:
     """The prompt of the conversation's next turn."""
     messages = [*session["messages"], *session["tool_results"], {"role": "user", "content": "."}]
     try:
-        return llm._prompt_of(messages, {"tools": session["tools"]}).text
+        return llm._prompt_of(messages, {"tools": session["tools"]})
     except LlamaError as error:  # a template may refuse an unfinished tool call
         _log.info("the state of the conversation is not saved: %s", error)
         return None

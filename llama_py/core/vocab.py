@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +19,9 @@ __all__ = ["Vocab"]
 
 #: Well-formed bytes of a number above U+10FFFF: llama.cpp aborts the process over them.
 _NO_CHARACTER = re.compile(rb"(?:\xf4[\x90-\xbf]|[\xf5-\xf7][\x80-\xbf])[\x80-\xbf]{2}")
+
+#: Tokens that the tokenizer looks for before anything else.
+_SPECIAL = C.LLAMA_TOKEN_ATTR_CONTROL | C.LLAMA_TOKEN_ATTR_USER_DEFINED | C.LLAMA_TOKEN_ATTR_UNKNOWN
 
 
 class Vocab:
@@ -51,6 +54,7 @@ class Vocab:
         self._pieces: dict[int, bytes] = {}
         self._plain_pieces: dict[int, bytes] = {}
         self._eog: dict[int, bool] = {}
+        self._special_texts: dict[bytes, bool] | None = None
 
     @property
     def pointer(self) -> C.llama_vocab_p:
@@ -148,8 +152,29 @@ class Vocab:
     def is_special(self, token: int) -> bool:
         """True if the tokenizer always splits before and after this token."""
         self.check_tokens((token,))
-        mask = C.LLAMA_TOKEN_ATTR_CONTROL | C.LLAMA_TOKEN_ATTR_USER_DEFINED
-        return bool(C.llama_vocab_get_attr(self.pointer, token) & mask)
+        return bool(C.llama_vocab_get_attr(self.pointer, token) & _SPECIAL)
+
+    def strips_right(self, token: int) -> bool:
+        """True if the tokenizer drops white space behind this token (Phi-3)."""
+        self.check_tokens((token,))
+        return bool(C.llama_vocab_get_attr(self.pointer, token) & C.LLAMA_TOKEN_ATTR_RSTRIP)
+
+    def special_texts(self) -> Mapping[bytes, bool]:
+        """Texts that are read as one special token wherever they stand.
+
+        True for those that are so even with ``parse_special=False`` (user-defined tokens). Without
+        those that are white space only, which are ordinary text to everybody.
+        """
+        if self._special_texts is None:
+            attributes, pointer = C.llama_vocab_get_attr, self.pointer
+            found: dict[bytes, bool] = {}
+            for token in range(self.n_tokens):
+                attribute = attributes(pointer, token)
+                if attribute & _SPECIAL and (piece := self.piece(token)).strip():
+                    always = bool(attribute & C.LLAMA_TOKEN_ATTR_USER_DEFINED)
+                    found[piece] = found.get(piece, False) or always
+            self._special_texts = found
+        return self._special_texts
 
     def eog_tokens(self) -> list[int]:
         """Every token that ends a reply."""

@@ -19,6 +19,7 @@ from llama_py.engine.request import Request, RequestState
 from llama_py.errors import QueueFullError, StateError
 from llama_py.memory.cache import SequenceCache, common_prefix
 from llama_py.memory.sequences import ResolvedPrompt
+from llama_py.memory.text import Source
 
 __all__ = ["Admission"]
 
@@ -86,7 +87,10 @@ class Admission:
             request.resolved = self._cache.resolve_tokens(prompt.tokens)
         else:
             request.resolved = self._cache.resolve_text(
-                prompt.text or b"", prompt.boundaries, add_special=prompt.add_special
+                prompt.text or b"",
+                prompt.boundaries,
+                plain=prompt.plain,
+                add_special=prompt.add_special,
             )
         request.tokens = request.resolved.tokens
         request.resolved_at = self._board.ended
@@ -225,14 +229,22 @@ class Admission:
 
     def _extended(self, prompt: ResolvedPrompt, more: Sequence[int]) -> ResolvedPrompt:
         """The prompt with generated tokens after it, and their text."""
-        text, offsets = prompt.text, prompt.offsets
-        if text is not None and offsets is not None:
-            pieces = [self._vocab.piece(token) for token in more]
-            ends = offsets[-1] + np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
-            text, offsets = text + b"".join(pieces), np.concatenate([offsets, ends])
-        else:
-            text = offsets = None
-        return ResolvedPrompt([*prompt.tokens, *more], text, offsets, prompt.boundaries)
+        tokens, spelling = [*prompt.tokens, *more], self._cache.spelling
+        text, offsets, sources = prompt.text, prompt.offsets, prompt.sources
+        if text is None or offsets is None or sources is None:
+            return ResolvedPrompt(tokens, boundaries=prompt.boundaries)
+        if any(spelling.is_ambiguous(token) for token in more):
+            return ResolvedPrompt(tokens, boundaries=prompt.boundaries)
+        pieces = [spelling.piece(token) for token in more]
+        ends = offsets[-1] + np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
+        sampled = np.full(len(pieces), Source.SAMPLED, np.uint8)
+        return ResolvedPrompt(
+            tokens,
+            text + b"".join(pieces),
+            np.concatenate([offsets, ends]),
+            prompt.boundaries,
+            sources=np.concatenate([sources, sampled]),
+        )
 
 
 def _typed(error: Exception) -> Exception:

@@ -18,6 +18,7 @@ from llama_py.engine.request import Event, FinishEvent, Request, RequestState
 from llama_py.errors import GenerationTimeout
 from llama_py.memory.cache import SequenceCache
 from llama_py.memory.sequences import LiveSequence
+from llama_py.memory.text import reply_ends
 
 __all__ = ["Board"]
 
@@ -139,7 +140,7 @@ class Board:
             request.ended = time.perf_counter()
         lease = request.lease
         if lease is not None and self.cache.live.get(lease.sequence.number) is lease.sequence:
-            self.cache.release(lease, request.undecoded(lease))
+            self.cache.release(lease, request.undecoded(lease), self._reply_ends(request))
         request.lease = None
         if request.sampler is not None:
             request.sampler.close()
@@ -147,6 +148,20 @@ class Board:
             self.put(request, event)
             request.closed = True
         self._ending = None
+
+    def _reply_ends(self, request: Request) -> list[int]:
+        """After how many tokens of its sequence the reply ends, in a prompt that contains it."""
+        if not request.generated:
+            return []
+        vocab = self.cache.tokenizer
+
+        def shown(token: int) -> bytes:
+            hidden = vocab.is_special(token) and token not in request.visible
+            return b"" if hidden else vocab.piece(token)
+
+        stop = request.text.stopped_by
+        ends = reply_ends(request.generated, shown, stop.encode() if stop is not None else None)
+        return [request.n_prompt + count for count in ends]
 
     def _withdraw(self, request: Request) -> None:
         for requests in (self.running, self.waiting):

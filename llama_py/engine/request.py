@@ -69,12 +69,15 @@ class Prompt:
             may keep the tokens of a cached reply instead of tokenizing it again).
         boundaries: byte offsets in ``text`` at which a message begins (role boundaries).
         add_special: add BOS as the model was trained with, where the prompt begins.
+        plain: ascending disjoint byte ranges of ``text`` in which nothing is read as a special
+            token: a special token's text that overlaps one is the characters it consists of.
     """
 
     text: bytes | None = None
     tokens: Sequence[int] | None = None
     boundaries: tuple[int, ...] = ()
     add_special: bool = True
+    plain: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

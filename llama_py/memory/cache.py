@@ -7,7 +7,7 @@ decodes, and all of it runs under the engine's lock.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +18,13 @@ from llama_py.memory.plan import Action, Held, ReusePlan, plan_reuse
 from llama_py.memory.pool import CacheLimits, common_prefix
 from llama_py.memory.prefix import TextPath
 from llama_py.memory.sequences import CacheInfo, Lease, LiveSequence, ResolvedPrompt
+from llama_py.memory.spelling import MARK
 from llama_py.memory.starting import PromptStarter
-from llama_py.memory.text import align, safe_cut, tokenize_after
+from llama_py.memory.text import read_prompt
 
 __all__ = ["CacheLimits", "SequenceCache", "common_prefix"]
 
-#: Role boundaries closer than this to the next cut are not worth a checkpoint of their own.
+#: Role boundaries closer than this behind another cut are not worth a checkpoint of their own.
 _CUT_DISTANCE = 24
 
 
@@ -31,52 +32,69 @@ class SequenceCache(PromptStarter):
     """See the module, and ``SequencePool`` for the arguments."""
 
     def resolve_tokens(self, tokens: Sequence[int]) -> ResolvedPrompt:
-        """A prompt given as tokens."""
-        pieces = b"".join([self.tokenizer.piece(token) for token in tokens])
-        offsets = align(self.tokenizer, tokens, pieces)
-        return self._checked(ResolvedPrompt([*tokens], pieces, offsets))
+        """A prompt given as tokens: it is found by its tokens, and says nothing about texts."""
+        return self._checked(ResolvedPrompt([*tokens]))
 
     def resolve_text(
-        self, text: bytes, boundaries: Sequence[int] = (), *, add_special: bool = True
+        self,
+        text: bytes,
+        boundaries: Sequence[int] = (),
+        *,
+        plain: Sequence[tuple[int, int]] = (),
+        add_special: bool = True,
     ) -> ResolvedPrompt:
-        """A prompt given as text: cached tokens as far as their text agrees, then the tokenizer's.
+        """A prompt given as text: the tokens of cached replies in it, and the tokenizer's.
 
         Args:
             boundaries: byte offsets at which messages begin.
+            plain: ascending disjoint byte ranges in which nothing is read as a special token.
 
         Raises:
             ContextOverflowError: it does not fit, with a token left to generate.
             ParameterError: it is empty.
         """
-        path = self._cached_text(text, add_special)
-        kept = safe_cut(self.tokenizer, path.tokens, path.offsets, text) if path else 0
-        place = int(path.offsets[kept]) if path else 0
-        rest = tokenize_after(self.tokenizer, text, place, add_special=add_special)
-        offsets = align(self.tokenizer, rest, text, place)
-        tokens = rest
-        if path is not None and kept:
-            tokens = path.tokens[:kept].tolist() + rest
-            if offsets is not None:
-                offsets = np.concatenate([path.offsets[:kept], offsets])
+        if MARK in text:  # no UTF-8: its key would say nothing
+            return self._checked(
+                ResolvedPrompt(
+                    self.tokenizer.tokenize(text, add_special=add_special, parse_special=True)
+                )
+            )
+        prompt = self.spelling.mark(text, plain)
+        path = self._cached_text(prompt.key, add_special)
+        reading = read_prompt(self.spelling, prompt, path, add_special=add_special)
+        if reading.kept and len(reading.tokens) > self.limit:
+            # Whether a prompt fits must not depend on how a model once spelled a reply.
+            reading = read_prompt(self.spelling, prompt, None, add_special=add_special)
         starts: tuple[int, ...] = ()
-        if offsets is not None and len(boundaries):
-            starts = tuple(np.searchsorted(offsets[:-1], boundaries).tolist())
-        return self._checked(ResolvedPrompt(tokens, text, offsets, starts, kept))
+        if reading.offsets is not None and len(boundaries):
+            places = prompt.in_key(boundaries)
+            starts = tuple(np.searchsorted(reading.offsets[:-1], places).tolist())
+        return self._checked(
+            ResolvedPrompt(
+                reading.tokens,
+                prompt.key,
+                reading.offsets,
+                starts,
+                reading.kept,
+                reading.sources,
+            )
+        )
 
-    def _cached_text(self, text: bytes, add_special: bool) -> TextPath | None:
+    def _cached_text(self, key: bytes, add_special: bool) -> TextPath | None:
         if not (self.limits.reuse and self.limits.text):
             return None
-        found = [self.index.match_text(text)]
-        found += [store.find_text(text, self.fingerprint()) for store in self.stores]
+        found = [self.index.match_text(key)]
+        found += [store.find_text(key, self.fingerprint()) for store in self.stores]
         paths = [path for path in found if path is not None and self._same_start(path, add_special)]
-        return max(paths, key=lambda path: path.matched, default=None)
+        return max(paths, key=lambda path: int(path.offsets[-1]), default=None)
 
     def _same_start(self, path: TextPath, add_special: bool) -> bool:
         """A cached text that begins with an added BOS serves only prompts that get one."""
         if not len(path.tokens):
             return False
-        has_bos = [*path.tokens[:1]] == self._added_first and bool(path.offsets[1] == 0)
-        return has_bos == (add_special and bool(self._added_first))
+        first = self.spelling.added[0][:1]
+        has_bos = [*path.tokens[:1]] == first and bool(path.offsets[1] == 0)
+        return has_bos == (add_special and bool(first))
 
     def _checked(self, prompt: ResolvedPrompt) -> ResolvedPrompt:
         count = len(prompt.tokens)
@@ -132,11 +150,13 @@ class SequenceCache(PromptStarter):
                 self._take_checkpoint(lease.sequence)
 
     @changing
-    def release(self, lease: Lease, pending: int | None = None) -> None:
+    def release(self, lease: Lease, pending: int | None = None, ends: Collection[int] = ()) -> None:
         """The request is done with its sequence, which stays in memory for others to reuse.
 
         Args:
             pending: the token that follows, if one was sampled and not decoded.
+            ends: after how many tokens of the sequence, ``pending`` included, its reply may end in
+                a prompt that contains it.
         """
         sequence = lease.sequence
         sequence.busy = False
@@ -145,7 +165,7 @@ class SequenceCache(PromptStarter):
         if not sequence.tokens:
             self.drop(sequence)
             return
-        self.commit(sequence, lease.prompt)
+        self.commit(sequence, lease.prompt, ends)
         self.save(sequence)
 
     def repair(self, lease: Lease) -> None:
@@ -212,16 +232,26 @@ class SequenceCache(PromptStarter):
         return any(store.match_foreign(tokens, fingerprint) for store in self.stores)
 
     def _cuts(self, prompt: ResolvedPrompt, kept: int) -> list[int]:
-        """Where to stop for a checkpoint: the first and the last role boundary, and the end."""
+        """Where to stop for a checkpoint: at role boundaries that others may share, and the end.
+
+        The first boundary ends what conversations have in common, and the last message but the
+        reply's opening is where the next edit or another question parts from this prompt. They are
+        left out where a checkpoint shortly *before* serves as well: what comes behind a boundary
+        may be as short as it likes.
+        """
         if not self.traits.needs_checkpoints or not self.limits.reuse:
             return []
         last = len(prompt.tokens) - 1
-        cuts = [last]
-        chosen = prompt.boundaries[:1] + prompt.boundaries[-2:]
-        for boundary in sorted(set(chosen), reverse=True):
-            if kept < boundary <= cuts[0] - _CUT_DISTANCE:
-                cuts.insert(0, boundary)
-        return [cut for cut in cuts if cut > kept]
+        cuts: list[int] = []
+        before = kept
+        for boundary in sorted({*prompt.boundaries[:1], *prompt.boundaries[-2:-1]}):
+            if before + _CUT_DISTANCE <= boundary < last:
+                cuts.append(boundary)
+                before = boundary
+        opening = prompt.boundaries[-1] if prompt.boundaries else last
+        if before + _CUT_DISTANCE <= opening <= last - _CUT_DISTANCE:
+            cuts.append(opening)
+        return [*cuts, last] if last > kept else cuts
 
     def add_cut(self, lease: Lease, position: int) -> None:
         """Ask for one more checkpoint, at a position that was not evaluated yet."""

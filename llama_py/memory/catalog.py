@@ -35,11 +35,12 @@ class Catalog:
         tokens: NDArray[np.int32],
         offsets: NDArray[np.int64] | None,
         text: bytes | None,
+        sources: NDArray[np.uint8] | None,
     ) -> None:
         """List an entry. Adding it again changes nothing."""
         if info.key not in self._infos:
             tree = self._trees.setdefault(info.fingerprint, PrefixIndex())
-            tree.insert(info.key, tokens, offsets, text)
+            tree.insert(info.key, tokens, offsets, text, sources)
             self._infos[info.key] = info
 
     def remove(self, key: Key) -> None:

@@ -110,7 +110,7 @@ class LlamaDiskCache(BaseLlamaCache):
                 return None
             self._forget(gone)
             info = entry_info(key, state, row.file_bytes)
-            self._catalog.add(info, state.tokens, state.offsets, state.text)
+            self._catalog.add(info, state.tokens, state.offsets, state.text, state.sources)
             self._counts["saved"] += 1
             return key
 
@@ -276,7 +276,7 @@ class LlamaDiskCache(BaseLlamaCache):
             row = self._ledger.rows.get(key)
             head = self._read(key, row, read_head) if row else None
             if head is not None:
-                self._catalog.add(head.info, head.tokens, head.offsets, head.text)
+                self._catalog.add(head.info, head.tokens, head.offsets, head.text, head.sources)
 
     def _sweep(self) -> None:
         """Remove files of writers that were killed before their entry existed."""

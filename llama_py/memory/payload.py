@@ -3,7 +3,7 @@
 ::
 
     head     magic, digest of the rest of the head, lengths, JSON (key, fingerprint, session,
-             positions, sizes), tokens, offsets, text, padding
+             positions, sizes), tokens, offsets, text, sources, padding
     body     the sequence state, then each checkpoint's, each padded to 64 bytes
     trailer  digest of each part of the body, digest of the head, magic
 
@@ -37,7 +37,7 @@ __all__ = ["Head", "Payload", "digest", "read_head", "read_state"]
 
 Bytes = NDArray[np.uint8]
 
-_MAGIC = b"LLPYST01"
+_MAGIC = b"LLPYST02"
 _END = b"LLPYEND1"
 #: magic, digest of the head behind it, bytes of the whole head, bytes of JSON.
 _PREFIX = struct.Struct("<8s16sQQ")
@@ -140,6 +140,7 @@ def _make_head(key: Key, state: StoredState, sizes: list[int]) -> bytes:
     rest = note + state.tokens.astype("<i4").tobytes()
     if state.offsets is not None and state.text is not None:
         rest += state.offsets.astype("<i8").tobytes() + state.text
+        rest += b"" if state.sources is None else state.sources.tobytes()
     rest += bytes(_padding(_PREFIX.size + len(rest)))
     lengths = struct.pack("<QQ", _PREFIX.size + len(rest), len(note))
     return _MAGIC + digest(np.frombuffer(lengths + rest, np.uint8)) + lengths + rest
@@ -177,6 +178,7 @@ class Head:
     tokens: NDArray[np.int32]
     offsets: NDArray[np.int64] | None
     text: bytes | None
+    sources: NDArray[np.uint8] | None
     check: bytes
     sizes: tuple[int, ...]
 
@@ -211,6 +213,7 @@ def read_state(path: Path, key: Key, head_bytes: int, file_bytes: int) -> Stored
         tokens=head.tokens,
         offsets=head.offsets,
         text=head.text,
+        sources=head.sources,
         state=parts[0],
         checkpoints=tuple(map(Checkpoint, info.checkpoints, parts[1:])),
         pos_min=info.pos_min,
@@ -242,12 +245,13 @@ def _parse_head(note: dict[str, object], rest: bytes, check: bytes, file_bytes: 
     assert isinstance(positions, list)
     assert isinstance(sizes, list)
     tokens = np.frombuffer(rest, "<i4", count).astype(np.int32, copy=False)
-    offsets, text = None, None
+    offsets, text, sources = None, None, None
     if isinstance(text_bytes, int):
         at = 4 * count
         offsets = np.frombuffer(rest, "<i8", count + 1, at).astype(np.int64, copy=False)
         at += offsets.nbytes
         text = rest[at : at + text_bytes]
+        sources = np.frombuffer(rest, np.uint8, count, at + text_bytes)
     info = EntryInfo(
         key=str(note["key"]),
         fingerprint=str(note["fingerprint"]),
@@ -257,7 +261,7 @@ def _parse_head(note: dict[str, object], rest: bytes, check: bytes, file_bytes: 
         checkpoints=tuple(positions),
         nbytes=file_bytes,
     )
-    return Head(info, tokens, offsets, text, check, tuple(sizes))
+    return Head(info, tokens, offsets, text, sources, check, tuple(sizes))
 
 
 def _read_body(file: FileIO, sizes: tuple[int, ...]) -> tuple[list[Bytes], list[bytes]]:

@@ -7,7 +7,7 @@ It is extended only after a decode succeeded; a sequence of which that is not ce
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,8 +18,9 @@ from llama_py.memory.checkpoints import CheckpointRecord, Checkpoints
 from llama_py.memory.kinds import MemoryTraits, SequenceMemory
 from llama_py.memory.prefix import PrefixIndex
 from llama_py.memory.sequences import LiveSequence, ResolvedPrompt
+from llama_py.memory.spelling import Spelling, Tokenizer
 from llama_py.memory.state import Checkpoint, Key, StateStore, StoredState
-from llama_py.memory.text import Tokenizer, added_tokens
+from llama_py.memory.text import Source
 
 __all__ = ["CacheLimits", "SequencePool", "common_prefix"]
 
@@ -90,7 +91,7 @@ class SequencePool:
             self.index, self.limits.checkpoint_bytes, self.limits.checkpoint_count
         )
         self.live: dict[int, LiveSequence] = {}
-        self._added_first = added_tokens(tokenizer)[0][:1]
+        self.spelling = Spelling(tokenizer)
         self.parked = 0
         self.dropped = 0
         self.suspect = False
@@ -151,51 +152,78 @@ class SequencePool:
         return not self.traits.window or self.memory.pos_min(sequence.number) <= needed
 
     @changing
-    def commit(self, sequence: LiveSequence, prompt: ResolvedPrompt | None = None) -> None:
-        """Make what ``sequence`` holds findable."""
+    def commit(
+        self,
+        sequence: LiveSequence,
+        prompt: ResolvedPrompt | None = None,
+        ends: Collection[int] = (),
+    ) -> None:
+        """Make what ``sequence`` holds findable.
+
+        Args:
+            prompt: what it was evaluated for; tokens behind that were sampled. Without a prompt
+                nobody knows a text for tokens that have none yet, and they get none.
+            ends: after how many tokens (the pending one included) a reply may end.
+        """
         known = sequence.indexed == len(sequence.tokens) and sequence in self.index
-        if known and sequence.pending is None:
+        if known and sequence.pending is None and not ends:
             return
-        self._complete_text(sequence, prompt)
+        if prompt is not None:
+            self._complete_text(sequence, prompt)
+        self._mark_ends(sequence, ends)
         self.index.remove(sequence)
-        tokens = np.array(sequence.tokens, np.int32)
-        known = sequence.text is not None and len(sequence.offsets) == len(tokens) + 1
-        if known:
-            self.index.insert(sequence, tokens, sequence.offsets, sequence.text)
-            self._index_pending(sequence)
+        tokens, spelled = np.array(sequence.tokens, np.int32), sequence.spelled
+        self.index.insert(
+            sequence, tokens[:spelled], sequence.offsets, sequence.text, sequence.sources
+        )
+        if spelled < len(tokens):
+            self.index.extend(sequence, tokens[spelled:])
         else:
-            self.index.insert(sequence, tokens, None, None)
+            self._index_pending(sequence, len(tokens) + 1 in ends)
         sequence.indexed = len(tokens)
 
-    def _index_pending(self, sequence: LiveSequence) -> None:
+    def _index_pending(self, sequence: LiveSequence, ends: bool) -> None:
         """Let the index find the token that was sampled last, which is not in memory."""
-        if sequence.pending is not None:
-            piece = self.tokenizer.piece(sequence.pending)
-            self.index.extend(sequence, [sequence.pending], [0, len(piece)], piece)
+        token = sequence.pending
+        if token is not None and not self.spelling.is_ambiguous(token):
+            piece = self.spelling.piece(token)
+            source = np.array([Source.SAMPLED | (Source.LAST if ends else 0)], np.uint8)
+            self.index.extend(sequence, [token], [0, len(piece)], piece, source)
 
-    def _complete_text(self, sequence: LiveSequence, prompt: ResolvedPrompt | None) -> None:
-        """Extend text and offsets to all tokens: the prompt's own text, then the tokens' pieces.
+    def _mark_ends(self, sequence: LiveSequence, ends: Collection[int]) -> None:
+        places = [end - 1 for end in ends if 0 < end <= sequence.spelled]
+        if places:
+            sources = sequence.sources.copy()
+            sources[places] |= np.where(sources[places] & Source.SAMPLED, Source.LAST, 0).astype(
+                np.uint8
+            )
+            sequence.spell(sequence.text, sequence.offsets, sources)
 
-        Both are set by one statement, between whose parts no interrupt can come.
-        """
-        count = len(sequence.tokens)
-        if prompt is not None and prompt.offsets is not None and prompt.text is not None:
-            known = min(count, len(prompt.tokens))
-            if len(sequence.offsets) - 1 < known:
-                offsets = prompt.offsets[: known + 1]
-                text = prompt.text[: int(offsets[-1])]
-                sequence.offsets, sequence.text = offsets, text
-        elif prompt is not None:
-            sequence.text = None
-        if sequence.text is None:
+    def _complete_text(self, sequence: LiveSequence, prompt: ResolvedPrompt) -> None:
+        """Extend the text to all tokens: the prompt's own text, then that of sampled tokens."""
+        if prompt.offsets is None or prompt.text is None or prompt.sources is None:
             return
-        known = len(sequence.offsets) - 1
-        pieces = [self.tokenizer.piece(token) for token in sequence.tokens[known:]]
+        count = min(len(sequence.tokens), len(prompt.tokens))
+        if sequence.spelled < count:
+            offsets = prompt.offsets[: count + 1]
+            sequence.spell(prompt.text[: int(offsets[-1])], offsets, prompt.sources[:count])
+        if sequence.spelled >= len(prompt.tokens):
+            self._spell_sampled(sequence)
+
+    def _spell_sampled(self, sequence: LiveSequence) -> None:
+        pieces = []
+        for token in sequence.tokens[sequence.spelled :]:
+            if self.spelling.is_ambiguous(token):
+                break
+            pieces.append(self.spelling.piece(token))
         if pieces:
             ends = np.cumsum([len(piece) for piece in pieces]) + sequence.offsets[-1]
-            offsets = np.concatenate([sequence.offsets, ends])
-            text = sequence.text + b"".join(pieces)
-            sequence.offsets, sequence.text = offsets, text
+            sampled = np.full(len(pieces), Source.SAMPLED, np.uint8)
+            sequence.spell(
+                sequence.text + b"".join(pieces),
+                np.concatenate([sequence.offsets, ends]),
+                np.concatenate([sequence.sources, sampled]),
+            )
 
     def _take_checkpoint(self, sequence: LiveSequence) -> None:
         """Keep a partial state of where ``sequence`` is now, unless there is one already."""
@@ -257,7 +285,7 @@ class SequencePool:
         self.index.remove(sequence)
         sequence.tokens = []
         sequence.pending = None
-        sequence.text, sequence.offsets = b"", np.zeros(1, np.int64)
+        sequence.forget_text_after(0)
         sequence.indexed = 0
         self.memory.seq_rm(sequence.number, -1, -1)  # removing a whole sequence never fails
 
@@ -304,11 +332,12 @@ class SequencePool:
         tokens = np.array(sequence.tokens, np.int32)
         along = self.checkpoints.along(self.index.match_tokens(tokens))
         positions = sorted(along)[-_STORED_CHECKPOINTS:]
-        known = sequence.text is not None and len(sequence.offsets) == len(tokens) + 1
+        known = sequence.spelled == len(tokens)
         return StoredState(
             tokens=tokens,
             offsets=sequence.offsets if known else None,
             text=sequence.text if known else None,
+            sources=sequence.sources if known else None,
             state=self.memory.state_get(sequence.number),
             checkpoints=tuple(Checkpoint(place, along[place].state) for place in positions),
             # A saved state leaves out cells that the window has passed, also those still in memory.
@@ -335,9 +364,8 @@ class SequencePool:
         if self.memory.pos_max(sequence.number) + 1 != len(sequence.tokens):
             self.drop(sequence)
             raise StateError("a stored state holds other positions than it says; it was not used")
-        known = stored.text is not None and stored.offsets is not None
-        offsets = stored.offsets if stored.offsets is not None else sequence.offsets
-        sequence.text, sequence.offsets = stored.text if known else None, offsets
+        if stored.text is not None and stored.offsets is not None and stored.sources is not None:
+            sequence.spell(stored.text, stored.offsets, stored.sources)
         sequence.session = stored.session
         sequence.touch()
         self.commit(sequence)

@@ -6,10 +6,12 @@ tokens and text are kept once per shared edge. An edge is a run of tokens compar
 for tokens, ``bytes.startswith`` for text), which is why a lookup costs what the prompt's length
 costs, and not the number of holders.
 
-Beside the tokens, an edge knows the bytes that they stand for. ``match_text`` walks those: a prompt
-that begins with cached text gets the tokens that are really in memory, also where tokenizing that
-text again would give others. The same tokens may come with different texts (a leading space, a
-begin-of-sequence marker that one caller spells out); then the first text stays.
+Beside the tokens, an edge knows the bytes that they stand for (as keys: ``spelling.py``).
+``match_text`` walks those: a prompt that begins with cached text gets the tokens that are really in
+memory, also where tokenizing that text again would give others. The same tokens may come with
+different texts (a leading space, a begin-of-sequence marker that one caller spells out); then the
+first text stays. Tokens without text, such as those of a prompt that was given as tokens, are found
+by their tokens only.
 
 Not thread-safe: the owner locks. A change that an interrupt ends in the middle empties the index:
 nothing is wrong then, and what is not indexed again is not found.
@@ -20,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Generic
+from typing import Generic, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,35 +55,49 @@ class TextPath:
         offsets: int64 ``(n + 1,)``, the byte of the prompt where each token starts, and the end of
             the last one; ``offsets[0] == 0``.
         matched: bytes of the prompt that agree with this path, ``>= offsets[-1]``: the rest lies
-            inside the token after the last one.
+            inside the token after the last one, or in a reply that the prompt does not contain
+            to its end.
+        sources: uint8 ``(n,)``, where each token comes from (``text.Source``).
     """
 
     tokens: NDArray[np.int32]
     offsets: NDArray[np.int64]
     matched: int
+    sources: NDArray[np.uint8]
+
+
+class _Place(NamedTuple):
+    """``tokens`` of a path, which cover ``covered`` bytes."""
+
+    covered: int
+    tokens: int
+
+
+_START = _Place(0, 0)
 
 
 @dataclass(slots=True)
 class _TextHit(Generic[H]):
-    """The best place that ``match_text`` has seen: ``count`` tokens on the way to ``node``."""
+    """The best place that ``match_text`` has seen: ``place`` on the way to ``node``."""
 
     node: Node[H]
-    covered: int = 0
+    place: _Place = _START
     matched: int = 0
-    count: int = 0
 
-    def offer(self, node: Node[H], covered: int, matched: int, count: int) -> None:
+    def offer(self, node: Node[H], place: _Place, matched: int) -> None:
         """Prefer more whole tokens' bytes, then more bytes, then fewer tokens for them."""
-        if (covered, matched, -count) > (self.covered, self.matched, -self.count):
-            self.node, self.covered, self.matched, self.count = node, covered, matched, count
+        rank = (place.covered, matched, -place.tokens)
+        if rank > (self.place.covered, self.matched, -self.place.tokens):
+            self.node, self.place, self.matched = node, place, matched
 
 
 class PrefixIndex(Generic[H]):
     """A radix tree of token paths with holders at their ends.
 
-    ``offsets`` and ``text`` of any method describe the ``tokens`` next to them: ``(n + 1,)`` byte
-    offsets from any base, and the bytes from ``offsets[0]`` to ``offsets[-1]``. Both are None where
-    the text of these tokens is not known: such tokens are found by ``match_tokens`` only.
+    ``offsets``, ``text`` and ``sources`` of any method describe the ``tokens`` next to them:
+    ``(n + 1,)`` byte offsets from any base, the bytes from ``offsets[0]`` to ``offsets[-1]``, and
+    ``(n,)`` values of ``text.Source`` (None: all are the tokenizer's). Offsets and text are None
+    where the text of these tokens is not known: such tokens are found by ``match_tokens`` only.
     """
 
     def __init__(self) -> None:
@@ -100,22 +116,32 @@ class PrefixIndex(Generic[H]):
     # --- changing -----------------------------------------------------------------------------
 
     def insert(
-        self, holder: H, tokens: TokenInput, offsets: OffsetInput = None, text: bytes | None = None
+        self,
+        holder: H,
+        tokens: TokenInput,
+        offsets: OffsetInput = None,
+        text: bytes | None = None,
+        sources: NDArray[np.uint8] | None = None,
     ) -> None:
         """Put ``holder`` at the end of ``tokens``; one that is elsewhere moves."""
-        span = make_span(tokens, offsets, text)
+        span = make_span(tokens, offsets, text, sources)
         with self._change():
             self._place(holder, self._grow(self._root, span))
 
     def extend(
-        self, holder: H, tokens: TokenInput, offsets: OffsetInput = None, text: bytes | None = None
+        self,
+        holder: H,
+        tokens: TokenInput,
+        offsets: OffsetInput = None,
+        text: bytes | None = None,
+        sources: NDArray[np.uint8] | None = None,
     ) -> None:
         """Move ``holder`` further down: ``tokens`` follow those that it has.
 
         Raises:
             KeyError: there is no such holder.
         """
-        span = make_span(tokens, offsets, text)
+        span = make_span(tokens, offsets, text, sources)
         end = self._ends[holder]
         with self._change():
             self._place(holder, self._grow(end, span))
@@ -206,22 +232,26 @@ class PrefixIndex(Generic[H]):
         All paths are tried that read like ``text``, whatever their tokens. The longest is the one
         whose complete tokens cover most bytes; of those that cover the same, the one that agrees
         furthest into its next token, then the one with fewer tokens. Tokens without any text are
-        part of the path only where a token with text follows.
+        part of the path only where a token with text follows. A path does not end in the middle
+        of a reply.
         """
         best = _TextHit(self._root)
-        stack = [(self._root, 0, 0)]
+        stack = [(self._root, _START, _START)]
         while stack:
-            node, at, count = stack.pop()
+            node, at, whole = stack.pop()
             fan = node.fan
-            best.offer(node, at, at + (fan.partial(text, at) if fan else 0), count)
-            for child in fan.whole(text, at) if fan else ():
-                agreed = common_bytes(child.span.text or b"", text, at)
-                inside, counted = _tokens_inside(child, agreed, count)
-                if inside == len(child.span.text or b""):
-                    stack.append((child, at + inside, counted))
+            best.offer(node, whole, at.covered + (fan.partial(text, at.covered) if fan else 0))
+            for child in fan.whole(text, at.covered) if fan else ():
+                agreed = common_bytes(child.span.text or b"", text, at.covered)
+                inside = _tokens_inside(child, agreed)
+                place = _Place(at.covered + inside.covered, child.start + inside.tokens)
+                ended = _last_whole(child, inside.tokens)
+                here = whole if ended is None else _Place(at.covered + ended[0], ended[1])
+                if inside.covered == len(child.span.text or b""):
+                    stack.append((child, place, here))
                 else:
-                    best.offer(child, at + inside, at + agreed, counted)
-        return self._text_path(best) if best.covered else None
+                    best.offer(child, here, at.covered + agreed)
+        return self._text_path(best) if best.place.covered else None
 
     # --- the tree -----------------------------------------------------------------------------
 
@@ -247,6 +277,7 @@ class PrefixIndex(Generic[H]):
                 return leaf
             shared = common_tokens(child.span.tokens, span.tokens[at:])
             node = self._split(child, shared)
+            node.span.learn_sources(span, at)
             self._learn_text(node, span, at)
             self._join(above(node))
             at += shared
@@ -303,12 +334,14 @@ class PrefixIndex(Generic[H]):
     def _text_path(self, hit: _TextHit[H]) -> TextPath:
         spans = [node.span for node in hit.node.upwards()][::-1]
         tokens = np.concatenate([_NO_TOKENS, *(span.tokens for span in spans)])
+        sources = np.concatenate([np.empty(0, np.uint8), *(span.sources for span in spans)])
         offsets = [np.zeros(1, np.int64)]
         for span in spans:
             assert span.offsets is not None  # only edges with text were walked
             offsets.append(offsets[-1][-1] + span.offsets[1:].astype(np.int64))
-        at = np.concatenate(offsets)[: hit.count + 1]
-        return TextPath(tokens[: hit.count], at, hit.matched)
+        count = hit.place.tokens
+        at = np.concatenate(offsets)[: count + 1]
+        return TextPath(tokens[:count], at, hit.matched, sources[:count])
 
 
 def _first(limit: int | None, *parts: Iterator[H]) -> Iterator[H]:
@@ -322,14 +355,28 @@ def _first(limit: int | None, *parts: Iterator[H]) -> Iterator[H]:
             yield item
 
 
-def _tokens_inside(child: Node[H], agreed: int, count: int) -> tuple[int, int]:
-    """Of ``agreed`` bytes of an edge: those of whole tokens, and the tokens of the path so far.
+def _tokens_inside(child: Node[H], agreed: int) -> _Place:
+    """Of ``agreed`` bytes of an edge: those of whole tokens, and how many tokens these are.
 
     Tokens without text at the end are not counted: nothing in the prompt asks for them.
     """
     offsets = child.span.offsets
     assert offsets is not None
     inside = int(offsets[offsets.searchsorted(agreed, "right") - 1])
-    if inside == 0:
-        return 0, count
-    return inside, child.start + int(offsets.searchsorted(inside))
+    return _Place(inside, int(offsets.searchsorted(inside)))
+
+
+def _last_whole(child: Node[H], count: int) -> _Place | None:
+    """The last place in the first ``count`` tokens of an edge that is not within a reply.
+
+    Returns:
+        Bytes of the edge, and tokens of the path; None if there is none.
+    """
+    # 1 is a sampled token that no reply ends with.
+    places = np.flatnonzero(child.span.sources[:count] != 1)
+    if not len(places):
+        return None
+    offsets = child.span.offsets
+    assert offsets is not None
+    last = int(places[-1]) + 1
+    return _Place(int(offsets[last]), child.start + last)

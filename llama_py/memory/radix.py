@@ -19,6 +19,7 @@ __all__ = ["H", "Node", "OffsetInput", "Span", "TokenInput", "common_bytes", "co
 
 H = TypeVar("H", bound=Hashable, default=Any)
 Tokens = NDArray[np.int32]
+Sources = NDArray[np.uint8]
 TokenInput = Sequence[int] | NDArray[np.integer[Any]]
 OffsetInput = Sequence[int] | NDArray[np.integer[Any]] | None
 
@@ -46,14 +47,25 @@ def common_bytes(a: bytes, b: bytes, start: int = 0) -> int:
 
 
 class Span:
-    """A run of tokens and, if it is known, their text; offsets count from the run's start."""
+    """A run of tokens and, if it is known, their text; offsets count from the run's start.
 
-    __slots__ = ("offsets", "text", "tokens")
+    ``sources`` says of each token with text where it comes from (``text.Source``): 0 is the
+    tokenizer, any other odd number a model.
+    """
 
-    def __init__(self, tokens: Tokens, offsets: Tokens | None, text: bytes | None) -> None:
+    __slots__ = ("offsets", "sources", "text", "tokens")
+
+    def __init__(
+        self,
+        tokens: Tokens,
+        offsets: Tokens | None = None,
+        text: bytes | None = None,
+        sources: Sources | None = None,
+    ) -> None:
         self.tokens = tokens
         self.offsets = offsets
         self.text = text
+        self.sources = np.zeros(len(tokens), np.uint8) if sources is None else sources
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -69,25 +81,41 @@ class Span:
         """A copy of a part, so that a cut edge does not keep the whole one in memory."""
         tokens = self.tokens[start:stop].copy()
         if self.offsets is None or self.text is None:
-            return Span(tokens, None, None)
+            return Span(tokens)
         offsets = self.offsets[start : stop + 1]
         text = self.text[offsets[0] : offsets[-1]]
-        return Span(tokens, offsets - offsets[0], text)
+        return Span(tokens, offsets - offsets[0], text, self.sources[start:stop].copy())
 
     def joined(self, tail: Span) -> Span:
         """This run and the one that follows it. Both know their text, or neither does."""
         tokens = np.concatenate([self.tokens, tail.tokens])
         if self.offsets is None or self.text is None or tail.offsets is None or tail.text is None:
-            return Span(tokens, None, None)
+            return Span(tokens)
         offsets = np.concatenate([self.offsets, tail.offsets[1:] + self.offsets[-1]])
-        return Span(tokens, offsets, self.text + tail.text)
+        sources = np.concatenate([self.sources, tail.sources])
+        return Span(tokens, offsets, self.text + tail.text, sources)
+
+    def learn_sources(self, other: Span, start: int) -> None:
+        """The same tokens with the same text came again, as a part of ``other``.
+
+        What the tokenizer gave in one place is the tokenizer's, and a reply that ended in one of
+        them may end here.
+        """
+        if self.text is not None and other.text is not None:
+            again = other.sources[start : start + len(self)]
+            self.sources = np.where((self.sources == 0) | (again == 0), 0, self.sources | again)
 
 
-def make_span(tokens: TokenInput, offsets: OffsetInput, text: bytes | None) -> Span:
+def make_span(
+    tokens: TokenInput,
+    offsets: OffsetInput,
+    text: bytes | None,
+    sources: NDArray[np.uint8] | None = None,
+) -> Span:
     """Copy and check what a caller passed."""
     ids: Tokens = np.array(tokens, np.int32).reshape(-1)
     if offsets is None or text is None:
-        return Span(ids, None, None)
+        return Span(ids)
     at = np.asarray(offsets, np.int64)
     if at.shape != (len(ids) + 1,):
         raise ParameterError(f"{len(ids)} tokens need {len(ids) + 1} offsets, not {at.size}")
@@ -96,7 +124,10 @@ def make_span(tokens: TokenInput, offsets: OffsetInput, text: bytes | None) -> S
         raise ParameterError(
             f"the offsets {at[0]}..{at[-1]} do not fit a text of {len(text)} bytes"
         )
-    return Span(ids, starts.astype(np.int32), bytes(text))
+    if sources is not None and sources.shape != ids.shape:
+        raise ParameterError(f"{len(ids)} tokens need {len(ids)} sources, not {sources.size}")
+    origin = None if sources is None else np.array(sources, np.uint8)
+    return Span(ids, starts.astype(np.int32), bytes(text), origin)
 
 
 class TextFan(Generic[H]):

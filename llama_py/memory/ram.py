@@ -259,7 +259,7 @@ class LlamaRAMCache(BaseLlamaCache):
         self._used += state.nbytes
         self._counts["saved"] += 1
         info = entry_info(key, state, state.nbytes)
-        self._catalog.add(info, state.tokens, state.offsets, state.text)
+        self._catalog.add(info, state.tokens, state.offsets, state.text, state.sources)
         return key
 
 
@@ -275,6 +275,7 @@ def _read_only(state: StoredState) -> StoredState:
         pos_min=state.pos_min,
         fingerprint=state.fingerprint,
         session=state.session,
+        sources=_frozen(state.sources) if state.sources is not None else None,
     )
 
 

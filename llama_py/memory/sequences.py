@@ -21,8 +21,10 @@ class LiveSequence:
     Attributes:
         number: its id in the context.
         tokens: what is in memory, in order. Changed only after a successful decode.
-        text: the bytes of those tokens up to ``len(offsets) - 1``, or None if unknown.
-        offsets: byte offset of each token in ``text``, and of the end.
+        text: the key (``spelling.py``) of the first ``len(offsets) - 1`` of those tokens. It ends
+            where tokens come that were given as tokens, or evaluated by hand.
+        offsets: offset of each token in ``text``, and of the end.
+        sources: uint8, where each token with text comes from (``text.Source``).
         busy: a request is using it, or a caller who evaluates by hand.
         by_hand: it is such a caller.
         pinned: it is evicted only when nothing else is left.
@@ -37,8 +39,9 @@ class LiveSequence:
 
     number: int
     tokens: list[int] = field(default_factory=list)
-    text: bytes | None = b""
+    text: bytes = b""
     offsets: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
+    sources: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))
     busy: bool = False
     by_hand: bool = False
     pinned: bool = False
@@ -59,12 +62,20 @@ class LiveSequence:
         self.parked_key = self.saved_key = None
         self.saved_length = 0
 
+    @property
+    def spelled(self) -> int:
+        """How many of its tokens have a text that is known."""
+        return len(self.offsets) - 1
+
+    def spell(self, text: bytes, offsets: NDArray[np.int64], sources: NDArray[np.uint8]) -> None:
+        """Set what is known of the text. All or nothing: no interrupt can come between."""
+        self.text, self.offsets, self.sources = text, offsets, sources
+
     def forget_text_after(self, count: int) -> None:
-        """Shorten text and offsets to ``count`` tokens, if they are longer."""
-        if self.text is not None and len(self.offsets) - 1 > count:
+        """Shorten the text to ``count`` tokens, if it is longer."""
+        if self.spelled > count:
             offsets = self.offsets[: count + 1]
-            text = self.text[: int(offsets[-1])]
-            self.offsets, self.text = offsets, text  # both or neither: nothing can come between
+            self.spell(self.text[: int(offsets[-1])], offsets, self.sources[:count])
 
 
 @dataclass(slots=True)
@@ -73,10 +84,11 @@ class ResolvedPrompt:
 
     Attributes:
         tokens: the prompt, at least one token.
-        text: its bytes, or None.
-        offsets: int64 ``(len(tokens) + 1,)`` byte offsets of the tokens in ``text``, or None.
+        text: its key (``spelling.py``), or None: it was given as tokens.
+        offsets: int64 ``(len(tokens) + 1,)`` offsets of the tokens in ``text``, or None.
         boundaries: positions (in tokens) at which the second and later messages begin, ascending.
         by_text: how many tokens come from a cached text instead of the tokenizer.
+        sources: uint8 ``(len(tokens),)``, where each comes from (``text.Source``), or None.
     """
 
     tokens: list[int]
@@ -84,6 +96,7 @@ class ResolvedPrompt:
     offsets: NDArray[np.int64] | None = None
     boundaries: tuple[int, ...] = ()
     by_text: int = 0
+    sources: NDArray[np.uint8] | None = None
 
     def message_at(self, position: int) -> int | None:
         """Index of the message that a token belongs to, or None if it is not known."""

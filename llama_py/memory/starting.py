@@ -126,7 +126,7 @@ class PromptStarter(SequencePool):
 
     def _inherit(self, target: LiveSequence, source: LiveSequence, count: int) -> None:
         target.tokens = source.tokens[:count]
-        target.text, target.offsets = source.text, source.offsets
+        target.spell(source.text, source.offsets, source.sources)
         target.forget_text_after(count)
 
     def _cut(
@@ -186,16 +186,12 @@ class PromptStarter(SequencePool):
         target = self._obtain() if record is not None else None
         if record is None or target is None or not self._load_checkpoint(target, record, info):
             return None
-        self._begin_with(target, prompt, plan.keep)
+        target.tokens = prompt.tokens[: plan.keep]
         if not self._tail_removed(target, plan.keep):
             self.drop(target)
             return None
         self.commit(target, prompt)
         return target
-
-    def _begin_with(self, target: LiveSequence, prompt: ResolvedPrompt, count: int) -> None:
-        target.tokens = prompt.tokens[:count]
-        target.text = b"" if prompt.offsets is not None else None
 
     def _checkpoint_at(self, prompt: ResolvedPrompt, position: int) -> CheckpointRecord | None:
         matches = self.index.match_tokens(np.array(prompt.tokens[:position], np.int32))

@@ -47,12 +47,14 @@ class StoredState:
     Attributes:
         tokens: int32 ``(n,)``, what was evaluated.
         offsets: int64 ``(n + 1,)``, where each token starts in ``text``; None if unknown.
-        text: the bytes of the tokens, from ``offsets[0]`` to ``offsets[-1]``; None if unknown.
+        text: the key (``spelling.py``) of the tokens, from ``offsets[0]`` to ``offsets[-1]``; None
+            if unknown.
         state: uint8 ``(nbytes,)``, the whole sequence state; read-only in what a store returns.
         checkpoints: partial states of positions along ``tokens``.
         pos_min: the smallest position that was in memory (window caches drop the first ones).
         fingerprint: model file, context parameters, KV types, adapters, library version.
         session: the conversation that it belongs to, or None.
+        sources: uint8 ``(n,)``, where each token comes from (``text.Source``); None with ``text``.
 
     Raises:
         ParameterError: shapes that contradict each other.
@@ -66,10 +68,17 @@ class StoredState:
     pos_min: int
     fingerprint: str
     session: str | None
+    sources: NDArray[np.uint8] | None = None
 
     def __post_init__(self) -> None:
         if (self.offsets is None) != (self.text is None):
             raise ParameterError("a stored state has both text and offsets, or neither")
+        if self.text is not None and self.sources is None:
+            object.__setattr__(self, "sources", np.zeros(len(self.tokens), np.uint8))
+        if self.sources is not None and self.sources.shape != self.tokens.shape:
+            raise ParameterError(
+                f"{len(self.tokens)} tokens need as many sources, not {self.sources.size}"
+            )
         if self.offsets is not None and self.offsets.shape != (len(self.tokens) + 1,):
             raise ParameterError(
                 f"{len(self.tokens)} tokens need {len(self.tokens) + 1} offsets, "
@@ -80,6 +89,7 @@ class StoredState:
     def nbytes(self) -> int:
         """Bytes of everything in it."""
         described = self.tokens.nbytes + (self.offsets.nbytes if self.offsets is not None else 0)
+        described += self.sources.nbytes if self.sources is not None else 0
         states = self.state.nbytes + sum(c.state.nbytes for c in self.checkpoints)
         return described + len(self.text or b"") + states
 
@@ -213,7 +223,7 @@ class StateStore(Protocol):
         """
 
     def find_text(self, text: bytes, fingerprint: str) -> TextPath | None:
-        """The longest path of tokens of this fingerprint whose text ``text`` begins with."""
+        """The longest path of tokens of this fingerprint whose key the key ``text`` begins with."""
 
     def find_session(self, session: str, fingerprint: str) -> list[Key]:
         """Entries of one conversation, longest first."""

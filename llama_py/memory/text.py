@@ -1,168 +1,176 @@
-"""Text beside tokens: where each token lies in a prompt, and where a prompt may be cut.
+"""A prompt's tokens: those of cached replies where their text stands, else the tokenizer's.
 
-Tokens that a model sampled need not be those that tokenizing their text gives, so what is cached is
-never tokenized again: the cached tokens are kept as far as their *text* agrees with the prompt, and
-only the rest is tokenized. A cut is safe where the tokenizer splits anyway. That is asked of the
-tokenizer itself: a window of text around the cut is tokenized, and the cut is safe if a token ends
-exactly there. The rest is tokenized with that window before it, as it would be in the whole text.
+Tokens that a model sampled need not be those that tokenizing their text gives, so a reply is never
+tokenized again: where a prompt goes on behind a cached reply, the reply's own tokens stay. They
+stand in for nothing else. Everything around them is what the tokenizer makes of the whole text,
+and the beginning that was tokenized before is only taken over up to a special token, where the
+tokenizer splits whatever follows.
+
+A reply stands in as a whole, or but for white space at its end (which templates cut off): a prompt
+that goes on otherwise in the middle of it was not written behind that reply.
+
+All texts here are keys (``spelling.py``): a special token is never the same as its characters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntFlag
 
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_py.errors import TokenizationError
+from llama_py.memory.prefix import TextPath
+from llama_py.memory.spelling import MARK, PromptText, Spelling
 
-__all__ = ["Tokenizer", "added_tokens", "align", "safe_cut", "tokenize_after"]
-
-#: Bytes on each side of a cut that the tokenizer is shown.
-_WINDOW = 48
-#: How many token borders to try before the last resort, which is the border of a special token.
-_TRIES = 16
+__all__ = ["Reading", "Source", "align", "read_prompt", "reply_ends"]
 
 
-class Tokenizer(Protocol):
-    """What is needed of a vocabulary (``core.vocab.Vocab`` has it)."""
+class Source(IntFlag):
+    """Where a token comes from; an array of these, uint8, stands beside the tokens."""
 
-    def tokenize(
-        self, text: str | bytes, *, add_special: bool = True, parse_special: bool = False
-    ) -> list[int]:
-        """Token ids of a text."""
+    READ = 0
+    SAMPLED = 1
+    #: A reply that the model gave ends behind this token.
+    LAST = 2
 
-    def piece(self, token: int) -> bytes:
-        """The bytes of a token, special tokens as their text."""
 
-    def is_special(self, token: int) -> bool:
-        """True if the tokenizer always splits before and after this token."""
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The tokens of a prompt.
+
+    Attributes:
+        tokens: all of them.
+        offsets: int64 ``(len(tokens) + 1,)``, where each begins in the key; None if the tokens do
+            not spell it (a tokenizer that normalises).
+        sources: uint8 ``(len(tokens),)``, a ``Source`` for each token.
+        kept: how many come from the cached path.
+    """
+
+    tokens: list[int]
+    offsets: NDArray[np.int64] | None
+    sources: NDArray[np.uint8]
+    kept: int = 0
+
+
+def read_prompt(
+    spelling: Spelling, text: PromptText, path: TextPath | None, *, add_special: bool
+) -> Reading:
+    """The tokens of a prompt.
+
+    Args:
+        path: cached tokens whose key ``text.key`` begins with, as ``match_text`` finds them.
+    """
+    certain = _certain(path, text.key) if path is not None else 0
+    place = int(path.offsets[certain]) if path is not None else 0
+    rest = spelling.read(text, place, add_special=add_special)
+    offsets = align(spelling, rest, text.key, place)
+    kept = certain
+    if path is not None and offsets is not None:
+        kept = _behind_replies(path, certain, offsets)
+    if path is None or not kept:
+        return Reading(rest, offsets, np.zeros(len(rest), np.uint8))
+    if offsets is not None:
+        behind = int(np.searchsorted(offsets, path.offsets[kept]))
+        rest, offsets = rest[behind:], np.concatenate([path.offsets[:kept], offsets[behind:]])
+    sources = np.concatenate([path.sources[:kept], np.zeros(len(rest), np.uint8)])
+    if sources[kept - 1] & Source.SAMPLED:  # its reply is in the prompt to its end
+        sources[kept - 1] |= Source.LAST
+    return Reading(path.tokens[:kept].tolist() + rest, offsets, sources, kept)
+
+
+def _certain(path: TextPath, key: bytes) -> int:
+    """How many tokens of the path are before its last special token, as the prompt has it.
+
+    There the tokenizer splits. 0 if nothing that has any text is before it.
+    """
+    places = path.offsets[path.offsets < len(key)]
+    marked = np.flatnonzero(np.frombuffer(key, np.uint8)[places] == MARK[0])
+    count = int(marked[-1]) if len(marked) else 0
+    return count if path.offsets[count] else 0
+
+
+def _behind_replies(path: TextPath, certain: int, offsets: NDArray[np.int64]) -> int:
+    """How many tokens of the path stay: up to the last place behind sampled ones at which the
+    tokenizer, too, splits (``offsets``); ``certain`` if no sampled ones follow it."""
+    sampled = np.flatnonzero(path.sources[certain:] & Source.SAMPLED)
+    if not len(sampled):
+        return certain
+    first = certain + int(sampled[0])
+    splits = np.isin(path.offsets[first + 1 :], offsets)
+    last = np.flatnonzero(splits)
+    return first + 1 + int(last[-1]) if len(last) else certain
 
 
 def align(
-    tokenizer: Tokenizer, tokens: Sequence[int], text: bytes, start: int = 0
+    spelling: Spelling, tokens: Sequence[int], key: bytes, start: int = 0
 ) -> NDArray[np.int64] | None:
-    """Byte offsets in ``text`` at which each token begins, and where the last one ends.
+    """Offsets in ``key`` at which each token begins, and where the last one ends.
 
     Args:
         start: where the first token begins.
 
     Returns:
-        int64 ``(len(tokens) + 1,)``, or None if the pieces do not spell the text (a tokenizer that
-        normalises). A token that a tokenizer adds (BOS, a leading space) has no bytes of its own.
+        int64 ``(len(tokens) + 1,)``, or None if the tokens do not spell the text (a tokenizer that
+        normalises). A token that a tokenizer adds (BOS, a leading space) has no bytes of its own;
+        white space that it drops behind a special token belongs to that token.
     """
-    offsets = _places(tokenizer, tokens, text, start)
-    return offsets if offsets is not None and offsets[-1] == len(text) else None
-
-
-def _places(
-    tokenizer: Tokenizer, tokens: Sequence[int], text: bytes, start: int = 0
-) -> NDArray[np.int64] | None:
-    """``align`` for tokens that may spell only the beginning of the text."""
     offsets = np.empty(len(tokens) + 1, np.int64)
     place = start
-    piece_of = tokenizer.piece
+    piece_of = spelling.piece
     for index, token in enumerate(tokens):
-        offsets[index] = place
         piece = piece_of(token)
-        if text.startswith(piece, place):
-            place += len(piece)
-        elif piece.startswith(b" ") and text.startswith(piece[1:], place):
-            place += len(piece) - 1
-        elif not tokenizer.is_special(token):
-            return None
+        if not key.startswith(piece, place):
+            if index and spelling.tokenizer.strips_right(tokens[index - 1]):
+                place = _behind_space(key, place)
+            if key.startswith(piece, place):
+                pass
+            elif piece.startswith(b" ") and key.startswith(piece[1:], place):
+                piece = piece[1:]
+            elif piece.startswith(MARK):
+                piece = b""
+            else:
+                return None
+        offsets[index] = place
+        place += len(piece)
+    if len(tokens) and place < len(key) and spelling.tokenizer.strips_right(tokens[-1]):
+        place = _behind_space(key, place)
     offsets[len(tokens)] = place
-    return offsets
+    return offsets if place == len(key) else None
 
 
-def safe_cut(
-    tokenizer: Tokenizer,
-    tokens: Sequence[int] | NDArray[np.int32],
-    offsets: NDArray[np.int64],
-    text: bytes,
-) -> int:
-    """How many of ``tokens``, whose text begins ``text``, may be kept before the rest is tokenized.
+def _behind_space(key: bytes, place: int) -> int:
+    while key[place : place + 1].isspace():
+        place += 1
+    return place
 
-    Never those alone that have no text: an added BOS, or space, comes with the rest.
+
+def reply_ends(
+    tokens: Sequence[int], shown: Callable[[int], bytes], stop: bytes | None = None
+) -> list[int]:
+    """After how many tokens of a reply a prompt may go on that contains the reply.
 
     Args:
-        offsets: int64 ``(len(tokens) + 1,)``, from ``align``.
+        tokens: the reply.
+        shown: the text of a token as the reply's reader gets it (control tokens are nothing).
+        stop: the stop string that ended it and is not part of what its reader got.
+
+    Returns:
+        Counts of tokens: all of them, those that make up what the reader got, and those before
+        them as far as only white space is left away.
     """
-    count = len(tokens)
-    if not offsets[count]:
-        return 0
-    if offsets[count] == len(text):
-        return count
-    for kept in range(count, max(0, count - _TRIES), -1):
-        if _splits_at(tokenizer, tokens, offsets, text, kept):
-            return kept
-    for kept in range(max(0, count - _TRIES), 0, -1):
-        if offsets[kept] and tokenizer.is_special(int(tokens[kept - 1])):
-            return kept
-    return 0
+    ends = [len(tokens)]
+    whole = len(tokens) if stop is None else _tokens_before(stop, [*map(shown, tokens)])
+    for count in range(whole, 0, -1):
+        ends.append(count)
+        if shown(tokens[count - 1]).strip():
+            break
+    return ends
 
 
-def _splits_at(
-    tokenizer: Tokenizer,
-    tokens: Sequence[int] | NDArray[np.int32],
-    offsets: NDArray[np.int64],
-    text: bytes,
-    kept: int,
-) -> bool:
-    place = int(offsets[kept])
-    if place >= len(text):
-        return True
-    if text[place] & 0xC0 == 0x80:  # inside of a UTF-8 character
-        return False
-    if place == offsets[kept - 1]:  # a token without text comes with the rest
-        return False
-    if tokenizer.is_special(int(tokens[kept - 1])):
-        return True
-    return _tokens_behind(tokenizer, text, place, place + _WINDOW) is not None
-
-
-def _tokens_behind(tokenizer: Tokenizer, text: bytes, place: int, stop: int) -> list[int] | None:
-    """Tokens of ``text[place:stop]`` as they are behind what comes before; None if none ends there.
-
-    Text that begins in the middle is not tokenized alone: SentencePiece puts a space before it.
-    """
-    first = _whole_character(text, max(0, place - _WINDOW), place)
-    window = text[first:stop]
-    try:
-        found = tokenizer.tokenize(window, add_special=False, parse_special=True)
-    except TokenizationError:  # a reply of any bytes at all stands before the cut
-        return None
-    ends = _places(tokenizer, found[: 2 * _WINDOW], window)
-    if ends is None or not len(found):
-        return None
-    before = int(np.searchsorted(ends, place - first))
-    return found[before:] if before < len(ends) and ends[before] == place - first else None
-
-
-def _whole_character(text: bytes, first: int, stop: int) -> int:
-    while first < stop and text[first] & 0xC0 == 0x80:
-        first += 1
-    return first
-
-
-def tokenize_after(
-    tokenizer: Tokenizer, text: bytes, start: int, *, add_special: bool
-) -> list[int]:
-    """Tokens of ``text[start:]``, where a cut is safe; BOS is added only where the text begins."""
-    if start == 0:
-        return tokenizer.tokenize(text, add_special=add_special, parse_special=True)
-    rest = _tokens_behind(tokenizer, text, start, len(text)) if start < len(text) else []
-    if rest is None:
-        rest = tokenizer.tokenize(text[start:], add_special=False, parse_special=True)
-    return rest + added_tokens(tokenizer)[1] if add_special else rest
-
-
-def added_tokens(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
-    """What ``add_special`` puts before a text (BOS) and behind it (EOS)."""
-    plain = tokenizer.tokenize(b"a", add_special=False)
-    whole = tokenizer.tokenize(b"a", add_special=True)
-    for start in range(len(whole) - len(plain) + 1):
-        if whole[start : start + len(plain)] == plain:
-            return whole[:start], whole[start + len(plain) :]
-    return [], []
+def _tokens_before(stop: bytes, pieces: Sequence[bytes]) -> int:
+    """How many pieces make up the text before ``stop``; 0 if it begins within a piece."""
+    places = np.cumsum([0, *map(len, pieces)])
+    found = np.flatnonzero(places == b"".join(pieces).find(stop))
+    return int(found[-1]) if len(found) else 0

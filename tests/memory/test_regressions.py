@@ -56,6 +56,20 @@ def reply(llm: Llama, messages: list[dict[str, str]], **options: Any) -> str:
     return response["choices"][0]["message"]["content"] or ""
 
 
+def say(llm: Llama, prompt: str, reply: list[int]) -> str:
+    """Let the model answer with these very tokens."""
+    length = len(llm.tokenize(prompt, special=True))
+
+    def want(tokens: Any, logits: Any) -> Any:
+        logits[reply[len(tokens) - length]] = 1e6
+        return logits
+
+    answer = llm.create_completion(
+        prompt, temperature=0.0, max_tokens=len(reply), ignore_eos=True, logits_processor=want
+    )
+    return str(answer["choices"][0]["text"])
+
+
 def assert_like_fresh(llm: Llama, path: Path | None = None, kind: str = "full") -> None:
     """The last call's tokens and logits are those of an empty context."""
     request = llm._last.request
@@ -156,13 +170,17 @@ def test_r4_cached_and_shorter_prompts_get_fresh_logits(load: Loader, kind: str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_r5_a_reply_that_tokenizes_otherwise_takes_the_text_path(load: Loader, kind: str) -> None:
     llm = load(kind)
-    letters = [token for letter in "the quick brown" for token in llm.tokenize(letter)]
-    assert letters != llm.tokenize("the quick brown")
-    llm.create_completion(letters, temperature=0.0, max_tokens=1)
-    llm.create_completion("the quick brown\n fox jumps", **GREEDY)
+    prompt = "<|im_start|>user\n fox<|im_end|>\n<|im_start|>assistant\n"
+    letters = [
+        token for letter in "the quick brown" for token in llm.tokenize(letter, add_bos=False)
+    ]
+    assert letters != llm.tokenize("the quick brown", add_bos=False)
+    assert say(llm, prompt, letters) == "the quick brown"
+    before = [*llm._last.request.tokens, *letters]
+    llm.create_completion(f"{prompt}the quick brown<|im_end|>\n<|im_start|>user\n", **GREEDY)
     assert llm.cache_info["path"] == "text"
-    assert llm.cache_info["reused"] == len(letters)
-    assert llm._last.request.tokens[: len(letters)] == letters
+    assert llm.cache_info["reused"] == len(before) - 1  # the last token was not decoded
+    assert llm._last.request.tokens[: len(before)] == before
     assert_like_fresh(llm, kind=kind)
 
 
