@@ -15,6 +15,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Protocol
 
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 
 from llama_py.errors import TokenizationError
 
-__all__ = ["MARK", "PromptText", "Spelling", "Tokenizer", "added_tokens"]
+__all__ = ["MARK", "PromptText", "Spelling", "Tokenizer"]
 
 #: Stands before a special token in a key.
 MARK = b"\xff"
@@ -85,24 +86,36 @@ class Spelling:
         self._lengths: dict[bytes, list[int]] = {}
         self._first: re.Pattern[bytes] | None = None
         self._pieces: dict[int, bytes] = {}
-        self._added: tuple[list[int], list[int]] | None = None
+        self._special: dict[int, bool] = {}
 
-    @property
+    @cached_property
     def added(self) -> tuple[list[int], list[int]]:
         """Tokens that the vocabulary adds before a prompt, and behind it."""
-        if self._added is None:
-            self._added = added_tokens(self.tokenizer)
-        return self._added
+        return _added_tokens(self.tokenizer)
 
     def piece(self, token: int) -> bytes:
         """The key of a token."""
         piece = self._pieces.get(token)
         if piece is None:
             piece = self.tokenizer.piece(token)
-            if self.tokenizer.is_special(token) and piece in self._special_texts():
+            if self.is_special(token) and piece in self._special_texts():
                 piece = MARK + piece
             self._pieces[token] = piece
         return piece
+
+    def is_special(self, token: int) -> bool:
+        """True if the tokenizer always splits before and after this token."""
+        known = self._special.get(token)
+        if known is None:
+            known = self._special[token] = self.tokenizer.is_special(token)
+        return known
+
+    @cached_property
+    def adds_space(self) -> bool:
+        """True if the tokenizer puts a space before text, at its beginning and behind special
+        tokens (SentencePiece)."""
+        tokens = self.tokenizer.tokenize(b"a", add_special=False)
+        return b"".join(map(self.tokenizer.piece, tokens)).startswith(b" ")
 
     def is_ambiguous(self, token: int) -> bool:
         """True for a token of bytes that cannot be told from a mark (no UTF-8 contains them)."""
@@ -233,16 +246,11 @@ class Spelling:
             opens: a special token stands before it. Otherwise text does, and the space that
                 SentencePiece puts before every text must not be there.
         """
-        if not opens:
+        if self.adds_space and not opens:
             tokens = self.tokenizer.tokenize(b"\n" + part, add_special=False)
-            place, wanted = 0, b"\n" + part
             for count, token in enumerate(tokens):
-                if place == 1:
-                    return tokens[count:]
-                piece = self.tokenizer.piece(token)
-                if not wanted.startswith(piece, place):
-                    piece = piece.removeprefix(b" ")
-                place += len(piece)
+                if self.tokenizer.piece(token).endswith(b"\n"):
+                    return tokens[count + 1 :]
         return self.tokenizer.tokenize(part, add_special=False)
 
 
@@ -270,7 +278,7 @@ def _longest_first(found: list[Range]) -> list[Range]:
     return taken
 
 
-def added_tokens(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+def _added_tokens(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     """What ``add_special`` puts before a text (BOS) and behind it (EOS)."""
     try:
         plain = tokenizer.tokenize(b"a", add_special=False)

@@ -117,33 +117,23 @@ def align(
         white space that it drops behind a special token belongs to that token.
     """
     offsets = np.empty(len(tokens) + 1, np.int64)
-    place = start
-    piece_of = spelling.piece
+    place, opens = start, True
     for index, token in enumerate(tokens):
-        piece = piece_of(token)
+        piece, opened = spelling.piece(token), opens
+        opens = spelling.is_special(token)
+        if opened and not opens and spelling.adds_space:
+            piece = piece.removeprefix(b" ")
+        elif opens and not key.startswith(piece, place):
+            piece = b""  # it was added, or does not stand here
         if not key.startswith(piece, place):
-            if index and spelling.tokenizer.strips_right(tokens[index - 1]):
-                place = _behind_space(key, place)
-            if key.startswith(piece, place):
-                pass
-            elif piece.startswith(b" ") and key.startswith(piece[1:], place):
-                piece = piece[1:]
-            elif piece.startswith(MARK):
-                piece = b""
-            else:
-                return None
+            return None
         offsets[index] = place
         place += len(piece)
-    if len(tokens) and place < len(key) and spelling.tokenizer.strips_right(tokens[-1]):
-        place = _behind_space(key, place)
+        if opens and spelling.tokenizer.strips_right(token):
+            while key[place : place + 1].isspace():
+                place += 1
     offsets[len(tokens)] = place
     return offsets if place == len(key) else None
-
-
-def _behind_space(key: bytes, place: int) -> int:
-    while key[place : place + 1].isspace():
-        place += 1
-    return place
 
 
 def reply_ends(
