@@ -9,6 +9,7 @@ gave, where the prompt contains it.
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -61,17 +62,19 @@ class PoisoningMachine(RuleBasedStateMachine):
 
     @rule(text=CONTENT, seed=SEED)
     def tokens_that_spell_a_text_otherwise(self, text: str, seed: int) -> None:
-        """The prompt of a user who tokenizes by hand, and not as the template wants it."""
+        """The prompt of a user who tokenizes by hand, and then asks the same as a text."""
         draw = random.Random(seed)
-        for whole in (START[0] + text + START[1], draw.choice(self.talks) + START[0] + text):
-            tokens = [
-                token
-                for letter in (whole if draw.random() < 0.5 else [whole])
-                for token in self.llm.tokenize(letter, add_bos=False, special=False)
-            ]
-            if draw.random() < 0.5:
-                tokens = [self.llm.token_bos(), *tokens]
-            self.llm.create_completion(tokens[:400], temperature=0.0, max_tokens=2)
+        whole = draw.choice(self.talks) + START[0] + text + START[1]
+        marks = draw.random() < 0.7  # else they are characters, as ``tokenize`` has it by default
+        parts = re.split(r"(<\|im_(?:start|end)\|>)", whole)
+        tokens = [self.llm.token_bos()] if draw.random() < 0.7 else []
+        for part in parts:
+            pieces = [part] if part.startswith("<|im_") else part
+            for piece in pieces:
+                tokens += self.llm.tokenize(piece, add_bos=False, special=marks)
+        if len(tokens) < 500:
+            self.llm.create_completion(tokens, temperature=0.0, max_tokens=2)
+            self.check(whole)
 
     @rule(text=CONTENT, seed=SEED)
     def by_hand(self, text: str, seed: int) -> None:
@@ -87,18 +90,18 @@ class PoisoningMachine(RuleBasedStateMachine):
         draw = random.Random(seed)
         said = [self.llm.tokenize(word, add_bos=False) for word in draw.choices(WORDS, k=3)]
         letters = [self.llm.tokenize(x, add_bos=False) for x in "the quick fox"]
-        reply = [token for part in draw.choice([said, letters]) for token in part]
+        reply = [token for part in draw.choice([said, letters, letters]) for token in part]
         text = self.say(talk, reply)
         if len(talk) < 300:  # or it would soon be too long
             self.talks.append(talk + text + START[2])
 
-    @rule(index=SEED, text=TYPED)
-    def edited(self, index: int, text: str) -> None:
+    @rule(index=SEED, text=TYPED, length=st.sampled_from([0, 3, 9, 13, 99]))
+    def edited(self, index: int, text: str, length: int) -> None:
         """The conversation goes on as if the model had said something else, or only a part."""
         if self.replies:
             _, before, _, said = self.replies[index % len(self.replies)]
-            part = said[: index % (len(said) + 1)]
-            self.check(before + part + text + START[2])
+            self.check(before + said[:length] + START[2])
+            self.check(before + said[:length] + text + START[2])
 
     @rule(index=SEED, text=TYPED)
     def again(self, index: int, text: str) -> None:
@@ -217,7 +220,7 @@ def run(kind: Any, folder: Path, examples: int, steps: int) -> None:
 
 @pytest.mark.parametrize("kind", ["full", "iswa", "hybrid"])
 def test_no_prompt_poisons_another(kind: str, tmp_path: Path) -> None:
-    run(kind, tmp_path, 12, 12)
+    run(kind, tmp_path, 8, 25)
 
 
 @pytest.mark.long
