@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from llama_py import Llama, LlamaDiskCache, LlamaRAMCache
+from llama_py import Llama, LlamaDiskCache, LlamaRAMCache, demo_model_path
 from llama_py.errors import ContextOverflowError, FingerprintError, ParameterError, StateError
 from tests.memory.oracle import Oracle, nmse
 from tests.models import KINDS, tiny_model
@@ -461,3 +461,62 @@ def test_tokens_that_the_vocabulary_adds_are_those_of_a_cold_prompt(
         llm.create_completion(text, **GREEDY)
         assert llm._last.request.tokens == llm.tokenize(text)
     assert llm.cache_info["reused"] > 1
+
+
+@pytest.mark.parametrize("kind", ["iswa", "recurrent", "hybrid", "hybrid_swa"])
+def test_a_short_question_behind_a_long_system_prompt_reuses_it(load: Loader, kind: str) -> None:
+    """What follows the common beginning may be as short as it likes."""
+    llm = load(kind)
+    system = {"role": "system", "content": "the quick brown fox jumps " * 12}
+    for question in ("a", "bb", "c d"):
+        reply(llm, [system, user(question)])
+    assert llm.cache_info["evaluated"] < 24 < llm.cache_info["reused"]
+    assert_like_fresh(llm, kind=kind)
+
+
+def test_tokens_that_spell_a_prompt_otherwise_change_nothing_for_the_text() -> None:
+    """A user who tokenizes a chat by hand must not change what others are answered."""
+    messages = [user("What is 2 + 3?")]
+    with Llama(demo_model_path(), n_ctx=512, n_threads=1) as llm:
+        cold = llm.create_chat_completion(messages, temperature=0)
+        text = (llm._prompt_of(messages, {}).text or b"").decode()
+        llm.reset()
+        for tokens in (
+            llm.tokenize(text, add_bos=False, special=False),
+            [token for letter in text for token in llm.tokenize(letter, add_bos=False)],
+        ):
+            llm.create_completion(tokens, max_tokens=1)
+            warm = llm.create_chat_completion(messages, temperature=0)
+            assert warm["choices"][0]["message"]["content"] == "2 + 3 = 5."
+            assert warm["usage"]["prompt_tokens"] == cold["usage"]["prompt_tokens"]
+
+
+def test_a_prompt_given_as_tokens_is_stored_without_a_text(tmp_path: Path) -> None:
+    """Nor does it reach the next process, or another model beside it, as a text."""
+    messages = [user("What is 2 + 3?")]
+    store = LlamaDiskCache(str(tmp_path))
+    with Llama(demo_model_path(), n_ctx=512, n_threads=1) as llm:
+        llm.set_cache(store)
+        text = (llm._prompt_of(messages, {}).text or b"").decode()
+        llm.create_completion([t for x in text * 3 for t in llm.tokenize(x, add_bos=False)])
+        assert len(store) == 1
+    with Llama(demo_model_path(), n_ctx=512, n_threads=1) as llm:
+        llm.set_cache(store)
+        warm = llm.create_chat_completion(messages, temperature=0)
+        assert warm["choices"][0]["message"]["content"] == "2 + 3 = 5."
+        assert llm.cache_info["reused"] == 0
+    store.close()
+
+
+def test_a_prompt_fits_or_not_whatever_a_reply_was_spelled_like(load: Loader) -> None:
+    llm = load("full")
+    prompt = "<|im_start|>user\n fox<|im_end|>\n<|im_start|>assistant\n"
+    letters = [t for letter in "the quick brown" * 9 for t in llm.tokenize(letter, add_bos=False)]
+    said = say(llm, prompt, letters)
+    after = prompt + said + "<|im_end|>\n"
+    fresh = len(llm.tokenize(after, special=True))
+    room = llm._cache.limit - fresh
+    filled = after + " fox" * room
+    filled = filled[: len(filled) - 4 * (len(llm.tokenize(filled, special=True)) - room - fresh)]
+    response = llm.create_completion(filled, max_tokens=1, temperature=0.0)
+    assert response["usage"]["prompt_tokens"] == len(llm.tokenize(filled, special=True))
