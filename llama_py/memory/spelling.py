@@ -84,7 +84,7 @@ class Spelling:
         self._texts: Mapping[bytes, bool] | None = None
         #: Lengths of special texts by their first two bytes, longest first.
         self._lengths: dict[bytes, list[int]] = {}
-        self._first: re.Pattern[bytes] | None = None
+        self._head: re.Pattern[bytes] | None = None
         self._pieces: dict[int, bytes] = {}
         self._special: dict[int, bool] = {}
 
@@ -127,8 +127,9 @@ class Spelling:
             heads = {(text[:2], len(text)) for text in texts}
             for head, length in sorted(heads, key=lambda each: -each[1]):
                 self._lengths.setdefault(head, []).append(length)
-            firsts = {re.escape(text[:1]) for text in texts}
-            self._first = re.compile(b"|".join(sorted(firsts))) if firsts else None
+            if texts:  # looks ahead: the next one may begin within this one
+                either = b"|".join(map(re.escape, sorted(self._lengths, reverse=True)))
+                self._head = re.compile(b"(?=" + either + b")")
             self._texts = texts
         return self._texts
 
@@ -161,10 +162,10 @@ class Spelling:
     def _find(self, text: bytes) -> list[Range]:
         """All occurrences of special texts, overlapping ones included."""
         texts = self._special_texts()
-        if self._first is None:
+        if self._head is None:
             return []
         found: list[Range] = []
-        for match in self._first.finditer(text):
+        for match in self._head.finditer(text):
             start = match.start()
             for head in {text[start : start + 2], text[start : start + 1]}:
                 for length in self._lengths.get(head, ()):
