@@ -167,26 +167,28 @@ class Llama(LowLevelInterface, ReuseInterface):
         self.overflow = overflow
         self._logits_all = logits_all
         self._vocab_only = vocab_only
-        self._model = self._load(_model_params(arguments), numa, progress)
         self._template_text = chat_template
         self._template: ChatTemplate | None = None
         self._formatter: ChatFormat | None = get_chat_format(chat_format) if chat_format else None
         self._tokenizer = tokenizer
         self._init_lowlevel()
         self._init_reuse(prefix_cache_slots)
-        if vocab_only:
-            self._lack_context()
-            return
-        self._start_engine(
-            _context_params(arguments),
-            # Without a causal mask, a token's cells depend on those that come after it.
-            CacheLimits(checkpoint_bytes=checkpoint_bytes, reuse=attention_type != _NON_CAUSAL),
-            LlamaRAMCache(parking_bytes) if parking_bytes > 0 else None,
-            max_waiting,
-        )
-        if lora_path is not None:
-            self._lora, self._lora_scale = LoraAdapter(self._model, lora_path), lora_scale
-            self._context.set_adapters([(self._lora, lora_scale)])
+        # Without a causal mask, a token's cells depend on those that come after it.
+        reuse = attention_type != _NON_CAUSAL
+        limits = CacheLimits(checkpoint_bytes=checkpoint_bytes, reuse=reuse)
+        try:
+            self._model = self._load(_model_params(arguments), numa, progress)
+            if vocab_only:
+                self._lack_context()
+                return
+            parking = LlamaRAMCache(parking_bytes) if parking_bytes > 0 else None
+            self._start_engine(_context_params(arguments), limits, parking, max_waiting)
+            if lora_path is not None:
+                self._lora, self._lora_scale = LoraAdapter(self._model, lora_path), lora_scale
+                self._context.set_adapters([(self._lora, lora_scale)])
+        except BaseException:  # also Ctrl-C: who tries again must have the memory for it
+            self.close()
+            raise
 
     def _load(
         self, params: ModelParams, numa: bool | int, progress: Callable[[float], bool | None] | None
