@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, overload
+from weakref import WeakSet
 
 from typing_extensions import Self
 
+from llama_py import forks
 from llama_py.chat.formats import ChatFormat, ChatHandler, get_chat_format
 from llama_py.chat.grammar import render_constrained
 from llama_py.chat.messages import ChatRequest
@@ -156,6 +158,8 @@ class Llama(LowLevelInterface, ReuseInterface):
         _reject_unknown(unknown, arguments)
         _reject_unsupported(draft_model, lora_base)
         self._arguments = arguments
+        self._process = forks.current()
+        _loaded.add(self)
         check_arguments(arguments)
         self.model_path = str(model_path)
         self.seed = seed
@@ -407,6 +411,8 @@ class Llama(LowLevelInterface, ReuseInterface):
         self.__init__(**state)  # type: ignore[misc]
 
     def __repr__(self) -> str:
+        if self._process != forks.current():
+            return f"Llama({Path(self.model_path).name!r}, of another process)"
         size = "vocab_only=True" if self._vocab_only else f"n_ctx={self._context.n_ctx}"
         return f"Llama({Path(self.model_path).name!r}, {size})"
 
@@ -438,6 +444,17 @@ class Llama(LowLevelInterface, ReuseInterface):
         path = download(repo_id, filename, additional_files, local_dir, cache_dir)
         return cls(path, **options)
 
+
+#: The models of this process, and of those that it was forked from.
+_loaded: WeakSet[Llama] = WeakSet()
+
+
+def _in_child() -> None:
+    for llm in list(_loaded):
+        llm._stay_behind()
+
+
+forks.after_in_child(_in_child)
 
 _NOT_STATE = frozenset({"self", "unknown", "__class__"})
 

@@ -120,8 +120,6 @@ class Context(Handle[C.llama_context_p]):
 
         After an error or an abort, ubatches that were done stay in the memory: ask ``pos_max``.
         """
-        if self._threads.lost:
-            self._attach_threads()
         if self._every_output:
             batch.outputs[: len(batch)] = 1
         return int(C.llama_decode(self.pointer, batch.struct))
@@ -210,8 +208,7 @@ class Context(Handle[C.llama_context_p]):
     @property
     def memory_pointer(self) -> C.llama_memory_t:
         """The C pointer of the memory. Raises ``ClosedError`` after ``close()``."""
-        if self._pointer is None:
-            return C.llama_get_memory(self.pointer)  # raises
+        _ = self.pointer  # which may raise
         return self.memory
 
     # -- states -----------------------------------------------------------------------------

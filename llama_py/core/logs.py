@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import os
 import threading
 from collections import deque
 from typing import Any
 
+from llama_py import forks
 from llama_py._native import ggml_h, llama_h
 
 __all__ = ["LOGGER", "install", "last_errors", "show"]
@@ -130,5 +130,4 @@ def _forget_the_lock() -> None:
     _lock = threading.Lock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_the_lock)
+forks.after_in_child(_forget_the_lock)
