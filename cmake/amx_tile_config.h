@@ -1,4 +1,4 @@
-// Included first into ggml's amx/mmq.cpp when GCC compiles it; see AmxTileConfig.cmake.
+// Included first into ggml's amx/mmq.cpp when GCC compiles it; see IncludedFirst.cmake.
 //
 // The instruction ldtilecfg reads 64 bytes. GCC's own _tile_loadconfig (seen with GCC 12) tells the
 // optimizer of the first 8 only: the others are taken for unread, what is stored to them is dropped,

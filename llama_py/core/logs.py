@@ -103,8 +103,9 @@ def _collect(level: int, text: bytes | None) -> None:
         here.partial = line
         return
     here.partial = ""
-    line = line.rstrip()[:_LONGEST]
+    line = line.strip("\n").rstrip()[:_LONGEST]
     if here.level >= logging.ERROR:
+        line = line.split("\n\n")[0]  # the rest quotes what was wrong (a grammar), whole
         here.errors.append(line)
         # Callers turn these into exceptions, so they are not logged as errors a second time.
         LOGGER.info("%s", line)
