@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from typing_extensions import Self
 
+from llama_py import forks
 from llama_py.engine.engine import Engine
 from llama_py.engine.request import MOST_EVENTS, Event, FinishEvent, Request, TokenEvent
 from llama_py.errors import ClosedError, ParameterError
@@ -62,6 +63,7 @@ class AsyncLlama:
         self._lock = threading.Lock()
         self._driven = False
         self._closed = False
+        self._process = forks.current()
 
     @classmethod
     async def load(cls, model_path: str | os.PathLike[str], **options: Any) -> Self:
@@ -154,12 +156,16 @@ class AsyncLlama:
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("this AsyncLlama was closed; make a new one")
+        if self._process != forks.current():  # where its threads are not
+            raise forks.refuse()
 
     def close(self) -> None:
         """Stop the threads; close the model if it was loaded by this object."""
         if self._closed:
             return
         self._closed = True
+        if self._process != forks.current():
+            return
         if self._driven:
             self.llama._engine.stop_background()
         self._workers.shutdown()
@@ -282,6 +288,8 @@ class _EventQueue:
 
     async def get(self) -> tuple[Request, Event]:
         """The next event."""
+        if self._engine.lock.inherited:
+            raise forks.refuse()
         while not self._events:
             self._arrived.clear()
             if not self._events:

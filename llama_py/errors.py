@@ -12,6 +12,7 @@ The tree (each class also derives from the builtin that callers of similar libra
     │   ├── ParameterTypeError    (TypeError)      an argument has the wrong type
     │   └── UnknownParameterError (TypeError)      an argument that does not exist
     ├── ClosedError               (RuntimeError)   the object was closed before this call
+    ├── ForkedProcessError        (RuntimeError)   the model is that of the process that forked
     ├── TokenizationError         (ValueError)     text that the vocabulary cannot take
     ├── GrammarError              (ValueError)     a grammar or JSON schema that cannot be compiled
     ├── TemplateError             (ValueError)     a chat template that fails, or is missing
@@ -36,6 +37,7 @@ __all__ = [
     "ContextOverflowError",
     "DecodeError",
     "FingerprintError",
+    "ForkedProcessError",
     "GenerationTimeout",
     "GrammarError",
     "InvalidModelError",
@@ -92,6 +94,10 @@ class UnknownParameterError(ParameterError, TypeError):
 
 class ClosedError(LlamaError, RuntimeError):
     """The object was closed before this call."""
+
+
+class ForkedProcessError(LlamaError, RuntimeError):
+    """A model was used in a process that was forked from the one that loaded it."""
 
 
 class TokenizationError(LlamaError, ValueError):

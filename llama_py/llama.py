@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, overload
+from weakref import WeakSet
 
 from typing_extensions import Self
 
+from llama_py import forks
 from llama_py.chat.formats import ChatFormat, ChatHandler, get_chat_format
 from llama_py.chat.grammar import render_constrained
 from llama_py.chat.messages import ChatRequest
@@ -156,6 +158,8 @@ class Llama(LowLevelInterface, ReuseInterface):
         _reject_unknown(unknown, arguments)
         _reject_unsupported(draft_model, lora_base)
         self._arguments = arguments
+        self._process = forks.current()
+        _loaded.add(self)
         check_arguments(arguments)
         self.model_path = str(model_path)
         self.seed = seed
@@ -167,26 +171,28 @@ class Llama(LowLevelInterface, ReuseInterface):
         self.overflow = overflow
         self._logits_all = logits_all
         self._vocab_only = vocab_only
-        self._model = self._load(_model_params(arguments), numa, progress)
         self._template_text = chat_template
         self._template: ChatTemplate | None = None
         self._formatter: ChatFormat | None = get_chat_format(chat_format) if chat_format else None
         self._tokenizer = tokenizer
         self._init_lowlevel()
         self._init_reuse(prefix_cache_slots)
-        if vocab_only:
-            self._lack_context()
-            return
-        self._start_engine(
-            _context_params(arguments),
-            # Without a causal mask, a token's cells depend on those that come after it.
-            CacheLimits(checkpoint_bytes=checkpoint_bytes, reuse=attention_type != _NON_CAUSAL),
-            LlamaRAMCache(parking_bytes) if parking_bytes > 0 else None,
-            max_waiting,
-        )
-        if lora_path is not None:
-            self._lora, self._lora_scale = LoraAdapter(self._model, lora_path), lora_scale
-            self._context.set_adapters([(self._lora, lora_scale)])
+        # Without a causal mask, a token's cells depend on those that come after it.
+        reuse = attention_type != _NON_CAUSAL
+        limits = CacheLimits(checkpoint_bytes=checkpoint_bytes, reuse=reuse)
+        try:
+            self._model = self._load(_model_params(arguments), numa, progress)
+            if vocab_only:
+                self._lack_context()
+                return
+            parking = LlamaRAMCache(parking_bytes) if parking_bytes > 0 else None
+            self._start_engine(_context_params(arguments), limits, parking, max_waiting)
+            if lora_path is not None:
+                self._lora, self._lora_scale = LoraAdapter(self._model, lora_path), lora_scale
+                self._context.set_adapters([(self._lora, lora_scale)])
+        except BaseException:  # also Ctrl-C: who tries again must have the memory for it
+            self.close()
+            raise
 
     def _load(
         self, params: ModelParams, numa: bool | int, progress: Callable[[float], bool | None] | None
@@ -405,6 +411,8 @@ class Llama(LowLevelInterface, ReuseInterface):
         self.__init__(**state)  # type: ignore[misc]
 
     def __repr__(self) -> str:
+        if self._process != forks.current():
+            return f"Llama({Path(self.model_path).name!r}, of another process)"
         size = "vocab_only=True" if self._vocab_only else f"n_ctx={self._context.n_ctx}"
         return f"Llama({Path(self.model_path).name!r}, {size})"
 
@@ -436,6 +444,17 @@ class Llama(LowLevelInterface, ReuseInterface):
         path = download(repo_id, filename, additional_files, local_dir, cache_dir)
         return cls(path, **options)
 
+
+#: The models of this process, and of those that it was forked from.
+_loaded: WeakSet[Llama] = WeakSet()
+
+
+def _in_child() -> None:
+    for llm in list(_loaded):
+        llm._stay_behind()
+
+
+forks.after_in_child(_in_child)
 
 _NOT_STATE = frozenset({"self", "unknown", "__class__"})
 

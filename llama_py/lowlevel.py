@@ -6,12 +6,13 @@ cache like everything else: a later call whose prompt begins the same way reuses
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from llama_py import forks
 from llama_py.chat.grammar import CompiledGrammar
 from llama_py.core.sampler import Sampler
 from llama_py.engine.request import Prompt, Request, TokenEvent
@@ -35,17 +36,24 @@ __all__ = ["LowLevelInterface"]
 _GRAMMAR = frozenset({"grammar"})
 
 
-class _NoContext:
-    """Stands where a context would be, when only the vocabulary was loaded."""
+class _Absent:
+    """Stands where something would be that this model does not have here; using it is an error."""
+
+    def __init__(self, why: Callable[[], LlamaError]) -> None:
+        self._why = why
 
     def __getattr__(self, name: str) -> Any:
-        raise ParameterError(
-            "this model was loaded with vocab_only=True: it can tokenize, and nothing else; load "
-            "it without"
-        )
+        raise self._why()
 
     def close(self) -> None:
         """There is nothing to close."""
+
+
+def _only_vocabulary() -> ParameterError:
+    return ParameterError(
+        "this model was loaded with vocab_only=True: it can tokenize, and nothing else; load "
+        "it without"
+    )
 
 
 class LowLevelInterface:
@@ -66,8 +74,19 @@ class LowLevelInterface:
 
     def _lack_context(self) -> None:
         """Whatever needs a context or an engine says that there is none."""
-        absent: Any = _NoContext()
+        absent: Any = _Absent(_only_vocabulary)
         self._context = self._cache = self._engine = absent
+
+    def _stay_behind(self) -> None:
+        """In a forked child: whatever is native says that it belongs to the parent.
+
+        Nothing is let go of: what is freed may wait for threads that are not here.
+        """
+        absent: Any = _Absent(forks.refuse)
+        mine = self.__dict__
+        parts = ("_model", "_context", "_cache", "_engine", "_template")
+        mine["_left"] = [mine.get(name) for name in parts]
+        mine.update({name: absent for name in parts if mine.get(name) is not None})
 
     # -- text ---------------------------------------------------------------------------------
 

@@ -53,7 +53,8 @@ class ReplyStream(Iterator[T]):
         """Cancel what is still being generated; returns when it has ended."""
         for request in self._requests:
             self._engine.cancel(request)
-        self._chunks.close()
+        if not self._engine.lock.inherited:  # where another thread was reading, for ever
+            self._chunks.close()
 
     def __enter__(self) -> Self:
         return self

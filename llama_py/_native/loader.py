@@ -49,6 +49,16 @@ FIRST = {"llama": "ggml", "mtmd": "llama", "chat": "llama"}
 
 _loaded: dict[str, ctypes.CDLL] = {}
 _lock = threading.RLock()
+
+
+def _forget_the_lock() -> None:
+    """In a forked child: whoever held it is not there."""
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_the_lock)
 _dll_directories: dict[Path, Any] = {}
 
 

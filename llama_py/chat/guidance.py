@@ -23,6 +23,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from llama_py import forks
 from llama_py.chat.schema import places_of
 from llama_py.errors import GrammarError
 from llama_py.params import TokenConstraint
@@ -283,6 +284,16 @@ def _workers() -> ThreadPoolExecutor:
 
 _GUIDES: WeakKeyDictionary[VocabLike, Guide] = WeakKeyDictionary()
 _GUIDES_LOCK = threading.Lock()
+
+
+def _begin_anew() -> None:
+    """In a forked child: the lock may be held, and the threads are gone."""
+    global _GUIDES_LOCK, _GUIDES
+    _GUIDES_LOCK, _GUIDES = threading.Lock(), WeakKeyDictionary()
+    _workers.cache_clear()
+
+
+forks.after_in_child(_begin_anew)
 
 
 def guide_for(vocab: VocabLike) -> Guide:

@@ -38,6 +38,8 @@ class Abort(Handle[chat_h.llama_py_abort_p]):
         One that comes too late ends the next decode: whoever gets a 2 looks for the reason, and
         decodes again if there is none.
         """
+        if self.inherited:
+            return  # a thread that is not here may hold the lock
         with self._closing:
             if not self.closed:
                 chat_h.llama_py_abort_ask(self.pointer)
@@ -51,5 +53,8 @@ class Abort(Handle[chat_h.llama_py_abort_p]):
 
     def close(self) -> None:
         """Free it."""
+        if self.inherited:
+            super().close()
+            return
         with self._closing:
             super().close()

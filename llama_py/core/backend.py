@@ -21,11 +21,13 @@ def start(numa: bool | int = False, verbose: bool = False) -> None:
 
 def system_info() -> str:
     """llama.cpp's line of CPU features and backends."""
+    logs.install()
     return (llama_h.llama_print_system_info() or b"").decode()
 
 
 def devices() -> list[dict[str, Any]]:
     """Every device of every backend: name, description, kind, and memory in bytes."""
+    logs.install()
     kinds = {
         ggml_h.GGML_BACKEND_DEVICE_TYPE_CPU: "cpu",
         ggml_h.GGML_BACKEND_DEVICE_TYPE_GPU: "gpu",

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from llama_py._native import chat_h
 from llama_py._native.llama_h import llama_model_p, llama_sampler_p
+from llama_py.core import logs
 from llama_py.core.handle import Handle
 from llama_py.errors import (
     GrammarError,
@@ -54,6 +55,7 @@ def _call(function: Callable[..., Any], kind: type[LlamaError], *arguments: Any)
 @cache
 def _check_library() -> None:
     """Raise NativeLibraryError if the library was built from another source than this file."""
+    logs.install()  # before the library loads the backends, which speak
     found, expected = chat_h.llama_py_chat_abi_version(), chat_h.LLAMA_PY_CHAT_ABI_VERSION
     if found != expected:
         raise NativeLibraryError(
@@ -145,6 +147,7 @@ def schema_to_gbnf(schema: Any) -> str:
         GrammarError: the converter rejects the schema. (It also ignores much of what it does not
             support; ``llama_py.chat.grammar`` looks for that first.)
     """
+    _check_library()
     text = _call(chat_h.llama_py_chat_schema_to_grammar, GrammarError, _dump(schema))
     return _take(text).decode()
 

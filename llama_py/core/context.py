@@ -21,6 +21,7 @@ from llama_py.core import backend, logs
 from llama_py.core.abort import Abort
 from llama_py.core.batch import Batch
 from llama_py.core.handle import Handle
+from llama_py.core.interrupts import in_main_thread, run_interruptibly
 from llama_py.core.threads import ThreadPools
 from llama_py.errors import ContextCreationError, ParameterError, StateError
 from llama_py.params import ContextParams
@@ -62,17 +63,39 @@ class Context(Handle[C.llama_context_p]):
         self.model = model
         self.params = _complete(params or ContextParams(), model)
         _check_sizes(self.params, model)
-        logs.last_errors()
         self._threads = ThreadPools()
         self.abort = Abort()
-        pointer = C.llama_init_from_model(model.pointer, _context_struct(self.params))
-        if not pointer:
-            reason = logs.last_errors() or "no reason was logged"
+        try:
+            self._make()
+            self._prepare()
+        except BaseException:  # also Ctrl-C: a context may take gigabytes
+            self.close()
+            raise
+
+    def _make(self) -> None:
+        pointer, struct, reasons = self.model.pointer, _context_struct(self.params), []
+
+        def make() -> None:
+            logs.last_errors()
+            made = C.llama_init_from_model(pointer, struct)
+            reasons.append(logs.last_errors())
+            if made:
+                Handle.__init__(self, made, C.llama_free)
+
+        # It logs much, and takes seconds on a GPU: a Ctrl-C would be lost in the main thread.
+        if in_main_thread():
+            run_interruptibly(make, _nothing)
+        else:
+            make()
+        if not hasattr(self, "_pointer"):
             raise ContextCreationError(
                 f"llama.cpp cannot make a context of n_ctx={self.params.n_ctx}, "
-                f"n_seq_max={self.params.n_seq_max}: {reason}; try a smaller n_ctx"
+                f"n_seq_max={self.params.n_seq_max}: {reasons[0] or 'no reason was logged'}; "
+                "try a smaller n_ctx"
             )
-        super().__init__(pointer, C.llama_free)
+
+    def _prepare(self) -> None:
+        pointer, model = self.pointer, self.model
         model.adopt(self)
         self.abort.attach(pointer)
         self._attach_threads()
@@ -97,8 +120,6 @@ class Context(Handle[C.llama_context_p]):
 
         After an error or an abort, ubatches that were done stay in the memory: ask ``pos_max``.
         """
-        if self._threads.lost:
-            self._attach_threads()
         if self._every_output:
             batch.outputs[: len(batch)] = 1
         return int(C.llama_decode(self.pointer, batch.struct))
@@ -147,7 +168,8 @@ class Context(Handle[C.llama_context_p]):
 
     def close(self) -> None:
         """Free the context and what it computes with."""
-        super().close()
+        if hasattr(self, "_pointer"):
+            super().close()
         self._threads.free()
         self.abort.close()
 
@@ -186,8 +208,7 @@ class Context(Handle[C.llama_context_p]):
     @property
     def memory_pointer(self) -> C.llama_memory_t:
         """The C pointer of the memory. Raises ``ClosedError`` after ``close()``."""
-        if self._pointer is None:
-            return C.llama_get_memory(self.pointer)  # raises
+        _ = self.pointer  # which may raise
         return self.memory
 
     # -- states -----------------------------------------------------------------------------
@@ -229,6 +250,10 @@ class Context(Handle[C.llama_context_p]):
                 f"llama.cpp could not load a state of {data.size} bytes into sequence {seq}: "
                 f"{reason}"
             )
+
+
+def _nothing() -> None:
+    """There is no way to stop the making of a context: it is waited for, and freed."""
 
 
 def _address_function(

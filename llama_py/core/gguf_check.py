@@ -223,11 +223,11 @@ def _foreign_problem(head: bytes) -> str:
     for pattern, problem in _OTHER_FILES:
         if re.match(pattern, head, re.IGNORECASE):
             return problem
+    # Without quoting it: a path may be wrong and the file a secret one, and errors go to logs.
     text = head.decode("utf-8", "replace")
     if "\ufffd" not in text[:-4] and "\0" not in text:
-        shown = " ".join(text.split())[:60]
-        return f"this is a text file, not a GGUF; it begins with {shown!r}"
-    return f"this is not a GGUF: it begins with {head[:4]!r}, not with b'GGUF'"
+        return "this is a text file, not a GGUF"
+    return "this is not a GGUF: it does not begin with the four letters GGUF"
 
 
 # --- is it a language model? ----------------------------------------------------------------------

@@ -1,17 +1,20 @@
 """llama.cpp's log, routed to ``logging`` (logger ``llama_py``).
 
-The C logger is one global callback. It is installed when the first model is loaded; what it says
-goes to the logger at the level that llama.cpp gives it, and the last error lines are kept, because
-llama.cpp reports *why* a call failed only there.
+The C logger is one global callback. It is installed before anything can speak; what it says goes
+to the logger at the level that llama.cpp gives it. The last error lines are kept for the thread
+that made llama.cpp say them: llama.cpp reports *why* a call failed only there, and another thread
+may be failing at the same time.
 """
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import threading
 from collections import deque
 from typing import Any
 
+from llama_py import forks
 from llama_py._native import ggml_h, llama_h
 
 __all__ = ["LOGGER", "install", "last_errors", "show"]
@@ -27,9 +30,27 @@ _LEVELS = {
     ggml_h.GGML_LOG_LEVEL_ERROR: logging.ERROR,
 }
 
-_errors: deque[str] = deque(maxlen=12)
-_partial: dict[int, str] = {}
-_partial_level = logging.DEBUG
+#: Seconds until an exception that must not pass through C is raised in Python.
+_SOON = 0.01
+#: Characters of a message that are kept: some quote what they complain about, whole.
+_LONGEST = 2000
+
+
+class _Thread(threading.local):
+    """What one thread is saying.
+
+    Attributes:
+        errors: its last error lines.
+        partial: the beginning of a line, and its level.
+    """
+
+    def __init__(self) -> None:
+        self.errors: deque[str] = deque(maxlen=12)
+        self.partial = ""
+        self.level = logging.DEBUG
+
+
+_thread = _Thread()
 _installed: Any = None
 _lock = threading.Lock()
 
@@ -54,28 +75,60 @@ def show(level: int = logging.DEBUG) -> None:
 
 
 def last_errors(clear: bool = True) -> str:
-    """The latest error lines of llama.cpp, joined; forgets them."""
-    text = "; ".join(_errors)
+    """The latest error lines of what this thread asked of llama.cpp, joined; forgets them."""
+    errors = _thread.errors
+    text = "; ".join(errors)
     if clear:
-        _errors.clear()
+        errors.clear()
     return text
 
 
 def _receive(level: int, text: bytes | None, _data: Any) -> None:
+    """The C callback. No exception passes through C: one that a signal raised here comes later."""
+    try:
+        _collect(level, text)
+    except Exception:  # of a handler of the program's; logging tells of those itself
+        LOGGER.debug("a message of llama.cpp was lost", exc_info=True)
+    except BaseException as interrupt:
+        _raise_later(type(interrupt))
+
+
+def _collect(level: int, text: bytes | None) -> None:
     """Collect pieces of a line until it ends: llama.cpp logs progress dots one by one."""
-    global _partial_level
-    message = (text or b"").decode("utf-8", "replace")
-    thread = threading.get_ident()
+    here = _thread
     if level != ggml_h.GGML_LOG_LEVEL_CONT:
-        _partial_level = _LEVELS.get(level, logging.DEBUG)
-    line = _partial.pop(thread, "") + message
-    if not line.endswith("\n"):
-        _partial[thread] = line
+        here.level = _LEVELS.get(level, logging.DEBUG)
+    line = here.partial + (text or b"")[: 4 * _LONGEST].decode("utf-8", "replace")
+    if not line.endswith("\n") and len(line) < _LONGEST:
+        here.partial = line
         return
-    line = line.rstrip()
-    if _partial_level >= logging.ERROR:
-        _errors.append(line)
+    here.partial = ""
+    line = line.strip("\n").rstrip()[:_LONGEST]
+    if here.level >= logging.ERROR:
+        line = line.split("\n\n")[0]  # the rest quotes what was wrong (a grammar), whole
+        here.errors.append(line)
         # Callers turn these into exceptions, so they are not logged as errors a second time.
         LOGGER.info("%s", line)
     elif line.strip(". "):
-        LOGGER.log(_partial_level, "%s", line)
+        LOGGER.log(here.level, "%s", line)
+
+
+def _raise_later(interrupt: type[BaseException]) -> None:
+    """Let this thread raise it when it is out of C again, which takes another thread."""
+    target = ctypes.c_ulong(threading.get_ident())
+
+    def deliver() -> None:
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(target, ctypes.py_object(interrupt))
+
+    timer = threading.Timer(_SOON, deliver)
+    timer.daemon = True
+    timer.start()
+
+
+def _forget_the_lock() -> None:
+    """In a forked child: whoever held it is not there."""
+    global _lock
+    _lock = threading.Lock()
+
+
+forks.after_in_child(_forget_the_lock)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 from llama_py._native import llama_h as C
 from llama_py.core import logs
 from llama_py.core.handle import Handle
+from llama_py.core.model_files import ModelFiles
 from llama_py.errors import InvalidModelError, ModelNotFoundError
 
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ class LoraAdapter(Handle[C.llama_adapter_lora_p]):
         self.path = Path(path)
         if not self.path.is_file():
             raise ModelNotFoundError(f"there is no LoRA adapter at {self.path}")
+        files = ModelFiles({self.path: (self.path.stat().st_size,)})
+        #: Identifies the adapter in the fingerprint of saved states.
+        self.fingerprint = files.digest
         logs.last_errors()
         pointer = C.llama_adapter_lora_init(model.pointer, os.fsencode(self.path))
         if not pointer:
@@ -34,5 +37,4 @@ class LoraAdapter(Handle[C.llama_adapter_lora_p]):
             )
         super().__init__(pointer, C.llama_adapter_lora_free)
         model.adopt(self)
-        #: Identifies the adapter in the fingerprint of saved states.
-        self.fingerprint = hashlib.blake2b(self.path.read_bytes(), digest_size=16).hexdigest()
+        files.check()

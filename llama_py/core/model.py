@@ -6,25 +6,20 @@ import ctypes
 import hashlib
 import os
 from collections.abc import Callable, Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from llama_py._native import llama_h as C
 from llama_py.core import logs
-from llama_py.core.gguf_check import check_model_file
+from llama_py.core.gguf_check import GGUFInfo, check_model_file
 from llama_py.core.handle import Handle
+from llama_py.core.loading import Loading, ProgressCallback
+from llama_py.core.model_files import ModelFiles
 from llama_py.core.vocab import Vocab
 from llama_py.errors import InvalidModelError, ParameterError, ParameterTypeError
 from llama_py.params import ModelParams
 
 __all__ = ["Model"]
-
-#: How much of each file the fingerprint looks at, beside its header: places, and bytes at each.
-_SAMPLES, _SAMPLE_BYTES = 64, 4096
-
-#: Called with the fraction loaded, 0.0 to 1.0; returning False stops the loading.
-ProgressCallback = Callable[[float], bool | None]
 
 
 class Model(Handle[C.llama_model_p]):
@@ -36,9 +31,14 @@ class Model(Handle[C.llama_model_p]):
         vocab: its vocabulary.
         metadata: the scalar metadata of the GGUF, as text.
 
+    Args:
+        progress: called with the fraction loaded, in the calling thread. Returning False stops the
+            loading, and so does raising, or a Ctrl-C.
+
     Raises:
         ModelNotFoundError, InvalidModelError: see ``check_model_file``; also when llama.cpp
-            refuses the file, with llama.cpp's reason in the message.
+            refuses the file, with llama.cpp's reason in the message, and when the file was replaced
+            while it was being loaded.
     """
 
     def __init__(
@@ -55,16 +55,37 @@ class Model(Handle[C.llama_model_p]):
         self.path = Path(path)
         self.params = params or ModelParams()
         self.info = check_model_file(self.path)
+        files = _files(self.info)
         logs.install()
-        logs.last_errors()
-        struct, self._kept_alive = _model_struct(self.params, progress)
-        pointer = C.llama_model_load_from_file(os.fsencode(self.path), struct)
-        if not pointer:
-            reason = logs.last_errors() or "no reason was logged; is there enough memory?"
+        try:
+            self._load(Loading(progress))
+            files.check()
+            self.vocab = Vocab(self)
+            self.metadata = _metadata(self.pointer)
+        except BaseException:  # also Ctrl-C: the weights may be gigabytes
+            if hasattr(self, "_pointer"):
+                self.close()
+            raise
+        #: Identifies the weights, wherever the file lies.
+        self.fingerprint = _digest(self.size_bytes, self.n_params, self.metadata, files.digest)
+
+    def _load(self, loading: Loading) -> None:
+        struct, self._kept_alive = _model_struct(self.params, loading)
+        reasons: list[str] = []
+
+        def load() -> None:
+            logs.last_errors()
+            pointer = C.llama_model_load_from_file(os.fsencode(self.path), struct)
+            reasons.append(logs.last_errors())
+            if pointer:
+                Handle.__init__(self, pointer, C.llama_model_free)
+
+        loading.run(load)
+        if not hasattr(self, "_pointer"):
+            reason = reasons[0] or "no reason was logged; is there enough memory?"
+            if loading.stopped:
+                reason = "the loading was stopped, because progress returned False"
             raise InvalidModelError(f"llama.cpp cannot load {self.path}: {reason}")
-        super().__init__(pointer, C.llama_model_free)
-        self.vocab = Vocab(self)
-        self.metadata = _metadata(pointer)
 
     @property
     def architecture(self) -> str:
@@ -138,31 +159,20 @@ class Model(Handle[C.llama_model_p]):
         raw = C.llama_model_chat_template(self.pointer, name.encode() if name else None)
         return raw.decode("utf-8", "replace") if raw is not None else None
 
-    @cached_property
-    def fingerprint(self) -> str:
-        """Identifies the weights, wherever the file lies.
 
-        Of each part of a split model: the header, the beginning of every tensor, and samples from
-        the whole length of the file.
-        """
-        digest = hashlib.blake2b(digest_size=16)
-        digest.update(
-            repr((self.size_bytes, self.n_params, sorted(self.metadata.items()))).encode()
-        )
-        for path, (data, *tensors) in self.info.places.items():
-            size = path.stat().st_size
-            spread = [size * index // _SAMPLES for index in range(_SAMPLES)]
-            with path.open("rb") as file:
-                digest.update(file.read(data))
-                for place in (*tensors, *spread):
-                    file.seek(place)
-                    digest.update(file.read(_SAMPLE_BYTES))
-        return digest.hexdigest()
+def _files(info: GGUFInfo) -> ModelFiles:
+    try:
+        return ModelFiles(info.places)
+    except OSError as error:  # it was there a moment ago
+        raise InvalidModelError(f"{info.path} cannot be read: {error}") from error
 
 
-def _model_struct(
-    params: ModelParams, progress: ProgressCallback | None
-) -> tuple[C.llama_model_params, list[Any]]:
+def _digest(*parts: Any) -> str:
+    text = repr([sorted(part.items()) if isinstance(part, dict) else part for part in parts])
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _model_struct(params: ModelParams, loading: Loading) -> tuple[C.llama_model_params, list[Any]]:
     """The C struct, and the objects that must live as long as C may look at it."""
     struct = C.llama_model_default_params()
     kept: list[Any] = []
@@ -176,10 +186,7 @@ def _model_struct(
         struct.tensor_split = _tensor_split(params.tensor_split, kept)
     if params.kv_overrides:
         struct.kv_overrides = _kv_overrides(params.kv_overrides, kept)
-    if progress is not None:
-        callback = C.llama_progress_callback(lambda done, _data: progress(done) is not False)
-        kept.append(callback)
-        struct.progress_callback = callback
+    struct.progress_callback = loading.callback
     return struct, kept
 
 

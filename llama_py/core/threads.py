@@ -9,11 +9,11 @@ there are more threads than cores, which makes generation half as fast).
 from __future__ import annotations
 
 import ctypes
-import os
 from collections.abc import Callable
 from typing import Any
 from weakref import WeakSet
 
+from llama_py import forks
 from llama_py._native import ggml_h as G
 from llama_py._native import llama_h as C
 from llama_py.errors import ContextCreationError, NativeLibraryError
@@ -27,14 +27,9 @@ _POLL = 1
 
 
 class ThreadPools:
-    """The pools of one context: one for single tokens and one for batches, or one for both.
-
-    Attributes:
-        lost: the process was forked, and this is the child: it has no threads. ``attach`` again.
-    """
+    """The pools of one context: one for single tokens and one for batches, or one for both."""
 
     def __init__(self) -> None:
-        self.lost = False
         self._pools: dict[int, G.ggml_threadpool_t] = {}
         _all.add(self)
         backend = G.ggml_backend_dev_backend_reg(
@@ -52,7 +47,6 @@ class ThreadPools:
         Pools that were attached before are kept for the next change, and until ``free``: the
         context still pauses the last one when it switches.
         """
-        self.lost = False
         C.llama_attach_threadpool(context, self._pool(n_threads), self._pool(n_threads_batch))
 
     def _pool(self, size: int) -> G.ggml_threadpool_t:
@@ -76,13 +70,11 @@ class ThreadPools:
 def _lose_all() -> None:
     """In a forked child: to free a pool would be to wait for its threads, which are not there."""
     for pools in _all:
-        pools.lost = bool(pools._pools)
         pools._pools = {}
 
 
 _all: WeakSet[ThreadPools] = WeakSet()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_lose_all)
+forks.after_in_child(_lose_all)
 
 
 def _function(backend: Any, name: bytes, result: Any, *arguments: Any) -> Callable[..., Any]:

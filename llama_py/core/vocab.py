@@ -61,6 +61,7 @@ class Vocab:
         """The C pointer. Raises ``ClosedError`` after the model was closed."""
         if self.model.closed:
             raise ClosedError("the model of this vocabulary is closed")
+        _ = self.model.pointer  # which raises in a forked child
         return self._pointer
 
     def tokenize(

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from llama_py import forks
 from llama_py.core.context import Context
 from llama_py.engine.admission import Admission
 from llama_py.engine.board import Board
@@ -160,6 +161,8 @@ class Engine:
                     self.cancel(request)
 
     def _take(self, request: Request) -> Event:
+        if self.lock.inherited:
+            raise forks.refuse()
         if len(request.events) == MOST_EVENTS:
             event = request.events.popleft()
             self.resume()
@@ -168,6 +171,8 @@ class Engine:
 
     def resume(self) -> None:
         """There may be work again: a consumer that was behind has read something."""
+        if self.lock.inherited:
+            return
         self._after_release()
 
     def cancel(self, request: Request, *, wait: bool = True) -> None:
@@ -179,7 +184,7 @@ class Engine:
                 returns at once (for event loops). Within a callback or under the engine's lock
                 it ends when the lock is released.
         """
-        if request.done:
+        if request.done or self.lock.inherited:  # a forked child has nothing that runs
             return
         request.cancelled = True
         self._cancelled.append(request)
@@ -201,6 +206,8 @@ class Engine:
 
     def close(self) -> None:
         """Fail everything that is still in flight, and stop the background thread."""
+        if self.lock.inherited:
+            return
         self._stepper.abort()
         with self.lock:
             self._closed = True
@@ -301,7 +308,7 @@ class Engine:
                 raise ClosedError("this model was closed; load it again")
             self._background_users += 1
             if self._background is None:
-                weakref.finalize(self, self._signal.set).atexit = False
+                weakref.finalize(self, _wake_up, self._signal, forks.current()).atexit = False
                 self._background = threading.Thread(
                     target=_drive_forever,
                     args=(weakref.ref(self), self._signal),
@@ -381,6 +388,12 @@ def _news(requests: Sequence[Request]) -> bool:
         if request.closed or (request.events and not request.whole):
             return True
     return False
+
+
+def _wake_up(signal: threading.Event, process: int) -> None:
+    """The engine is gone. In a forked child there is no thread to be woken."""
+    if process == forks.current():
+        signal.set()
 
 
 def _drive_forever(find: weakref.ref[Engine], signal: threading.Event) -> None:

@@ -11,11 +11,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from llama_py import forks
+
 __all__ = ["EngineLock"]
 
 
 class EngineLock:
     """Re-entrant; used with ``with``, or by drivers with ``try_enter``.
+
+    In a forked child both raise ``ForkedProcessError``: whoever held it may not be there to let go.
 
     Args:
         before: called by the outermost exit while the lock is still held.
@@ -28,8 +32,16 @@ class EngineLock:
         self._depth = 0
         self._before = before
         self._after = after
+        self._process = forks.current()
+
+    @property
+    def inherited(self) -> bool:
+        """True in a child of the process that made it."""
+        return self._process != forks.current()
 
     def __enter__(self) -> None:
+        if self._process != forks.current():
+            raise forks.refuse()
         if self._mine:
             self._depth += 1
             return
@@ -61,6 +73,8 @@ class EngineLock:
 
     def try_enter(self) -> bool:
         """Take the lock if it is free and nobody waits for it. To be left with ``__exit__``."""
+        if self._process != forks.current():
+            raise forks.refuse()
         if self._waiters:
             return False
         if self._mine:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from llama_py.core.batch import Batch
 from llama_py.core.context import Context
-from llama_py.engine.interrupts import in_main_thread, run_interruptibly
+from llama_py.core.interrupts import in_main_thread, run_interruptibly
 from llama_py.engine.metrics import Metrics
 from llama_py.engine.request import Request
 from llama_py.engine.scheduler import Chunk

@@ -55,6 +55,7 @@ class LlamaDiskCache(BaseLlamaCache):
     def __init__(
         self, cache_dir: str = ".cache/llama_cache", capacity_bytes: int = 2 << 30
     ) -> None:
+        self._pending: set[Key] = set()  # what this process has prepared
         super().__init__(capacity_bytes)
         self.cache_dir = cache_dir
         # Its own folder: the directory may hold the pickles of another library.
@@ -62,7 +63,9 @@ class LlamaDiskCache(BaseLlamaCache):
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # conversations are private
         self._ledger = Ledger(self._folder)
         self._listed: set[str] = set()  # fingerprints whose entries are in the catalog
-        self._pending: set[Key] = set()
+
+    def _forked(self) -> None:
+        self._pending.clear()
 
     @property
     def used_bytes(self) -> int:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
+from llama_py import forks
 from llama_py.errors import ClosedError, ParameterError
 from llama_py.memory.catalog import Catalog
 from llama_py.memory.prefix import TextPath
@@ -57,6 +58,10 @@ class BaseLlamaCache(ABC):
         self._catalog = Catalog()
         self._closed = False
         self._counts = dict.fromkeys(("saved", "restored", "evicted", "refused", "damaged"), 0)
+        forks.hold(self)
+
+    def _forked(self) -> None:  # noqa: B027 - most have nothing to do
+        """In a forked child, which has this store too now: let go of what is the parent's."""
 
     @property
     @abstractmethod

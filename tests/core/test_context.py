@@ -336,6 +336,7 @@ import os, sys
 from llama_py.core.batch import Batch
 from llama_py.core.context import Context
 from llama_py.core.model import Model
+from llama_py.errors import ForkedProcessError
 from llama_py.params import ContextParams
 
 with Model(sys.argv[1]) as model:
@@ -345,16 +346,27 @@ with Model(sys.argv[1]) as model:
     assert context.decode(batch) == 0
     expected = context.logits(2).copy()
     child = os.fork()
-    context.clear()
-    assert context.decode(batch) == 0
-    assert (context.logits(2) == expected).all()
+    calls = [context.clear, lambda: context.decode(batch), lambda: context.logits(2)]
+    calls += [lambda: context.state_get(0), lambda: model.n_params, lambda: context.pos_max(0)]
+    if not child:
+        for call in calls:
+            try:
+                call()
+            except ForkedProcessError:
+                continue
+            raise AssertionError("a forked child used what its parent made")
+    else:
+        context.clear()
+        assert context.decode(batch) == 0
+        assert (context.logits(2) == expected).all()
     context.close()
+assert model.closed and context.closed
 if child:
     assert os.waitpid(child, 0)[1] == 0
 """
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-def test_a_forked_child_computes_and_ends() -> None:
+def test_a_forked_child_is_refused_and_ends() -> None:
     command = [sys.executable, "-c", FORKED, str(tiny_model("full"))]
     subprocess.run(command, cwd=ROOT, check=True, timeout=60)

@@ -23,7 +23,11 @@ def nmse(found: Row, expected: Row) -> float:
 
 
 class Oracle:
-    """Evaluates tokens in an empty memory. With flash attention off the cuts do not matter."""
+    """Evaluates tokens in an empty memory.
+
+    Flash attention is off and the cells are in F32, so that the cuts hardly matter; for models in
+    F32. Quantized ones have other kernels for one row than for several on CPUs with AMX.
+    """
 
     def __init__(self, path: Path | str, *, n_ctx: int = 1024, flash_attn: bool = False) -> None:
         self.model = Model(path)

@@ -1,8 +1,10 @@
 """Ctrl-C during a computation in C.
 
 Python runs signal handlers in its main thread, between two of its own instructions, so a main
-thread that is inside ``llama_decode`` hears nothing until it returns. When that may take long,
-another thread computes for it.
+thread that is inside ``llama_decode`` hears nothing until it returns. Worse, one that is inside a
+callback of C (the log, the progress of loading) runs the handler there, and what it raises is lost,
+because no exception passes through C. So what may take long, or calls back, is computed by another
+thread.
 """
 
 from __future__ import annotations
@@ -24,16 +26,26 @@ def in_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
-def run_interruptibly(compute: Callable[[], _T], stop: Callable[[], None]) -> _T:
+def run_interruptibly(
+    compute: Callable[[], _T],
+    stop: Callable[[], None],
+    attend: Callable[[float], None] | None = None,
+) -> _T:
     """``compute()`` in another thread; ``stop()`` ends it early if a signal handler raises.
 
-    What the handler raised comes out of here when nothing is computed any more.
+    What the handler raised comes out of here when nothing is computed any more. A result is lost
+    then: what has to be freed must be put where the caller finds it.
+
+    Args:
+        attend: what this thread does meanwhile, again and again, for so many seconds at most; what
+            it raises ends the computation as well.
     """
     job = _Job(compute)
     try:
         _start(job)
-        while not job.ended.wait(_LOOK):
-            pass
+        while not job.ended.wait(0 if attend else _LOOK):
+            if attend:
+                attend(_LOOK)
     except BaseException:
         job.end_surely(stop)
         raise
@@ -42,7 +54,7 @@ def run_interruptibly(compute: Callable[[], _T], stop: Callable[[], None]) -> _T
 
 def _start(job: _Job[_T]) -> None:
     try:
-        threading.Thread(target=job.run, name="llama_py-decode").start()
+        threading.Thread(target=job.run, name="llama_py-compute").start()
     except RuntimeError:  # there may be no more threads, or the interpreter is shutting down
         job.run()
 

@@ -1,0 +1,33 @@
+# Corrections of single files of llama.cpp, whose source is not ours to change: headers that the
+# compiler includes before anything else. Both can be turned off, for another llama.cpp or compiler.
+option(LLAMA_PY_AMX_TILE_CONFIG
+    "Correct GCC's _tile_loadconfig in ggml's AMX code; off when GCC or llama.cpp does it" ON)
+option(LLAMA_PY_PRINTS_TO_LOG
+    "What llama.cpp prints on standard error goes to its log; off when it does not compile" ON)
+
+# Call it with the target whose directory the files belong to. The CPU backend and all variants of it
+# are targets of one directory: a file is changed in each of them.
+function(llama_py_include_first header target)
+    foreach (source IN LISTS ARGN)
+        if (EXISTS "${LLAMA_PY_SOURCE_DIR}/${source}")
+            set_property(SOURCE "${LLAMA_PY_SOURCE_DIR}/${source}" TARGET_DIRECTORY ${target}
+                APPEND PROPERTY COMPILE_OPTIONS
+                -include "${CMAKE_CURRENT_SOURCE_DIR}/cmake/${header}")
+        endif()
+    endforeach()
+endfunction()
+
+# Clang's _tile_loadconfig is an intrinsic that may read any memory, and needs no correction.
+if (LLAMA_PY_AMX_TILE_CONFIG AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    llama_py_include_first(amx_tile_config.h ggml-base ggml/src/ggml-cpu/amx/mmq.cpp)
+endif()
+
+if (LLAMA_PY_PRINTS_TO_LOG AND CMAKE_CXX_COMPILER_ID MATCHES "GNU|Clang" AND NOT MSVC)
+    llama_py_include_first(prints_to_log.h ggml-base
+        ggml/src/ggml-quants.c
+        ggml/src/ggml-cpu/ggml-cpu.c
+        ggml/src/ggml-cpu/amx/amx.cpp
+        ggml/src/ggml-cpu/amx/mmq.cpp)
+    llama_py_include_first(prints_to_log.h llama src/llama-grammar.cpp src/unicode.cpp)
+    llama_py_include_first(prints_to_log.h llama_py_chat common/json-schema-to-grammar.cpp)
+endif()

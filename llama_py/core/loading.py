@@ -1,0 +1,94 @@
+"""``Loading``: one run of ``llama_model_load_from_file`` that can be stopped.
+
+Ctrl-C reaches Python in its main thread, and in the middle of a load that thread would be in C, or
+in a callback of C, out of which no exception gets. So another thread loads. The main thread waits
+and calls the caller's ``progress``; what is raised there, by a signal or by ``progress``, stops the
+load at the next tensor.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from llama_py._native import llama_h as C
+from llama_py.core.interrupts import in_main_thread, run_interruptibly
+
+__all__ = ["Loading", "ProgressCallback"]
+
+#: Called with the fraction loaded, 0.0 to 1.0; returning False stops the loading.
+ProgressCallback = Callable[[float], bool | None]
+
+
+class Loading:
+    """See the module.
+
+    Args:
+        progress: called by the thread that calls ``run``.
+
+    Attributes:
+        callback: for ``llama_model_params.progress_callback``; keep it while C may call it.
+        stopped: ``progress`` said that it is enough.
+    """
+
+    def __init__(self, progress: ProgressCallback | None) -> None:
+        self.callback = C.llama_progress_callback(self._on_progress)
+        self.stopped = False
+        self._progress = progress
+        self._error: BaseException | None = None
+        self._asker = threading.get_ident()
+        self._questions: queue.SimpleQueue[float | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def run(self, load: Callable[[], None]) -> None:
+        """Call ``load``, which puts what it loaded where the caller finds it, whatever happens.
+
+        Raises:
+            KeyboardInterrupt: (or what a signal handler raises) nothing is being loaded any more.
+            Exception: what ``progress`` raised.
+        """
+        if in_main_thread():
+            run_interruptibly(lambda: self._load(load), self._stop, self._attend)
+        else:
+            load()
+        if self._error is not None:
+            raise self._error
+
+    def _load(self, load: Callable[[], None]) -> None:
+        try:
+            load()
+        finally:
+            self._questions.put(None)
+
+    def _stop(self) -> None:
+        self.stopped = True
+        self._answers.put(None)
+
+    def _attend(self, seconds: float) -> None:
+        """In the thread that asked for the load: answer a question, if there is one."""
+        try:
+            done = self._questions.get(timeout=seconds)
+        except queue.Empty:
+            return
+        if done is not None:
+            self._ask(done)
+            self._answers.put(None)
+
+    def _ask(self, done: float) -> None:
+        if self._progress is not None and self._progress(done) is False:
+            self.stopped = True
+
+    def _on_progress(self, done: float, _data: Any) -> bool:
+        """The C callback, in the thread that loads. Nothing may be raised here."""
+        try:
+            if self._progress is not None and not self.stopped:
+                if threading.get_ident() == self._asker:
+                    self._ask(done)
+                else:
+                    self._questions.put(done)
+                    self._answers.get()
+        except BaseException as error:
+            self._error, self.stopped = error, True
+        return not self.stopped

@@ -1,0 +1,83 @@
+"""``ModelFiles``: which bytes a model was loaded from.
+
+Saved states belong to weights, so the weights are identified when they are loaded: the files may be
+replaced or deleted at any later time, and what is in memory stays what it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from llama_py.errors import InvalidModelError
+
+__all__ = ["ModelFiles"]
+
+#: How much of each file the digest looks at, beside its header: places, and bytes at each.
+_SAMPLES, _SAMPLE_BYTES = 64, 4096
+
+_Identity = tuple[tuple[int, int], tuple[int, int]]
+
+
+class ModelFiles:
+    """The parts of a model (just one, as a rule), as they are when this object is made.
+
+    Make it before llama.cpp opens them, and ask ``check`` when it has.
+
+    Args:
+        places: for each part, where its header ends (all up to there is read) and where each of
+            its tensors begins.
+
+    Attributes:
+        digest: of the header, the beginning of every tensor, and samples from the whole length of
+            each part; it does not depend on where they lie.
+    """
+
+    def __init__(self, places: Mapping[Path, tuple[int, ...]]) -> None:
+        self._places = places
+        self._parts = {path: _read(path, inside) for path, inside in places.items()}
+        digest = hashlib.blake2b(digest_size=16)
+        for content, _ in self._parts.values():
+            digest.update(content)
+        self.digest = digest.hexdigest()
+
+    def check(self) -> None:
+        """Raise ``InvalidModelError`` if llama.cpp may have opened other files.
+
+        Files that are gone now were there, and opened.
+        """
+        for path in self._parts:
+            with contextlib.suppress(FileNotFoundError):
+                if not self._unchanged(path):
+                    raise InvalidModelError(
+                        f"{path} was replaced or changed while it was being loaded; load it again"
+                    )
+
+    def _unchanged(self, path: Path) -> bool:
+        content, (version, number) = self._parts[path]
+        now, renumbered = _identity(path.stat())
+        # Some file systems number their files anew: then the content decides.
+        return now == version and (
+            renumbered == number or _read(path, self._places[path])[0] == content
+        )
+
+
+def _identity(status: os.stat_result) -> _Identity:
+    """Which version of a file it is, and which file."""
+    return (status.st_size, status.st_mtime_ns), (status.st_dev, status.st_ino)
+
+
+def _read(path: Path, inside: tuple[int, ...]) -> tuple[bytes, _Identity]:
+    """The digest of one part, and the identity of what was read."""
+    digest, (data, *tensors) = hashlib.blake2b(digest_size=16), inside
+    with path.open("rb") as file:
+        status = os.fstat(file.fileno())
+        spread = [status.st_size * index // _SAMPLES for index in range(_SAMPLES)]
+        digest.update(file.read(data))
+        for place in (*tensors, *spread):
+            file.seek(place)
+            digest.update(file.read(_SAMPLE_BYTES))
+    return digest.digest(), _identity(status)
