@@ -16,8 +16,10 @@ from typing import Any, Literal, overload
 
 from typing_extensions import Self
 
+from llama_py.chat.content import render_content
 from llama_py.chat.formats import ChatFormat, ChatHandler, get_chat_format
 from llama_py.chat.grammar import render_constrained
+from llama_py.chat.markup import Markup
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.template import ChatTemplate, RenderedChat
 from llama_py.core.context import Context
@@ -79,6 +81,9 @@ class Llama(LowLevelInterface, ReuseInterface):
         chat_format: the name of a chat format, in place of the model's own template.
         chat_template: a Jinja template, in place of the model's own.
         chat_handler: takes over ``create_chat_completion`` altogether.
+        special_tokens_in_content: what the texts of special tokens (``<|im_end|>``) in user and
+            tool messages are: ``"text"`` (the default), ``"parse"`` for the tokens themselves, or
+            ``"refuse"`` for an error. A call may say otherwise.
         parking_bytes: RAM for conversations that there is no room for in the context.
         checkpoint_bytes: RAM for checkpoints (sliding-window, recurrent and hybrid models).
         overflow: what to do when a conversation is too long; by default that is an error.
@@ -138,6 +143,7 @@ class Llama(LowLevelInterface, ReuseInterface):
         chat_format: str | None = None,
         chat_template: str | None = None,
         chat_handler: ChatHandler | None = None,
+        special_tokens_in_content: str = "text",
         draft_model: Any = None,
         tokenizer: Any = None,
         type_k: int | None = None,
@@ -164,12 +170,14 @@ class Llama(LowLevelInterface, ReuseInterface):
         self.spm_infill = spm_infill
         self.chat_format = chat_format
         self.chat_handler = chat_handler
+        self.special_tokens_in_content = special_tokens_in_content
         self.overflow = overflow
         self._logits_all = logits_all
         self._vocab_only = vocab_only
         self._model = self._load(_model_params(arguments), numa, progress)
         self._template_text = chat_template
         self._template: ChatTemplate | None = None
+        self._markup: Markup | None = None
         self._formatter: ChatFormat | None = get_chat_format(chat_format) if chat_format else None
         self._tokenizer = tokenizer
         self._init_lowlevel()
@@ -370,9 +378,20 @@ class Llama(LowLevelInterface, ReuseInterface):
 
     def render_chat(self, request: ChatRequest) -> RenderedChat:
         """The prompt of a conversation, and how its reply is to be read."""
+        mode = self.special_tokens_in_content
+        return render_content(request, self._render_as_is, self._markup_of_chats, mode)
+
+    def _render_as_is(self, request: ChatRequest) -> RenderedChat:
         if self._formatter is not None:
             return self._formatter.render(request, self._model)
         return render_constrained(self.chat_template, request, self.vocab)
+
+    def _markup_of_chats(self) -> Markup:
+        if self._markup is None:
+            formatter = self._formatter
+            sources = formatter.sources(self._model) if formatter else self.chat_template.sources
+            self._markup = Markup(*self.vocab.special_texts(), sources)
+        return self._markup
 
     def chat_session(self, system: str | None = None, **options: Any) -> ChatSession:
         """A new conversation; see ``ChatSession``."""
