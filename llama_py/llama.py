@@ -27,7 +27,7 @@ from llama_py.core.lora import LoraAdapter
 from llama_py.core.model import Model
 from llama_py.core.vocab import Vocab
 from llama_py.engine.engine import Engine
-from llama_py.engine.request import Event, Request
+from llama_py.engine.request import Event, Prompt, Request
 from llama_py.errors import ParameterError, UnknownParameterError
 from llama_py.lowlevel import LowLevelInterface
 from llama_py.memory.cache import CacheLimits, SequenceCache
@@ -324,8 +324,7 @@ class Llama(LowLevelInterface, ReuseInterface):
         self, policy: OverflowPolicy, messages: Sequence[Mapping[str, Any]], options: dict[str, Any]
     ) -> Sequence[Mapping[str, Any]]:
         def count(some: Sequence[Mapping[str, Any]]) -> int:
-            text = self._prompt_of(some, options).text or b""
-            return len(self.vocab.tokenize(text, parse_special=True))
+            return _count(self.vocab, self._prompt_of(some, options))
 
         kept, self._last.overflow = fit(count, self._cache.limit, policy, messages)
         return kept
@@ -457,6 +456,16 @@ class Llama(LowLevelInterface, ReuseInterface):
 
 
 _NOT_STATE = frozenset({"self", "unknown", "__class__"})
+
+
+def _count(vocab: Vocab, prompt: Prompt) -> int:
+    """Tokens of a prompt."""
+    text, at, count = prompt.text or b"", 0, 0
+    for start, end in prompt.plain:
+        count += len(vocab.tokenize(text[at:start], add_special=at == 0, parse_special=True))
+        count += len(vocab.tokenize(text[start:end], add_special=False))
+        at = end
+    return count + len(vocab.tokenize(text[at:], add_special=at == 0, parse_special=True))
 
 
 def _model_params(arguments: Mapping[str, Any]) -> ModelParams:

@@ -296,9 +296,8 @@ class ReuseInterface:
         Returns:
             What was reused and evaluated, like ``cache_info``.
         """
-        text, boundaries = self._common_opening(messages, options)
         request = Request(
-            Prompt(text=text, boundaries=boundaries),
+            self._common_opening(messages, options),
             SamplingParams(temperature=0.0),
             GenerationParams(max_tokens=0),
         )
@@ -321,8 +320,8 @@ class ReuseInterface:
 
     def _common_opening(
         self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]
-    ) -> tuple[bytes, tuple[int, ...]]:
-        """What every conversation that begins with ``messages`` begins with, as text.
+    ) -> Prompt:
+        """What every conversation that begins with ``messages`` begins with.
 
         Two different next messages are rendered: what the prompts have in common, up to the last
         role boundary in it, does not depend on what comes next.
@@ -336,7 +335,9 @@ class ReuseInterface:
         starts = [start for start in first.boundaries if start <= shared]
         if not starts:
             raise ParameterError("these messages leave nothing to evaluate ahead of time")
-        return a[: starts[-1]], tuple(starts[:-1])
+        end = starts[-1]
+        plain = tuple(each for each in first.plain if each[1] <= end)
+        return Prompt(text=a[:end], boundaries=tuple(starts[:-1]), plain=plain)
 
     def _prompt_of(
         self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]

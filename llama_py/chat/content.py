@@ -123,25 +123,26 @@ def _cuts(texts: Sequence[_Text], markup: Markup) -> _Cuts:
     result of a tool as JSON for some: markup may be whole only then.
     """
     cuts: dict[int, set[tuple[int, str]]] = {}
-    for strip in (False, True) if len(texts) > 1 else (False,):
-        for number, offset, found in _joined(texts, markup, strip):
+    whole = [item.text for item in texts]
+    trimmed = [text.strip() for text in whole]
+    for pieces in (whole, trimmed) if len(texts) > 1 and trimmed != whole else (whole,):
+        for number, offset, found in _joined(pieces, markup):
+            if pieces is trimmed:
+                offset += len(whole[number]) - len(whole[number].lstrip())
             cuts.setdefault(number, set()).add((offset, found))
-    for number, item in enumerate(texts):
-        for offset, found in _in_json(item.text, markup):
+    for number, text in enumerate(whole):
+        for offset, found in _in_json(text, markup):
             cuts.setdefault(number, set()).add((offset, found))
     return {number: sorted(some) for number, some in cuts.items()}
 
 
-def _joined(texts: Sequence[_Text], markup: Markup, strip: bool) -> Iterator[tuple[int, int, str]]:
-    """(number of the text, offset of the cut, markup), if all texts stood in one line."""
-    pieces = [item.text.strip() if strip else item.text for item in texts]
+def _joined(pieces: Sequence[str], markup: Markup) -> Iterator[tuple[int, int, str]]:
+    """(number of the piece, offset of the cut, markup), as if the pieces were one text."""
     starts = [0, *accumulate(map(len, pieces))]
     for at, found in markup.find("".join(pieces)):
         last = at + len(found) - 1
         number = bisect_right(starts, last) - 1
-        whole = texts[number].text
-        skipped = len(whole) - len(whole.lstrip()) if strip else 0
-        yield number, last - starts[number] + skipped, found
+        yield number, last - starts[number], found
 
 
 def _in_json(text: str, markup: Markup) -> Iterator[tuple[int, str]]:
@@ -186,7 +187,7 @@ class _Seams:
 
     def __init__(self, markup: Markup) -> None:
         self._markup = markup
-        self._cut: list[str] = []
+        self._numbers: dict[str, int] = {}
         # The first letter is no hexadecimal digit: no seam begins within another one.
         self._secret = f"Z{secrets.token_hex(12)}"
         # Filters may change the case.
@@ -202,9 +203,8 @@ class _Seams:
 
     def _seam(self, found: str) -> str:
         # The same markup always gets the same seam: templates sort and compare.
-        if found not in self._cut:
-            self._cut.append(found)
-        return f"{self._secret}{self._cut.index(found):06x}"
+        number = self._numbers.setdefault(found, len(self._numbers))
+        return f"{self._secret}{number:06x}"
 
     def without(self, text: str) -> str:
         """The text as it would be without seams."""
@@ -216,8 +216,9 @@ class _Seams:
         prompt = self.without(rendered.prompt)
         ends = [match.end() for match in seams]
         removed = [0, *accumulate(match.end() - match.start() for match in seams)]
+        known = list(self._numbers)
         cuts = (
-            (match.start() - before, self._cut[int(match[1], 16)])
+            (match.start() - before, known[int(match[1], 16)])
             for match, before in zip(seams, removed, strict=False)
         )
         starts = rendered.message_starts

@@ -18,6 +18,8 @@ __all__ = ["Markup"]
 
 #: A text in brackets, as markers are written: ``<think>``, ``[INST]``, ``<|im_end|>``.
 _BRACKETED = re.compile(r"[<\[【«].+[>\]】»]", re.DOTALL)
+#: A name beside a bracket or bar: ``<b>``, ``]~b]``, ``｜DSML｜``.
+_MARKED = re.compile(r"[<>\[\]|｜].*\w|\w.*[<>\[\]|｜]", re.DOTALL)
 #: What only markers have in their texts, whatever the template is.
 _BARS = ("<|", "|>", "<｜", "｜>")
 #: Markers that models know from their training, even if their template never writes them.
@@ -74,7 +76,7 @@ class Markup:
 def _is_marker(text: str, written: str) -> bool:
     if any(bar in text for bar in _BARS) or text in _KNOWN:
         return True
-    return text in written and _BRACKETED.fullmatch(text) is not None
+    return text in written and len(text) > 2 and _MARKED.search(text) is not None
 
 
 def _escapes(characters: set[str]) -> re.Pattern[str]:
