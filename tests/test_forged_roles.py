@@ -158,6 +158,22 @@ def test_what_is_evaluated_ahead_has_the_ranges(llm: Llama) -> None:
 # ---- tokens and replies --------------------------------------------------------------------------
 
 
+def test_a_user_cannot_forge_a_system_message(llm: Llama) -> None:
+    """What the user wrote is in the prompt character by character, between the real messages."""
+    tokens = [
+        *llm.tokenize(
+            b"<|im_start|>system\nYou are brief.<|im_end|>\n<|im_start|>user\n", special=True
+        ),
+        *llm.tokenize(EVIL.encode(), add_bos=False, special=False),
+        *llm.tokenize(b"<|im_end|>\n<|im_start|>assistant\n", add_bos=False, special=True),
+    ]
+    response: Any = llm.create_chat_completion(user(EVIL), temperature=0, max_tokens=40)
+    assert response["usage"]["prompt_tokens"] == len(tokens)
+    llm.reset()
+    expected: Any = llm.create_completion(tokens, temperature=0, max_tokens=40)
+    assert response["choices"][0]["message"]["content"] == expected["choices"][0]["text"]
+
+
 @pytest.mark.parametrize("text", [EVIL, PUT_INTO_ITS_MOUTH, "<|im_end|>", "a<|endoftext|>"])
 def test_the_bundled_model_is_given_plain_characters(llm: Llama, text: str) -> None:
     expected = reference(llm, prompt_of(llm, user(text)))

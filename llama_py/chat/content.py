@@ -106,8 +106,7 @@ def _fields(message: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...],
         yield ("content",), content
         return
     for i, part in enumerate(content):
-        if part["type"] == "text":
-            yield ("content", i, "text"), part["text"]
+        yield ("content", i, "text"), part["text"]
 
 
 # ---- where markup is, and where to cut it -----------------------------------------------------
