@@ -18,8 +18,10 @@ from weakref import WeakSet
 from typing_extensions import Self
 
 from llama_py import forks
+from llama_py.chat.content import render_content
 from llama_py.chat.formats import ChatFormat, ChatHandler, get_chat_format
 from llama_py.chat.grammar import render_constrained
+from llama_py.chat.markup import Markup
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.template import ChatTemplate, RenderedChat
 from llama_py.core.context import Context
@@ -27,7 +29,7 @@ from llama_py.core.lora import LoraAdapter
 from llama_py.core.model import Model
 from llama_py.core.vocab import Vocab
 from llama_py.engine.engine import Engine
-from llama_py.engine.request import Event, Request
+from llama_py.engine.request import Event, Prompt, Request
 from llama_py.errors import ParameterError, UnknownParameterError
 from llama_py.lowlevel import LowLevelInterface
 from llama_py.memory.cache import CacheLimits, SequenceCache
@@ -81,6 +83,9 @@ class Llama(LowLevelInterface, ReuseInterface):
         chat_format: the name of a chat format, in place of the model's own template.
         chat_template: a Jinja template, in place of the model's own.
         chat_handler: takes over ``create_chat_completion`` altogether.
+        special_tokens_in_content: what the texts of special tokens (``<|im_end|>``) in user and
+            tool messages are: ``"text"`` (the default), ``"parse"`` for the tokens themselves, or
+            ``"refuse"`` for an error. A call may say otherwise.
         parking_bytes: RAM for conversations that there is no room for in the context.
         checkpoint_bytes: RAM for checkpoints (sliding-window, recurrent and hybrid models).
         overflow: what to do when a conversation is too long; by default that is an error.
@@ -140,6 +145,7 @@ class Llama(LowLevelInterface, ReuseInterface):
         chat_format: str | None = None,
         chat_template: str | None = None,
         chat_handler: ChatHandler | None = None,
+        special_tokens_in_content: str = "text",
         draft_model: Any = None,
         tokenizer: Any = None,
         type_k: int | None = None,
@@ -168,11 +174,13 @@ class Llama(LowLevelInterface, ReuseInterface):
         self.spm_infill = spm_infill
         self.chat_format = chat_format
         self.chat_handler = chat_handler
+        self.special_tokens_in_content = special_tokens_in_content
         self.overflow = overflow
         self._logits_all = logits_all
         self._vocab_only = vocab_only
         self._template_text = chat_template
         self._template: ChatTemplate | None = None
+        self._markup: Markup | None = None
         self._formatter: ChatFormat | None = get_chat_format(chat_format) if chat_format else None
         self._tokenizer = tokenizer
         self._init_lowlevel()
@@ -322,8 +330,7 @@ class Llama(LowLevelInterface, ReuseInterface):
         self, policy: OverflowPolicy, messages: Sequence[Mapping[str, Any]], options: dict[str, Any]
     ) -> Sequence[Mapping[str, Any]]:
         def count(some: Sequence[Mapping[str, Any]]) -> int:
-            text = self._prompt_of(some, options).text or b""
-            return len(self.vocab.tokenize(text, parse_special=True))
+            return _count(self.vocab, self._prompt_of(some, options))
 
         kept, self._last.overflow = fit(count, self._cache.limit, policy, messages)
         return kept
@@ -376,9 +383,20 @@ class Llama(LowLevelInterface, ReuseInterface):
 
     def render_chat(self, request: ChatRequest) -> RenderedChat:
         """The prompt of a conversation, and how its reply is to be read."""
+        mode = self.special_tokens_in_content
+        return render_content(request, self._render_as_is, self._markup_of_chats, mode)
+
+    def _render_as_is(self, request: ChatRequest) -> RenderedChat:
         if self._formatter is not None:
             return self._formatter.render(request, self._model)
         return render_constrained(self.chat_template, request, self.vocab)
+
+    def _markup_of_chats(self) -> Markup:
+        if self._markup is None:
+            formatter = self._formatter
+            sources = formatter.sources(self._model) if formatter else self.chat_template.sources
+            self._markup = Markup.of(self.vocab.special_texts(), sources)
+        return self._markup
 
     def chat_session(self, system: str | None = None, **options: Any) -> ChatSession:
         """A new conversation; see ``ChatSession``."""
@@ -457,6 +475,16 @@ def _in_child() -> None:
 forks.after_in_child(_in_child)
 
 _NOT_STATE = frozenset({"self", "unknown", "__class__"})
+
+
+def _count(vocab: Vocab, prompt: Prompt) -> int:
+    """Tokens of a prompt."""
+    text, at, count = prompt.text or b"", 0, 0
+    for start, end in prompt.plain:
+        count += len(vocab.tokenize(text[at:start], add_special=at == 0, parse_special=True))
+        count += len(vocab.tokenize(text[start:end], add_special=False))
+        at = end
+    return count + len(vocab.tokenize(text[at:], add_special=at == 0, parse_special=True))
 
 
 def _model_params(arguments: Mapping[str, Any]) -> ModelParams:

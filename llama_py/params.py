@@ -21,6 +21,7 @@ from llama_py.errors import ParameterError, ParameterTypeError
 
 __all__ = [
     "RANDOM_SEED",
+    "SPECIAL_TOKENS_IN_CONTENT",
     "ContextParams",
     "GenerationParams",
     "GrammarSpec",
@@ -31,10 +32,13 @@ __all__ = [
     "TokenConstraint",
     "as_shares",
     "check_arguments",
+    "check_content_mode",
 ]
 
 #: The seed that means "choose one at random" (``LLAMA_DEFAULT_SEED``).
 RANDOM_SEED = 0xFFFFFFFF
+#: What the texts of special tokens in user and tool messages may be: text, tokens, or an error.
+SPECIAL_TOKENS_IN_CONTENT = ("text", "parse", "refuse")
 
 #: ``(tokens so far, logits row)`` -> logits row; both shapes 1-D, logits float32 ``(n_vocab,)``.
 LogitsProcessor = Callable[[NDArray[np.intc], NDArray[np.single]], NDArray[np.single]]
@@ -141,12 +145,21 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
     check_number("numa", int(_as_number(given.get("numa", 0))), 0, 4, integer=True)
     for name in ("chat_format", "chat_template"):
         _check_kind(name, given.get(name, ""), (str,), "a string")
+    check_content_mode(given.get("special_tokens_in_content", "text"))
     _check_kind("lora_path", given.get("lora_path", ""), (str, os.PathLike), "a path")
     for name in ("chat_handler", "progress"):
         _check_callable(name, given.get(name, check_arguments))
     for name, method in (("tokenizer", "tokenize"), ("overflow", "shorten")):
         if name in given and not hasattr(given[name], method):
             raise ParameterTypeError(f"{name}={given[name]!r} has no method {method}()")
+
+
+def check_content_mode(value: Any) -> None:
+    """Raise unless ``value`` is one of ``SPECIAL_TOKENS_IN_CONTENT``."""
+    _check_kind("special_tokens_in_content", value, (str,), "a string")
+    if value not in SPECIAL_TOKENS_IN_CONTENT:
+        expected = ", ".join(SPECIAL_TOKENS_IN_CONTENT)
+        raise ParameterError(f"special_tokens_in_content={value!r}: expected one of {expected}")
 
 
 def as_shares(value: Any) -> tuple[float, ...] | None:

@@ -9,12 +9,14 @@ Python objects or change what it is given.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
 import jinja2
+from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.nodes import Node
 from jinja2.parser import Parser
@@ -22,7 +24,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from llama_py.errors import TemplateError
 
-__all__ = ["ChatFormatter", "ChatFormatterResponse", "Jinja2ChatFormatter"]
+__all__ = ["ChatFormatter", "ChatFormatterResponse", "Jinja2ChatFormatter", "read_literals"]
 
 
 @dataclass
@@ -148,3 +150,48 @@ class Jinja2ChatFormatter:
         if stops is None:
             return None
         return lambda tokens, logits: int(tokens[-1]) in stops
+
+
+# ---- what a template writes and looks for -----------------------------------------------------
+
+_QUOTED = re.compile(r"""'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)\"""")
+
+
+def read_literals(sources: Iterable[str]) -> tuple[str, frozenset[str]]:
+    """The literals of templates.
+
+    Returns:
+        All of them in one text, one after the other; and those that a template compares texts
+        with, looks for in them, splits them at, or has given a name to.
+    """
+    written: list[str] = []
+    looked_for: set[str] = set()
+    for source in sources:
+        try:
+            tree = _environment().parse(source)
+        except jinja2.TemplateError:  # llama.cpp reads some that Jinja does not
+            written.append(source)
+            looked_for.update(one or other for one, other in _QUOTED.findall(source))
+            continue
+        written += (data.data for data in tree.find_all(nodes.TemplateData))
+        written += _strings(tree)
+        looked_for.update(text for place in _looking(tree) for text in _strings(place))
+    return "\n".join(written), frozenset(looked_for)
+
+
+def _looking(tree: Node) -> Iterator[Node]:
+    """Where a template may say what it looks for."""
+    for compared in tree.find_all(nodes.Compare):
+        yield compared.expr
+        yield from (operand.expr for operand in compared.ops)
+    for call in tree.find_all(nodes.Call):
+        yield from call.args
+    for filtered in tree.find_all(nodes.Filter):
+        yield from filtered.args
+    for assigned in tree.find_all(nodes.Assign):
+        yield assigned.node
+
+
+def _strings(tree: Node) -> Iterator[str]:
+    constants = [tree] if isinstance(tree, nodes.Const) else tree.find_all(nodes.Const)
+    return (constant.value for constant in constants if isinstance(constant.value, str))

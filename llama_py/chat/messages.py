@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llama_py.errors import ParameterError, ParameterTypeError
+from llama_py.params import check_content_mode
 
 __all__ = ["ChatRequest", "normalise_messages", "normalise_tools", "response_schema"]
 
@@ -320,6 +321,9 @@ class ChatRequest:
         add_generation_prompt: end the prompt with the opening of an assistant message.
         now: seconds since the epoch that the template sees; None is the clock.
         functions, function_call: the names of ``tools`` and ``tool_choice`` before 2024.
+        special_tokens_in_content: what the texts of special tokens in user and tool messages are:
+            ``"text"``, ``"parse"`` (the tokens), or ``"refuse"`` (an error); None is the default
+            of the model that was loaded.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -337,6 +341,7 @@ class ChatRequest:
     now: int | None = None
     functions: Sequence[Mapping[str, Any]] | None = None
     function_call: str | Mapping[str, Any] | None = None
+    special_tokens_in_content: str | None = None
 
     def __post_init__(self) -> None:
         self._set("messages", normalise_messages(self.messages))
@@ -359,6 +364,8 @@ class ChatRequest:
             raise ParameterError(
                 f'reasoning_format is {_shown(self.reasoning_format)}; expected "auto" or "none"'
             )
+        if self.special_tokens_in_content is not None:
+            check_content_mode(self.special_tokens_in_content)
         budget = self.reasoning_budget
         if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int)):
             raise ParameterTypeError(f"reasoning_budget must be an integer, not {_shown(budget)}")

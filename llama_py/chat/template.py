@@ -64,6 +64,8 @@ class RenderedChat:
         calls_tools: the reply may contain tool calls.
         call_marks: texts with which a tool call begins, () if that is more than a text.
         constraint: makes what enforces the schema, if that is not the grammar.
+        plain_ranges: (start, end) in characters of the prompt, ascending and disjoint: what looks
+            like special tokens there is what a user or a tool said, and is read as plain text.
     """
 
     prompt: str
@@ -83,6 +85,7 @@ class RenderedChat:
     calls_tools: bool = False
     call_marks: tuple[str, ...] = ()
     constraint: Callable[[], TokenConstraint] | None = None
+    plain_ranges: tuple[tuple[int, int], ...] = ()
 
 
 def _grammar(params: Mapping[str, Any]) -> GrammarSpec | None:
@@ -147,6 +150,12 @@ class ChatTemplate:
     def source(self) -> str:
         """The template's text."""
         return str(self._info["source"])
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The template's text, and that of the one for requests with tools if there are two."""
+        texts = (self._info["source"], self._info["source_tool_use"])
+        return tuple(str(text) for text in texts if text)
 
     @property
     def explicit(self) -> bool:

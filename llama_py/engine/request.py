@@ -69,8 +69,9 @@ class Prompt:
             may keep the tokens of a cached reply instead of tokenizing it again).
         boundaries: byte offsets in ``text`` at which a message begins (role boundaries).
         add_special: add BOS as the model was trained with, where the prompt begins.
-        plain: ascending disjoint byte ranges of ``text`` in which nothing is read as a special
-            token: a special token's text that overlaps one is the characters it consists of.
+        plain: (start, end) byte offsets in ``text``, ascending and disjoint, between which nothing
+            is read as a special token: the text of one that overlaps such a range is tokenized as
+            the characters it consists of.
     """
 
     text: bytes | None = None

@@ -43,6 +43,7 @@ CHAT_PARAMETERS = SHARED_PARAMETERS | {
     "reasoning_effort",
     "reasoning_format",
     "response_format",
+    "special_tokens_in_content",
     "tool_choice",
     "tools",
     "top_logprobs",
@@ -165,6 +166,7 @@ def _chat_request(arguments: Arguments, messages: Any) -> ChatRequest:
         add_generation_prompt=arguments.flag("add_generation_prompt", True),
         functions=arguments.get("functions"),
         function_call=arguments.get("function_call"),
+        special_tokens_in_content=arguments.get("special_tokens_in_content"),
     )
 
 
@@ -219,7 +221,13 @@ def _chat_prompt(rendered: RenderedChat) -> Prompt:
     return Prompt(
         text=text.encode("utf-8", "surrogatepass"),
         boundaries=_byte_offsets(text, rendered.message_starts),
+        plain=_byte_ranges(text, rendered.plain_ranges),
     )
+
+
+def _byte_ranges(text: str, ranges: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    ends = iter(_byte_offsets(text, [offset for each in ranges for offset in each]))
+    return tuple(zip(ends, ends, strict=True))
 
 
 def _byte_offsets(text: str, offsets: Sequence[int]) -> tuple[int, ...]:

@@ -518,5 +518,5 @@ def test_a_prompt_fits_or_not_whatever_a_reply_was_spelled_like(load: Loader) ->
     room = llm._cache.limit - fresh
     filled = after + " fox" * room
     filled = filled[: len(filled) - 4 * (len(llm.tokenize(filled, special=True)) - room - fresh)]
-    response = llm.create_completion(filled, max_tokens=1, temperature=0.0)
-    assert response["usage"]["prompt_tokens"] == len(llm.tokenize(filled, special=True))
+    llm.create_completion(filled, max_tokens=1, temperature=0.0)
+    assert llm._last.request.n_prompt == len(llm.tokenize(filled, special=True))

@@ -19,7 +19,7 @@ from llama_py.memory.text import Reading, Source, align, read_prompt, reply_ends
 from llama_py.params import ModelParams
 from tests.memory.sentencepiece import write_sentencepiece
 from tests.models import tiny_model
-from tests.vocabularies import vocabulary_path
+from tests.vocabularies import vocabulary
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def vocabs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Vocab]]:
         tiny_model("full"),
         Path(demo_model_path()),
         write_sentencepiece(tmp_path_factory.mktemp("vocab") / "spm.gguf"),
-        *(vocabulary_path(name) for name in ("qwen2", "llama-spm", "phi-3", "gpt-2")),
+        *(vocabulary(name) for name in ("qwen2", "llama-spm", "phi-3", "gpt-2")),
     ]
     models = [Model(path, ModelParams(vocab_only=True)) for path in paths]
     for model in models:

@@ -39,6 +39,12 @@ class NamedFormat:
     first: str | None = None
     stops: tuple[str, ...] = ()
 
+    @property
+    def source(self) -> str:
+        """Its fixed texts, as a Jinja template writes them."""
+        pairs = (self.user, self.assistant, self.system or ())
+        return "\n".join((*(text for pair in pairs for text in pair), *self.stops))
+
     def render(self, request: ChatRequest) -> RenderedChat:
         """Render a conversation.
 

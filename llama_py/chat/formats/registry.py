@@ -41,6 +41,9 @@ class ChatFormat(Protocol):
     def render(self, request: ChatRequest, model: Any) -> RenderedChat:
         """Render a conversation for a model (``core.model.Model``)."""
 
+    def sources(self, model: Any) -> tuple[str, ...]:
+        """The texts of its templates, as far as it has any."""
+
 
 class _Table:
     """A format of the table."""
@@ -50,6 +53,9 @@ class _Table:
 
     def render(self, request: ChatRequest, model: Any) -> RenderedChat:
         return constrain_plain(self._entry.render(request), _vocab(model))
+
+    def sources(self, model: Any) -> tuple[str, ...]:
+        return (self._entry.source,)
 
 
 class _Function:
@@ -76,6 +82,9 @@ class _Function:
         )
         return constrain_plain(rendered, _vocab(model))
 
+    def sources(self, model: Any) -> tuple[str, ...]:
+        return ()
+
 
 class _Template:
     """A template of ours with the model's BOS and EOS, or the model's own."""
@@ -85,9 +94,15 @@ class _Template:
         self._made: tuple[Any, ChatTemplate] | None = None
 
     def render(self, request: ChatRequest, model: Any) -> RenderedChat:
+        return render_constrained(self._template(model), request, _vocab(model))
+
+    def sources(self, model: Any) -> tuple[str, ...]:
+        return self._template(model).sources
+
+    def _template(self, model: Any) -> ChatTemplate:
         if self._made is None or self._made[0] is not model:
             self._made = model, ChatTemplate.from_model(model, self._text)
-        return render_constrained(self._made[1], request, _vocab(model))
+        return self._made[1]
 
 
 def _vocab(model: Any) -> Any:

@@ -1,0 +1,274 @@
+"""What users and tools say is text: it cannot forge a role, a tool call or the end of a turn.
+
+A prompt is one text, and in it ``<|im_end|>`` is a token that ends a message, even if a user wrote
+it. So where the content of a user or tool message has markup in it (``chat.markup``), the template
+gets that content with a *seam* inside of the markup: some letters that nothing else contains. They
+go through whatever the template does to text (trimming, JSON, sorting), and to the template the
+broken markup is text like any other. In the rendered prompt the seams are taken out again, and
+where they were is where the tokenizer has to read plain characters.
+
+Messages without markup are rendered as they are. System and assistant messages are the caller's.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, groupby
+from typing import Any
+
+from llama_py.chat.markup import Markup
+from llama_py.chat.messages import ChatRequest
+from llama_py.chat.template import RenderedChat
+from llama_py.errors import ParameterError, TemplateError
+
+__all__ = ["render_content"]
+
+#: Roles whose messages come from outside.
+_FOREIGN = ("user", "tool")
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
+_JSON = ("{", "[", '"')
+_ESCAPED = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+
+
+def render_content(
+    request: ChatRequest,
+    render: Callable[[ChatRequest], RenderedChat],
+    markup: Callable[[], Markup],
+    mode: str = "text",
+) -> RenderedChat:
+    """Render a conversation whose user and tool messages cannot contain markup.
+
+    Args:
+        render: renders a request, by whatever template or format.
+        markup: what counts as markup; a function, because it is not always needed.
+        mode: ``request.special_tokens_in_content`` where the request leaves it open.
+
+    Raises:
+        ParameterError: the mode is ``"refuse"``, and there is markup.
+        TemplateError: the template refuses the messages.
+    """
+    mode = request.special_tokens_in_content or mode
+    if mode == "parse":
+        return render(request)
+    texts = _texts_of(request.messages)
+    cuts = _cuts(texts, markup()) if texts else {}
+    if not cuts:
+        return render(request)
+    if mode == "refuse":
+        _refuse(texts, markup())
+    seams = _Seams(markup())
+    messages = _with_seams(request.messages, texts, cuts, seams)
+    try:
+        rendered = render(replace(request, messages=messages))
+    except TemplateError as error:
+        raise type(error)(seams.without(str(error))) from error
+    return seams.taken_out(rendered)
+
+
+# ---- the texts of a conversation that come from outside ---------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """One text: ``messages[index]`` and then the keys of ``path``."""
+
+    index: int
+    path: tuple[str | int, ...]
+    text: str
+
+    @property
+    def place(self) -> str:
+        """As a user would write it: ``messages[2].content[0].text``."""
+        keys = (f".{key}" if isinstance(key, str) else f"[{key}]" for key in self.path)
+        return f"messages[{self.index}]{''.join(keys)}"
+
+
+def _texts_of(messages: Sequence[Mapping[str, Any]]) -> list[_Text]:
+    return [
+        _Text(index, path, text)
+        for index, message in enumerate(messages)
+        if message["role"] in _FOREIGN
+        for path, text in _fields(message)
+        if text
+    ]
+
+
+def _fields(message: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    for key in ("name", "tool_call_id"):
+        if key in message:
+            yield (key,), message[key]
+    content = message["content"]
+    if isinstance(content, str):
+        yield ("content",), content
+        return
+    for i, part in enumerate(content):
+        yield ("content", i, "text"), part["text"]
+
+
+# ---- where markup is, and where to cut it -----------------------------------------------------
+
+#: Number of a text -> (offset of the cut, the markup that is cut there before its last character).
+_Cuts = dict[int, list[tuple[int, str]]]
+
+
+def _cuts(texts: Sequence[_Text], markup: Markup) -> _Cuts:
+    """Cuts through all the markup that a prompt may show of these texts.
+
+    Templates join texts (the parts of a message), some after trimming them, and llama.cpp reads the
+    result of a tool as JSON for some: markup may be whole only then.
+    """
+    cuts: dict[int, set[tuple[int, str]]] = {}
+    whole = [item.text for item in texts]
+    trimmed = [text.strip() for text in whole]
+    for pieces in (whole, trimmed) if len(texts) > 1 and trimmed != whole else (whole,):
+        for number, offset, found in _joined(pieces, markup):
+            if pieces is trimmed:
+                offset += len(whole[number]) - len(whole[number].lstrip())
+            cuts.setdefault(number, set()).add((offset, found))
+    for number, text in enumerate(whole):
+        for offset, found in _in_json(text, markup):
+            cuts.setdefault(number, set()).add((offset, found))
+    return {number: sorted(some) for number, some in cuts.items()}
+
+
+def _joined(pieces: Sequence[str], markup: Markup) -> Iterator[tuple[int, int, str]]:
+    """(number of the piece, offset of the cut, markup), as if the pieces were one text."""
+    starts = [0, *accumulate(map(len, pieces))]
+    for at, found in markup.find("".join(pieces)):
+        last = at + len(found) - 1
+        number = bisect_right(starts, last) - 1
+        yield number, last - starts[number], found
+
+
+def _in_json(text: str, markup: Markup) -> Iterator[tuple[int, str]]:
+    """Markup that is there only when the text's escapes are read (``\\u003c|im_end|>``)."""
+    if not markup.escapes.search(text) or text.lstrip("\ufeff \t\r\n")[:1] not in _JSON:
+        return
+    plain, places, at = [], list[int](), 0
+    for match in _ESCAPE.finditer(text):
+        plain.append(text[at : match.start()])
+        places += range(at, match.start())
+        code, char = match.groups()
+        plain.append(chr(int(code, 16)) if code else _ESCAPED.get(char, char))
+        places.append(match.start())
+        at = match.end()
+    plain.append(text[at:])
+    places += range(at, len(text) + 1)
+    for start, found in markup.find("".join(plain)):
+        end = start + len(found)
+        if places[end] - places[start] != len(found):
+            yield places[end - 1], found
+
+
+def _refuse(texts: Sequence[_Text], markup: Markup) -> None:
+    """Raise for the first markup in a message."""
+    for index, group in groupby(texts, key=lambda item: item.index):
+        items = list(group)
+        for _, found in markup.find("".join(item.text for item in items)):
+            places = (item.place for item in items if found in item.text)
+            what = "special token" if found in markup.tokens else "part of the chat template"
+            raise ParameterError(
+                f"{next(places, f'messages[{index}].content')} contains {found!r}, a {what}, and "
+                'special_tokens_in_content is "refuse"; take it out, or pass "text", with which '
+                "it is read as plain characters"
+            )
+
+
+# ---- seams ------------------------------------------------------------------------------------
+
+
+class _Seams:
+    """What is put into markup, and taken out of the prompt."""
+
+    def __init__(self, markup: Markup) -> None:
+        self._markup = markup
+        self._numbers: dict[str, int] = {}
+        # The first letter is no hexadecimal digit: no seam begins within another one.
+        self._secret = f"Z{secrets.token_hex(12)}"
+        # Filters may change the case.
+        self._pattern = re.compile(f"{self._secret}([0-9a-f]{{6}})", re.IGNORECASE)
+
+    def put(self, text: str, cuts: Sequence[tuple[int, str]]) -> str:
+        """The text with a seam at each cut."""
+        out, at = list[str](), 0
+        for offset, found in cuts:
+            out += (text[at:offset], self._seam(found))
+            at = offset
+        return "".join((*out, text[at:]))
+
+    def _seam(self, found: str) -> str:
+        # The same markup always gets the same seam: templates sort and compare.
+        number = self._numbers.setdefault(found, len(self._numbers))
+        return f"{self._secret}{number:06x}"
+
+    def without(self, text: str) -> str:
+        """The text as it would be without seams."""
+        return self._pattern.sub("", text)
+
+    def taken_out(self, rendered: RenderedChat) -> RenderedChat:
+        """The rendered chat without seams, and with the ranges of plain text that they mark."""
+        seams = list(self._pattern.finditer(rendered.prompt))
+        prompt = self.without(rendered.prompt)
+        ends = [match.end() for match in seams]
+        removed = [0, *accumulate(match.end() - match.start() for match in seams)]
+        known = list(self._numbers)
+        cuts = (
+            (match.start() - before, known[int(match[1], 16)])
+            for match, before in zip(seams, removed, strict=False)
+        )
+        starts = rendered.message_starts
+        return replace(
+            rendered,
+            prompt=prompt,
+            generation_prompt=self.without(rendered.generation_prompt),
+            message_starts=tuple(at - removed[bisect_right(ends, at)] for at in starts),
+            plain_ranges=self._ranges(prompt, cuts),
+        )
+
+    def _ranges(self, prompt: str, cuts: Iterator[tuple[int, str]]) -> tuple[tuple[int, int], ...]:
+        """Ascending and disjoint: where in the prompt the cut tokens stand."""
+        ranges: list[tuple[int, int]] = []
+        for at, found in sorted((at - len(found) + 1, found) for at, found in cuts):
+            if at < 0 or found not in self._markup.tokens or not prompt.startswith(found, at):
+                continue  # the template wrote it otherwise, or the tokenizer would not mind
+            end = at + len(found)
+            if ranges and at <= ranges[-1][1]:
+                ranges[-1] = (ranges[-1][0], max(end, ranges[-1][1]))
+            else:
+                ranges.append((at, end))
+        return tuple(ranges)
+
+
+def _with_seams(
+    messages: Sequence[Mapping[str, Any]], texts: Sequence[_Text], cuts: _Cuts, seams: _Seams
+) -> list[dict[str, Any]]:
+    out = [dict(message) for message in messages]
+    renamed: dict[str, str] = {}
+    for number, some in cuts.items():
+        item = texts[number]
+        changed = seams.put(item.text, some)
+        message = out[item.index]
+        if len(item.path) == 1:
+            message[str(item.path[0])] = changed
+        else:
+            parts = [dict(part) for part in message["content"]]
+            parts[int(item.path[1])]["text"] = changed
+            message["content"] = parts
+        if item.path[0] == "tool_call_id":
+            renamed[item.text] = changed
+    return [_renamed(message, renamed) for message in out] if renamed else out
+
+
+def _renamed(message: dict[str, Any], ids: Mapping[str, str]) -> dict[str, Any]:
+    """A call keeps the id by which a result names it."""
+    if "tool_calls" not in message:
+        return message
+    calls = [dict(call) for call in message["tool_calls"]]
+    for call in calls:
+        if "id" in call:
+            call["id"] = ids.get(call["id"], call["id"])
+    return {**message, "tool_calls": calls}
