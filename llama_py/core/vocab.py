@@ -22,8 +22,10 @@ __all__ = ["Vocab"]
 _NO_CHARACTER = re.compile(rb"(?:\xf4[\x90-\xbf]|[\xf5-\xf7][\x80-\xbf])[\x80-\xbf]{2}")
 
 
-#: Tokens that llama.cpp's tokenizer takes out of a text before anything else.
-_SPECIAL = C.LLAMA_TOKEN_ATTR_CONTROL | C.LLAMA_TOKEN_ATTR_USER_DEFINED | C.LLAMA_TOKEN_ATTR_UNKNOWN
+#: Tokens that llama.cpp's tokenizer takes out of a text before anything else, and those among
+#: them that it takes only where special tokens are to be parsed.
+_PARSED = C.LLAMA_TOKEN_ATTR_CONTROL | C.LLAMA_TOKEN_ATTR_UNKNOWN
+_SPECIAL = _PARSED | C.LLAMA_TOKEN_ATTR_USER_DEFINED
 
 
 class Vocab:
@@ -174,7 +176,7 @@ class Vocab:
             attributes = map(partial(C.llama_vocab_get_attr, self.pointer), range(self.n_tokens))
             for token, attribute in enumerate(attributes):
                 if attribute & _SPECIAL and (piece := self.piece(token)).strip():
-                    always = bool(attribute & C.LLAMA_TOKEN_ATTR_USER_DEFINED)
+                    always = not attribute & _PARSED
                     found[piece] = found.get(piece, False) or always
             self._special_texts = found
         return self._special_texts
