@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any
@@ -61,8 +62,26 @@ def assert_forges_nothing(
         parsed = render(name, make(contents), "parse")
     except TemplateError:  # what is in the messages confuses the template itself
         return 0
-    assert evil.prompt == parsed.prompt
+    reacts = _REACTION.search(families.source(name))
+    assert evil.prompt == parsed.prompt or (
+        reacts and evil.prompt == like_harmless(name, make, contents)
+    )
     return len(tokens_of(name, parsed)) - len(expected)
+
+
+#: How some templates ask whether a user message is the result of a tool in truth.
+_REACTION = re.compile(r"startswith\(.<tool_response>")
+
+
+def like_harmless(
+    name: str, make: Callable[[Sequence[str]], list[Message]], contents: Sequence[str]
+) -> str:
+    """The prompt of harmless contents, with the contents in their place."""
+    letters = ["q" * 40 + str(number) for number in range(len(contents))]
+    prompt = render(name, make(letters)).prompt
+    for letter, content in zip(letters, contents, strict=True):
+        prompt = prompt.replace(letter, content)
+    return prompt
 
 
 def assert_starts(evil: RenderedChat) -> None:
