@@ -31,7 +31,7 @@ from llama_py.lowlevel import LowLevelInterface
 from llama_py.memory.cache import CacheLimits, SequenceCache
 from llama_py.memory.kinds import traits_of
 from llama_py.memory.store import LlamaRAMCache, StateStore
-from llama_py.overflow import OverflowPolicy, OverflowReport, fit
+from llama_py.overflow import MessageSizes, OverflowPolicy, OverflowReport, fit
 from llama_py.params import (
     RANDOM_SEED,
     ContextParams,
@@ -165,6 +165,7 @@ class Llama(LowLevelInterface, ReuseInterface):
         self.chat_format = chat_format
         self.chat_handler = chat_handler
         self.overflow = overflow
+        self._message_sizes = MessageSizes(self._count_plain)
         self._logits_all = logits_all
         self._vocab_only = vocab_only
         self._model = self._load(_model_params(arguments), numa, progress)
@@ -319,8 +320,22 @@ class Llama(LowLevelInterface, ReuseInterface):
             text = self._prompt_of(some, options).text or b""
             return len(self.vocab.tokenize(text, parse_special=True))
 
-        kept, self._last.overflow = fit(count, self._cache.limit, policy, messages)
+        if not all(isinstance(message, Mapping) for message in messages):
+            return messages  # which is not for the policy to say
+        tools = options.get("tools") or options.get("functions")
+        kept, self._last.overflow = fit(
+            count,
+            self._cache.limit,
+            policy,
+            messages,
+            size=self._message_sizes.of,
+            fixed=self._message_sizes.of_json(tools) if tools else 0,
+        )
         return kept
+
+    def _count_plain(self, text: str) -> int:
+        data = text.encode("utf-8", "surrogatepass")
+        return len(self.vocab.tokenize(data, add_special=False))
 
     @property
     def last_overflow(self) -> OverflowReport | None:
