@@ -25,7 +25,7 @@ from llama_py.core.lora import LoraAdapter
 from llama_py.core.model import Model
 from llama_py.core.vocab import Vocab
 from llama_py.engine.engine import Engine
-from llama_py.engine.request import Event, Request
+from llama_py.engine.request import Event, Prompt, Request
 from llama_py.errors import ParameterError, UnknownParameterError
 from llama_py.lowlevel import LowLevelInterface
 from llama_py.memory.cache import CacheLimits, SequenceCache
@@ -41,6 +41,7 @@ from llama_py.params import (
 )
 from llama_py.replies import Call, ReplyStream, raise_failure
 from llama_py.reuse import ReuseInterface
+from llama_py.scoring import ScoringInterface
 from llama_py.session import ChatSession
 from llama_py.wire import openai
 from llama_py.wire.types import (
@@ -58,7 +59,7 @@ _PARKING_BYTES = 1 << 30
 _NON_CAUSAL = 1
 
 
-class Llama(LowLevelInterface, ReuseInterface):
+class Llama(LowLevelInterface, ReuseInterface, ScoringInterface):
     """A loaded model with its context.
 
     It may be called from any number of threads; calls in flight together are batched together.
@@ -317,8 +318,7 @@ class Llama(LowLevelInterface, ReuseInterface):
         self, policy: OverflowPolicy, messages: Sequence[Mapping[str, Any]], options: dict[str, Any]
     ) -> Sequence[Mapping[str, Any]]:
         def count(some: Sequence[Mapping[str, Any]]) -> int:
-            text = self._prompt_of(some, options).text or b""
-            return len(self.vocab.tokenize(text, parse_special=True))
+            return len(self._tokens_of(self._prompt_of(some, options)))
 
         if not all(isinstance(message, Mapping) for message in messages):
             return messages  # which is not for the policy to say
@@ -332,6 +332,14 @@ class Llama(LowLevelInterface, ReuseInterface):
             fixed=self._message_sizes.of_json(tools) if tools else 0,
         )
         return kept
+
+    def _tokens_of(self, prompt: Prompt) -> list[int]:
+        """The tokens of a prompt, as the tokenizer gives them to somebody who knows no replies."""
+        if prompt.tokens is not None:
+            return [*prompt.tokens]
+        return self.vocab.tokenize(
+            prompt.text or b"", add_special=prompt.add_special, parse_special=True
+        )
 
     def _count_plain(self, text: str) -> int:
         data = text.encode("utf-8", "surrogatepass")

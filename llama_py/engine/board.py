@@ -139,7 +139,8 @@ class Board:
             request.ended = time.perf_counter()
         lease = request.lease
         if lease is not None and self.cache.live.get(lease.sequence.number) is lease.sequence:
-            self.cache.release(lease, request.undecoded(lease))
+            transient = bool(request.targets)
+            self.cache.release(lease, request.undecoded(lease), transient=transient)
         request.lease = None
         if request.sampler is not None:
             request.sampler.close()
