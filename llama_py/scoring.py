@@ -168,7 +168,7 @@ class ScoringJob:
         """See ``Llama.score``."""
         prefix, given = self._read()
         self._check_sizes(prefix, given)
-        found: dict[Tokens, list[float]] = dict.fromkeys(given.tokens, [])
+        found: dict[Tokens, list[float]] = {tokens: [] for tokens in given.tokens}
         if any(found):
             self._begun = prefix.tokens
             try:

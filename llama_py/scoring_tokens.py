@@ -144,9 +144,7 @@ class _Border:
             place = self.place - (len(alone) - shared)
             if place > 0:
                 return place, tuple(whole[shared:])
-        behind = tokenize_after(
-            self._vocab, self._tail + text, len(self._tail), add_special=False
-        )
+        behind = tokenize_after(self._vocab, self._tail + text, len(self._tail), add_special=False)
         return self.place, tuple(behind)
 
     def _tokenize(self, text: bytes) -> list[int]:

@@ -65,7 +65,10 @@ def test_the_hundredth_turn_costs_only_its_new_tokens(
 ) -> None:
     llm, fresh = pair
     llm.reset()
-    plain = lambda text: len(llm.tokenize(text, add_bos=False))  # noqa: E731
+
+    def plain(text: str) -> int:
+        return len(llm.tokenize(text, add_bos=False))
+
     markup = plain("user\nassistant\n") + 6
     evaluated, new = [], []
     full, before = False, 0
@@ -169,4 +172,4 @@ def test_what_is_no_policy_is_refused_with_the_remedy(
     with pytest.raises(TypeError, match=r"TrimMessages\(\), or None"):
         llm.create_chat_completion(messages, overflow=policy)
     with pytest.raises(TypeError, match="messages"):
-        llm.create_chat_completion(["Hello!"], overflow=POLICY)  # type: ignore[list-item]
+        llm.create_chat_completion(["Hello!"], overflow=POLICY)

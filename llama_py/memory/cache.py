@@ -140,9 +140,7 @@ class SequenceCache(PromptStarter):
                 self._take_checkpoint(lease.sequence)
 
     @changing
-    def release(
-        self, lease: Lease, pending: int | None = None, *, transient: bool = False
-    ) -> None:
+    def release(self, lease: Lease, pending: int | None = None, *, transient: bool = False) -> None:
         """The request is done with its sequence, which stays in memory for others to reuse.
 
         Args:
