@@ -24,7 +24,7 @@ from llama_py.engine.request import MOST_EVENTS, Event, FinishEvent, Request, To
 from llama_py.errors import ClosedError, ParameterError
 from llama_py.llama import Llama
 from llama_py.replies import Call, failure_of
-from llama_py.scoring import Score
+from llama_py.scoring import Score, TokenIds
 
 __all__ = ["AsyncLlama", "AsyncReplyStream"]
 
@@ -99,8 +99,8 @@ class AsyncLlama:
 
     async def score(
         self,
-        prefix: str | Sequence[int] | Sequence[Mapping[str, Any]],
-        continuations: Sequence[str | Sequence[int]],
+        prefix: str | TokenIds | Sequence[Mapping[str, Any]],
+        continuations: Sequence[str | TokenIds],
         *,
         timeout: float | None = None,
         **options: Any,

@@ -41,6 +41,8 @@ __all__ = ["Score", "ScoringInterface", "ScoringJob"]
 
 _GREEDY = SamplingParams(temperature=0.0)
 Tokens: TypeAlias = tuple[int, ...]
+#: Token ids, as a list or as a vector.
+TokenIds: TypeAlias = Sequence[int] | NDArray[np.integer[Any]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,8 +82,8 @@ class ScoringInterface:
 
     def score(
         self,
-        prefix: str | Sequence[int] | Sequence[Mapping[str, Any]],
-        continuations: Sequence[str | Sequence[int]],
+        prefix: str | TokenIds | Sequence[Mapping[str, Any]],
+        continuations: Sequence[str | TokenIds],
         *,
         timeout: float | None = None,
         **options: Any,

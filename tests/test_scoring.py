@@ -283,7 +283,7 @@ def test_streams_and_other_scores_go_on_meanwhile(
 ) -> None:
     """More threads than sequences: all of them finish, with the right numbers."""
     _, other = pair
-    ask = {"temperature": 0.0, "max_tokens": 30, "ignore_eos": True}
+    ask: dict[str, Any] = {"temperature": 0.0, "max_tokens": 30, "ignore_eos": True}
     prompts = [words(number, 30 + number) for number in range(2)]
     prefixes = [words(20, 50), words(21, 70)]
     given = [words(30 + i, 1 + i % 4) for i in range(25)]

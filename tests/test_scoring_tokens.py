@@ -92,7 +92,7 @@ def test_tokens_are_taken_as_they_are(vocabs: list[Vocab]) -> None:
 
 def test_an_empty_prefix_is_the_beginning_of_a_text(vocabs: list[Vocab]) -> None:
     tiny, _, spm = vocabs
-    for prefix in ("", []):
+    for prefix in ("", list[int]()):
         assert split(tiny, prefix, "yes") == ((tiny.bos,), [whole(tiny, "yes")])
         assert split(spm, prefix, "the quick") == ((spm.bos,), [whole(spm, "the quick")[1:]])
 
