@@ -68,10 +68,12 @@ class Llama(LowLevelInterface, ReuseInterface, ScoringInterface):
         model_path: a GGUF file (the first one, if it is split).
         n_gpu_layers: layers on the GPU, -1 (the default) for all; ignored without a GPU.
         n_ctx: tokens in memory, shared by all conversations; 0 (the default) is the model's own
-            context length, as far as a quarter of the machine's memory can hold it.
+            context length, as far as there is memory for it: a quarter of what this process may
+            use, or most of what is free on the GPUs.
         n_batch, n_ubatch: most tokens in one decode, and computed at once.
         n_seq_max: conversations in memory side by side; others are parked and brought back.
-        n_threads, n_threads_batch: default to the physical cores.
+        n_threads, n_threads_batch: default to the physical cores that this process may use
+            (affinity, a container's quota), and to one for a tiny model.
         seed: for calls that give none; ``0xFFFFFFFF`` chooses one for every call.
         flash_attn: True, False, or None for automatic.
         swa_full: keep a full-size cache for sliding-window layers. Not needed for correctness.
