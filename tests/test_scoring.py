@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -393,3 +394,24 @@ def test_closing_the_model_ends_it_with_an_error() -> None:
     thread.join(10)
     assert not thread.is_alive()
     assert [type(error) for error in errors] == [ClosedError]
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no setitimer")
+def test_an_interrupt_leaves_everything_in_order(llm: Llama) -> None:
+    draw = random.Random(1)
+    many = [[draw.randrange(250) for _ in range(4)] for _ in range(20_000)]
+    expected = llm.score(PREFIX, LABELS)
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        for number in range(6):
+            with pytest.raises(KeyboardInterrupt):
+                # Once is not enough: Python drops what comes in a destructor.
+                signal.setitimer(signal.ITIMER_REAL, 0.02 + 0.021 * number, 0.5)
+                llm.score(PREFIX, many)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            at_rest(llm)
+            for found, score in zip(llm.score(PREFIX, LABELS), expected, strict=True):
+                check(found, score.token_logprobs.tolist())
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

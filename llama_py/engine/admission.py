@@ -144,7 +144,7 @@ class Admission:
                     return True
                 self._cache.commit(other.lease.sequence, other.lease.prompt)
             request.waits_for = None
-        if request.generation.prompt_logprobs:
+        if request.generation.prompt_logprobs or request.targets:
             return False
         return any(self._waits_for(request, other) for other in self._board.running)
 
