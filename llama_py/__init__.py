@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from llama_py.memory.store import LlamaRAMCache as LlamaRAMCache
     from llama_py.overflow import TrimMessages as TrimMessages
     from llama_py.reuse import LlamaState as LlamaState
+    from llama_py.scoring import Score as Score
     from llama_py.session import ChatSession as ChatSession
     from llama_py.wire.processors import LogitsProcessorList as LogitsProcessorList
     from llama_py.wire.processors import StoppingCriteriaList as StoppingCriteriaList
@@ -49,6 +50,7 @@ _HOMES = {
     "LlamaState": "reuse",
     "LogitsProcessorList": "wire.processors",
     "ParameterError": "errors",
+    "Score": "scoring",
     "StoppingCriteriaList": "wire.processors",
     "TrimMessages": "overflow",
     "demo_model_path": "demo",
@@ -70,6 +72,7 @@ __all__ = [
     "LlamaState",
     "LogitsProcessorList",
     "ParameterError",
+    "Score",
     "StoppingCriteriaList",
     "TrimMessages",
     "__version__",

@@ -25,6 +25,7 @@ from llama_py.engine.request import MOST_EVENTS, Event, FinishEvent, Request, To
 from llama_py.errors import ClosedError, ParameterError
 from llama_py.llama import Llama
 from llama_py.replies import Call, failure_of
+from llama_py.scoring import Score, TokenIds
 
 __all__ = ["AsyncLlama", "AsyncReplyStream"]
 
@@ -97,6 +98,26 @@ class AsyncLlama:
             return await self._handled(messages, stream, options)
         parse = partial(self._parsing.create_chat_completion, messages, stream=stream, **options)
         return await self._respond(stream, parse)
+
+    async def score(
+        self,
+        prefix: str | TokenIds | Sequence[Mapping[str, Any]],
+        continuations: Sequence[str | TokenIds],
+        *,
+        timeout: float | None = None,
+        **options: Any,
+    ) -> list[Score]:
+        """Log-probabilities of several continuations: ``Llama.score``, awaited.
+
+        Cancelling the task stops the scoring.
+        """
+        self._check_open()
+        job = self.llama._scoring(prefix, continuations, timeout, options)
+        try:
+            return await asyncio.to_thread(job.run)
+        except asyncio.CancelledError:
+            job.cancel()
+            raise
 
     async def run(self, method: Callable[..., T], *arguments: Any, **options: Any) -> T:
         """Any other method of ``llama`` in a worker thread: ``await a.run(a.llama.reset)``."""

@@ -121,20 +121,25 @@ class ContextOverflowError(LlamaError, ValueError):
         prompt_tokens: tokens in the prompt.
         limit: tokens that one sequence of this context can hold.
         fits: the largest prompt, in tokens, that would have been accepted.
+        what: which text it is, if it is not the prompt of a reply.
     """
 
-    def __init__(self, prompt_tokens: int, limit: int, fits: int | None = None) -> None:
+    def __init__(
+        self, prompt_tokens: int, limit: int, fits: int | None = None, what: str = ""
+    ) -> None:
         self.prompt_tokens = prompt_tokens
         self.limit = limit
         self.fits = max(0, limit - 1) if fits is None else fits
+        self.what = what
+        remedy = "shorten it" if what else "shorten the messages, pass overflow=TrimMessages()"
         super().__init__(
-            f"the prompt has {prompt_tokens} tokens, but this context holds {limit} "
-            f"(a prompt of up to {self.fits} tokens fits); shorten the messages, pass "
-            "overflow=TrimMessages(), or load the model with a larger n_ctx"
+            f"{what or 'the prompt'} has {prompt_tokens} tokens, but this context holds {limit} "
+            f"(a prompt of up to {self.fits} tokens fits); {remedy}, or load the model with a "
+            "larger n_ctx"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.prompt_tokens, self.limit, self.fits)
+        return type(self), (self.prompt_tokens, self.limit, self.fits, self.what)
 
 
 class DecodeError(LlamaError, RuntimeError):

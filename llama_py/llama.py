@@ -35,7 +35,7 @@ from llama_py.lowlevel import LowLevelInterface
 from llama_py.memory.cache import CacheLimits, SequenceCache
 from llama_py.memory.kinds import traits_of
 from llama_py.memory.store import LlamaRAMCache, StateStore
-from llama_py.overflow import OverflowPolicy, OverflowReport, fit
+from llama_py.overflow import MessageSizes, OverflowPolicy, OverflowReport, fit
 from llama_py.params import (
     RANDOM_SEED,
     ContextParams,
@@ -45,6 +45,7 @@ from llama_py.params import (
 )
 from llama_py.replies import Call, ReplyStream, raise_failure
 from llama_py.reuse import ReuseInterface
+from llama_py.scoring import ScoringInterface
 from llama_py.session import ChatSession
 from llama_py.wire import openai
 from llama_py.wire.types import (
@@ -62,7 +63,7 @@ _PARKING_BYTES = 1 << 30
 _NON_CAUSAL = 1
 
 
-class Llama(LowLevelInterface, ReuseInterface):
+class Llama(LowLevelInterface, ReuseInterface, ScoringInterface):
     """A loaded model with its context.
 
     It may be called from any number of threads; calls in flight together are batched together.
@@ -71,10 +72,12 @@ class Llama(LowLevelInterface, ReuseInterface):
         model_path: a GGUF file (the first one, if it is split).
         n_gpu_layers: layers on the GPU, -1 (the default) for all; ignored without a GPU.
         n_ctx: tokens in memory, shared by all conversations; 0 (the default) is the model's own
-            context length, as far as a quarter of the machine's memory can hold it.
+            context length, as far as there is memory for it: a quarter of what this process may
+            use, or most of what is free on the GPUs.
         n_batch, n_ubatch: most tokens in one decode, and computed at once.
         n_seq_max: conversations in memory side by side; others are parked and brought back.
-        n_threads, n_threads_batch: default to the physical cores.
+        n_threads, n_threads_batch: default to the physical cores that this process may use
+            (affinity, a container's quota), and to one for a tiny model.
         seed: for calls that give none; ``0xFFFFFFFF`` chooses one for every call.
         flash_attn: True, False, or None for automatic.
         swa_full: keep a full-size cache for sliding-window layers. Not needed for correctness.
@@ -176,6 +179,7 @@ class Llama(LowLevelInterface, ReuseInterface):
         self.chat_handler = chat_handler
         self.special_tokens_in_content = special_tokens_in_content
         self.overflow = overflow
+        self._message_sizes = MessageSizes(self._count_plain)
         self._logits_all = logits_all
         self._vocab_only = vocab_only
         self._template_text = chat_template
@@ -330,10 +334,32 @@ class Llama(LowLevelInterface, ReuseInterface):
         self, policy: OverflowPolicy, messages: Sequence[Mapping[str, Any]], options: dict[str, Any]
     ) -> Sequence[Mapping[str, Any]]:
         def count(some: Sequence[Mapping[str, Any]]) -> int:
-            return _count(self.vocab, self._prompt_of(some, options))
+            return len(self._tokens_of(self._prompt_of(some, options)))
 
-        kept, self._last.overflow = fit(count, self._cache.limit, policy, messages)
+        if not all(isinstance(message, Mapping) for message in messages):
+            return messages  # which is not for the policy to say
+        tools = options.get("tools") or options.get("functions")
+        kept, self._last.overflow = fit(
+            count,
+            self._cache.limit,
+            policy,
+            messages,
+            size=self._message_sizes.of,
+            fixed=self._message_sizes.of_json(tools) if tools else 0,
+        )
         return kept
+
+    def _tokens_of(self, prompt: Prompt) -> list[int]:
+        """The tokens of a prompt, as the tokenizer gives them to somebody who knows no replies."""
+        if prompt.tokens is not None:
+            return [*prompt.tokens]
+        spelling = self._cache.spelling
+        text = spelling.mark(prompt.text or b"", prompt.plain)
+        return spelling.read(text, add_special=prompt.add_special)
+
+    def _count_plain(self, text: str) -> int:
+        data = text.encode("utf-8", "surrogatepass")
+        return len(self.vocab.tokenize(data, add_special=False))
 
     @property
     def last_overflow(self) -> OverflowReport | None:
@@ -475,16 +501,6 @@ def _in_child() -> None:
 forks.after_in_child(_in_child)
 
 _NOT_STATE = frozenset({"self", "unknown", "__class__"})
-
-
-def _count(vocab: Vocab, prompt: Prompt) -> int:
-    """Tokens of a prompt."""
-    text, at, count = prompt.text or b"", 0, 0
-    for start, end in prompt.plain:
-        count += len(vocab.tokenize(text[at:start], add_special=at == 0, parse_special=True))
-        count += len(vocab.tokenize(text[start:end], add_special=False))
-        at = end
-    return count + len(vocab.tokenize(text[at:], add_special=at == 0, parse_special=True))
 
 
 def _model_params(arguments: Mapping[str, Any]) -> ModelParams:

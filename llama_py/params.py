@@ -237,7 +237,8 @@ class ContextParams:
         n_batch: most tokens in one ``llama_decode``.
         n_ubatch: most tokens computed at once.
         n_seq_max: sequences (conversations) that can be in memory side by side.
-        n_threads, n_threads_batch: threads for one token / for many; None is the physical cores.
+        n_threads, n_threads_batch: threads for one token / for many; None is the physical cores
+            that this process may use, and one for a tiny model.
         flash_attn: True, False, or None for automatic.
         swa_full: keep a full-size cache for sliding-window layers (large, and not needed here).
         type_k, type_v: ggml types of the KV cache (for example 8 for Q8_0); None is F16.

@@ -157,7 +157,8 @@ class ChatSession:
             session_id=self.session_id,
             **options,
         )
-        self.dropped = [m for m in messages if not any(m is k for k in kept)]
+        left = {id(message) for message in kept}
+        self.dropped = [message for message in messages if id(message) not in left]
         self._reply = reply = ReplyStream(self._commit, [dict(message) for message in kept], chunks)
         reply.begin()  # the chunk with the role: from here on, closing the stream cancels it
         return reply if stream else reply.read()

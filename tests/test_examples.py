@@ -32,6 +32,11 @@ EXPECTED = {
     ],
     "json_schema.py": [r"\['age', 'name'\] int", r"(yes|no)"],
     "logprobs.py": [r"'2' .* of  '2' [01]\.\d{3}, ", r"perplexity \d+", r"perplexity \d+"],
+    "scoring.py": [
+        r"2 \+ 3 = 5\. with probability [01]\.\d\d",
+        r"14 tokens of the question, \d+ in all",
+        r"'Hello': -0\.\d\d in 1 token",
+    ],
     "sessions.py": [
         r"Nice to meet you, Alice\.",
         r"Nice to meet you, Bob\.",

@@ -69,14 +69,14 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 def add_sampling_options(parser: argparse.ArgumentParser, max_tokens: int | None) -> None:
     """How a reply is chosen, and when it ends."""
     group = parser.add_argument_group("sampling")
-    group.add_argument("--temp", type=float, metavar="T", help="temperature; 0 is deterministic")
+    group.add_argument("--temp", type=float, metavar="T", help="temperature; 0 is greedy")
     group.add_argument("--top-k", type=int, metavar="K", help="only the K most likely tokens")
     group.add_argument("--top-p", type=float, metavar="P", help="only the most likely P of 1.0")
     group.add_argument(
         "--min-p", type=float, metavar="P", help="at least P times as likely as the most likely"
     )
     group.add_argument("--repeat-penalty", type=float, metavar="X", help="1.0 is no penalty")
-    group.add_argument("--seed", type=int, metavar="N", help="for the same reply every time")
+    group.add_argument("--seed", type=int, metavar="N", help="of the random numbers")
     limit = "until it ends" if max_tokens is None else str(max_tokens)
     group.add_argument(
         "-n",

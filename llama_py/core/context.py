@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +20,7 @@ from llama_py.core.abort import Abort
 from llama_py.core.batch import Batch
 from llama_py.core.handle import Handle
 from llama_py.core.interrupts import in_main_thread, run_interruptibly
+from llama_py.core.machine import memory_bytes, usable_cores
 from llama_py.core.threads import ThreadPools
 from llama_py.errors import ContextCreationError, ParameterError, StateError
 from llama_py.params import ContextParams
@@ -40,6 +39,10 @@ PARTIAL: int = C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 _NEEDS_EVERY_OUTPUT = frozenset({"cogvlm"})
 #: The most memory that ``n_ctx=0`` lets the KV cache take, as a share of what the machine has.
 _MEMORY_SHARE = 0.25
+#: And of what is free on the GPUs: the rest is for computing.
+_DEVICE_SHARE = 0.75
+#: Bytes of weights that one thread reads in a few milliseconds.
+_WORTH_THREADS = 32 << 20
 _SMALLEST_CONTEXT = 4096
 
 
@@ -270,7 +273,7 @@ def _address_function(
 
 def _complete(params: ContextParams, model: Model) -> ContextParams:
     """``params`` with the numbers that depend on the model and the machine filled in."""
-    cores = _physical_cores()
+    cores = default_threads(model.size_bytes)
     return dataclasses.replace(
         params,
         n_ctx=params.n_ctx or default_n_ctx(model, params),
@@ -280,11 +283,42 @@ def _complete(params: ContextParams, model: Model) -> ContextParams:
 
 
 def default_n_ctx(model: Model, params: ContextParams) -> int:
-    """The model's own context length, or as much of it as a quarter of the memory can hold."""
+    """The model's own context length, or as much of it as there is memory for.
+
+    That is a quarter of the memory that this process may use, for what the CPU keeps of the cache,
+    and three quarters of what is free on the GPUs, where the weights are by now, for the rest.
+    """
     trained = max(model.n_ctx_train, 1)
     per_cell = _bytes_per_cell(model)
-    room = int(_total_memory() * _MEMORY_SHARE / per_cell) if per_cell else trained
+    room = int(_room_for_cache(model, params) / per_cell) if per_cell else trained
     return min(trained, max(_SMALLEST_CONTEXT, room // 256 * 256))
+
+
+def default_threads(size: int, cores: int | None = None) -> int:
+    """The threads that compute a model of ``size`` bytes: as many as there are cores.
+
+    One for a tiny model, whose layers take less time than threads need to wait for each other, and
+    less by far when another program has one of the cores.
+    """
+    if size < _WORTH_THREADS:
+        return 1
+    return usable_cores() if cores is None else cores
+
+
+def _room_for_cache(model: Model, params: ContextParams) -> float:
+    """Bytes that the cache of all layers may take, with each layer where it is."""
+    host = memory_bytes() * _MEMORY_SHARE
+    gpus: list[int] = [
+        device["free_bytes"] for device in backend.devices() if device["kind"] == "gpu"
+    ]
+    layers = model.params.n_gpu_layers
+    if not gpus or not params.offload_kqv or layers == 0:
+        return host
+    if model.params.split_mode == 0:  # one of them has all
+        gpus = gpus[model.params.main_gpu : model.params.main_gpu + 1] or gpus[:1]
+    there = 1.0 if layers < 0 else min(1.0, layers / max(1, model.n_layer))
+    device = sum(gpus) * _DEVICE_SHARE / there
+    return min(device, host / (1 - there)) if there < 1 else device
 
 
 def _check_sizes(params: ContextParams, model: Model) -> None:
@@ -316,7 +350,7 @@ def _least_cache_bytes(params: ContextParams, model: Model) -> float:
 def _all_memory() -> float:
     """Memory of the machine and of its devices."""
     devices = [device for device in backend.devices() if device["kind"] != "cpu"]
-    return float(_total_memory() + sum(device["total_bytes"] for device in devices))
+    return float(memory_bytes() + sum(device["total_bytes"] for device in devices))
 
 
 def _bytes_per_cell(model: Model) -> int:
@@ -330,29 +364,6 @@ def _bytes_per_cell(model: Model) -> int:
     width = number("attention.key_length") or model.n_embd // heads
     kv_heads = number("attention.head_count_kv") or heads
     return model.n_layer * kv_heads * width * 2 * 2
-
-
-def _total_memory() -> int:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # Windows has no sysconf
-        return 8 << 30
-
-
-def _physical_cores() -> int:
-    """Cores this process may use. Hyper-threads do not help matrix products, so they count half."""
-    try:
-        allowed = os.sched_getaffinity(0)
-    except AttributeError:  # macOS and Windows
-        return max(1, (os.cpu_count() or 2) // 2)
-    siblings = set()
-    for cpu in allowed:
-        path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-        try:
-            siblings.add(path.read_text(encoding="ascii"))
-        except OSError:
-            return max(1, len(allowed))
-    return max(1, len(siblings))
 
 
 def _context_struct(params: ContextParams) -> C.llama_context_params:

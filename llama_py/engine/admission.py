@@ -76,6 +76,8 @@ class Admission:
         if before is not None and before.prompt is request.prompt:
             request.resolved, request.tokens = before.resolved, before.tokens
             request.resolved_at = before.resolved_at
+        elif request.targets:
+            self._resolve_scored(request)
         else:
             self._resolve(request)
         request.sampler = self._sampler(request)
@@ -93,6 +95,12 @@ class Admission:
                 add_special=prompt.add_special,
             )
         request.tokens = request.resolved.tokens
+        request.resolved_at = self._board.ended
+
+    def _resolve_scored(self, request: Request) -> None:
+        """Thousands of prompts that begin alike, which nobody will look for by their text."""
+        request.tokens = [*(request.prompt.tokens or ())]
+        request.resolved = ResolvedPrompt(request.tokens)
         request.resolved_at = self._board.ended
 
     def _sampler(self, request: Request) -> Sampler:
@@ -140,7 +148,7 @@ class Admission:
                     return True
                 self._cache.commit(other.lease.sequence, other.lease.prompt)
             request.waits_for = None
-        if request.generation.prompt_logprobs:
+        if request.generation.prompt_logprobs or request.targets:
             return False
         return any(self._waits_for(request, other) for other in self._board.running)
 
@@ -162,13 +170,18 @@ class Admission:
         try:
             self._resolve_again(request)
             reuse = not request.generation.prompt_logprobs or request.prompt_known
-            lease = self._cache.acquire(_prompt_of(request), request.session, reuse=reuse)
+            most = request.first_output if request.targets else None
+            lease = self._cache.acquire(
+                _prompt_of(request), request.session, reuse=reuse, most=most
+            )
         except Exception as error:
             self._board.fail(request, _typed(error))
             return True
         if lease is None:
             return False
         self._board.moves_on(lease.sequence)
+        if request.targets:
+            lease.cuts = []  # checkpoints are for what is kept
         request.lease = lease
         request.state = RequestState.PREFILL
         self._board.set_running(request)

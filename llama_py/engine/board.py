@@ -140,7 +140,8 @@ class Board:
             request.ended = time.perf_counter()
         lease = request.lease
         if lease is not None and self.cache.live.get(lease.sequence.number) is lease.sequence:
-            self.cache.release(lease, request.undecoded(lease), self._reply_ends(request))
+            ends, transient = self._reply_ends(request), bool(request.targets)
+            self.cache.release(lease, request.undecoded(lease), ends, transient=transient)
         request.lease = None
         if request.sampler is not None:
             request.sampler.close()

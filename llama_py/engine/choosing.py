@@ -110,7 +110,7 @@ class Choosing:
 
     def _choose(self, request: Request, row: int) -> None:
         if request.generation.max_tokens == 0:
-            self._board.end(request, FinishEvent("length"), row)
+            self._board.end(request, FinishEvent("length"), None if request.targets else row)
             return
         start = time.perf_counter()
         try:
@@ -178,6 +178,9 @@ class Choosing:
         lease = request.lease
         if lease is None:
             return
+        if request.targets:
+            self._read_targets(request, lease.position, count, row)
+            return
         wanted = request.generation.logprobs or 0
         for back in range(count - 1, -1, -1):
             follower = lease.position - back
@@ -186,6 +189,14 @@ class Choosing:
                 logits = self._runner.logits(row - back)
                 entry = top_logprobs(logits, request.tokens[follower], wanted)
                 request.prompt_logprobs.append(entry)
+
+    def _read_targets(self, request: Request, end: int, count: int, row: int) -> None:
+        """Log-probabilities of the targets behind the positions ``end - count .. end - 1``."""
+        targets, scored, first = request.targets, request.scored, request.first_output
+        for position in range(max(first, end - count), end):
+            if position - first == len(scored):
+                logits = self._runner.logits(row - (end - 1 - position))
+                scored.append(top_logprobs(logits, targets[len(scored)], 0).logprob)
 
 
 def _sample(request: Request, logits: Row) -> Choice:

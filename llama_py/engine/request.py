@@ -144,11 +144,15 @@ class Request:
         backlog: with ``on_event``: how many events its consumer has not read yet. A request that
             is too far behind pauses; call ``Engine.resume`` when there is room again.
         on_progress: called with (prompt tokens in memory, prompt tokens) after each chunk.
+        targets: tokens whose log-probabilities are wanted, one for each of the last tokens of the
+            prompt: ``targets[i]`` is what follows ``prompt[len(prompt) - len(targets) + i]``. What
+            comes before those may be reused as ever; what such a request evaluates is forgotten.
 
     Filled in by the engine:
         tokens: the prompt's tokens, once known; ``n_prompt`` of them.
         generated: sampled tokens, in order (the last one is not yet in memory).
         prompt_logprobs: one entry per prompt token but the first, if they were asked for.
+        scored: the log-probability of each of the targets.
         reused: prompt tokens that were in memory already.
         cache: the record of what was reused, and why not more (``llm.cache_info``).
     """
@@ -165,12 +169,14 @@ class Request:
     on_event: Callable[[Event], None] | None = None
     backlog: Callable[[], int] | None = None
     on_progress: Callable[[int, int], None] | None = None
+    targets: tuple[int, ...] = ()
 
     number: int = field(default_factory=lambda: next(_numbers))
     state: RequestState = RequestState.WAITING
     tokens: list[int] = field(default_factory=list)
     generated: list[int] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    scored: list[float] = field(default_factory=list)
     cache: dict[str, object] = field(default_factory=dict)
     events: deque[Event] = field(default_factory=deque)
     cancelled: bool = False
@@ -233,6 +239,13 @@ class Request:
         return len(self.prompt_logprobs) == self.n_prompt - 1
 
     @property
+    def first_output(self) -> int:
+        """The first of the prompt's positions whose logits are wanted; the last one always is."""
+        if self.generation.prompt_logprobs:
+            return 0
+        return self.n_prompt - max(1, len(self.targets))
+
+    @property
     def prompt_left(self) -> int:
         """Prompt tokens that are still to be evaluated; 0 when it is generating."""
         return self.lease.remaining if self.lease is not None else 0
@@ -242,5 +255,7 @@ class Request:
         """Prompt tokens until a checkpoint is due, or until their logits must be read."""
         if self.lease is None:
             return 0
-        limit = _LOGPROB_CHUNK if self.generation.prompt_logprobs else self.prompt_left
+        limit = self.prompt_left
+        if self.targets or self.generation.prompt_logprobs:
+            limit = max(0, self.first_output - self.lease.position) + _LOGPROB_CHUNK
         return min(limit, self.lease.cuts[0] - self.lease.position) if self.lease.cuts else limit

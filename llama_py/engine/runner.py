@@ -99,9 +99,8 @@ class Runner:
         if count == 0:
             return self._batch.add_one(request.generated[-1], position, number)
         tokens = lease.prompt.tokens[position : position + count]
-        last = position + count == len(lease.prompt.tokens)
-        if request.generation.prompt_logprobs:
-            return self._batch.add(tokens, position, number, True) + count - 1
         start = self._batch.add(tokens, position, number, False)
-        self._batch.outputs[start + count - 1] = last
+        # A request that was preempted has generated tokens behind its prompt.
+        first = request.first_output if not request.n_resumed else len(lease.prompt.tokens) - 1
+        self._batch.outputs[start + max(0, first - position) : start + count] = True
         return start + count - 1

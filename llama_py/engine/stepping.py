@@ -155,7 +155,7 @@ class Stepper:
 
     def _report(self, request: Request, count: int, row: int) -> None:
         """Tell the owner of a request how far its prompt has come."""
-        if request.generation.prompt_logprobs:
+        if request.generation.prompt_logprobs or request.targets:
             self._choosing.read_prompt(request, count, row)
         if request.on_progress is not None and request.lease is not None:
             done = min(request.lease.position, request.n_prompt)

@@ -106,19 +106,27 @@ class SequenceCache(PromptStarter):
 
     @changing
     def acquire(
-        self, prompt: ResolvedPrompt, session: str | None = None, *, reuse: bool = True
+        self,
+        prompt: ResolvedPrompt,
+        session: str | None = None,
+        *,
+        reuse: bool = True,
+        most: int | None = None,
     ) -> Lease | None:
         """Begin a prompt: returns a lease of a sequence that holds its longest available prefix.
 
         Returns None if all sequences are busy.
+
+        Args:
+            most: tokens that may be reused; all but the last one by default.
         """
-        plan, info = self._plan(prompt, reuse)
+        plan, info = self._plan(prompt, reuse, most)
         lease = self._begin(plan, prompt, info)
         if lease is None:
             return None
         sequence = lease.sequence
         sequence.busy = True
-        sequence.pending = None
+        sequence.pending, sequence.transient = None, False
         sequence.session = info.session = session
         sequence.touch()
         info.sequence = sequence.number
@@ -150,16 +158,28 @@ class SequenceCache(PromptStarter):
                 self._take_checkpoint(lease.sequence)
 
     @changing
-    def release(self, lease: Lease, pending: int | None = None, ends: Collection[int] = ()) -> None:
+    def release(
+        self,
+        lease: Lease,
+        pending: int | None = None,
+        ends: Collection[int] = (),
+        *,
+        transient: bool = False,
+    ) -> None:
         """The request is done with its sequence, which stays in memory for others to reuse.
 
         Args:
             pending: the token that follows, if one was sampled and not decoded.
             ends: after how many tokens of the sequence, ``pending`` included, its reply may end in
                 a prompt that contains it.
+            transient: nobody will ask for it again. A fork is dropped at once; a sequence that had
+                to be continued is kept for its beginning, as long as there is room.
         """
         sequence = lease.sequence
-        sequence.busy = False
+        if transient and lease.info.action == Action.FORK.value:
+            self.drop(sequence)
+            return
+        sequence.busy, sequence.transient = False, transient
         sequence.pending = pending
         sequence.touch()
         if not sequence.tokens:
@@ -173,7 +193,9 @@ class SequenceCache(PromptStarter):
         self.trim(lease.sequence)
         lease.cuts = [cut for cut in lease.cuts if cut > lease.position]
 
-    def _plan(self, prompt: ResolvedPrompt, reuse: bool) -> tuple[ReusePlan, CacheInfo]:
+    def _plan(
+        self, prompt: ResolvedPrompt, reuse: bool, most: int | None = None
+    ) -> tuple[ReusePlan, CacheInfo]:
         if not (reuse and self.limits.reuse):
             return ReusePlan(Action.EVALUATE, reason="reuse is off"), CacheInfo(
                 reason="reuse is off"
@@ -187,7 +209,8 @@ class SequenceCache(PromptStarter):
         ]
         held += self._stored_views(tokens)
         checkpoints = self.checkpoints.along(matches)
-        plan = plan_reuse(self.traits, len(tokens), held, sorted(checkpoints))
+        count = len(tokens) if most is None else most + 1
+        plan = plan_reuse(self.traits, count, held, sorted(checkpoints))
         info = CacheInfo(action=plan.action.value, reason=self._why(prompt, held, plan))
         return plan, info
 

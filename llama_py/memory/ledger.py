@@ -6,7 +6,7 @@ Changes are transactions, so a process that is killed leaves the rows as they we
 Each process keeps the rows in memory. A counter says whether anybody changed them, and a journal of
 the last changes says what: looking for news costs one read of one row (30 µs), and news cost what
 they are. A process that comes back after more changes than the journal holds reads all rows again.
-Values are JSON: nothing that is read here is ever unpickled.
+Keys are text and values JSON: nothing that is read here is ever unpickled.
 """
 
 from __future__ import annotations
@@ -54,7 +54,14 @@ _Changes = dict[Key, Row | None]
 
 
 class _JSONDisk(Disk):  # type: ignore[misc]
-    """Values as JSON text. What is something else reads as None: nothing is ever unpickled."""
+    """Keys as they are and values as JSON text.
+
+    What is something else, which somebody may have put there, reads as None. diskcache would
+    unpickle it.
+    """
+
+    def get(self, key: Any, raw: bool) -> Any:
+        return super().get(key, raw) if raw else None
 
     def store(self, value: Any, read: bool, key: Any = UNKNOWN) -> Any:
         return super().store(json.dumps(value), read, key)

@@ -290,7 +290,8 @@ class SequencePool:
         self.memory.seq_rm(sequence.number, -1, -1)  # removing a whole sequence never fails
 
     def _park(self, sequence: LiveSequence) -> None:
-        if self.parking is None or self._own_tail(sequence) < _WORTH_PARKING:
+        transient = sequence.transient
+        if self.parking is None or transient or self._own_tail(sequence) < _WORTH_PARKING:
             self.dropped += 1
             return
         sequence.parked_key = self._put(self.parking, sequence, sequence.parked_key)
@@ -300,7 +301,8 @@ class SequencePool:
     @changing
     def save(self, sequence: LiveSequence, *, least: int = _WORTH_SAVING) -> Key | None:
         """Write a sequence to the saving store, if it grew by ``least`` tokens since last time."""
-        if self.saved is None or len(sequence.tokens) - sequence.saved_length < least:
+        grown = len(sequence.tokens) - sequence.saved_length
+        if self.saved is None or sequence.transient or grown < least:
             return None
         key = self._put(self.saved, sequence, sequence.saved_key)
         if key is not None:

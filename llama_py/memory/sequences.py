@@ -35,6 +35,7 @@ class LiveSequence:
             text, so that a reply which ends with it is found whole: its token is kept, and the
             prompt is cut behind it, where the next message begins.
         indexed: how many of its tokens the prefix index knows, ``pending`` not counted.
+        transient: nobody will ask for its last tokens again: it is neither parked nor saved.
     """
 
     number: int
@@ -51,6 +52,7 @@ class LiveSequence:
     saved_length: int = 0
     pending: int | None = None
     indexed: int = 0
+    transient: bool = False
     last_used: int = 0
 
     def touch(self) -> None:

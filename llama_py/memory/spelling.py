@@ -233,26 +233,31 @@ class Spelling:
         tokens: list[int] = []
         for first, last in pairwise(places):
             if first < last:
-                tokens += self._read_inside(text.key[first:last], first == begin)
+                part = text.key[first:last]
+                tokens += self._read_plain(part) if first == begin else self.read_apart(part)
         return tokens
 
     def _token_of(self, text: PromptText, place: Range) -> int | None:
         found = self._read(text.key[place[0] : place[1]], False)
         return found[0] if len(found) == 1 else None
 
-    def _read_inside(self, part: bytes, opens: bool) -> list[int]:
-        """Tokens of text in which no special token is parsed.
-
-        Args:
-            opens: a special token stands before it. Otherwise text does, and the space that
-                SentencePiece puts before every text must not be there.
-        """
-        if self.adds_space and not opens:
-            tokens = self.tokenizer.tokenize(b"\n" + part, add_special=False)
-            for count, token in enumerate(tokens):
-                if self.tokenizer.piece(token).endswith(b"\n"):
-                    return tokens[count + 1 :]
+    def _read_plain(self, part: bytes) -> list[int]:
         return self.tokenizer.tokenize(part, add_special=False)
+
+    def read_apart(self, part: bytes, *, parse_special: bool = False) -> list[int]:
+        """Tokens of text that other text stands before, and that is tokenized by itself.
+
+        The space that SentencePiece puts before every text is not there.
+        """
+        tokens = self.tokenizer.tokenize(part, add_special=False, parse_special=parse_special)
+        if not self.adds_space or not tokens or self.is_special(tokens[0]):
+            return tokens
+        behind = b"\n" + part
+        tokens = self.tokenizer.tokenize(behind, add_special=False, parse_special=parse_special)
+        for count, token in enumerate(tokens):
+            if self.tokenizer.piece(token).endswith(b"\n"):
+                return tokens[count + 1 :]
+        return tokens
 
 
 def _first_character(key: bytes, start: int) -> int:

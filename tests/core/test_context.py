@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from llama_py.core import backend
 from llama_py.core import context as context_module
 from llama_py.core.batch import Batch
 from llama_py.core.context import Context, default_n_ctx
 from llama_py.core.model import Model
 from llama_py.errors import ClosedError, ContextCreationError, ParameterError, StateError
-from llama_py.params import ContextParams
+from llama_py.params import ContextParams, ModelParams
 from tests.models import KINDS, tiny_model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -103,16 +104,54 @@ def test_by_default_the_context_is_the_models(model: Model) -> None:
 def test_by_default_the_context_takes_a_quarter_of_the_memory(
     monkeypatch: pytest.MonkeyPatch, memory: int, trained: int, expected: int
 ) -> None:
-    monkeypatch.setattr(context_module, "_total_memory", lambda: memory)
+    monkeypatch.setattr(context_module, "memory_bytes", lambda: memory)
+    assert default_n_ctx(described(trained), ContextParams()) == expected
+
+
+def described(trained: int = 131072, **loaded: Any) -> Any:
+    """A model whose cache takes 64 KiB for each token."""
     heads = {"head_count": "32", "head_count_kv": "8", "key_length": "64"}
-    described: Any = SimpleNamespace(
+    return SimpleNamespace(
         n_ctx_train=trained,
         n_layer=32,
         n_embd=2048,
         architecture="llama",
         metadata={f"llama.attention.{key}": value for key, value in heads.items()},
-    )  # 64 KiB for each token
-    assert default_n_ctx(described, ContextParams()) == expected
+        params=ModelParams(**loaded),
+    )
+
+
+@pytest.mark.parametrize(
+    ("free", "loaded", "context", "expected"),
+    [
+        ([4], {}, {}, 49152),  # three quarters of what is free, whatever the host has
+        ([4, 2], {}, {}, 73728),
+        ([4, 2], {"split_mode": 0, "main_gpu": 1}, {}, 24576),
+        ([400], {"n_gpu_layers": 16}, {}, 131072),  # half of the layers, and a quarter of the host
+        ([1], {"n_gpu_layers": 16}, {}, 24576),
+        ([4], {"n_gpu_layers": 0}, {}, 65536),  # as without
+        ([4], {}, {"offload_kqv": False}, 65536),
+    ],
+)
+def test_by_default_the_context_fits_into_what_is_free_on_the_gpus(
+    monkeypatch: pytest.MonkeyPatch,
+    free: list[int],
+    loaded: dict[str, Any],
+    context: dict[str, Any],
+    expected: int,
+) -> None:
+    devices = [{"kind": "cpu", "free_bytes": 1 << 40}]
+    devices += [{"kind": "gpu", "free_bytes": size << 30} for size in free]
+    monkeypatch.setattr(context_module, "memory_bytes", lambda: 16 << 30)
+    monkeypatch.setattr(backend, "devices", lambda: devices)
+    assert default_n_ctx(described(**loaded), ContextParams(**context)) == expected
+
+
+def test_a_tiny_model_is_computed_by_one_thread(model: Model) -> None:
+    assert context_module.default_threads(3 << 20, cores=64) == 1
+    assert context_module.default_threads(1 << 30, cores=64) == 64
+    context = small(model, n_threads=None, n_threads_batch=None)
+    assert (context.params.n_threads, context.params.n_threads_batch) == (1, 1)
 
 
 def test_threads(model: Model) -> None:
@@ -265,7 +304,7 @@ from llama_py.core.batch import Batch
 from llama_py.core.context import Context
 from llama_py.core.model import Model
 from llama_py.errors import StateError
-from llama_py.params import ContextParams
+from llama_py.params import ContextParams, ModelParams
 
 model = Model(sys.argv[1])
 context = Context(model, ContextParams(n_ctx=256, n_seq_max=2, n_threads=1))
@@ -337,7 +376,7 @@ from llama_py.core.batch import Batch
 from llama_py.core.context import Context
 from llama_py.core.model import Model
 from llama_py.errors import ForkedProcessError
-from llama_py.params import ContextParams
+from llama_py.params import ContextParams, ModelParams
 
 with Model(sys.argv[1]) as model:
     context = Context(model, ContextParams(n_ctx=64, n_threads=2))
