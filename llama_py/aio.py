@@ -57,6 +57,9 @@ class AsyncLlama:
             raise ParameterError("give a model_path with its parameters, or llama=, and not both")
         self._owned = llama is None
         self.llama = llama if llama is not None else Llama(model_path, **options)  # type: ignore[arg-type]
+        self._begin()
+
+    def _begin(self) -> None:
         self._parsing = _parsing_view(self.llama)
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="llama_py-aio")
         self._lock = threading.Lock()
@@ -145,6 +148,15 @@ class AsyncLlama:
 
     # -- life -----------------------------------------------------------------------------------
 
+    def __getstate__(self) -> dict[str, Any]:
+        """The model's arguments; unpickling loads it again, in whatever process."""
+        self._check_open()
+        return {"llama": self.llama, "_owned": self._owned}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin()
+
     def _drive(self) -> None:
         with self._lock:
             if not self._driven:
@@ -159,6 +171,7 @@ class AsyncLlama:
         """Stop the threads; close the model if it was loaded by this object."""
         if self._closed:
             return
+        self.llama._engine.forbid_callbacks()
         self._closed = True
         if self._driven:
             self.llama._engine.stop_background()
@@ -192,6 +205,7 @@ class AsyncReplyStream(AsyncIterator[Any]):
         self._chunks: deque[Any] = deque(self._encoder.open())
         self._unfinished = len(call.requests)
         self._error: BaseException | None = None
+        self._closed = False
 
     def __aiter__(self) -> Self:
         return self
@@ -222,7 +236,7 @@ class AsyncReplyStream(AsyncIterator[Any]):
             self._cancel()
             raise
         self._chunks.extend(self._encoder.feed(request.choice, event))
-        self._error = failure_of(event, self._encoder)
+        self._error = None if self._closed else failure_of(event, self._encoder)
         if isinstance(event, FinishEvent):
             self._unfinished -= 1
             if not self._unfinished and self._error is None:
@@ -230,6 +244,7 @@ class AsyncReplyStream(AsyncIterator[Any]):
 
     async def aclose(self) -> None:
         """Cancel what is still being generated; returns when it has ended."""
+        self._closed = True
         self._cancel()
         self._chunks.clear()
         while self._unfinished and not all(request.done for request in self._requests):

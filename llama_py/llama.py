@@ -20,14 +20,19 @@ from llama_py.chat.formats import ChatFormat, ChatHandler, get_chat_format
 from llama_py.chat.grammar import render_constrained
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.template import ChatTemplate, RenderedChat
+from llama_py.compat import CompatInterface
 from llama_py.core.context import Context
 from llama_py.core.lora import LoraAdapter
 from llama_py.core.model import Model
 from llama_py.core.vocab import Vocab
 from llama_py.engine.engine import Engine
 from llama_py.engine.request import Event, Request
-from llama_py.errors import ParameterError, UnknownParameterError
-from llama_py.lowlevel import LowLevelInterface
+from llama_py.errors import (
+    ParameterError,
+    ParameterTypeError,
+    TemplateError,
+    UnknownParameterError,
+)
 from llama_py.memory.cache import CacheLimits, SequenceCache
 from llama_py.memory.kinds import traits_of
 from llama_py.memory.store import LlamaRAMCache, StateStore
@@ -38,6 +43,7 @@ from llama_py.params import (
     ModelParams,
     as_shares,
     check_arguments,
+    check_policy,
 )
 from llama_py.replies import Call, ReplyStream, raise_failure
 from llama_py.reuse import ReuseInterface
@@ -58,7 +64,7 @@ _PARKING_BYTES = 1 << 30
 _NON_CAUSAL = 1
 
 
-class Llama(LowLevelInterface, ReuseInterface):
+class Llama(CompatInterface, ReuseInterface):
     """A loaded model with its context.
 
     It may be called from any number of threads; calls in flight together are batched together.
@@ -167,10 +173,12 @@ class Llama(LowLevelInterface, ReuseInterface):
         self.overflow = overflow
         self._logits_all = logits_all
         self._vocab_only = vocab_only
-        self._model = self._load(_model_params(arguments), numa, progress)
         self._template_text = chat_template
         self._template: ChatTemplate | None = None
-        self._formatter: ChatFormat | None = get_chat_format(chat_format) if chat_format else None
+        context_params = _context_params(arguments)
+        if chat_template:
+            _check_template(chat_template)
+        self._model = self._load(_model_params(arguments), numa, progress)
         self._tokenizer = tokenizer
         self._init_lowlevel()
         self._init_reuse(prefix_cache_slots)
@@ -178,7 +186,7 @@ class Llama(LowLevelInterface, ReuseInterface):
             self._lack_context()
             return
         self._start_engine(
-            _context_params(arguments),
+            context_params,
             # Without a causal mask, a token's cells depend on those that come after it.
             CacheLimits(checkpoint_bytes=checkpoint_bytes, reuse=attention_type != _NON_CAUSAL),
             LlamaRAMCache(parking_bytes) if parking_bytes > 0 else None,
@@ -307,6 +315,7 @@ class Llama(LowLevelInterface, ReuseInterface):
             handled: Any = self.chat_handler(llama=self, messages=copies, stream=stream, **options)
             return handled  # type: ignore[no-any-return]
         policy = options.pop("overflow", self.overflow)
+        check_policy(policy)
         if policy is not None:
             messages = self._fit(policy, messages, options)
         call = openai.parse_chat(self, messages, stream=stream, **options)
@@ -368,8 +377,41 @@ class Llama(LowLevelInterface, ReuseInterface):
             self._template = ChatTemplate.from_model(self._model, self._template_text)
         return self._template
 
-    def render_chat(self, request: ChatRequest) -> RenderedChat:
-        """The prompt of a conversation, and how its reply is to be read."""
+    @property
+    def chat_format(self) -> str | None:
+        """The name of the chat format in place of the model's template, or None; may be set.
+
+        Raises:
+            ParameterError: there is no format of that name.
+        """
+        return self._chat_format
+
+    @chat_format.setter
+    def chat_format(self, name: str | None) -> None:
+        if name is not None and not isinstance(name, str):
+            raise ParameterTypeError(f"chat_format must be a name or None, not {name!r}")
+        self._formatter: ChatFormat | None = get_chat_format(name) if name else None
+        self._chat_format = name
+
+    def render_chat(
+        self, messages: ChatRequest | Sequence[Mapping[str, Any]], **options: Any
+    ) -> RenderedChat:
+        """The prompt of a conversation (``.prompt``), and how its reply is to be read.
+
+        Args:
+            messages: as for ``create_chat_completion``; or a ``ChatRequest``, without options.
+            options: those of ``create_chat_completion``: ``tools``, ``response_format``, ...
+
+        Raises:
+            ParameterError, TemplateError: as ``create_chat_completion`` would.
+        """
+        if not isinstance(messages, ChatRequest):
+            return openai.parse_chat(self, messages, **options).rendered
+        if options:
+            raise ParameterError(f"{next(iter(options))}: a ChatRequest has its options already")
+        return self._render(messages)
+
+    def _render(self, request: ChatRequest) -> RenderedChat:
         if self._formatter is not None:
             return self._formatter.render(request, self._model)
         return render_constrained(self.chat_template, request, self.vocab)
@@ -381,7 +423,11 @@ class Llama(LowLevelInterface, ReuseInterface):
     # -- life ----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Free everything. Closing twice does nothing."""
+        """Free everything. Closing twice does nothing.
+
+        Raises:
+            LlamaError: it is called from a callback of a request; nothing was freed.
+        """
         engine = getattr(self, "_engine", None)
         if engine is not None:
             engine.close()
@@ -399,7 +445,7 @@ class Llama(LowLevelInterface, ReuseInterface):
 
     def __getstate__(self) -> dict[str, Any]:
         """The arguments it was made with; unpickling loads the model again."""
-        return dict(self._arguments)
+        return {**self._arguments, "chat_format": self.chat_format}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
@@ -459,6 +505,14 @@ def _context_params(arguments: Mapping[str, Any]) -> ContextParams:
 
 def _fields_of(kind: type[ModelParams | ContextParams], given: Mapping[str, Any]) -> dict[str, Any]:
     return {each.name: given[each.name] for each in fields(kind) if each.name in given}
+
+
+def _check_template(text: str) -> None:
+    """Raise unless it parses: before the weights are loaded, which may take minutes."""
+    try:
+        ChatTemplate.from_text(text).close()
+    except TemplateError as error:
+        raise TemplateError(f"chat_template does not parse: {error}") from error
 
 
 def _reject_unknown(unknown: Mapping[str, Any], known: Mapping[str, Any]) -> None:

@@ -31,6 +31,7 @@ __all__ = [
     "TokenConstraint",
     "as_shares",
     "check_arguments",
+    "check_policy",
 ]
 
 #: The seed that means "choose one at random" (``LLAMA_DEFAULT_SEED``).
@@ -130,6 +131,8 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
     """
     given = {name: value for name, value in arguments.items() if value is not None}
     _check_kind("model_path", arguments.get("model_path"), (str, os.PathLike), "a path")
+    if not os.fspath(arguments["model_path"]):
+        raise ParameterError("model_path is empty; give the path of a GGUF file")
     for name in ("logits_all", "spm_infill", "verbose", "swa_full", "op_offload"):
         check_bool(name, given.get(name, False))
     for name in ("checkpoint_bytes", "parking_bytes", "prefix_cache_slots"):
@@ -144,9 +147,20 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
     _check_kind("lora_path", given.get("lora_path", ""), (str, os.PathLike), "a path")
     for name in ("chat_handler", "progress"):
         _check_callable(name, given.get(name, check_arguments))
-    for name, method in (("tokenizer", "tokenize"), ("overflow", "shorten")):
-        if name in given and not hasattr(given[name], method):
-            raise ParameterTypeError(f"{name}={given[name]!r} has no method {method}()")
+    if "tokenizer" in given and not hasattr(given["tokenizer"], "tokenize"):
+        raise ParameterTypeError(f"tokenizer={given['tokenizer']!r} has no method tokenize()")
+    check_policy(given.get("overflow"))
+
+
+def check_policy(policy: Any) -> None:
+    """Raise unless ``overflow=policy`` is a policy, or None."""
+    if policy is None:
+        return
+    if isinstance(policy, type) or not (hasattr(policy, "shorten") and hasattr(policy, "reserve")):
+        raise ParameterTypeError(
+            f"overflow={policy!r} is no overflow policy, which has shorten() and reserve; pass "
+            "TrimMessages(), or None"
+        )
 
 
 def as_shares(value: Any) -> tuple[float, ...] | None:

@@ -14,7 +14,13 @@ from numpy.typing import NDArray
 
 from llama_py.core.lora import LoraAdapter
 from llama_py.engine.request import Prompt, Request
-from llama_py.errors import FingerprintError, LlamaError, ParameterError, StateError
+from llama_py.errors import (
+    FingerprintError,
+    LlamaError,
+    ParameterError,
+    ParameterTypeError,
+    StateError,
+)
 from llama_py.memory.sequences import LiveSequence
 from llama_py.memory.state import StateStore, StoredState
 from llama_py.params import GenerationParams, SamplingParams, check_number
@@ -164,7 +170,11 @@ class ReuseInterface:
         Args:
             cache: a ``LlamaRAMCache`` or ``LlamaDiskCache``; None stops using one. It is not
                 closed with the model, and several models and processes may share one.
+
+        Raises:
+            ParameterTypeError: it is no store.
         """
+        _check_store(cache)
         with self._engine.lock:
             self._cache.saved = cache
             for sequence in self._cache.live.values():
@@ -189,6 +199,7 @@ class ReuseInterface:
             StateError: it does not fit.
         """
         with self._engine.lock:
+            self._engine.forbid_callbacks()
             self._adopt(state)
 
     def _current(self) -> LiveSequence:
@@ -207,6 +218,7 @@ class ReuseInterface:
 
     def _capture_part(self, length: int) -> LlamaState:
         with self._engine.lock:
+            self._engine.forbid_callbacks()
             source = self._current()
             check_number("length", length, 1, len(source.tokens), integer=True)
             part = self._cache.copy_prefix(source, length)
@@ -346,3 +358,16 @@ class ReuseInterface:
         relevant = {name: value for name, value in options.items() if name != "stream_options"}
         call = openai.parse_chat(self, messages, **relevant)  # type: ignore[arg-type]
         return call.requests[0].prompt
+
+
+def _check_store(cache: Any) -> None:
+    """Raise unless it has what a ``StateStore`` has: every later call would fail without."""
+    if cache is None:
+        return
+    wanted = sorted(name for name in vars(StateStore) if not name.startswith("_"))
+    missing = [name for name in wanted if not hasattr(type(cache), name)]
+    if missing or not hasattr(cache, "capacity_bytes"):
+        lack = f", which has no {(*missing, 'capacity_bytes')[0]}"
+        raise ParameterTypeError(
+            f"cache must be a LlamaRAMCache, a LlamaDiskCache or None, not {cache!r}{lack}"
+        )

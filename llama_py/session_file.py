@@ -8,6 +8,7 @@ with ``memory.payload``, so that no bytes of a file are ever run as code.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import logging
 import os
@@ -16,7 +17,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llama_py.errors import LlamaError, ParameterError, StateError
+from llama_py.errors import (
+    LlamaError,
+    ParameterError,
+    StateError,
+    StorageError,
+    StorageNotFoundError,
+)
 from llama_py.memory.payload import Payload, read_state
 from llama_py.memory.state import StoredState
 
@@ -43,20 +50,32 @@ def save(
     try:
         _write(path, session, state)
     except OSError as error:
-        error.filename = str(path)  # and not that of the temporary file
-        raise
+        raise _storage_error("written", path, error) from error
+
+
+def _storage_error(what: str, path: Path, error: OSError) -> StorageError:
+    """The same with the path that the caller gave, and not that of a temporary file."""
+    kind = StorageNotFoundError if isinstance(error, FileNotFoundError) else StorageError
+    reason = error.strerror or str(error)
+    return kind(f"{path} cannot be {what}: {reason}", error.errno, str(path))
 
 
 def _write(path: Path, session: Mapping[str, Any], state: StoredState | None) -> None:
-    described = _write_state(path, state) if state is not None else None
-    content = {"format": _FORMAT, "version": _VERSION, **session, "state": described}
-    text = json.dumps(content, ensure_ascii=False, indent=2) + "\n"
-    new = _beside(path)
+    """Both files are complete before either takes the place of an older one."""
+    if path.exists() and not path.is_file():  # a folder, or a device that would be replaced
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    new, new_state = _beside(path), _beside(_state_path(path))
     try:
+        described = _write_state(new_state, state) if state is not None else None
+        content = {"format": _FORMAT, "version": _VERSION, **session, "state": described}
+        text = json.dumps(content, ensure_ascii=False, indent=2) + "\n"
         new.write_text(text, encoding="utf-8")
+        if described is not None:
+            new_state.replace(_state_path(path))
         new.replace(path)
     finally:
         new.unlink(missing_ok=True)
+        new_state.unlink(missing_ok=True)
     if described is None:
         _state_path(path).unlink(missing_ok=True)
 
@@ -72,12 +91,7 @@ def _beside(path: Path) -> Path:
 def _write_state(path: Path, state: StoredState) -> dict[str, Any]:
     key = uuid.uuid4().hex
     payload = Payload(key, state)
-    new = _beside(path)
-    try:
-        payload.write(new)
-        new.replace(_state_path(path))
-    finally:
-        new.unlink(missing_ok=True)
+    payload.write(path)
     return {"key": key, "head_bytes": payload.head_bytes, "file_bytes": payload.file_bytes}
 
 
@@ -168,7 +182,9 @@ def load(llm: Llama, path: str | os.PathLike[str]) -> dict[str, Any]:
 def _read(path: Path) -> dict[str, Any]:
     try:
         saved = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except OSError as error:
+        raise _storage_error("read", path, error) from error
+    except (ValueError, RecursionError) as error:
         raise StateError(f"{path} is not a saved conversation: it is not JSON ({error})") from None
     if not isinstance(saved, dict) or saved.get("format") != _FORMAT:
         raise StateError(f"{path} is not a saved conversation")
@@ -184,6 +200,9 @@ def _checked(path: Path, saved: dict[str, Any]) -> dict[str, Any]:
     from llama_py.chat.messages import normalise_messages, normalise_tools
 
     out = {"state": None, "tools": None, "tool_results": [], **saved}
+    for name in ("messages", "tool_results"):
+        if not isinstance(out.get(name), list):
+            raise StateError(f"{path} is damaged: {name} is not a list")
     try:
         if out["messages"] or out["tool_results"]:
             normalise_messages([*out["messages"], *out["tool_results"]])
@@ -195,11 +214,17 @@ def _checked(path: Path, saved: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
+def _described(state: Any) -> tuple[str, int, int]:
+    """Key, size of the head, and size of the file, as ``_write_state`` noted them."""
+    if isinstance(state, dict):
+        key, head, size = (state.get(name) for name in ("key", "head_bytes", "file_bytes"))
+        if isinstance(key, str) and type(head) is int and type(size) is int and 0 < head < size:
+            return key, head, size
+    raise StateError("its description is damaged")
+
+
 def _bring_in(llm: Llama, path: Path, saved: Mapping[str, Any]) -> None:
-    described = saved["state"]
-    stored = read_state(
-        _state_path(path), described["key"], described["head_bytes"], described["file_bytes"]
-    )
+    stored = read_state(_state_path(path), *_described(saved["state"]))
     with llm._engine.lock:
         if stored.fingerprint != llm._fingerprint():
             raise StateError("it was made by another model, or under other settings")

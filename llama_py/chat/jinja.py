@@ -95,6 +95,13 @@ def _environment() -> ImmutableSandboxedEnvironment:
     return environment
 
 
+def _told(error: Exception) -> str:
+    """Jinja's own errors by their message, others with their kind."""
+    if isinstance(error, jinja2.TemplateError):
+        return str(error)
+    return f"{type(error).__name__}: {error}"
+
+
 class Jinja2ChatFormatter:
     """A ``ChatFormatter`` from a Jinja template.
 
@@ -123,8 +130,8 @@ class Jinja2ChatFormatter:
         self.stop_token_ids = None if stop_token_ids is None else frozenset(stop_token_ids)
         try:
             self._compiled = _environment().from_string(template)
-        except jinja2.TemplateError as error:
-            raise TemplateError(f"the chat template does not parse: {error}") from error
+        except Exception as error:  # a template may make Jinja raise anything (SyntaxError, ...)
+            raise TemplateError(f"the chat template does not parse: {_told(error)}") from error
 
     def __call__(
         self, *, messages: Sequence[Mapping[str, Any]], **kwargs: Any
@@ -139,8 +146,10 @@ class Jinja2ChatFormatter:
         }
         try:
             prompt = self._compiled.render(**values)
-        except (jinja2.TemplateError, TypeError, ValueError, KeyError) as error:
-            raise TemplateError(f"the chat template refuses these messages: {error}") from error
+        except Exception as error:  # a template may divide by zero, index, recurse, ...
+            raise TemplateError(
+                f"the chat template refuses these messages: {_told(error)}"
+            ) from error
         return ChatFormatterResponse(prompt, [self.eos_token], self._criterion(), True)
 
     def _criterion(self) -> Callable[[Any, Any], bool] | None:

@@ -132,6 +132,18 @@ class Vocab:
         piece = self.piece if special else self.plain_piece
         return b"".join([piece(token) for token in tokens])
 
+    def detokenize_prompt(self, tokens: Iterable[int], *, special: bool = False) -> bytes:
+        """The text that tokens with BOS at their beginning were made of (see ``tokenize``).
+
+        SentencePiece puts a space before a text, which goes again here: where the first token is
+        BOS, and only there. Tokens from the middle of a text keep their space, and so does what
+        follows the text of BOS with ``special``.
+        """
+        tokens = [*tokens]
+        text = self.detokenize(tokens, special=special)
+        begins = bool(tokens) and tokens[0] == self.bos
+        return text[1:] if begins and text[:1] == b" " else text
+
     def is_eog(self, token: int) -> bool:
         """True if the token ends a reply."""
         known = self._eog.get(token)

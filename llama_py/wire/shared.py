@@ -26,17 +26,22 @@ __all__ = [
     "read_max_tokens",
 ]
 
+#: ``metadata``, ``service_tier`` and ``store`` are about OpenAI's own service: clients send them,
+#: and nothing comes of them here.
 SHARED_PARAMETERS = (
     SAMPLING_PARAMETERS
     | GENERATION_PARAMETERS
     | {
         "grammar",
         "logprobs",
+        "metadata",
         "model",
         "n",
         "on_progress",
         "priority",
+        "service_tier",
         "session_id",
+        "store",
         "stream",
         "stream_options",
         "user",
