@@ -293,7 +293,7 @@ def test_surrogate_pairs_become_the_character_that_they_stand_for() -> None:
         ({"messages": []}, "chat_template_kwargs.messages would replace the conversation's own"),
         ({"tools": None}, "chat_template_kwargs.tools would replace the conversation's own"),
     ],
-    ids=str,
+    ids=["key", "set", "infinity", "text", "integer", "messages", "tools"],
 )
 def test_template_variables_are_json(given: Any, expected: str) -> None:
     with pytest.raises(ParameterError) as caught:
