@@ -83,6 +83,7 @@ def test_a_reset_while_samplers_of_others_are_at_work() -> None:
             for number in range(10, 14)
         ]
         judged = llm.create_completion([5, 6, 7], max_tokens=20, stopping_criteria=stop, **slow)
+        assert judged["usage"] is not None
         assert judged["usage"]["completion_tokens"] == 20
         assert len(errors) == 20
         for stream in streams:
@@ -126,6 +127,7 @@ def test_what_a_logits_processor_may_return(
     response = llm.create_completion(
         [5, 6], logits_processor=lambda _, row: row.tolist(), max_tokens=2, ignore_eos=True
     )
+    assert response["usage"] is not None
     assert response["usage"]["completion_tokens"] == 2
 
 

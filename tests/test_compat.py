@@ -136,7 +136,7 @@ def test_what_was_evaluated_by_hand() -> None:
 def test_only_the_last_logits_without_logits_all(llm: Llama) -> None:
     llm.eval([5, 6, 7])
     assert len(llm.eval_logits) == 1
-    np.testing.assert_array_equal(np.float32(llm.eval_logits[-1]), llm.last_logits)
+    np.testing.assert_array_equal(np.array(llm.eval_logits[-1], np.float32), llm.last_logits)
 
 
 def test_openais_types_need_its_package(llm: Llama, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,11 +335,12 @@ def test_a_template_that_does_not_parse_is_told_of_before_loading(tmp_path: Path
                 chat_template=template,
                 progress=lambda done: loaded.append(done),
             )
-    for options in ({"chat_format": "no-such"}, {"n_ctx": -1}, {"n_seq_max": 0}):
+    wrong: list[dict[str, Any]] = [{"chat_format": "no-such"}, {"n_ctx": -1}, {"n_seq_max": 0}]
+    for options in wrong:
         with pytest.raises(ParameterError):
             Llama(
                 str(tiny_model("full")),
-                **options,  # type: ignore[arg-type]
+                **options,
                 progress=lambda done: loaded.append(done),
             )
     assert loaded == []

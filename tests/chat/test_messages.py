@@ -88,7 +88,7 @@ def test_functions_become_tools() -> None:
     assert result["tool_call_id"] == call["id"]
 
 
-CALLED = [USER_TURN, CALLING]
+CALLED: list[dict[str, Any]] = [USER_TURN, CALLING]
 WRONG: dict[str, tuple[Any, str]] = {
     "no list": ("hello", "messages must be a list, not 'hello'"),
     "empty": ([], "at least one message"),
