@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from llama_py import AsyncLlama, Llama
 from llama_py.errors import LlamaError, ParameterError, ParameterTypeError, RequestCancelled
+from llama_py.wire.encode import CompletionEncoder
 from tests.models import tiny_model
 
 OPTIONS: dict[str, Any] = {"n_ctx": 512, "n_threads": 1, "flash_attn": False}
@@ -188,10 +190,17 @@ def test_a_session_says_that_its_reply_was_cancelled(llm: Llama) -> None:
     assert chat.messages == []
 
 
-def test_another_thread_may_close_a_stream() -> None:
+def test_another_thread_may_close_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stop button: the reader's loop ends, and nobody gets an error."""
+    finish = CompletionEncoder.close
+
+    def take_time(encoder: CompletionEncoder) -> list[Any]:
+        time.sleep(0.2)  # the reader is still busy with its last chunk when close() is
+        return finish(encoder)
+
+    monkeypatch.setattr(CompletionEncoder, "close", take_time)
     with Llama(str(tiny_model("full")), **OPTIONS) as llm:
-        for _ in range(5):
+        for _ in range(2):
             begun = threading.Event()
             ended: list[Any] = []
 
