@@ -60,6 +60,15 @@ __all__ = [
 ]
 
 
+def shown(value: Any, limit: int = 80) -> str:
+    """``repr`` of any value for a message, cut to ``limit`` characters. Never raises."""
+    try:
+        text = repr(value)
+    except Exception:  # integers of thousands of digits, endless nesting, anything of a caller's
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
 class LlamaError(Exception):
     """Base of every error that llama_py raises on purpose."""
 

@@ -20,6 +20,7 @@ from llama_py.chat.formats import ChatFormat, ChatHandler, get_chat_format
 from llama_py.chat.grammar import render_constrained
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.template import ChatTemplate, RenderedChat
+from llama_py.chat.values import whole_text
 from llama_py.compat import CompatInterface
 from llama_py.core.context import Context
 from llama_py.core.lora import LoraAdapter
@@ -32,6 +33,7 @@ from llama_py.errors import (
     ParameterTypeError,
     TemplateError,
     UnknownParameterError,
+    shown,
 )
 from llama_py.memory.cache import CacheLimits, SequenceCache
 from llama_py.memory.kinds import traits_of
@@ -389,7 +391,7 @@ class Llama(CompatInterface, ReuseInterface):
     @chat_format.setter
     def chat_format(self, name: str | None) -> None:
         if name is not None and not isinstance(name, str):
-            raise ParameterTypeError(f"chat_format must be a name or None, not {name!r}")
+            raise ParameterTypeError(f"chat_format must be a name or None, not {shown(name)}")
         self._formatter: ChatFormat | None = get_chat_format(name) if name else None
         self._chat_format = name
 
@@ -509,6 +511,7 @@ def _fields_of(kind: type[ModelParams | ContextParams], given: Mapping[str, Any]
 
 def _check_template(text: str) -> None:
     """Raise unless it parses: before the weights are loaded, which may take minutes."""
+    whole_text(text, "chat_template")
     try:
         ChatTemplate.from_text(text).close()
     except TemplateError as error:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from llama_py.chat.grammar import CompiledGrammar
 from llama_py.core.sampler import Sampler
 from llama_py.engine.request import Prompt, Request, TokenEvent
-from llama_py.errors import LlamaError, ParameterError
+from llama_py.errors import LlamaError, ParameterError, shown
 from llama_py.params import GenerationParams, SamplingParams, check_number
 from llama_py.wire.arguments import Arguments
 from llama_py.wire.sampling import SAMPLING_PARAMETERS, read_sampling
@@ -177,14 +177,14 @@ class LowLevelInterface:
             ContextOverflowError: they do not fit; nothing was evaluated.
             TokenizationError: an id is not in the vocabulary.
         """
-        if not len(tokens):
+        tokens = self._model.vocab.token_list(tokens)
+        if not tokens:
             return
-        self._model.vocab.check_tokens(tokens)
         with self._engine.lock:
             sequence = self._manual or self._begin_manual()
             start = len(sequence.tokens)
             self._rows = self._rows if start else {}  # a failed eval may have emptied it
-            rows = self._engine.evaluate(sequence, [*tokens], every=self._logits_all)
+            rows = self._engine.evaluate(sequence, tokens, every=self._logits_all)
             if self._logits_all:
                 self._rows.update(enumerate(rows, start))
 
@@ -245,12 +245,14 @@ class LowLevelInterface:
         Raises:
             LlamaError: nothing was evaluated yet.
         """
+        if idx is not None:
+            check_number("idx", idx, integer=True)
         if idx is None or idx == self.n_tokens - 1:
             row = self.last_logits.copy()
         elif idx in self._rows and idx < self.n_tokens:
             row = self._rows[idx].copy()
         else:
-            raise ParameterError(f"idx={idx}: there are logits only for evaluated positions")
+            raise ParameterError(f"idx={shown(idx)}: there are logits only for evaluated positions")
         params = self._sampling("sample", options)
         sampler = self._manual_sampler
         if sampler is None or sampler.params != params:
@@ -295,7 +297,8 @@ class LowLevelInterface:
         Raises:
             RequestCancelled: another thread called ``reset()``.
         """
-        prompt = [*tokens] if reset else [*self.eval_tokens, *tokens]
+        tokens = self._model.vocab.token_list(tokens)
+        prompt = tokens if reset else [*self.eval_tokens, *tokens]
         if logits_processor is not None:
             options["logits_processor"] = logits_processor
         own = {"grammar": options.pop("grammar", None), "stopping_criteria": stopping_criteria}
@@ -312,7 +315,7 @@ class LowLevelInterface:
                 return
             if sampling.grammar is not None or sampling.constraint is not None:
                 raise ParameterError("send(): a grammar cannot tell what tokens of yours mean")
-            prompt = [*prompt, *given, *more]
+            prompt = [*prompt, *given, *self._model.vocab.token_list(more)]
 
     def _tokens_of(
         self, request: Request, given: list[int]

@@ -20,6 +20,7 @@ from llama_py.errors import (
     ParameterError,
     ParameterTypeError,
     StateError,
+    shown,
 )
 from llama_py.memory.sequences import LiveSequence
 from llama_py.memory.state import StateStore, StoredState
@@ -228,6 +229,10 @@ class ReuseInterface:
                 self._cache.drop(part)
 
     def _adopt(self, state: LlamaState) -> None:
+        if not isinstance(state, LlamaState):
+            raise ParameterTypeError(
+                f"state must be what save_state() returned, not {shown(state)}"
+            )
         if state.stored.fingerprint != self._fingerprint():
             raise FingerprintError(
                 "this state was made by another model, or under other settings (context size, KV "
@@ -260,6 +265,7 @@ class ReuseInterface:
             ParameterError: snapshots are off (``prefix_cache_slots=0``).
             StateError: nothing was evaluated yet, or ``length`` tokens cannot be given back.
         """
+        _check_name(name)
         if not self._slots:
             raise ParameterError("snapshots are off; load the model with prefix_cache_slots > 0")
         state = self.save_state() if length is None else self._capture_part(length)
@@ -277,6 +283,7 @@ class ReuseInterface:
             ParameterError: there is none of that name.
             FingerprintError: it was made under other settings.
         """
+        _check_name(name)
         state = self._snapshots.get(name)
         if state is None:
             known = ", ".join(map(repr, self._snapshots)) or "none"
@@ -291,6 +298,7 @@ class ReuseInterface:
 
     def drop_snapshot(self, name: str) -> None:
         """Forget a snapshot, if there is one of that name."""
+        _check_name(name)
         self._snapshots.pop(name, None)
 
     # -- prewarming ----------------------------------------------------------------------------
@@ -308,6 +316,9 @@ class ReuseInterface:
         Returns:
             What was reused and evaluated, like ``cache_info``.
         """
+        given: Any = messages
+        if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
+            raise ParameterTypeError(f"messages must be a list, not {shown(messages)}")
         text, boundaries = self._common_opening(messages, options)
         request = Request(
             Prompt(text=text, boundaries=boundaries),
@@ -360,6 +371,11 @@ class ReuseInterface:
         return call.requests[0].prompt
 
 
+def _check_name(name: Any) -> None:
+    if not isinstance(name, str):
+        raise ParameterTypeError(f"name must be a string, not {shown(name)}")
+
+
 def _check_store(cache: Any) -> None:
     """Raise unless it has what a ``StateStore`` has: every later call would fail without."""
     if cache is None:
@@ -369,5 +385,5 @@ def _check_store(cache: Any) -> None:
     if missing or not hasattr(cache, "capacity_bytes"):
         lack = f", which has no {(*missing, 'capacity_bytes')[0]}"
         raise ParameterTypeError(
-            f"cache must be a LlamaRAMCache, a LlamaDiskCache or None, not {cache!r}{lack}"
+            f"cache must be a LlamaRAMCache, a LlamaDiskCache or None, not {shown(cache)}{lack}"
         )

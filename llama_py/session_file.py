@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING, Any
 from llama_py.errors import (
     LlamaError,
     ParameterError,
+    ParameterTypeError,
     StateError,
     StorageError,
     StorageNotFoundError,
+    shown,
 )
 from llama_py.memory.payload import Payload, read_state
 from llama_py.memory.state import StoredState
@@ -45,12 +47,22 @@ def save(
     llm: Llama, session: Mapping[str, Any], path: str | os.PathLike[str], *, with_state: bool
 ) -> None:
     """Write a session; an older file is replaced only by a complete new one."""
-    path = Path(path)
+    path = _as_path(path)
     state = _state_if_possible(llm, session) if with_state else None
     try:
         _write(path, session, state)
     except OSError as error:
         raise _storage_error("written", path, error) from error
+
+
+def _as_path(path: Any) -> Path:
+    if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
+        raise ParameterTypeError(f"path must be the path of a file, not {shown(path)}")
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        raise ParameterError(f"path={shown(str(path))} cannot be the name of a file") from None
+    return Path(path)
 
 
 def _storage_error(what: str, path: Path, error: OSError) -> StorageError:
@@ -169,7 +181,7 @@ def _text_of(llm: Llama, session: Mapping[str, Any]) -> bytes | None:
 
 def load(llm: Llama, path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read a session, and bring its state into memory if there is one that fits."""
-    path = Path(path)
+    path = _as_path(path)
     saved = _read(path)
     if saved["state"] is not None:
         try:

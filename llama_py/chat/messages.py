@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from llama_py.chat.values import check_json, check_text, shown, whole_text
-from llama_py.errors import ParameterError, ParameterTypeError
+from llama_py.chat.values import check_json, check_text, whole_text
+from llama_py.errors import ParameterError, ParameterTypeError, shown
 
 __all__ = ["ChatRequest", "normalise_messages", "normalise_tools", "response_schema"]
 

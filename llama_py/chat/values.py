@@ -11,20 +11,14 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from llama_py.errors import ParameterError, ParameterTypeError
+from llama_py.errors import ParameterError, ParameterTypeError, shown
 
-__all__ = ["check_json", "check_text", "shown", "whole_text"]
+__all__ = ["check_json", "check_text", "whole_text"]
 
 #: Deeper than any real value, and well within what the recursion here and in C++ can take.
 _MAX_DEPTH = 200
 #: Larger integers have no double, as which llama.cpp's JSON reads them.
 _MOST_BITS = 1023
-
-
-def shown(value: Any, limit: int = 80) -> str:
-    """``repr`` cut to ``limit`` characters, for messages."""
-    text = repr(value)
-    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def check_text(value: Any, where: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from llama_py._native import llama_h as C
-from llama_py.errors import ClosedError, TokenizationError
+from llama_py.errors import ClosedError, ParameterTypeError, TokenizationError, shown
 
 if TYPE_CHECKING:
     from llama_py.core.model import Model
@@ -70,7 +71,10 @@ class Vocab:
 
         Raises:
             TokenizationError: the vocabulary cannot tokenize the text.
+            ParameterTypeError: it is no text.
         """
+        if not isinstance(text, (str, bytes, bytearray, memoryview)):  # bytes(10**9) is 1 GB
+            raise ParameterTypeError(f"text must be a string or bytes, not {shown(text)}")
         raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else bytes(text)
         if not isinstance(text, str) and (found := _NO_CHARACTER.search(raw)):
             raise TokenizationError(
@@ -139,9 +143,9 @@ class Vocab:
         BOS, and only there. Tokens from the middle of a text keep their space, and so does what
         follows the text of BOS with ``special``.
         """
-        tokens = [*tokens]
-        text = self.detokenize(tokens, special=special)
-        begins = bool(tokens) and tokens[0] == self.bos
+        ids = self.token_list(tokens)
+        text = self.detokenize(ids, special=special)
+        begins = bool(ids) and ids[0] == self.bos
         return text[1:] if begins and text[:1] == b" " else text
 
     def is_eog(self, token: int) -> bool:
@@ -167,10 +171,27 @@ class Vocab:
         """Every token that ends a reply."""
         return [token for token in range(self.n_tokens) if self.is_eog(token)]
 
+    def token_list(self, tokens: Iterable[int]) -> list[int]:
+        """Tokens that a caller gave, as a list of ids.
+
+        Raises:
+            ParameterTypeError: they are no integers.
+            TokenizationError: an id is not in the vocabulary.
+        """
+        try:
+            ids = None if isinstance(tokens, (str, bytes)) else [*map(operator.index, tokens)]
+        except TypeError:
+            ids = None
+        if ids is None:
+            raise ParameterTypeError(f"tokens must be a list of token ids, not {shown(tokens)}")
+        self.check_tokens(ids)
+        return ids
+
     def check_tokens(self, tokens: Sequence[int]) -> None:
         """Raise ``TokenizationError`` unless every id is in the vocabulary."""
         for token in tokens:
             if not 0 <= token < self.n_tokens:
                 raise TokenizationError(
-                    f"token id {token} is outside of the vocabulary (0 to {self.n_tokens - 1})"
+                    f"token id {shown(token)} is outside of the vocabulary "
+                    f"(0 to {self.n_tokens - 1})"
                 )
