@@ -206,6 +206,8 @@ class AsyncReplyStream(AsyncIterator[Any]):
         self._unfinished = len(call.requests)
         self._error: BaseException | None = None
         self._closed = False
+        #: One task reads events at a time: another one may close the stream meanwhile.
+        self._turn = asyncio.Lock()
 
     def __aiter__(self) -> Self:
         return self
@@ -231,25 +233,33 @@ class AsyncReplyStream(AsyncIterator[Any]):
 
     async def _take(self) -> None:
         try:
-            request, event = await self._events.get()
+            async with self._turn:
+                if self._unfinished:  # and another task has not taken the last event meanwhile
+                    self._use(*await self._events.get())
         except asyncio.CancelledError:
             self._cancel()
             raise
-        self._chunks.extend(self._encoder.feed(request.choice, event))
-        self._error = None if self._closed else failure_of(event, self._encoder)
+
+    def _use(self, request: Request, event: Event) -> None:
         if isinstance(event, FinishEvent):
-            self._unfinished -= 1
-            if not self._unfinished and self._error is None:
-                self._chunks.extend(self._encoder.close())
+            self._unfinished = max(0, self._unfinished - 1)
+        if self._closed:
+            return
+        self._chunks.extend(self._encoder.feed(request.choice, event))
+        self._error = failure_of(event, self._encoder)
+        if not self._unfinished and self._error is None:
+            self._chunks.extend(self._encoder.close())
 
     async def aclose(self) -> None:
-        """Cancel what is still being generated; returns when it has ended."""
+        """Cancel what is still being generated; returns when it has ended.
+
+        Another task may be waiting for a chunk: its iteration ends.
+        """
         self._closed = True
         self._cancel()
         self._chunks.clear()
-        while self._unfinished and not all(request.done for request in self._requests):
-            await self._events.get()
-        self._unfinished = 0
+        while self._unfinished:
+            await self._take()
 
     def _cancel(self) -> None:
         for request in self._requests:

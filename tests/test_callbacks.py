@@ -234,3 +234,84 @@ def test_closing_ones_own_stream_raises_nothing(llm: Llama) -> None:
     stream.close()
     assert next(stream, None) is None
     assert llm.metrics["cancelled"] == 1
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_an_async_reply_that_a_reset_ended(llm: Llama, stream: bool) -> None:
+    async def main() -> None:
+        begun = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def criterion(*_: Any) -> bool:
+            loop.call_soon_threadsafe(begun.set)
+            return False
+
+        async def read(model: AsyncLlama) -> Any:
+            reply = await model.create_completion(
+                [5, 6, 7],
+                max_tokens=400,
+                ignore_eos=True,
+                stream=stream,
+                stopping_criteria=criterion,
+            )
+            return [chunk async for chunk in reply] if stream else reply
+
+        async with AsyncLlama(llama=llm) as model:
+            reading = asyncio.create_task(read(model))
+            await begun.wait()
+            await model.run(llm.reset)
+            with pytest.raises(RequestCancelled) as caught:
+                await reading
+            assert caught.value.partial["usage"]["completion_tokens"] > 0
+
+    asyncio.run(main())
+
+
+def test_another_task_may_close_a_stream(llm: Llama) -> None:
+    async def main() -> None:
+        async with AsyncLlama(llama=llm) as model:
+            stream = await model.create_completion(
+                [5, 6, 7], max_tokens=400, ignore_eos=True, stream=True
+            )
+            seen = asyncio.Event()
+
+            async def read() -> int:
+                count = 0
+                async for _ in stream:
+                    seen.set()
+                    count += 1
+                return count
+
+            reading = asyncio.create_task(read())
+            await seen.wait()
+            await stream.aclose()
+            assert 0 < await asyncio.wait_for(reading, 20) < 400
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("broken", [0, 3, -1], ids=["first", "later", "last"])
+def test_an_event_that_cannot_be_encoded_ends_an_async_reply(
+    llm: Llama, monkeypatch: pytest.MonkeyPatch, broken: int
+) -> None:
+    """Whichever event it was: closing the reply does not wait for one that was read already."""
+    feed = CompletionEncoder.feed
+    count = 0
+
+    def fail(encoder: CompletionEncoder, choice: int, event: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count - 1 == broken or (broken < 0 and hasattr(event, "reason")):
+            raise ParameterError("cannot be encoded")
+        return feed(encoder, choice, event)
+
+    monkeypatch.setattr(CompletionEncoder, "feed", fail)
+
+    async def main() -> None:
+        async with AsyncLlama(llama=llm) as model:
+            with pytest.raises(ParameterError, match="cannot be encoded"):
+                await asyncio.wait_for(
+                    model.create_completion([5, 6, 7], max_tokens=8, ignore_eos=True), 20
+                )
+
+    asyncio.run(main())

@@ -134,7 +134,7 @@ def test_odd_values_in_a_completion(tiny: Llama) -> None:
     assert tiny.create_completion([5, 6], max_tokens=1, ignore_eos=True)["choices"]
 
 
-LOW_LEVEL: dict[str, Callable[[Llama, Any], Any]] = {
+LOW_LEVEL: dict[str, Callable[[Any, Any], Any]] = {
     "tokenize": lambda llm, odd: llm.tokenize(odd),
     "detokenize": lambda llm, odd: llm.detokenize(odd),
     "eval": lambda llm, odd: (llm.reset(), llm.eval(odd)),
