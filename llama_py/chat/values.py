@@ -19,6 +19,8 @@ __all__ = ["check_json", "check_text", "whole_text"]
 _MAX_DEPTH = 200
 #: Larger integers have no double, as which llama.cpp's JSON reads them.
 _MOST_BITS = 1023
+#: Numbers between this and its negative need no closer look.
+_SAFE = 1e300
 
 
 def check_text(value: Any, where: str) -> str:
@@ -34,6 +36,8 @@ def whole_text(text: str, where: str) -> str:
     Raises:
         ParameterError: it has half of a pair, which is no character and has no UTF-8 form.
     """
+    if text.isascii():
+        return text
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -65,13 +69,37 @@ def _lone_surrogate(text: str, start: int) -> tuple[int, int]:
     return start, ord(text[start])
 
 
-def check_json(value: Any, where: str, depth: int = 0) -> None:
+def check_json(value: Any, where: str) -> None:
     """Raise unless ``value`` consists of what JSON has: objects, lists, texts, numbers, null.
 
     Raises:
         ParameterTypeError: a value or a key of another type.
         ParameterError: NaN, infinity, a lone surrogate, or more levels than can be read back.
     """
+    if not _is_sound(value, 0):  # which is quicker than to keep track of the places
+        _look_closer(value, where, 0)
+
+
+def _is_sound(value: Any, depth: int) -> bool:
+    """True if nothing is wrong with it; what is less usual is left to ``_look_closer``."""
+    kind = type(value)
+    if kind is str:
+        return bool(value.isascii())
+    if value is None or kind is bool:
+        return True
+    if kind is int or kind is float:
+        return bool(-_SAFE < value < _SAFE)
+    if depth == _MAX_DEPTH:
+        return False
+    if kind is dict:
+        for key, item in value.items():
+            if type(key) is not str or not key.isascii() or not _is_sound(item, depth + 1):
+                return False
+        return True
+    return kind is list and all(_is_sound(item, depth + 1) for item in value)
+
+
+def _look_closer(value: Any, where: str, depth: int) -> None:
     if value is None or isinstance(value, bool):
         return
     if isinstance(value, str):
@@ -85,10 +113,10 @@ def check_json(value: Any, where: str, depth: int = 0) -> None:
             if not isinstance(key, str):
                 raise ParameterTypeError(f"{where} has the key {shown(key)}; keys must be strings")
             whole_text(key, f"{where}: the key {shown(key)}")
-            check_json(item, f"{where}.{key}", depth + 1)
+            _look_closer(item, f"{where}.{key}", depth + 1)
     elif isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
-            check_json(item, f"{where}[{index}]", depth + 1)
+            _look_closer(item, f"{where}[{index}]", depth + 1)
     else:
         raise ParameterTypeError(f"{where} is {shown(value)}, which is not a value of JSON")
 
