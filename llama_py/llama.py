@@ -18,6 +18,7 @@ from typing_extensions import Self
 
 from llama_py.chat.formats import ChatFormat, ChatHandler, get_chat_format
 from llama_py.chat.grammar import render_constrained
+from llama_py.chat.jinja import explain_refusal
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.template import ChatTemplate, RenderedChat
 from llama_py.chat.values import whole_text
@@ -374,9 +375,18 @@ class Llama(CompatInterface, ReuseInterface):
 
     @property
     def chat_template(self) -> ChatTemplate:
-        """The template that conversations are rendered with."""
+        """The template that conversations are rendered with.
+
+        Raises:
+            TemplateError: the model's own does not parse; pass ``chat_template`` or
+                ``chat_format``.
+        """
         if self._template is None:
-            self._template = ChatTemplate.from_model(self._model, self._template_text)
+            text = self._template_text
+            try:
+                self._template = ChatTemplate.from_model(self._model, text)
+            except TemplateError as error:
+                raise explain_refusal(text or self._model.chat_template() or "", error) from None
         return self._template
 
     @property
@@ -515,7 +525,7 @@ def _check_template(text: str) -> None:
     try:
         ChatTemplate.from_text(text).close()
     except TemplateError as error:
-        raise TemplateError(f"chat_template does not parse: {error}") from error
+        raise explain_refusal(text, error) from None
 
 
 def _reject_unknown(unknown: Mapping[str, Any], known: Mapping[str, Any]) -> None:

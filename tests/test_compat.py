@@ -18,6 +18,7 @@ from llama_py.errors import (
     MissingPackageError,
     ParameterError,
     ParameterTypeError,
+    TemplateError,
     TokenizationError,
 )
 from tests.models import tiny_model
@@ -324,11 +325,15 @@ def test_what_is_no_overflow_policy(llm: Llama, policy: Any) -> None:
 
 
 def test_a_template_that_does_not_parse_is_told_of_before_loading(tmp_path: Path) -> None:
-    from llama_py.errors import TemplateError
-
     loaded: list[float] = []
-    for template in ("{{", "{% for x in %}", "{% if a %}"):
-        with pytest.raises(TemplateError, match="chat_template does not parse"):
+    reasons = {
+        "{{": "line 1: unexpected 'end of template'",
+        "a\n{% for x in %}": "line 2: Expected an expression",
+        "{% if a %}": "line 1: Unexpected end of template",
+        "{{ x )": r"line 1: unexpected '\)'",
+    }
+    for template, reason in reasons.items():
+        with pytest.raises(TemplateError, match=f"chat template does not parse: {reason}"):
             Llama(
                 str(tiny_model("full")),
                 n_ctx=64,
@@ -349,3 +354,14 @@ def test_a_template_that_does_not_parse_is_told_of_before_loading(tmp_path: Path
 def test_an_empty_path() -> None:
     with pytest.raises(ParameterError, match="model_path is empty"):
         Llama("")
+
+
+def test_a_model_whose_own_template_does_not_parse() -> None:
+    """It can do everything but chat, and a chat says why."""
+    with Llama(str(tiny_model("full", chat_template="a\n{{ messages[ }}")), n_ctx=64) as llm:
+        for _ in range(2):
+            with pytest.raises(TemplateError, match=r"does not parse: line 2: unexpected '}'"):
+                llm.create_chat_completion(CHAT)
+        assert llm.create_completion([5], max_tokens=1, ignore_eos=True)["choices"]
+        llm.chat_format = "vicuna"
+        assert llm.create_chat_completion(CHAT, max_tokens=1)["choices"]

@@ -22,7 +22,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from llama_py.errors import TemplateError
 
-__all__ = ["ChatFormatter", "ChatFormatterResponse", "Jinja2ChatFormatter"]
+__all__ = ["ChatFormatter", "ChatFormatterResponse", "Jinja2ChatFormatter", "explain_refusal"]
 
 
 @dataclass
@@ -97,9 +97,20 @@ def _environment() -> ImmutableSandboxedEnvironment:
 
 def _told(error: Exception) -> str:
     """Jinja's own errors by their message, others with their kind."""
+    if isinstance(error, jinja2.TemplateSyntaxError):
+        return f"line {error.lineno}: {error.message}"
     if isinstance(error, jinja2.TemplateError):
         return str(error)
     return f"{type(error).__name__}: {error}"
+
+
+def explain_refusal(template: str, refusal: TemplateError) -> TemplateError:
+    """Why llama.cpp does not take a template: it says only that it does not. Jinja2 knows more."""
+    try:
+        Jinja2ChatFormatter(template, "", "")
+    except TemplateError as error:
+        return error
+    return TemplateError(f"llama.cpp cannot read this chat template, but Jinja2 can ({refusal})")
 
 
 class Jinja2ChatFormatter:
