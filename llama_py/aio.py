@@ -59,6 +59,9 @@ class AsyncLlama:
             raise ParameterError("give a model_path with its parameters, or llama=, and not both")
         self._owned = llama is None
         self.llama = llama if llama is not None else Llama(model_path, **options)  # type: ignore[arg-type]
+        self._begin()
+
+    def _begin(self) -> None:
         self._parsing = _parsing_view(self.llama)
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="llama_py-aio")
         self._lock = threading.Lock()
@@ -168,6 +171,15 @@ class AsyncLlama:
 
     # -- life -----------------------------------------------------------------------------------
 
+    def __getstate__(self) -> dict[str, Any]:
+        """The model's arguments; unpickling loads it again, in whatever process."""
+        self._check_open()
+        return {"llama": self.llama, "_owned": self._owned}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin()
+
     def _drive(self) -> None:
         with self._lock:
             if not self._driven:
@@ -184,6 +196,7 @@ class AsyncLlama:
         """Stop the threads; close the model if it was loaded by this object."""
         if self._closed:
             return
+        self.llama._engine.forbid_callbacks()
         self._closed = True
         if self._process != forks.current():
             return
@@ -219,6 +232,9 @@ class AsyncReplyStream(AsyncIterator[Any]):
         self._chunks: deque[Any] = deque(self._encoder.open())
         self._unfinished = len(call.requests)
         self._error: BaseException | None = None
+        self._closed = False
+        #: One task reads events at a time: another one may close the stream meanwhile.
+        self._turn = asyncio.Lock()
 
     def __aiter__(self) -> Self:
         return self
@@ -244,24 +260,33 @@ class AsyncReplyStream(AsyncIterator[Any]):
 
     async def _take(self) -> None:
         try:
-            request, event = await self._events.get()
+            async with self._turn:
+                if self._unfinished:  # and another task has not taken the last event meanwhile
+                    self._use(*await self._events.get())
         except asyncio.CancelledError:
             self._cancel()
             raise
+
+    def _use(self, request: Request, event: Event) -> None:
+        if isinstance(event, FinishEvent):
+            self._unfinished = max(0, self._unfinished - 1)
+        if self._closed:
+            return
         self._chunks.extend(self._encoder.feed(request.choice, event))
         self._error = failure_of(event, self._encoder)
-        if isinstance(event, FinishEvent):
-            self._unfinished -= 1
-            if not self._unfinished and self._error is None:
-                self._chunks.extend(self._encoder.close())
+        if not self._unfinished and self._error is None:
+            self._chunks.extend(self._encoder.close())
 
     async def aclose(self) -> None:
-        """Cancel what is still being generated; returns when it has ended."""
+        """Cancel what is still being generated; returns when it has ended.
+
+        Another task may be waiting for a chunk: its iteration ends.
+        """
+        self._closed = True
         self._cancel()
         self._chunks.clear()
-        while self._unfinished and not all(request.done for request in self._requests):
-            await self._events.get()
-        self._unfinished = 0
+        while self._unfinished:
+            await self._take()
 
     def _cancel(self) -> None:
         for request in self._requests:

@@ -11,6 +11,7 @@ The tree (each class also derives from the builtin that callers of similar libra
     ├── ParameterError            (ValueError)     an argument is out of range or contradictory
     │   ├── ParameterTypeError    (TypeError)      an argument has the wrong type
     │   └── UnknownParameterError (TypeError)      an argument that does not exist
+    ├── MissingPackageError       (ImportError)    an optional package is not installed
     ├── ClosedError               (RuntimeError)   the object was closed before this call
     ├── ForkedProcessError        (RuntimeError)   the model is that of the process that forked
     ├── TokenizationError         (ValueError)     text that the vocabulary cannot take
@@ -22,6 +23,8 @@ The tree (each class also derives from the builtin that callers of similar libra
     ├── StateError                (RuntimeError)   a saved state that does not fit or is damaged
     │   └── FingerprintError      (RuntimeError)   ... because it was made under other settings
     ├── RequestCancelled          (RuntimeError)   the request was cancelled before it finished
+    ├── StorageError              (OSError)        a session or cache cannot be written or read
+    │   └── StorageNotFoundError  (FileNotFoundError)  ... because there is no such file
     ├── GenerationTimeout         (TimeoutError)   the time limit passed; carries what was generated
     └── QueueFullError            (RuntimeError)   too many requests are waiting
 """
@@ -42,6 +45,7 @@ __all__ = [
     "GrammarError",
     "InvalidModelError",
     "LlamaError",
+    "MissingPackageError",
     "ModelLoadError",
     "ModelNotFoundError",
     "NativeLibraryError",
@@ -50,10 +54,21 @@ __all__ = [
     "QueueFullError",
     "RequestCancelled",
     "StateError",
+    "StorageError",
+    "StorageNotFoundError",
     "TemplateError",
     "TokenizationError",
     "UnknownParameterError",
 ]
+
+
+def shown(value: Any, limit: int = 80) -> str:
+    """``repr`` of any value for a message, cut to ``limit`` characters. Never raises."""
+    try:
+        text = repr(value)
+    except Exception:  # integers of thousands of digits, endless nesting, anything of a caller's
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 class LlamaError(Exception):
@@ -90,6 +105,10 @@ class ParameterTypeError(ParameterError, TypeError):
 
 class UnknownParameterError(ParameterError, TypeError):
     """An argument that does not exist; the message names the nearest one that does."""
+
+
+class MissingPackageError(LlamaError, ImportError):
+    """A call needs a package that is not installed; the message says how to install it."""
 
 
 class ClosedError(LlamaError, RuntimeError):
@@ -169,8 +188,45 @@ class FingerprintError(StateError):
     """A saved state was made by another model, or under other settings."""
 
 
+class StorageError(LlamaError, OSError):
+    """A file or directory cannot be made, written or read; ``errno`` says why.
+
+    Attributes:
+        errno: the system's number for the reason, or None.
+        filename: the path.
+    """
+
+    def __init__(self, message: str, errno: int | None = None, filename: str | None = None) -> None:
+        super().__init__(message)
+        self.errno = errno
+        self.filename = filename
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.errno, self.filename)
+
+
+class StorageNotFoundError(StorageError, FileNotFoundError):
+    """There is no file at the given path."""
+
+
 class RequestCancelled(LlamaError, RuntimeError):
-    """The request was cancelled before it finished."""
+    """The request was cancelled before it finished: by ``reset()`` in another thread, for example.
+
+    Closing one's own stream raises nothing.
+
+    Attributes:
+        partial: the response with what was generated until then, or None.
+    """
+
+    def __init__(self, message: str, partial: Any = None) -> None:
+        self.partial = partial
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.partial)
 
 
 class GenerationTimeout(LlamaError, TimeoutError):

@@ -21,17 +21,25 @@ from llama_py import forks
 from llama_py.chat.content import render_content
 from llama_py.chat.formats import ChatFormat, ChatHandler, get_chat_format
 from llama_py.chat.grammar import render_constrained
+from llama_py.chat.jinja import explain_refusal
 from llama_py.chat.markup import Markup
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.template import ChatTemplate, RenderedChat
+from llama_py.chat.values import whole_text
+from llama_py.compat import CompatInterface
 from llama_py.core.context import Context
 from llama_py.core.lora import LoraAdapter
 from llama_py.core.model import Model
 from llama_py.core.vocab import Vocab
 from llama_py.engine.engine import Engine
 from llama_py.engine.request import Event, Prompt, Request
-from llama_py.errors import ParameterError, UnknownParameterError
-from llama_py.lowlevel import LowLevelInterface
+from llama_py.errors import (
+    ParameterError,
+    ParameterTypeError,
+    TemplateError,
+    UnknownParameterError,
+    shown,
+)
 from llama_py.memory.cache import CacheLimits, SequenceCache
 from llama_py.memory.kinds import traits_of
 from llama_py.memory.store import LlamaRAMCache, StateStore
@@ -42,6 +50,7 @@ from llama_py.params import (
     ModelParams,
     as_shares,
     check_arguments,
+    check_policy,
 )
 from llama_py.replies import Call, ReplyStream, raise_failure
 from llama_py.reuse import ReuseInterface
@@ -63,7 +72,7 @@ _PARKING_BYTES = 1 << 30
 _NON_CAUSAL = 1
 
 
-class Llama(LowLevelInterface, ReuseInterface, ScoringInterface):
+class Llama(CompatInterface, ReuseInterface, ScoringInterface):
     """A loaded model with its context.
 
     It may be called from any number of threads; calls in flight together are batched together.
@@ -184,11 +193,12 @@ class Llama(LowLevelInterface, ReuseInterface, ScoringInterface):
         self._vocab_only = vocab_only
         self._template_text = chat_template
         self._template: ChatTemplate | None = None
-        self._markup: Markup | None = None
-        self._formatter: ChatFormat | None = get_chat_format(chat_format) if chat_format else None
         self._tokenizer = tokenizer
         self._init_lowlevel()
         self._init_reuse(prefix_cache_slots)
+        context_params = _context_params(arguments)
+        if chat_template:
+            _check_template(chat_template)
         # Without a causal mask, a token's cells depend on those that come after it.
         reuse = attention_type != _NON_CAUSAL
         limits = CacheLimits(checkpoint_bytes=checkpoint_bytes, reuse=reuse)
@@ -198,7 +208,7 @@ class Llama(LowLevelInterface, ReuseInterface, ScoringInterface):
                 self._lack_context()
                 return
             parking = LlamaRAMCache(parking_bytes) if parking_bytes > 0 else None
-            self._start_engine(_context_params(arguments), limits, parking, max_waiting)
+            self._start_engine(context_params, limits, parking, max_waiting)
             if lora_path is not None:
                 self._lora, self._lora_scale = LoraAdapter(self._model, lora_path), lora_scale
                 self._context.set_adapters([(self._lora, lora_scale)])
@@ -325,6 +335,7 @@ class Llama(LowLevelInterface, ReuseInterface, ScoringInterface):
             handled: Any = self.chat_handler(llama=self, messages=copies, stream=stream, **options)
             return handled  # type: ignore[no-any-return]
         policy = options.pop("overflow", self.overflow)
+        check_policy(policy)
         if policy is not None:
             messages = self._fit(policy, messages, options)
         call = openai.parse_chat(self, messages, stream=stream, **options)
@@ -334,7 +345,7 @@ class Llama(LowLevelInterface, ReuseInterface, ScoringInterface):
         self, policy: OverflowPolicy, messages: Sequence[Mapping[str, Any]], options: dict[str, Any]
     ) -> Sequence[Mapping[str, Any]]:
         def count(some: Sequence[Mapping[str, Any]]) -> int:
-            return len(self._tokens_of(self._prompt_of(some, options)))
+            return self._count_as_fresh(self._prompt_of(some, options))
 
         if not all(isinstance(message, Mapping) for message in messages):
             return messages  # which is not for the policy to say
@@ -349,13 +360,13 @@ class Llama(LowLevelInterface, ReuseInterface, ScoringInterface):
         )
         return kept
 
-    def _tokens_of(self, prompt: Prompt) -> list[int]:
-        """The tokens of a prompt, as the tokenizer gives them to somebody who knows no replies."""
+    def _count_as_fresh(self, prompt: Prompt) -> int:
+        """Tokens of a prompt, as the tokenizer gives them to somebody who knows no replies."""
         if prompt.tokens is not None:
-            return [*prompt.tokens]
+            return len(prompt.tokens)
         spelling = self._cache.spelling
         text = spelling.mark(prompt.text or b"", prompt.plain)
-        return spelling.read(text, add_special=prompt.add_special)
+        return len(spelling.read(text, add_special=prompt.add_special))
 
     def _count_plain(self, text: str) -> int:
         data = text.encode("utf-8", "surrogatepass")
@@ -402,13 +413,56 @@ class Llama(LowLevelInterface, ReuseInterface, ScoringInterface):
 
     @property
     def chat_template(self) -> ChatTemplate:
-        """The template that conversations are rendered with."""
+        """The template that conversations are rendered with.
+
+        Raises:
+            TemplateError: the model's own does not parse; pass ``chat_template`` or
+                ``chat_format``.
+        """
         if self._template is None:
-            self._template = ChatTemplate.from_model(self._model, self._template_text)
+            text = self._template_text
+            try:
+                self._template = ChatTemplate.from_model(self._model, text)
+            except TemplateError as error:
+                raise explain_refusal(text or self._model.chat_template() or "", error) from None
         return self._template
 
-    def render_chat(self, request: ChatRequest) -> RenderedChat:
-        """The prompt of a conversation, and how its reply is to be read."""
+    @property
+    def chat_format(self) -> str | None:
+        """The name of the chat format in place of the model's template, or None; may be set.
+
+        Raises:
+            ParameterError: there is no format of that name.
+        """
+        return self._chat_format
+
+    @chat_format.setter
+    def chat_format(self, name: str | None) -> None:
+        if name is not None and not isinstance(name, str):
+            raise ParameterTypeError(f"chat_format must be a name or None, not {shown(name)}")
+        self._formatter: ChatFormat | None = get_chat_format(name) if name else None
+        self._chat_format = name
+        self._markup: Markup | None = None  # another format writes other marks
+
+    def render_chat(
+        self, messages: ChatRequest | Sequence[Mapping[str, Any]], **options: Any
+    ) -> RenderedChat:
+        """The prompt of a conversation (``.prompt``), and how its reply is to be read.
+
+        Args:
+            messages: as for ``create_chat_completion``; or a ``ChatRequest``, without options.
+            options: those of ``create_chat_completion``: ``tools``, ``response_format``, ...
+
+        Raises:
+            ParameterError, TemplateError: as ``create_chat_completion`` would.
+        """
+        if not isinstance(messages, ChatRequest):
+            return openai.parse_chat(self, messages, **options).rendered
+        if options:
+            raise ParameterError(f"{next(iter(options))}: a ChatRequest has its options already")
+        return self._render(messages)
+
+    def _render(self, request: ChatRequest) -> RenderedChat:
         mode = self.special_tokens_in_content
         return render_content(request, self._render_as_is, self._markup_of_chats, mode)
 
@@ -431,7 +485,11 @@ class Llama(LowLevelInterface, ReuseInterface, ScoringInterface):
     # -- life ----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Free everything. Closing twice does nothing."""
+        """Free everything. Closing twice does nothing.
+
+        Raises:
+            LlamaError: it is called from a callback of a request; nothing was freed.
+        """
         engine = getattr(self, "_engine", None)
         if engine is not None:
             engine.close()
@@ -449,7 +507,7 @@ class Llama(LowLevelInterface, ReuseInterface, ScoringInterface):
 
     def __getstate__(self) -> dict[str, Any]:
         """The arguments it was made with; unpickling loads the model again."""
-        return dict(self._arguments)
+        return {**self._arguments, "chat_format": self.chat_format}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
@@ -522,6 +580,15 @@ def _context_params(arguments: Mapping[str, Any]) -> ContextParams:
 
 def _fields_of(kind: type[ModelParams | ContextParams], given: Mapping[str, Any]) -> dict[str, Any]:
     return {each.name: given[each.name] for each in fields(kind) if each.name in given}
+
+
+def _check_template(text: str) -> None:
+    """Raise unless it parses: before the weights are loaded, which may take minutes."""
+    whole_text(text, "chat_template")
+    try:
+        ChatTemplate.from_text(text).close()
+    except TemplateError as error:
+        raise explain_refusal(text, error) from None
 
 
 def _reject_unknown(unknown: Mapping[str, Any], known: Mapping[str, Any]) -> None:

@@ -6,7 +6,9 @@ cache like everything else: a later call whose prompt begins the same way reuses
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +18,7 @@ from llama_py import forks
 from llama_py.chat.grammar import CompiledGrammar
 from llama_py.core.sampler import Sampler
 from llama_py.engine.request import Prompt, Request, TokenEvent
-from llama_py.errors import LlamaError, ParameterError
+from llama_py.errors import LlamaError, ParameterError, shown
 from llama_py.params import GenerationParams, SamplingParams, check_number
 from llama_py.wire.arguments import Arguments
 from llama_py.wire.sampling import SAMPLING_PARAMETERS, read_sampling
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LowLevelInterface"]
 
-_GRAMMAR = frozenset({"grammar"})
+_OF_GENERATE = frozenset({"grammar", "stopping_criteria"})
 
 
 class _Absent:
@@ -108,12 +110,21 @@ class LowLevelInterface:
         prev_tokens: Sequence[int] | None = None,
         special: bool = False,
     ) -> bytes:
-        """The bytes of ``tokens``; special tokens have none unless ``special``."""
+        """The bytes of ``tokens``; special tokens have none unless ``special``.
+
+        Where the first one is BOS, the space that SentencePiece put before the text goes again, so
+        that ``detokenize(tokenize(text))`` is ``text``; elsewhere every space stays. A BOS is all
+        that tells the two apart, so a text that begins with a space of its own loses that one on a
+        vocabulary that adds BOS and no space (as in llama-cpp-python).
+
+        Args:
+            prev_tokens: the tokens before these; only a ``tokenizer`` of the caller's needs them.
+        """
         if self._tokenizer is not None:
             text: bytes = self._tokenizer.detokenize(tokens, prev_tokens, special)
             return text
         _ = self._model.pointer  # which raises after close(); known pieces would not
-        return self._model.vocab.detokenize(tokens, special=special)
+        return self._model.vocab.detokenize_prompt(tokens, special=special)
 
     # -- the C objects --------------------------------------------------------------------------
 
@@ -185,14 +196,14 @@ class LowLevelInterface:
             ContextOverflowError: they do not fit; nothing was evaluated.
             TokenizationError: an id is not in the vocabulary.
         """
-        if not len(tokens):
+        tokens = self._model.vocab.token_list(tokens)
+        if not tokens:
             return
-        self._model.vocab.check_tokens(tokens)
         with self._engine.lock:
             sequence = self._manual or self._begin_manual()
             start = len(sequence.tokens)
             self._rows = self._rows if start else {}  # a failed eval may have emptied it
-            rows = self._engine.evaluate(sequence, [*tokens], every=self._logits_all)
+            rows = self._engine.evaluate(sequence, tokens, every=self._logits_all)
             if self._logits_all:
                 self._rows.update(enumerate(rows, start))
 
@@ -220,6 +231,9 @@ class LowLevelInterface:
         Requests in flight are cancelled; parked conversations, checkpoints and counters are gone.
         A store that was given with ``set_cache``, and named snapshots, are the caller's: they keep
         what they hold.
+
+        Raises:
+            LlamaError: it is called from a callback of a request; nothing was cleared.
         """
         with self._engine.lock:
             self._engine.cancel_all()
@@ -250,12 +264,14 @@ class LowLevelInterface:
         Raises:
             LlamaError: nothing was evaluated yet.
         """
+        if idx is not None:
+            check_number("idx", idx, integer=True)
         if idx is None or idx == self.n_tokens - 1:
             row = self.last_logits.copy()
         elif idx in self._rows and idx < self.n_tokens:
             row = self._rows[idx].copy()
         else:
-            raise ParameterError(f"idx={idx}: there are logits only for evaluated positions")
+            raise ParameterError(f"idx={shown(idx)}: there are logits only for evaluated positions")
         params = self._sampling("sample", options)
         sampler = self._manual_sampler
         if sampler is None or sampler.params != params:
@@ -281,40 +297,65 @@ class LowLevelInterface:
         tokens: Sequence[int],
         *,
         reset: bool = True,
-        logits_processor: Sequence[LogitsProcessor] | None = None,
-        stopping_criteria: Sequence[StoppingCriteria] | None = None,
+        logits_processor: LogitsProcessor | Sequence[LogitsProcessor] | None = None,
+        stopping_criteria: StoppingCriteria | Sequence[StoppingCriteria] | None = None,
         **options: Any,
-    ) -> Generator[int, None, None]:
+    ) -> Generator[int, Sequence[int] | None, None]:
         """Continue ``tokens`` without end; the caller stops by leaving the loop.
 
         What the prompt shares with anything cached is reused. Closing the generator ends the
-        request, and what it evaluated stays in the cache.
+        request, and what it evaluated stays in the cache. ``send(tokens)`` puts tokens of the
+        caller's behind the one that came last, and gives the token after them.
 
         Args:
             reset: False continues the tokens of ``eval`` with these.
+            logits_processor, stopping_criteria: a function of (tokens, logits), or several.
             options: as for ``create_completion``: ``temperature`` (or ``temp``), ``top_k``,
                 ``grammar``, ...
+
+        Raises:
+            RequestCancelled: another thread called ``reset()``.
         """
-        prompt = [*tokens] if reset else [*self.eval_tokens, *tokens]
-        if logits_processor:
+        tokens = self._model.vocab.token_list(tokens)
+        prompt = tokens if reset else [*self.eval_tokens, *tokens]
+        if logits_processor is not None:
             options["logits_processor"] = logits_processor
-        grammar = Arguments("generate", {"grammar": options.pop("grammar", None)}, _GRAMMAR)
-        request = Request(
-            Prompt(tokens=prompt),
-            self._sampling("generate", options, read_grammar(grammar, self)),  # type: ignore[arg-type]
-            GenerationParams(ignore_eos=True, stopping_criteria=tuple(stopping_criteria or ())),
+        own = {"grammar": options.pop("grammar", None), "stopping_criteria": stopping_criteria}
+        arguments = Arguments("generate", own, _OF_GENERATE)
+        sampling = self._sampling("generate", options, read_grammar(arguments, self))  # type: ignore[arg-type]
+        generation = GenerationParams(
+            ignore_eos=True, stopping_criteria=arguments.functions("stopping_criteria")
         )
+        for turn in itertools.count():
+            request = Request(Prompt(tokens=prompt), sampling, generation, choice=turn)
+            given: list[int] = []
+            more = yield from self._tokens_generated(request, given)
+            if more is None:
+                return
+            if sampling.grammar is not None or sampling.constraint is not None:
+                raise ParameterError("send(): a grammar cannot tell what tokens of yours mean")
+            prompt = [*prompt, *given, *self._model.vocab.token_list(more)]
+
+    def _tokens_generated(
+        self, request: Request, given: list[int]
+    ) -> Generator[int, Sequence[int] | None, Sequence[int] | None]:
+        """The tokens of a request, also put into ``given``; returns what was sent, if anything."""
         self._engine.submit(request)
         try:
             self._release_manual()
         except BaseException:  # Ctrl-C: nobody would ever read these tokens
             self._engine.discard([request])
             raise
-        for event in self._engine.events(request):
-            if isinstance(event, TokenEvent):
-                yield event.token
-            elif event.error is not None:
-                raise event.error
+        with closing(self._engine.events(request)) as events:  # type: ignore[type-var]
+            for event in events:
+                if isinstance(event, TokenEvent):
+                    given.append(event.token)
+                    more = yield event.token
+                    if more is not None:
+                        return more
+                elif event.error is not None:
+                    raise event.error
+        return None
 
 
 def _without_old_names(options: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_py.errors import ParameterError, ParameterTypeError
+from llama_py.errors import ParameterError, ParameterTypeError, shown
 
 __all__ = [
     "RANDOM_SEED",
@@ -33,6 +33,7 @@ __all__ = [
     "as_shares",
     "check_arguments",
     "check_content_mode",
+    "check_policy",
 ]
 
 #: The seed that means "choose one at random" (``LLAMA_DEFAULT_SEED``).
@@ -93,11 +94,20 @@ def check_number(
     wanted: Any = (int, np.integer) if integer else (int, float, np.number)
     if isinstance(value, bool) or not isinstance(value, wanted):
         kind = "an integer" if integer else "a number"
-        raise ParameterTypeError(f"{name} must be {kind}, not {type(value).__name__} ({value!r})")
+        raise ParameterTypeError(
+            f"{name} must be {kind}, not {type(value).__name__} ({shown(value)})"
+        )
     too_low = low is not None and value < low
     too_high = high is not None and value > high
-    if not math.isfinite(value) or too_low or too_high:
-        raise ParameterError(f"{name}={value!r} is out of range: {_range_text(low, high)}")
+    if not _fits_a_float(value) or too_low or too_high:
+        raise ParameterError(f"{name}={shown(value)} is out of range: {_range_text(low, high)}")
+
+
+def _fits_a_float(value: Any) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer of more than 1024 bits
+        return False
 
 
 def _range_text(low: float | None, high: float | None) -> str:
@@ -112,18 +122,20 @@ def check_bool(name: str, value: Any) -> None:
     """Raise unless ``value`` is a bool."""
     if not isinstance(value, (bool, np.bool_)):
         raise ParameterTypeError(
-            f"{name} must be True or False, not {type(value).__name__} ({value!r})"
+            f"{name} must be True or False, not {type(value).__name__} ({shown(value)})"
         )
 
 
 def _check_callable(name: str, value: Any) -> None:
     if not callable(value):
-        raise ParameterTypeError(f"{name} must be a function, not {value!r}")
+        raise ParameterTypeError(f"{name} must be a function, not {shown(value)}")
 
 
 def _check_kind(name: str, value: Any, kinds: tuple[type, ...], what: str) -> None:
     if not isinstance(value, kinds):
-        raise ParameterTypeError(f"{name} must be {what}, not {type(value).__name__} ({value!r})")
+        raise ParameterTypeError(
+            f"{name} must be {what}, not {type(value).__name__} ({shown(value)})"
+        )
 
 
 def check_arguments(arguments: Mapping[str, Any]) -> None:
@@ -134,11 +146,13 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
     """
     given = {name: value for name, value in arguments.items() if value is not None}
     _check_kind("model_path", arguments.get("model_path"), (str, os.PathLike), "a path")
+    if not os.fspath(arguments["model_path"]):
+        raise ParameterError("model_path is empty; give the path of a GGUF file")
     for name in ("logits_all", "spm_infill", "verbose", "swa_full", "op_offload"):
         check_bool(name, given.get(name, False))
     for name in ("checkpoint_bytes", "parking_bytes", "prefix_cache_slots"):
-        check_number(name, given.get(name, 0), 0, integer=True)
-    check_number("max_waiting", given.get("max_waiting", 1), 1, integer=True)
+        check_number(name, arguments.get(name, 0), 0, integer=True)
+    check_number("max_waiting", arguments.get("max_waiting", 1), 1, integer=True)
     check_number("seed", given.get("seed", 0), -(2**31), 2**64 - 1, integer=True)
     check_number("last_n_tokens_size", given.get("last_n_tokens_size", 0), -1, integer=True)
     check_number("lora_scale", given.get("lora_scale", 1.0))
@@ -149,9 +163,20 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
     _check_kind("lora_path", given.get("lora_path", ""), (str, os.PathLike), "a path")
     for name in ("chat_handler", "progress"):
         _check_callable(name, given.get(name, check_arguments))
-    for name, method in (("tokenizer", "tokenize"), ("overflow", "shorten")):
-        if name in given and not hasattr(given[name], method):
-            raise ParameterTypeError(f"{name}={given[name]!r} has no method {method}()")
+    if "tokenizer" in given and not hasattr(given["tokenizer"], "tokenize"):
+        raise ParameterTypeError(f"tokenizer={shown(given['tokenizer'])} has no method tokenize()")
+    check_policy(given.get("overflow"))
+
+
+def check_policy(policy: Any) -> None:
+    """Raise unless ``overflow=policy`` is a policy, or None."""
+    if policy is None:
+        return
+    if isinstance(policy, type) or not (hasattr(policy, "shorten") and hasattr(policy, "reserve")):
+        raise ParameterTypeError(
+            f"overflow={shown(policy)} is no overflow policy (shorten() and reserve); pass "
+            "TrimMessages(), or None"
+        )
 
 
 def check_content_mode(value: Any) -> None:
@@ -379,8 +404,9 @@ class SamplingParams:
             _check_samplers(self.samplers)
         for token, bias in self.logit_bias.items():
             check_number("logit_bias: token", token, 0, integer=True)
-            if isinstance(bias, bool) or not isinstance(bias, (int, float)) or math.isnan(bias):
-                raise ParameterError(f"logit_bias[{token}]={bias!r} must be a number")
+            number = isinstance(bias, (int, float)) and not isinstance(bias, bool)
+            if not number or not (_fits_a_float(bias) or bias in (math.inf, -math.inf)):
+                raise ParameterError(f"logit_bias[{token}]={shown(bias)} must be a number")
 
     @property
     def greedy(self) -> bool:
@@ -477,6 +503,6 @@ class GenerationParams:
             check_number("timeout", self.timeout, 0)
         for text in self.stop:
             if not isinstance(text, str):
-                raise ParameterTypeError(f"stop: {text!r} must be a string")
+                raise ParameterTypeError(f"stop: {shown(text)} must be a string")
             if not text:
                 raise ParameterError("stop: the empty string would end every reply at once")

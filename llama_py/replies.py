@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from typing_extensions import Self
 
 from llama_py.engine.engine import Engine
 from llama_py.engine.request import Event, FinishEvent, Request
-from llama_py.errors import GenerationTimeout
+from llama_py.errors import GenerationTimeout, RequestCancelled
 from llama_py.wire import openai
 
 __all__ = ["Call", "ReplyStream", "failure_of", "raise_failure"]
@@ -20,10 +22,13 @@ Call = openai.CompletionCall | openai.ChatCall
 
 
 def failure_of(event: Event, encoder: Any) -> BaseException | None:
-    """The error that a reply ended with, or None. A timeout gets what was generated so far."""
+    """The error that a reply ended with, or None.
+
+    That of a timeout or of a cancelled request gets what was generated so far.
+    """
     if type(event) is not FinishEvent or event.error is None:
         return None
-    if isinstance(event.error, GenerationTimeout):
+    if isinstance(event.error, (GenerationTimeout, RequestCancelled)):
         event.error.partial = encoder.response()
     return event.error
 
@@ -44,16 +49,23 @@ class ReplyStream(Iterator[T]):
     def __init__(self, engine: Engine, call: Call, events: Iterator[tuple[Request, Event]]) -> None:
         self._engine = engine
         self._requests = call.requests
-        self._chunks: Generator[T, None, None] = _chunks(call, events)
+        self._closed = threading.Event()  # not in the generator's self: that would be a cycle
+        self._chunks: Generator[T, None, None] = _chunks(call, events, self._closed)
 
     def __next__(self) -> T:
         return next(self._chunks)
 
     def close(self) -> None:
-        """Cancel what is still being generated; returns when it has ended."""
+        """Cancel what is still being generated; returns when it has ended.
+
+        Another thread may be waiting for a chunk: its iteration ends.
+        """
+        self._closed.set()
         for request in self._requests:
             self._engine.cancel(request)
-        if not self._engine.lock.inherited:  # where another thread was reading, for ever
+        if self._engine.lock.inherited:
+            return  # where another thread was reading, for ever
+        with suppress(ValueError):  # that other thread is in the generator, and leaves it by itself
             self._chunks.close()
 
     def __enter__(self) -> Self:
@@ -68,13 +80,16 @@ class ReplyStream(Iterator[T]):
             self._engine.cancel(request, wait=False)
 
 
-def _chunks(call: Call, events: Iterator[tuple[Request, Event]]) -> Generator[Any, None, None]:
+def _chunks(
+    call: Call, events: Iterator[tuple[Request, Event]], closed: threading.Event
+) -> Generator[Any, None, None]:
     encoder = call.encoder()
     try:
         yield from encoder.open()
         for request, event in events:
             yield from encoder.feed(request.choice, event)
-            raise_failure(event, encoder)
+            if not closed.is_set():
+                raise_failure(event, encoder)
         yield from encoder.close()
     finally:
         events.close()  # type: ignore[attr-defined]

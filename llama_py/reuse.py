@@ -14,7 +14,14 @@ from numpy.typing import NDArray
 
 from llama_py.core.lora import LoraAdapter
 from llama_py.engine.request import Prompt, Request
-from llama_py.errors import FingerprintError, LlamaError, ParameterError, StateError
+from llama_py.errors import (
+    FingerprintError,
+    LlamaError,
+    ParameterError,
+    ParameterTypeError,
+    StateError,
+    shown,
+)
 from llama_py.memory.sequences import LiveSequence
 from llama_py.memory.state import StateStore, StoredState
 from llama_py.params import GenerationParams, SamplingParams, check_number
@@ -167,7 +174,11 @@ class ReuseInterface:
         Args:
             cache: a ``LlamaRAMCache`` or ``LlamaDiskCache``; None stops using one. It is not
                 closed with the model, and several models and processes may share one.
+
+        Raises:
+            ParameterTypeError: it is no store.
         """
+        _check_store(cache)
         with self._engine.lock:
             self._cache.saved = cache
             for sequence in self._cache.live.values():
@@ -192,6 +203,7 @@ class ReuseInterface:
             StateError: it does not fit.
         """
         with self._engine.lock:
+            self._engine.forbid_callbacks()
             self._adopt(state)
 
     def _current(self) -> LiveSequence:
@@ -210,6 +222,7 @@ class ReuseInterface:
 
     def _capture_part(self, length: int) -> LlamaState:
         with self._engine.lock:
+            self._engine.forbid_callbacks()
             source = self._current()
             check_number("length", length, 1, len(source.tokens), integer=True)
             part = self._cache.copy_prefix(source, length)
@@ -219,6 +232,10 @@ class ReuseInterface:
                 self._cache.drop(part)
 
     def _adopt(self, state: LlamaState) -> None:
+        if not isinstance(state, LlamaState):
+            raise ParameterTypeError(
+                f"state must be what save_state() returned, not {shown(state)}"
+            )
         if state.stored.fingerprint != self._fingerprint():
             raise FingerprintError(
                 "this state was made by another model, or under other settings (context size, KV "
@@ -251,6 +268,7 @@ class ReuseInterface:
             ParameterError: snapshots are off (``prefix_cache_slots=0``).
             StateError: nothing was evaluated yet, or ``length`` tokens cannot be given back.
         """
+        _check_name(name)
         if not self._slots:
             raise ParameterError("snapshots are off; load the model with prefix_cache_slots > 0")
         state = self.save_state() if length is None else self._capture_part(length)
@@ -268,6 +286,7 @@ class ReuseInterface:
             ParameterError: there is none of that name.
             FingerprintError: it was made under other settings.
         """
+        _check_name(name)
         state = self._snapshots.get(name)
         if state is None:
             known = ", ".join(map(repr, self._snapshots)) or "none"
@@ -282,6 +301,7 @@ class ReuseInterface:
 
     def drop_snapshot(self, name: str) -> None:
         """Forget a snapshot, if there is one of that name."""
+        _check_name(name)
         self._snapshots.pop(name, None)
 
     # -- prewarming ----------------------------------------------------------------------------
@@ -299,6 +319,9 @@ class ReuseInterface:
         Returns:
             What was reused and evaluated, like ``cache_info``.
         """
+        given: Any = messages
+        if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
+            raise ParameterTypeError(f"messages must be a list, not {shown(messages)}")
         request = Request(
             self._common_opening(messages, options),
             SamplingParams(temperature=0.0),
@@ -350,3 +373,21 @@ class ReuseInterface:
         relevant = {name: value for name, value in options.items() if name != "stream_options"}
         call = openai.parse_chat(self, messages, **relevant)  # type: ignore[arg-type]
         return call.requests[0].prompt
+
+
+def _check_name(name: Any) -> None:
+    if not isinstance(name, str):
+        raise ParameterTypeError(f"name must be a string, not {shown(name)}")
+
+
+def _check_store(cache: Any) -> None:
+    """Raise unless it has what a ``StateStore`` has: every later call would fail without."""
+    if cache is None:
+        return
+    wanted = sorted(name for name in vars(StateStore) if not name.startswith("_"))
+    missing = [name for name in wanted if not hasattr(type(cache), name)]
+    if missing or not hasattr(cache, "capacity_bytes"):
+        lack = f", which has no {(*missing, 'capacity_bytes')[0]}"
+        raise ParameterTypeError(
+            f"cache must be a LlamaRAMCache, a LlamaDiskCache or None, not {shown(cache)}{lack}"
+        )

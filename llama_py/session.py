@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from typing_extensions import Self
 
+from llama_py.chat.messages import normalise_messages, normalise_tools
 from llama_py.errors import ClosedError, ParameterError, ParameterTypeError
+from llama_py.params import check_policy
 from llama_py.reply import ReplyStream
 
 if TYPE_CHECKING:
@@ -63,6 +65,7 @@ class ChatSession:
         _check_options(defaults)
         if system is not None and not isinstance(system, str):
             raise ParameterTypeError(f"system must be a string, not {type(system).__name__}")
+        check_policy(overflow)
         self.session_id = session_id or f"chat-{uuid.uuid4().hex}"
         self.overflow = overflow
         #: The chat completion of the last turn, or None.
@@ -71,6 +74,7 @@ class ChatSession:
         self.dropped: list[Message] = []
         self._llm = llm
         self._defaults = defaults
+        normalise_tools(tools)
         self._tools = copy.deepcopy([dict(tool) for tool in tools]) if tools else None
         self._messages: list[Message] = [{"role": "system", "content": system}] if system else []
         self._results: list[Message] = []
@@ -113,13 +117,14 @@ class ChatSession:
             The reply like ``send``; None while other calls of the same reply are open.
 
         Raises:
-            ParameterError: no open call has this id.
+            ParameterError: no open call has this id, or ``content`` is not a text (or text parts).
         """
         waiting = self._open_ids()
         if call_id not in waiting:
             known = ", ".join(waiting) or "none"
             raise ParameterError(f"there is no open tool call {call_id!r}; open: {known}")
         result = {"role": "tool", "tool_call_id": call_id, "content": content}
+        normalise_messages([*self._messages, *self._results, result])  # raises before it is kept
         if len(waiting) > 1:
             self._results.append(result)
             return None
@@ -145,6 +150,7 @@ class ChatSession:
         self._give_up_reply()
         options = {"tools": self._tools, **self._defaults, **sampling}
         policy = options.pop("overflow", self.overflow or self._llm.overflow)
+        check_policy(policy)
         kept: Sequence[Mapping[str, Any]] = messages
         if policy is not None:
             kept = self._llm._fit(policy, messages, options)
@@ -258,7 +264,7 @@ class ChatSession:
                 cache of the conversation.
 
         Raises:
-            OSError: it cannot be written; an older file is still there.
+            StorageError: it cannot be written; an older file is as it was. Also an ``OSError``.
         """
         from llama_py import session_file
 
@@ -291,7 +297,7 @@ class ChatSession:
 
         Raises:
             StateError: the file is not a saved conversation.
-            OSError: it cannot be read.
+            StorageError: it cannot be read, or is not there (then also a ``FileNotFoundError``).
         """
         from llama_py import session_file
 

@@ -8,6 +8,7 @@ with ``memory.payload``, so that no bytes of a file are ever run as code.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import logging
 import os
@@ -17,7 +18,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llama_py.engine.request import Prompt
-from llama_py.errors import LlamaError, ParameterError, StateError
+from llama_py.errors import (
+    LlamaError,
+    ParameterError,
+    ParameterTypeError,
+    StateError,
+    StorageError,
+    StorageNotFoundError,
+    shown,
+)
 from llama_py.memory.payload import Payload, read_state
 from llama_py.memory.state import StoredState
 
@@ -39,25 +48,47 @@ def save(
     llm: Llama, session: Mapping[str, Any], path: str | os.PathLike[str], *, with_state: bool
 ) -> None:
     """Write a session; an older file is replaced only by a complete new one."""
-    path = Path(path)
+    path = _as_path(path)
     state = _state_if_possible(llm, session) if with_state else None
     try:
         _write(path, session, state)
     except OSError as error:
-        error.filename = str(path)  # and not that of the temporary file
-        raise
+        raise _storage_error("written", path, error) from error
+
+
+def _as_path(path: Any) -> Path:
+    if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
+        raise ParameterTypeError(f"path must be the path of a file, not {shown(path)}")
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        raise ParameterError(f"path={shown(str(path))} cannot be the name of a file") from None
+    return Path(path)
+
+
+def _storage_error(what: str, path: Path, error: OSError) -> StorageError:
+    """The same with the path that the caller gave, and not that of a temporary file."""
+    kind = StorageNotFoundError if isinstance(error, FileNotFoundError) else StorageError
+    reason = error.strerror or str(error)
+    return kind(f"{path} cannot be {what}: {reason}", error.errno, str(path))
 
 
 def _write(path: Path, session: Mapping[str, Any], state: StoredState | None) -> None:
-    described = _write_state(path, state) if state is not None else None
-    content = {"format": _FORMAT, "version": _VERSION, **session, "state": described}
-    text = json.dumps(content, ensure_ascii=False, indent=2) + "\n"
-    new = _beside(path)
+    """Both files are complete before either takes the place of an older one."""
+    if path.exists() and not path.is_file():  # a folder, or a device that would be replaced
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    new, new_state = _beside(path), _beside(_state_path(path))
     try:
+        described = _write_state(new_state, state) if state is not None else None
+        content = {"format": _FORMAT, "version": _VERSION, **session, "state": described}
+        text = json.dumps(content, ensure_ascii=False, indent=2) + "\n"
         new.write_text(text, encoding="utf-8")
+        if described is not None:
+            new_state.replace(_state_path(path))
         new.replace(path)
     finally:
         new.unlink(missing_ok=True)
+        new_state.unlink(missing_ok=True)
     if described is None:
         _state_path(path).unlink(missing_ok=True)
 
@@ -73,12 +104,7 @@ def _beside(path: Path) -> Path:
 def _write_state(path: Path, state: StoredState) -> dict[str, Any]:
     key = uuid.uuid4().hex
     payload = Payload(key, state)
-    new = _beside(path)
-    try:
-        payload.write(new)
-        new.replace(_state_path(path))
-    finally:
-        new.unlink(missing_ok=True)
+    payload.write(path)
     return {"key": key, "head_bytes": payload.head_bytes, "file_bytes": payload.file_bytes}
 
 
@@ -160,7 +186,7 @@ def _prompt_of(llm: Llama, session: Mapping[str, Any]) -> Prompt | None:
 
 def load(llm: Llama, path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read a session, and bring its state into memory if there is one that fits."""
-    path = Path(path)
+    path = _as_path(path)
     saved = _read(path)
     if saved["state"] is not None:
         try:
@@ -173,7 +199,9 @@ def load(llm: Llama, path: str | os.PathLike[str]) -> dict[str, Any]:
 def _read(path: Path) -> dict[str, Any]:
     try:
         saved = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except OSError as error:
+        raise _storage_error("read", path, error) from error
+    except (ValueError, RecursionError) as error:
         raise StateError(f"{path} is not a saved conversation: it is not JSON ({error})") from None
     if not isinstance(saved, dict) or saved.get("format") != _FORMAT:
         raise StateError(f"{path} is not a saved conversation")
@@ -189,6 +217,9 @@ def _checked(path: Path, saved: dict[str, Any]) -> dict[str, Any]:
     from llama_py.chat.messages import normalise_messages, normalise_tools
 
     out = {"state": None, "tools": None, "tool_results": [], **saved}
+    for name in ("messages", "tool_results"):
+        if not isinstance(out.get(name), list):
+            raise StateError(f"{path} is damaged: {name} is not a list")
     try:
         if out["messages"] or out["tool_results"]:
             normalise_messages([*out["messages"], *out["tool_results"]])
@@ -200,11 +231,17 @@ def _checked(path: Path, saved: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
+def _described(state: Any) -> tuple[str, int, int]:
+    """Key, size of the head, and size of the file, as ``_write_state`` noted them."""
+    if isinstance(state, dict):
+        key, head, size = (state.get(name) for name in ("key", "head_bytes", "file_bytes"))
+        if isinstance(key, str) and type(head) is int and type(size) is int and 0 < head < size:
+            return key, head, size
+    raise StateError("its description is damaged")
+
+
 def _bring_in(llm: Llama, path: Path, saved: Mapping[str, Any]) -> None:
-    described = saved["state"]
-    stored = read_state(
-        _state_path(path), described["key"], described["head_bytes"], described["file_bytes"]
-    )
+    stored = read_state(_state_path(path), *_described(saved["state"]))
     with llm._engine.lock:
         if stored.fingerprint != llm._fingerprint():
             raise StateError("it was made by another model, or under other settings")

@@ -108,7 +108,7 @@ def test_help_loads_no_native_library_and_no_numpy() -> None:
         (("chat", "--json-schema", "{", "hi"), "--json-schema"),
         (("chat", "--chat-template", "/no/such", "hi"), "--chat-template"),
         (("chat", "--n-ctx", "-5", "hi"), "n_ctx"),
-        (("chat", "--load", "/no/such.json", "hi"), "/no/such.json: No such file"),
+        (("chat", "--load", "/no/such.json", "hi"), "/no/such.json cannot be read: No such file"),
         (("chat",), "standard input is empty"),
     ],
 )
@@ -317,8 +317,9 @@ def test_commands_of_a_conversation(tmp_path: Path) -> None:
     assert "/reset" in done.stdout
     for expected in (
         "the conversation begins again", "You are kind.", "no command /nonsense",
-        "3 messages are saved", "goes on after 3 messages", "/no/such/place: No such file",
-        "/no/such/file: No such file",
+        "3 messages are saved", "goes on after 3 messages",
+        "/no/such/place cannot be written: No such file",
+        "/no/such/file cannot be read: No such file",
     ):  # fmt: skip
         assert expected in done.stderr
     roles = [message["role"] for message in json.loads(saved.read_text())["messages"]]

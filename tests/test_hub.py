@@ -93,7 +93,7 @@ def test_the_only_gguf_needs_no_name() -> None:
     ("reference", "filename", "words"),
     [
         (f"{REPO}:Q2_K", None, ["Q2_K", "model-Q4_K_M.gguf", "model-f16.gguf"]),
-        (f"{REPO}:Q4_K", None, ["Q4_K", "model-Q4_K_M.gguf"]),
+        (f"{REPO}:Q4_K", None, ["no file in owner/model-GGUF is of Q4_K;", "model-Q4_K_M.gguf"]),
         (REPO, "*Q2*", ["'*Q2*'", "model-Q4_K_M.gguf"]),
         (REPO, "*Q4*", ["2 files", "model-Q4_K_M.gguf", "model-Q4_K_S.gguf"]),
         ("model", None, ["owner/name"]),
@@ -110,6 +110,15 @@ def test_an_error_names_what_there_is(
         download(reference, filename, hub=shelf)
     for word in words:
         assert word in str(caught.value)
+    assert shelf.fetched == []
+
+
+@pytest.mark.parametrize("quantization", ["Q4_K", "Q4", "4_K_M", "K_M"])
+def test_part_of_a_quantizations_name_is_another_one(quantization: str) -> None:
+    """The only file may not be taken for one that was not asked for."""
+    shelf = Shelf(["README.md", "model-Q4_K_M.gguf"])
+    with pytest.raises(ParameterError, match=quantization):
+        download(f"{REPO}:{quantization}", hub=shelf)
     assert shelf.fetched == []
 
 

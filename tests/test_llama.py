@@ -253,6 +253,18 @@ def test_last_logits_is_a_copy(llm: Llama) -> None:
     np.testing.assert_array_equal(kept, before)
 
 
+def test_the_logits_of_a_call_are_copies(llm: Llama) -> None:
+    """The buffer that llama.cpp wrote them to is that of the next call too."""
+    llm.create_completion([5, 6, 7], max_tokens=1, temperature=0, ignore_eos=True)
+    kept, state = llm.last_logits, llm.save_state()
+    expected = logits_of([5, 6, 7])
+    assert state.logits is not None
+    llm.create_completion([9, 8, 11, 12], max_tokens=1, temperature=0, ignore_eos=True)
+    assert not np.allclose(llm.last_logits, expected, atol=1e-2)
+    np.testing.assert_allclose(kept, expected, atol=1e-4)
+    np.testing.assert_allclose(state.logits, expected, atol=1e-4)
+
+
 def test_eval_of_nothing_changes_nothing(llm: Llama) -> None:
     llm.eval([5])
     llm.eval([])

@@ -111,7 +111,7 @@ def test_a_long_history_is_shortened_quickly(pair: tuple[Llama, Llama]) -> None:
             {"role": "assistant", "content": "I can count."},
         ]
     messages.append({"role": "user", "content": "Hello!"})
-    llm.render_chat = counting  # type: ignore[method-assign]
+    llm.render_chat = counting  # type: ignore[method-assign, assignment]
     try:
         started = time.perf_counter()
         llm.create_chat_completion(messages, overflow=POLICY, **REPLIES)

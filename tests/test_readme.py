@@ -1,6 +1,7 @@
 """The Python blocks of the README and of the pages in ``docs`` run, in order, on the bundled model.
 
-A block after the comment ``<!-- not run: REASON -->`` is only compiled. Links lead to files.
+A block after the comment ``<!-- not run: REASON -->`` is only compiled. A comment right below a
+``print`` is what it prints, ``...`` standing for any text. Links lead to files.
 """
 
 from __future__ import annotations
@@ -37,6 +38,31 @@ def program(page: Path) -> str:
     return "\n".join(lines).rstrip()
 
 
+def promised(code: str) -> list[str]:
+    """What the comments below ``print`` say it prints, in order."""
+    return re.findall(r"^ *print\(.*\)\n *# (.+)$", code, re.MULTILINE)
+
+
+def first_broken(promises: list[str], printed: str) -> str | None:
+    """The first promise that no line keeps which comes after those of the promises before it."""
+    lines = iter(printed.splitlines())
+    for promise in promises:
+        pattern = ".*".join(map(re.escape, promise.split("...")))
+        if not any(re.fullmatch(pattern, line) for line in lines):
+            return promise
+    return None
+
+
+def test_promises_are_found_and_compared() -> None:
+    code = (
+        "x = 1\n# no print\nprint(x)\n# 1\nfor _ in y:\n    print(f(2))\n    # {'a': ..., 'b': 2}\n"
+    )
+    assert promised(code) == ["1", "{'a': ..., 'b': 2}"]
+    assert first_broken(promised(code), "0\n1\n{'a': [3], 'b': 2}\n") is None
+    assert first_broken(promised(code), "1\n{'a': [3], 'b': 25}\n") == "{'a': ..., 'b': 2}"
+    assert first_broken(promised(code), "{'a': 1, 'b': 2}\n1\n") == "{'a': ..., 'b': 2}"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_its_blocks_run(page: Path, tmp_path: Path) -> None:
     code = program(page)
@@ -53,6 +79,7 @@ def test_its_blocks_run(page: Path, tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_THREAD_LIMIT": "1"},
     )
     assert done.returncode == 0, done.stderr
+    assert first_broken(promised(code), done.stdout) is None, done.stdout
 
 
 def test_the_readme_has_blocks_that_run() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from llama_py import ChatSession, ContextOverflowError, Llama, TrimMessages, demo_model_path
-from llama_py.errors import ClosedError, LlamaError, ParameterError, StateError
+from llama_py.errors import ClosedError, LlamaError, ParameterError, StateError, StorageError
 from llama_py.session import ReplyStream
 from tests.models import tiny_model
 
@@ -526,8 +526,12 @@ def test_a_failed_save_keeps_the_older_file(
 
     chat.send("How are you?")
     monkeypatch.setattr(Path, "replace", full)
-    with pytest.raises(OSError, match=r"No space left.*chat\.json"):
+    with pytest.raises(
+        StorageError, match=r"chat\.json cannot be written: No space left"
+    ) as caught:
         chat.save(file)
+    assert isinstance(caught.value, OSError)
+    assert (caught.value.errno, caught.value.filename) == (28, str(file))
     assert file.read_bytes() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["chat.json", "chat.json.state"]
 

@@ -24,7 +24,13 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from llama_py.errors import TemplateError
 
-__all__ = ["ChatFormatter", "ChatFormatterResponse", "Jinja2ChatFormatter", "read_literals"]
+__all__ = [
+    "ChatFormatter",
+    "ChatFormatterResponse",
+    "Jinja2ChatFormatter",
+    "explain_refusal",
+    "read_literals",
+]
 
 
 @dataclass
@@ -97,6 +103,24 @@ def _environment() -> ImmutableSandboxedEnvironment:
     return environment
 
 
+def _told(error: Exception) -> str:
+    """Jinja's own errors by their message, others with their kind."""
+    if isinstance(error, jinja2.TemplateSyntaxError):
+        return f"line {error.lineno}: {error.message}"
+    if isinstance(error, jinja2.TemplateError):
+        return str(error)
+    return f"{type(error).__name__}: {error}"
+
+
+def explain_refusal(template: str, refusal: TemplateError) -> TemplateError:
+    """Why llama.cpp does not take a template: it says only that it does not. Jinja2 knows more."""
+    try:
+        Jinja2ChatFormatter(template, "", "")
+    except TemplateError as error:
+        return error
+    return TemplateError(f"llama.cpp cannot read this chat template, but Jinja2 can ({refusal})")
+
+
 class Jinja2ChatFormatter:
     """A ``ChatFormatter`` from a Jinja template.
 
@@ -125,8 +149,8 @@ class Jinja2ChatFormatter:
         self.stop_token_ids = None if stop_token_ids is None else frozenset(stop_token_ids)
         try:
             self._compiled = _environment().from_string(template)
-        except jinja2.TemplateError as error:
-            raise TemplateError(f"the chat template does not parse: {error}") from error
+        except Exception as error:  # a template may make Jinja raise anything (SyntaxError, ...)
+            raise TemplateError(f"the chat template does not parse: {_told(error)}") from error
 
     def __call__(
         self, *, messages: Sequence[Mapping[str, Any]], **kwargs: Any
@@ -141,8 +165,10 @@ class Jinja2ChatFormatter:
         }
         try:
             prompt = self._compiled.render(**values)
-        except (jinja2.TemplateError, TypeError, ValueError, KeyError) as error:
-            raise TemplateError(f"the chat template refuses these messages: {error}") from error
+        except Exception as error:  # a template may divide by zero, index, recurse, ...
+            raise TemplateError(
+                f"the chat template refuses these messages: {_told(error)}"
+            ) from error
         return ChatFormatterResponse(prompt, [self.eos_token], self._criterion(), True)
 
     def _criterion(self) -> Callable[[Any, Any], bool] | None:

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from llama_py.errors import ParameterError, ParameterTypeError
+from llama_py.chat.values import check_json, check_text, whole_text
+from llama_py.errors import ParameterError, ParameterTypeError, shown
 from llama_py.params import check_content_mode
 
 __all__ = ["ChatRequest", "normalise_messages", "normalise_tools", "response_schema"]
@@ -23,29 +24,20 @@ Message = dict[str, Any]
 ROLES = ("system", "developer", "user", "assistant", "tool")
 TOOL_CHOICES = ("auto", "none", "required")
 CONTINUATIONS = (True, False, "content", "reasoning_content")
+#: What a template sees under these names is the request's.
+_NO_VARIABLES = ("messages", "tools")
 _MEDIA_PARTS = ("image_url", "image", "input_image", "input_audio", "audio_url", "video_url")
-
-
-def _shown(value: Any, limit: int = 80) -> str:
-    text = repr(value)
-    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def _check_mapping(value: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise ParameterTypeError(f"{where} must be an object, not {_shown(value)}")
+        raise ParameterTypeError(f"{where} must be an object, not {shown(value)}")
     return value
 
 
 def _check_sequence(value: Any, where: str) -> Sequence[Any]:
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
-        raise ParameterTypeError(f"{where} must be a list, not {_shown(value)}")
-    return value
-
-
-def _check_text(value: Any, where: str) -> str:
-    if not isinstance(value, str):
-        raise ParameterTypeError(f"{where} must be a string, not {_shown(value)}")
+        raise ParameterTypeError(f"{where} must be a list, not {shown(value)}")
     return value
 
 
@@ -53,21 +45,21 @@ def _check_text(value: Any, where: str) -> str:
 
 
 def _part(part: Any, where: str) -> Message:
-    if isinstance(part, str):
-        return {"type": "text", "text": part}
-    part = _check_mapping(part, where)
+    if not isinstance(part, Mapping):
+        raise ParameterTypeError(
+            f'{where} must be a part such as {{"type": "text", "text": ...}}, not {shown(part)}'
+        )
     kind = part.get("type")
-    if kind in ("text", "input_text", "output_text", "media_marker"):
-        text = _check_text(part.get("text"), f"{where}.text")
-        return {"type": "media_marker" if kind == "media_marker" else "text", "text": text}
+    if kind in ("text", "input_text", "output_text"):
+        return {"type": "text", "text": check_text(part.get("text"), f"{where}.text")}
     if kind == "refusal":
-        return {"type": "text", "text": _check_text(part.get("refusal"), f"{where}.refusal")}
+        return {"type": "text", "text": check_text(part.get("refusal"), f"{where}.refusal")}
     if kind in _MEDIA_PARTS:
         raise ParameterError(
             f"{where} is a part of type {kind!r}, but no multimodal handler is loaded; load the "
             "model with its projector file (mmproj), or send text parts only"
         )
-    raise ParameterError(f'{where}.type is {_shown(kind)}; expected "text"')
+    raise ParameterError(f'{where}.type is {shown(kind)}; expected "text"')
 
 
 def _content(message: Mapping[str, Any], role: str, where: str) -> str | list[Message]:
@@ -80,11 +72,22 @@ def _content(message: Mapping[str, Any], role: str, where: str) -> str | list[Me
             "message needs a string or a list of parts"
         )
     if isinstance(content, str):
-        return content
-    if isinstance(content, Mapping):
-        raise ParameterTypeError(f"{where}.content must be a string or a list, not an object")
-    parts = _check_sequence(content, f"{where}.content")
-    return [_part(part, f"{where}.content[{i}]") for i, part in enumerate(parts)]
+        return whole_text(content, f"{where}.content")
+    if isinstance(content, (bytes, bytearray)) or not isinstance(content, Sequence):
+        raise ParameterTypeError(_wrong_content(content, role, f"{where}.content"))
+    return [_part(part, f"{where}.content[{i}]") for i, part in enumerate(content)]
+
+
+def _wrong_content(content: Any, role: str, where: str) -> str:
+    if isinstance(content, (bytes, bytearray)):
+        return f"{where} must be a string, not bytes; decode it first: content.decode()"
+    if role == "tool":
+        return (
+            f"{where} must be a string, not {shown(content)}; write a tool's result as text, for "
+            "example with json.dumps(result)"
+        )
+    part = '{"type": "text", "text": ...}'
+    return f"{where} must be a string or a list of parts such as {part}, not {shown(content)}"
 
 
 # ---- tool calls ------------------------------------------------------------------------------
@@ -94,28 +97,31 @@ def _arguments(value: Any, where: str) -> str:
     if value is None or value == "":
         return "{}"
     if not isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
+        check_json(value, where)
+        return whole_text(json.dumps(value, ensure_ascii=False), where)
+    text = whole_text(value, where)
     try:
-        json.loads(value)
+        parsed = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ParameterError(
-            f"{where} is not JSON ({error}): {_shown(value)}; send the text that the model wrote, "
+            f"{where} is not JSON ({error}): {shown(value)}; send the text that the model wrote, "
             "or an object"
         ) from None
-    return value
+    check_json(parsed, where)
+    return text
 
 
 def _tool_call(call: Any, where: str) -> Message:
     call = _check_mapping(call, where)
     kind = call.get("type", "function")
     if kind != "function":
-        raise ParameterError(f'{where}.type is {_shown(kind)}; only "function" exists')
+        raise ParameterError(f'{where}.type is {shown(kind)}; only "function" exists')
     function = _check_mapping(call.get("function"), f"{where}.function")
-    name = _check_text(function.get("name"), f"{where}.function.name")
+    name = check_text(function.get("name"), f"{where}.function.name")
     arguments = _arguments(function.get("arguments"), f"{where}.function.arguments")
     out: Message = {"type": "function", "function": {"name": name, "arguments": arguments}}
     if call.get("id") is not None:
-        out["id"] = _check_text(call["id"], f"{where}.id")
+        out["id"] = check_text(call["id"], f"{where}.id")
     return out
 
 
@@ -139,7 +145,7 @@ def _legacy_id(call: Any) -> str:
 def _tool_call_id(message: Mapping[str, Any], previous: Sequence[Message], where: str) -> str:
     call_id = message.get("tool_call_id")
     if call_id is not None:
-        return _check_text(call_id, f"{where}.tool_call_id")
+        return check_text(call_id, f"{where}.tool_call_id")
     asked = _open_calls(previous)
     if len(asked) == 1:
         return asked[0]
@@ -167,7 +173,7 @@ def _open_calls(previous: Sequence[Message]) -> list[str]:
 def _assistant(message: Mapping[str, Any], out: Message, where: str) -> None:
     reasoning = message.get("reasoning_content", message.get("reasoning"))
     if reasoning:
-        out["reasoning_content"] = _check_text(reasoning, f"{where}.reasoning_content")
+        out["reasoning_content"] = check_text(reasoning, f"{where}.reasoning_content")
     calls = _tool_calls(message, where)
     if calls:
         out["tool_calls"] = calls
@@ -181,10 +187,10 @@ def _message(message: Any, previous: Sequence[Message], where: str) -> Message:
         message = {"tool_call_id": legacy_id, **message}
         role = "tool"
     if role not in ROLES:
-        raise ParameterError(f"{where}.role is {_shown(role)}; expected one of {', '.join(ROLES)}")
+        raise ParameterError(f"{where}.role is {shown(role)}; expected one of {', '.join(ROLES)}")
     out: Message = {"role": role, "content": _content(message, role, where)}
     if message.get("name") is not None:
-        out["name"] = _check_text(message["name"], f"{where}.name")
+        out["name"] = check_text(message["name"], f"{where}.name")
     if role == "assistant":
         _assistant(message, out, where)
     if role == "tool":
@@ -213,16 +219,16 @@ def _tool(tool: Any, where: str) -> Message:
     tool = _check_mapping(tool, where)
     kind = tool.get("type", "function")
     if kind != "function":
-        raise ParameterError(f'{where}.type is {_shown(kind)}; only "function" tools can be called')
+        raise ParameterError(f'{where}.type is {shown(kind)}; only "function" tools can be called')
     function = _check_mapping(tool.get("function"), f"{where}.function")
-    name = _check_text(function.get("name"), f"{where}.function.name")
+    name = check_text(function.get("name"), f"{where}.function.name")
     if not name:
         raise ParameterError(f"{where}.function.name is empty")
     parameters = function.get("parameters")
     if parameters is None:
         parameters = {"type": "object", "properties": {}}
     _check_mapping(parameters, f"{where}.function.parameters")
-    description = _check_text(function.get("description") or "", f"{where}.function.description")
+    description = check_text(function.get("description") or "", f"{where}.function.description")
     function = {"name": name, "description": description, "parameters": dict(parameters)}
     return {"type": "function", "function": function}
 
@@ -256,13 +262,13 @@ def _tool_choice(choice: Any, names: Sequence[str]) -> str | Message:
         name = _check_mapping(function, "tool_choice.function").get("name")
         if name not in names:
             known = ", ".join(names) or "none are given"
-            raise ParameterError(f"tool_choice names {_shown(name)}; the tools are: {known}")
+            raise ParameterError(f"tool_choice names {shown(name)}; the tools are: {known}")
         return {"type": "function", "function": {"name": name}}
     if choice == "any":
         choice = "required"
     if choice not in TOOL_CHOICES:
         expected = ", ".join(TOOL_CHOICES)
-        raise ParameterError(f"tool_choice is {_shown(choice)}; expected {expected} or a function")
+        raise ParameterError(f"tool_choice is {shown(choice)}; expected {expected} or a function")
     if choice == "required" and not names:
         raise ParameterError('tool_choice is "required", but there are no tools')
     return str(choice)
@@ -287,7 +293,7 @@ def response_schema(response_format: Any) -> Any:
         return response_format.get("schema") or {"type": "object"}
     if kind != "json_schema":
         raise ParameterError(
-            f"response_format.type is {_shown(kind)}; expected text, json_object or json_schema"
+            f"response_format.type is {shown(kind)}; expected text, json_object or json_schema"
         )
     wrapper = _check_mapping(response_format.get("json_schema"), "response_format.json_schema")
     if "schema" not in wrapper:
@@ -296,6 +302,16 @@ def response_schema(response_format: Any) -> Any:
     if not isinstance(schema, (Mapping, bool)):
         raise ParameterTypeError("response_format.json_schema.schema must be a JSON schema")
     return schema or {"type": "object"}
+
+
+def _check_template_kwargs(given: Any) -> None:
+    check_json(_check_mapping(given, "chat_template_kwargs"), "chat_template_kwargs")
+    for name in _NO_VARIABLES:
+        if name in given:
+            raise ParameterError(
+                f"chat_template_kwargs.{name} would replace the conversation's own; pass {name} as "
+                "an argument of the call"
+            )
 
 
 # ---- the request -----------------------------------------------------------------------------
@@ -352,7 +368,7 @@ class ChatRequest:
         choice = self.tool_choice if self.tool_choice is not None else self.function_call
         self._set("tool_choice", _tool_choice(choice, self.tool_names))
         response_schema(self.response_format)
-        _check_mapping(self.template_kwargs, "template_kwargs")
+        _check_template_kwargs(self.template_kwargs)
         self._check_options()
         self._check_continuation()
 
@@ -362,18 +378,18 @@ class ChatRequest:
     def _check_options(self) -> None:
         if self.reasoning_format not in ("auto", "none", "deepseek", "deepseek-legacy"):
             raise ParameterError(
-                f'reasoning_format is {_shown(self.reasoning_format)}; expected "auto" or "none"'
+                f'reasoning_format is {shown(self.reasoning_format)}; expected "auto" or "none"'
             )
         if self.special_tokens_in_content is not None:
             check_content_mode(self.special_tokens_in_content)
         budget = self.reasoning_budget
         if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int)):
-            raise ParameterTypeError(f"reasoning_budget must be an integer, not {_shown(budget)}")
+            raise ParameterTypeError(f"reasoning_budget must be an integer, not {shown(budget)}")
 
     def _check_continuation(self) -> None:
         if self.continue_final_message not in CONTINUATIONS:
             raise ParameterError(
-                f"continue_final_message is {_shown(self.continue_final_message)}; expected "
+                f"continue_final_message is {shown(self.continue_final_message)}; expected "
                 'True, False, "content" or "reasoning_content"'
             )
         if not self.continue_final_message:

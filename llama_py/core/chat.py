@@ -30,7 +30,7 @@ __all__ = ["ReplyParser", "TemplateHandle", "accept_token", "schema_to_gbnf"]
 def _dump(value: Any) -> bytes:
     # ASCII only: NUL and everything else that C strings dislike travels as an escape.
     try:
-        return json.dumps(value).encode("ascii")
+        return json.dumps(value, allow_nan=False).encode("ascii")
     except (TypeError, ValueError, RecursionError) as error:
         raise ParameterError(f"this cannot be written as JSON: {error}") from error
 

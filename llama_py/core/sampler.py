@@ -508,7 +508,13 @@ def _processed(result: Any, row: NDArray[np.float32]) -> NDArray[np.float32]:
     """What a logits processor returned; it may have changed the row that it was given."""
     if result is None:
         raise ParameterTypeError("a logits processor returned None; it must return the logits")
-    changed = np.asarray(result, np.float32)
+    try:
+        changed = np.asarray(result, np.float32)
+    except (TypeError, ValueError):
+        raise ParameterTypeError(
+            f"a logits processor returned {type(result).__name__} ({str(result)[:40]!r}); it must "
+            f"return the logits, float32 {row.shape}"
+        ) from None
     if changed.shape != row.shape:
         raise ParameterError(
             f"a logits processor returned logits of shape {changed.shape} instead of {row.shape}"

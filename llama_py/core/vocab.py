@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from llama_py._native import llama_h as C
-from llama_py.errors import ClosedError, TokenizationError
+from llama_py.errors import ClosedError, ParameterTypeError, TokenizationError, shown
 
 if TYPE_CHECKING:
     from llama_py.core.model import Model
@@ -79,7 +80,10 @@ class Vocab:
 
         Raises:
             TokenizationError: the vocabulary cannot tokenize the text.
+            ParameterTypeError: it is no text.
         """
+        if not isinstance(text, (str, bytes, bytearray, memoryview)):  # bytes(10**9) is 1 GB
+            raise ParameterTypeError(f"text must be a string or bytes, not {shown(text)}")
         raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else bytes(text)
         if not isinstance(text, str) and (found := _NO_CHARACTER.search(raw)):
             raise TokenizationError(
@@ -141,6 +145,18 @@ class Vocab:
         piece = self.piece if special else self.plain_piece
         return b"".join([piece(token) for token in tokens])
 
+    def detokenize_prompt(self, tokens: Iterable[int], *, special: bool = False) -> bytes:
+        """The text that tokens with BOS at their beginning were made of (see ``tokenize``).
+
+        SentencePiece puts a space before a text, which goes again here: where the first token is
+        BOS, and only there. Tokens from the middle of a text keep their space, and so does what
+        follows the text of BOS with ``special``.
+        """
+        ids = self.token_list(tokens)
+        text = self.detokenize(ids, special=special)
+        begins = bool(ids) and ids[0] == self.bos
+        return text[1:] if begins and text[:1] == b" " else text
+
     def is_eog(self, token: int) -> bool:
         """True if the token ends a reply."""
         known = self._eog.get(token)
@@ -185,10 +201,27 @@ class Vocab:
         """Every token that ends a reply."""
         return [token for token in range(self.n_tokens) if self.is_eog(token)]
 
+    def token_list(self, tokens: Iterable[int]) -> list[int]:
+        """Tokens that a caller gave, as a list of ids.
+
+        Raises:
+            ParameterTypeError: they are no integers.
+            TokenizationError: an id is not in the vocabulary.
+        """
+        try:
+            ids = None if isinstance(tokens, (str, bytes)) else [*map(operator.index, tokens)]
+        except TypeError:
+            ids = None
+        if ids is None:
+            raise ParameterTypeError(f"tokens must be a list of token ids, not {shown(tokens)}")
+        self.check_tokens(ids)
+        return ids
+
     def check_tokens(self, tokens: Sequence[int]) -> None:
         """Raise ``TokenizationError`` unless every id is in the vocabulary."""
         for token in tokens:
             if not 0 <= token < self.n_tokens:
                 raise TokenizationError(
-                    f"token id {token} is outside of the vocabulary (0 to {self.n_tokens - 1})"
+                    f"token id {shown(token)} is outside of the vocabulary "
+                    f"(0 to {self.n_tokens - 1})"
                 )

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from llama_py.engine.metrics import Metrics
 from llama_py.engine.request import Event, FinishEvent, Request, RequestState
-from llama_py.errors import GenerationTimeout
+from llama_py.errors import GenerationTimeout, RequestCancelled
 from llama_py.memory.cache import SequenceCache
 from llama_py.memory.sequences import LiveSequence
 from llama_py.memory.text import reply_ends
@@ -186,7 +186,8 @@ class Board:
     def cancel(self, request: Request) -> None:
         """End a request that its owner does not want any more, if it was queued at all."""
         if not request.done and (request in self.waiting or request in self.running):
-            self.end(request, FinishEvent("cancelled", request.text.finish()))
+            error = RequestCancelled("the request was cancelled (reset, or its stream was closed)")
+            self.end(request, FinishEvent("cancelled", request.text.finish(), error=error))
 
     def time_left(self) -> float | None:
         """Seconds until the first running request's time is over, or None without a timeout."""

@@ -195,8 +195,21 @@ class Engine:
         elif self.lock.try_enter():
             self.lock.__exit__()
 
+    def forbid_callbacks(self) -> None:
+        """Raise ``LlamaError`` if the calling thread is in a callback of a request.
+
+        What takes sequences or samplers away must not run there: the step goes on with them.
+        """
+        if self.lock.mine:
+            self._stepper.forbid_callbacks()
+
     def cancel_all(self) -> None:
-        """End every request, running or waiting."""
+        """End every request, running or waiting.
+
+        Raises:
+            LlamaError: it is called from a callback of a request.
+        """
+        self.forbid_callbacks()
         for request in self._board.everything:
             self.cancel(request, wait=False)
         self._stepper.abort()
@@ -205,9 +218,14 @@ class Engine:
                 self._board.cancel(request)
 
     def close(self) -> None:
-        """Fail everything that is still in flight, and stop the background thread."""
+        """Fail everything that is still in flight, and stop the background thread.
+
+        Raises:
+            LlamaError: it is called from a callback of a request.
+        """
         if self.lock.inherited:
             return
+        self.forbid_callbacks()
         self._stepper.abort()
         with self.lock:
             self._closed = True

@@ -42,7 +42,7 @@ class EngineLock:
     def __enter__(self) -> None:
         if self._process != forks.current():
             raise forks.refuse()
-        if self._mine:
+        if self.mine:
             self._depth += 1
             return
         try:
@@ -54,12 +54,13 @@ class EngineLock:
         self._depth = 1
 
     @property
-    def _mine(self) -> bool:
+    def mine(self) -> bool:
+        """True if the calling thread holds it."""
         return bool(self._lock._is_owned())  # type: ignore[attr-defined]
 
     def undo(self) -> None:
         """Let go, after a Ctrl-C that came while the lock was being taken or left."""
-        if self._mine:
+        if self.mine:
             self._depth = 0
             self._lock.release()
 
@@ -77,7 +78,7 @@ class EngineLock:
             raise forks.refuse()
         if self._waiters:
             return False
-        if self._mine:
+        if self.mine:
             self._depth += 1
             return True
         try:

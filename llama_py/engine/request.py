@@ -114,7 +114,8 @@ class FinishEvent:
         text: text that had been held back (it might have begun a stop string) and belongs to
             the reply.
         stop: the stop string that was found, if one ended the reply.
-        error: why, if the reason is ``"error"`` (also GenerationTimeout).
+        error: why, if the reason is ``"error"`` (also GenerationTimeout) or ``"cancelled"``
+            (RequestCancelled).
     """
 
     reason: str

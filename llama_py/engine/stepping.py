@@ -54,7 +54,7 @@ class Stepper:
         if self.stepping:
             raise LlamaError(
                 "a callback of a request (logits processor, stopping criterion, progress) cannot "
-                "call the model it belongs to"
+                "call, reset or close the model it belongs to; do it when the reply has ended"
             )
 
     def abort(self, request: Request | None = None) -> None:

@@ -23,9 +23,9 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from llama_py.errors import StateError
+from llama_py.errors import ParameterTypeError, StateError, StorageError
 from llama_py.memory.ledger import LEDGER_ERRORS, Ledger, Row
 from llama_py.memory.payload import Payload, read_head, read_state
 from llama_py.memory.ram import BaseLlamaCache, entry_info
@@ -48,20 +48,26 @@ class LlamaDiskCache(BaseLlamaCache):
     own ``capacity_bytes`` when it saves. Losing power may lose the last entries, and never brings
     back a damaged one.
 
+    Pickling it keeps the path and the capacity: the copy, in whatever process, opens the same
+    directory.
+
     Raises:
-        OSError: the directory cannot be made.
+        StorageError: the directory cannot be made or written; also an ``OSError``.
     """
 
     def __init__(
-        self, cache_dir: str = ".cache/llama_cache", capacity_bytes: int = 2 << 30
+        self,
+        cache_dir: str | os.PathLike[str] = ".cache/llama_cache",
+        capacity_bytes: int = 2 << 30,
     ) -> None:
+        if not isinstance(cache_dir, (str, os.PathLike)):
+            raise ParameterTypeError(f"cache_dir must be a path, not {cache_dir!r}")
         self._pending: set[Key] = set()  # what this process has prepared
         super().__init__(capacity_bytes)
         self.cache_dir = cache_dir
         # Its own folder: the directory may hold the pickles of another library.
         self._folder = Path(cache_dir) / "llama_py-1"
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # conversations are private
-        self._ledger = Ledger(self._folder)
+        self._ledger = _open_ledger(self._folder, cache_dir)
         self._listed: set[str] = set()  # fingerprints whose entries are in the catalog
 
     def _forked(self) -> None:
@@ -220,6 +226,10 @@ class LlamaDiskCache(BaseLlamaCache):
             self._refresh()
             self._discard(list(self._ledger.rows))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        self._check_open()
+        return type(self), (self.cache_dir, self.capacity_bytes)
+
     def close(self) -> None:
         """Close the database. Entries stay; what was prepared and not confirmed goes."""
         with self._lock:
@@ -322,6 +332,20 @@ class LlamaDiskCache(BaseLlamaCache):
     def _unlink(self, key: Key) -> None:
         with contextlib.suppress(OSError):  # Windows keeps a file that is being read
             self._path(key).unlink()
+
+
+def _open_ledger(folder: Path, cache_dir: str | os.PathLike[str]) -> Ledger:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # conversations are private
+        return Ledger(folder)
+    except LEDGER_ERRORS as error:
+        reason = getattr(error, "strerror", None) or error
+        raise StorageError(
+            f"cache_dir={str(cache_dir)!r} cannot be used: {reason} ({folder}); name a directory "
+            "that can be made and written",
+            getattr(error, "errno", None),
+            str(cache_dir),
+        ) from error
 
 
 def _new_key() -> Key:

@@ -7,14 +7,14 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
 from llama_py import forks
-from llama_py.errors import ClosedError, ParameterError
+from llama_py.errors import ClosedError, ParameterError, ParameterTypeError
 from llama_py.memory.catalog import Catalog
 from llama_py.memory.prefix import TextPath
 from llama_py.memory.state import (
@@ -51,6 +51,8 @@ class BaseLlamaCache(ABC):
     """What the stores have in common: capacity, counters, lookups in the catalog."""
 
     def __init__(self, capacity_bytes: int) -> None:
+        if isinstance(capacity_bytes, bool) or not isinstance(capacity_bytes, int):
+            raise ParameterTypeError(f"capacity_bytes must be an integer, not {capacity_bytes!r}")
         if capacity_bytes < 0:
             raise ParameterError(f"capacity_bytes={capacity_bytes} must not be negative")
         self.capacity_bytes = capacity_bytes
@@ -175,6 +177,8 @@ class LlamaRAMCache(BaseLlamaCache):
 
     A state is kept as it is handed over, not copied: saving costs the one copy that took it out of
     the context, and restoring the one that puts it back.
+
+    It belongs to its process: pickling keeps the capacity, and the copy is empty.
     """
 
     def __init__(self, capacity_bytes: int = 2 << 30) -> None:
@@ -235,6 +239,10 @@ class LlamaRAMCache(BaseLlamaCache):
             self._states.clear()
             self._catalog.clear()
             self._used = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self._check_open()
+        return type(self), (self.capacity_bytes,)
 
     def close(self) -> None:
         """Forget every entry, for good."""

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from llama_py.errors import ParameterError, ParameterTypeError, UnknownParameterError
+from llama_py.errors import ParameterError, ParameterTypeError, UnknownParameterError, shown
 from llama_py.params import check_bool, check_number
 
 __all__ = ["Arguments", "check_known"]
@@ -92,7 +92,7 @@ class Arguments:
         """One of some strings, or None."""
         value = self.text(name)
         if value is not None and value not in allowed:
-            raise ParameterError(f"{name}={value!r}: expected one of {', '.join(allowed)}")
+            raise ParameterError(f"{name}={shown(value)}: expected one of {', '.join(allowed)}")
         return value
 
     def mapping(self, name: str) -> Mapping[Any, Any] | None:
@@ -137,5 +137,4 @@ class Arguments:
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
-    return f"{type(value).__name__} ({text if len(text) <= 60 else text[:59] + '…'})"
+    return f"{type(value).__name__} ({shown(value, 60)})"

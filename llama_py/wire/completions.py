@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from llama_py.engine.request import Prompt, Request
-from llama_py.errors import ParameterError, ParameterTypeError
+from llama_py.errors import ParameterError, ParameterTypeError, shown
 from llama_py.params import GenerationParams, check_number
 from llama_py.wire.arguments import Arguments
 from llama_py.wire.context import CallContext
@@ -155,7 +155,7 @@ def _one_prompt(item: Any, context: CallContext) -> str | list[int]:
         return item
     if isinstance(item, bytes) or not isinstance(item, Sequence):
         raise ParameterTypeError(
-            f"prompt must be a text or a list of token ids, and contains {item!r}"
+            f"prompt must be a text or a list of token ids, and contains {shown(item)}"
         )
     for token in item:
         check_number("prompt: token", token, 0, context.vocab.n_tokens - 1, integer=True)

@@ -10,7 +10,7 @@ from functools import lru_cache
 from numbers import Real
 from typing import Any
 
-from llama_py.errors import ParameterError, ParameterTypeError
+from llama_py.errors import ParameterError, ParameterTypeError, shown
 from llama_py.params import (
     SAMPLER_NAMES,
     GenerationParams,
@@ -231,7 +231,7 @@ def _bias_token(key: Any, n_tokens: int) -> int:
         try:
             key = int(key)
         except ValueError:
-            raise ParameterError(f"logit_bias: {key!r} is not a token id") from None
+            raise ParameterError(f"logit_bias: {shown(key)} is not a token id") from None
     check_number("logit_bias: token", key, 0, n_tokens - 1, integer=True)
     return int(key)
 
@@ -240,10 +240,18 @@ def _bias_value(key: Any, value: Any) -> float:
     if value is False:
         return -math.inf  # llama.cpp's way to forbid a token
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise ParameterTypeError(f"logit_bias[{key!r}]={value!r} must be a number, or False")
-    if math.isnan(value) or value == math.inf:
-        raise ParameterError(f"logit_bias[{key!r}]={value!r} must be a finite number, or -inf")
-    return float(value)
+        raise ParameterTypeError(
+            f"logit_bias[{shown(key)}]={shown(value)} must be a number, or False"
+        )
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if math.isnan(number) or number == math.inf:
+        raise ParameterError(
+            f"logit_bias[{shown(key)}]={shown(value)} must be a finite number, or -inf"
+        )
+    return number
 
 
 # ---- GenerationParams ------------------------------------------------------------------------
@@ -289,7 +297,7 @@ def _stops(arguments: Arguments) -> tuple[str, ...]:
 def _stop_tokens(arguments: Arguments, n_tokens: int) -> frozenset[int]:
     tokens = arguments.get("stop_token_ids", ())
     if not isinstance(tokens, (list, tuple, set, frozenset)):
-        raise ParameterTypeError(f"stop_token_ids must be a list of token ids, not {tokens!r}")
+        raise ParameterTypeError(f"stop_token_ids must be a list of token ids, not {shown(tokens)}")
     for token in tokens:
         check_number("stop_token_ids", token, 0, n_tokens - 1, integer=True)
     return frozenset(tokens)

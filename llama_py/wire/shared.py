@@ -8,7 +8,7 @@ from typing import Any
 
 from llama_py.chat.grammar import CompiledGrammar, LlamaGrammar
 from llama_py.engine.request import Prompt, Request
-from llama_py.errors import ParameterError, ParameterTypeError
+from llama_py.errors import ParameterError, ParameterTypeError, shown
 from llama_py.params import GenerationParams, GrammarSpec, SamplingParams
 from llama_py.wire.arguments import Arguments
 from llama_py.wire.context import CallContext
@@ -26,17 +26,22 @@ __all__ = [
     "read_max_tokens",
 ]
 
+#: ``metadata``, ``service_tier`` and ``store`` are about OpenAI's own service: clients send them,
+#: and nothing comes of them here.
 SHARED_PARAMETERS = (
     SAMPLING_PARAMETERS
     | GENERATION_PARAMETERS
     | {
         "grammar",
         "logprobs",
+        "metadata",
         "model",
         "n",
         "on_progress",
         "priority",
+        "service_tier",
         "session_id",
+        "store",
         "stream",
         "stream_options",
         "user",
@@ -59,7 +64,9 @@ def read_head(arguments: Arguments, context: CallContext, prefix: str) -> Respon
         )
     include = (options or {}).get("include_usage", False)
     if not isinstance(include, bool):
-        raise ParameterTypeError(f"stream_options.include_usage must be a bool, not {include!r}")
+        raise ParameterTypeError(
+            f"stream_options.include_usage must be a bool, not {shown(include)}"
+        )
     model = arguments.text("model") or context.model_path
     return ResponseHead(model, prefix, stream, include)
 

@@ -278,3 +278,18 @@ def test_message_starts(name: str) -> None:
     assert prompt.endswith(rendered.generation_prompt)
     for start in starts:  # never inside a marker
         assert not prompt[:start].endswith(("<", "<|"))
+
+
+@pytest.mark.parametrize("with_tools", [False, True], ids=["plain", "tools"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_template_variable_turns_reasoning_off_everywhere(name: str, with_tools: bool) -> None:
+    """``chat_template_kwargs`` is how many programs say it; prompt and parser have to agree."""
+    if with_tools and name in NO_TOOLS:
+        return
+    template = families.load(name)
+    tools = TOOLS if with_tools else None
+    for thinking in (False,) if with_tools else (False, True):
+        variables = {"enable_thinking": thinking}
+        said = template.render(ChatRequest(USER, tools=tools, enable_thinking=thinking))
+        by_variable = template.render(ChatRequest(USER, tools=tools, template_kwargs=variables))
+        assert by_variable == said

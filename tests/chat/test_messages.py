@@ -39,10 +39,9 @@ def test_assistants_may_have_no_content(message: dict[str, Any]) -> None:
 
 
 def test_parts() -> None:
-    parts = [{"type": "text", "text": "a"}, "b", {"type": "refusal", "refusal": "c"}]
+    parts = [{"type": "text", "text": "a"}, {"type": "refusal", "refusal": "c"}]
     assert one({"role": "user", "content": parts})["content"] == [
         {"type": "text", "text": "a"},
-        {"type": "text", "text": "b"},
         {"type": "text", "text": "c"},
     ]
 
@@ -89,6 +88,7 @@ def test_functions_become_tools() -> None:
     assert result["tool_call_id"] == call["id"]
 
 
+CALLED: list[dict[str, Any]] = [USER_TURN, CALLING]
 WRONG: dict[str, tuple[Any, str]] = {
     "no list": ("hello", "messages must be a list, not 'hello'"),
     "empty": ([], "at least one message"),
@@ -97,8 +97,31 @@ WRONG: dict[str, tuple[Any, str]] = {
     "no role": ([{"content": "x"}], r"role is None"),
     "no content": ([{"role": "user"}], r"messages\[0\]\.content is missing"),
     "null content": ([{"role": "system", "content": None}], "content is missing"),
-    "number": ([{"role": "user", "content": 3}], r"content must be a list"),
-    "object": ([{"role": "user", "content": {}}], r"content must be a string or a list"),
+    "number": (
+        [{"role": "user", "content": 21}],
+        r"messages\[0\]\.content must be a string or a list of parts such as .*, not 21",
+    ),
+    "object": ([{"role": "user", "content": {}}], r"content must be a string or a list of parts"),
+    "bytes": (
+        [{"role": "user", "content": b"hi"}],
+        r"messages\[0\]\.content must be a string, not bytes; decode it first",
+    ),
+    "plain part": (
+        [{"role": "user", "content": [{"type": "text", "text": "a"}, "x"]}],
+        r"messages\[0\]\.content\[1\] must be a part such as .*, not 'x'",
+    ),
+    "marker": (
+        [{"role": "user", "content": [{"type": "media_marker", "text": "<__media__>"}]}],
+        r"messages\[0\]\.content\[0\]\.type is 'media_marker'",
+    ),
+    "result": (
+        [*CALLED, {"role": "tool", "tool_call_id": WEATHER["id"], "content": {"t": 21}}],
+        r"messages\[2\]\.content must be a string, not \{'t': 21\}; .*json\.dumps\(result\)",
+    ),
+    "result number": (
+        [*CALLED, {"role": "tool", "tool_call_id": WEATHER["id"], "content": 21}],
+        r"messages\[2\]\.content must be a string, not 21; .*json\.dumps\(result\)",
+    ),
     "part": ([{"role": "user", "content": [{"type": "x"}]}], r"content\[0\]\.type is 'x'"),
     "image": (
         [{"role": "user", "content": [{"type": "image_url", "image_url": "u"}]}],
@@ -190,3 +213,101 @@ def test_requests_can_be_made_from_requests() -> None:
     assert ChatRequest(request.messages, tools=request.tools) == request
     assert request.uses_tools
     assert not ChatRequest(USER, tools=TOOLS, tool_choice="none").uses_tools
+
+
+# ---- texts that have no bytes, and values that are not JSON ------------------------------------
+
+HALF = "a\ud800b"
+
+
+def calling(arguments: Any) -> dict[str, Any]:
+    function = {**WEATHER["function"], "arguments": arguments}
+    return {**CALLING, "tool_calls": [{**WEATHER, "function": function}]}
+
+
+def result(**changes: Any) -> list[dict[str, Any]]:
+    return [*CALLED, {"role": "tool", "tool_call_id": WEATHER["id"], "content": "x", **changes}]
+
+
+HALVES = [{"type": "text", "text": text} for text in ("fine", HALF)]
+ARGUMENTS = "messages[1].tool_calls[0].function.arguments"
+LONE, NUMBER = "has a lone surrogate (U+D800", "which JSON cannot express"
+#: Conversations with a value that cannot be sent on, where it stands, and what is wrong with it.
+UNUSABLE: dict[str, tuple[Any, str, str]] = {
+    "content": ([{"role": "user", "content": HALF}], "messages[0].content", LONE),
+    "part": ([{"role": "user", "content": HALVES}], "messages[0].content[1].text", LONE),
+    "name": ([{**USER_TURN, "name": HALF}], "messages[0].name", LONE),
+    "reasoning": (
+        [USER_TURN, {"role": "assistant", "reasoning_content": HALF}],
+        "messages[1].reasoning_content",
+        LONE,
+    ),
+    "result": (result(content=HALF), "messages[2].content", LONE),
+    "result id": (result(tool_call_id=HALF), "messages[2].tool_call_id", LONE),
+    "argument": ([USER_TURN, calling({"city": HALF})], f"{ARGUMENTS}.city", LONE),
+    "escaped": ([USER_TURN, calling('{"city": "\\ud800"}')], f"{ARGUMENTS}.city", LONE),
+    "half key": ([USER_TURN, calling({HALF: 2})], ARGUMENTS, LONE),
+    "nan": ([USER_TURN, calling({"n": [1, float("nan")]})], f"{ARGUMENTS}.n[1]", NUMBER),
+    "nan as text": ([USER_TURN, calling('{"n": [1, NaN]}')], f"{ARGUMENTS}.n[1]", NUMBER),
+    "infinity": ([USER_TURN, calling('{"n": -Infinity}')], f"{ARGUMENTS}.n", NUMBER),
+    "set": ([USER_TURN, calling({"n": {1}})], f"{ARGUMENTS}.n", "is {1}, which is not a value of"),
+    "key": ([USER_TURN, calling({1: 2})], ARGUMENTS, "has the key 1; keys must be strings"),
+}
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_the_place_of_an_unusable_value_is_named(name: str) -> None:
+    messages, place, why = UNUSABLE[name]
+    with pytest.raises(ParameterError) as caught:
+        ChatRequest(messages)
+    assert str(caught.value).startswith(place)
+    assert why in str(caught.value)
+    str(caught.value).encode()  # the message itself can be printed and sent
+
+
+def test_the_index_of_a_lone_surrogate_is_named() -> None:
+    for text, index, code in (
+        ("ab\ud800", 2, "D800"),
+        ("\udfff", 0, "DFFF"),
+        ("\ud83d\ude00\ud83d", 2, "D83D"),
+        ("\ude00\ud83d", 0, "DE00"),
+    ):
+        with pytest.raises(ParameterError, match=rf"U\+{code}.* at index {index},"):
+            one({"role": "user", "content": text})
+
+
+def test_surrogate_pairs_become_the_character_that_they_stand_for() -> None:
+    assert one({"role": "user", "content": "a\ud83d\ude00b"})["content"] == "a\U0001f600b"
+    call = one(calling({"city": "\ud83d\ude00"}), USER_TURN)["tool_calls"][0]
+    assert json.loads(call["function"]["arguments"]) == {"city": "\U0001f600"}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({1: 2}, "chat_template_kwargs has the key 1; keys must be strings"),
+        ({"a": {1}}, "chat_template_kwargs.a is {1}, which is not a value of JSON"),
+        ({"a": [float("inf")]}, "chat_template_kwargs.a[0] is inf"),
+        ({"a": HALF}, "chat_template_kwargs.a has a lone surrogate"),
+        ({"a": 10**400}, "chat_template_kwargs.a is an integer of 1329 bits"),
+        ({"messages": []}, "chat_template_kwargs.messages would replace the conversation's own"),
+        ({"tools": None}, "chat_template_kwargs.tools would replace the conversation's own"),
+    ],
+    ids=["key", "set", "infinity", "text", "integer", "messages", "tools"],
+)
+def test_template_variables_are_json(given: Any, expected: str) -> None:
+    with pytest.raises(ParameterError) as caught:
+        ChatRequest(USER, template_kwargs=given)
+    assert str(caught.value).startswith(expected)
+
+
+def test_nothing_nests_without_end() -> None:
+    deep: Any = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(ParameterError, match="nested more than 200 levels"):
+        ChatRequest(USER, template_kwargs={"a": deep})
+    with pytest.raises(ParameterError, match=r"arguments\[0\].* is nested more than"):
+        ChatRequest([USER_TURN, calling(deep)])
+    while deep:  # taken apart by hand: the garbage collector would recurse as deeply
+        deep = deep.pop()

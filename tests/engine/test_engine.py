@@ -214,7 +214,7 @@ def test_a_callback_cannot_call_its_model(rig: Rig) -> None:
 
     end = rig.run(ask(words(1, 10), sampling={"logits_processors": (call,)}))[0]
     assert isinstance(end.error, LlamaError)
-    assert "cannot call the model" in str(end.error)
+    assert "cannot call, reset or close the model" in str(end.error)
     rig.check_at_rest()
 
 

@@ -136,3 +136,32 @@ def test_no_more_is_held_back_than_could_become_a_stop(
         pending = sure[len(shown) :]
         assert sure == shown + pending
         assert not pending or any(stop.startswith(pending) for stop in stops)
+
+
+def test_a_stop_that_begins_another_one_ends_the_reply_at_once() -> None:
+    """Waiting for the longer one would cost a token, and show the same text."""
+    reply = ReplyText(["\n\n", "\n"])
+    assert reply.feed(b"a\n") == "a"
+    assert reply.stopped_by == "\n"
+
+
+@given(LETTERS, STOPS, st.lists(st.integers(0, 200), max_size=12))
+@example("ab", ["a", "ab"], [1])
+def test_a_stop_is_noticed_as_soon_as_it_is_certain(
+    text: str, stops: list[str], places: list[int]
+) -> None:
+    """That is: when no other one that begins before it can come any more."""
+    reply, fed = ReplyText(stops), b""
+    for piece in split(text.encode(), places):
+        fed += piece
+        reply.feed(piece)
+        sure = fed.decode("utf-8", "ignore")
+        _, found = cut(sure, stops)
+        if found is None:
+            assert reply.stopped_by is None
+            continue
+        earlier = range(len(cut(sure, stops)[0]))
+        open_before = any(stop.startswith(sure[i:]) for i in earlier for stop in stops)
+        assert (reply.stopped_by is not None) == (not open_before)
+        if reply.stopped_by is not None:
+            return

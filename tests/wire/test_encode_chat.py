@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -95,6 +96,25 @@ def test_a_streamed_tool_call_comes_in_fragments(context: Context) -> None:
     assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
     message = fold_chat(chunks)["choices"][0]["message"]
     assert message["content"] is None
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("name", ["tools", "functions"])
+def test_a_call_that_was_cut_off_is_no_call_to_make(
+    context: Context, name: str, stream: bool
+) -> None:
+    """Half of a call's arguments is not JSON: ``length`` keeps a client from running it."""
+    given: Any = {"tools": TOOLS, "functions": [WEATHER]}[name]
+    cut = CALL[: CALL.index("Par") + 3]
+    chunks, response = chat(context, cut, stream=stream, **{name: given})
+    whole = fold_chat(chunks) if stream else response
+    (choice,) = whole["choices"]
+    assert choice["finish_reason"] == "length"
+    message = choice["message"]
+    call = message["tool_calls"][0]["function"] if name == "tools" else message["function_call"]
+    assert call["name"] == "get_weather"
+    with pytest.raises(ValueError, match="Unterminated"):
+        json.loads(call["arguments"])
 
 
 def test_functions_are_answered_with_a_function_call(context: Context) -> None:

@@ -204,6 +204,16 @@ def test_best_of_returns_the_likeliest(context: Context) -> None:
     assert response["usage"]["completion_tokens"] == 6
 
 
+def test_best_of_compares_replies_of_any_length(context: Context) -> None:
+    """By the mean of their log-probabilities: a sum would always prefer the short ones."""
+    vocab = context.vocab
+    call = parse_completion(context, "a", n=2, best_of=3)
+    replies = [[300, 301], [100] * 8, [200, 201, 202, 203]]
+    _, response = drive(vocab, call, replies)
+    texts = [vocab.detokenize(ids).decode("utf-8", "replace") for ids in (replies[1], replies[2])]
+    assert [choice["text"] for choice in response["choices"]] == texts
+
+
 # ---- streams are equal to non-streams --------------------------------------------------------
 
 

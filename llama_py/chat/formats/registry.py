@@ -66,12 +66,17 @@ class _Function:
         self._formatter = formatter
 
     def render(self, request: ChatRequest, model: Any) -> RenderedChat:
-        response = self._formatter(
-            messages=[dict(message) for message in request.messages],
-            tools=[dict(tool) for tool in request.shown_tools] or None,
-            tool_choice=request.tool_choice if request.shown_tools else None,
-            **request.template_kwargs,
-        )
+        own: dict[str, Any] = {
+            "messages": [dict(message) for message in request.messages],
+            "tools": [dict(tool) for tool in request.shown_tools] or None,
+            "tool_choice": request.tool_choice if request.shown_tools else None,
+        }
+        response = self._formatter(**{**request.template_kwargs, **own})
+        if not hasattr(response, "prompt"):
+            raise TemplateError(
+                f"the chat format {self._name!r} returned {type(response).__name__}; it must "
+                "return a ChatFormatterResponse"
+            )
         if response.stopping_criteria is not None:
             raise TemplateError(
                 f"the chat format {self._name!r} returns stopping criteria; pass them to "

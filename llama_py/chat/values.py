@@ -1,0 +1,129 @@
+"""Checks of texts and JSON values that come with a chat request.
+
+What is checked here goes through llama.cpp's JSON, whose own complaints give a column of a text
+that the caller never saw. Everything raised here names the place instead
+(``messages[0].content``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from llama_py.errors import ParameterError, ParameterTypeError, shown
+
+__all__ = ["check_json", "check_text", "whole_text"]
+
+#: Deeper than any real value, and well within what the recursion here and in C++ can take.
+_MAX_DEPTH = 200
+#: Larger integers have no double, as which llama.cpp's JSON reads them.
+_MOST_BITS = 1023
+#: Numbers between this and its negative need no closer look.
+_SAFE = 1e300
+
+
+def check_text(value: Any, where: str) -> str:
+    """A string that can be encoded, or an error that names ``where``."""
+    if not isinstance(value, str):
+        raise ParameterTypeError(f"{where} must be a string, not {shown(value)}")
+    return whole_text(value, where)
+
+
+def whole_text(text: str, where: str) -> str:
+    """The text, with surrogate pairs joined to the characters they stand for.
+
+    Raises:
+        ParameterError: it has half of a pair, which is no character and has no UTF-8 form.
+    """
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        try:
+            return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+        except UnicodeDecodeError:
+            pass
+        place, code = _lone_surrogate(text, error.start)
+        raise ParameterError(
+            f"{where} has a lone surrogate (U+{code:04X}, half of a character) at index {place}, "
+            'which cannot be encoded; text.encode("utf-8", "replace").decode() puts a question '
+            "mark in its place"
+        ) from None
+    return text
+
+
+def _lone_surrogate(text: str, start: int) -> tuple[int, int]:
+    """Index and code of the first surrogate without its other half."""
+    place = start
+    while place < len(text):
+        code = ord(text[place])
+        following = ord(text[place + 1]) if place + 1 < len(text) else 0
+        if 0xD800 <= code < 0xDC00 and 0xDC00 <= following < 0xE000:
+            place += 2
+        elif 0xD800 <= code < 0xE000:
+            return place, code
+        else:
+            place += 1
+    return start, ord(text[start])
+
+
+def check_json(value: Any, where: str) -> None:
+    """Raise unless ``value`` consists of what JSON has: objects, lists, texts, numbers, null.
+
+    Raises:
+        ParameterTypeError: a value or a key of another type.
+        ParameterError: NaN, infinity, a lone surrogate, or more levels than can be read back.
+    """
+    if not _is_sound(value, 0):  # which is quicker than to keep track of the places
+        _look_closer(value, where, 0)
+
+
+def _is_sound(value: Any, depth: int) -> bool:
+    """True if nothing is wrong with it; what is less usual is left to ``_look_closer``."""
+    kind = type(value)
+    if kind is str:
+        return bool(value.isascii())
+    if value is None or kind is bool:
+        return True
+    if kind is int or kind is float:
+        return bool(-_SAFE < value < _SAFE)
+    if depth == _MAX_DEPTH:
+        return False
+    if kind is dict:
+        for key, item in value.items():
+            if type(key) is not str or not key.isascii() or not _is_sound(item, depth + 1):
+                return False
+        return True
+    return kind is list and all(_is_sound(item, depth + 1) for item in value)
+
+
+def _look_closer(value: Any, where: str, depth: int) -> None:
+    if value is None or isinstance(value, bool):
+        return
+    if isinstance(value, str):
+        whole_text(value, where)
+    elif isinstance(value, (int, float)):
+        _check_size(value, where)
+    elif depth == _MAX_DEPTH:
+        raise ParameterError(f"{where} is nested more than {_MAX_DEPTH} levels deep")
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise ParameterTypeError(f"{where} has the key {shown(key)}; keys must be strings")
+            whole_text(key, f"{where}: the key {shown(key)}")
+            _look_closer(item, f"{where}.{key}", depth + 1)
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            _look_closer(item, f"{where}[{index}]", depth + 1)
+    else:
+        raise ParameterTypeError(f"{where} is {shown(value)}, which is not a value of JSON")
+
+
+def _check_size(value: float, where: str) -> None:
+    if isinstance(value, int):
+        if value.bit_length() > _MOST_BITS:
+            raise ParameterError(f"{where} is an integer of {value.bit_length()} bits")
+    elif not math.isfinite(value):
+        raise ParameterError(f"{where} is {value}, which JSON cannot express; use null")
