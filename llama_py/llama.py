@@ -345,7 +345,7 @@ class Llama(CompatInterface, ReuseInterface, ScoringInterface):
         self, policy: OverflowPolicy, messages: Sequence[Mapping[str, Any]], options: dict[str, Any]
     ) -> Sequence[Mapping[str, Any]]:
         def count(some: Sequence[Mapping[str, Any]]) -> int:
-            return self._count_as_fresh(self._prompt_of(some, options))
+            return len(self._fresh_tokens(self._prompt_of(some, options)))
 
         if not all(isinstance(message, Mapping) for message in messages):
             return messages  # which is not for the policy to say
@@ -360,13 +360,13 @@ class Llama(CompatInterface, ReuseInterface, ScoringInterface):
         )
         return kept
 
-    def _count_as_fresh(self, prompt: Prompt) -> int:
-        """Tokens of a prompt, as the tokenizer gives them to somebody who knows no replies."""
+    def _fresh_tokens(self, prompt: Prompt) -> list[int]:
+        """The tokens of a prompt, as the tokenizer gives them to somebody who knows no replies."""
         if prompt.tokens is not None:
-            return len(prompt.tokens)
+            return [*prompt.tokens]
         spelling = self._cache.spelling
         text = spelling.mark(prompt.text or b"", prompt.plain)
-        return len(spelling.read(text, add_special=prompt.add_special))
+        return spelling.read(text, add_special=prompt.add_special)
 
     def _count_plain(self, text: str) -> int:
         data = text.encode("utf-8", "surrogatepass")

@@ -329,14 +329,14 @@ class LowLevelInterface:
         for turn in itertools.count():
             request = Request(Prompt(tokens=prompt), sampling, generation, choice=turn)
             given: list[int] = []
-            more = yield from self._tokens_generated(request, given)
+            more = yield from self._tokens_of(request, given)
             if more is None:
                 return
             if sampling.grammar is not None or sampling.constraint is not None:
                 raise ParameterError("send(): a grammar cannot tell what tokens of yours mean")
             prompt = [*prompt, *given, *self._model.vocab.token_list(more)]
 
-    def _tokens_generated(
+    def _tokens_of(
         self, request: Request, given: list[int]
     ) -> Generator[int, Sequence[int] | None, Sequence[int] | None]:
         """The tokens of a request, also put into ``given``; returns what was sent, if anything."""

@@ -133,7 +133,7 @@ class ScoringInterface:
     def _prompt_of(self, messages: Any, options: Mapping[str, Any]) -> Prompt:
         raise LlamaError("the facade is missing")
 
-    def _tokens_of(self, prompt: Prompt) -> list[int]:
+    def _fresh_tokens(self, prompt: Prompt) -> list[int]:
         raise LlamaError("the facade is missing")
 
 
@@ -190,7 +190,7 @@ class ScoringJob:
         vocab = self._llama._model.vocab
         if _is_conversation(prefix):
             prompt = self._llama._prompt_of(prefix, options)
-            start = Prefix((*self._llama._tokens_of(prompt),))
+            start = Prefix((*self._llama._fresh_tokens(prompt),))
         elif options:
             raise ParameterError(f"{next(iter(options))} has no meaning without messages")
         else:
