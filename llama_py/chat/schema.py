@@ -9,6 +9,7 @@ stricter than its schema is not an error: each text that it accepts fits the sch
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
 from typing import Any, NoReturn
 
 from llama_py.chat.patterns import pattern_problem, plain_pattern
@@ -102,9 +103,12 @@ def places_of(schema: Any, keyword: str, path: str = "#") -> list[str]:
 
 
 def _refuse(path: str, what: str) -> NoReturn:
+    more = (
+        "" if find_spec("llguidance") else "install llama-py[structured], which supports more, or "
+    )
     raise GrammarError(
         f"the JSON schema at {path}: {what}, which llama.cpp's grammars cannot express; "
-        "install llama-py[structured], which supports more, or change the schema"
+        f"{more}change the schema"
     )
 
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from llama_py._native import llama_h as C
 from llama_py.core import logs
 from llama_py.core.chat import accept_token
+from llama_py.core.gbnf_check import check_gbnf
 from llama_py.core.handle import Handle
 from llama_py.core.select import largest, nucleus
 from llama_py.core.vocab import Vocab
@@ -60,18 +61,19 @@ class Sampler:
         self._vocab = vocab
         self.seed = _seed(params.seed, seed_offset)
         self._bias = _bias_arrays(params, vocab)
-        self._window = _PenaltyWindow(params, history) if self._own_penalties else None
+        self._window: _PenaltyWindow | None = None
+        self._chain: Handle[C.llama_sampler_p] | None = None
+        self._history: list[int] | None = None
         self._constraint: TokenConstraint | None = (
             params.constraint() if params.constraint else None
         )
         self._grammar = _grammar(vocab, params.grammar) if params.grammar else None
         self._top_k = self._early_top_k()
         self._top_p = self._early_top_p()
-        self._chain = self._build_chain(history) if self._draws else None
         self._candidates: NDArray[Any] | None = None
         self._sampled = 0
         self._eog: NDArray[np.int32] | None = None
-        self._history = [*history] if params.logits_processors else None
+        self.begin(history)
         #: True if sampling is nothing but the most likely token of the untouched row.
         self.trivial = params.greedy and not (
             self._bias
@@ -82,6 +84,25 @@ class Sampler:
             or params.logits_processors
             or params.min_tokens
         )
+
+    @property
+    def remembers(self) -> bool:
+        """True if it matters which tokens the prompt has."""
+        p = self.params
+        counts = p.penalises or p.dry_multiplier > 0 or p.samplers is not None
+        return counts or bool(p.logits_processors)
+
+    def begin(self, history: Sequence[int]) -> None:
+        """Take these as the tokens of the prompt. Nothing was sampled yet.
+
+        Grammars do not look at the prompt: they were compiled before, by whoever had the time.
+        """
+        params = self.params
+        self._window = _PenaltyWindow(params, history) if self._own_penalties else None
+        self._history = [*history] if params.logits_processors else None
+        if self._chain is not None:
+            self._chain.close()
+        self._chain = self._build_chain(history) if self._draws else None
 
     @property
     def slow(self) -> bool:
@@ -426,24 +447,17 @@ class _Grammar(Handle[C.llama_sampler_p]):
         return accept_token(self.pointer, token)
 
 
-#: Parentheses within parentheses; llama.cpp's parser recurses, and the stack has an end.
-_MOST_NESTED = 256
-_QUOTED = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*', re.DOTALL)
-
-
-def _check_grammar(spec: GrammarSpec) -> None:
-    """Raise for what llama.cpp takes without a word, or dies of."""
-    if not spec.gbnf.strip() or "\0" in spec.gbnf:
-        raise GrammarError("the grammar does not parse: it is empty, or has a NUL character")
-    depth = deepest = 0
-    for character in _QUOTED.sub("", spec.gbnf):
-        depth += (character == "(") - (character == ")")
-        deepest = max(deepest, depth)
-    if deepest > _MOST_NESTED:
-        raise GrammarError(
-            f"the grammar does not parse: its parentheses are nested {deepest} deep, and "
-            f"{_MOST_NESTED} is the most"
-        )
+def _check_grammar(vocab: Vocab, spec: GrammarSpec) -> None:
+    """Raise for what llama.cpp takes without a word, prints about, or dies of."""
+    for text, line in check_gbnf(spec.gbnf, spec.root):
+        name = text[2:-2] if text.startswith("<[") else ""
+        if name and int(name) >= vocab.n_tokens:
+            raise GrammarError(
+                f"the grammar, line {line}: token {text} is outside of the vocabulary "
+                f"(0 to {vocab.n_tokens - 1})"
+            )
+        if not name and len(vocab.tokenize(text, add_special=False, parse_special=True)) != 1:
+            raise GrammarError(f"the grammar, line {line}: {text} is no token of this vocabulary")
     for pattern in spec.trigger_patterns:
         try:
             re.compile(pattern)
@@ -452,7 +466,7 @@ def _check_grammar(spec: GrammarSpec) -> None:
 
 
 def _grammar(vocab: Vocab, spec: GrammarSpec) -> _Grammar:
-    _check_grammar(spec)
+    _check_grammar(vocab, spec)
     logs.last_errors()
     if spec.lazy:
         patterns = [pattern.encode() for pattern in spec.trigger_patterns]

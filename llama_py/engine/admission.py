@@ -47,6 +47,19 @@ class Admission:
 
     # -- into the queue -------------------------------------------------------------------------
 
+    def compile(self, requests: Sequence[Request]) -> None:
+        """Make the samplers, which may have a grammar to compile.
+
+        Needs no lock: neither the context nor the queue are touched, and others go on meanwhile.
+        """
+        self._check_room(len(requests))
+        try:
+            for request in requests:
+                request.sampler = Sampler(self._vocab, request.sampling, (), request.choice)
+        except BaseException:
+            _close_samplers(requests)
+            raise
+
     def enqueue(self, requests: Sequence[Request]) -> None:
         """Check requests, and queue all of them or none."""
         self._check_room(len(requests))
@@ -55,9 +68,7 @@ class Admission:
                 before = requests[number - 1] if number else None
                 self._prepare(request, before)
         except BaseException:
-            for request in requests:
-                if request.sampler is not None:
-                    request.sampler.close()
+            _close_samplers(requests)
             raise
         for request in requests:
             self._board.enqueue(request)
@@ -77,7 +88,7 @@ class Admission:
             request.resolved_at = before.resolved_at
         else:
             self._resolve(request)
-        request.sampler = self._sampler(request)
+        _begin_sampler(request)
 
     def _resolve(self, request: Request) -> None:
         prompt = request.prompt
@@ -90,9 +101,6 @@ class Admission:
             )
         request.tokens = request.resolved.tokens
         request.resolved_at = self._board.ended
-
-    def _sampler(self, request: Request) -> Sampler:
-        return Sampler(self._vocab, request.sampling, request.tokens, request.choice)
 
     # -- out of the queue -----------------------------------------------------------------------
 
@@ -184,9 +192,7 @@ class Admission:
         before = request.tokens
         self._resolve(request)
         if request.tokens != before:
-            if request.sampler is not None:
-                request.sampler.close()
-            request.sampler = self._sampler(request)
+            _begin_sampler(request)
 
     def _count(self, request: Request, reused: int) -> None:
         metrics = self._board.metrics
@@ -233,6 +239,18 @@ class Admission:
         else:
             text = offsets = None
         return ResolvedPrompt([*prompt.tokens, *more], text, offsets, prompt.boundaries)
+
+
+def _begin_sampler(request: Request) -> None:
+    sampler = request.sampler
+    if sampler is not None and sampler.remembers:
+        sampler.begin(request.tokens)
+
+
+def _close_samplers(requests: Sequence[Request]) -> None:
+    for request in requests:
+        if request.sampler is not None:
+            request.sampler.close()
 
 
 def _typed(error: Exception) -> Exception:

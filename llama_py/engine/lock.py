@@ -30,7 +30,7 @@ class EngineLock:
         self._after = after
 
     def __enter__(self) -> None:
-        if self._mine:
+        if self.mine:
             self._depth += 1
             return
         try:
@@ -42,12 +42,13 @@ class EngineLock:
         self._depth = 1
 
     @property
-    def _mine(self) -> bool:
+    def mine(self) -> bool:
+        """True if the calling thread holds it."""
         return bool(self._lock._is_owned())  # type: ignore[attr-defined]
 
     def undo(self) -> None:
         """Let go, after a Ctrl-C that came while the lock was being taken or left."""
-        if self._mine:
+        if self.mine:
             self._depth = 0
             self._lock.release()
 
@@ -63,7 +64,7 @@ class EngineLock:
         """Take the lock if it is free and nobody waits for it. To be left with ``__exit__``."""
         if self._waiters:
             return False
-        if self._mine:
+        if self.mine:
             self._depth += 1
             return True
         try:
