@@ -8,7 +8,7 @@ end; a schema that hides its contradiction better than that is found by whoever 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
@@ -27,8 +27,10 @@ _PAIRS = (
     ("minProperties", "maxProperties"),
     ("minContains", "maxContains"),
 )
-_ONE = ("items", "additionalProperties", "additionalItems", "unevaluatedItems", "contains")
-_ONE += ("unevaluatedProperties", "propertyNames", "not", "if", "then", "else")
+_ONE = (
+    *("items", "additionalProperties", "additionalItems", "unevaluatedItems", "contains"),
+    *("unevaluatedProperties", "propertyNames", "not", "if", "then", "else"),
+)
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
 _TABLES = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 #: Tables that mean nothing by themselves.
@@ -200,15 +202,15 @@ class _Nodes:
         depth = [0] * len(edges)
         paths = [path for _, path in self._known.values()]
         for component in components(edges):
-            below = max((depth[target] for node in component for target in edges[node]), default=0)
+            below = max((depth[other] for each in component for other in edges[each]), default=0)
             total = below + len(component)
             if total > MOST_CHAINED:
                 raise GrammarError(
                     f"{name} at {paths[component[0]][:200]}: schemas and references within one "
                     f"another are {total} deep, and {MOST_CHAINED} is the most"
                 )
-            for node in component:
-                depth[node] = total
+            for number in component:
+                depth[number] = total
 
     def settle(self) -> None:
         """Find the nodes with a value, each of which may be what others were waiting for."""
@@ -257,8 +259,7 @@ class _Nodes:
     def _needed(self, node: Mapping[str, Any]) -> Iterator[_Need]:
         if isinstance(node.get("$ref"), str):
             yield [self._target(node["$ref"])], f'"$ref" leads to {node["$ref"]}, which is false'
-        parts = node.get("allOf")
-        for i, part in enumerate(parts if _is_list(parts) else ()):
+        for i, part in enumerate(_listed(node.get("allOf"))):
             yield [part], f'"allOf" has false as its part {i}'
         for key in ("anyOf", "oneOf"):
             if _is_list(node.get(key)):
@@ -272,11 +273,10 @@ class _Nodes:
     def _of_object(self, node: Mapping[str, Any]) -> Iterator[_Need]:
         properties = node.get("properties")
         properties = properties if isinstance(properties, Mapping) else {}
-        required = node.get("required")
         others = node.get("additionalProperties", node.get("unevaluatedProperties", True))
         if node.get("patternProperties") or "allOf" in node or "$ref" in node:
             others = True  # they may describe it
-        for name in required if _is_list(required) else ():
+        for name in _listed(node.get("required")):
             if isinstance(name, str):
                 part = properties.get(name, others)
                 yield [part], f"the required property {name!r} is forbidden"
@@ -287,8 +287,7 @@ class _Nodes:
     def _of_array(self, node: Mapping[str, Any]) -> Iterator[_Need]:
         least = int(min(_number(node.get("minItems")) or 0, 1 << 30))
         items = node.get("items", True)
-        first = items if _is_list(items) else node.get("prefixItems")
-        first = first if _is_list(first) else ()
+        first = _listed(items if _is_list(items) else node.get("prefixItems"))
         rest = node.get("additionalItems", True) if _is_list(items) else items
         for i, part in enumerate(first[: max(0, least)]):
             yield [part], f"the item {i} is needed and forbidden"
@@ -313,6 +312,10 @@ class _Nodes:
 
 def _is_list(value: Any) -> bool:
     return isinstance(value, (list, tuple))
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, (list, tuple)) else ()
 
 
 def _parts(node: Mapping[str, Any]) -> Iterator[tuple[Any, str]]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from math import inf
@@ -22,18 +21,16 @@ from numpy.typing import NDArray
 
 from llama_py._native import llama_h as C
 from llama_py.core import logs
-from llama_py.core.chat import accept_token
-from llama_py.core.gbnf_check import check_gbnf
+from llama_py.core.grammar import CANDIDATE, GrammarSampler
 from llama_py.core.handle import Handle
 from llama_py.core.select import largest, nucleus
 from llama_py.core.vocab import Vocab
-from llama_py.errors import DecodeError, GrammarError, ParameterError, ParameterTypeError
-from llama_py.params import RANDOM_SEED, GrammarSpec, SamplingParams, TokenConstraint
+from llama_py.errors import DecodeError, ParameterError, ParameterTypeError
+from llama_py.params import RANDOM_SEED, SamplingParams, TokenConstraint
 
 __all__ = ["Sampler"]
 
 Row = NDArray[np.float32]
-_CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 
 
 class Sampler:
@@ -67,7 +64,7 @@ class Sampler:
         self._constraint: TokenConstraint | None = (
             params.constraint() if params.constraint else None
         )
-        self._grammar = _grammar(vocab, params.grammar) if params.grammar else None
+        self._grammar = GrammarSampler(vocab, params.grammar) if params.grammar else None
         self._top_k = self._early_top_k()
         self._top_p = self._early_top_p()
         self._candidates: NDArray[Any] | None = None
@@ -146,7 +143,7 @@ class Sampler:
         if self._history is not None:
             self._history.append(token)
 
-    def _accept_by_grammar(self, grammar: _Grammar, token: int) -> None:
+    def _accept_by_grammar(self, grammar: GrammarSampler, token: int) -> None:
         reason = grammar.accept(token)
         if reason is None:
             return
@@ -226,7 +223,7 @@ class Sampler:
         if not logits.max() > -np.inf:
             raise DecodeError("no token can be drawn: every logit is -inf, or one is not a number")
         if self._candidates is None or len(self._candidates) < len(logits):
-            self._candidates = np.zeros(len(logits), _CANDIDATE)
+            self._candidates = np.zeros(len(logits), CANDIDATE)
             self._data = ctypes.cast(
                 self._candidates.ctypes.data, ctypes.POINTER(C.llama_token_data)
             )
@@ -419,82 +416,6 @@ class _PenaltyWindow:
         repeat = np.float32(p.repeat_penalty)
         logits = np.where(logits <= 0, logits * repeat, logits / repeat)
         row[ids] = logits - (counts * np.float32(p.frequency_penalty) + p.presence_penalty)
-
-
-class _Grammar(Handle[C.llama_sampler_p]):
-    """llama.cpp's grammar sampler, asked first about the one token that was chosen.
-
-    Masking the whole vocabulary costs milliseconds; most chosen tokens are allowed anyway.
-    """
-
-    def allows(self, token: int) -> bool:
-        one = C.llama_token_data(token, 1.0, 0.0)
-        array = C.llama_token_data_array(ctypes.pointer(one), 1, -1, False)
-        C.llama_sampler_apply(self.pointer, array)
-        return one.logit != -np.inf
-
-    def mask(self, row: Row) -> None:
-        candidates = np.zeros(len(row), _CANDIDATE)
-        candidates["id"] = np.arange(len(row), dtype=np.int32)
-        candidates["logit"] = row
-        data = ctypes.cast(candidates.ctypes.data, ctypes.POINTER(C.llama_token_data))
-        array = C.llama_token_data_array(data, len(row), -1, False)
-        C.llama_sampler_apply(self.pointer, array)
-        row[:] = candidates["logit"]
-
-    def accept(self, token: int) -> str | None:
-        """Advance past a token; None, or why it does not fit."""
-        return accept_token(self.pointer, token)
-
-
-def _check_grammar(vocab: Vocab, spec: GrammarSpec) -> None:
-    """Raise for what llama.cpp takes without a word, prints about, or dies of."""
-    for text, line in check_gbnf(spec.gbnf, spec.root):
-        name = text[2:-2] if text.startswith("<[") else ""
-        if name and int(name) >= vocab.n_tokens:
-            raise GrammarError(
-                f"the grammar, line {line}: token {text} is outside of the vocabulary "
-                f"(0 to {vocab.n_tokens - 1})"
-            )
-        if not name and len(vocab.tokenize(text, add_special=False, parse_special=True)) != 1:
-            raise GrammarError(f"the grammar, line {line}: {text} is no token of this vocabulary")
-    for pattern in spec.trigger_patterns:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise GrammarError(f"the trigger pattern {pattern!r} does not parse: {error}") from None
-
-
-def _grammar(vocab: Vocab, spec: GrammarSpec) -> _Grammar:
-    _check_grammar(vocab, spec)
-    logs.last_errors()
-    if spec.lazy:
-        patterns = [pattern.encode() for pattern in spec.trigger_patterns]
-        pattern_array = (ctypes.c_char_p * max(1, len(patterns)))(*patterns)
-        token_array = (ctypes.c_int32 * max(1, len(spec.trigger_tokens)))(*spec.trigger_tokens)
-        pointer = C.llama_sampler_init_grammar_lazy_patterns(
-            vocab.pointer,
-            spec.gbnf.encode(),
-            spec.root.encode(),
-            pattern_array,
-            len(patterns),
-            token_array,
-            len(spec.trigger_tokens),
-        )
-    else:
-        pointer = C.llama_sampler_init_grammar(
-            vocab.pointer, spec.gbnf.encode(), spec.root.encode()
-        )
-    if not pointer:
-        reason = logs.last_errors() or f"does it define {spec.root!r}?"
-        raise GrammarError(f"the grammar does not parse: {reason}")
-    grammar = _Grammar(pointer, C.llama_sampler_free)
-    if spec.prefill:
-        for token in vocab.tokenize(spec.prefill, add_special=False, parse_special=True):
-            if not grammar.allows(token):  # llama.cpp would end the process
-                raise GrammarError(f"the grammar does not begin with its prefill {spec.prefill!r}")
-            grammar.accept(token)
-    return grammar
 
 
 def _bias_arrays(
