@@ -169,10 +169,15 @@ bool fits_partial(const Element * at, llama_partial_utf8 partial) {
 
 // Adds the stacks that `stack` stands for, each with a character, a class or a token on top.
 void expand(const llama_grammar_rules & rules, Stack stack, std::set<Stack> & out, Budget & budget) {
+    if (stack.empty() || stack.back()->type != LLAMA_GRETYPE_RULE_REF) {
+        budget.spend(16 + stack.size());
+        out.insert(std::move(stack));
+        return;
+    }
     std::set<Stack>    seen;
     std::vector<Stack> todo{std::move(stack)};
     while (!todo.empty()) {
-        budget.spend(60 + 2 * todo.back().size());
+        budget.spend(120 + 4 * todo.back().size());
         auto [entry, is_new] = seen.insert(std::move(todo.back()));
         todo.pop_back();
         if (!is_new) {
@@ -257,9 +262,14 @@ class Marker {
                 continue;
             }
             Refs going = going_on(stack.back(), depth, open, sorted);
-            if (!going.empty()) {
-                std::set<Stack> next;
-                advance(rules, stack, next, budget);
+            if (going.empty()) {
+                continue;
+            }
+            std::set<Stack> next;
+            advance(rules, stack, next, budget);
+            if (goes_straight_on(stack.back())) {
+                mark(next, depth + 1, going);
+            } else {
                 auto & group = groups[std::move(next)];
                 group.insert(group.end(), going.begin(), going.end());
             }
@@ -284,10 +294,17 @@ class Marker {
         for (auto * candidate : open) {
             if (candidate->codes[depth] == 0) {
                 candidate->fits = candidate->fits || candidate->partial.n_remain == 0;
-            } else if (!stack.empty() && fits_token(stack.back(), candidate->token)) {
+            } else if (!stack.empty() && depth == 0 && fits_token(stack.back(), candidate->token)) {
+                // A token whose first characters were read already is not that token any more.
                 candidate->fits = true;
             }
         }
+    }
+
+    // Whether the same text follows in the same sequence: no other stack becomes the same.
+    static bool goes_straight_on(const Element * top) {
+        names(top, 0, 0);
+        return !ends(top) && top->type != LLAMA_GRETYPE_RULE_REF;
     }
 
     // Marks those that are at their end, and returns those that `top` fits and that go on.
