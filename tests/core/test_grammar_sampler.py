@@ -32,16 +32,17 @@ def vocab() -> Iterator[Vocab]:
 
 def random_grammar(rng: random.Random) -> str:
     names = ["root", *"abc"[: rng.randint(0, 3)]]
+    known: list[str] = names
 
     def item(depth: int) -> str:
         kind = rng.random()
-        if kind < 0.35:
-            return rng.choice(['"a"', '"the "', '"é"', '"{\\"n"', '"1"', '" "', '"xy"'])
-        if kind < 0.55:
+        if kind < 0.4:
+            return rng.choice(['"a"', '"the "', '"é"', '"{\\n"', '"1"', '" "', '"xy"'])
+        if kind < 0.65:
             return rng.choice(["[a-z]", "[^a\\n]", "[0-9 ]", ".", "[é-ü]", "[-a]"])
-        if kind < 0.75 or depth > 2:
-            return rng.choice(names)
-        return f"({alternatives(depth + 1)})"
+        if (kind < 0.8 or depth > 1) and known:
+            return rng.choice(known)
+        return f"({alternatives(depth + 1)})" if depth < 2 else '"z"'
 
     def repeated(depth: int) -> str:
         return item(depth) + rng.choice(
@@ -53,9 +54,14 @@ def random_grammar(rng: random.Random) -> str:
             " ".join(repeated(depth) for _ in range(rng.randint(1, 3)))
             for _ in range(rng.randint(1, 3))
         ]
-        return " | ".join([*sequences, *([""] if rng.random() < 0.2 else [])])
+        return " | ".join([*sequences, *(['""'] if rng.random() < 0.2 else [])])
 
-    return "\n".join(f"{name} ::= {alternatives(0)}" for name in names)
+    out = []
+    for i, name in enumerate(names):
+        # Now and then a rule refers to itself, or to an earlier one.
+        known = names if rng.random() < 0.1 else names[i + 1 :]
+        out.append(f"{name} ::= {alternatives(0)}")
+    return "\n".join(out)
 
 
 def native_mask(sampler: C.llama_sampler_p, size: int) -> np.ndarray:
@@ -63,7 +69,8 @@ def native_mask(sampler: C.llama_sampler_p, size: int) -> np.ndarray:
     candidates["id"] = np.arange(size)
     data = ctypes.cast(candidates.ctypes.data, ctypes.POINTER(C.llama_token_data))
     C.llama_sampler_apply(sampler, C.llama_token_data_array(data, size, -1, False))
-    return np.isfinite(candidates["logit"])
+    allowed: np.ndarray = np.isfinite(candidates["logit"])
+    return allowed
 
 
 def compare(ours: GrammarSampler, theirs: Any, vocab: Vocab, rng: random.Random) -> int:
