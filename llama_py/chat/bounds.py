@@ -13,42 +13,69 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from llama_py.chat.satisfiable import check_satisfiable
+from llama_py.core.breaks import Breaks
 from llama_py.errors import GrammarError
 
 __all__ = [
     "MOST_BYTES",
     "MOST_CHOICES",
     "MOST_DEPTH",
+    "MOST_ONE_OF",
+    "MOST_OPTIONAL",
+    "MOST_OPTIONAL_GBNF",
     "MOST_PATTERN",
     "MOST_PROPERTIES",
     "MOST_REPEATED",
     "MOST_TEXT",
     "MOST_VALUES",
     "check_bounds",
+    "check_optional",
     "check_tools",
 ]
 
 #: Bytes of a schema's text, roughly: names, strings and numbers without what is between them.
-MOST_BYTES = 1 << 20
+MOST_BYTES = 1 << 19
 #: Objects, arrays, strings and numbers in a schema.
-MOST_VALUES = 100_000
+MOST_VALUES = 20_000
 #: Objects and arrays within one another. One property within a property takes two of them.
 MOST_DEPTH = 100
 #: Properties, in the whole schema.
-MOST_PROPERTIES = 5_000
+MOST_PROPERTIES = 2_000
 #: Values of all enums together.
-MOST_CHOICES = 10_000
+MOST_CHOICES = 5_000
 #: Characters of one string that has to be written (``const``, ``enum``), or of a property's name.
-MOST_TEXT = 16_384
+MOST_TEXT = 4_096
 #: ``minLength``, ``minItems`` and their like. An upper bound may be larger: it costs nothing.
 MOST_REPEATED = 100_000
-#: Characters of a pattern after its repetitions have been written out.
-MOST_PATTERN = 10_000
+#: Characters of a pattern, also after its repetitions have been written out.
+MOST_PATTERN = 5_000
+#: Properties of one object that may be left out: each may follow each.
+MOST_OPTIONAL = 400
+#: The same where llama.cpp's grammars enforce it, as for the parameters of tools.
+MOST_OPTIONAL_GBNF = 150
+#: Alternatives of one "oneOf": each is compared with each.
+MOST_ONE_OF = 150
 
 _LOWER = frozenset({"minLength", "minItems", "minProperties", "minContains"})
+_MUST_BE: dict[str, tuple[Any, str]] = {
+    "properties": (Mapping, "an object"),
+    "required": ((list, tuple), "a list of names"),
+    "enum": ((list, tuple), "a list"),
+    "anyOf": ((list, tuple), "a list"),
+    "oneOf": ((list, tuple), "a list"),
+    "allOf": ((list, tuple), "a list"),
+    "type": ((str, list, tuple), "the name of a type"),
+    "pattern": (str, "a text"),
+    "$ref": (str, "a text"),
+}
 _DATA = frozenset({"enum", "const"})
 #: What people read, and nobody compiles.
 _NOTES = frozenset({"default", "example", "examples", "description", "title", "$comment"})
+
+
+def check_optional(schema: Any) -> None:
+    """Raise if llama.cpp's converter would take too long: it writes out what may follow what."""
+    _Walk(MOST_OPTIONAL_GBNF).check(schema, "the JSON schema")
 
 
 def check_bounds(schema: Any, name: str = "the JSON schema") -> None:
@@ -61,7 +88,7 @@ def check_bounds(schema: Any, name: str = "the JSON schema") -> None:
     Raises:
         GrammarError: with the place and the remedy.
     """
-    _Walk().check(schema, name)
+    _Walk(MOST_OPTIONAL, strict=True).check(schema, name)
     check_satisfiable(schema, name)
 
 
@@ -71,7 +98,7 @@ def check_tools(tools: Sequence[Mapping[str, Any]]) -> None:
     Args:
         tools: function tools in OpenAI's form.
     """
-    walk = _Walk()
+    walk = _Walk(MOST_OPTIONAL_GBNF)
     for i, tool in enumerate(tools):
         name = f"the JSON schema tools[{i}].function.parameters"
         walk.check(tool["function"]["parameters"], name)
@@ -81,7 +108,10 @@ def check_tools(tools: Sequence[Mapping[str, Any]]) -> None:
 class _Walk:
     """Visits every value once, without recursion, and counts."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_optional: int, strict: bool = False) -> None:
+        self._most_optional = most_optional
+        self._strict = strict
+        self._breaks = Breaks()
         self._name = ""
         self._values = 0
         self._bytes = 0
@@ -94,6 +124,7 @@ class _Walk:
         while todo:
             value, path, depth, role = todo.pop()
             self._values += 1
+            self._breaks()
             if self._values > MOST_VALUES:
                 self._refuse(path, f"it has more than {MOST_VALUES} values")
             if depth > MOST_DEPTH:
@@ -115,17 +146,18 @@ class _Walk:
     ) -> list[tuple[Any, str, int, str]]:
         if len(value) > MOST_VALUES:
             self._refuse(path, f"it has more than {MOST_VALUES} values")
+        if role == "properties":
+            self._properties += len(value)
+            if self._properties > MOST_PROPERTIES:
+                self._refuse(path, f"there are more than {MOST_PROPERTIES} properties")
         for key in value:
+            self._breaks()
             if not isinstance(key, str):
                 self._refuse(path, f"the name {_shown(key)} is not a string")
             self._text(key, path)
             if len(key) > MOST_TEXT:
                 self._refuse(path, f"a name has {len(key)} characters, and {MOST_TEXT} is the most")
-        if role == "properties":
-            self._properties += len(value)
-            if self._properties > MOST_PROPERTIES:
-                self._refuse(path, f"there are more than {MOST_PROPERTIES} properties")
-        elif role == "schema":
+        if role == "schema":
             self._keywords(value, path)
         return [
             (member, f"{path}/{pointer(key)}", depth + 1, _role(key, role))
@@ -162,6 +194,9 @@ class _Walk:
     # ---- keywords ----------------------------------------------------------------------------
 
     def _keywords(self, node: Mapping[Any, Any], path: str) -> None:
+        if self._strict:
+            self._check_kinds(node, path)
+        self._count_branches(node, path)
         for key in _LOWER & node.keys():
             count = node[key]
             if isinstance(count, (int, float)) and count > MOST_REPEATED:
@@ -180,8 +215,32 @@ class _Walk:
                 if problem:
                     self._refuse(path, f'the pattern "{_short(pattern)}" {problem}')
 
+    def _check_kinds(self, node: Mapping[Any, Any], path: str) -> None:
+        for key, (kind, what) in _MUST_BE.items():
+            if key in node and not isinstance(node[key], kind):
+                self._refuse(path, f'"{key}" must be {what}, not {_shown(node[key])}')
+
+    def _count_branches(self, node: Mapping[Any, Any], path: str) -> None:
+        branches = node.get("oneOf")
+        if isinstance(branches, (list, tuple)) and len(branches) > MOST_ONE_OF:
+            self._refuse(path, f'"oneOf" has {len(branches)} parts, and {MOST_ONE_OF} is the most')
+        properties, required = node.get("properties"), node.get("required")
+        if isinstance(properties, Mapping) and len(properties) > self._most_optional:
+            names = {n for n in required if isinstance(n, str)} if _is_list(required) else set()
+            optional = len(properties.keys() - names)
+            if optional > self._most_optional:
+                self._refuse(
+                    path,
+                    f"{optional} properties may be left out, and {self._most_optional} is the "
+                    'most; name more of them in "required"',
+                )
+
     def _refuse(self, path: str, what: str) -> NoReturn:
         raise GrammarError(f"{self._name} at {_short(path, 200)}: {what}")
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple))
 
 
 def _role(key: str, role: str) -> str:
@@ -222,6 +281,8 @@ def pattern_size_problem(pattern: str) -> str | None:
     Repetitions within repetitions multiply. Nothing else is judged: what does not parse is found by
     whoever compiles it.
     """
+    if len(pattern) > MOST_PATTERN:
+        return f"has {len(pattern)} characters, and {MOST_PATTERN} is the most"
     sizes, last, depths, at = [0], 0, 0, 0
     while at < len(pattern):
         letter = pattern[at]

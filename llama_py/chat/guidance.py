@@ -218,7 +218,7 @@ class Guide:
 
 def _explain(problem: str, schema: Any) -> str:
     """llguidance's message, with the places of the keywords that it names."""
-    line = problem.splitlines()[0]
+    line = problem.splitlines()[0][:300]
     words = re.findall(r"[\w-]+", line)
     places = [
         f'"{word}" at {place}'

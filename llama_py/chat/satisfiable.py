@@ -12,14 +12,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
+from llama_py.core.breaks import Breaks
 from llama_py.core.graphs import components
 from llama_py.errors import GrammarError
 
-__all__ = ["MOST_CHAINED", "check_satisfiable"]
+__all__ = ["MOST_CHAINED", "MOST_MERGED", "check_satisfiable"]
 
 #: Schemas within one another, references followed. Whoever compiles them recurses; references
 #: that form a circle count with everything in it.
-MOST_CHAINED = 500
+MOST_CHAINED = 300
+#: Alternatives and parts of combinations, references within them written out.
+MOST_MERGED = 5_000
 
 _PAIRS = (
     ("minLength", "maxLength"),
@@ -51,11 +54,14 @@ def check_satisfiable(schema: Any, name: str = "the JSON schema") -> None:
         GrammarError: with the place and what is contradictory there.
     """
     nodes = _Nodes(schema)
+    breaks = Breaks()
     for node, path in nodes.all():
+        breaks()
         problem = _contradiction(node)
         if problem:
             raise GrammarError(f"{name} at {path}: {problem}, so that no value fits")
     nodes.check_depth(name)
+    nodes.check_merges(name)
     nodes.settle()
     if not nodes.possible(schema):
         path, why = nodes.why(schema)
@@ -181,7 +187,9 @@ class _Nodes:
 
     def _collect(self, root: Any) -> None:
         todo = [(root, "#")]
+        breaks = Breaks()
         while todo:
+            breaks()
             node, path = todo.pop()
             if not isinstance(node, Mapping) or id(node) in self._known:
                 continue
@@ -194,7 +202,9 @@ class _Nodes:
         """Raise where schemas and references lead too deep for a recursive compiler."""
         numbers = {key: i for i, key in enumerate(self._known)}
         edges: list[list[int]] = []
+        breaks = Breaks()
         for node, _ in self._known.values():
+            breaks()
             inner = [part for part, where in _parts(node) if not where.startswith(_UNUSED)]
             if isinstance(node.get("$ref"), str):
                 inner.append(self._target(node["$ref"]))
@@ -212,13 +222,50 @@ class _Nodes:
             for number in component:
                 depth[number] = total
 
+    def check_merges(self, name: str) -> None:
+        """Raise where combinations and references come to too much when they are written out.
+
+        What is referred to from within a combination is not shared, but merged each time.
+        """
+        numbers = {key: i for i, key in enumerate(self._known)}
+        nodes = [*self._known.values()]
+        edges = [
+            [numbers[id(part)] for part in self._merged(node) if id(part) in numbers]
+            for node, _ in nodes
+        ]
+        sizes = [1] * len(edges)
+        for component in components(edges):
+            inside = {*component}
+            if len(component) > 1 and any("allOf" in nodes[each][0] for each in component):
+                raise GrammarError(
+                    f'{name} at {nodes[component[0]][1][:200]}: "allOf" needs itself again, which '
+                    "nobody can write out"
+                )
+            total = sum(
+                1 + sum(sizes[other] for other in edges[each] if other not in inside)
+                for each in component
+            )
+            if total > MOST_MERGED:
+                raise GrammarError(
+                    f"{name} at {nodes[component[0]][1][:200]}: its combinations come to more than "
+                    f"{MOST_MERGED} schemas when their references are written out"
+                )
+            for each in component:
+                sizes[each] = total
+
+    def _merged(self, node: Mapping[str, Any]) -> list[Any]:
+        parts = [part for key in ("allOf", "anyOf", "oneOf") for part in _listed(node.get(key))]
+        return [*parts, self._target(node["$ref"])] if isinstance(node.get("$ref"), str) else parts
+
     def settle(self) -> None:
         """Find the nodes with a value, each of which may be what others were waiting for."""
         waiting: dict[int, list[tuple[int, int]]] = {}
         met: set[tuple[int, int]] = set()
         left: dict[int, int] = {}
         ready: list[int] = []
+        breaks = Breaks()
         for key, (node, _) in self._known.items():
+            breaks()
             needs = self._needs[key] = [*self._needed(node)]
             left[key] = len(needs)
             for i, (parts, _) in enumerate(needs):

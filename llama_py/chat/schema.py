@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from typing import Any, NoReturn
 
+from llama_py.chat.bounds import check_optional
 from llama_py.chat.patterns import pattern_problem, plain_pattern
 from llama_py.core.chat import schema_to_gbnf
 from llama_py.errors import GrammarError
@@ -67,7 +68,11 @@ def prepare_schema(schema: Any) -> Any:
     """
     if schema is True:
         schema = {}
-    check_schema(schema)
+    check_optional(schema)
+    try:
+        check_schema(schema)
+    except RecursionError:
+        _refuse("#", "it is nested too deep, references followed")
     return _with_plain_patterns(schema)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from llama_py.core.breaks import Breaks
 from llama_py.core.gbnf_reader import TERMINAL, Rules, read_gbnf
 from llama_py.core.graphs import components
 from llama_py.errors import GrammarError
@@ -17,7 +18,7 @@ from llama_py.errors import GrammarError
 __all__ = ["MOST_STARTS", "check_gbnf"]
 
 #: Ways in which one rule may begin, that is: stacks of the sampler.
-MOST_STARTS = 4096
+MOST_STARTS = 2500
 #: Rules that begin with one another, in a row: llama.cpp recurses.
 MOST_CHAINED = 2000
 #: Steps of llama.cpp's own search for left recursion, which sees the same rule again and again.
@@ -63,6 +64,7 @@ class _Checker:
     def __init__(self, rules: Rules, alternatives: list[list[list[int]]]) -> None:
         self._rules = rules
         self._alternatives = alternatives
+        self._breaks = Breaks()
 
     def check(self, root: int) -> None:
         # What llama.cpp knows of what may be empty: it sees an empty alternative only.
@@ -82,6 +84,7 @@ class _Checker:
     def _reachable(self, root: int) -> list[int]:
         seen, todo = {root}, [root]
         while todo:
+            self._breaks()
             for sequence in self._alternatives[todo.pop()]:
                 for symbol in {*sequence} - seen:
                     if symbol != TERMINAL:
@@ -96,6 +99,7 @@ class _Checker:
         users: list[list[list[int]]] = [[] for _ in range(count)]
         ready: list[int] = []
         for rule, each in enumerate(self._alternatives):
+            self._breaks()
             for sequence in each:
                 if only_empty and TERMINAL in sequence:
                     continue
@@ -120,6 +124,7 @@ class _Checker:
         """For each rule: the rules with which it may begin, and whether they end it as well."""
         edges: _Edges = []
         for each in self._alternatives:
+            self._breaks()
             found: list[tuple[int, bool]] = []
             for sequence in each:
                 for i, symbol in enumerate(sequence):
@@ -139,6 +144,7 @@ class _Checker:
         depth = [0] * len(edges)
         total = 0
         for component in components([[target for target, _ in each] for each in edges]):
+            self._breaks()
             rule = component[0]
             if len(component) > 1 or any(target == rule for target, _ in edges[rule]):
                 self._left_recursive(min(component))
@@ -174,6 +180,7 @@ class _Checker:
         """Count the stacks that each rule can begin with; refuse endless ones and too many."""
         starts = [0] * len(edges)
         for component in components([[target for target, _ in each] for each in edges]):
+            self._breaks()
             inside = {*component}
             total = 0
             for rule in component:

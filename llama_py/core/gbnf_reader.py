@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import NoReturn
 
+from llama_py.core.breaks import Breaks
 from llama_py.errors import GrammarError
 
 __all__ = [
@@ -25,11 +26,11 @@ __all__ = [
 ]
 
 #: Bytes of a grammar's text.
-MOST_BYTES = 1 << 20
+MOST_BYTES = 1 << 18
 #: Characters, classes and references after every repetition has been written out.
-MOST_ELEMENTS = 500_000
+MOST_ELEMENTS = 200_000
 #: Rules, those that groups and repetitions become included.
-MOST_RULES = 50_000
+MOST_RULES = 20_000
 #: Parentheses within parentheses.
 MOST_NESTED = 100
 #: llama.cpp's own limit on a repetition, and on the rules that one repeats.
@@ -105,6 +106,7 @@ class _Reader:
         self._rules = Rules()
         self._rule = 0
         self._depth = 0
+        self._breaks = Breaks()
         self._counted = (0, 1)  # a position, and the line on which it is
 
     def read(self) -> Rules:
@@ -194,6 +196,7 @@ class _Reader:
         out: list[int] = []
         start, size, repeated = 0, 0, 1  # the last item: where it begins, its elements, its rules
         while self._at < len(self._text):
+            self._breaks()
             letter = self._text[self._at]
             counts = self._counts(letter)
             if counts is not None:

@@ -27,7 +27,7 @@ __all__ = ["CANDIDATE", "GrammarSampler"]
 #: ``llama_token_data``.
 CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 #: The work of one step: comparisons of a character, at least, and for each token of the vocabulary.
-_LEAST_WORK = 5_000_000
+_LEAST_WORK = 3_000_000
 _WORK_PER_TOKEN = 500
 #: Characters of a trigger pattern.
 _LONGEST_TRIGGER = 100_000
@@ -75,7 +75,7 @@ class GrammarSampler(Handle[C.llama_sampler_p]):
     def accept(self, token: int) -> str | None:
         """Advance past a token; None, or why it does not fit."""
         error = ctypes.POINTER(ctypes.c_char)()
-        code = chat_h.llama_py_grammar_accept(self.pointer, token, self._most, error)
+        code = chat_h.llama_py_grammar_accept(self.pointer, token, self._most // 2, error)
         if code == chat_h.LLAMA_PY_GRAMMAR_OK:
             return None
         reason = take_text(error)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from llama_py.core.breaks import Breaks
+
 __all__ = ["components"]
 
 
@@ -22,9 +24,11 @@ def components(edges: Sequence[Sequence[int]]) -> list[list[int]]:
     stack: list[int] = []
     out: list[list[int]] = []
     counter = 0
+    breaks = Breaks()
     for first in range(len(edges)):
         work = [(first, 0)] if index[first] < 0 else []
         while work:
+            breaks()
             node, position = work.pop()
             if position == 0:
                 index[node] = low[node] = counter

@@ -180,9 +180,9 @@ def test_ways_that_become_the_same_are_followed_once(vocab: Vocab) -> None:
 
 
 def test_an_enum_of_thousands(vocab: Vocab) -> None:
-    gbnf = "root ::= " + " | ".join(f'"value {i}"' for i in range(4000))
+    gbnf = "root ::= " + " | ".join(f'"value {i}"' for i in range(2000))
     grammar = GrammarSampler(vocab, GrammarSpec(gbnf))
-    for token in vocab.tokenize("value 3999", add_special=False):
+    for token in vocab.tokenize("value 1999", add_special=False):
         row = np.zeros(vocab.n_tokens, np.float32)
         grammar.mask(row)
         assert np.isfinite(row[token])
