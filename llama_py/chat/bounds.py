@@ -211,7 +211,7 @@ class _Walk:
             patterns += node["patternProperties"]
         for pattern in patterns:
             if isinstance(pattern, str):
-                problem = pattern_size_problem(pattern)
+                problem = pattern_problem(pattern)
                 if problem:
                     self._refuse(path, f'the pattern "{_short(pattern)}" {problem}')
 
@@ -226,7 +226,8 @@ class _Walk:
             self._refuse(path, f'"oneOf" has {len(branches)} parts, and {MOST_ONE_OF} is the most')
         properties, required = node.get("properties"), node.get("required")
         if isinstance(properties, Mapping) and len(properties) > self._most_optional:
-            names = {n for n in required if isinstance(n, str)} if _is_list(required) else set()
+            listed = required if isinstance(required, (list, tuple)) else ()
+            names = {name for name in listed if isinstance(name, str)}
             optional = len(properties.keys() - names)
             if optional > self._most_optional:
                 self._refuse(
@@ -237,10 +238,6 @@ class _Walk:
 
     def _refuse(self, path: str, what: str) -> NoReturn:
         raise GrammarError(f"{self._name} at {_short(path, 200)}: {what}")
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, (list, tuple))
 
 
 def _role(key: str, role: str) -> str:
@@ -275,7 +272,7 @@ def _shown(value: Any) -> str:
 # ---- patterns ---------------------------------------------------------------------------------
 
 
-def pattern_size_problem(pattern: str) -> str | None:
+def pattern_problem(pattern: str) -> str | None:
     """What is wrong with the size of a regular expression, or None.
 
     Repetitions within repetitions multiply. Nothing else is judged: what does not parse is found by

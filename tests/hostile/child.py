@@ -17,9 +17,9 @@ from functools import partial
 from typing import Any
 
 import jsonschema
+import pytest
 
 from llama_py import Llama, demo_model_path
-from llama_py.chat import grammar as grammar_module
 from llama_py.errors import LlamaError
 from tests.hostile.corpus import GRAMMARS, PATTERNS, SCHEMAS, TOOLS
 
@@ -61,9 +61,9 @@ class Neighbour(threading.Thread):
 
 def reply_to_schema(schema: Any, backend: str) -> Case:
     def run(llm: Llama) -> str:
-        before = grammar_module.available
+        patch = pytest.MonkeyPatch()
         if backend == "gbnf":
-            grammar_module.available = lambda: False
+            patch.setattr("llama_py.chat.grammar.available", lambda: False)
         try:
             response: Any = llm.create_chat_completion(
                 MESSAGES,
@@ -72,7 +72,7 @@ def reply_to_schema(schema: Any, backend: str) -> Case:
                 temperature=0,
             )
         finally:
-            grammar_module.available = before
+            patch.undo()
         choice = response["choices"][0]
         text = choice["message"]["content"]
         if choice["finish_reason"] == "stop":
@@ -150,8 +150,9 @@ def main(first: int, step: int) -> None:
         time.sleep(0.005)
         gaps = neighbour.gaps(start)
         alive = neighbour.is_alive() and neighbour.failure is None
-        say(ends=name, error=error, typed=typed, reply=reply[:200], took=took, worst=max(gaps),
-            usual=sorted(gaps)[len(gaps) // 2], alive=alive)  # fmt: skip
+        found = {"error": error, "typed": typed, "reply": reply[:200], "alive": alive}
+        usual = sorted(gaps)[len(gaps) // 2]
+        say(ends=name, number=number, took=took, worst=max(gaps), usual=usual, **found)
         neighbour.times.clear()
 
 
