@@ -28,11 +28,14 @@ list(TRANSFORM common_helpers PREPEND "${common_dir}/")
 add_library(llama_py_chat SHARED
     "${shim_dir}/llama_py_chat.cpp"
     "${shim_dir}/llama_py_abort.cpp"
+    "${shim_dir}/llama_py_grammar.cpp"
     ${common_helpers}
     ${common_chat}
     ${common_jinja}
     ${LLAMA_CHAT_PARSERS_SOURCES})
-target_include_directories(llama_py_chat PRIVATE "${shim_dir}" "${common_dir}")
+# src/ for the struct that holds a grammar's state (llama-grammar.h).
+target_include_directories(llama_py_chat PRIVATE
+    "${shim_dir}" "${common_dir}" "${LLAMA_PY_SOURCE_DIR}/src")
 target_link_libraries(llama_py_chat PRIVATE llama vendor::nlohmann vendor::sheredom Threads::Threads)
 target_compile_features(llama_py_chat PRIVATE cxx_std_17)
 target_compile_definitions(llama_py_chat PRIVATE LLAMA_PY_CHAT_BUILD)
@@ -42,6 +45,7 @@ set_target_properties(llama_py_chat PROPERTIES
 # Explicit specializations have to come before any use: these are compiled by themselves.
 llama_py_unity_build(llama_py_chat 12
     "${shim_dir}/llama_py_chat.cpp"
+    "${shim_dir}/llama_py_grammar.cpp"
     "${common_dir}/common.cpp"
     "${common_dir}/json.cpp"
     "${common_dir}/jinja/value.cpp")

@@ -17,6 +17,7 @@
 #include "mtmd-helper.h"
 #include "llama_py_chat.h"
 #include "llama_py_abort.h"
+#include "llama_py_grammar.h"
 
 #define SAME(what, condition) _Static_assert(condition, "llama_py and the header differ: " what)
 #define SIZE(type, size) SAME(#type, sizeof(type) == (size))
@@ -1861,7 +1862,10 @@ FUNCTION(mtmd_helper_gen_audio_get_output, int32_t (*)(mtmd_helper_gen_audio *, 
 
 /* ---- chat_h ---- */
 
-VALUE(LLAMA_PY_CHAT_ABI_VERSION, 2);
+VALUE(LLAMA_PY_CHAT_ABI_VERSION, 3);
+VALUE(LLAMA_PY_GRAMMAR_OK, 0);
+VALUE(LLAMA_PY_GRAMMAR_MISFIT, 1);
+VALUE(LLAMA_PY_GRAMMAR_TOO_MUCH, 2);
 FUNCTION(llama_py_chat_abi_version, int32_t (*)(void));
 FUNCTION(llama_py_chat_string_free, void (*)(char *));
 FUNCTION(llama_py_chat_templates_init, struct llama_py_chat_templates * (*)(const struct llama_model *, const char *, const char *, const char *, char **));
@@ -1873,9 +1877,11 @@ FUNCTION(llama_py_chat_parser_free, void (*)(struct llama_py_chat_parser *));
 FUNCTION(llama_py_chat_parse, char * (*)(const struct llama_py_chat_parser *, const char *, size_t, _Bool, char **));
 FUNCTION(llama_py_chat_parser_feed, char * (*)(struct llama_py_chat_parser *, const char *, size_t, _Bool, char **));
 FUNCTION(llama_py_chat_schema_to_grammar, char * (*)(const char *, char **));
-FUNCTION(llama_py_chat_grammar_accept, _Bool (*)(struct llama_sampler *, int32_t, char **));
 FUNCTION(llama_py_abort_init, struct llama_py_abort * (*)(void));
 FUNCTION(llama_py_abort_free, void (*)(struct llama_py_abort *));
 FUNCTION(llama_py_abort_attach, void (*)(struct llama_py_abort *, struct llama_context *));
 FUNCTION(llama_py_abort_ask, void (*)(struct llama_py_abort *));
 FUNCTION(llama_py_abort_after, void (*)(struct llama_py_abort *, double));
+FUNCTION(llama_py_grammar_apply, int32_t (*)(struct llama_sampler *, struct llama_token_data_array *, int64_t, char **));
+FUNCTION(llama_py_grammar_accept, int32_t (*)(struct llama_sampler *, int32_t, int64_t, char **));
+FUNCTION(llama_py_grammar_check_trigger, int32_t (*)(const char *, char **));

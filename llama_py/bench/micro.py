@@ -162,10 +162,10 @@ def _detokenize(pair: _Pair, llm: Any, random: np.random.Generator) -> None:
 
 
 def _grammar(pair: _Pair, row: Row, llm: Any) -> None:
-    from llama_py.core import sampler
+    from llama_py.core.grammar import GrammarSampler
     from llama_py.params import GrammarSpec
 
-    grammar: Any = sampler._grammar(llm.vocab, GrammarSpec(_GBNF))
+    grammar = GrammarSampler(llm.vocab, GrammarSpec(_GBNF))
     token = llm.tokenize("{", add_bos=False)[0]
 
     def naive() -> Row:

@@ -14,12 +14,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from llama_py.chat.guidance import VocabLike, available, guide_for
+from llama_py.chat.bounds import check_bounds
+from llama_py.chat.guidance import VocabLike, available, guide_for, unsatisfiable
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.schema import gbnf_of_schema
 from llama_py.chat.template import ChatTemplate, RenderedChat
 from llama_py.core.chat import ReplyParser
-from llama_py.errors import GrammarError, ParameterError
+from llama_py.core.gbnf_check import check_gbnf
+from llama_py.errors import GrammarError, ParameterError, TemplateError
 from llama_py.params import GrammarSpec, TokenConstraint
 
 __all__ = [
@@ -60,7 +62,7 @@ def _schema_of(schema: Any) -> Any:
         return schema
     try:
         return json.loads(schema)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise GrammarError(f"the JSON schema is not JSON: {error}") from None
 
 
@@ -79,6 +81,7 @@ def compile_schema(
         GrammarError: the schema asks for what the engine does not implement.
     """
     schema = _schema_of(schema)
+    check_bounds(schema)
     if vocab is None or not _use_guidance(backend):
         if backend == "llguidance":
             raise GrammarError("the llguidance backend needs the model's vocabulary")
@@ -86,7 +89,7 @@ def compile_schema(
     try:
         return CompiledGrammar(constraint=guide_for(vocab).compile(schema))
     except GrammarError as error:
-        if backend == "auto":
+        if backend == "auto" and not unsatisfiable(error):
             try:
                 return CompiledGrammar(grammar=GrammarSpec(gbnf_of_schema(schema)))
             except GrammarError:
@@ -116,10 +119,12 @@ class LlamaGrammar:
         """A grammar from GBNF text. ``verbose`` has no effect.
 
         Raises:
-            GrammarError: the text is empty or has no root rule.
+            GrammarError: the text does not parse, can never end, or is too large; with the line
+                and the rule.
         """
         if "::=" not in grammar:
             raise GrammarError('the grammar has no rule; GBNF looks like: root ::= "yes" | "no"')
+        check_gbnf(grammar)
         return cls(grammar)
 
     @classmethod
@@ -144,6 +149,7 @@ class LlamaGrammar:
                 may.
         """
         schema = _schema_of(json_schema)
+        check_bounds(schema)
         return cls(gbnf_of_schema(schema), schema=schema)
 
     @property
@@ -180,15 +186,22 @@ def render_constrained(
     schema = request.schema
     if schema is None or request.tool_choice not in ("auto", "none"):
         return template.render(request)
+    refusal: GrammarError | None = None
     if vocab is not None and _use_guidance(backend):
         rendered = template.render(request, schema_grammar=False)
         if _is_simple(rendered):
             try:
                 return replace(rendered, constraint=_constraint(rendered, schema, vocab))
-            except GrammarError:
-                if backend == "llguidance":
+            except GrammarError as error:
+                if backend == "llguidance" or unsatisfiable(error):
                     raise
-    return template.render(request)
+                refusal = error
+    try:
+        return template.render(request)
+    except (GrammarError, TemplateError):
+        if refusal is None:
+            raise
+        raise refusal from None  # llguidance's reason: what is installed decides
 
 
 def constrain_plain(rendered: RenderedChat, vocab: VocabLike | None) -> RenderedChat:

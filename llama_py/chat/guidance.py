@@ -28,12 +28,14 @@ from llama_py.chat.schema import places_of
 from llama_py.errors import GrammarError
 from llama_py.params import TokenConstraint
 
-__all__ = ["Guide", "SchemaConstraint", "available", "guide_for"]
+__all__ = ["Guide", "SchemaConstraint", "available", "guide_for", "unsatisfiable"]
 
 #: White space between the parts of a JSON text: enough for pretty printing, and not endless.
 _WHITESPACE = r"[ \n\t\r]{0,20}"
 #: Seconds from which on a mask is worth the hand-over to another thread.
 _SLOW = 200e-6
+#: Characters from which on a schema is tried out before a reply begins.
+_WORTH_TRYING = 4000
 #: Row b: what to add to eight logits whose bits are those of b (bit 0 first).
 _BIAS = np.where(
     np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little") == 0,
@@ -61,6 +63,11 @@ def available() -> bool:
     except ImportError:
         return False
     return True
+
+
+def unsatisfiable(error: GrammarError) -> bool:
+    """True if llguidance refused a schema because no value fits it: nobody else may try."""
+    return "nsatisfiable" in str(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +115,8 @@ class Guide:
         table = _read_tokens(vocab)
         self.n_tokens = vocab.n_tokens
         self.eog = frozenset(vocab.eog_tokens()) or frozenset({vocab.eos})
+        single = {piece: token for token, piece in enumerate(table.tokens) if len(piece) == 1}
+        self._single = {byte: single.get(bytes([byte])) for byte in b'{["'}
         self._special = {table.tokens[token]: token for token in table.special_token_ids}
         texts = [re.escape(piece.decode("utf-8", "replace")) for piece in self._special if piece]
         self._markers = re.compile(f"({'|'.join(texts)})") if texts else None
@@ -149,13 +158,30 @@ class Guide:
         return make
 
     def _matcher(self, lark: str, schema: Any) -> Any:
-        from llguidance import LLMatcher
+        from llguidance import LLMatcher, LLParserLimits
 
-        matcher = LLMatcher(self._tokenizer, LLMatcher.grammar_from_lark(lark), log_level=0)
+        limits = LLParserLimits(verbose_errors=False)
+        grammar = LLMatcher.grammar_from_lark(lark)
+        matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits)
         problem = matcher.get_error()
+        if not problem and ('"pattern' in lark or len(lark) > _WORTH_TRYING):
+            problem = self._try_out(matcher)
         if problem:
             raise GrammarError(_explain(problem, schema))
         return matcher
+
+    def _try_out(self, matcher: Any) -> str:
+        """What llguidance says after the first step: some limits are met only there."""
+        for opening in (b'{"', b"[", b'"'):
+            trial = matcher.deep_copy()
+            for byte in opening:
+                token = self._single[byte]
+                if token is None or not trial.try_consume_tokens([token]):
+                    break
+                trial.compute_bitmask()
+            if trial.is_error():
+                return str(trial.get_error())
+        return ""
 
     def _mark(self, text: str) -> str:
         """A mark in Lark: special tokens by their ids, other text as strings."""
@@ -193,7 +219,7 @@ class Guide:
 
 def _explain(problem: str, schema: Any) -> str:
     """llguidance's message, with the places of the keywords that it names."""
-    line = problem.splitlines()[0]
+    line = problem.splitlines()[0][:300]
     words = re.findall(r"[\w-]+", line)
     places = [
         f'"{word}" at {place}'
@@ -240,6 +266,8 @@ class SchemaConstraint:
         """Compute the bits of the next token. Lets go of the interpreter lock."""
         start = perf_counter()
         self._matcher.unsafe_compute_mask_ptr(self._address, self._size)
+        if self._matcher.is_error():
+            raise GrammarError(f"the reply cannot go on: {_reason(self._matcher)}")
         self._slow = perf_counter() - start > _SLOW
 
     def accept(self, token: int) -> None:
@@ -266,7 +294,7 @@ class SchemaConstraint:
             return
         if not self._matcher.consume_token(token):
             raise GrammarError(
-                f"token {token} does not fit the JSON schema: {self._matcher.get_error()[:200]}"
+                f"token {token} does not fit the JSON schema: {_reason(self._matcher)}"
             )
         if self._matcher.is_stopped() and self._matcher.get_capture("call") is not None:
             self._free = True  # a tool call began: its own grammar goes on
@@ -277,6 +305,11 @@ class SchemaConstraint:
         return self._ended or (not self._free and bool(self._matcher.is_stopped()))
 
 
+def _reason(matcher: Any) -> str:
+    """llguidance's own words, without the state of its parser."""
+    return str(matcher.get_error()).partition("\n")[0][:200]
+
+
 @cache
 def _workers() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="llama_py-mask")
@@ -284,6 +317,7 @@ def _workers() -> ThreadPoolExecutor:
 
 _GUIDES: WeakKeyDictionary[VocabLike, Guide] = WeakKeyDictionary()
 _GUIDES_LOCK = threading.Lock()
+_MAKING: WeakKeyDictionary[VocabLike, threading.Lock] = WeakKeyDictionary()
 
 
 def _begin_anew() -> None:
@@ -297,8 +331,10 @@ forks.after_in_child(_begin_anew)
 
 
 def guide_for(vocab: VocabLike) -> Guide:
-    """The guide of a vocabulary, made at its first use."""
+    """The guide of a vocabulary, made at its first use. Other vocabularies do not wait for it."""
     with _GUIDES_LOCK:
+        making = _MAKING.setdefault(vocab, threading.Lock())
+    with making:
         guide = _GUIDES.get(vocab)
         if guide is None:
             guide = _GUIDES[vocab] = Guide(vocab)

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from llama_py.chat.bounds import check_bounds, check_tools
 from llama_py.chat.values import check_json, check_text, whole_text
 from llama_py.errors import ParameterError, ParameterTypeError, shown
 from llama_py.params import check_content_mode
@@ -290,7 +291,8 @@ def response_schema(response_format: Any) -> Any:
     if kind == "text":
         return None
     if kind == "json_object":
-        return response_format.get("schema") or {"type": "object"}
+        schema = response_format.get("schema")
+        return {"type": "object"} if schema is None or schema == {} else schema
     if kind != "json_schema":
         raise ParameterError(
             f"response_format.type is {shown(kind)}; expected text, json_object or json_schema"
@@ -301,7 +303,7 @@ def response_schema(response_format: Any) -> Any:
     schema = wrapper["schema"]
     if not isinstance(schema, (Mapping, bool)):
         raise ParameterTypeError("response_format.json_schema.schema must be a JSON schema")
-    return schema or {"type": "object"}
+    return {"type": "object"} if schema == {} else schema
 
 
 def _check_template_kwargs(given: Any) -> None:
@@ -367,7 +369,10 @@ class ChatRequest:
         self._set("tools", normalise_tools(tools))
         choice = self.tool_choice if self.tool_choice is not None else self.function_call
         self._set("tool_choice", _tool_choice(choice, self.tool_names))
-        response_schema(self.response_format)
+        schema = response_schema(self.response_format)
+        if schema is not None:
+            check_bounds(schema)
+        check_tools(self.tools or ())
         _check_template_kwargs(self.template_kwargs)
         self._check_options()
         self._check_continuation()

@@ -9,8 +9,10 @@ stricter than its schema is not an error: each text that it accepts fits the sch
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
 from typing import Any, NoReturn
 
+from llama_py.chat.bounds import check_optional
 from llama_py.chat.patterns import pattern_problem, plain_pattern
 from llama_py.core.chat import schema_to_gbnf
 from llama_py.errors import GrammarError
@@ -66,7 +68,11 @@ def prepare_schema(schema: Any) -> Any:
     """
     if schema is True:
         schema = {}
-    check_schema(schema)
+    check_optional(schema)
+    try:
+        check_schema(schema)
+    except RecursionError:
+        _refuse("#", "it is nested too deep, references followed")
     return _with_plain_patterns(schema)
 
 
@@ -102,9 +108,12 @@ def places_of(schema: Any, keyword: str, path: str = "#") -> list[str]:
 
 
 def _refuse(path: str, what: str) -> NoReturn:
+    more = (
+        "" if find_spec("llguidance") else "install llama-py[structured], which supports more, or "
+    )
     raise GrammarError(
         f"the JSON schema at {path}: {what}, which llama.cpp's grammars cannot express; "
-        "install llama-py[structured], which supports more, or change the schema"
+        f"{more}change the schema"
     )
 
 

@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any, cast
 
 from llama_py._native import chat_h
-from llama_py._native.llama_h import llama_model_p, llama_sampler_p
+from llama_py._native.llama_h import llama_model_p
 from llama_py.core import logs
 from llama_py.core.handle import Handle
 from llama_py.errors import (
@@ -24,7 +24,7 @@ from llama_py.errors import (
     TemplateError,
 )
 
-__all__ = ["ReplyParser", "TemplateHandle", "accept_token", "schema_to_gbnf"]
+__all__ = ["ReplyParser", "TemplateHandle", "schema_to_gbnf", "take_text"]
 
 
 def _dump(value: Any) -> bytes:
@@ -50,6 +50,11 @@ def _call(function: Callable[..., Any], kind: type[LlamaError], *arguments: Any)
     if error:  # type: ignore[truthy-bool]  # a ctypes pointer is false when it is NULL
         raise kind(_take(error).decode("utf-8", "replace"))
     return result
+
+
+def take_text(text: Any) -> str:
+    """A message that the library returned, which is freed."""
+    return _take(text).decode("utf-8", "replace")
 
 
 @cache
@@ -150,14 +155,3 @@ def schema_to_gbnf(schema: Any) -> str:
     _check_library()
     text = _call(chat_h.llama_py_chat_schema_to_grammar, GrammarError, _dump(schema))
     return _take(text).decode()
-
-
-def accept_token(grammar: llama_sampler_p, token: int) -> str | None:
-    """Advance a grammar sampler past a token; None, or why the token does not fit the grammar.
-
-    ``llama_sampler_accept`` itself would end the process: it throws a C++ exception.
-    """
-    error = ctypes.POINTER(ctypes.c_char)()
-    if chat_h.llama_py_chat_grammar_accept(grammar, token, ctypes.byref(error)):
-        return None
-    return _take(error).decode("utf-8", "replace")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from math import inf
@@ -22,17 +21,16 @@ from numpy.typing import NDArray
 
 from llama_py._native import llama_h as C
 from llama_py.core import logs
-from llama_py.core.chat import accept_token
+from llama_py.core.grammar import CANDIDATE, GrammarSampler
 from llama_py.core.handle import Handle
 from llama_py.core.select import largest, nucleus
 from llama_py.core.vocab import Vocab
-from llama_py.errors import DecodeError, GrammarError, ParameterError, ParameterTypeError
-from llama_py.params import RANDOM_SEED, GrammarSpec, SamplingParams, TokenConstraint
+from llama_py.errors import DecodeError, ParameterError, ParameterTypeError
+from llama_py.params import RANDOM_SEED, SamplingParams, TokenConstraint
 
 __all__ = ["Sampler"]
 
 Row = NDArray[np.float32]
-_CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 
 
 class Sampler:
@@ -60,18 +58,19 @@ class Sampler:
         self._vocab = vocab
         self.seed = _seed(params.seed, seed_offset)
         self._bias = _bias_arrays(params, vocab)
-        self._window = _PenaltyWindow(params, history) if self._own_penalties else None
+        self._window: _PenaltyWindow | None = None
+        self._chain: Handle[C.llama_sampler_p] | None = None
+        self._history: list[int] | None = None
         self._constraint: TokenConstraint | None = (
             params.constraint() if params.constraint else None
         )
-        self._grammar = _grammar(vocab, params.grammar) if params.grammar else None
+        self._grammar = GrammarSampler(vocab, params.grammar) if params.grammar else None
         self._top_k = self._early_top_k()
         self._top_p = self._early_top_p()
-        self._chain = self._build_chain(history) if self._draws else None
         self._candidates: NDArray[Any] | None = None
         self._sampled = 0
         self._eog: NDArray[np.int32] | None = None
-        self._history = [*history] if params.logits_processors else None
+        self.begin(history)
         #: True if sampling is nothing but the most likely token of the untouched row.
         self.trivial = params.greedy and not (
             self._bias
@@ -82,6 +81,25 @@ class Sampler:
             or params.logits_processors
             or params.min_tokens
         )
+
+    @property
+    def remembers(self) -> bool:
+        """True if it matters which tokens the prompt has."""
+        p = self.params
+        counts = p.penalises or p.dry_multiplier > 0 or p.samplers is not None
+        return counts or bool(p.logits_processors)
+
+    def begin(self, history: Sequence[int]) -> None:
+        """Take these as the tokens of the prompt. Nothing was sampled yet.
+
+        Grammars do not look at the prompt: they were compiled before, by whoever had the time.
+        """
+        params = self.params
+        self._window = _PenaltyWindow(params, history) if self._own_penalties else None
+        self._history = [*history] if params.logits_processors else None
+        if self._chain is not None:
+            self._chain.close()
+        self._chain = self._build_chain(history) if self._draws else None
 
     @property
     def slow(self) -> bool:
@@ -125,7 +143,7 @@ class Sampler:
         if self._history is not None:
             self._history.append(token)
 
-    def _accept_by_grammar(self, grammar: _Grammar, token: int) -> None:
+    def _accept_by_grammar(self, grammar: GrammarSampler, token: int) -> None:
         reason = grammar.accept(token)
         if reason is None:
             return
@@ -205,7 +223,7 @@ class Sampler:
         if not logits.max() > -np.inf:
             raise DecodeError("no token can be drawn: every logit is -inf, or one is not a number")
         if self._candidates is None or len(self._candidates) < len(logits):
-            self._candidates = np.zeros(len(logits), _CANDIDATE)
+            self._candidates = np.zeros(len(logits), CANDIDATE)
             self._data = ctypes.cast(
                 self._candidates.ctypes.data, ctypes.POINTER(C.llama_token_data)
             )
@@ -398,89 +416,6 @@ class _PenaltyWindow:
         repeat = np.float32(p.repeat_penalty)
         logits = np.where(logits <= 0, logits * repeat, logits / repeat)
         row[ids] = logits - (counts * np.float32(p.frequency_penalty) + p.presence_penalty)
-
-
-class _Grammar(Handle[C.llama_sampler_p]):
-    """llama.cpp's grammar sampler, asked first about the one token that was chosen.
-
-    Masking the whole vocabulary costs milliseconds; most chosen tokens are allowed anyway.
-    """
-
-    def allows(self, token: int) -> bool:
-        one = C.llama_token_data(token, 1.0, 0.0)
-        array = C.llama_token_data_array(ctypes.pointer(one), 1, -1, False)
-        C.llama_sampler_apply(self.pointer, array)
-        return one.logit != -np.inf
-
-    def mask(self, row: Row) -> None:
-        candidates = np.zeros(len(row), _CANDIDATE)
-        candidates["id"] = np.arange(len(row), dtype=np.int32)
-        candidates["logit"] = row
-        data = ctypes.cast(candidates.ctypes.data, ctypes.POINTER(C.llama_token_data))
-        array = C.llama_token_data_array(data, len(row), -1, False)
-        C.llama_sampler_apply(self.pointer, array)
-        row[:] = candidates["logit"]
-
-    def accept(self, token: int) -> str | None:
-        """Advance past a token; None, or why it does not fit."""
-        return accept_token(self.pointer, token)
-
-
-#: Parentheses within parentheses; llama.cpp's parser recurses, and the stack has an end.
-_MOST_NESTED = 256
-_QUOTED = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*', re.DOTALL)
-
-
-def _check_grammar(spec: GrammarSpec) -> None:
-    """Raise for what llama.cpp takes without a word, or dies of."""
-    if not spec.gbnf.strip() or "\0" in spec.gbnf:
-        raise GrammarError("the grammar does not parse: it is empty, or has a NUL character")
-    depth = deepest = 0
-    for character in _QUOTED.sub("", spec.gbnf):
-        depth += (character == "(") - (character == ")")
-        deepest = max(deepest, depth)
-    if deepest > _MOST_NESTED:
-        raise GrammarError(
-            f"the grammar does not parse: its parentheses are nested {deepest} deep, and "
-            f"{_MOST_NESTED} is the most"
-        )
-    for pattern in spec.trigger_patterns:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise GrammarError(f"the trigger pattern {pattern!r} does not parse: {error}") from None
-
-
-def _grammar(vocab: Vocab, spec: GrammarSpec) -> _Grammar:
-    _check_grammar(spec)
-    logs.last_errors()
-    if spec.lazy:
-        patterns = [pattern.encode() for pattern in spec.trigger_patterns]
-        pattern_array = (ctypes.c_char_p * max(1, len(patterns)))(*patterns)
-        token_array = (ctypes.c_int32 * max(1, len(spec.trigger_tokens)))(*spec.trigger_tokens)
-        pointer = C.llama_sampler_init_grammar_lazy_patterns(
-            vocab.pointer,
-            spec.gbnf.encode(),
-            spec.root.encode(),
-            pattern_array,
-            len(patterns),
-            token_array,
-            len(spec.trigger_tokens),
-        )
-    else:
-        pointer = C.llama_sampler_init_grammar(
-            vocab.pointer, spec.gbnf.encode(), spec.root.encode()
-        )
-    if not pointer:
-        reason = logs.last_errors() or f"does it define {spec.root!r}?"
-        raise GrammarError(f"the grammar does not parse: {reason}")
-    grammar = _Grammar(pointer, C.llama_sampler_free)
-    if spec.prefill:
-        for token in vocab.tokenize(spec.prefill, add_special=False, parse_special=True):
-            if not grammar.allows(token):  # llama.cpp would end the process
-                raise GrammarError(f"the grammar does not begin with its prefill {spec.prefill!r}")
-            grammar.accept(token)
-    return grammar
 
 
 def _bias_arrays(

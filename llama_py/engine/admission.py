@@ -48,6 +48,19 @@ class Admission:
 
     # -- into the queue -------------------------------------------------------------------------
 
+    def compile(self, requests: Sequence[Request]) -> None:
+        """Make the samplers, which may have a grammar to compile.
+
+        Needs no lock: neither the context nor the queue are touched, and others go on meanwhile.
+        """
+        self._check_room(len(requests))
+        try:
+            for request in requests:
+                request.sampler = Sampler(self._vocab, request.sampling, (), request.choice)
+        except BaseException:
+            _close_samplers(requests)
+            raise
+
     def enqueue(self, requests: Sequence[Request]) -> None:
         """Check requests, and queue all of them or none."""
         self._check_room(len(requests))
@@ -56,9 +69,7 @@ class Admission:
                 before = requests[number - 1] if number else None
                 self._prepare(request, before)
         except BaseException:
-            for request in requests:
-                if request.sampler is not None:
-                    request.sampler.close()
+            _close_samplers(requests)
             raise
         for request in requests:
             self._board.enqueue(request)
@@ -80,7 +91,7 @@ class Admission:
             self._resolve_scored(request)
         else:
             self._resolve(request)
-        request.sampler = self._sampler(request)
+        _begin_sampler(request)
 
     def _resolve(self, request: Request) -> None:
         prompt = request.prompt
@@ -102,9 +113,6 @@ class Admission:
         request.tokens = [*(request.prompt.tokens or ())]
         request.resolved = ResolvedPrompt(request.tokens)
         request.resolved_at = self._board.ended
-
-    def _sampler(self, request: Request) -> Sampler:
-        return Sampler(self._vocab, request.sampling, request.tokens, request.choice)
 
     # -- out of the queue -----------------------------------------------------------------------
 
@@ -201,9 +209,7 @@ class Admission:
         before = request.tokens
         self._resolve(request)
         if request.tokens != before:
-            if request.sampler is not None:
-                request.sampler.close()
-            request.sampler = self._sampler(request)
+            _begin_sampler(request)
 
     def _count(self, request: Request, reused: int) -> None:
         metrics = self._board.metrics
@@ -258,6 +264,18 @@ class Admission:
             prompt.boundaries,
             sources=np.concatenate([sources, sampled]),
         )
+
+
+def _begin_sampler(request: Request) -> None:
+    sampler = request.sampler
+    if sampler is not None and sampler.remembers:
+        sampler.begin(request.tokens)
+
+
+def _close_samplers(requests: Sequence[Request]) -> None:
+    for request in requests:
+        if request.sampler is not None:
+            request.sampler.close()
 
 
 def _typed(error: Exception) -> Exception:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -69,6 +70,8 @@ class Engine:
         self._cancelled: deque[Request] = deque()
         self._sleepers: dict[threading.Event, Sequence[Request]] = {}
         self._closed = False
+        #: The threads that compile grammars just now, which need the vocabulary.
+        self._compiling: list[int] = []
         self._background: threading.Thread | None = None
         self._background_users = 0
         self._signal = threading.Event()
@@ -115,14 +118,29 @@ class Engine:
             GrammarError, ParameterError: a sampler cannot be made.
         """
         try:
+            self._compile(requests)
             with self.lock:
-                if self._closed:
-                    raise ClosedError("this model was closed; load it again")
-                self._stepper.forbid_callbacks()
+                self._check_open()
                 self._admission.enqueue(requests)
         except BaseException:  # also Ctrl-C, when they are queued already
             self.discard(requests)
             raise
+
+    def _compile(self, requests: Sequence[Request]) -> None:
+        """Make the samplers while others generate; ``close`` waits until that is done."""
+        me = threading.get_ident()
+        self._compiling.append(me)
+        try:
+            self._check_open()
+            self._admission.compile(requests)
+        finally:
+            self._compiling.remove(me)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("this model was closed; load it again")
+        if self.lock.mine:
+            self._stepper.forbid_callbacks()
 
     def discard(self, requests: Sequence[Request]) -> None:
         """End requests whose events nobody will ever read. Returns at once."""
@@ -235,6 +253,8 @@ class Engine:
             self._choosing.close()
         self._background_users = 0
         self._join_background()
+        while any(thread != threading.get_ident() for thread in self._compiling):
+            time.sleep(_NAP)
 
     # -- driving --------------------------------------------------------------------------------
 

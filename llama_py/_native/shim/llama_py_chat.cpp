@@ -879,12 +879,4 @@ char * llama_py_chat_schema_to_grammar(const char * schema_json, char ** error) 
     });
 }
 
-bool llama_py_chat_grammar_accept(struct llama_sampler * grammar, int32_t token, char ** error) {
-    static const char accepted = 0;
-    return guarded(error, [&]() -> const char * {
-        llama_sampler_accept(grammar, token);
-        return &accepted;
-    }) != nullptr;
-}
-
 } // extern "C"

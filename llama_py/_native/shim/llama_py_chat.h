@@ -31,14 +31,13 @@
 #endif
 
 /* Changes when a function below changes its meaning; the Python side compares it. */
-#define LLAMA_PY_CHAT_ABI_VERSION 2
+#define LLAMA_PY_CHAT_ABI_VERSION 3
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 struct llama_model;
-struct llama_sampler;
 
 struct llama_py_chat_templates;
 struct llama_py_chat_parser;
@@ -172,14 +171,6 @@ LLAMA_PY_CHAT_API char * llama_py_chat_parser_feed(
 LLAMA_PY_CHAT_API char * llama_py_chat_schema_to_grammar(
         const char * schema_json,
         char      ** error);
-
-/* llama_sampler_accept for a grammar sampler, which throws when a token does not fit: a lazy one
- * does when the text after its trigger is not the grammar's. False then, with the reason in *error.
- */
-LLAMA_PY_CHAT_API bool llama_py_chat_grammar_accept(
-        struct llama_sampler * grammar,
-        int32_t                token,
-        char                ** error);
 
 #ifdef __cplusplus
 }

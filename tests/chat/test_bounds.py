@@ -1,0 +1,233 @@
+"""Schemas that are refused before anything native sees them, with the place and the reason."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from llama_py import Llama, demo_model_path
+from llama_py.chat.bounds import MOST_DEPTH, MOST_TEXT, check_bounds, pattern_problem
+from llama_py.chat.grammar import LlamaGrammar, compile_schema
+from llama_py.chat.messages import ChatRequest
+from llama_py.core.sampler import Sampler
+from llama_py.errors import GrammarError
+
+S = {"type": "string"}
+N = {"type": "integer"}
+USER = [{"role": "user", "content": "Give me a JSON object with name Alice and age 30."}]
+
+#: Schema, and what the message says: the place, and the reason.
+REFUSED: dict[str, tuple[Any, str, str]] = {
+    "lengths": (
+        {**S, "minLength": 5, "maxLength": 2},
+        "#",
+        '"minLength" is 5 and "maxLength" is 2',
+    ),
+    "items": (
+        {"properties": {"a/b": {"type": "array", "minItems": 3, "maxItems": 1}}},
+        "#/properties/a~1b",
+        '"minItems" is 3',
+    ),
+    "integers": ({**N, "minimum": 5, "maximum": 4}, "#", 'no number with "minimum" 5'),
+    "integers between": (
+        {**N, "exclusiveMinimum": 1, "exclusiveMaximum": 2},
+        "#",
+        "there is no integer",
+    ),
+    "multiples": ({**N, "minimum": 1, "maximum": 9, "multipleOf": 10}, "#", "multiple of 10"),
+    "false": (False, "#", "it is false"),
+    "required and false": (
+        {"type": "object", "properties": {"a": False}, "required": ["a"]},
+        "#",
+        "required property 'a' is forbidden",
+    ),
+    "empty enum": ({"type": "array", "items": {"enum": []}}, "#/items", '"enum" is empty'),
+    "const": ({**S, "const": 5}, "#", '"const" is not of the type "string"'),
+    "itself": ({"$ref": "#"}, "#", "needs itself again"),
+    "a circle": (
+        {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
+        "#/$defs/a",
+        "needs itself again",
+    ),
+    "a required circle": (
+        {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]},
+        "#",
+        "needs itself again",
+    ),
+    "not a number": ({"enum": [1, float("nan")]}, "#/enum/1", "nan is no JSON number"),
+    "half a character": ({"const": "\ud800"}, "#/const", "surrogate"),
+    "a name that is none": ({"properties": {1: S}}, "#/properties", "1 is not a string"),
+    "a set": ({"const": {1}}, "#/const", "a set, which JSON has not"),
+    "a long text": ({"enum": ["a" * 100_000]}, "#/enum/0", str(MOST_TEXT)),
+    "a pattern": ({**S, "pattern": "^((a{1,99}){1,99}){1,99}$"}, "#", "written out"),
+    "minLength": ({**S, "minLength": 1_000_000}, "#", '"minLength" is 1000000'),
+    "required": ({"type": "object", "required": True}, "#", '"required" must be a list'),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name: str) -> None:
+    schema, place, reason = REFUSED[name]
+    with pytest.raises(GrammarError) as raised:
+        check_bounds(schema)
+    assert f"the JSON schema at {place}: " in str(raised.value)
+    assert reason in str(raised.value)
+    assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
+
+
+ACCEPTED: dict[str, Any] = {
+    "anything": True,
+    "a forbidden property": {"type": "object", "properties": {"a": False}},
+    "a list of nothing": {"type": "array", "items": False},
+    "a tree": {"type": "object", "properties": {"a": {"$ref": "#"}}},
+    "a list of lists": {"type": "array", "items": {"$ref": "#"}},
+    "one way out": {"anyOf": [{"$ref": "#"}, {"type": "null"}]},
+    "exactly one": {**N, "minimum": 3, "maximum": 3},
+    "a property with the name of a keyword": {
+        "properties": {"minLength": N, "enum": S, "required": {"type": "boolean"}},
+        "default": {"minLength": 10**9},
+    },
+    "a remote reference": {"$ref": "https://example.org/x"},  # its enforcer knows what it can
+}
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_accepted(name: str) -> None:
+    check_bounds(ACCEPTED[name])
+
+
+def test_nesting() -> None:
+    """A schema that is too deep for Python's own functions, also as text."""
+    schema: Any = S
+    for _ in range(2000):
+        schema = {"type": "object", "properties": {"a": schema}}
+    with pytest.raises(GrammarError, match=f"more than {MOST_DEPTH} levels"):
+        check_bounds(schema)
+    with pytest.raises(GrammarError):
+        compile_schema('{"items":' * 100_000 + "{}" + "}" * 100_000)
+    itself: dict[str, Any] = {"type": "object"}
+    itself["properties"] = {"a": itself}
+    with pytest.raises(GrammarError, match=f"more than {MOST_DEPTH} levels"):
+        check_bounds(itself)
+
+
+def test_patterns() -> None:
+    assert pattern_problem("^[a-z]{2,5}(\\d{3}|x)*$") is None
+    assert "5,2" in str(pattern_problem("a{5,2}"))
+    assert "nested" in str(pattern_problem("(" * 200))
+
+
+@pytest.mark.parametrize("key", ["tools", "functions"])
+def test_parameters_of_tools(key: str) -> None:
+    function = {"name": "f", "parameters": {"type": "object", "properties": {"a": {"enum": []}}}}
+    given: Any = [{"type": "function", "function": function}] if key == "tools" else [function]
+    place = r"tools\[0\].function.parameters at #/properties/a"
+    with pytest.raises(GrammarError, match=place):
+        ChatRequest(
+            USER,
+            tools=given if key == "tools" else None,
+            functions=given if key == "functions" else None,
+        )
+
+
+# ---- at every entrance ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[Llama]:
+    with Llama(demo_model_path(), n_threads=1, n_seq_max=3) as model:
+        yield model
+
+
+BAD = {**S, "minLength": 5, "maxLength": 2}
+FORMATS = (
+    {"type": "json_object", "schema": BAD},
+    {"type": "json_schema", "json_schema": {"name": "x", "schema": BAD}},
+    {"type": "json_object", "schema": False},
+    {"type": "json_schema", "json_schema": {"name": "x", "schema": False}},
+)
+
+
+@pytest.mark.parametrize("response_format", FORMATS)
+@pytest.mark.parametrize("installed", [True, False])
+def test_formats_of_replies(
+    llm: Llama, response_format: Any, installed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not installed:
+        monkeypatch.setattr("llama_py.chat.grammar.available", lambda: False)
+    with pytest.raises(GrammarError, match="no value fits"):
+        llm.create_chat_completion(USER, response_format=response_format)
+    after: Any = llm.create_completion("One day", max_tokens=3)
+    assert after["usage"]["completion_tokens"] == 3
+
+
+def test_grammars_from_schemas(llm: Llama) -> None:
+    with pytest.raises(GrammarError, match="minLength"):
+        LlamaGrammar.from_json_schema(BAD)
+    with pytest.raises(GrammarError, match="minLength"):
+        compile_schema(BAD, llm.vocab)
+
+
+def test_grammars_name_line_and_rule(llm: Llama, capfd: pytest.CaptureFixture[str]) -> None:
+    """The reason is in the exception, and nothing is printed."""
+    with pytest.raises(GrammarError, match="line 2: the rule 'y' is used, but not defined"):
+        llm.create_completion("x", grammar='root ::= x\nx ::= "a" | y')
+    with pytest.raises(GrammarError, match="asks for more than it allows"):
+        LlamaGrammar.from_string('root ::= "a"{5,2}')
+    assert capfd.readouterr() == ("", "")
+
+
+def test_who_refuses_says_why(llm: Llama) -> None:
+    """llguidance's reason where it is installed; what is installed need not be installed."""
+    for schema in ({"$ref": "https://example.org/x"}, {**S, "pattern": "^(?<=a)b$"}, {"not": N}):
+        with pytest.raises(GrammarError) as raised:
+            llm.create_chat_completion(
+                USER, response_format={"type": "json_object", "schema": schema}
+            )
+        assert "install" not in str(raised.value)
+        assert "failed to compile JSON schema" in str(raised.value)
+
+
+def test_what_llguidance_finds_to_be_empty_goes_nowhere_else(
+    llm: Llama, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr("llama_py.chat.grammar.gbnf_of_schema", asked.append)
+    with pytest.raises(GrammarError, match="nsatisfiable"):
+        compile_schema({"allOf": [S, N]}, llm.vocab)
+    assert not asked
+
+
+def test_a_grammar_that_takes_long_does_not_stop_others(
+    llm: Llama, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Samplers are made outside of the engine's lock: a stream goes on meanwhile."""
+    during = threading.Event()
+    made = threading.Event()
+    create = Sampler.__init__
+
+    def slow(self: Sampler, *args: Any, **kwargs: Any) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            during.set()
+            assert made.wait(10)
+        create(self, *args, **kwargs)
+
+    stream: Any = llm.create_completion("One day", max_tokens=60, seed=1, stream=True)
+    next(stream)
+    monkeypatch.setattr(Sampler, "__init__", slow)
+    other = threading.Thread(target=llm.create_completion, args=("Hi",), kwargs={"max_tokens": 2})
+    other.start()
+    assert during.wait(10)
+    start = time.perf_counter()
+    tokens = sum(1 for _ in stream)
+    assert tokens > 5
+    assert other.is_alive()
+    assert time.perf_counter() - start < 8
+    made.set()
+    other.join(10)
+    assert not other.is_alive()
