@@ -71,8 +71,22 @@ class AsyncLlama:
 
     @classmethod
     async def load(cls, model_path: str | os.PathLike[str], **options: Any) -> Self:
-        """Load a model without blocking the event loop."""
-        return await asyncio.to_thread(cls, model_path, **options)
+        """Load a model without blocking the event loop. Cancelling it stops the loading."""
+        unwanted = threading.Event()
+        wanted = options.get("progress")
+
+        def progress(done: float) -> bool | None:
+            return not unwanted.is_set() and (wanted is None or wanted(done))
+
+        if wanted is None or callable(wanted):
+            options["progress"] = progress
+        try:
+            model = await asyncio.to_thread(cls, model_path, **options)
+        except asyncio.CancelledError:
+            unwanted.set()
+            raise
+        model.llama._arguments["progress"] = wanted  # what a copy of the model is made with
+        return model
 
     # -- calls ----------------------------------------------------------------------------------
 

@@ -75,7 +75,8 @@ _NON_CAUSAL = 1
 class Llama(CompatInterface, ReuseInterface, ScoringInterface):
     """A loaded model with its context.
 
-    It may be called from any number of threads; calls in flight together are batched together.
+    It may be called from any number of threads; calls in flight together are batched together. It
+    belongs to the process that loaded it: in a forked child, using it is a ``ForkedProcessError``.
 
     Args:
         model_path: a GGUF file (the first one, if it is split).
@@ -103,7 +104,8 @@ class Llama(CompatInterface, ReuseInterface, ScoringInterface):
         overflow: what to do when a conversation is too long; by default that is an error.
         prefix_cache_slots: named snapshots that are kept (0 to 8).
         max_waiting: requests that may wait for a place.
-        progress: called with the fraction loaded.
+        progress: called with the fraction loaded, by the calling thread. Returning False or raising
+            stops the loading; Ctrl-C does so without it.
         verbose: print llama.cpp's log on standard error. It always goes to the logger
             ``llama_py``.
 

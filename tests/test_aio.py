@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import importlib.util
+import pickle
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
@@ -259,6 +261,31 @@ def test_a_chat_handler_runs_in_a_thread(run: Any, model: AsyncLlama, llm: Llama
         run(main())
     finally:
         llm.chat_handler = None
+
+
+def test_a_load_that_is_cancelled_stops(run: Run[Any]) -> None:
+    """And a copy of one that was loaded is made as it was."""
+    seen: list[float] = []
+
+    def progress(done: float) -> None:
+        seen.append(done)
+        time.sleep(0.05)
+
+    async def load() -> None:
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(
+                AsyncLlama.load(str(tiny_model("full")), progress=progress, **EXACT), 0.2
+            )
+        count = len(seen)
+        await asyncio.sleep(0.3)
+        assert len(seen) <= count + 1
+        assert seen[-1] < 1.0
+        with pytest.raises(ParameterError, match="progress must be a function"):
+            await AsyncLlama.load(str(tiny_model("full")), progress=5)
+        async with await AsyncLlama.load(str(tiny_model("full")), **EXACT) as model:
+            assert pickle.dumps(model.llama)
+
+    run(load())
 
 
 def test_it_closes_what_it_loaded(run: Any) -> None:

@@ -215,6 +215,31 @@ def test_a_new_model_in_the_child_works(model: Path, tmp_path: Path) -> None:
     run(body, model, tmp_path)
 
 
+def test_a_fork_while_another_thread_is_in_the_critical_section_of_ggml(
+    model: Path, tmp_path: Path
+) -> None:
+    body = """
+    from llama_py._native import loader
+    load().close()
+    base = loader.library("ggml-base")
+
+    class Section:
+        def __enter__(self):
+            base.ggml_critical_section_start()
+        def __exit__(self, *_):
+            base.ggml_critical_section_end()
+
+    def child():
+        with load() as mine:
+            say(mine)
+
+    with held(Section()):
+        ended(fork(child))
+    load().close()
+    """
+    run(body, model, tmp_path)
+
+
 def test_children_end_by_themselves(model: Path, tmp_path: Path) -> None:
     """By collecting, by leaving the interpreter, with an open stream, and with a stream in use."""
     body = """

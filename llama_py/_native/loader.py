@@ -18,6 +18,7 @@ import os
 import sys
 import sysconfig
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,16 +50,6 @@ FIRST = {"llama": "ggml", "mtmd": "llama", "chat": "llama"}
 
 _loaded: dict[str, ctypes.CDLL] = {}
 _lock = threading.RLock()
-
-
-def _forget_the_lock() -> None:
-    """In a forked child: whoever held it is not there."""
-    global _lock
-    _lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_the_lock)
 _dll_directories: dict[Path, Any] = {}
 
 
@@ -225,3 +216,37 @@ def _call(loaded: ctypes.CDLL, name: str, *arguments: Any, result: Any = None) -
     function = loaded[name]
     function.restype = result
     return function(*arguments)
+
+
+# -- forks -----------------------------------------------------------------------------------------
+
+_leave_section: Callable[[], Any] | None = None
+
+
+def _enter_section() -> None:
+    """Take ggml's only global lock, if ggml is loaded and has it."""
+    global _leave_section
+    base = _loaded.get("ggml-base")
+    if base is not None and hasattr(base, "ggml_critical_section_start"):
+        base.ggml_critical_section_start()
+        _leave_section = base.ggml_critical_section_end
+
+
+def _leave() -> None:
+    global _leave_section
+    leave, _leave_section = _leave_section, None
+    if leave is not None:
+        leave()
+
+
+def _begin_anew() -> None:
+    """In a forked child: whoever held our lock is not there."""
+    global _lock
+    _lock = threading.RLock()
+    _leave()
+
+
+if hasattr(os, "register_at_fork"):
+    # No thread of the parent is in the critical section during a fork, or the first model that the
+    # child loads would wait for it for ever.
+    os.register_at_fork(before=_enter_section, after_in_parent=_leave, after_in_child=_begin_anew)

@@ -30,6 +30,7 @@ def run_interruptibly(
     compute: Callable[[], _T],
     stop: Callable[[], None],
     attend: Callable[[float], None] | None = None,
+    patience: float | None = None,
 ) -> _T:
     """``compute()`` in another thread; ``stop()`` ends it early if a signal handler raises.
 
@@ -39,8 +40,10 @@ def run_interruptibly(
     Args:
         attend: what this thread does meanwhile, again and again, for so many seconds at most; what
             it raises ends the computation as well.
+        patience: seconds to wait for one that was stopped. After that it is left alone: it must
+            need nothing that the caller takes away, and clean up after itself.
     """
-    job = _Job(compute)
+    job = _Job(compute, patience)
     try:
         _start(job)
         while not job.ended.wait(0 if attend else _LOOK):
@@ -54,7 +57,9 @@ def run_interruptibly(
 
 def _start(job: _Job[_T]) -> None:
     try:
-        threading.Thread(target=job.run, name="llama_py-compute").start()
+        # What is left alone must not keep the process from ending.
+        daemon = job.patience is not None
+        threading.Thread(target=job.run, name="llama_py-compute", daemon=daemon).start()
     except RuntimeError:  # there may be no more threads, or the interpreter is shutting down
         job.run()
 
@@ -62,7 +67,8 @@ def _start(job: _Job[_T]) -> None:
 class _Job(Generic[_T]):
     """A computation that is either never begun, or waited for."""
 
-    def __init__(self, compute: Callable[[], _T]) -> None:
+    def __init__(self, compute: Callable[[], _T], patience: float | None) -> None:
+        self.patience = patience
         self._compute = compute
         self._claim = threading.Lock()
         self._begun = self._unwanted = False
@@ -86,7 +92,7 @@ class _Job(Generic[_T]):
     def end_surely(self, stop: Callable[[], None]) -> None:
         """After an interrupt, wherever it came, and through further ones: nothing computes then.
 
-        Two threads in one context would end the process.
+        Two threads in one context would end the process. (Unless patience has an end.)
         """
         while True:
             try:
@@ -100,7 +106,7 @@ class _Job(Generic[_T]):
             begun = self._begun
         if begun:
             stop()
-            self.ended.wait()
+            self.ended.wait(self.patience)
 
     def result(self) -> _T:
         if self._errors:

@@ -3,7 +3,9 @@
 Ctrl-C reaches Python in its main thread, and in the middle of a load that thread would be in C, or
 in a callback of C, out of which no exception gets. So another thread loads. The main thread waits
 and calls the caller's ``progress``; what is raised there, by a signal or by ``progress``, stops the
-load at the next tensor.
+load at the next tensor. Before the first one, the system may be reading the whole file from disk
+(``mmap``), which takes minutes and cannot be stopped. That is not waited for: the load then ends
+by itself, and frees what it has.
 """
 
 from __future__ import annotations
@@ -11,12 +13,16 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from llama_py._native import llama_h as C
 from llama_py.core.interrupts import in_main_thread, run_interruptibly
 
 __all__ = ["Loading", "ProgressCallback"]
+
+#: Seconds that a load which was stopped is waited for.
+_PATIENCE = 1.0
 
 #: Called with the fraction loaded, 0.0 to 1.0; returning False stops the loading.
 ProgressCallback = Callable[[float], bool | None]
@@ -45,12 +51,15 @@ class Loading:
     def run(self, load: Callable[[], None]) -> None:
         """Call ``load``, which puts what it loaded where the caller finds it, whatever happens.
 
+        It may go on for a while after an interrupt: what nobody holds by then must free itself.
+
         Raises:
-            KeyboardInterrupt: (or what a signal handler raises) nothing is being loaded any more.
+            KeyboardInterrupt: (or what a signal handler raises) the load was stopped.
             Exception: what ``progress`` raised.
         """
         if in_main_thread():
-            run_interruptibly(lambda: self._load(load), self._stop, self._attend)
+            work = partial(self._load, load)
+            run_interruptibly(work, self._stop, self._attend, _PATIENCE)
         else:
             load()
         if self._error is not None:

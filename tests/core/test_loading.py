@@ -242,6 +242,48 @@ def test_every_ctrl_c_stops_a_load(large: Path) -> None:
     assert found["threads"] == 1
 
 
+SLOW = """
+import gc, logging, os, signal, sys, threading, time
+from llama_py import Llama
+
+path, pause, then = sys.argv[1], float(sys.argv[2]), sys.argv[3]
+
+def disk(record):
+    \"\"\"Makes the load wait before its first tensor, as a cold file does.\"\"\"
+    if "load_tensors" in record.getMessage():
+        logger.removeFilter(disk)
+        time.sleep(pause)
+    return True
+
+logger = logging.getLogger("llama_py")
+logger.setLevel("DEBUG")
+logger.addFilter(disk)
+start = time.perf_counter()
+threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    Llama(path, n_ctx=256, n_threads=1)
+except KeyboardInterrupt:
+    assert time.perf_counter() - start < 0.5 + 1.0 + 0.5, time.perf_counter() - start
+    if then == "leave":
+        sys.exit()
+assert threading.active_count() == 2
+while threading.active_count() > 1:
+    time.sleep(0.01)
+gc.collect()
+assert path not in open("/proc/self/maps").read(), "the weights are still there"
+Llama(path, n_ctx=256, n_threads=1).close()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sends signals, and reads /proc")
+@pytest.mark.parametrize(("pause", "then"), [(3.0, "stay"), (60.0, "leave")])
+def test_a_load_that_cannot_be_stopped_is_not_waited_for(pause: float, then: str) -> None:
+    """It ends by itself and frees what it has, and does not keep the process alive."""
+    command = [sys.executable, "-c", SLOW, str(tiny_model("full")), str(pause), then]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_an_interrupt_in_the_log_is_raised_afterwards() -> None:
     """A signal's handler may run inside a callback of C, out of which no exception gets."""
 
