@@ -12,10 +12,10 @@ import json
 import os
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from time import perf_counter
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
@@ -23,14 +23,19 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from llama_py.chat.lark import lark_rules
 from llama_py.chat.schema import places_of
+from llama_py.chat.spelling import LEAD, TRAIL, deepest_level, space_regex
 from llama_py.errors import GrammarError
 from llama_py.params import TokenConstraint
 
 __all__ = ["Guide", "SchemaConstraint", "available", "guide_for"]
 
-#: White space between the parts of a JSON text: enough for pretty printing, and not endless.
-_WHITESPACE = r"[ \n\t\r]{0,20}"
+#: For the parts of a schema that llguidance's own compiler turns into rules.
+_JSON_OPTIONS = {"whitespace_pattern": space_regex(deepest_level())}
+#: Every token that fits stays possible. Otherwise llguidance prescribes how to spell what the
+#: grammar leaves no choice about, and the model would have to read its own words spelled oddly.
+_HEAD = '%llguidance {"no_forcing": true}'
 #: Seconds from which on a mask is worth the hand-over to another thread.
 _SLOW = 200e-6
 #: Row b: what to add to eight logits whose bits are those of b (bit 0 first).
@@ -72,7 +77,7 @@ class _Tokens:
     bos_token_id: int | None = None
 
     def __call__(self, text: bytes | str) -> list[int]:
-        # Only used to find canonical tokens for forced text, which is not asked for here.
+        # Asked for at the start only: nothing is forced (_HEAD), so nothing has to be spelled.
         raw = text if isinstance(text, bytes) else text.encode()
         return [self.tokens.index(bytes([byte])) for byte in raw]
 
@@ -137,8 +142,17 @@ class Guide:
         Raises:
             GrammarError: for what the schema asks and llguidance does not implement.
         """
-        grammar = self._lark(schema, thinking_start, thinking_end, inside, calls)
-        matcher = self._matcher(grammar, schema)
+        body = {} if schema is True else schema
+        if not isinstance(body, dict):
+            raise GrammarError(f"the JSON schema is {schema!r}; expected an object")
+        frame = partial(self._frame, thinking_start, thinking_end, inside, calls)
+        plain = self._matcher(frame([f"answer: %json {_with_options(body)}"]))
+        problem = plain.get_error()
+        if problem:
+            raise GrammarError(_explain(problem, body))
+        # Our rules for the same schema leave the model its spelling, which %json would prescribe.
+        free = self._matcher(frame(lark_rules(body, "answer", _JSON_OPTIONS)))
+        matcher = plain if free.get_error() else free
         lock = threading.Lock()
 
         def make() -> TokenConstraint:
@@ -147,14 +161,11 @@ class Guide:
 
         return make
 
-    def _matcher(self, lark: str, schema: Any) -> Any:
+    def _matcher(self, rules: Iterable[str]) -> Any:
         from llguidance import LLMatcher
 
-        matcher = LLMatcher(self._tokenizer, LLMatcher.grammar_from_lark(lark), log_level=0)
-        problem = matcher.get_error()
-        if problem:
-            raise GrammarError(_explain(problem, schema))
-        return matcher
+        lark = "\n".join([_HEAD, *rules])
+        return LLMatcher(self._tokenizer, LLMatcher.grammar_from_lark(lark), log_level=0)
 
     def _mark(self, text: str) -> str:
         """A mark in Lark: special tokens by their ids, other text as strings."""
@@ -172,22 +183,25 @@ class Guide:
             return f"{name}: /(.|\\n)*/ {parts}"
         return f"{name}[suffix={json.dumps(mark)}]: /(.|\\n)*/"
 
-    def _lark(self, schema: Any, start: str, end: str, inside: bool, calls: Sequence[str]) -> str:
-        options = {"whitespace_pattern": _WHITESPACE}
-        body = {} if schema is True else schema
-        if not isinstance(body, dict):
-            raise GrammarError(f"the JSON schema is {schema!r}; expected an object")
-        rules = [f"answer: %json {json.dumps({**body, 'x-guidance': options})}"]
-        rest = "answer"
+    def _frame(
+        self, start: str, end: str, inside: bool, calls: Sequence[str], answer: Iterable[str]
+    ) -> list[str]:
+        """The rules of an answer, and those of what may stand around it."""
+        rules = [*answer, f"LEAD: /{LEAD}/", f"TRAIL: /{TRAIL}/"]
+        rest = "answer TRAIL?"
         if calls:
             marks = " | ".join(self._mark(mark) for mark in calls)
             rules.append(f'call[capture="call"]: {marks}')
-            rest = "(call | answer)"
+            rest = f"(call | {rest})"
         if end:
-            rules += [self._until("thought", end), r"SPACE: /[ \n\t\r]{0,8}/"]
-            opened = "thought SPACE" if inside else f"({self._mark(start)} thought SPACE)?"
+            rules.append(self._until("thought", end))
+            opened = "thought LEAD?" if inside else f"({self._mark(start)} thought LEAD?)?"
             rest = f"{opened} {rest}" if inside or start else rest
-        return "\n".join([f"start: {rest}", *rules])
+        return [f"start: {rest}" if inside else f"start: LEAD? {rest}", *rules]
+
+
+def _with_options(schema: dict[str, Any]) -> str:
+    return json.dumps({**schema, "x-guidance": _JSON_OPTIONS})
 
 
 def _explain(problem: str, schema: Any) -> str:

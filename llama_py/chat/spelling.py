@@ -1,0 +1,87 @@
+"""How models spell JSON: white space, escapes and numbers. Both grammar engines allow the same.
+
+A constraint must not change a reply that fits anyway. So each joint allows what people and JSON
+libraries write: nothing, a space, or up to two line breaks with the indentation of the joint's depth;
+a string may escape what some library escapes; and a number may have an exponent. All of it has an
+end, so that a model that likes white space or digits cannot go on for ever.
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = [
+    "CHARACTER",
+    "INTEGER",
+    "LEAD",
+    "NUMBER",
+    "TRAIL",
+    "any_spelling",
+    "deepest_level",
+    "space_regex",
+    "usual_spelling",
+]
+
+#: Levels of brackets up to which indentation grows.
+_LEVELS = 5
+#: The most spaces and tabs that indent by one level.
+_SPACES, _TABS = 8, 2
+#: The most digits of a number before the point, behind it, and of an exponent.
+_DIGITS, _EXPONENT = 25, 3
+
+_HEX = "[0-9a-fA-F]"
+#: One character of a JSON string. A surrogate pair is one; half a pair is none.
+CHARACTER = (
+    r"[^\"\\\x00-\x1F]|\\[\"\\/bfnrt]"
+    rf"|\\u([0-9a-cA-Ce-fE-F]{_HEX}{{3}}|[dD][0-7]{_HEX}{{2}}"
+    rf"|[dD][89abAB]{_HEX}{{2}}\\u[dD][c-fC-F]{_HEX}{{2}})"
+)
+INTEGER = rf"-?(0|[1-9][0-9]{{0,{_DIGITS - 1}}})"
+NUMBER = rf"{INTEGER}(\.[0-9]{{1,{_DIGITS}}})?([eE][+\-]?[0-9]{{1,{_EXPONENT}}})?"
+#: White space before and after a whole reply.
+LEAD = r"[ \n\t\r]{1,4}"
+TRAIL = r"[ \n\t\r]{1,2}"
+
+_SHORT = {'"': '"', "\\": "\\", "/": "/", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}
+#: ASCII that some library escapes for the sake of HTML.
+_WARY = frozenset("<>&'\x7f")
+
+
+def deepest_level() -> int:
+    """The depth from which on indentation does not grow."""
+    return _LEVELS
+
+
+def space_regex(depth: int) -> str:
+    """White space at a joint inside of ``depth`` brackets, as a regular expression."""
+    level = min(max(depth, 1), _LEVELS)
+    return rf"( ?(\r?\n){{1,2}}( {{0,{_SPACES * level}}}|\t{{1,{_TABS * level}}})| ?)"
+
+
+def usual_spelling(text: str) -> str:
+    """A regular expression of the ways in which JSON libraries write a string (without quotes)."""
+    return "".join(_character(letter, letter in _WARY or letter > "~") for letter in text)
+
+
+def any_spelling(text: str) -> str:
+    """A regular expression of all the ways to write a string in JSON (without quotes)."""
+    return "".join(_character(letter, True) for letter in text)
+
+
+def _character(letter: str, by_number: bool) -> str:
+    ways = [] if letter in '"\\' or letter < " " else [re.escape(letter)]
+    if letter in _SHORT:
+        ways.append(r"\\" + re.escape(_SHORT[letter]))
+    if by_number or letter < " ":
+        ways.append("".join(r"\\u" + _unit(unit) for unit in _units(letter)))
+    return ways[0] if len(ways) == 1 else f"({'|'.join(ways)})"
+
+
+def _units(letter: str) -> list[str]:
+    """The UTF-16 code units of a character, four hexadecimal digits each."""
+    data = letter.encode("utf-16-be", "surrogatepass")
+    return [data[i : i + 2].hex() for i in range(0, len(data), 2)]
+
+
+def _unit(digits: str) -> str:
+    return "".join(d if d.isdigit() else f"[{d}{d.upper()}]" for d in digits)
