@@ -1,10 +1,17 @@
-"""Work on the text of GBNF grammars: renaming and uniting rules."""
+"""Work on the text of GBNF grammars: renaming and uniting rules, and making room for spellings.
+
+llama.cpp writes the grammars of schemas and of tools. Some of their rules are narrower than JSON,
+and would change a reply that fits; ``widened`` replaces those, by their names and bodies.
+"""
 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
-__all__ = ["call_or_answer", "only_calls", "rename_rules", "unite"]
+from llama_py.chat.spelling import is_escaped_by_some, number_units, space_bounds
+
+__all__ = ["call_or_answer", "only_calls", "rename_rules", "unite", "widened", "with_margins"]
 
 # A quoted literal or a character class is skipped whole: rule names do not occur inside.
 _TOKEN = re.compile(
@@ -56,3 +63,99 @@ def _edit_root(pattern: re.Pattern[str], replacement: str, grammar: str) -> str:
     return "\n".join(
         pattern.sub(replacement, line) if line.startswith("root ::=") else line for line in lines
     )
+
+
+# ---- spellings -----------------------------------------------------------------------------------
+
+_HEX = "[0-9a-fA-F]"
+#: A character by its number; a surrogate pair is one, half a pair is none.
+_NUMBERED = (
+    rf'"u" ([0-9a-cA-Ce-fE-F] {_HEX}{{3}} | [dD] [0-7] {_HEX}{{2}}'
+    rf' | [dD] [89abAB] {_HEX}{{2}} "\\u" [dD] [c-fC-F] {_HEX}{{2}})'
+)
+_ESCAPED = rf'"\\" (["\\/bfnrt] | {_NUMBERED})'
+#: The same without the numbers of ASCII.
+_NOT_ASCII = rf'"\\" (["\\/bfnrt] | "u" ([1-9a-fA-F] {_HEX}{{3}} | "0" ([1-9a-fA-F] {_HEX} | "0" [89a-fA-F]) {_HEX}))'
+#: Rules that llama.cpp writes -> the same with all that JSON allows.
+_RULES = {
+    r'char ::= [^"\\\x7F\x00-\x1F] | [\\] (["\\bfnrt] | "u" [0-9a-fA-F]{4})': (
+        rf'char ::= [^"\\\x00-\x1F] | {_ESCAPED}'
+    ),
+    "decimal-part ::= [0-9]{1,16}": "decimal-part ::= [0-9]{1,25}",
+    "integral-part ::= [0] | [1-9] [0-9]{0,15}": "integral-part ::= [0] | [1-9] [0-9]{0,24}",
+}
+_SPACE = r'space ::= | " " | "\n"{1,2} [ \t]{0,20}'
+#: Parts of a rule -> the same with the room of JSON. They cannot lie within a literal.
+_PARTS = (
+    (re.compile(r"(\[eE\] \[-\+\]\? )integral-part\)\?$"), r"\1[0-9]{1,3})?"),
+    (re.compile(r'^(time ::= .* "\." \[0-9\])\{3\}'), r"\1{1,9}"),
+    (re.compile(r'(?<![\w-])space "([,:])" space(?![\w-])'), r'" "? "\1" space'),
+    (re.compile(r'(?<!" "\? )"([,:])" space(?![\w-])'), r'" "? "\1" space'),
+)
+_PIECE = re.compile(r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]|[^"\[]+')
+_TWICE = re.compile(r"(?<![\w-])space(?: space)+(?![\w-])")
+
+
+@lru_cache(64)
+def widened(grammar: str, levels: int) -> str:
+    """llama.cpp's grammar, with the room that JSON gives to names, strings, numbers and joints.
+
+    Args:
+        levels: how many brackets deep the texts go; see ``spelling.levels_of``.
+    """
+    return "\n".join(_widened_rule(line, levels) for line in grammar.splitlines())
+
+
+def _widened_rule(line: str, levels: int) -> str:
+    if line == _SPACE:
+        spaces, tabs = space_bounds(levels)
+        indent = rf'(" "{{0,{spaces}}} | "\t"{{1,{tabs}}})'
+        return rf'space ::= | " " | " "? ("\r"? "\n"){{1,2}} {indent}'
+    if line in _RULES:
+        return _RULES[line]
+    for part, wider in _PARTS:
+        line = part.sub(wider, line)
+    pieces = _PIECE.findall(line)
+    return "".join(map(_widened_piece, pieces, [*pieces[1:], ""]))
+
+
+def _widened_piece(piece: str, after: str) -> str:
+    if piece.startswith('"'):
+        return _spellings(piece) if re.fullmatch(r'"\\".*\\""', piece) else piece
+    if piece.startswith('[^"') and after.startswith(" char*"):
+        return _first_of_name(piece[3:-1])
+    return piece if piece.startswith("[") else _TWICE.sub("space", piece)
+
+
+def _spellings(literal: str) -> str:
+    """A literal JSON string, with the characters that some libraries escape also escaped."""
+    parts = [""]
+    for letter in literal[1:-1]:
+        if not is_escaped_by_some(letter) and letter != "/":
+            parts[-1] += letter
+            continue
+        ways = ['"\\\\/"'] if letter == "/" else [" ".join(map(_unit, number_units(letter)))]
+        parts += [f'("{letter}" | {ways[0]})', ""]
+    quoted = [f'"{part}"' if i % 2 == 0 else part for i, part in enumerate(parts)]
+    return " ".join(part for part in quoted if part != '""')
+
+
+def _unit(digits: str) -> str:
+    letters = "".join(d if d.isdigit() else f"[{d}{d.upper()}]" for d in digits)
+    return '"\\\\u" ' + " ".join(
+        part if part.startswith("[") else f'"{part}"' for part in re.findall(r"\[..\]|\d+", letters)
+    )
+
+
+def _first_of_name(taken: str) -> str:
+    """The character with which a name parts from the names that a schema lists."""
+    escaped = _NOT_ASCII if taken.isascii() else r'"\\" ["\\/bfnrt]'
+    return rf'([^"\\\x00-\x1F{taken}] | {escaped})'
+
+
+def with_margins(grammar: str) -> str:
+    """The same grammar with a little white space allowed before and after the whole text."""
+    names = ("text", *(f"text-{number}" for number in range(len(grammar))))
+    name = next(name for name in names if not re.search(rf"^{name} ::=", grammar, re.M))
+    renamed = re.sub(r"^root ::=", f"{name} ::=", grammar, flags=re.M)
+    return rf"root ::= [ \t\r\n]{{0,4}} {name} [ \t\r\n]{{0,2}}" + "\n" + renamed

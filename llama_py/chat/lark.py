@@ -220,7 +220,9 @@ class _Writer:
         return self._regex(_spellings(value))
 
     def _enclosed(self, brackets: str, inner: str, depth: int) -> str:
-        return self._rule(f"{self._open(brackets[0], depth)} {inner} {self._close(brackets[1], depth)}")
+        return self._rule(
+            f"{self._open(brackets[0], depth)} {inner} {self._close(brackets[1], depth)}"
+        )
 
     def _name(self, name: str) -> str:
         return self._regex(f'"{usual_spelling(name)}"')
@@ -255,7 +257,9 @@ class _Writer:
         for name in reversed(properties):
             if properties[name] is False and name not in required:
                 continue
-            item = self._rule(f"{self._name(name)} {colon} {self.node(properties[name], depth + 1)}")
+            item = self._rule(
+                f"{self._name(name)} {colon} {self.node(properties[name], depth + 1)}"
+            )
             first, after = (self._rule(part) if part else "" for part in rest)
             if name in required:
                 rest = f"{item} {after}", f"{comma} {item} {after}"

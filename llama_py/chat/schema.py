@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
+from llama_py.chat.gbnf import widened, with_margins
 from llama_py.chat.patterns import pattern_problem, plain_pattern
+from llama_py.chat.spelling import levels_of
 from llama_py.core.chat import schema_to_gbnf
 from llama_py.errors import GrammarError
 
@@ -55,7 +57,8 @@ def gbnf_of_schema(schema: Any) -> str:
     Raises:
         GrammarError: the schema uses what llama.cpp's converter does not implement.
     """
-    return schema_to_gbnf(prepare_schema(schema))
+    grammar = schema_to_gbnf(prepare_schema(schema))
+    return with_margins(widened(grammar, levels_of(schema)))
 
 
 def prepare_schema(schema: Any) -> Any:

@@ -1,4 +1,4 @@
-"""How models spell JSON: white space, escapes and numbers. Both grammar engines allow the same.
+"""How models spell JSON: white space, escapes and numbers, for both grammar engines.
 
 A constraint must not change a reply that fits anyway. So each joint allows what people and JSON
 libraries write: nothing, a space, or up to two line breaks with the indentation of the joint's depth;
@@ -9,6 +9,8 @@ end, so that a model that likes white space or digits cannot go on for ever.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 __all__ = [
     "CHARACTER",
@@ -18,6 +20,10 @@ __all__ = [
     "TRAIL",
     "any_spelling",
     "deepest_level",
+    "is_escaped_by_some",
+    "levels_of",
+    "number_units",
+    "space_bounds",
     "space_regex",
     "usual_spelling",
 ]
@@ -52,15 +58,47 @@ def deepest_level() -> int:
     return _LEVELS
 
 
+def space_bounds(depth: int) -> tuple[int, int]:
+    """The most spaces and the most tabs that indent a line inside of ``depth`` brackets."""
+    level = min(max(depth, 1), _LEVELS)
+    return _SPACES * level, _TABS * level
+
+
 def space_regex(depth: int) -> str:
     """White space at a joint inside of ``depth`` brackets, as a regular expression."""
-    level = min(max(depth, 1), _LEVELS)
-    return rf"( ?(\r?\n){{1,2}}( {{0,{_SPACES * level}}}|\t{{1,{_TABS * level}}})| ?)"
+    spaces, tabs = space_bounds(depth)
+    return rf"( ?(\r?\n){{1,2}}( {{0,{spaces}}}|\t{{1,{tabs}}})| ?)"
+
+
+def levels_of(schema: Any) -> int:
+    """How many brackets deep a text that fits a schema goes, and the deepest level that counts
+    where the schema does not say (references, values of any kind)."""
+    if isinstance(schema, list):
+        return max(map(levels_of, schema), default=0)
+    if not isinstance(schema, Mapping):
+        return _LEVELS if schema is True else 0
+    if "enum" in schema or "const" in schema:
+        return 0
+    kinds = schema.get("type", ())
+    either = [schema[key] for key in ("anyOf", "oneOf", "allOf") if key in schema]
+    inner = [
+        schema[key] for key in ("items", "prefixItems", "additionalProperties") if key in schema
+    ]
+    inner += list(schema.get("properties", {}).values())
+    bracketed = "object" in kinds or "array" in kinds
+    if "$ref" in schema or not (inner or either or (kinds and not bracketed)):
+        return _LEVELS
+    return min(_LEVELS, max(levels_of(either), 1 + levels_of(inner) if inner else 0))
 
 
 def usual_spelling(text: str) -> str:
     """A regular expression of the ways in which JSON libraries write a string (without quotes)."""
-    return "".join(_character(letter, letter in _WARY or letter > "~") for letter in text)
+    return "".join(_character(letter, is_escaped_by_some(letter)) for letter in text)
+
+
+def is_escaped_by_some(letter: str) -> bool:
+    """Whether some JSON library writes a character by its number that may stand as it is."""
+    return letter in _WARY or letter > "~"
 
 
 def any_spelling(text: str) -> str:
@@ -73,11 +111,11 @@ def _character(letter: str, by_number: bool) -> str:
     if letter in _SHORT:
         ways.append(r"\\" + re.escape(_SHORT[letter]))
     if by_number or letter < " ":
-        ways.append("".join(r"\\u" + _unit(unit) for unit in _units(letter)))
+        ways.append("".join(r"\\u" + _unit(unit) for unit in number_units(letter)))
     return ways[0] if len(ways) == 1 else f"({'|'.join(ways)})"
 
 
-def _units(letter: str) -> list[str]:
+def number_units(letter: str) -> list[str]:
     """The UTF-16 code units of a character, four hexadecimal digits each."""
     data = letter.encode("utf-16-be", "surrogatepass")
     return [data[i : i + 2].hex() for i in range(0, len(data), 2)]

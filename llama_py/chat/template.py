@@ -15,10 +15,11 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from llama_py.chat.boundaries import find_starts, learn_delimiters
-from llama_py.chat.gbnf import call_or_answer, only_calls
+from llama_py.chat.gbnf import call_or_answer, only_calls, widened
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.quick import QuickRenderer
 from llama_py.chat.schema import prepare_schema
+from llama_py.chat.spelling import levels_of
 from llama_py.core.chat import TemplateHandle
 from llama_py.errors import TemplateError
 from llama_py.params import GrammarSpec, TokenConstraint
@@ -92,6 +93,13 @@ def _grammar(params: Mapping[str, Any]) -> GrammarSpec | None:
     if params["grammar_lazy"]:
         return GrammarSpec(text, lazy=True, trigger_patterns=tuple(params["trigger_patterns"]))
     return GrammarSpec(text, prefill=params["generation_prompt"])
+
+
+def _levels(inputs: Mapping[str, Any]) -> int:
+    """How many brackets deep the JSON of a reply goes."""
+    schema = inputs.get("json_schema")
+    tools = [tool["function"].get("parameters", True) for tool in inputs.get("tools") or ()]
+    return max(0 if schema is None else levels_of(schema), *(1 + levels_of(t) for t in tools), 1)
 
 
 def _call_marks(params: Mapping[str, Any]) -> tuple[str, ...]:
@@ -200,6 +208,8 @@ class ChatTemplate:
         if params is None:
             params = self._handle.apply(inputs)
             self._quick.learn(inputs, params)
+        if params["grammar"]:
+            params = {**params, "grammar": widened(params["grammar"], _levels(inputs))}
         return params
 
     def _apply_tools(self, request: ChatRequest, schema_grammar: bool) -> dict[str, Any]:
