@@ -59,7 +59,7 @@ def only_calls(grammar: str) -> str:
 
 
 def _edit_root(pattern: re.Pattern[str], replacement: str, grammar: str) -> str:
-    lines = grammar.splitlines()
+    lines = grammar.split("\n")  # a literal may hold other line ends
     return "\n".join(
         pattern.sub(replacement, line) if line.startswith("root ::=") else line for line in lines
     )
@@ -75,7 +75,8 @@ _NUMBERED = (
 )
 _ESCAPED = rf'"\\" (["\\/bfnrt] | {_NUMBERED})'
 #: The same without the numbers of ASCII.
-_NOT_ASCII = rf'"\\" (["\\/bfnrt] | "u" ([1-9a-fA-F] {_HEX}{{3}} | "0" ([1-9a-fA-F] {_HEX} | "0" [89a-fA-F]) {_HEX}))'
+_HIGH = rf'([1-9a-fA-F] {_HEX}{{3}} | "0" ([1-9a-fA-F] {_HEX} | "0" [89a-fA-F]) {_HEX})'
+_NOT_ASCII = rf'"\\" (["\\/bfnrt] | "u" {_HIGH})'
 #: Rules that llama.cpp writes -> the same with all that JSON allows.
 _RULES = {
     r'char ::= [^"\\\x7F\x00-\x1F] | [\\] (["\\bfnrt] | "u" [0-9a-fA-F]{4})': (
@@ -89,8 +90,8 @@ _SPACE = r'space ::= | " " | "\n"{1,2} [ \t]{0,20}'
 _PARTS = (
     (re.compile(r"(\[eE\] \[-\+\]\? )integral-part\)\?$"), r"\1[0-9]{1,3})?"),
     (re.compile(r'^(time ::= .* "\." \[0-9\])\{3\}'), r"\1{1,9}"),
-    (re.compile(r'(?<![\w-])space "([,:])" space(?![\w-])'), r'" "? "\1" space'),
-    (re.compile(r'(?<!" "\? )"([,:])" space(?![\w-])'), r'" "? "\1" space'),
+    (re.compile(r'(?<![\w-])space ":" space(?![\w-])'), '" "? ":" space'),
+    (re.compile(r'(?<!space )(?<!" "\? )"([,:])" space(?![\w-])'), r'" "? "\1" space'),
 )
 _PIECE = re.compile(r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]|[^"\[]+')
 _TWICE = re.compile(r"(?<![\w-])space(?: space)+(?![\w-])")
@@ -103,7 +104,7 @@ def widened(grammar: str, levels: int) -> str:
     Args:
         levels: how many brackets deep the texts go; see ``spelling.levels_of``.
     """
-    return "\n".join(_widened_rule(line, levels) for line in grammar.splitlines())
+    return "\n".join(_widened_rule(line, levels) for line in grammar.split("\n"))
 
 
 def _widened_rule(line: str, levels: int) -> str:

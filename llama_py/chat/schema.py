@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 from llama_py.chat.gbnf import widened, with_margins
+from llama_py.chat.order import in_order
 from llama_py.chat.patterns import pattern_problem, plain_pattern
 from llama_py.chat.spelling import levels_of
 from llama_py.core.chat import schema_to_gbnf
@@ -58,7 +59,7 @@ def gbnf_of_schema(schema: Any) -> str:
         GrammarError: the schema uses what llama.cpp's converter does not implement.
     """
     grammar = schema_to_gbnf(prepare_schema(schema))
-    return with_margins(widened(grammar, levels_of(schema)))
+    return with_margins(widened(in_order(grammar, [schema]), levels_of(schema)))
 
 
 def prepare_schema(schema: Any) -> Any:

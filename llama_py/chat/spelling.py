@@ -1,9 +1,9 @@
 """How models spell JSON: white space, escapes and numbers, for both grammar engines.
 
-A constraint must not change a reply that fits anyway. So each joint allows what people and JSON
-libraries write: nothing, a space, or up to two line breaks with the indentation of the joint's depth;
-a string may escape what some library escapes; and a number may have an exponent. All of it has an
-end, so that a model that likes white space or digits cannot go on for ever.
+A constraint must not change a reply that fits anyway. So a joint allows what people and JSON
+libraries write: nothing, a space, or up to two line breaks and the indentation of the joint's
+depth. A string may escape what some library escapes, and a number may have an exponent. All of it
+has an end, so that a model that likes white space or digits cannot go on for ever.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from llama_py.chat.boundaries import find_starts, learn_delimiters
 from llama_py.chat.gbnf import call_or_answer, only_calls, widened
 from llama_py.chat.messages import ChatRequest
+from llama_py.chat.order import in_order
 from llama_py.chat.quick import QuickRenderer
 from llama_py.chat.schema import prepare_schema
 from llama_py.chat.spelling import levels_of
@@ -95,11 +96,11 @@ def _grammar(params: Mapping[str, Any]) -> GrammarSpec | None:
     return GrammarSpec(text, prefill=params["generation_prompt"])
 
 
-def _levels(inputs: Mapping[str, Any]) -> int:
-    """How many brackets deep the JSON of a reply goes."""
-    schema = inputs.get("json_schema")
+def _schemas(inputs: Mapping[str, Any]) -> list[Any]:
+    """The schemas that the grammar of a request is made from."""
     tools = [tool["function"].get("parameters", True) for tool in inputs.get("tools") or ()]
-    return max(0 if schema is None else levels_of(schema), *(1 + levels_of(t) for t in tools), 1)
+    schema = inputs.get("json_schema")
+    return tools if schema is None else [schema, *tools]
 
 
 def _call_marks(params: Mapping[str, Any]) -> tuple[str, ...]:
@@ -209,7 +210,10 @@ class ChatTemplate:
             params = self._handle.apply(inputs)
             self._quick.learn(inputs, params)
         if params["grammar"]:
-            params = {**params, "grammar": widened(params["grammar"], _levels(inputs))}
+            schemas = _schemas(inputs)
+            levels = max(map(levels_of, schemas), default=0) + bool(inputs.get("tools"))
+            grammar = widened(in_order(params["grammar"], schemas), levels)
+            params = {**params, "grammar": grammar}
         return params
 
     def _apply_tools(self, request: ChatRequest, schema_grammar: bool) -> dict[str, Any]:

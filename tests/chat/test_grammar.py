@@ -413,7 +413,6 @@ def test_a_mask_costs_microseconds() -> None:
         times.append(time.perf_counter() - start)
         assert np.isfinite(row[byte])
         constraint.accept(byte)
-    assert not constraint.finished  # a line break may follow
     constraint.accept(vocab.eos)
     assert constraint.finished
     assert np.median(times) < 1e-3  # measured: about 15 microseconds
