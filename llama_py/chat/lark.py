@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from llama_py.chat.ranges import BOUNDS, NumberRange, number_ranges
 from llama_py.chat.spelling import (
     CHARACTER,
     INTEGER,
@@ -147,8 +148,8 @@ class _Writer:
         kind = node["type"]
         known = {
             "string": ({"minLength", "maxLength"}, self._string),
-            "integer": (set(), lambda node, depth: self._regex(INTEGER)),
-            "number": (set(), lambda node, depth: self._regex(NUMBER)),
+            "integer": (BOUNDS, self._number),
+            "number": (BOUNDS, self._number),
             "boolean": (set(), lambda node, depth: self._regex("true|false")),
             "null": (set(), lambda node, depth: self._regex("null")),
             "array": ({"items", "prefixItems", "minItems", "maxItems"}, self._array),
@@ -234,6 +235,21 @@ class _Writer:
         if not least and most is None:
             return self._regex(f'"({CHARACTER})*"')
         return self._regex(f'"({CHARACTER}){{{least},{"" if most is None else most}}}"')
+
+    def _number(self, node: Mapping[str, Any], depth: int) -> str:
+        fraction = node["type"] == "number"
+        if not BOUNDS & node.keys():
+            return self._regex(NUMBER if fraction else INTEGER)
+        try:
+            ranges = number_ranges(node, fraction)
+        except (ValueError, ArithmeticError):  # too many digits for a range of them
+            return self._leave(node)
+        return self._alternatives(map(self._range, ranges))
+
+    def _range(self, part: NumberRange) -> str:
+        digits = self._terminal(" & ".join(map(self._regex, part.all_of)))
+        ways = " | ".join([digits, *map(self._regex, part.or_else)])
+        return f'"-" ({ways})' if part.negative else ways
 
     def _array(self, node: Mapping[str, Any], depth: int) -> str:
         first, item = node.get("prefixItems", []), node.get("items", True)

@@ -14,6 +14,7 @@ from typing import Any
 
 __all__ = [
     "CHARACTER",
+    "DIGITS",
     "INTEGER",
     "LEAD",
     "NUMBER",
@@ -33,7 +34,7 @@ _LEVELS = 5
 #: The most spaces and tabs that indent by one level.
 _SPACES, _TABS = 8, 2
 #: The most digits of a number before the point, behind it, and of an exponent.
-_DIGITS, _EXPONENT = 25, 3
+DIGITS, _EXPONENT = 25, 3
 
 _HEX = "[0-9a-fA-F]"
 #: One character of a JSON string. A surrogate pair is one; half a pair is none.
@@ -42,8 +43,8 @@ CHARACTER = (
     rf"|\\u([0-9a-cA-Ce-fE-F]{_HEX}{{3}}|[dD][0-7]{_HEX}{{2}}"
     rf"|[dD][89abAB]{_HEX}{{2}}\\u[dD][c-fC-F]{_HEX}{{2}})"
 )
-INTEGER = rf"-?(0|[1-9][0-9]{{0,{_DIGITS - 1}}})"
-NUMBER = rf"{INTEGER}(\.[0-9]{{1,{_DIGITS}}})?([eE][+\-]?[0-9]{{1,{_EXPONENT}}})?"
+INTEGER = rf"-?(0|[1-9][0-9]{{0,{DIGITS - 1}}})"
+NUMBER = rf"{INTEGER}(\.[0-9]{{1,{DIGITS}}})?([eE][+\-]?[0-9]{{1,{_EXPONENT}}})?"
 #: White space before and after a whole reply.
 LEAD = r"[ \n\t\r]{1,4}"
 TRAIL = r"[ \n\t\r]{1,2}"
