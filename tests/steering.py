@@ -8,6 +8,7 @@ so strongly that its greedy reply is that text, unless something forbids a token
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import random
 from collections.abc import Callable, Sequence
@@ -119,7 +120,7 @@ def split_tokens(vocab: Any, text: str, random_: random.Random) -> list[int]:
     characters = len(text)
     places = {0, characters, *(random_.randrange(characters) for _ in range(1 + characters // 12))}
     cuts = sorted(places)
-    parts = [text[a:b].encode() for a, b in zip(cuts, cuts[1:], strict=False)]
+    parts = [text[a:b].encode() for a, b in itertools.pairwise(cuts)]
     return [token for part in parts for token in spelled(vocab, part)]
 
 

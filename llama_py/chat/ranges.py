@@ -88,7 +88,7 @@ def _range(
         return None
     least = at_least(abs(low[0]), low[1], fraction)
     small = fraction and low[0] == 0 and (high is None or high[0] >= 1)
-    large = fraction and high is None and (low[0] < 1 or low == (1, False))
+    large = fraction and high is None and (low[0] < 1 or (low[0] == 1 and not low[1]))
     extra = (*[_SMALL] * small, *[_LARGE] * large)
     return NumberRange(negative, (least,) if most is None else (least, most), extra)
 
@@ -109,7 +109,7 @@ def at_least(bound: Decimal, strictly: bool, fraction: bool) -> str:
     ways += [f"{way}{more}" for way in _differing(whole, range(1, 10))]
     if not fraction:
         return _either(ways if strictly else [*ways, whole])
-    positive = "[0-9]{0,%d}[1-9][0-9]{0,%d}" % (DIGITS - 1, DIGITS - 1)
+    positive = f"[0-9]{{0,{DIGITS - 1}}}[1-9][0-9]{{0,{DIGITS - 1}}}"
     digits = f"[0-9]{{0,{DIGITS - 1}}}"
     ways += [rf"{whole}\.{way}{digits}" for way in _differing(rest, range(1, 10), first=0)]
     if strictly:

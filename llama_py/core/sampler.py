@@ -476,11 +476,23 @@ def _grammar(vocab: Vocab, spec: GrammarSpec) -> _Grammar:
         raise GrammarError(f"the grammar does not parse: {reason}")
     grammar = _Grammar(pointer, C.llama_sampler_free)
     if spec.prefill:
-        for token in vocab.tokenize(spec.prefill, add_special=False, parse_special=True):
+        for token in _prefill_tokens(vocab, spec.prefill):
             if not grammar.allows(token):  # llama.cpp would end the process
                 raise GrammarError(f"the grammar does not begin with its prefill {spec.prefill!r}")
             grammar.accept(token)
     return grammar
+
+
+def _prefill_tokens(vocab: Vocab, text: str) -> list[int]:
+    """Tokens that spell exactly this text: SentencePiece would put a space before a plain word."""
+    tokens = vocab.tokenize(text, add_special=False, parse_special=True)
+    if vocab.detokenize(tokens, special=True) == text.encode():
+        return tokens
+    behind = vocab.tokenize("\n" + text, add_special=False, parse_special=True)
+    for start in range(1, len(behind)):
+        if vocab.detokenize(behind[start:], special=True) == text.encode():
+            return behind[start:]
+    return tokens
 
 
 def _bias_arrays(

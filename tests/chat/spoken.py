@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 from dataclasses import dataclass
@@ -145,14 +146,19 @@ class _Maker:
     def __init__(self, random_: random.Random) -> None:
         self.random = random_
         self.gbnf = True
+        self.plain = False
         self.shelf: dict[str, Any] = {}
 
     def make(self, depth: int) -> tuple[Any, Any]:
         leaves = [self.string, self.string, self.integer, self.number, self.boolean, self.enum]
         leaves += [self.constant, self.null, self.kinds, self.bounded, self.dated, self.pattern]
-        nodes = [self.object, self.object, self.array, self.tuple, self.choice, self.reference]
+        nodes = [self.object, self.object, self.array, self.row, self.choice, self.reference]
         nodes += [self.anything, self.alternatives]
-        return self.random.choice(leaves if depth <= 0 else [*leaves[:6], *nodes, *nodes])(depth)
+        if self.plain:  # what the tools of programs have
+            leaves, nodes = leaves[:6], [self.object, self.array, self.string, self.enum]
+        kinds = leaves if depth <= 0 else [*leaves[:6], *nodes, *nodes]
+        made: tuple[Any, Any] = self.random.choice(kinds)(depth)
+        return made
 
     def words(self) -> str:
         return self.random.choice(_WORDS + _UNICODE)
@@ -249,7 +255,7 @@ class _Maker:
             schema["maxItems"] = count + self.random.choice([0, 2])
         return schema, [made[0][1]] * count
 
-    def tuple(self, depth: int) -> tuple[Any, Any]:
+    def row(self, depth: int) -> tuple[Any, Any]:
         made = [self.make(depth - 1) for _ in range(self.random.randint(1, 3))]
         count = {"minItems": len(made), "maxItems": len(made)}
         items = [schema for schema, _ in made]
@@ -295,3 +301,13 @@ def make_case(seed: int) -> Case:
     if maker.shelf:
         schema = {**schema, "$defs": maker.shelf}
     return Case(schema, write(value, styles(random_), random_), maker.gbnf)
+
+
+def make_call(seed: int, name: str, key: str) -> tuple[dict[str, Any], Any, str]:
+    """The parameters of a tool, arguments that fit them, and a JSON text that calls the tool."""
+    random_ = random.Random(seed)
+    maker = _Maker(random_)
+    maker.plain = True
+    schema, value = maker.object(2)
+    style = dataclasses.replace(styles(random_), before="", after="")
+    return schema, value, write({"name": name, key: value}, style, random_)
