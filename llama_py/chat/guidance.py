@@ -12,6 +12,7 @@ import json
 import os
 import re
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ _JSON_OPTIONS = {"whitespace_pattern": space_regex(deepest_level())}
 #: Every token that fits stays possible. Otherwise llguidance prescribes how to spell what the
 #: grammar leaves no choice about, and the model would have to read its own words spelled oddly.
 _HEAD = '%llguidance {"no_forcing": true}'
+#: Compiled schemas that a vocabulary keeps, the latest ones.
+_KEPT = 32
 #: Seconds from which on a mask is worth the hand-over to another thread.
 _SLOW = 200e-6
 #: Row b: what to add to eight logits whose bits are those of b (bit 0 first).
@@ -95,6 +98,18 @@ def _read_tokens(vocab: VocabLike) -> _Tokens:
     return _Tokens(pieces, special, vocab.eos)
 
 
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    """A compiled schema, from which each sequence gets a copy."""
+
+    matcher: Any
+    lock: threading.Lock
+
+    def copy(self) -> Any:
+        with self.lock:  # copying while another copy is made is not promised to be safe
+            return self.matcher.deep_copy()
+
+
 class Guide:
     """llguidance for one vocabulary.
 
@@ -111,6 +126,7 @@ class Guide:
             ) from error
         table = _read_tokens(vocab)
         self.n_tokens = vocab.n_tokens
+        self._compiled: OrderedDict[Any, _Compiled] = OrderedDict()
         self.eog = frozenset(vocab.eog_tokens()) or frozenset({vocab.eos})
         self._special = {table.tokens[token]: token for token in table.special_token_ids}
         texts = [re.escape(piece.decode("utf-8", "replace")) for piece in self._special if piece]
@@ -145,21 +161,28 @@ class Guide:
         body = {} if schema is True else schema
         if not isinstance(body, dict):
             raise GrammarError(f"the JSON schema is {schema!r}; expected an object")
-        frame = partial(self._frame, thinking_start, thinking_end, inside, calls)
+        frame = partial(self._frame, thinking_start, thinking_end, inside, tuple(calls))
+        key = (_with_options(body), frame.args)
+        known = self._compiled.pop(key, None)
+        compiled = known or _Compiled(self._compile(body, frame), threading.Lock())
+        self._compiled[key] = compiled  # the latest one is the last one
+        while len(self._compiled) > _KEPT:
+            self._compiled.popitem(last=False)
+
+        def make() -> TokenConstraint:
+            return SchemaConstraint(compiled.copy(), self)
+
+        return make
+
+    def _compile(self, body: dict[str, Any], frame: Callable[[list[str]], list[str]]) -> Any:
+        """The matcher of a schema, to be copied for each sequence."""
         plain = self._matcher(frame([f"answer: %json {_with_options(body)}"]))
         problem = plain.get_error()
         if problem:
             raise GrammarError(_explain(problem, body))
         # Our rules for the same schema leave the model its spelling, which %json would prescribe.
         free = self._matcher(frame(lark_rules(body, "answer", _JSON_OPTIONS)))
-        matcher = plain if free.get_error() else free
-        lock = threading.Lock()
-
-        def make() -> TokenConstraint:
-            with lock:  # copying while another copy is made is not promised to be safe
-                return SchemaConstraint(matcher.deep_copy(), self)
-
-        return make
+        return plain if free.get_error() else free
 
     def _matcher(self, rules: Iterable[str]) -> Any:
         from llguidance import LLMatcher
