@@ -6,6 +6,7 @@ token, and one that does not fit is replaced. ``examples/train_demo_model`` make
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from collections.abc import Iterator
@@ -28,9 +29,7 @@ def dialogues() -> Iterator[Any]:
     pytest.importorskip("jinja2")
     sys.path.insert(0, str(FOLDER))
     try:
-        import dialogues
-
-        yield dialogues
+        yield importlib.import_module("dialogues")
     finally:
         sys.path.remove(str(FOLDER))
 

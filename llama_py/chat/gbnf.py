@@ -11,7 +11,15 @@ from functools import lru_cache
 
 from llama_py.chat.spelling import is_escaped_by_some, number_units, space_bounds
 
-__all__ = ["call_or_answer", "only_calls", "rename_rules", "unite", "widened", "with_margins"]
+__all__ = [
+    "call_or_answer",
+    "free_name",
+    "only_calls",
+    "rename_rules",
+    "unite",
+    "widened",
+    "with_margins",
+]
 
 # A quoted literal or a character class is skipped whole: rule names do not occur inside.
 _TOKEN = re.compile(
@@ -90,9 +98,11 @@ _SPACE = r'space ::= | " " | "\n"{1,2} [ \t]{0,20}'
 _PARTS = (
     (re.compile(r"(\[eE\] \[-\+\]\? )integral-part\)\?$"), r"\1[0-9]{1,3})?"),
     (re.compile(r'^(time ::= .* "\." \[0-9\])\{3\}'), r"\1{1,9}"),
-    (re.compile(r'(?<![\w-])space ":" space(?![\w-])'), '" "? ":" space'),
-    (re.compile(r'(?<!space )(?<!" "\? )"([,:])" space(?![\w-])'), r'" "? "\1" space'),
+    (re.compile(r'(?<![\w-])(?:space )?":" space(?![\w-])'), '" "? ":" " "?'),
+    (re.compile(r'(?<!space )"," space(?![\w-])'), '" "? "," space'),
 )
+#: A rule that is one pair of brackets.
+_BRACKETS = re.compile(r'^([\w-]+) ::= ("[{\[]") space (.*?) ?space ("[}\]]")$')
 _PIECE = re.compile(r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]|[^"\[]+')
 _TWICE = re.compile(r"(?<![\w-])space(?: space)+(?![\w-])")
 
@@ -104,20 +114,38 @@ def widened(grammar: str, levels: int) -> str:
     Args:
         levels: how many brackets deep the texts go; see ``spelling.levels_of``.
     """
-    return "\n".join(_widened_rule(line, levels) for line in grammar.split("\n"))
+    lines = grammar.split("\n")
+    taken = {line.split(" ", 1)[0] for line in lines}
+    return "\n".join(_widened_rule(line, levels, taken) for line in lines)
 
 
-def _widened_rule(line: str, levels: int) -> str:
+def free_name(name: str, taken: set[str]) -> str:
+    """The name of a rule with which no other one begins: this one, or a longer one."""
+    while any(rule.startswith(name) for rule in taken):
+        name += "-"
+    return name
+
+
+def _widened_rule(line: str, levels: int, taken: set[str]) -> str:
+    line_break = free_name("space-line", taken)
     if line == _SPACE:
         spaces, tabs = space_bounds(levels)
         indent = rf'(" "{{0,{spaces}}} | "\t"{{1,{tabs}}})'
-        return rf'space ::= | " " | " "? ("\r"? "\n"){{1,2}} {indent}'
+        head = rf'{line_break} ::= " "? "\r"? "\n" {indent}'
+        return f'{head}\nspace ::= | " " | {line_break}'
     if line in _RULES:
         return _RULES[line]
     for part, wider in _PARTS:
         line = part.sub(wider, line)
     pieces = _PIECE.findall(line)
-    return "".join(map(_widened_piece, pieces, [*pieces[1:], ""]))
+    line = "".join(map(_widened_piece, pieces, [*pieces[1:], ""]))
+    match = _BRACKETS.match(line)
+    if match is None:
+        return line
+    name, start, inside, end = match.groups()
+    inner = free_name(f"{name}-inside", taken) if inside else ""
+    body = f'" "? {inner} " "? {end} | {line_break} {inner} space {end}'
+    return f"{name} ::= {start} ({body})" + (f"\n{inner} ::= {inside}" if inside else "")
 
 
 def _widened_piece(piece: str, after: str) -> str:

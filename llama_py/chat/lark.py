@@ -22,6 +22,7 @@ from llama_py.chat.spelling import (
     NUMBER,
     any_spelling,
     deepest_level,
+    line_regex,
     space_regex,
     usual_spelling,
 )
@@ -93,17 +94,11 @@ class _Writer:
         self.lines.append(f"r{self._rules}: {body}")
         return f"r{self._rules}"
 
-    def _open(self, mark: str, depth: int) -> str:
-        return self._regex(re.escape(mark) + space_regex(depth))
-
-    def _close(self, mark: str, depth: int) -> str:
-        return self._regex(space_regex(depth) + re.escape(mark))
-
     def _comma(self, depth: int) -> str:
         return self._regex(" ?," + space_regex(depth))
 
-    def _colon(self, depth: int) -> str:
-        return self._regex(" ?:" + space_regex(depth))
+    def _colon(self) -> str:
+        return self._regex(" ?: ?")
 
     def _leave(self, node: Any) -> str:
         """The node as ``%json`` understands it."""
@@ -212,7 +207,7 @@ class _Writer:
 
     def _constant(self, value: Any, depth: int) -> str:
         if isinstance(value, Mapping):
-            colon, inner = self._colon(depth), value.items()
+            colon, inner = self._colon(), value.items()
             items = [f"{self._name(k)} {colon} {self._constant(v, depth + 1)}" for k, v in inner]
             return self._enclosed("{}", f" {self._comma(depth)} ".join(items), depth)
         if isinstance(value, list):
@@ -221,9 +216,13 @@ class _Writer:
         return self._regex(_spellings(value))
 
     def _enclosed(self, brackets: str, inner: str, depth: int) -> str:
-        return self._rule(
-            f"{self._open(brackets[0], depth)} {inner} {self._close(brackets[1], depth)}"
-        )
+        """Brackets around an inside: on one line, or opened and closed on lines of their own."""
+        start, end = map(re.escape, brackets)
+        inner = self._rule(inner) if inner else ""
+        line, space = line_regex(depth), space_regex(depth)
+        flat = f"{self._regex(f'{start} ?')} {inner} {self._regex(f' ?{end}')}"
+        tall = f"{self._regex(start + line)} {inner} {self._regex(space + end)}"
+        return self._rule(f"{flat} | {tall}")
 
     def _name(self, name: str) -> str:
         return self._regex(f'"{usual_spelling(name)}"')
@@ -263,7 +262,7 @@ class _Writer:
 
     def _object(self, node: Mapping[str, Any], depth: int) -> str:
         properties, required = node.get("properties", {}), node.get("required", ())
-        colon, comma = self._colon(depth), self._comma(depth)
+        colon, comma = self._colon(), self._comma(depth)
         more = node.get("additionalProperties", True)
         rest = "", ""
         if more is not False:

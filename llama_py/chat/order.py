@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from llama_py.chat.gbnf import free_name
+
 __all__ = ["in_order"]
 
 _COMMA = ' "," space '
@@ -83,16 +85,9 @@ def _ordered(line: str, names: Mapping[str, str], orders: _Orders, taken: set[st
     order = orders.get((frozenset(names[r] for r in required), frozenset(names[r] for r in others)))
     if order is None or [rules[name] for name in order] == [*required, *others]:
         return line
-    stem = _free_stem(match[1], taken)
+    stem = free_name(f"{match[1]}-in-order", taken)
     listed = [(rules[name], rules[name] in required) for name in order]
     return "\n".join(_object_rules(match[1], stem, listed, extra))
-
-
-def _free_stem(name: str, taken: set[str]) -> str:
-    stem = f"{name}-in-order"
-    while any(rule.startswith(stem) for rule in taken):
-        stem += "-"
-    return stem
 
 
 def _object_rules(

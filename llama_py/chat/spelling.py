@@ -1,9 +1,10 @@
 """How models spell JSON: white space, escapes and numbers, for both grammar engines.
 
-A constraint must not change a reply that fits anyway. So a joint allows what people and JSON
-libraries write: nothing, a space, or up to two line breaks and the indentation of the joint's
-depth. A string may escape what some library escapes, and a number may have an exponent. All of it
-has an end, so that a model that likes white space or digits cannot go on for ever.
+A constraint must not change a reply that fits anyway. So it allows what people and JSON libraries
+write. Behind an opening bracket comes nothing, a space, or a line break with the indentation of its
+depth; behind a comma the same; before a closing bracket too, but a line break only if the opening
+one had one. A string may escape what some library escapes, and a number may have an exponent. All
+of it has an end, so that a model that likes white space or digits cannot go on for ever.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ __all__ = [
     "deepest_level",
     "is_escaped_by_some",
     "levels_of",
+    "line_regex",
     "number_units",
     "space_bounds",
     "space_regex",
@@ -65,10 +67,15 @@ def space_bounds(depth: int) -> tuple[int, int]:
     return _SPACES * level, _TABS * level
 
 
+def line_regex(depth: int) -> str:
+    """A line break and the indentation inside of ``depth`` brackets, as a regular expression."""
+    spaces, tabs = space_bounds(depth)
+    return rf" ?\r?\n( {{0,{spaces}}}|\t{{1,{tabs}}})"
+
+
 def space_regex(depth: int) -> str:
     """White space at a joint inside of ``depth`` brackets, as a regular expression."""
-    spaces, tabs = space_bounds(depth)
-    return rf"( ?(\r?\n){{1,2}}( {{0,{spaces}}}|\t{{1,{tabs}}})| ?)"
+    return f"({line_regex(depth)}| ?)"
 
 
 def levels_of(schema: Any) -> int:

@@ -115,11 +115,12 @@ class Odd:
         self.ways = ways
 
 
+_SMALL = Odd("0.1", "0.10", "1e-1", "1.0E-01")
 _NUMBERS = [
+    _SMALL,
     Odd("0", "-0", "0.0", "-0.0", "0e0"),
     Odd("100000.0", "1e5", "1E5", "1e+5", "100000", "1.0E+5"),
     Odd("1e-05", "1E-5", "0.00001", "1.0e-5"),
-    Odd("0.1", "0.10", "1e-1"),
     Odd("-12.75", "-1.275e1", "-12.750"),
     Odd("0.30000000000000004", "0.3", "3.0000000000000004E-1"),
     Odd("1e+22", "1e22", "10000000000000000000000"),
@@ -181,6 +182,8 @@ class _Maker:
         high = value + self.random.choice([0, 3, 1000])
         if self.random.random() < 0.3:
             self.gbnf = False
+            if low <= 0 and high >= 1 and self.random.random() < 0.5:
+                return {"type": "number", "minimum": low, "maximum": high}, _SMALL
             return {"type": "number", "minimum": low, "maximum": high + 0.5}, value + 0.25
         return {"type": "integer", "minimum": low, "maximum": high}, value
 
@@ -298,16 +301,18 @@ def make_case(seed: int) -> Case:
     random_ = random.Random(seed)
     maker = _Maker(random_)
     schema, value = maker.object(3) if random_.random() < 0.8 else maker.make(2)
+    while not schema:  # a request that says nothing asks for an object
+        schema, value = maker.make(2)
     if maker.shelf:
         schema = {**schema, "$defs": maker.shelf}
     return Case(schema, write(value, styles(random_), random_), maker.gbnf)
 
 
-def make_call(seed: int, name: str, key: str) -> tuple[dict[str, Any], Any, str]:
-    """The parameters of a tool, arguments that fit them, and a JSON text that calls the tool."""
+def make_call(seed: int, name: str, key: str) -> tuple[dict[str, Any], str]:
+    """The parameters of a tool, and a JSON text that calls it with arguments that fit."""
     random_ = random.Random(seed)
     maker = _Maker(random_)
     maker.plain = True
     schema, value = maker.object(2)
     style = dataclasses.replace(styles(random_), before="", after="")
-    return schema, value, write({"name": name, key: value}, style, random_)
+    return schema, write({"name": name, key: value}, style, random_)

@@ -132,13 +132,13 @@ def test_completions_with_a_grammar_are_left_alone(llm: Llama) -> None:
             assert list(llm._last.request.generated) == tokens
 
 
-# ---- tools ----------------------------------------------------------------------------------------
+# ---- tools --------------------------------------------------------------------------------
 
 
 def check_call(llm: Llama, template: str, seed: int, choice: Any, stream: bool) -> None:
     """The law, for one call of a tool."""
     before, key, after = CALLS[template]
-    schema, value, text = make_call(seed, "look_up", key)
+    schema, text = make_call(seed, "look_up", key)
     function = {"name": "look_up", "description": "x", "parameters": schema}
     other = families.tool("other", a="string")
     tokens = tokens_of(llm, before + text + after, seed)
