@@ -93,18 +93,16 @@ _RULES = {
     "decimal-part ::= [0-9]{1,16}": "decimal-part ::= [0-9]{1,25}",
     "integral-part ::= [0] | [1-9] [0-9]{0,15}": "integral-part ::= [0] | [1-9] [0-9]{0,24}",
 }
-_SPACE = r'space ::= | " " | "\n"{1,2} [ \t]{0,20}'
 #: Parts of a rule -> the same with the room of JSON. They cannot lie within a literal.
 _PARTS = (
     (re.compile(r"(\[eE\] \[-\+\]\? )integral-part\)\?$"), r"\1[0-9]{1,3})?"),
     (re.compile(r'^(time ::= .* "\." \[0-9\])\{3\}'), r"\1{1,9}"),
     (re.compile(r'(?<![\w-])(?:space )?":" space(?![\w-])'), '" "? ":" " "?'),
-    (re.compile(r'(?<!space )"," space(?![\w-])'), '" "? "," space'),
+    (re.compile(r'(?<!space )"," space(?![\w-])'), '" "? "," JOINT'),
 )
 #: A rule that is one pair of brackets.
 _BRACKETS = re.compile(r'^([\w-]+) ::= ("[{\[]") space (.*?) ?space ("[}\]]")$')
 _PIECE = re.compile(r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]|[^"\[]+')
-_TWICE = re.compile(r"(?<![\w-])space(?: space)+(?![\w-])")
 
 
 @lru_cache(64)
@@ -116,7 +114,11 @@ def widened(grammar: str, levels: int) -> str:
     """
     lines = grammar.split("\n")
     taken = {line.split(" ", 1)[0] for line in lines}
-    return "\n".join(_widened_rule(line, levels, taken) for line in lines)
+    line_break = free_name("joint-line", taken)
+    spaces, tabs = space_bounds(levels)
+    rules = [_widened_rule(line, line_break, taken) for line in lines if line]
+    rules.append(rf'{line_break} ::= " "? "\r"? "\n" (" "{{0,{spaces}}} | "\t"{{1,{tabs}}})')
+    return "\n".join(rules)
 
 
 def free_name(name: str, taken: set[str]) -> str:
@@ -126,26 +128,21 @@ def free_name(name: str, taken: set[str]) -> str:
     return name
 
 
-def _widened_rule(line: str, levels: int, taken: set[str]) -> str:
-    line_break = free_name("space-line", taken)
-    if line == _SPACE:
-        spaces, tabs = space_bounds(levels)
-        indent = rf'(" "{{0,{spaces}}} | "\t"{{1,{tabs}}})'
-        head = rf'{line_break} ::= " "? "\r"? "\n" {indent}'
-        return f'{head}\nspace ::= | " " | {line_break}'
-    if line in _RULES:
-        return _RULES[line]
+def _widened_rule(rule: str, line_break: str, taken: set[str]) -> str:
+    if rule in _RULES:
+        return _RULES[rule]
     for part, wider in _PARTS:
-        line = part.sub(wider, line)
-    pieces = _PIECE.findall(line)
-    line = "".join(map(_widened_piece, pieces, [*pieces[1:], ""]))
-    match = _BRACKETS.match(line)
+        rule = part.sub(wider.replace("JOINT", f'({line_break} | " "?)'), rule)
+    pieces = _PIECE.findall(rule)
+    rule = "".join(map(_widened_piece, pieces, [*pieces[1:], ""]))
+    match = _BRACKETS.match(rule)
     if match is None:
-        return line
+        return rule
     name, start, inside, end = match.groups()
     inner = free_name(f"{name}-inside", taken) if inside else ""
-    body = f'" "? {inner} " "? {end} | {line_break} {inner} space {end}'
-    return f"{name} ::= {start} ({body})" + (f"\n{inner} ::= {inside}" if inside else "")
+    flat = f'" "? {inner} " "? {end}'
+    tall = f'{line_break} {inner} ({line_break} | " "?) {end}'
+    return f"{name} ::= {start} ({flat} | {tall})" + (f"\n{inner} ::= {inside}" if inside else "")
 
 
 def _widened_piece(piece: str, after: str) -> str:
@@ -153,7 +150,7 @@ def _widened_piece(piece: str, after: str) -> str:
         return _spellings(piece) if re.fullmatch(r'"\\".*\\""', piece) else piece
     if piece.startswith('[^"') and after.startswith(" char*"):
         return _first_of_name(piece[3:-1])
-    return piece if piece.startswith("[") else _TWICE.sub("space", piece)
+    return piece
 
 
 def _spellings(literal: str) -> str:
