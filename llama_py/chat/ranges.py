@@ -83,6 +83,8 @@ def _range(
         return None
     if low is None or low[0] < 0:
         low = Decimal(0), False
+    if high is not None and (high[0] < low[0] or (high[0] == low[0] and (high[1] or low[1]))):
+        return None
     most = None if high is None else at_most(abs(high[0]), high[1], fraction)
     if high is not None and most is None:
         return None
