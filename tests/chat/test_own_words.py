@@ -163,6 +163,23 @@ def test_a_call_that_fits_its_tool_is_left_alone(template: str) -> None:
                 check_call(llm, template, seed, choice, stream=bool(seed % 2))
 
 
+def test_arguments_come_in_the_order_of_the_tool() -> None:
+    """llama.cpp's grammar would want what is required first."""
+    tool = families.tool("look_up", unit="string", city="string")
+    tool["function"]["parameters"]["required"] = ["city"]
+    text = (
+        '<tool_call>\n{"name": "look_up", "arguments": {"unit": "C", "city": "Rome"}}\n</tool_call>'
+    )
+    template = families.source("Qwen-Qwen2.5-7B-Instruct")
+    path = str(vocabulary_model("llama-spm"))
+    with Llama(path, chat_template=template, n_ctx=4096, n_threads=1) as llm:
+        for choice in choices():
+            tokens = tokens_of(llm, text, 0)
+            held = replied(llm, tokens, stream=False, tools=[tool], tool_choice=choice)
+            assert held["tokens"] == tokens
+            assert held["calls"] == {0: ["look_up", '{"unit": "C", "city": "Rome"}']}
+
+
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("template", CALLS)

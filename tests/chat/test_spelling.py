@@ -25,7 +25,7 @@ from tests.models import tiny_model
 from tests.steering import vocabulary_model
 
 BACKENDS: tuple[Any, ...] = ("llguidance", "gbnf")
-LABELS = {
+LABELS: dict[str, Any] = {
     "type": "object",
     "properties": {
         "label": {"enum": ["good", "bad"]},
@@ -139,7 +139,7 @@ def test_a_model_cannot_flood(liked: str, backend: Any) -> None:
 
 # ---- order, names, values ------------------------------------------------------------------------
 
-FIRST_OPTIONAL = {
+FIRST_OPTIONAL: dict[str, Any] = {
     "type": "object",
     "properties": {
         "unit": {"type": "string"},
@@ -201,7 +201,7 @@ def test_a_property_of_any_name_keeps_the_rules_apart() -> None:
 
 # ---- the two examples of the documentation -------------------------------------------------------
 
-PERSON = {
+PERSON: dict[str, Any] = {
     "type": "object",
     "properties": {
         "name": {"type": "string", "maxLength": 20},
