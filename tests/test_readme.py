@@ -16,6 +16,11 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").glob("*.md"))]
+#: Lines that a page's blocks print, where a person would know the right answer.
+PRINTED = {
+    "README.md": ["{'name': 'Alice', 'age': 30}"],
+    "docs/structured-output.md": ["{'name': 'Alice', 'age': 30}"],
+}
 _BLOCK = re.compile(
     r"(?P<skip><!-- not run: [^\n]+ -->\n)?^```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL
 )
@@ -80,6 +85,8 @@ def test_its_blocks_run(page: Path, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert first_broken(promised(code), done.stdout) is None, done.stdout
+    for printed in PRINTED.get(name_of(page), ()):
+        assert printed in done.stdout.splitlines()
 
 
 def test_the_readme_has_blocks_that_run() -> None:

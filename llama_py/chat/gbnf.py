@@ -1,10 +1,25 @@
-"""Work on the text of GBNF grammars: renaming and uniting rules."""
+"""Work on the text of GBNF grammars: renaming and uniting rules, and making room for spellings.
+
+llama.cpp writes the grammars of schemas and of tools. Some of their rules are narrower than JSON,
+and would change a reply that fits; ``widened`` replaces those, by their names and bodies.
+"""
 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
-__all__ = ["call_or_answer", "only_calls", "rename_rules", "unite"]
+from llama_py.chat.spelling import is_escaped_by_some, number_units, space_bounds
+
+__all__ = [
+    "call_or_answer",
+    "free_name",
+    "only_calls",
+    "rename_rules",
+    "unite",
+    "widened",
+    "with_margins",
+]
 
 # A quoted literal or a character class is skipped whole: rule names do not occur inside.
 _TOKEN = re.compile(
@@ -52,7 +67,121 @@ def only_calls(grammar: str) -> str:
 
 
 def _edit_root(pattern: re.Pattern[str], replacement: str, grammar: str) -> str:
-    lines = grammar.splitlines()
+    lines = grammar.split("\n")  # a literal may hold other line ends
     return "\n".join(
         pattern.sub(replacement, line) if line.startswith("root ::=") else line for line in lines
     )
+
+
+# ---- spellings -----------------------------------------------------------------------------------
+
+_HEX = "[0-9a-fA-F]"
+#: A character by its number; a surrogate pair is one, half a pair is none.
+_NUMBERED = (
+    rf'"u" ([0-9a-cA-Ce-fE-F] {_HEX}{{3}} | [dD] [0-7] {_HEX}{{2}}'
+    rf' | [dD] [89abAB] {_HEX}{{2}} "\\u" [dD] [c-fC-F] {_HEX}{{2}})'
+)
+_ESCAPED = rf'"\\" (["\\/bfnrt] | {_NUMBERED})'
+#: The same without the numbers of ASCII.
+_HIGH = rf'([1-9a-fA-F] {_HEX}{{3}} | "0" ([1-9a-fA-F] {_HEX} | "0" [89a-fA-F]) {_HEX})'
+_NOT_ASCII = rf'"\\" (["\\/bfnrt] | "u" {_HIGH})'
+#: Rules that llama.cpp writes -> the same with all that JSON allows.
+_RULES = {
+    r'char ::= [^"\\\x7F\x00-\x1F] | [\\] (["\\bfnrt] | "u" [0-9a-fA-F]{4})': (
+        rf'char ::= [^"\\\x00-\x1F] | {_ESCAPED}'
+    ),
+    "decimal-part ::= [0-9]{1,16}": "decimal-part ::= [0-9]{1,25}",
+    "integral-part ::= [0] | [1-9] [0-9]{0,15}": "integral-part ::= [0] | [1-9] [0-9]{0,24}",
+}
+#: Parts of a rule -> the same with the room of JSON. They cannot lie within a literal.
+_PARTS = (
+    (re.compile(r"(\[eE\] \[-\+\]\? )integral-part\)\?$"), r"\1[0-9]{1,3})?"),
+    (re.compile(r'^(time ::= .* "\." \[0-9\])\{3\}'), r"\1{1,9}"),
+    (re.compile(r'(?<![\w-])(?:space )?":" space(?![\w-])'), '" "? ":" " "?'),
+    (re.compile(r'(?<!space )"," space(?![\w-])'), '" "? "," JOINT'),
+)
+#: A rule that is one pair of brackets.
+_BRACKETS = re.compile(r'^([\w-]+) ::= ("[{\[]") space (.*?) ?space ("[}\]]")$')
+_PIECE = re.compile(r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]|[^"\[]+')
+
+
+@lru_cache(64)
+def widened(grammar: str, levels: int) -> str:
+    """llama.cpp's grammar, with the room that JSON gives to names, strings, numbers and joints.
+
+    Args:
+        levels: how many brackets deep the texts go; see ``spelling.levels_of``.
+    """
+    lines = grammar.split("\n")
+    taken = {line.split(" ", 1)[0] for line in lines}
+    line_break = free_name("joint-line", taken)
+    spaces, tabs = space_bounds(levels)
+    rules = [_widened_rule(line, line_break, taken) for line in lines if line]
+    rules.append(rf'{line_break} ::= " "? "\r"? "\n" (" "{{0,{spaces}}} | "\t"{{1,{tabs}}})')
+    return "\n".join(rules)
+
+
+def free_name(name: str, taken: set[str]) -> str:
+    """The name of a rule with which no other one begins: this one, or a longer one."""
+    while any(rule.startswith(name) for rule in taken):
+        name += "-"
+    return name
+
+
+def _widened_rule(rule: str, line_break: str, taken: set[str]) -> str:
+    if rule in _RULES:
+        return _RULES[rule]
+    for part, wider in _PARTS:
+        rule = part.sub(wider.replace("JOINT", f'({line_break} | " "?)'), rule)
+    pieces = _PIECE.findall(rule)
+    rule = "".join(map(_widened_piece, pieces, [*pieces[1:], ""]))
+    match = _BRACKETS.match(rule)
+    if match is None:
+        return rule
+    name, start, inside, end = match.groups()
+    inner = free_name(f"{name}-inside", taken) if inside else ""
+    flat = f'" "? {inner} " "? {end}'
+    tall = f'{line_break} {inner} ({line_break} | " "?) {end}'
+    return f"{name} ::= {start} ({flat} | {tall})" + (f"\n{inner} ::= {inside}" if inside else "")
+
+
+def _widened_piece(piece: str, after: str) -> str:
+    if piece.startswith('"'):
+        return _spellings(piece) if re.fullmatch(r'"\\".*\\""', piece) else piece
+    if piece.startswith('[^"') and after.startswith(" char*"):
+        return _first_of_name(piece[3:-1])
+    return piece
+
+
+def _spellings(literal: str) -> str:
+    """A literal JSON string, with the characters that some libraries escape also escaped."""
+    parts = [""]
+    for letter in literal[1:-1]:
+        if not is_escaped_by_some(letter) and letter != "/":
+            parts[-1] += letter
+            continue
+        ways = ['"\\\\/"'] if letter == "/" else [" ".join(map(_unit, number_units(letter)))]
+        parts += [f'("{letter}" | {ways[0]})', ""]
+    quoted = [f'"{part}"' if i % 2 == 0 else part for i, part in enumerate(parts)]
+    return " ".join(part for part in quoted if part != '""')
+
+
+def _unit(digits: str) -> str:
+    letters = "".join(d if d.isdigit() else f"[{d}{d.upper()}]" for d in digits)
+    return '"\\\\u" ' + " ".join(
+        part if part.startswith("[") else f'"{part}"' for part in re.findall(r"\[..\]|\d+", letters)
+    )
+
+
+def _first_of_name(taken: str) -> str:
+    """The character with which a name parts from the names that a schema lists."""
+    escaped = _NOT_ASCII if taken.isascii() else r'"\\" ["\\/bfnrt]'
+    return rf'([^"\\\x00-\x1F{taken}] | {escaped})'
+
+
+def with_margins(grammar: str) -> str:
+    """The same grammar with a little white space allowed before and after the whole text."""
+    names = ("text", *(f"text-{number}" for number in range(len(grammar))))
+    name = next(name for name in names if not re.search(rf"^{name} ::=", grammar, re.M))
+    renamed = re.sub(r"^root ::=", f"{name} ::=", grammar, flags=re.M)
+    return rf"root ::= [ \t\r\n]{{0,4}} {name} [ \t\r\n]{{0,2}}" + "\n" + renamed

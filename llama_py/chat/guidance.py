@@ -12,10 +12,11 @@ import json
 import os
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from time import perf_counter
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
@@ -24,14 +25,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_py import forks
+from llama_py.chat.lark import lark_rules
 from llama_py.chat.schema import places_of
+from llama_py.chat.spelling import LEAD, TRAIL, deepest_level, space_regex
 from llama_py.errors import GrammarError
 from llama_py.params import TokenConstraint
 
 __all__ = ["Guide", "SchemaConstraint", "available", "guide_for", "unsatisfiable"]
 
-#: White space between the parts of a JSON text: enough for pretty printing, and not endless.
-_WHITESPACE = r"[ \n\t\r]{0,20}"
+#: For the parts of a schema that llguidance's own compiler turns into rules.
+_JSON_OPTIONS = {"whitespace_pattern": space_regex(deepest_level())}
+#: Every token that fits stays possible. Otherwise llguidance prescribes how to spell what the
+#: grammar leaves no choice about, and the model would have to read its own words spelled oddly.
+_HEAD = '%llguidance {"no_forcing": true}'
+#: Compiled schemas that a vocabulary keeps, the latest ones.
+_KEPT = 32
 #: Seconds from which on a mask is worth the hand-over to another thread.
 _SLOW = 200e-6
 #: Characters from which on a schema is tried out before a reply begins.
@@ -80,7 +88,7 @@ class _Tokens:
     bos_token_id: int | None = None
 
     def __call__(self, text: bytes | str) -> list[int]:
-        # Only used to find canonical tokens for forced text, which is not asked for here.
+        # Asked for at the start only: nothing is forced (_HEAD), so nothing has to be spelled.
         raw = text if isinstance(text, bytes) else text.encode()
         return [self.tokens.index(bytes([byte])) for byte in raw]
 
@@ -96,6 +104,18 @@ def _read_tokens(vocab: VocabLike) -> _Tokens:
     pieces = [vocab.token_to_piece(token, True) for token in range(vocab.n_tokens)]
     special = [token for token, piece in enumerate(pieces) if _is_marker(vocab, token, piece)]
     return _Tokens(pieces, special, vocab.eos)
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    """A compiled schema, from which each sequence gets a copy."""
+
+    matcher: Any
+    lock: threading.Lock
+
+    def copy(self) -> Any:
+        with self.lock:  # copying while another copy is made is not promised to be safe
+            return self.matcher.deep_copy()
 
 
 class Guide:
@@ -114,6 +134,7 @@ class Guide:
             ) from error
         table = _read_tokens(vocab)
         self.n_tokens = vocab.n_tokens
+        self._compiled: OrderedDict[Any, _Compiled] = OrderedDict()
         self.eog = frozenset(vocab.eog_tokens()) or frozenset({vocab.eos})
         single = {piece: token for token, piece in enumerate(table.tokens) if len(piece) == 1}
         self._single = {byte: single.get(bytes([byte])) for byte in b'{["'}
@@ -147,28 +168,43 @@ class Guide:
         Raises:
             GrammarError: for what the schema asks and llguidance does not implement.
         """
-        grammar = self._lark(schema, thinking_start, thinking_end, inside, calls)
-        matcher = self._matcher(grammar, schema)
-        lock = threading.Lock()
+        body = {} if schema is True else schema
+        if not isinstance(body, dict):
+            raise GrammarError(f"the JSON schema is {schema!r}; expected an object")
+        frame = partial(self._frame, thinking_start, thinking_end, inside, tuple(calls))
+        key = (_with_options(body), frame.args)
+        known = self._compiled.pop(key, None)
+        compiled = known or _Compiled(self._compile(body, frame), threading.Lock())
+        self._compiled[key] = compiled  # the latest one is the last one
+        while len(self._compiled) > _KEPT:
+            self._compiled.popitem(last=False)
 
         def make() -> TokenConstraint:
-            with lock:  # copying while another copy is made is not promised to be safe
-                return SchemaConstraint(matcher.deep_copy(), self)
+            return SchemaConstraint(compiled.copy(), self)
 
         return make
 
-    def _matcher(self, lark: str, schema: Any) -> Any:
+    def _compile(self, body: dict[str, Any], frame: Callable[[list[str]], list[str]]) -> Any:
+        """The matcher of a schema, to be copied for each sequence."""
+        plain, problem = self._matcher(frame([f"answer: %json {_with_options(body)}"]))
+        if problem:
+            raise GrammarError(_explain(problem, body))
+        # Our rules for the same schema leave the model its spelling, which %json would prescribe.
+        free, problem = self._matcher(frame(lark_rules(body, "answer", _JSON_OPTIONS)))
+        return plain if problem else free
+
+    def _matcher(self, rules: Iterable[str]) -> tuple[Any, str]:
+        """A matcher, and what llguidance has against it."""
         from llguidance import LLMatcher, LLParserLimits
 
+        lark = "\n".join([_HEAD, *rules])
         limits = LLParserLimits(verbose_errors=False)
         grammar = LLMatcher.grammar_from_lark(lark)
         matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits)
-        problem = matcher.get_error()
+        problem = matcher.get_error() or ""
         if not problem and ('"pattern' in lark or len(lark) > _WORTH_TRYING):
             problem = self._try_out(matcher)
-        if problem:
-            raise GrammarError(_explain(problem, schema))
-        return matcher
+        return matcher, problem
 
     def _try_out(self, matcher: Any) -> str:
         """What llguidance says after the first step: some limits are met only there."""
@@ -199,22 +235,25 @@ class Guide:
             return f"{name}: /(.|\\n)*/ {parts}"
         return f"{name}[suffix={json.dumps(mark)}]: /(.|\\n)*/"
 
-    def _lark(self, schema: Any, start: str, end: str, inside: bool, calls: Sequence[str]) -> str:
-        options = {"whitespace_pattern": _WHITESPACE}
-        body = {} if schema is True else schema
-        if not isinstance(body, dict):
-            raise GrammarError(f"the JSON schema is {schema!r}; expected an object")
-        rules = [f"answer: %json {json.dumps({**body, 'x-guidance': options})}"]
-        rest = "answer"
+    def _frame(
+        self, start: str, end: str, inside: bool, calls: Sequence[str], answer: Iterable[str]
+    ) -> list[str]:
+        """The rules of an answer, and those of what may stand around it."""
+        rules = [*answer, f"LEAD: /{LEAD}/", f"TRAIL: /{TRAIL}/"]
+        rest = "answer TRAIL?"
         if calls:
             marks = " | ".join(self._mark(mark) for mark in calls)
             rules.append(f'call[capture="call"]: {marks}')
-            rest = "(call | answer)"
+            rest = f"(call | {rest})"
         if end:
-            rules += [self._until("thought", end), r"SPACE: /[ \n\t\r]{0,8}/"]
-            opened = "thought SPACE" if inside else f"({self._mark(start)} thought SPACE)?"
+            rules.append(self._until("thought", end))
+            opened = "thought LEAD?" if inside else f"({self._mark(start)} thought LEAD?)?"
             rest = f"{opened} {rest}" if inside or start else rest
-        return "\n".join([f"start: {rest}", *rules])
+        return [f"start: {rest}" if inside else f"start: LEAD? {rest}", *rules]
+
+
+def _with_options(schema: dict[str, Any]) -> str:
+    return json.dumps({**schema, "x-guidance": _JSON_OPTIONS})
 
 
 def _explain(problem: str, schema: Any) -> str:
@@ -322,8 +361,8 @@ _MAKING: WeakKeyDictionary[VocabLike, threading.Lock] = WeakKeyDictionary()
 
 def _begin_anew() -> None:
     """In a forked child: the lock may be held, and the threads are gone."""
-    global _GUIDES_LOCK, _GUIDES
-    _GUIDES_LOCK, _GUIDES = threading.Lock(), WeakKeyDictionary()
+    global _GUIDES_LOCK, _GUIDES, _MAKING
+    _GUIDES_LOCK, _GUIDES, _MAKING = threading.Lock(), WeakKeyDictionary(), WeakKeyDictionary()
     _workers.cache_clear()
 
 

@@ -13,7 +13,10 @@ from importlib.util import find_spec
 from typing import Any, NoReturn
 
 from llama_py.chat.bounds import check_optional
+from llama_py.chat.gbnf import widened, with_margins
+from llama_py.chat.order import in_order
 from llama_py.chat.patterns import pattern_problem, plain_pattern
+from llama_py.chat.spelling import levels_of
 from llama_py.core.chat import schema_to_gbnf
 from llama_py.errors import GrammarError
 
@@ -57,7 +60,8 @@ def gbnf_of_schema(schema: Any) -> str:
     Raises:
         GrammarError: the schema uses what llama.cpp's converter does not implement.
     """
-    return schema_to_gbnf(prepare_schema(schema))
+    grammar = schema_to_gbnf(prepare_schema(schema))
+    return with_margins(widened(in_order(grammar, [schema]), levels_of(schema)))
 
 
 def prepare_schema(schema: Any) -> Any:

@@ -15,10 +15,12 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from llama_py.chat.boundaries import find_starts, learn_delimiters
-from llama_py.chat.gbnf import call_or_answer, only_calls
+from llama_py.chat.gbnf import call_or_answer, only_calls, widened
 from llama_py.chat.messages import ChatRequest
+from llama_py.chat.order import in_order
 from llama_py.chat.quick import QuickRenderer
 from llama_py.chat.schema import prepare_schema
+from llama_py.chat.spelling import levels_of
 from llama_py.core.chat import TemplateHandle
 from llama_py.errors import TemplateError
 from llama_py.params import GrammarSpec, TokenConstraint
@@ -95,6 +97,13 @@ def _grammar(params: Mapping[str, Any]) -> GrammarSpec | None:
     if params["grammar_lazy"]:
         return GrammarSpec(text, lazy=True, trigger_patterns=tuple(params["trigger_patterns"]))
     return GrammarSpec(text, prefill=params["generation_prompt"])
+
+
+def _schemas(inputs: Mapping[str, Any]) -> list[Any]:
+    """The schemas that the grammar of a request is made from."""
+    tools = [tool["function"].get("parameters", True) for tool in inputs.get("tools") or ()]
+    schema = inputs.get("json_schema")
+    return tools if schema is None else [schema, *tools]
 
 
 def _call_marks(params: Mapping[str, Any]) -> tuple[str, ...]:
@@ -209,6 +218,11 @@ class ChatTemplate:
         if params is None:
             params = self._handle.apply(inputs)
             self._quick.learn(inputs, params)
+        if params["grammar"]:
+            schemas = _schemas(inputs)
+            levels = max(map(levels_of, schemas), default=0) + bool(inputs.get("tools"))
+            grammar = widened(in_order(params["grammar"], schemas), levels)
+            params = {**params, "grammar": grammar}
         return params
 
     def _apply_tools(self, request: ChatRequest, schema_grammar: bool) -> dict[str, Any]:

@@ -51,7 +51,7 @@ class GrammarSampler(Handle[C.llama_sampler_p]):
         super().__init__(_compile(vocab, spec), C.llama_sampler_free)
         self._most = max(_LEAST_WORK, _WORK_PER_TOKEN * vocab.n_tokens)
         if spec.prefill:
-            for token in vocab.tokenize(spec.prefill, add_special=False, parse_special=True):
+            for token in _prefill_tokens(vocab, spec.prefill):
                 if self.accept(token) is not None:
                     raise GrammarError(
                         f"the grammar does not begin with its prefill {spec.prefill!r}"
@@ -123,6 +123,18 @@ def _check_trigger(pattern: str) -> None:
         problem = take_text(error)
     shown = pattern if len(pattern) < 80 else pattern[:79] + "…"
     raise GrammarError(f"the trigger pattern {shown!r} does not parse: {problem}")
+
+
+def _prefill_tokens(vocab: Vocab, text: str) -> list[int]:
+    """Tokens that spell exactly this text: SentencePiece would put a space before a plain word."""
+    tokens = vocab.tokenize(text, add_special=False, parse_special=True)
+    if vocab.detokenize(tokens, special=True) == text.encode():
+        return tokens
+    behind = vocab.tokenize("\n" + text, add_special=False, parse_special=True)
+    for start in range(1, len(behind)):
+        if vocab.detokenize(behind[start:], special=True) == text.encode():
+            return behind[start:]
+    return tokens
 
 
 def _compile(vocab: Vocab, spec: GrammarSpec) -> C.llama_sampler_p:

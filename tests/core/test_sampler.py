@@ -309,13 +309,14 @@ def test_choices_of_one_request_differ(vocab: Vocab) -> None:
         {"top_k": 5},
         {"logit_bias": {3: 9.0, 4: -math.inf}},
         {"repeat_penalty": 1.5, "logit_bias": {3: 1.0}},
+        {"repeat_penalty": 1.5, "logit_bias": {3: 1.0, 6: 2.0}},  # 6 is not penalised
         {"repeat_penalty": 1.5, "temperature": 0},
         {"min_tokens": 5},
         {"logits_processors": (lambda tokens, logits: logits * 0,)},
         {"grammar": GrammarSpec('root ::= "the" [a-z ]*')},
         {"mirostat": 2},
     ],
-    ids=lambda options: "-".join(options),
+    ids=lambda options: "-".join(map(str, options)),
 )
 def test_the_row_is_unchanged_afterwards(vocab: Vocab, row: Row, options: dict[str, Any]) -> None:
     before = row.copy()

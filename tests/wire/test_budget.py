@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from llama_py.chat import guidance
 from llama_py.chat.template import RenderedChat
 from llama_py.core.vocab import Vocab
 from llama_py.params import TokenConstraint
@@ -86,3 +87,20 @@ def test_a_budget_of_nothing_turns_reasoning_off(context: Context) -> None:
     hello = [{"role": "user", "content": "hello"}]
     assert parse_chat(context, hello, reasoning_budget=0).request.enable_thinking is False
     assert parse_chat(context, hello, reasoning_budget=5).request.enable_thinking is None
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_a_schema_holds_behind_reasoning_that_was_closed(
+    vocab: Vocab, slow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The closing tokens are forced without a mask; a mask may be on its way when they come."""
+    monkeypatch.setattr(guidance, "_SLOW", -1.0 if slow else 1e9)
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    inner = guidance.guide_for(vocab).compile(schema, thinking_end="</think>", inside=True)
+    make = budget_for(vocab, OPENED, 3, inner)
+    assert make is not None
+    thought, answer = ids(vocab, "one two three four five six"), ids(vocab, '\n\n{"a": 1}')
+    closing = ids(vocab, "</think>")
+    wishes = [*thought[: 3 + len(closing)], *answer, vocab.eos]
+    out = run(make(), wishes, vocab.n_tokens)
+    assert out == [*thought[:3], *closing, *answer, vocab.eos]

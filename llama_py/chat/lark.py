@@ -1,0 +1,368 @@
+"""JSON schemas in llguidance's notation, with room for every spelling that models use.
+
+llguidance has a compiler of its own (``%json``), which knows all of JSON schema that it can enforce
+but one spelling of a text only: no ``\\u00e9``, no ``\\/``, the same white space at every joint.
+``lark_rules`` writes the common part of JSON schema as rules, in which a joint allows the white
+space that fits its depth, and hands what it does not know to ``%json``, node by node.
+
+It never checks a schema: compile that with ``%json`` first, which names what cannot be enforced.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from llama_py.chat.ranges import BOUNDS, NumberRange, number_ranges
+from llama_py.chat.spelling import (
+    CHARACTER,
+    INTEGER,
+    NUMBER,
+    any_spelling,
+    deepest_level,
+    line_regex,
+    space_regex,
+    usual_spelling,
+)
+
+__all__ = ["lark_rules"]
+
+#: type -> the keywords that apply to it (a sibling of another type means nothing).
+_OF_TYPE: dict[str, frozenset[str]] = {
+    "string": frozenset({"minLength", "maxLength", "pattern", "format", "contentEncoding"})
+    | {"contentMediaType", "contentSchema"},
+    "number": frozenset(
+        {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
+    ),
+    "object": frozenset({"properties", "required", "additionalProperties", "patternProperties"})
+    | {"propertyNames", "minProperties", "maxProperties", "dependencies", "dependentRequired"}
+    | {"dependentSchemas", "unevaluatedProperties"},
+    "array": frozenset({"items", "prefixItems", "minItems", "maxItems", "uniqueItems", "contains"})
+    | {"minContains", "maxContains", "additionalItems", "unevaluatedItems"},
+    "boolean": frozenset(),
+    "null": frozenset(),
+}
+_OF_TYPE["integer"] = _OF_TYPE["number"]
+#: Keywords that apply whatever the type is.
+_GENERAL = frozenset({"$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "not"}) | {
+    *("if", "then", "else", "const", "enum", "nullable", "$id", "id", "$anchor", "x-guidance")
+}
+#: Items beyond which a list is left to ``%json``.
+_MOST_ITEMS = 2000
+
+
+def lark_rules(schema: Any, name: str, options: Mapping[str, Any]) -> list[str]:
+    """Rules of which ``name`` is a JSON text that fits the schema, white space around it excluded.
+
+    Args:
+        schema: a schema that ``%json`` compiles.
+        options: llguidance's options for the nodes that are left to ``%json``.
+    """
+    writer = _Writer(schema, options)
+    start = writer.node(schema, 1)
+    return [f"{name}: {start}", *writer.lines]
+
+
+class _Writer:
+    """Writes rules for a schema; an expression for each node."""
+
+    def __init__(self, root: Any, options: Mapping[str, Any]) -> None:
+        self._root = root
+        self._options = options
+        self.lines: list[str] = []
+        self._terminals: dict[str, str] = {}
+        self._known: dict[tuple[str, int], str] = {}
+        self._rules = 0
+
+    # ---- what lines are made of ------------------------------------------------------------------
+
+    def _terminal(self, body: str) -> str:
+        """The name of a terminal, which is defined once."""
+        name = self._terminals.get(body)
+        if name is None:
+            name = self._terminals[body] = f"T{len(self._terminals)}"
+            self.lines.append(f"{name}: {body}")
+        return name
+
+    def _regex(self, regex: str) -> str:
+        return self._terminal("/" + _slashes(regex) + "/")
+
+    def _rule(self, body: str) -> str:
+        self._rules += 1
+        self.lines.append(f"r{self._rules}: {body}")
+        return f"r{self._rules}"
+
+    def _comma(self, depth: int) -> str:
+        return self._regex(" ?," + space_regex(depth))
+
+    def _colon(self) -> str:
+        return self._regex(" ?: ?")
+
+    def _leave(self, node: Any) -> str:
+        """The node as ``%json`` understands it."""
+        body = dict(node)
+        for shelf in ("$defs", "definitions"):
+            if isinstance(self._root, Mapping) and shelf in self._root:
+                body[shelf] = self._root[shelf]
+        return self._rule(f"%json {json.dumps({**body, 'x-guidance': self._options})}")
+
+    # ---- nodes -----------------------------------------------------------------------------------
+
+    def node(self, node: Any, depth: int) -> str:
+        """An expression for a value that fits a node, ``depth`` brackets deep at most."""
+        if node is True:
+            return self._any(depth)
+        if not isinstance(node, Mapping):
+            return self._rule(f"%json {json.dumps(node)}")
+        if not _words(node) and "type" not in node:
+            return self._any(depth)
+        write = self._writer_of(node)
+        return self._leave(node) if write is None else write(node, depth)
+
+    def _writer_of(self, node: Mapping[str, Any]) -> Any:
+        """The method for this node, None where it says more than is known here."""
+        words = _words(node)
+        if words == {"$ref"} and self._target(node["$ref"]) is not None:
+            return self._reference
+        for key, method in (("anyOf", self._choice), ("oneOf", self._choice)):
+            if words == {key} and "type" not in node and _is_list(node[key]):
+                return method
+        if words == {"allOf"} and "type" not in node and _is_list(node["allOf"], 1):
+            return lambda node, depth: self.node(node["allOf"][0], depth)
+        if words in ({"enum"}, {"const"}):
+            return self._values
+        if words & _GENERAL or "type" not in node:
+            return None
+        if isinstance(node["type"], list):
+            return self._types if node["type"] else None
+        return self._writer_of_type(node, words)
+
+    def _writer_of_type(self, node: Mapping[str, Any], words: set[str]) -> Any:
+        kind = node["type"]
+        known = {
+            "string": ({"minLength", "maxLength"}, self._string),
+            "integer": (BOUNDS, self._number),
+            "number": (BOUNDS, self._number),
+            "boolean": (set(), lambda node, depth: self._regex("true|false")),
+            "null": (set(), lambda node, depth: self._regex("null")),
+            "array": ({"items", "prefixItems", "minItems", "maxItems"}, self._array),
+            "object": ({"properties", "required", "additionalProperties"}, self._object),
+        }
+        if kind not in known or (words & _OF_TYPE[kind]) - known[kind][0]:
+            return None
+        if kind == "array" and not _plain_array(node):
+            return None
+        if kind == "object" and not _plain_object(node):
+            return None
+        return known[kind][1]
+
+    def _any(self, depth: int) -> str:
+        depth = min(depth, deepest_level())
+        name = self._known.get(("", depth))
+        if name is None:
+            self._rules += 1
+            name = self._known["", depth] = f"r{self._rules}"
+            kinds = ("object", "array", "string", "number", "boolean", "null")
+            parts = [self.node({"type": kind}, depth) for kind in kinds]
+            self.lines.append(f"{name}: {' | '.join(parts)}")
+        return name
+
+    def _reference(self, node: Mapping[str, Any], depth: int) -> str:
+        key = node["$ref"], min(depth, deepest_level())
+        if key not in self._known:
+            self._rules += 1
+            self._known[key] = f"r{self._rules}"
+            self.lines.append(f"{self._known[key]}: {self.node(self._target(key[0]), key[1])}")
+        return self._known[key]
+
+    def _target(self, reference: Any) -> Any:
+        """What a reference of the usual kind stands for, None for another."""
+        match = re.fullmatch(r"#/(\$defs|definitions)/([\w.-]+)", str(reference))
+        shelf = self._root.get(match[1]) if match and isinstance(self._root, Mapping) else None
+        return shelf.get(match[2]) if match and isinstance(shelf, Mapping) else None
+
+    def _choice(self, node: Mapping[str, Any], depth: int) -> str:
+        # %json has compiled the schema: alternatives of "oneOf" exclude each other.
+        key = "anyOf" if "anyOf" in node else "oneOf"
+        return self._alternatives(self.node(part, depth) for part in node[key])
+
+    def _types(self, node: Mapping[str, Any], depth: int) -> str:
+        return self._alternatives(
+            self.node({**node, "type": kind}, depth) for kind in dict.fromkeys(node["type"])
+        )
+
+    def _alternatives(self, parts: Iterable[str]) -> str:
+        return self._rule(" | ".join(dict.fromkeys(parts)))
+
+    def _values(self, node: Mapping[str, Any], depth: int) -> str:
+        values = [node["const"]] if "const" in node else node["enum"]
+        kinds = _types(node)
+        fitting = [value for value in values if not kinds or any(_fits(value, k) for k in kinds)]
+        simple = [value for value in fitting if not isinstance(value, (Mapping, list))]
+        parts = [self._regex("|".join(map(_spellings, simple)))] if simple else []
+        parts += [self._constant(v, depth) for v in fitting if isinstance(v, (Mapping, list))]
+        return self._alternatives(parts)
+
+    def _constant(self, value: Any, depth: int) -> str:
+        if isinstance(value, Mapping):
+            colon, inner = self._colon(), value.items()
+            items = [f"{self._name(k)} {colon} {self._constant(v, depth + 1)}" for k, v in inner]
+            return self._enclosed("{}", f" {self._comma(depth)} ".join(items), depth)
+        if isinstance(value, list):
+            items = [self._constant(item, depth + 1) for item in value]
+            return self._enclosed("[]", f" {self._comma(depth)} ".join(items), depth)
+        return self._regex(_spellings(value))
+
+    def _enclosed(self, brackets: str, inner: str, depth: int) -> str:
+        """Brackets around an inside: on one line, or opened and closed on lines of their own."""
+        start, end = map(re.escape, brackets)
+        inner = self._rule(inner) if inner else ""
+        line, space = line_regex(depth), space_regex(depth)
+        flat = f"{self._regex(f'{start} ?')} {inner} {self._regex(f' ?{end}')}"
+        tall = f"{self._regex(start + line)} {inner} {self._regex(space + end)}"
+        return self._rule(f"{flat} | {tall}")
+
+    def _name(self, name: str) -> str:
+        return self._regex(f'"{usual_spelling(name)}"')
+
+    # ---- strings, lists and objects --------------------------------------------------------------
+
+    def _string(self, node: Mapping[str, Any], depth: int) -> str:
+        least, most = node.get("minLength", 0), node.get("maxLength")
+        if not least and most is None:
+            return self._regex(f'"({CHARACTER})*"')
+        return self._regex(f'"({CHARACTER}){{{least},{"" if most is None else most}}}"')
+
+    def _number(self, node: Mapping[str, Any], depth: int) -> str:
+        fraction = node["type"] == "number"
+        if not BOUNDS & node.keys():
+            return self._regex(NUMBER if fraction else INTEGER)
+        try:
+            ranges = number_ranges(node, fraction)
+        except (ValueError, ArithmeticError):  # too many digits for a range of them
+            return self._leave(node)
+        return self._alternatives(map(self._range, ranges))
+
+    def _range(self, part: NumberRange) -> str:
+        digits = self._terminal(" & ".join(map(self._regex, part.all_of)))
+        ways = " | ".join([digits, *map(self._regex, part.or_else)])
+        return f'"-" ({ways})' if part.negative else ways
+
+    def _array(self, node: Mapping[str, Any], depth: int) -> str:
+        first, item = node.get("prefixItems", []), node.get("items", True)
+        least, most = node.get("minItems", 0), node.get("maxItems")
+        comma = self._comma(depth)
+        if item is False:
+            most = len(first) if most is None else min(most, len(first))
+        named = [self.node(part, depth + 1) for part in first[:most]]
+        more = None if most is not None and most <= len(first) else self.node(item, depth + 1)
+        return self._enclosed("[]", _items(named, more, least, most, comma), depth)
+
+    def _object(self, node: Mapping[str, Any], depth: int) -> str:
+        properties, required = node.get("properties", {}), node.get("required", ())
+        colon, comma = self._colon(), self._comma(depth)
+        more = node.get("additionalProperties", True)
+        rest = "", ""
+        if more is not False:
+            pair = f"{self._other_names(properties)} {colon} {self.node(more, depth + 1)}"
+            pair = self._rule(pair)
+            rest = f"({pair} ({comma} {pair})*)?", f"({comma} {pair})*"
+        for name in reversed(properties):
+            if properties[name] is False and name not in required:
+                continue
+            item = self._rule(
+                f"{self._name(name)} {colon} {self.node(properties[name], depth + 1)}"
+            )
+            first, after = (self._rule(part) if part else "" for part in rest)
+            if name in required:
+                rest = f"{item} {after}", f"{comma} {item} {after}"
+            else:
+                rest = f"{item} {after} | {first}", f"({comma} {item})? {after}"
+                if not first:
+                    rest = f"({item} {after})?", rest[1]
+        return self._enclosed("{}", self._rule(rest[0]) if rest[0] else "", depth)
+
+    def _other_names(self, taken: Iterable[str]) -> str:
+        """A property name that is none of these, however it is spelled."""
+        free = self._regex(f'"({CHARACTER})*"')
+        names = "|".join(any_spelling(name) for name in taken)
+        if not names:
+            return free
+        quoted = self._regex(f'"({names})"')
+        return self._terminal(f"{free} & ~{quoted}")
+
+
+def _items(named: Sequence[str], more: str | None, least: int, most: int | None, comma: str) -> str:
+    """The inside of a list: the named items, then more of one kind, with commas between."""
+    if more is None:
+        tail = ""
+    elif named:
+        room = None if most is None else most - len(named)
+        tail = _times(f"({comma} {more})", max(0, least - len(named)), room)
+    else:
+        rest = _times(f"({comma} {more})", max(0, least - 1), None if most is None else most - 1)
+        return f"{more} {rest}" if least else f"({more} {rest})?"
+    for index in range(len(named) - 1, -1, -1):
+        tail = f"{comma if index else ''} {named[index]} {tail}"
+        if index >= least:
+            tail = f"({tail})?"
+    return tail
+
+
+def _times(item: str, least: int, most: int | None) -> str:
+    if most == 0:
+        return ""
+    return f"{item}{{{least},{'' if most is None else most}}}"
+
+
+def _words(node: Mapping[str, Any]) -> set[str]:
+    """The keywords of a node that restrict values."""
+    kinds = _types(node)
+    applying = set().union(*(_OF_TYPE.get(kind, set()) for kind in kinds))
+    if not kinds:
+        applying = set().union(*_OF_TYPE.values())
+    return {word for word in node if word in _GENERAL or word in applying}
+
+
+def _types(node: Mapping[str, Any]) -> set[str]:
+    kind = node.get("type", [])
+    return {kind} if isinstance(kind, str) else {*kind}
+
+
+def _is_list(value: Any, length: int = 0) -> bool:
+    return isinstance(value, list) and bool(value) and length in (0, len(value))
+
+
+def _fits(value: Any, kind: str) -> bool:
+    if isinstance(value, bool) or value is None:
+        return kind == ("null" if value is None else "boolean")
+    if isinstance(value, (int, float)):
+        return kind == "number" or (kind == "integer" and value == int(value))
+    return isinstance(value, {"string": str, "object": Mapping, "array": list}.get(kind, ()))
+
+
+def _plain_array(node: Mapping[str, Any]) -> bool:
+    counts = [node.get("minItems", 0), node.get("maxItems", 0)]
+    small = all(isinstance(count, int) and 0 <= count <= _MOST_ITEMS for count in counts)
+    return small and not isinstance(node.get("items"), list)
+
+
+def _plain_object(node: Mapping[str, Any]) -> bool:
+    properties, required = node.get("properties", {}), node.get("required", [])
+    return isinstance(properties, Mapping) and all(
+        name in properties and properties[name] is not False for name in required
+    )
+
+
+def _spellings(value: Any) -> str:
+    """A regular expression of the ways to write a string, a number, a boolean or null."""
+    if isinstance(value, str):
+        return f'"{usual_spelling(value)}"'
+    return re.escape(json.dumps(value))
+
+
+def _slashes(regex: str) -> str:
+    """A regular expression as it stands between slashes."""
+    return re.sub(r"\\.|/", lambda match: r"\/" if match[0] == "/" else match[0], regex, flags=re.S)

@@ -1,0 +1,133 @@
+"""How models spell JSON: white space, escapes and numbers, for both grammar engines.
+
+A constraint must not change a reply that fits anyway. So it allows what people and JSON libraries
+write. Behind an opening bracket comes nothing, a space, or a line break with the indentation of its
+depth; behind a comma the same; before a closing bracket too, but a line break only if the opening
+one had one. A string may escape what some library escapes, and a number may have an exponent. All
+of it has an end, so that a model that likes white space or digits cannot go on for ever.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = [
+    "CHARACTER",
+    "DIGITS",
+    "INTEGER",
+    "LEAD",
+    "NUMBER",
+    "TRAIL",
+    "any_spelling",
+    "deepest_level",
+    "is_escaped_by_some",
+    "levels_of",
+    "line_regex",
+    "number_units",
+    "space_bounds",
+    "space_regex",
+    "usual_spelling",
+]
+
+#: Levels of brackets up to which indentation grows.
+_LEVELS = 5
+#: The most spaces and tabs that indent by one level.
+_SPACES, _TABS = 8, 2
+#: The most digits of a number before the point, behind it, and of an exponent.
+DIGITS, _EXPONENT = 25, 3
+
+_HEX = "[0-9a-fA-F]"
+#: One character of a JSON string. A surrogate pair is one; half a pair is none.
+CHARACTER = (
+    r"[^\"\\\x00-\x1F]|\\[\"\\/bfnrt]"
+    rf"|\\u([0-9a-cA-Ce-fE-F]{_HEX}{{3}}|[dD][0-7]{_HEX}{{2}}"
+    rf"|[dD][89abAB]{_HEX}{{2}}\\u[dD][c-fC-F]{_HEX}{{2}})"
+)
+INTEGER = rf"-?(0|[1-9][0-9]{{0,{DIGITS - 1}}})"
+NUMBER = rf"{INTEGER}(\.[0-9]{{1,{DIGITS}}})?([eE][+\-]?[0-9]{{1,{_EXPONENT}}})?"
+#: White space before and after a whole reply.
+LEAD = r"[ \n\t\r]{1,4}"
+TRAIL = r"[ \n\t\r]{1,2}"
+
+_SHORT = {'"': '"', "\\": "\\", "/": "/", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}
+#: ASCII that some library escapes for the sake of HTML.
+_WARY = frozenset("<>&'\x7f")
+
+
+def deepest_level() -> int:
+    """The depth from which on indentation does not grow."""
+    return _LEVELS
+
+
+def space_bounds(depth: int) -> tuple[int, int]:
+    """The most spaces and the most tabs that indent a line inside of ``depth`` brackets."""
+    level = min(max(depth, 1), _LEVELS)
+    return _SPACES * level, _TABS * level
+
+
+def line_regex(depth: int) -> str:
+    """A line break and the indentation inside of ``depth`` brackets, as a regular expression."""
+    spaces, tabs = space_bounds(depth)
+    return rf" ?\r?\n( {{0,{spaces}}}|\t{{1,{tabs}}})"
+
+
+def space_regex(depth: int) -> str:
+    """White space at a joint inside of ``depth`` brackets, as a regular expression."""
+    return f"({line_regex(depth)}| ?)"
+
+
+def levels_of(schema: Any) -> int:
+    """How many brackets deep a text that fits a schema goes, and the deepest level that counts
+    where the schema does not say (references, values of any kind)."""
+    if isinstance(schema, list):
+        return max(map(levels_of, schema), default=0)
+    if not isinstance(schema, Mapping):
+        return _LEVELS if schema is True else 0
+    if "enum" in schema or "const" in schema:
+        return 0
+    kinds = schema.get("type", ())
+    either = [schema[key] for key in ("anyOf", "oneOf", "allOf") if key in schema]
+    inner = [
+        schema[key] for key in ("items", "prefixItems", "additionalProperties") if key in schema
+    ]
+    inner += list(schema.get("properties", {}).values())
+    bracketed = "object" in kinds or "array" in kinds
+    if "$ref" in schema or not (inner or either or (kinds and not bracketed)):
+        return _LEVELS
+    return min(_LEVELS, max(levels_of(either), 1 + levels_of(inner) if inner else 0))
+
+
+def usual_spelling(text: str) -> str:
+    """A regular expression of the ways in which JSON libraries write a string (without quotes)."""
+    return "".join(_character(letter, is_escaped_by_some(letter)) for letter in text)
+
+
+def is_escaped_by_some(letter: str) -> bool:
+    """Whether some JSON library writes a character by its number that may stand as it is."""
+    return letter in _WARY or letter > "~"
+
+
+def any_spelling(text: str) -> str:
+    """A regular expression of all the ways to write a string in JSON (without quotes)."""
+    return "".join(_character(letter, True) for letter in text)
+
+
+def _character(letter: str, by_number: bool) -> str:
+    ways = [] if letter in '"\\' or letter < " " else [re.escape(letter)]
+    if letter in _SHORT:
+        ways.append(r"\\" + re.escape(_SHORT[letter]))
+    if by_number or letter < " ":
+        ways.append("".join(r"\\u" + _unit(unit) for unit in number_units(letter)))
+    return ways[0] if len(ways) == 1 else f"({'|'.join(ways)})"
+
+
+def number_units(letter: str) -> list[str]:
+    """The UTF-16 code units of a character, four hexadecimal digits each."""
+    data = letter.encode("utf-16-be", "surrogatepass")
+    return [data[i : i + 2].hex() for i in range(0, len(data), 2)]
+
+
+def _unit(digits: str) -> str:
+    return "".join(d if d.isdigit() else f"[{d}{d.upper()}]" for d in digits)
