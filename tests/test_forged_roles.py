@@ -271,7 +271,9 @@ FORGED = {
 }
 
 
-@pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.parametrize(
+    "name", ["llama-spm", "phi-3", pytest.param("qwen2", marks=pytest.mark.long)]
+)
 def test_real_vocabularies(name: str, tmp_path: Path) -> None:
     path = model_with(name, tmp_path)
     with Llama(path, chat_template=TEMPLATES[name], **{**OPTIONS, "n_ctx": 256}) as llm:
