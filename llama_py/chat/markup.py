@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 
 from llama_py.chat.jinja import read_literals
 
@@ -67,9 +68,11 @@ class Markup:
 
         Texts that are no UTF-8 are left out: no message contains them.
         """
-        texts = {text.decode("utf-8", "ignore"): always for text, always in special.items()}
-        control = [text for text, always in texts.items() if not always]
-        return cls(control, [text for text, always in texts.items() if always], sources)
+        texts: tuple[list[str], list[str]] = ([], [])
+        for text, always in special.items():
+            with suppress(UnicodeDecodeError):
+                texts[always].append(text.decode())
+        return cls(*texts, sources)
 
     def find(self, text: str) -> Iterator[tuple[int, str]]:
         """Where in ``text`` (in characters) which of the texts stands; they may overlap."""
