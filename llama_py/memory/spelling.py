@@ -144,7 +144,7 @@ class Spelling:
         inside = [*plain]
         found = self._find(text)
         literal = [each for each in found if _overlaps(each, inside)] if inside else []
-        taken = _longest_first([each for each in found if each not in literal])
+        taken = _longest_first([each for each in found if not _overlaps(each, inside)])
         starts = np.array([start for start, _ in taken], np.int64)
         parts, at = [], 0
         for start, _ in taken:
@@ -215,7 +215,7 @@ class Spelling:
 
     def _read_literal(self, text: PromptText, begin: int, stop: int) -> list[int]:
         """Tokens of characters between two special tokens."""
-        before = bisect_right([end for _, end in text.specials], begin) - 1
+        before = bisect_right(text.specials, begin, key=_end) - 1
         if before >= 0 and text.specials[before][1] == begin:
             token = self._token_of(text, text.specials[before])
             while begin < stop and token is not None and text.key[begin : begin + 1].isspace():
@@ -224,17 +224,19 @@ class Spelling:
                 begin += 1
         texts = self._special_texts()
         # What is read as one token even where special tokens are not parsed is taken apart.
+        first = bisect_left(text.literal, begin, key=_start)
+        last = bisect_left(text.literal, stop, key=_start)
         cuts = [
             start + _first_character(text.key, start)
-            for start, end in text.literal
-            if begin <= start < stop and texts[text.key[start:end]]
+            for start, end in text.literal[first:last]
+            if texts[text.key[start:end]]
         ]
         places = [begin, *cuts, stop]
         tokens: list[int] = []
-        for first, last in pairwise(places):
-            if first < last:
-                part = text.key[first:last]
-                tokens += self._read_plain(part) if first == begin else self.read_apart(part)
+        for start, end in pairwise(places):
+            if start < end:
+                part = text.key[start:end]
+                tokens += self._read_plain(part) if start == begin else self.read_apart(part)
         return tokens
 
     def _token_of(self, text: PromptText, place: Range) -> int | None:
@@ -266,8 +268,16 @@ def _first_character(key: bytes, start: int) -> int:
     return 1 if lead < 0xC0 else 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
 
 
+def _start(place: Range) -> int:
+    return place[0]
+
+
+def _end(place: Range) -> int:
+    return place[1]
+
+
 def _overlaps(place: Range, ranges: Sequence[Range]) -> bool:
-    at = bisect_right(ranges, place[0], key=lambda each: each[1])
+    at = bisect_right(ranges, place[0], key=_end)
     return at < len(ranges) and ranges[at][0] < place[1]
 
 
