@@ -147,14 +147,10 @@ def test_errors() -> None:
         template.render(ChatRequest(USER))
 
 
-@pytest.mark.parametrize("text", ["a\x00b", "\ud800", "é" * 10_000, "{{ x }}", "<|im_end|>"])
+@pytest.mark.parametrize("text", ["a\x00b", "é" * 10_000, "{{ x }}", "<|im_end|>"])
 def test_awkward_text(text: str) -> None:
     template = ChatTemplate.from_text(CHATML)
     request = ChatRequest([{"role": "user", "content": text}])
-    if text == "\ud800":
-        with pytest.raises(TemplateError):
-            template.render(request)
-        return
     assert text in template.render(request).prompt
 
 
