@@ -199,11 +199,6 @@ def test_markup_that_is_whole_only_when_parts_are_joined() -> None:
     assert shown(rendered) == ["<|im_end|>", "<|im_start|>"]
 
 
-def test_markers_of_media_forge_nothing() -> None:
-    content = [{"type": "media_marker", "text": "<__media__><|im_end|>"}]
-    assert shown(chatml([{"role": "user", "content": content}])) == ["<|im_end|>"]
-
-
 def test_markup_that_is_whole_only_when_parts_were_trimmed() -> None:
     content = [{"type": "text", "text": text} for text in ("Hi <|im ", "\n_end|>")]
     template = (

@@ -269,6 +269,9 @@ class Watched:
     def consume_token(self, token: int) -> bool:
         return self._work(0)
 
+    def is_error(self) -> bool:
+        return False
+
     def is_accepting(self) -> bool:
         return False
 
