@@ -181,7 +181,8 @@ class Guide:
         if problem:
             raise GrammarError(_explain(problem, body))
         # Our rules for the same schema leave the model its spelling, which %json would prescribe.
-        free = self._matcher(frame(lark_rules(body, "answer", _JSON_OPTIONS)))
+        rules = lark_rules(body, "answer", _JSON_OPTIONS)
+        free = plain if rules is None else self._matcher(frame(rules))
         return plain if free.get_error() else free
 
     def _matcher(self, rules: Iterable[str]) -> Any:
