@@ -190,7 +190,10 @@ class Guide:
         if problem:
             raise GrammarError(_explain(problem, body))
         # Our rules for the same schema leave the model its spelling, which %json would prescribe.
-        free, problem = self._matcher(frame(lark_rules(body, "answer", _JSON_OPTIONS)))
+        rules = lark_rules(body, "answer", _JSON_OPTIONS)
+        if rules is None:
+            return plain
+        free, problem = self._matcher(frame(rules))
         return plain if problem else free
 
     def _matcher(self, rules: Iterable[str]) -> tuple[Any, str]:

@@ -49,20 +49,33 @@ _OF_TYPE["integer"] = _OF_TYPE["number"]
 _GENERAL = frozenset({"$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "not"}) | {
     *("if", "then", "else", "const", "enum", "nullable", "$id", "id", "$anchor", "x-guidance")
 }
-#: Items beyond which a list is left to ``%json``.
-_MOST_ITEMS = 2000
+#: Items beyond which a list is left to ``%json``, and rules beyond which a whole schema is.
+_MOST_ITEMS, _MOST_RULES = 2000, 1000
+#: Rules that may stand within one another; llguidance reads them recursively.
+_DEEPEST = 200
+#: Letters of names or values beyond which they are spelled in one way only.
+_MOST_LETTERS = 50_000
 
 
-def lark_rules(schema: Any, name: str, options: Mapping[str, Any]) -> list[str]:
+def lark_rules(schema: Any, name: str, options: Mapping[str, Any]) -> list[str] | None:
     """Rules of which ``name`` is a JSON text that fits the schema, white space around it excluded.
+
+    None if there would be very many, or very deep ones: llguidance's stack has an end.
 
     Args:
         schema: a schema that ``%json`` compiles.
         options: llguidance's options for the nodes that are left to ``%json``.
     """
     writer = _Writer(schema, options)
-    start = writer.node(schema, 1)
+    try:
+        start = writer.node(schema, 1)
+    except _TooManyRulesError:
+        return None
     return [f"{name}: {start}", *writer.lines]
+
+
+class _TooManyRulesError(Exception):
+    """The schema is left to ``%json``."""
 
 
 class _Writer:
@@ -75,6 +88,7 @@ class _Writer:
         self._terminals: dict[str, str] = {}
         self._known: dict[tuple[str, int], str] = {}
         self._rules = 0
+        self._depths: dict[str, int] = {}
 
     # ---- what lines are made of ------------------------------------------------------------------
 
@@ -83,16 +97,25 @@ class _Writer:
         name = self._terminals.get(body)
         if name is None:
             name = self._terminals[body] = f"T{len(self._terminals)}"
-            self.lines.append(f"{name}: {body}")
+            self._add(f"{name}: {body}")
         return name
+
+    def _add(self, line: str) -> None:
+        name, body = line.split(":", 1)
+        depths = (self._depths.get(part, 0) for part in re.findall(r"\br\d+\b", body))
+        self._depths[name] = depth = 1 + max(depths, default=0)
+        if len(self.lines) >= _MOST_RULES or depth > _DEEPEST:
+            raise _TooManyRulesError
+        self.lines.append(line)
 
     def _regex(self, regex: str) -> str:
         return self._terminal("/" + _slashes(regex) + "/")
 
     def _rule(self, body: str) -> str:
         self._rules += 1
-        self.lines.append(f"r{self._rules}: {body}")
-        return f"r{self._rules}"
+        name = f"r{self._rules}"
+        self._add(f"{name}: {body}")
+        return name
 
     def _comma(self, depth: int) -> str:
         return self._regex(" ?," + space_regex(depth))
@@ -132,7 +155,8 @@ class _Writer:
         if words == {"allOf"} and "type" not in node and _is_list(node["allOf"], 1):
             return lambda node, depth: self.node(node["allOf"][0], depth)
         if words in ({"enum"}, {"const"}):
-            return self._values
+            long = len(json.dumps(node.get("enum", node.get("const")))) > _MOST_LETTERS
+            return None if long else self._values
         if words & _GENERAL or "type" not in node:
             return None
         if isinstance(node["type"], list):
@@ -166,7 +190,7 @@ class _Writer:
             name = self._known["", depth] = f"r{self._rules}"
             kinds = ("object", "array", "string", "number", "boolean", "null")
             parts = [self.node({"type": kind}, depth) for kind in kinds]
-            self.lines.append(f"{name}: {' | '.join(parts)}")
+            self._add(f"{name}: {' | '.join(parts)}")
         return name
 
     def _reference(self, node: Mapping[str, Any], depth: int) -> str:
@@ -174,7 +198,7 @@ class _Writer:
         if key not in self._known:
             self._rules += 1
             self._known[key] = f"r{self._rules}"
-            self.lines.append(f"{self._known[key]}: {self.node(self._target(key[0]), key[1])}")
+            self._add(f"{self._known[key]}: {self.node(self._target(key[0]), key[1])}")
         return self._known[key]
 
     def _target(self, reference: Any) -> Any:
@@ -275,13 +299,12 @@ class _Writer:
             item = self._rule(
                 f"{self._name(name)} {colon} {self.node(properties[name], depth + 1)}"
             )
-            first, after = (self._rule(part) if part else "" for part in rest)
             if name in required:
-                rest = f"{item} {after}", f"{comma} {item} {after}"
-            else:
-                rest = f"{item} {after} | {first}", f"({comma} {item})? {after}"
-                if not first:
-                    rest = f"({item} {after})?", rest[1]
+                rest = f"{item} {rest[1]}", f"{comma} {item} {rest[1]}"
+                continue
+            first, after = (self._rule(part) if part else "" for part in rest)
+            alone = f"{item} {after} | {first}" if first else f"({item} {after})?"
+            rest = alone, f"({comma} {item})? {after}"
         return self._enclosed("{}", self._rule(rest[0]) if rest[0] else "", depth)
 
     def _other_names(self, taken: Iterable[str]) -> str:
@@ -351,9 +374,9 @@ def _plain_array(node: Mapping[str, Any]) -> bool:
 
 def _plain_object(node: Mapping[str, Any]) -> bool:
     properties, required = node.get("properties", {}), node.get("required", [])
-    return isinstance(properties, Mapping) and all(
-        name in properties and properties[name] is not False for name in required
-    )
+    if not isinstance(properties, Mapping) or sum(map(len, properties)) > _MOST_LETTERS:
+        return False
+    return all(name in properties and properties[name] is not False for name in required)
 
 
 def _spellings(value: Any) -> str:

@@ -326,3 +326,30 @@ def test_a_schema_is_compiled_once(vocab: Vocab, monkeypatch: pytest.MonkeyPatch
     for number in range(100):
         guide.compile({"const": number})
     assert len(guide._compiled) == guidance._KEPT
+
+
+def nested(levels: int, width: int) -> dict[str, Any]:
+    node: dict[str, Any] = {"type": "integer"}
+    for _ in range(levels):
+        others = {f"p{number}": {"type": "integer"} for number in range(width)}
+        node = {"type": "object", "properties": {**others, "n": node}}
+    return node
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        nested(25, 9),
+        nested(55, 1),
+        nested(1, 1000),
+        {**nested(1, 10_000), "required": [f"p{number}" for number in range(10_000)]},
+        {"type": "object", "properties": {100_000 * "x": {}}},
+        {"type": "string", "enum": [100_000 * "x"]},
+    ],
+    ids=["levels", "more levels", "optional", "required", "a long name", "a long value"],
+)
+def test_large_schemas_do_not_end_the_process(schema: Any, vocab: Vocab) -> None:
+    """Rules within rules: llguidance reads them recursively, and its stack has an end."""
+    constraint = compile_schema(schema, vocab, "llguidance").constraint
+    assert constraint is not None
+    constraint()
