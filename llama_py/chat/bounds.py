@@ -56,6 +56,8 @@ MOST_OPTIONAL_GBNF = 150
 #: Alternatives of one "oneOf": each is compared with each.
 MOST_ONE_OF = 150
 
+#: Characters of a reference.
+_LONGEST_REFERENCE = 1000
 _LOWER = frozenset({"minLength", "minItems", "minProperties", "minContains"})
 _MUST_BE: dict[str, tuple[Any, str]] = {
     "properties": (Mapping, "an object"),
@@ -201,6 +203,9 @@ class _Walk:
             count = node[key]
             if isinstance(count, (int, float)) and count > MOST_REPEATED:
                 self._refuse(path, f'"{key}" is {count}, and {MOST_REPEATED} is the most')
+        reference = node.get("$ref")
+        if isinstance(reference, str) and len(reference) > _LONGEST_REFERENCE:
+            self._refuse(path, f'"$ref" has {len(reference)} characters')
         values = node.get("enum")
         if isinstance(values, (list, tuple)):
             self._choices += len(values)

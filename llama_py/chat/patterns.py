@@ -77,6 +77,11 @@ def _token_problem(token: str) -> str | None:
         return "a lazy quantifier"
     if token[0] == "\\" and token[1] not in _PLAIN_ESCAPES:
         return f"the escape {token}"
+    if token[0] == "[":
+        # The converter says so on standard error, and takes the pattern for any string.
+        for escape in re.findall(r"\\.", token, re.DOTALL):
+            if escape[1].isalpha() and escape[1] not in "xuUtrn":
+                return f"the escape {escape} in a class"
     if token == '"' or (token[0] == "[" and _escapes_from_string(token)):
         return "a character that JSON strings have to escape"
     return None

@@ -27,7 +27,7 @@ __all__ = ["CANDIDATE", "GrammarSampler"]
 #: ``llama_token_data``.
 CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 #: The work of one step: comparisons of a character, at least, and for each token of the vocabulary.
-_LEAST_WORK = 3_000_000
+_LEAST_WORK = 6_000_000
 _WORK_PER_TOKEN = 500
 #: Characters of a trigger pattern.
 _LONGEST_TRIGGER = 100_000

@@ -100,6 +100,7 @@ UNSUPPORTED: dict[str, tuple[Any, str]] = {
     ),
     "pattern without anchors": ({"type": "string", "pattern": "abc"}, "pattern"),
     "look-ahead": ({"type": "string", "pattern": "^(?=a)b$"}, "pattern"),
+    "not a shorthand in a class": ({"type": "string", "pattern": "^[^\\s\\S]$"}, "escape"),
     "quotes in a pattern": ({"type": "string", "pattern": '^"$'}, "pattern"),
     "line breaks in a pattern": ({"type": "string", "pattern": "^a\\nb$"}, "pattern"),
     "both bounds": ({"type": "integer", "minimum": 1, "exclusiveMinimum": 0}, "together"),

@@ -77,11 +77,6 @@ def test_the_corpus_is_large() -> None:
     assert sum(1 for _ in cases()) >= 120
 
 
-def test_some_of_them() -> None:
-    check(3, 8)
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("first", range(4))
 def test_all_of_them(first: int) -> None:
     check(first, 4)

@@ -170,14 +170,14 @@ bool fits_partial(const Element * at, llama_partial_utf8 partial) {
 // Adds the stacks that `stack` stands for, each with a character, a class or a token on top.
 void expand(const llama_grammar_rules & rules, Stack stack, std::set<Stack> & out, Budget & budget) {
     if (stack.empty() || stack.back()->type != LLAMA_GRETYPE_RULE_REF) {
-        budget.spend(16 + stack.size());
+        budget.spend(24 + 2 * stack.size());
         out.insert(std::move(stack));
         return;
     }
     std::set<Stack>    seen;
     std::vector<Stack> todo{std::move(stack)};
     while (!todo.empty()) {
-        budget.spend(120 + 4 * todo.back().size());
+        budget.spend(160 + 6 * todo.back().size());
         auto [entry, is_new] = seen.insert(std::move(todo.back()));
         todo.pop_back();
         if (!is_new) {
@@ -267,6 +267,7 @@ class Marker {
             }
             std::set<Stack> next;
             advance(rules, stack, next, budget);
+            budget.spend(8 * next.size());
             if (goes_straight_on(stack.back())) {
                 mark(next, depth + 1, going);
             } else {
