@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 import re
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -148,46 +149,38 @@ class PoisoningMachine(RuleBasedStateMachine):
 
     def check(self, text: str, plain: tuple[tuple[int, int], ...] = ()) -> None:
         request = self.run(self.llm, text, plain)
-        if plain:
-            self.fresh.reset()
-            expected = [self.run(self.fresh, text, plain).tokens]
-            start = plain[0][0]
-            expected += [
-                [*before, *said, *behind]
-                for before, asked, said, reply in self.replies
-                if len((asked + reply).encode()) <= start and text.startswith(asked + reply)
-                for behind in [self.behind(text, asked + reply, plain)]
-                if behind is not None
-            ]
-        else:
-            expected = self.allowed(text)
+        expected = self.allowed(text, plain)
         assert request.tokens in expected, (text, request.cache)
         self.fresh.reset()
         if request.tokens == expected[0]:
             assert self.run(self.fresh, text, plain).generated == request.generated
 
-    def behind(
-        self, text: str, begin: str, plain: tuple[tuple[int, int], ...] = ()
-    ) -> list[int] | None:
-        """Tokens of the rest, behind a reply that a control token closes."""
-        rest = text[len(begin) :].lstrip(" \n")
-        if not rest.startswith(START[2][:-1]) or rest != text[len(begin) :]:
-            return None
-        offset = len(begin.encode())
-        moved = tuple((a - offset, b - offset) for a, b in plain)
-        spelling = self.llm._cache.spelling
-        return spelling.read(spelling.mark(rest.encode(), moved), add_special=False)
-
-    def allowed(self, text: str) -> list[list[int]]:
+    def allowed(self, text: str, plain: tuple[tuple[int, int], ...] = ()) -> list[list[int]]:
         """The tokenizer's tokens, and those with replies of the model in their places."""
-        found = [self.llm.tokenize(text, special=True)]
+        spelling = self.fresh._cache.spelling
+        whole = spelling.read(spelling.mark(text.encode(), plain), add_special=True)
+        found = [whole]
         for before, asked, said, reply in self.replies:
             # A reply that spells a control token in characters does not stand for one.
             if text.startswith(asked + reply) and "<|im_end|>" not in reply:
-                behind = self.behind(text, asked + reply)
-                if behind is not None:
-                    found.append([*before, *said, *behind])
+                found += self.with_reply(whole, before, len(asked.encode()), said)
         return found
+
+    def with_reply(
+        self, whole: list[int], before: list[int], start: int, said: list[int]
+    ) -> list[list[int]]:
+        """``said`` stands at ``start`` as far as the tokenizer, too, splits at its end."""
+        ends = [*accumulate(map(self.width, whole))]
+        places = [start + width for width in accumulate(map(self.width, said))]
+        for count in range(len(said), 0, -1):
+            if places[count - 1] in ends:
+                behind = whole[ends.index(places[count - 1]) + 1 :]
+                return [[*before, *said[:count], *behind]]
+        return []
+
+    def width(self, token: int) -> int:
+        """Bytes of a token in its text; BOS, which is added, has none."""
+        return 0 if token == self.fresh.token_bos() else len(self.fresh.vocab.piece(token))
 
     def run(self, llm: Llama, text: str, plain: tuple[tuple[int, int], ...] = ()) -> Request:
         request = Request(
