@@ -8,8 +8,11 @@ schema may use beyond that is decided by whoever enforces it (``schema``, ``guid
 
 from __future__ import annotations
 
+import marshal
 import math
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from llama_py.chat.satisfiable import check_satisfiable
@@ -58,6 +61,8 @@ MOST_ONE_OF = 150
 
 #: Characters of a reference.
 _LONGEST_REFERENCE = 1000
+#: How many schemas that passed are remembered, and up to which size.
+_MOST_KEYS, _MOST_KNOWN = 128, 1 << 16
 _LOWER = frozenset({"minLength", "minItems", "minProperties", "minContains"})
 _MUST_BE: dict[str, tuple[Any, str]] = {
     "properties": (Mapping, "an object"),
@@ -90,8 +95,10 @@ def check_bounds(schema: Any, name: str = "the JSON schema") -> None:
     Raises:
         GrammarError: with the place and the remedy.
     """
-    _Walk(MOST_OPTIONAL, strict=True).check(schema, name)
-    check_satisfiable(schema, name)
+    with _PASSED.check(schema) as known:
+        if not known:
+            _Walk(MOST_OPTIONAL, strict=True).check(schema, name)
+            check_satisfiable(schema, name)
 
 
 def check_tools(tools: Sequence[Mapping[str, Any]]) -> None:
@@ -101,10 +108,38 @@ def check_tools(tools: Sequence[Mapping[str, Any]]) -> None:
         tools: function tools in OpenAI's form.
     """
     walk = _Walk(MOST_OPTIONAL_GBNF)
-    for i, tool in enumerate(tools):
-        name = f"the JSON schema tools[{i}].function.parameters"
-        walk.check(tool["function"]["parameters"], name)
-        check_satisfiable(tool["function"]["parameters"], name)
+    schemas = [tool["function"]["parameters"] for tool in tools]
+    with _PASSED_TOOLS.check(schemas) as known:
+        for i, schema in enumerate(() if known else schemas):
+            name = f"the JSON schema tools[{i}].function.parameters"
+            walk.check(schema, name)
+            check_satisfiable(schema, name)
+
+
+class _Passed:
+    """The schemas that passed lately, by their content: many requests bring the same."""
+
+    def __init__(self) -> None:
+        self._keys: dict[bytes, None] = {}
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def check(self, value: Any) -> Iterator[bool]:
+        """Whether a value is known; when the block ends without an error, it is from then on."""
+        try:
+            key = marshal.dumps(value)  # knows what it wrote before, so that circles end
+        except ValueError:  # deeper than it goes, or no plain values
+            key = b""
+        known = key in self._keys
+        yield known
+        if key and not known and len(key) < _MOST_KNOWN:
+            with self._lock:
+                self._keys[key] = None
+                if len(self._keys) > _MOST_KEYS:
+                    del self._keys[next(iter(self._keys))]
+
+
+_PASSED, _PASSED_TOOLS = _Passed(), _Passed()
 
 
 class _Walk:

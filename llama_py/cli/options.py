@@ -126,7 +126,7 @@ def read_schema(given: str) -> Any:
     text = given if given.lstrip().startswith("{") else read_argument(given, "--json-schema")
     try:
         return json.loads(text or "")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ParameterError(f"--json-schema is not JSON: {error}") from None
 
 

@@ -116,6 +116,14 @@ def test_nesting() -> None:
         check_bounds(itself)
 
 
+def test_what_passed_once_is_looked_at_again_when_it_has_changed() -> None:
+    schema: dict[str, Any] = {"type": "array", "items": {"enum": ["a"]}, "minItems": 1}
+    check_bounds(schema)
+    schema["items"]["enum"].clear()
+    with pytest.raises(GrammarError, match="empty"):
+        check_bounds(schema)
+
+
 def test_patterns() -> None:
     assert pattern_problem("^[a-z]{2,5}(\\d{3}|x)*$") is None
     assert "5,2" in str(pattern_problem("a{5,2}"))
