@@ -18,6 +18,7 @@ from llama_py.chat.order import in_order
 from llama_py.chat.patterns import pattern_problem, plain_pattern
 from llama_py.chat.spelling import levels_of
 from llama_py.core.chat import schema_to_gbnf
+from llama_py.core.gbnf_reader import MOST_REPEATED
 from llama_py.errors import GrammarError
 
 __all__ = ["check_schema", "gbnf_of_schema", "places_of", "prepare_schema"]
@@ -278,6 +279,7 @@ class _Checker:
             given.append("minLength / maxLength")
         if len(given) > 1:
             _refuse(path, f"{' together with '.join(given)}")
+        _check_most(node, path, "maxLength")
         problem = pattern_problem(plain_pattern(node["pattern"])) if "pattern" in node else None
         if problem:
             _refuse(path, f'{problem} ("pattern": {node["pattern"]!r})')
@@ -300,6 +302,7 @@ class _Checker:
     def _check_array(self, node: Mapping[str, Any], path: str) -> None:
         if "items" in node and "prefixItems" in node:
             _refuse(path, '"items" together with "prefixItems"')
+        _check_most(node, path, "maxItems")
         key = "items" if "items" in node else "prefixItems"
         items = node.get(key)
         if isinstance(items, list):
@@ -313,6 +316,12 @@ class _Checker:
             _refuse(path, '"minItems" or "maxItems" does not fit a list of single items')
         for i, item in enumerate(items):
             self.check(item, f"{path}/{i}")
+
+
+def _check_most(node: Mapping[str, Any], path: str, key: str) -> None:
+    """llama.cpp takes so large an upper bound for none."""
+    if node.get(key, 0) > MOST_REPEATED:
+        _refuse(path, f'"{key}": {node[key]} (more than {MOST_REPEATED})')
 
 
 def _disjoint(branches: list[Mapping[str, Any]]) -> bool:

@@ -14,6 +14,7 @@ from llama_py import Llama, demo_model_path
 from llama_py.chat.bounds import MOST_DEPTH, MOST_TEXT, check_bounds, pattern_problem
 from llama_py.chat.grammar import LlamaGrammar, compile_schema
 from llama_py.chat.messages import ChatRequest
+from llama_py.chat.schema import gbnf_of_schema
 from llama_py.core.sampler import Sampler
 from llama_py.errors import GrammarError
 
@@ -239,3 +240,19 @@ def test_a_grammar_that_takes_long_does_not_stop_others(
     made.set()
     other.join(10)
     assert not other.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("schema", "key"),
+    [
+        ({"type": "string", "maxLength": 5000}, "maxLength"),
+        ({"type": "array", "items": {"type": "null"}, "maxItems": 2001}, "maxItems"),
+    ],
+)
+def test_an_upper_bound_that_llama_cpp_would_forget_is_named(
+    schema: dict[str, Any], key: str
+) -> None:
+    """Above 2,000 its grammars take a repetition for an endless one."""
+    with pytest.raises(GrammarError, match=rf'#: "{key}": \d+ \(more than 2000\)'):
+        gbnf_of_schema(schema)
+    assert gbnf_of_schema({**schema, key: 2000})

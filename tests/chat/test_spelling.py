@@ -20,6 +20,7 @@ from llama_py.chat.spelling import levels_of
 from llama_py.core.model import Model
 from llama_py.core.sampler import Sampler
 from llama_py.core.vocab import Vocab
+from llama_py.errors import GrammarError
 from llama_py.params import SamplingParams
 from tests.models import tiny_model
 from tests.steering import vocabulary_model
@@ -350,6 +351,9 @@ def nested(levels: int, width: int) -> dict[str, Any]:
 )
 def test_large_schemas_do_not_end_the_process(schema: Any, vocab: Vocab) -> None:
     """Rules within rules: llguidance reads them recursively, and its stack has an end."""
-    constraint = compile_schema(schema, vocab, "llguidance").constraint
-    assert constraint is not None
-    constraint()
+    try:
+        compiled = compile_schema(schema, vocab, "llguidance")
+    except GrammarError:
+        return  # more than the limits allow
+    assert compiled.constraint is not None
+    compiled.constraint()
