@@ -16,7 +16,7 @@ import argparse
 import itertools
 import threading
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 from llama_py.bench.report import Report, median
@@ -32,7 +32,7 @@ from llama_py.bench.subject import (
     whole_context,
 )
 from llama_py.bench.workloads import prose
-from llama_py.errors import GenerationTimeout
+from llama_py.errors import GenerationTimeout, RequestCancelled
 
 __all__ = ["add_arguments", "run"]
 
@@ -193,7 +193,8 @@ def _by_thread(llm: Any, tokens: list[int], clock: Clock) -> float:
             half.set()
 
     def ask() -> None:
-        llm.create_completion(tokens, max_tokens=1, temperature=0.0, on_progress=progress)
+        with suppress(RequestCancelled):
+            llm.create_completion(tokens, max_tokens=1, temperature=0.0, on_progress=progress)
         ended.append(clock())
 
     thread = threading.Thread(target=ask)
