@@ -180,7 +180,7 @@ class SequenceCache(PromptStarter):
             self.drop(sequence)
             return
         sequence.busy, sequence.transient = False, transient
-        sequence.pending = pending
+        sequence.pending, sequence.pending_ends = pending, False
         sequence.touch()
         if not sequence.tokens:
             self.drop(sequence)

@@ -166,8 +166,10 @@ class SequencePool:
             ends: after how many tokens (the pending one included) a reply may end.
         """
         known = sequence.indexed == len(sequence.tokens) and sequence in self.index
-        if known and sequence.pending is None and not ends:
+        if known and not ends and (sequence.pending is None or prompt is None):
             return
+        if ends:
+            sequence.pending_ends = len(sequence.tokens) + 1 in ends
         if prompt is not None:
             self._complete_text(sequence, prompt)
         self._mark_ends(sequence, ends)
@@ -179,15 +181,17 @@ class SequencePool:
         if spelled < len(tokens):
             self.index.extend(sequence, tokens[spelled:])
         else:
-            self._index_pending(sequence, len(tokens) + 1 in ends)
+            self._index_pending(sequence)
         sequence.indexed = len(tokens)
 
-    def _index_pending(self, sequence: LiveSequence, ends: bool) -> None:
+    def _index_pending(self, sequence: LiveSequence) -> None:
         """Let the index find the token that was sampled last, which is not in memory."""
         token = sequence.pending
         if token is not None and not self.spelling.is_ambiguous(token):
             piece = self.spelling.piece(token)
-            source = np.array([Source.SAMPLED | (Source.LAST if ends else 0)], np.uint8)
+            source = np.array(
+                [Source.SAMPLED | (Source.LAST if sequence.pending_ends else 0)], np.uint8
+            )
             self.index.extend(sequence, [token], [0, len(piece)], piece, source)
 
     def _mark_ends(self, sequence: LiveSequence, ends: Collection[int]) -> None:

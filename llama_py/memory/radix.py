@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, Generic
 
@@ -137,17 +138,20 @@ class TextFan(Generic[H]):
     are, so whole tokens are looked up in a dict, and the longest part of a token in a sorted list.
     """
 
-    __slots__ = ("by_text", "keys", "longest")
+    __slots__ = ("by_text", "keys", "lengths", "longest")
 
     def __init__(self) -> None:
         self.by_text: dict[bytes, list[Node[H]]] = {}
         self.keys: list[bytes] = []
+        #: How many keys have which length: white space that belongs to a token may be long.
+        self.lengths: Counter[int] = Counter()
         self.longest = 0
 
     def add(self, key: bytes, child: Node[H]) -> None:
         if key not in self.by_text:
             insort(self.keys, key)
             self.by_text[key] = []
+            self.lengths[len(key)] += 1
             self.longest = max(self.longest, len(key))
         self.by_text[key].append(child)
 
@@ -157,11 +161,16 @@ class TextFan(Generic[H]):
         if not same:
             del self.by_text[key]
             del self.keys[bisect_left(self.keys, key)]
+            self.lengths[len(key)] -= 1
+            if not self.lengths[len(key)]:
+                del self.lengths[len(key)]
 
     def whole(self, text: bytes, start: int) -> Iterator[Node[H]]:
         """Children whose first token lies completely in ``text[start:]``."""
-        for stop in range(start, min(start + self.longest, len(text)) + 1):
-            yield from self.by_text.get(text[start:stop], ())
+        left = len(text) - start
+        for length in self.lengths:
+            if length <= left:
+                yield from self.by_text.get(text[start : start + length], ())
 
     def partial(self, text: bytes, start: int) -> int:
         """Most bytes of ``text[start:]`` that agree with the first token of any child."""

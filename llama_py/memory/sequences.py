@@ -34,6 +34,7 @@ class LiveSequence:
         pending: the token that was sampled last and is not in memory, or None. The index knows its
             text, so that a reply which ends with it is found whole: its token is kept, and the
             prompt is cut behind it, where the next message begins.
+        pending_ends: a reply may end behind ``pending``, in a prompt that contains it.
         indexed: how many of its tokens the prefix index knows, ``pending`` not counted.
         transient: nobody will ask for its last tokens again: it is neither parked nor saved.
     """
@@ -51,6 +52,7 @@ class LiveSequence:
     saved_key: str | None = None
     saved_length: int = 0
     pending: int | None = None
+    pending_ends: bool = False
     indexed: int = 0
     transient: bool = False
     last_used: int = 0

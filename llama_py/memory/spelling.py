@@ -155,7 +155,7 @@ class Spelling:
         begins = [start for start, _ in taken]
         kept = tuple(
             (start + (before := bisect_left(begins, start)), end + before)
-            for start, end in _longest_first(literal)
+            for start, end in sorted(literal)
         )
         return PromptText(b"".join(parts), shifted, kept, starts)
 
@@ -226,12 +226,12 @@ class Spelling:
         # What is read as one token even where special tokens are not parsed is taken apart.
         first = bisect_left(text.literal, begin, key=_start)
         last = bisect_left(text.literal, stop, key=_start)
-        cuts = [
+        cuts = {
             start + _first_character(text.key, start)
             for start, end in text.literal[first:last]
             if texts[text.key[start:end]]
-        ]
-        places = [begin, *cuts, stop]
+        }
+        places = [begin, *sorted(cuts), stop]
         tokens: list[int] = []
         for start, end in pairwise(places):
             if start < end:

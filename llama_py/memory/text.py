@@ -65,7 +65,8 @@ def read_prompt(
     certain = _certain(path, text.key) if path is not None else 0
     place = int(path.offsets[certain]) if path is not None else 0
     rest = spelling.read(text, place, add_special=add_special)
-    offsets = align(spelling, rest, text.key, place)
+    added = len(spelling.added[0]) if add_special and not place else 0
+    offsets = align(spelling, rest, text.key, place, added=added)
     kept = certain
     if path is not None and offsets is not None:
         kept = _behind_replies(path, certain, offsets)
@@ -75,41 +76,44 @@ def read_prompt(
         behind = int(np.searchsorted(offsets, path.offsets[kept]))
         rest, offsets = rest[behind:], np.concatenate([path.offsets[:kept], offsets[behind:]])
     sources = np.concatenate([path.sources[:kept], np.zeros(len(rest), np.uint8)])
-    if sources[kept - 1] & Source.SAMPLED:  # its reply is in the prompt to its end
-        sources[kept - 1] |= Source.LAST
     return Reading(path.tokens[:kept].tolist() + rest, offsets, sources, kept)
 
 
 def _certain(path: TextPath, key: bytes) -> int:
     """How many tokens of the path are before its last special token, as the prompt has it.
 
-    There the tokenizer splits. 0 if nothing that has any text is before it.
+    There the tokenizer splits. 0 if nothing that has any text is before it. A special token within
+    a reply does not count: the reply stays whole.
     """
     places = path.offsets[path.offsets < len(key)]
-    marked = np.flatnonzero(np.frombuffer(key, np.uint8)[places] == MARK[0])
-    count = int(marked[-1]) if len(marked) else 0
+    marked = np.frombuffer(key, np.uint8)[places] == MARK[0]
+    marked[1:] &= path.sources[: len(places) - 1] != Source.SAMPLED
+    found = np.flatnonzero(marked)
+    count = int(found[-1]) if len(found) else 0
     return count if path.offsets[count] else 0
 
 
 def _behind_replies(path: TextPath, certain: int, offsets: NDArray[np.int64]) -> int:
-    """How many tokens of the path stay: up to the last place behind sampled ones at which the
-    tokenizer, too, splits (``offsets``); ``certain`` if no sampled ones follow it."""
+    """How many tokens of the path stay: up to the last place behind a whole reply at which the
+    tokenizer, too, splits (``offsets``); ``certain`` if there is none."""
     sampled = np.flatnonzero(path.sources[certain:] & Source.SAMPLED)
     if not len(sampled):
         return certain
     first = certain + int(sampled[0])
     splits = np.isin(path.offsets[first + 1 :], offsets)
+    splits &= path.sources[first:] != Source.SAMPLED
     last = np.flatnonzero(splits)
     return first + 1 + int(last[-1]) if len(last) else certain
 
 
 def align(
-    spelling: Spelling, tokens: Sequence[int], key: bytes, start: int = 0
+    spelling: Spelling, tokens: Sequence[int], key: bytes, start: int = 0, *, added: int = 0
 ) -> NDArray[np.int64] | None:
     """Offsets in ``key`` at which each token begins, and where the last one ends.
 
     Args:
         start: where the first token begins.
+        added: how many tokens at the beginning (BOS) stand for nothing in the text.
 
     Returns:
         int64 ``(len(tokens) + 1,)``, or None if the tokens do not spell the text (a tokenizer that
@@ -121,6 +125,8 @@ def align(
     for index, token in enumerate(tokens):
         piece, opened = spelling.piece(token), opens
         opens = spelling.is_special(token)
+        if index < added:
+            piece = b""
         if opened and not opens and spelling.adds_space:
             piece = piece.removeprefix(b" ")
         elif opens and not key.startswith(piece, place):

@@ -104,6 +104,14 @@ class PoisoningMachine(RuleBasedStateMachine):
             self.check(before + said[:length] + START[2])
             self.check(before + said[:length] + text + START[2])
 
+    @rule(index=SEED, length=st.sampled_from([3, 9]))
+    def typed_on(self, index: int, length: int) -> None:
+        """First behind the reply's last word, in its middle; then behind a part of the reply."""
+        if self.replies:
+            _, before, _, said = self.replies[index % len(self.replies)]
+            self.check(before + said + "s that was" + START[2])
+            self.check(before + said[:length] + START[2])
+
     @rule(index=SEED, text=TYPED)
     def again(self, index: int, text: str) -> None:
         """A further question behind what was said, or to nothing."""
@@ -169,14 +177,18 @@ class PoisoningMachine(RuleBasedStateMachine):
     def with_reply(
         self, whole: list[int], before: list[int], start: int, said: list[int]
     ) -> list[list[int]]:
-        """``said`` stands at ``start`` as far as the tokenizer, too, splits at its end."""
+        """``said`` stands at ``start`` if the tokenizer, too, splits at its end, and as far as
+        only white space follows."""
         ends = [*accumulate(map(self.width, whole))]
         places = [start + width for width in accumulate(map(self.width, said))]
+        found = []
         for count in range(len(said), 0, -1):
             if places[count - 1] in ends:
                 behind = whole[ends.index(places[count - 1]) + 1 :]
-                return [[*before, *said[:count], *behind]]
-        return []
+                found.append([*before, *said[:count], *behind])
+            if self.fresh.vocab.piece(said[count - 1]).strip():
+                break
+        return found
 
     def width(self, token: int) -> int:
         """Bytes of a token in its text; BOS, which is added, has none."""
