@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from itertools import accumulate
 
 from llama_py.chat.spelling import is_escaped_by_some, number_units, space_bounds
 
@@ -15,6 +16,7 @@ __all__ = [
     "call_or_answer",
     "free_name",
     "only_calls",
+    "opened",
     "rename_rules",
     "unite",
     "widened",
@@ -185,3 +187,29 @@ def with_margins(grammar: str) -> str:
     name = next(name for name in names if not re.search(rf"^{name} ::=", grammar, re.M))
     renamed = re.sub(r"^root ::=", f"{name} ::=", grammar, flags=re.M)
     return rf"root ::= [ \t\r\n]{{0,4}} {name} [ \t\r\n]{{0,2}}" + "\n" + renamed
+
+
+#: What the upper bounds of lengths come to in the grammar of all tools, a rule of llama.cpp each.
+_MOST_LENGTHS = 8_000
+_BOUNDED = re.compile(r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]|\{(\d+),(\d+)\}')
+
+
+def opened(grammar: str, most: int = _MOST_LENGTHS) -> str:
+    """The grammar without its largest upper bounds, if they come to more than ``most`` together.
+
+    Agents bring dozens of tools whose texts may have thousands of characters each. A bound that is
+    left out costs nothing but a longer text than the tool wants, which its caller has to check; one
+    that is kept costs a rule for each character.
+    """
+    found = (match for match in _BOUNDED.finditer(grammar) if match[2])
+    sizes = sorted(int(match[2]) - int(match[1]) for match in found)
+    if sum(sizes) <= most:
+        return grammar
+    limit = next(size for size, total in zip(sizes, accumulate(sizes), strict=True) if total > most)
+
+    def replace(match: re.Match[str]) -> str:
+        if not match[2] or int(match[2]) - int(match[1]) < limit:
+            return match.group()
+        return f"{{{match[1]},}}"
+
+    return _BOUNDED.sub(replace, grammar)

@@ -47,8 +47,12 @@ _KINDS: dict[str, Any] = {
 }
 
 
-def check_satisfiable(schema: Any, name: str = "the JSON schema") -> None:
+def check_satisfiable(schema: Any, name: str = "the JSON schema", *, lax: bool = False) -> None:
     """Raise for a schema that no value fits.
+
+    Args:
+        lax: a choice need not be of the type beside it, which llama.cpp passes over (tools come
+            with ``{"type": "integer", "enum": ["1", "2"]}``).
 
     Raises:
         GrammarError: with the place and what is contradictory there.
@@ -57,7 +61,7 @@ def check_satisfiable(schema: Any, name: str = "the JSON schema") -> None:
     breaks = Breaks()
     for node, path in nodes.all():
         breaks()
-        problem = _contradiction(node)
+        problem = _contradiction(node, lax)
         if problem:
             raise GrammarError(f"{name} at {path}: {problem}, so that no value fits")
     nodes.check_depth(name)
@@ -71,11 +75,13 @@ def check_satisfiable(schema: Any, name: str = "the JSON schema") -> None:
 # ---- contradictions within one node -----------------------------------------------------------
 
 
-def _contradiction(node: Mapping[str, Any]) -> str | None:
+def _contradiction(node: Mapping[str, Any], lax: bool) -> str | None:
     for low, high in _PAIRS:
         one, two = _number(node.get(low)), _number(node.get(high))
         if one is not None and two is not None and one > two:
             return f'"{low}" is {node[low]} and "{high}" is {node[high]}'
+    if lax and node.get("enum") != [] and ("enum" in node or "const" in node):
+        return _bad_range(node)
     return _bad_range(node) or _bad_choice(node)
 
 

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from llama_py.chat.boundaries import find_starts, learn_delimiters
-from llama_py.chat.gbnf import call_or_answer, only_calls, widened
+from llama_py.chat.gbnf import call_or_answer, only_calls, opened, widened
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.order import in_order
 from llama_py.chat.quick import QuickRenderer
@@ -222,6 +222,8 @@ class ChatTemplate:
             schemas = _schemas(inputs)
             levels = max(map(levels_of, schemas), default=0) + bool(inputs.get("tools"))
             grammar = widened(in_order(params["grammar"], schemas), levels)
+            if inputs.get("tools"):
+                grammar = opened(grammar)
             params = {**params, "grammar": grammar}
         return params
 

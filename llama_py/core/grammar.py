@@ -30,7 +30,7 @@ CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)
 _LEAST_WORK = 6_000_000
 _WORK_PER_TOKEN = 500
 #: Characters of a trigger pattern.
-_LONGEST_TRIGGER = 100_000
+_LONGEST_TRIGGER = 20_000
 
 
 class GrammarSampler(Handle[C.llama_sampler_p]):

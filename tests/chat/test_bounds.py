@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import threading
 import time
@@ -256,3 +257,29 @@ def test_an_upper_bound_that_llama_cpp_would_forget_is_named(
     with pytest.raises(GrammarError, match=rf'#: "{key}": \d+ \(more than 2000\)'):
         gbnf_of_schema(schema)
     assert gbnf_of_schema({**schema, key: 2000})
+
+
+@pytest.mark.parametrize(("count", "length"), [(20, 1000), (40, 500), (12, 2000)])
+def test_many_tools_with_long_texts_can_be_called(llm: Llama, count: int, length: int) -> None:
+    """Agents bring such lists. Bounds that are too many together are left open."""
+    text = {"type": "string", "maxLength": length}
+    parameters = {"type": "object", "properties": {"city": text}, "required": ["city"]}
+    tools = [
+        {"type": "function", "function": {"name": f"weather_{i}", "parameters": parameters}}
+        for i in range(count)
+    ]
+    question = [{"role": "user", "content": "What is the weather in Paris?"}]
+    response: Any = llm.create_chat_completion(
+        question, tools=tools, tool_choice="required", temperature=0, max_tokens=60
+    )
+    call = response["choices"][0]["message"]["tool_calls"][0]["function"]
+    assert call["name"].startswith("weather_")
+    assert "city" in json.loads(call["arguments"])
+
+
+def test_a_choice_in_a_tool_that_is_not_of_the_type_beside_it(llm: Llama) -> None:
+    parameters = {"type": "object", "properties": {"n": {"type": "integer", "enum": ["1", "2"]}}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+    hello = [{"role": "user", "content": "Hello!"}]
+    response: Any = llm.create_chat_completion(hello, tools=[tool], temperature=0)
+    assert response["choices"][0]["message"]["content"] == "Hello! How can I help you?"
