@@ -21,9 +21,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 from llama_py import Llama, LlamaDiskCache
 from llama_py.engine.request import Prompt, Request
-from llama_py.memory.kinds import MemoryKind
 from llama_py.params import GenerationParams, SamplingParams
-from tests.models import tiny_model
+from tests.models import KINDS, tiny_model
 
 START = ("<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n", "<|im_end|>\n")
 WORDS = ("the quick", " fox", "hello", " \n", "don't", "12345", "<|im_end|>", "\u4e16", "  ")
@@ -229,6 +228,6 @@ def test_no_prompt_poisons_another(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", [kind.value for kind in MemoryKind])
+@pytest.mark.parametrize("kind", KINDS)
 def test_no_prompt_poisons_another_for_long(kind: str, tmp_path: Path) -> None:
     run(kind, tmp_path, 150, 40)
