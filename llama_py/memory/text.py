@@ -80,14 +80,15 @@ def read_prompt(
 
 
 def _certain(path: TextPath, key: bytes) -> int:
-    """How many tokens of the path are before its last special token, as the prompt has it.
+    """How many tokens of the path are before its last special token.
 
-    There the tokenizer splits. 0 if nothing that has any text is before it. A special token within
-    a reply does not count: the reply stays whole.
+    There the tokenizer splits, in what was cached and in the prompt. (A special token that only the
+    prompt has there does not count: what is before it was tokenized together with other text.) 0 if
+    nothing that has any text is before it. A special token within a reply does not count either:
+    the reply stays whole.
     """
-    places = path.offsets[path.offsets < len(key)]
-    marked = np.frombuffer(key, np.uint8)[places] == MARK[0]
-    marked[1:] &= path.sources[: len(places) - 1] != Source.SAMPLED
+    marked = np.frombuffer(key, np.uint8)[path.offsets[:-1]] == MARK[0]
+    marked[1:] &= path.sources[:-1] != Source.SAMPLED
     found = np.flatnonzero(marked)
     count = int(found[-1]) if len(found) else 0
     return count if path.offsets[count] else 0

@@ -152,6 +152,17 @@ def test_a_text_prompt_has_the_tokens_of_a_fresh_model(
         assert cache.read(shared + more, bos=bos).tokens == fresh(vocab, shared + more, bos)
 
 
+@given(TEXT, TEXT, TEXT)
+@example("<|im_start|>user\n  ", "12345", "<|im_end|>\n")
+def test_what_was_tokenized_with_other_text_behind_it_is_not_taken_over(
+    vocabs: list[Vocab], shared: str, other: str, more: str
+) -> None:
+    for vocab in vocabs:
+        cache = Cache(vocab)
+        cache.hold(shared + other)
+        assert cache.read(shared + more).tokens == fresh(vocab, shared + more)
+
+
 OPENING = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
 
 
