@@ -210,10 +210,11 @@ class AsyncLlama:
         """Stop the threads; close the model if it was loaded by this object."""
         if self._closed:
             return
+        if self._process != forks.current():
+            self._closed = True
+            return
         self.llama._engine.forbid_callbacks()
         self._closed = True
-        if self._process != forks.current():
-            return
         if self._driven:
             self.llama._engine.stop_background()
         self._workers.shutdown()
