@@ -228,6 +228,7 @@ def test_no_prompt_poisons_another(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_prompt_poisons_another_for_long(kind: str, tmp_path: Path) -> None:
-    run(kind, tmp_path, 150, 40)
+    run(kind, tmp_path, 100, 40)
