@@ -95,14 +95,15 @@ def _certain(path: TextPath, key: bytes) -> int:
 
 
 def _behind_replies(path: TextPath, certain: int, offsets: NDArray[np.int64]) -> int:
-    """How many tokens of the path stay: up to the last place behind a whole reply at which the
-    tokenizer, too, splits (``offsets``); ``certain`` if there is none."""
+    """How many tokens of the path stay: up to the end of the last whole reply, if the tokenizer,
+    too, splits there (``offsets``); ``certain`` if there is none. What was tokenized behind a reply
+    is not certain: it may have been followed by other text."""
     sampled = np.flatnonzero(path.sources[certain:] & Source.SAMPLED)
     if not len(sampled):
         return certain
     first = certain + int(sampled[0])
     splits = np.isin(path.offsets[first + 1 :], offsets)
-    splits &= path.sources[first:] != Source.SAMPLED
+    splits &= path.sources[first:] & Source.LAST != 0
     last = np.flatnonzero(splits)
     return first + 1 + int(last[-1]) if len(last) else certain
 

@@ -169,12 +169,14 @@ class PoisoningMachine(RuleBasedStateMachine):
         found = [whole]
         for before, asked, said, reply in self.replies:
             # A reply that spells a control token in characters does not stand for one.
-            if text.startswith(asked + reply) and "<|im_end|>" not in reply:
-                found += self.with_reply(whole, before, len(asked.encode()), said)
+            # White space at its end may be missing.
+            if text.startswith(asked + reply.rstrip()) and "<|im_end|>" not in reply:
+                start = len(asked.encode())
+                found += self.with_reply(whole, before, start, said, text.encode()[start:])
         return found
 
     def with_reply(
-        self, whole: list[int], before: list[int], start: int, said: list[int]
+        self, whole: list[int], before: list[int], start: int, said: list[int], there: bytes
     ) -> list[list[int]]:
         """``said`` stands at ``start`` if the tokenizer, too, splits at its end, and as far as
         only white space follows."""
@@ -182,7 +184,8 @@ class PoisoningMachine(RuleBasedStateMachine):
         places = [start + width for width in accumulate(map(self.width, said))]
         found = []
         for count in range(len(said), 0, -1):
-            if places[count - 1] in ends:
+            spelled = b"".join(map(self.fresh.vocab.piece, said[:count]))
+            if places[count - 1] in ends and there.startswith(spelled):
                 behind = whole[ends.index(places[count - 1]) + 1 :]
                 found.append([*before, *said[:count], *behind])
             if self.fresh.vocab.piece(said[count - 1]).strip():
