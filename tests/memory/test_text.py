@@ -223,6 +223,23 @@ def test_a_reply_that_goes_on_in_the_middle_of_a_word_gives_its_end_back(
     assert cache.read(OPENING + "the quick").tokens == fresh(vocab, OPENING + "the quick")
 
 
+def test_text_behind_a_reply_is_tokenized_with_what_follows_it(vocabs: list[Vocab]) -> None:
+    """Two spaces are one token, unless the second one belongs to the next word."""
+    for vocab in vocabs[:2]:
+        cache = Cache(vocab)
+        said = spell_out(vocab, "the fox")
+        cache.hold(OPENING, said)
+        prompt = cache.spelling.mark((OPENING + "the fox  12345").encode())
+        first = cache.read(OPENING + "the fox  12345")
+        cache.index.insert(99, first.tokens, first.offsets, prompt.key, first.sources)
+        for more in ("   \n", "  <|im_end|>\n", "  \u4e16"):
+            alone = Cache(vocab)
+            alone.hold(OPENING, said)
+            assert cache.read(f"{OPENING}the fox{more}").tokens == (
+                alone.read(f"{OPENING}the fox{more}").tokens
+            )
+
+
 def test_a_reply_that_spells_a_control_token_does_not_stand_for_one(vocabs: list[Vocab]) -> None:
     for vocab in vocabs[:2]:
         cache = Cache(vocab)
