@@ -34,7 +34,7 @@ check: dev
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
-	$(RUN) -m llama_py._native.generate --check
+	$(RUN) -m tools.declarations --check
 
 install: $(LIB_STAMP)
 

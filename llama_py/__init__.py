@@ -15,44 +15,44 @@ from typing import TYPE_CHECKING, Any
 from llama_py.version import __version__
 
 if TYPE_CHECKING:
-    from llama_py.aio import AsyncLlama as AsyncLlama
+    from llama_py.api.aio import AsyncLlama as AsyncLlama
+    from llama_py.api.llama import Llama as Llama
+    from llama_py.api.overflow import TrimMessages as TrimMessages
+    from llama_py.api.reuse import LlamaState as LlamaState
+    from llama_py.api.scoring import Score as Score
+    from llama_py.api.session import ChatSession as ChatSession
     from llama_py.chat.formats import register_chat_format as register_chat_format
     from llama_py.chat.grammar import LlamaGrammar as LlamaGrammar
     from llama_py.chat.jinja import Jinja2ChatFormatter as Jinja2ChatFormatter
     from llama_py.demo import demo_model_path as demo_model_path
+    from llama_py.dialects.processors import LogitsProcessorList as LogitsProcessorList
+    from llama_py.dialects.processors import StoppingCriteriaList as StoppingCriteriaList
     from llama_py.errors import ContextOverflowError as ContextOverflowError
     from llama_py.errors import GenerationTimeout as GenerationTimeout
     from llama_py.errors import LlamaError as LlamaError
     from llama_py.errors import ParameterError as ParameterError
-    from llama_py.llama import Llama as Llama
-    from llama_py.memory.store import LlamaCache as LlamaCache
-    from llama_py.memory.store import LlamaDiskCache as LlamaDiskCache
-    from llama_py.memory.store import LlamaRAMCache as LlamaRAMCache
-    from llama_py.overflow import TrimMessages as TrimMessages
-    from llama_py.reuse import LlamaState as LlamaState
-    from llama_py.scoring import Score as Score
-    from llama_py.session import ChatSession as ChatSession
-    from llama_py.wire.processors import LogitsProcessorList as LogitsProcessorList
-    from llama_py.wire.processors import StoppingCriteriaList as StoppingCriteriaList
+    from llama_py.storage.store import LlamaCache as LlamaCache
+    from llama_py.storage.store import LlamaDiskCache as LlamaDiskCache
+    from llama_py.storage.store import LlamaRAMCache as LlamaRAMCache
 
 _HOMES = {
-    "AsyncLlama": "aio",
-    "ChatSession": "session",
+    "AsyncLlama": "api.aio",
+    "ChatSession": "api.session",
     "ContextOverflowError": "errors",
     "GenerationTimeout": "errors",
     "Jinja2ChatFormatter": "chat.jinja",
-    "Llama": "llama",
-    "LlamaCache": "memory.store",
-    "LlamaDiskCache": "memory.store",
+    "Llama": "api.llama",
+    "LlamaCache": "storage.store",
+    "LlamaDiskCache": "storage.store",
     "LlamaError": "errors",
     "LlamaGrammar": "chat.grammar",
-    "LlamaRAMCache": "memory.store",
-    "LlamaState": "reuse",
-    "LogitsProcessorList": "wire.processors",
+    "LlamaRAMCache": "storage.store",
+    "LlamaState": "api.reuse",
+    "LogitsProcessorList": "dialects.processors",
     "ParameterError": "errors",
-    "Score": "scoring",
-    "StoppingCriteriaList": "wire.processors",
-    "TrimMessages": "overflow",
+    "Score": "api.scoring",
+    "StoppingCriteriaList": "dialects.processors",
+    "TrimMessages": "api.overflow",
     "demo_model_path": "demo",
     "register_chat_format": "chat.formats",
 }

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import pytest
 
 from llama_py import Llama
-from llama_py.aio import AsyncLlama
+from llama_py.api.aio import AsyncLlama
 from llama_py.engine.request import MOST_EVENTS
 from llama_py.errors import (
     ClosedError,

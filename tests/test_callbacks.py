@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from llama_py import AsyncLlama, Llama
+from llama_py.dialects.encode import CompletionEncoder
 from llama_py.errors import LlamaError, ParameterError, ParameterTypeError, RequestCancelled
-from llama_py.wire.encode import CompletionEncoder
 from tests.models import tiny_model
 
 OPTIONS: dict[str, Any] = {"n_ctx": 512, "n_threads": 1, "flash_attn": False}

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llama_py.api.overflow import TrimMessages, fit
 from llama_py.errors import ContextOverflowError, ParameterError, ParameterTypeError
-from llama_py.overflow import TrimMessages, fit
 
 Message = Mapping[str, Any]
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from llama_py import ChatSession, ContextOverflowError, Llama, TrimMessages, demo_model_path
+from llama_py.api.session import ReplyStream
 from llama_py.errors import ClosedError, LlamaError, ParameterError, StateError, StorageError
-from llama_py.session import ReplyStream
 from tests.models import tiny_model
 
 #: Replies are compared as text, although logits depend a little on how tokens were batched (cells

@@ -18,7 +18,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_py.memory.store import LlamaDiskCache, LlamaRAMCache, StoredState
+from llama_py.storage.store import LlamaDiskCache, LlamaRAMCache, StoredState
 
 __all__ = ["main", "store_bandwidth"]
 

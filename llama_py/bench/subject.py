@@ -20,7 +20,7 @@ from llama_py.bench.workloads import Message, Scripted
 from llama_py.version import LLAMA_CPP_COMMIT, __version__
 
 if TYPE_CHECKING:
-    from llama_py.llama import Llama
+    from llama_py.api.llama import Llama
 
 __all__ = [
     "Clock",
@@ -81,7 +81,7 @@ def clock_of(options: argparse.Namespace) -> Clock:
 
 def load(options: argparse.Namespace, n_ctx: int, **changes: Any) -> Llama:
     """The model of ``options`` with a context of ``n_ctx``."""
-    from llama_py.llama import Llama
+    from llama_py.api.llama import Llama
 
     arguments: dict[str, Any] = {
         "n_ctx": n_ctx,

@@ -12,8 +12,8 @@ from llama_py.cli.terminal import Interrupts, LineReader, is_terminal, note, sen
 from llama_py.errors import ContextOverflowError, LlamaError, ParameterError
 
 if TYPE_CHECKING:
-    from llama_py.llama import Llama
-    from llama_py.session import ChatSession, ReplyStream
+    from llama_py.api.llama import Llama
+    from llama_py.api.session import ChatSession, ReplyStream
 
 __all__ = ["Chat", "add_parser"]
 
@@ -82,8 +82,8 @@ def _sampling(parsed: argparse.Namespace) -> dict[str, Any]:
 
 
 def _session(llm: Llama, parsed: argparse.Namespace, sampling: dict[str, Any]) -> ChatSession:
-    from llama_py.overflow import TrimMessages
-    from llama_py.session import ChatSession
+    from llama_py.api.overflow import TrimMessages
+    from llama_py.api.session import ChatSession
 
     reserve = min(parsed.max_tokens or _RESERVE, _RESERVE, llm.n_ctx() // 4)
     overflow: Any = TrimMessages(reserve=reserve)

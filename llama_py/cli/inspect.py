@@ -17,7 +17,7 @@ from llama_py.errors import InvalidModelError
 from llama_py.version import LLAMA_CPP_COMMIT, __version__
 
 if TYPE_CHECKING:
-    from llama_py.core.gguf_check import GGUFInfo
+    from llama_py.gguf.check import GGUFInfo
 
 __all__ = ["add_parser"]
 
@@ -66,7 +66,7 @@ def _run(parsed: argparse.Namespace) -> int:
 
 def model_report(path: str) -> dict[str, Any]:
     """Everything about a model file that can be known without running it."""
-    from llama_py.core.gguf_check import check_model_file
+    from llama_py.gguf.check import check_model_file
 
     info = check_model_file(path)
     return {

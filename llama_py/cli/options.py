@@ -12,7 +12,7 @@ from llama_py.errors import ParameterError
 from llama_py.version import LLAMA_CPP_COMMIT, __version__
 
 if TYPE_CHECKING:
-    from llama_py.llama import Llama
+    from llama_py.api.llama import Llama
 
 __all__ = [
     "Parser",
@@ -145,8 +145,8 @@ def model_path(model: str | None, hf: str | None) -> str:
 
 def load_model(parsed: argparse.Namespace) -> Llama:
     """Load the model, with a progress bar if it takes long and somebody is looking."""
+    from llama_py.api.llama import Llama
     from llama_py.cli.progress import Progress
-    from llama_py.llama import Llama
 
     path = model_path(parsed.model, parsed.hf)
     options: dict[str, Any] = {}

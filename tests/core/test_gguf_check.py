@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llama_py import llama_cpp as C
-from llama_py.core.gguf_check import check_model_file
-from llama_py.core.gguf_reader import GGML_TYPES
-from llama_py.core.gguf_strings import duplicate_string, scan_strings
 from llama_py.core.model import Model
 from llama_py.errors import InvalidModelError, ModelLoadError, ModelNotFoundError
+from llama_py.gguf.check import check_model_file
+from llama_py.gguf.reader import GGML_TYPES
+from llama_py.gguf.strings import duplicate_string, scan_strings
 from tests.core.gguf_mutations import ARRAY, STRING, Gguf, Pair, Tensor, lay_out, parse
 from tests.models import CHATML, KINDS, tiny_model, tiny_vocab
 

@@ -14,7 +14,6 @@ import pytest
 
 from llama_py import demo_model_path
 from llama_py.core.context import Context
-from llama_py.core.gguf_check import check_model_file
 from llama_py.core.lora import LoraAdapter
 from llama_py.core.model import Model
 from llama_py.errors import (
@@ -25,6 +24,7 @@ from llama_py.errors import (
     ParameterError,
     ParameterTypeError,
 )
+from llama_py.gguf.check import check_model_file
 from llama_py.params import ContextParams, ModelParams
 from tests.models import CHATML, KINDS, TinySpec, tiny_model
 

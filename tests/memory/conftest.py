@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from llama_py.memory.store import LlamaDiskCache, LlamaRAMCache, StateStore
+from llama_py.storage.store import LlamaDiskCache, LlamaRAMCache, StateStore
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 
-from llama_py.memory.store import Checkpoint, LlamaDiskCache, StoredState
+from llama_py.storage.store import Checkpoint, LlamaDiskCache, StoredState
 
 CAPACITY = 3_000_000
 FINGERPRINTS = ("model one", "model two")

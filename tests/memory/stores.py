@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from llama_py.memory.store import LlamaDiskCache, StateStore, StoredState
+from llama_py.storage.store import LlamaDiskCache, StateStore, StoredState
 
 __all__ = ["all_of", "files", "saved", "small", "there"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from llama_py.memory.store import LlamaDiskCache
+from llama_py.storage.store import LlamaDiskCache
 from tests.memory.stores import saved, small
 
 RAN: list[str] = []

@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 )
 
 from llama_py.errors import ClosedError, ParameterError
-from llama_py.memory.store import (
+from llama_py.storage.store import (
     BaseLlamaCache,
     Checkpoint,
     LlamaDiskCache,

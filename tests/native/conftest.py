@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from llama_py._native import generate
+from tools.declarations import generate
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from llama_py import llama_cpp as low_level
-from llama_py._native import chat_h, generate, ggml_h, gguf_h, llama_h, loader, mtmd_h
+from llama_py._native import chat_h, ggml_h, gguf_h, llama_h, loader, mtmd_h
+from tools.declarations import generate
 
 DECLARED_UPSTREAM_BUT_NOT_DEFINED = {"ggml_threadpool_get_n_threads"}
 

@@ -1,0 +1,1 @@
+"""What people call: ``Llama``, ``AsyncLlama``, ``ChatSession``, and what belongs to them."""

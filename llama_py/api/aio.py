@@ -1,0 +1,393 @@
+"""``AsyncLlama``: the same model for asyncio (and uvloop).
+
+Checking, rendering and queueing a call happens in a worker thread, because it may have to wait for
+the step in progress; the engine's background thread evaluates; the event loop only passes events
+on. Cancelling the task, closing the stream, or dropping it cancels the request. A consumer that
+reads slowly makes its own reply wait, and nobody else's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
+
+from typing_extensions import Self
+
+from llama_py import forks
+from llama_py.api.llama import Llama
+from llama_py.api.replies import Call, failure_of
+from llama_py.api.scoring import Score, TokenIds
+from llama_py.engine.engine import Engine
+from llama_py.engine.request import MOST_EVENTS, Event, FinishEvent, Request, TokenEvent
+from llama_py.errors import ClosedError, ParameterError
+
+__all__ = ["AsyncLlama", "AsyncReplyStream"]
+
+T = TypeVar("T")
+
+#: Threads that check and render calls. More would only wait for each other.
+_WORKERS = 4
+
+
+class AsyncLlama:
+    """A model whose calls are awaited. Any number of them may be in flight; they are batched.
+
+    Args:
+        model_path: a GGUF file, with the same further parameters as ``Llama``. Loading blocks;
+            ``await AsyncLlama.load(...)`` does not.
+        llama: a loaded model to use instead. It stays open when this object is closed, and may be
+            called from other threads meanwhile.
+
+    Attributes:
+        llama: the model.
+    """
+
+    def __init__(
+        self,
+        model_path: str | os.PathLike[str] | None = None,
+        *,
+        llama: Llama | None = None,
+        **options: Any,
+    ) -> None:
+        if (model_path is None) == (llama is None) or (llama is not None and options):
+            raise ParameterError("give a model_path with its parameters, or llama=, and not both")
+        self._owned = llama is None
+        self.llama = llama if llama is not None else Llama(model_path, **options)  # type: ignore[arg-type]
+        self._begin()
+
+    def _begin(self) -> None:
+        self._parsing = _parsing_view(self.llama)
+        self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="llama_py-aio")
+        self._lock = threading.Lock()
+        self._driven = False
+        self._closed = False
+        self._process = forks.current()
+
+    @classmethod
+    async def load(cls, model_path: str | os.PathLike[str], **options: Any) -> Self:
+        """Load a model without blocking the event loop. Cancelling it stops the loading."""
+        unwanted = threading.Event()
+        wanted = options.get("progress")
+
+        def progress(done: float) -> bool | None:
+            return not unwanted.is_set() and (wanted is None or wanted(done))
+
+        if wanted is None or callable(wanted):
+            options["progress"] = progress
+        try:
+            model = await asyncio.to_thread(cls, model_path, **options)
+        except asyncio.CancelledError:
+            unwanted.set()
+            raise
+        model.llama._arguments["progress"] = wanted  # what a copy of the model is made with
+        return model
+
+    # -- calls ----------------------------------------------------------------------------------
+
+    async def create_completion(
+        self, prompt: str | Sequence[int], *, stream: bool = False, **options: Any
+    ) -> Any:
+        """Continue a text: ``Llama.create_completion``, awaited.
+
+        Returns:
+            The response; with ``stream`` an ``AsyncReplyStream`` of chunks.
+        """
+        parse = partial(self._parsing.create_completion, prompt, stream=stream, **options)
+        return await self._respond(stream, parse)
+
+    __call__ = create_completion
+
+    async def create_chat_completion(
+        self, messages: Sequence[Mapping[str, Any]], *, stream: bool = False, **options: Any
+    ) -> Any:
+        """Answer a conversation: ``Llama.create_chat_completion``, awaited.
+
+        Returns:
+            The response; with ``stream`` an ``AsyncReplyStream`` of chunks.
+        """
+        if self.llama.chat_handler is not None:
+            return await self._handled(messages, stream, options)
+        parse = partial(self._parsing.create_chat_completion, messages, stream=stream, **options)
+        return await self._respond(stream, parse)
+
+    async def score(
+        self,
+        prefix: str | TokenIds | Sequence[Mapping[str, Any]],
+        continuations: Sequence[str | TokenIds],
+        *,
+        timeout: float | None = None,
+        **options: Any,
+    ) -> list[Score]:
+        """Log-probabilities of several continuations: ``Llama.score``, awaited.
+
+        Cancelling the task stops the scoring.
+        """
+        self._check_open()
+        job = self.llama._scoring(prefix, continuations, timeout, options)
+        try:
+            return await asyncio.to_thread(job.run)
+        except asyncio.CancelledError:
+            job.cancel()
+            raise
+
+    async def run(self, method: Callable[..., T], *arguments: Any, **options: Any) -> T:
+        """Any other method of ``llama`` in a worker thread: ``await a.run(a.llama.reset)``."""
+        self._check_open()
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._workers, partial(method, *arguments, **options))
+
+    async def _respond(self, stream: bool, parse: Callable[[], Any]) -> Any:
+        self._check_open()
+        reply = await self._start(parse, stream)
+        if stream:
+            return reply
+        async with reply:
+            return await reply.whole()
+
+    async def _start(self, parse: Callable[[], Call], stream: bool) -> AsyncReplyStream:
+        """Check and queue a call in a worker thread. Being cancelled meanwhile cancels the call."""
+        engine, loop = self.llama._engine, asyncio.get_running_loop()
+
+        def start() -> AsyncReplyStream:
+            self._drive()
+            call = parse()
+            for request in call.requests:
+                request.whole = not stream
+            reply = AsyncReplyStream(engine, call, loop)
+            self.llama._submit(*call.requests)
+            return reply
+
+        started = self._workers.submit(start)
+        try:
+            return await asyncio.wrap_future(started)
+        except asyncio.CancelledError:
+            started.add_done_callback(_abandon)
+            raise
+
+    async def _handled(
+        self, messages: Sequence[Mapping[str, Any]], stream: bool, options: dict[str, Any]
+    ) -> Any:
+        """A chat handler is synchronous: it runs in a worker thread, and so does its stream."""
+        method = self.llama.create_chat_completion
+        reply = await self.run(method, messages, stream=stream, **options)
+        return self._iterate(iter(reply)) if stream else reply
+
+    async def _iterate(self, chunks: Any) -> AsyncIterator[Any]:
+        nothing = object()
+        while (chunk := await self.run(next, chunks, nothing)) is not nothing:
+            yield chunk
+
+    # -- life -----------------------------------------------------------------------------------
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The model's arguments; unpickling loads it again, in whatever process."""
+        self._check_open()
+        return {"llama": self.llama, "_owned": self._owned}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin()
+
+    def _drive(self) -> None:
+        with self._lock:
+            if not self._driven:
+                self.llama._engine.run_in_background()
+                self._driven = True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("this AsyncLlama was closed; make a new one")
+        if self._process != forks.current():  # where its threads are not
+            raise forks.refuse()
+
+    def close(self) -> None:
+        """Stop the threads; close the model if it was loaded by this object."""
+        if self._closed:
+            return
+        if self._process != forks.current():
+            self._closed = True
+            return
+        self.llama._engine.forbid_callbacks()
+        self._closed = True
+        if self._driven:
+            self.llama._engine.stop_background()
+        self._workers.shutdown()
+        if self._owned:
+            self.llama.close()
+
+    async def aclose(self) -> None:
+        """``close`` without blocking the event loop."""
+        await asyncio.to_thread(self.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
+class AsyncReplyStream(AsyncIterator[Any]):
+    """The chunks of one call.
+
+    ``await aclose()`` cancels what is still being generated; so do cancelling the task that waits
+    for a chunk, and dropping the last reference.
+    """
+
+    def __init__(self, engine: Engine, call: Call, loop: asyncio.AbstractEventLoop) -> None:
+        self._engine = engine
+        self._requests = call.requests
+        self._encoder: Any = call.encoder()
+        self._events = _EventQueue(engine, call.requests, loop)
+        self._chunks: deque[Any] = deque(self._encoder.open())
+        self._unfinished = len(call.requests)
+        self._error: BaseException | None = None
+        self._closed = False
+        #: One task reads events at a time: another one may close the stream meanwhile.
+        self._turn = asyncio.Lock()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        while not self._chunks:
+            if self._error is not None:
+                error, self._error, self._unfinished = self._error, None, 0
+                self._cancel()
+                raise error
+            if not self._unfinished:
+                raise StopAsyncIteration
+            await self._take()
+        return self._chunks.popleft()
+
+    async def whole(self) -> Any:
+        """Read to the end, and return the whole response."""
+        while self._unfinished and self._error is None:
+            await self._take()
+        if self._error is not None:
+            raise self._error
+        return self._encoder.response()
+
+    async def _take(self) -> None:
+        try:
+            async with self._turn:
+                if self._unfinished:  # and another task has not taken the last event meanwhile
+                    self._use(*await self._events.get())
+        except asyncio.CancelledError:
+            self._cancel()
+            raise
+
+    def _use(self, request: Request, event: Event) -> None:
+        if isinstance(event, FinishEvent):
+            self._unfinished = max(0, self._unfinished - 1)
+        if self._closed:
+            return
+        self._chunks.extend(self._encoder.feed(request.choice, event))
+        self._error = failure_of(event, self._encoder)
+        if not self._unfinished and self._error is None:
+            self._chunks.extend(self._encoder.close())
+
+    async def aclose(self) -> None:
+        """Cancel what is still being generated; returns when it has ended.
+
+        Another task may be waiting for a chunk: its iteration ends.
+        """
+        self._closed = True
+        self._cancel()
+        self._chunks.clear()
+        while self._unfinished:
+            await self._take()
+
+    def _cancel(self) -> None:
+        for request in self._requests:
+            self._engine.cancel(request, wait=False)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_requests"):
+            self._cancel()
+
+
+class _EventQueue:
+    """Events on their way from the thread that drives to the event loop.
+
+    The loop is called once for all events that came since it last looked.
+    """
+
+    def __init__(
+        self, engine: Engine, requests: Sequence[Request], loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._engine = engine
+        self._loop = loop
+        self._events: deque[tuple[Request, Event]] = deque()
+        self._called = False
+        self._arrived = asyncio.Event()
+        for request in requests:
+            request.on_event = _Sender(self, request)
+            request.backlog = self._events.__len__
+
+    def put(self, request: Request, event: Event) -> None:
+        """Called by the thread that drives."""
+        self._events.append((request, event))
+        if not self._called and not (request.whole and type(event) is TokenEvent):
+            self._called = True
+            self._loop.call_soon_threadsafe(self._look)
+
+    def _look(self) -> None:
+        self._called = False
+        self._arrived.set()
+
+    async def get(self) -> tuple[Request, Event]:
+        """The next event."""
+        if self._engine.lock.inherited:
+            raise forks.refuse()
+        while not self._events:
+            self._arrived.clear()
+            if not self._events:
+                await self._arrived.wait()
+        paused = len(self._events) == MOST_EVENTS
+        item = self._events.popleft()
+        if paused:
+            self._engine.resume()
+        return item
+
+
+class _Sender:
+    """``on_event`` of one request."""
+
+    __slots__ = ("_queue", "_request")
+
+    def __init__(self, queue: _EventQueue, request: Request) -> None:
+        self._queue = queue
+        self._request = request
+
+    def __call__(self, event: Event) -> None:
+        self._queue.put(self._request, event)
+
+
+class _Parsing(Llama):
+    """A ``Llama`` without its last step: calls are checked and rendered, and returned."""
+
+    def _respond(self, call: Call, stream: bool) -> Any:
+        return call
+
+
+def _parsing_view(llama: Llama) -> _Parsing:
+    view = object.__new__(_Parsing)
+    view.__dict__ = llama.__dict__
+    return view
+
+
+def _abandon(started: Future[AsyncReplyStream]) -> None:
+    if not started.cancelled() and started.exception() is None:
+        started.result()._cancel()

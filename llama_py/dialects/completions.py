@@ -1,0 +1,193 @@
+"""``parse_completion``: the arguments of ``create_completion`` to engine requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+
+from llama_py.dialects.arguments import Arguments
+from llama_py.dialects.context import CallContext
+from llama_py.dialects.encode import CompletionEncoder, ResponseHead
+from llama_py.dialects.infill import infill_tokens
+from llama_py.dialects.sampling import read_generation, read_sampling
+from llama_py.dialects.shared import (
+    MAX_CHOICES,
+    SHARED_PARAMETERS,
+    make_plan,
+    read_choices,
+    read_grammar,
+    read_head,
+    read_max_tokens,
+)
+from llama_py.engine.request import Prompt, Request
+from llama_py.errors import ParameterError, ParameterTypeError, shown
+from llama_py.params import GenerationParams, check_number
+
+__all__ = ["COMPLETION_PARAMETERS", "CompletionCall", "parse_completion"]
+
+#: Keyword arguments of ``create_completion``, beside the prompt.
+COMPLETION_PARAMETERS = SHARED_PARAMETERS | {"best_of", "echo", "suffix"}
+
+#: The defaults of llama-cpp-python.
+_TEMPERATURE = 0.8
+_MAX_TOKENS = 16
+
+
+@dataclass(slots=True)
+class CompletionCall:
+    """A checked call of ``create_completion``.
+
+    Attributes:
+        requests: one for each choice to generate, ``request.choice`` counting them.
+        stream: whether the caller wants chunks.
+    """
+
+    requests: list[Request]
+    head: ResponseHead
+    context: CallContext
+    per_prompt: int = 1
+    keep: int = 1
+    echoes: list[str] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    logprobs: bool = False
+
+    @property
+    def stream(self) -> bool:
+        return self.head.stream
+
+    def encoder(self) -> CompletionEncoder:
+        """A new encoder for this call."""
+        return CompletionEncoder(
+            self.head,
+            self.requests,
+            self.context.vocab,
+            per_prompt=self.per_prompt,
+            keep=self.keep,
+            echoes=self.echoes,
+            offsets=self.offsets,
+            logprobs=self.logprobs,
+        )
+
+
+def parse_completion(context: CallContext, prompt: Any, **kwargs: Any) -> CompletionCall:
+    """Check the arguments of ``create_completion``.
+
+    Args:
+        prompt: a text, a list of token ids, or a list of either.
+        kwargs: any of ``COMPLETION_PARAMETERS``.
+
+    Raises:
+        ParameterError: an argument is wrong; the message names it and what is allowed.
+    """
+    arguments = Arguments("create_completion", kwargs, COMPLETION_PARAMETERS)
+    head = read_head(arguments, context, "cmpl")
+    prompts = _prompts(prompt, context)
+    keep, per_prompt = _best_of(arguments, head.stream)
+    wanted = arguments.integer("logprobs", None, 0, context.vocab.n_tokens)
+    echo = arguments.flag("echo")
+    scoring = echo and arguments.get("max_tokens") == 0
+    generation = read_generation(
+        arguments,
+        context,
+        max_tokens=0 if scoring else read_max_tokens(arguments, "max_tokens", _MAX_TOKENS),
+        logprobs=0 if wanted is None and per_prompt > keep else wanted,
+        prompt_logprobs=echo and wanted is not None,
+    )
+    grammar = read_grammar(arguments, context)
+    sampling = read_sampling(
+        arguments,
+        context,
+        _TEMPERATURE,
+        grammar=grammar.grammar,
+        constraint=grammar.constraint,
+    )
+    plan = make_plan(arguments, sampling, generation)
+    shown = echo or wanted is not None
+    texts = [_prompt_text(context, each) if shown else "" for each in prompts]
+    return CompletionCall(
+        plan.requests(_engine_prompts(arguments, context, prompts, generation), per_prompt),
+        head,
+        context,
+        per_prompt,
+        keep,
+        texts if echo else [""] * len(texts),
+        [len(text) for text in texts],
+        wanted is not None,
+    )
+
+
+def _best_of(arguments: Arguments, stream: bool) -> tuple[int, int]:
+    """How many choices to return and how many to generate, for each prompt."""
+    n = read_choices(arguments)
+    best_of = arguments.integer("best_of", n, 1, MAX_CHOICES) or n
+    if best_of < n:
+        raise ParameterError(f"best_of={best_of} contradicts n={n}; it must be at least n")
+    if best_of > n and stream:
+        raise ParameterError(
+            f"best_of={best_of} with n={n} cannot be streamed: the best replies are known at the "
+            "end; pass stream=False"
+        )
+    return n, best_of
+
+
+def _prompts(prompt: Any, context: CallContext) -> list[str | list[int]]:
+    if isinstance(prompt, np.ndarray):
+        prompt = prompt.tolist()
+    if isinstance(prompt, str):
+        prompt = [prompt]
+    elif isinstance(prompt, bytes) or not isinstance(prompt, Sequence):
+        raise ParameterTypeError(
+            f"prompt must be a text or a list of token ids, not {type(prompt).__name__}"
+        )
+    elif all(isinstance(item, Integral) and not isinstance(item, bool) for item in prompt):
+        prompt = [prompt]
+    if len(prompt) > MAX_CHOICES:
+        raise ParameterError(f"prompt has {len(prompt)} texts; at most {MAX_CHOICES} are allowed")
+    return [_one_prompt(item, context) for item in prompt]
+
+
+def _one_prompt(item: Any, context: CallContext) -> str | list[int]:
+    if isinstance(item, str):
+        return item
+    if isinstance(item, bytes) or not isinstance(item, Sequence):
+        raise ParameterTypeError(
+            f"prompt must be a text or a list of token ids, and contains {shown(item)}"
+        )
+    for token in item:
+        check_number("prompt: token", token, 0, context.vocab.n_tokens - 1, integer=True)
+    return [int(token) for token in item]
+
+
+def _prompt_text(context: CallContext, prompt: str | list[int]) -> str:
+    if isinstance(prompt, str):
+        return prompt
+    tokens = prompt[1:] if prompt[:1] == [context.vocab.bos] else prompt
+    return context.vocab.detokenize(tokens, special=True).decode("utf-8", "replace")
+
+
+def _engine_prompts(
+    arguments: Arguments,
+    context: CallContext,
+    prompts: list[str | list[int]],
+    generation: GenerationParams,
+) -> list[Prompt]:
+    suffix = arguments.text("suffix", empty=True)
+    if suffix is None:
+        return [_plain_prompt(context, prompt) for prompt in prompts]
+    if generation.prompt_logprobs:
+        raise ParameterError("echo with logprobs contradicts suffix: an infill prompt is not text")
+    return [Prompt(tokens=infill_tokens(context, prompt, suffix)) for prompt in prompts]
+
+
+def _plain_prompt(context: CallContext, prompt: str | list[int]) -> Prompt:
+    if not prompt and not (prompt == "" and context.vocab.add_bos):
+        if context.vocab.bos < 0:
+            raise ParameterError("prompt is empty, and this model has no BOS token to begin with")
+        return Prompt(tokens=[context.vocab.bos])
+    if isinstance(prompt, str):
+        return Prompt(text=prompt.encode("utf-8", "surrogatepass"))
+    return Prompt(tokens=prompt)

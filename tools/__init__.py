@@ -1,0 +1,1 @@
+"""What developing the package needs, and the package itself does not."""
