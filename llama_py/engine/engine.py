@@ -1,410 +1,277 @@
-"""``Engine``: requests in, events out, for any number of threads.
+"""``Engine``: requests in, outputs out. Single-threaded: whoever calls it is its only caller.
 
-The thread that waits for an event drives: whoever gets the lock runs a step, and the others, whose
-requests ride along in the same batch, sleep until they have an event or it is their turn to drive.
-A background thread can drive instead, for asyncio and for servers.
+``add`` takes a request, each ``step`` decodes once for everybody and returns what came out, and
+``cancel`` ends one early. A step admits requests (``admission``), plans what is decoded
+(``scheduler``), decodes (``runner``), enters what is in memory now, and samples (``sampling``). The
+books are changed only after a decode succeeded; after one that failed the context is asked what is
+there. A request that fails, is cancelled or runs out of time ends alone.
 
-What a step does is in ``stepping``; who gets a sequence, in ``admission``; how a token is chosen,
-in ``choosing``; how a request ends, in ``board``. A request that fails, is cancelled or runs out of
-time ends alone.
+Who calls it is the business of ``driver``.
 """
 
 from __future__ import annotations
 
-import logging
-import threading
-import time
-import weakref
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_py import forks
 from llama_py.core.context import Context
 from llama_py.engine.admission import Admission
-from llama_py.engine.board import Board
-from llama_py.engine.choosing import Choosing
-from llama_py.engine.lock import EngineLock
 from llama_py.engine.metrics import Metrics
-from llama_py.engine.request import MOST_EVENTS, Event, Request
+from llama_py.engine.request import FinishEvent, Output
+from llama_py.engine.requests import Requests
 from llama_py.engine.runner import Runner
-from llama_py.engine.stepping import Stepper
-from llama_py.errors import ClosedError
+from llama_py.engine.running import RequestState, Running
+from llama_py.engine.sampling import Sampling
+from llama_py.engine.scheduler import Decode, Prefill, StepPlan, plan_step
+from llama_py.errors import (
+    CacheFullError,
+    ClosedError,
+    ContextOverflowError,
+    DecodeError,
+    LlamaError,
+    RequestCancelled,
+)
 from llama_py.memory.cache import SequenceCache
+from llama_py.memory.kinds import MemoryKind
 from llama_py.memory.sequences import LiveSequence
 
 __all__ = ["Engine"]
 
-_log = logging.getLogger("llama_py")
-
-#: Seconds after which a sleeping thread looks for itself; it is woken long before, as a rule.
-_NAP = 0.05
+#: What ``llama_decode`` returns when it was aborted.
+_ABORTED = 2
 
 
 class Engine:
-    """Drives one context.
+    """Generates for any number of requests with one context.
 
     Args:
         context: the context; nothing else may decode with it.
         cache: its sequences.
-        max_waiting: requests that may wait for a sequence; one more raises ``QueueFullError``.
 
     Attributes:
-        lock: held during a step; take it for anything that touches the context or the cache.
+        requests: the requests in flight, the metrics, and the last logits.
+        worked: the last step did something; False if it found nothing that can go on.
+        stepping: a step is in progress, which is true in callbacks only.
     """
 
-    def __init__(self, context: Context, cache: SequenceCache, *, max_waiting: int = 1024) -> None:
+    def __init__(self, context: Context, cache: SequenceCache) -> None:
         self.context = context
         self.cache = cache
         self.vocab = context.model.vocab
-        self.lock = EngineLock(self._before_release, self._after_release)
+        self.worked = False
+        self.stepping = False
+        metrics = Metrics()
         # What an aborted decode did to a recurrent state cannot be undone.
-        self._runner = Runner(context, Metrics(), abortable=not cache.traits.recurrent)
-        self._board = Board(cache, self._runner.logits)
-        self._board.metrics = self._runner.metrics
-        self._admission = Admission(self._board, cache, self.vocab, context.n_seq_max, max_waiting)
-        self._choosing = Choosing(self._board, self._runner, self.vocab)
-        self._stepper = Stepper(self._board, self._admission, self._choosing, self._runner)
-        self._cancelled: deque[Request] = deque()
-        self._sleepers: dict[threading.Event, Sequence[Request]] = {}
-        self._closed = False
-        #: The threads that compile grammars just now, which need the vocabulary.
-        self._compiling: list[int] = []
-        self._background: threading.Thread | None = None
-        self._background_users = 0
-        self._signal = threading.Event()
+        self.runner = Runner(context, metrics, abortable=not cache.traits.recurrent)
+        self.requests = Requests(cache, self.runner.logits, metrics)
+        self._admission = Admission(self.requests, cache, self.vocab, context.n_seq_max)
+        self._sampling = Sampling(self.requests, self.runner, self.vocab)
+        self._chunk = min(context.n_ubatch, context.n_batch)
+        # llama.cpp computes wrong logits when a batch holds chunks of several prompts (NMSE 1e-3),
+        # with this kind of memory only. Streams beside one prompt are right.
+        hybrid_iswa = cache.traits.kind is MemoryKind.HYBRID_ISWA
+        self._most_prompts = 1 if hybrid_iswa else None
 
     @property
     def metrics(self) -> Metrics:
         """What was done since loading, or since ``reset_counters``."""
-        return self._board.metrics
-
-    @property
-    def last_logits(self) -> NDArray[np.float32] | None:
-        """A copy of the logits at the last evaluated position of the request that ended last.
-
-        float32 ``(n_vocab,)``; ``last_sequence`` is the sequence they belong to.
-        """
-        return self._board.last_logits
-
-    @last_logits.setter
-    def last_logits(self, logits: NDArray[np.float32] | None) -> None:
-        self._board.last_logits = logits
-
-    @property
-    def last_sequence(self) -> LiveSequence | None:
-        """The sequence at whose end ``last_logits`` are; None if there is none any more."""
-        return self._board.last_sequence
-
-    @last_sequence.setter
-    def last_sequence(self, sequence: LiveSequence | None) -> None:
-        self._board.last_sequence = sequence
+        return self.requests.metrics
 
     def reset_counters(self) -> None:
         """Begin the metrics anew, and forget the last logits."""
-        self._board.metrics = self._runner.metrics = Metrics()
-        self.last_logits = self.last_sequence = None
+        self.requests.metrics = self.runner.metrics = Metrics()
+        self.requests.last_logits = self.requests.last_sequence = None
 
     # -- requests -------------------------------------------------------------------------------
 
-    def submit(self, *requests: Request) -> None:
-        """Queue requests: all of them, or none.
+    def add(self, running: Running) -> None:
+        """Queue a request that was prepared (see ``preparing``)."""
+        self.requests.add(running)
 
-        Raises:
-            ContextOverflowError: a prompt does not fit; nothing was touched.
-            QueueFullError: too many requests are waiting.
-            GrammarError, ParameterError: a sampler cannot be made.
-        """
-        try:
-            self._compile(requests)
-            with self.lock:
-                self._check_open()
-                self._admission.enqueue(requests)
-        except BaseException:  # also Ctrl-C, when they are queued already
-            self.discard(requests)
-            raise
-
-    def _compile(self, requests: Sequence[Request]) -> None:
-        """Make the samplers while others generate; ``close`` waits until that is done."""
-        me = threading.get_ident()
-        self._compiling.append(me)
-        try:
-            self._check_open()
-            self._admission.compile(requests)
-        finally:
-            self._compiling.remove(me)
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ClosedError("this model was closed; load it again")
-        if self.lock.mine:
-            self._stepper.forbid_callbacks()
-
-    def discard(self, requests: Sequence[Request]) -> None:
-        """End requests whose events nobody will ever read. Returns at once."""
-        for request in requests:
-            self.cancel(request, wait=False)
-
-    def events(self, request: Request) -> Iterator[Event]:
-        """The events of a submitted request, until the last. Closing the iterator cancels it."""
-        events = request.events
-        try:
-            while True:
-                while events:
-                    yield self._take(request)
-                if request.closed and not events:
-                    return
-                self._drive_until_event(request)
-        finally:
-            if not request.cancelled:
-                self.cancel(request)
-
-    def events_of(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Event]]:
-        """The events of several requests as they come. Closing the iterator cancels them all."""
-        pending = [*requests]
-        try:
-            while pending:
-                for request in [*pending]:
-                    while request.events:
-                        yield request, self._take(request)
-                    if request.closed and not request.events:
-                        pending.remove(request)
-                if pending:
-                    self._drive_until_event(*pending)
-        finally:
-            for request in pending:
-                if not request.cancelled:
-                    self.cancel(request)
-
-    def _take(self, request: Request) -> Event:
-        if self.lock.inherited:
-            raise forks.refuse()
-        if len(request.events) == MOST_EVENTS:
-            event = request.events.popleft()
-            self.resume()
-            return event
-        return request.events.popleft()
-
-    def resume(self) -> None:
-        """There may be work again: a consumer that was behind has read something."""
-        if self.lock.inherited:
-            return
-        self._after_release()
-
-    def cancel(self, request: Request, *, wait: bool = True) -> None:
-        """End a request; its sequence keeps what was decoded. Does nothing if it has ended.
-
-        Args:
-            wait: return when it has ended: at once while its own prompt is being evaluated on the
-                CPU (but for recurrent states), else after the step in progress. False
-                returns at once (for event loops). Within a callback or under the engine's lock
-                it ends when the lock is released.
-        """
-        if request.done or self.lock.inherited:  # a forked child has nothing that runs
-            return
-        request.cancelled = True
-        self._cancelled.append(request)
-        self._stepper.abort(request)
-        if wait:
-            with self.lock:
-                pass
-        elif self.lock.try_enter():
-            self.lock.__exit__()
-
-    def forbid_callbacks(self) -> None:
-        """Raise ``LlamaError`` if the calling thread is in a callback of a request.
-
-        What takes sequences or samplers away must not run there: the step goes on with them.
-        """
-        if self.lock.mine:
-            self._stepper.forbid_callbacks()
+    def cancel(self, number: int) -> None:
+        """End a request; its sequence keeps what was decoded. Does nothing if it has ended."""
+        running = self.requests.find(number)
+        if running is not None:
+            self.requests.cancel(running)
 
     def cancel_all(self) -> None:
-        """End every request, running or waiting.
+        """End every request."""
+        for running in self.requests:
+            self.requests.cancel(running)
 
-        Raises:
-            LlamaError: it is called from a callback of a request.
-        """
-        self.forbid_callbacks()
-        for request in self._board.everything:
-            self.cancel(request, wait=False)
-        self._stepper.abort()
-        with self.lock:
-            for request in self._board.everything:
-                self._board.cancel(request)
+    def pause(self, number: int, paused: bool = True) -> None:
+        """Leave a request out of the steps, because its consumer is behind, or go on with it."""
+        running = self.requests.find(number)
+        if running is not None:
+            running.paused = paused
+
+    def fail_all(self, error: BaseException) -> None:
+        """End every request with an error."""
+        for running in self.requests:
+            self.requests.fail(running, error)
 
     def close(self) -> None:
-        """Fail everything that is still in flight, and stop the background thread.
+        """Fail what is in flight and stop the threads that sample. The context stays."""
+        self.fail_all(ClosedError("the model was closed while this request was running"))
+        self._sampling.close()
 
-        Raises:
-            LlamaError: it is called from a callback of a request.
-        """
-        if self.lock.inherited:
-            return
-        self.forbid_callbacks()
-        self._stepper.abort()
-        with self.lock:
-            self._closed = True
-            for request in self._board.everything:
-                error = ClosedError("the model was closed while this request was running")
-                self._board.fail(request, error)
-            self._choosing.close()
-        self._background_users = 0
-        self._join_background()
-        while any(thread != threading.get_ident() for thread in self._compiling):
-            time.sleep(_NAP)
+    def take_outputs(self) -> list[Output]:
+        """What came out since the last time, in the order in which it came."""
+        outputs, self.requests.outputs = self.requests.outputs, []
+        return outputs
 
-    # -- driving --------------------------------------------------------------------------------
+    # -- a step ---------------------------------------------------------------------------------
 
-    def step(self) -> bool:
-        """One step; False if there was nothing to do."""
-        with self.lock:
-            return self._stepper.step()
-
-    def _drive_until_event(self, *requests: Request) -> None:
-        """Drive or sleep until one of the requests has an event, or has ended."""
-        while not _news(requests):
-            worked = False
-            mine = self.lock.try_enter()
-            if mine:
-                try:
-                    worked = self._drive(requests)
-                finally:
-                    try:
-                        self.lock.__exit__()
-                    except BaseException:  # Ctrl-C may come before its first line
-                        self.lock.undo()
-                        raise
-            if not worked:
-                self._sleep(requests, mine)
-
-    def _drive(self, requests: Sequence[Request]) -> bool:
-        """Under the lock: steps until one of the requests has news or somebody else wants in.
-
-        Returns:
-            False if the last step had nothing to do.
-        """
-        worked = True
-        while worked and not _news(requests):
-            worked = self._stepper.step()
-            if self.lock.wanted or self._cancelled or self._sleepers or self._background:
-                break
-        return worked
-
-    def _sleep(self, requests: Sequence[Request], had_nothing_to_do: bool) -> None:
-        """Wait until there is an event, or until it is this thread's turn to drive."""
-        wakeup = requests[0].wakeup
-        self._sleepers[wakeup] = requests
+    def step(self) -> list[Output]:
+        """Decode once, at most, and return what came out of it."""
+        self.stepping = True
         try:
-            # Whoever released the lock before this line did not see this thread.
-            missed = not had_nothing_to_do and self.lock.idle
-            if not missed and not _news(requests):
-                wakeup.wait(_NAP)
+            self.worked = self._step()
         finally:
-            self._sleepers.pop(wakeup, None)
-        wakeup.clear()
+            self.stepping = False
+        return self.take_outputs()
 
-    def _before_release(self) -> None:
-        """Under the lock, and never within a step: see to those that were cancelled meanwhile."""
-        self._stepper.stepping = False  # an interrupt may have come before the step said so
-        if self.cache.suspect or self._board.interrupted:
-            self._stepper.recover()
-        while self._cancelled:
-            self._board.cancel(self._cancelled.popleft())
+    def _step(self) -> bool:
+        requests = self.requests
+        if requests.deadlines:
+            requests.expire()
+        if requests.waiting:
+            self._admission.admit()
+        running = requests.running
+        if len(running) == 1 and running[0].state is RequestState.DECODING:
+            return self._step_one(running[0])
+        if not running:
+            return False
+        plan = plan_step(running, self.runner.n_batch, self._chunk, self._most_prompts)
+        if plan:
+            self._step_many(plan)
+        return bool(plan)
 
-    def _after_release(self) -> None:
-        if self._cancelled and self.lock.try_enter():
-            self.lock.__exit__()
-        if self._sleepers:
-            self._wake()
-        background = self._background
-        if background is not None and background is not threading.current_thread():
-            self._signal.set()
-
-    def _wake(self) -> None:
-        """Wake those who have something to read, and one more, who will drive."""
-        driver: threading.Event | None = None
-        for wakeup, requests in list(self._sleepers.items()):
-            if _news(requests):
-                wakeup.set()
-            else:
-                driver = wakeup
-        if driver is not None:
-            driver.set()
-
-    # -- the background thread ------------------------------------------------------------------
-
-    def run_in_background(self) -> None:
-        """Let a thread drive whenever there is work (for asyncio and servers).
-
-        Each call is to be balanced by one of ``stop_background``.
-        """
-        with self.lock:
-            if self._closed:
-                raise ClosedError("this model was closed; load it again")
-            self._background_users += 1
-            if self._background is None:
-                weakref.finalize(self, _wake_up, self._signal, forks.current()).atexit = False
-                self._background = threading.Thread(
-                    target=_drive_forever,
-                    args=(weakref.ref(self), self._signal),
-                    name="llama_py-engine",
-                    daemon=True,
-                )
-                self._background.start()
-
-    def stop_background(self) -> None:
-        """Undo one ``run_in_background``; the thread ends with the last one."""
-        with self.lock:
-            self._background_users = max(0, self._background_users - 1)
-            last = not self._background_users
-        if last:
-            self._join_background()
-
-    def _join_background(self) -> None:
-        thread = self._background
-        if thread is not None and thread is not threading.current_thread():
-            self._signal.set()
-            thread.join()
-
-    def _drive_once(self) -> float | None:
-        """A step of the background thread.
-
-        Returns:
-            Seconds until there may be something to do, or None for "until there is a signal".
-        """
-        if not self.lock.try_enter():
-            return _NAP
-        try:
-            if self._stepper.step():
-                return 0.0
-            return _NAP if self._board.everything else None
-        except Exception as error:  # nobody else would ever hear of it
-            _log.exception("a step of the engine failed")
-            for request in self._board.everything:
-                self._board.fail(request, error)
-            return 0.0
-        finally:
-            self.lock.__exit__()
-
-    def _leaves_background(self) -> bool:
-        with self.lock:
-            if self._background_users:
-                return False
-            self._background = None
+    def _step_one(self, running: Running) -> bool:
+        """A single stream, which is what most steps of most programs are for."""
+        if running.paused:
+            return False
+        code = self.runner.decode_one(running)
+        if code:
+            self._handle_failure(code, StepPlan((Decode(running),)))
             return True
+        running.lease.sequence.tokens.append(running.record.generated[-1])  # type: ignore[union-attr]
+        self._sampling.sample(((running, 0),))
+        return True
+
+    def _step_many(self, plan: StepPlan[Running]) -> None:
+        seconds = self.requests.time_left(running_only=True) if plan.prefills else None
+        code, rows = self.runner.decode(plan, seconds)
+        if code:
+            self._handle_failure(code, plan)
+            return
+        self.metrics.batch_streams.add(len(plan))
+        due: list[tuple[Running, int]] = []
+        for entry, row in zip(plan.decodes, rows, strict=False):
+            running = entry.request
+            running.lease.sequence.tokens.append(running.record.generated[-1])  # type: ignore[union-attr]
+            due.append((running, row))
+        prompt_rows = rows[len(plan.decodes) :]
+        for prefill, row in zip(plan.prefills, prompt_rows, strict=True):
+            if self._advance(prefill):
+                due.append((prefill.request, row))
+        # All checkpoints are taken before any callback, which may take its time.
+        for prefill, row in zip(plan.prefills, prompt_rows, strict=True):
+            self._report(prefill, row)
+        self._sampling.sample(due)
+
+    def _advance(self, prefill: Prefill[Running]) -> bool:
+        """A chunk of a prompt is in memory; True if it was the last one."""
+        running, lease = prefill.request, prefill.request.lease
+        if lease is None:
+            raise RuntimeError("a request without a sequence was evaluated")
+        self.cache.advance(lease, prefill.count)
+        self.metrics.evaluated += prefill.count
+        if lease.remaining:
+            return False
+        running.state = RequestState.DECODING
+        self.cache.commit(lease.sequence, lease.prompt)
+        return True
+
+    def _report(self, prefill: Prefill[Running], row: int) -> None:
+        """Tell the owner of a request how far its prompt has come."""
+        running, request = prefill.request, prefill.request.request
+        if request.generation.prompt_logprobs or request.targets:
+            self._sampling.read_prompt(running, prefill.count, row)
+        if request.on_progress is not None and running.lease is not None:
+            total = running.record.n_prompt
+            try:
+                request.on_progress(min(running.lease.position, total), total)
+            except BaseException as error:  # it is the caller's, and reaches the caller
+                self.requests.fail(running, error)
+
+    # -- failures -------------------------------------------------------------------------------
+
+    def _handle_failure(self, code: int, plan: StepPlan[Running]) -> None:
+        if code == _ABORTED:
+            # Cancelled and expired requests are removed before the next step; the rest repeat it.
+            self._repair()
+            return
+        involved = [entry.request for entry in plan.decodes]
+        involved += [entry.request for entry in plan.prefills]
+        if code == 1:
+            self._out_of_cells(involved)
+            return
+        for running in involved:
+            if running.lease is not None:
+                self.cache.repair(running.lease)
+            self.requests.fail(running, DecodeError(_describe(code), code))
+
+    def _out_of_cells(self, involved: list[Running]) -> None:
+        """Park an idle conversation; else let one request start again later."""
+        if self.cache.make_room():
+            return
+        if len(self.requests.running) > 1:
+            self._admission.preempt_one()
+            return
+        running = involved[0]
+        if running.state is RequestState.DECODING:
+            self.requests.end(running, FinishEvent("length", running.text.finish()))
+            return
+        position = running.lease.position if running.lease else 0
+        message = (
+            f"no free cells after {position} of {running.record.n_prompt} prompt tokens, with "
+            "nothing else in memory; load the model with a larger n_ctx"
+        )
+        self.requests.fail(running, CacheFullError(message, 1))
+
+    def _repair(self) -> None:
+        """Let running requests begin again if their sequence is not where they left it.
+
+        The step that was aborted is at most one micro-batch, whose cells llama.cpp takes back
+        itself where it can: this is a second line of defence.
+        """
+        for running in [*self.requests.running]:
+            lease = running.lease
+            if lease is None:
+                continue
+            before = lease.position
+            self.cache.repair(lease)
+            if lease.position != before:
+                self._admission.preempt(running)
 
     # -- without a request ----------------------------------------------------------------------
 
     def evaluate(
-        self, sequence: LiveSequence, tokens: Sequence[int], *, every: bool = False
+        self,
+        sequence: LiveSequence,
+        tokens: Sequence[int],
+        *,
+        every: bool = False,
+        wanted: Callable[[], bool] = lambda: True,
     ) -> list[NDArray[np.float32]]:
         """Append tokens to a sequence that no request uses (``Llama.eval``).
 
         Args:
             every: return the logits of each token and not only of the last.
+            wanted: False as soon as the caller has left; asked before each chunk.
 
         Returns:
             Copies of rows, float32 ``(n_vocab,)``.
@@ -412,36 +279,51 @@ class Engine:
         Raises:
             ContextOverflowError: they do not fit; nothing was evaluated.
             DecodeError: llama_decode failed; the sequence holds what was evaluated before.
+            RequestCancelled: it was not wanted any more.
         """
-        with self.lock:
-            self._board.moves_on(sequence)
-            rows = self._stepper.evaluate(sequence, tokens, every)
-            self.last_logits, self.last_sequence = rows[-1], sequence
-            return rows
+        limit = self.cache.limit
+        count = len(sequence.tokens) + len(tokens)
+        if count > limit:
+            raise ContextOverflowError(count, limit, limit)
+        self.requests.moves_on(sequence)
+        rows: list[NDArray[np.float32]] = []
+        size = min(64, self._chunk) if every else self._chunk
+        try:
+            for start in range(0, len(tokens), size):
+                chunk = tokens[start : start + size]
+                rows += self._evaluate_chunk(sequence, chunk, every, wanted)
+        except LlamaError:
+            self.cache.trim(sequence)
+            raise
+        self.requests.last_logits, self.requests.last_sequence = rows[-1], sequence
+        return rows
+
+    def _evaluate_chunk(
+        self,
+        sequence: LiveSequence,
+        tokens: Sequence[int],
+        every: bool,
+        wanted: Callable[[], bool],
+    ) -> list[NDArray[np.float32]]:
+        position = len(sequence.tokens)
+        code = _ABORTED
+        while code == _ABORTED or (code == 1 and self.cache.make_room()):
+            if not wanted():
+                raise RequestCancelled("the evaluation was interrupted")
+            code = self.runner.decode_tokens(tokens, position, sequence.number, every)
+            if code == _ABORTED:  # it may have been meant for a request that has ended
+                self.cache.trim(sequence)
+        if code:
+            raise DecodeError(_describe(code), code)
+        sequence.tokens.extend(tokens)
+        first = 0 if every else len(tokens) - 1
+        return [self.runner.logits(row).copy() for row in range(first, len(tokens))]
 
 
-def _news(requests: Sequence[Request]) -> bool:
-    """True if one of them has an event that its consumer wants, or has ended."""
-    for request in requests:  # noqa: SIM110 - it runs for every token, without a generator
-        if request.closed or (request.events and not request.whole):
-            return True
-    return False
-
-
-def _wake_up(signal: threading.Event, process: int) -> None:
-    """The engine is gone. In a forked child there is no thread to be woken."""
-    if process == forks.current():
-        signal.set()
-
-
-def _drive_forever(find: weakref.ref[Engine], signal: threading.Event) -> None:
-    """Drive until nobody wants it any more. Holds no reference to the engine while it sleeps."""
-    while True:
-        signal.clear()
-        engine = find()
-        if engine is None or (not engine._background_users and engine._leaves_background()):
-            return
-        pause = engine._drive_once()
-        del engine
-        if pause is None or pause:
-            signal.wait(pause)
+def _describe(code: int) -> str:
+    meanings = {
+        1: "there are no free cells for the batch; load the model with a larger n_ctx",
+        2: "the computation was aborted",
+        -1: "llama.cpp found the batch invalid",
+    }
+    return f"llama_decode returned {code}: {meanings.get(code, 'the computation failed')}"

@@ -1,65 +1,34 @@
-"""``Request``: one sequence to be evaluated and continued, and the events it produces.
+"""What goes into the engine and what comes out: ``GenerationRequest``, events, ``Record``.
 
-A request goes through ``WAITING -> PREFILL -> DECODING`` and ends ``FINISHED``, ``CANCELLED`` or
-``FAILED``. It belongs to the engine's thread of control; only its event queue is read from outside.
+A request is frozen. What becomes of it is in the engine's own ``Running``, and in the ``Record``
+that its owner reads.
 """
 
 from __future__ import annotations
 
-import enum
-import itertools
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_py.engine.text import ReplyText
 from llama_py.params import GenerationParams, SamplingParams
 
-if TYPE_CHECKING:
-    from llama_py.core.sampler import Sampler
-    from llama_py.memory.sequences import Lease, ResolvedPrompt
-
 __all__ = [
-    "MOST_EVENTS",
     "Event",
     "FinishEvent",
+    "GenerationRequest",
+    "Output",
     "Prompt",
-    "Request",
-    "RequestState",
+    "Record",
     "TokenEvent",
     "TokenLogprobs",
 ]
 
-_numbers = itertools.count(1)
-#: Events a consumer may leave unread before its sequence is paused.
-MOST_EVENTS = 256
-#: Prompt tokens whose rows of logits are kept at once.
-_LOGPROB_CHUNK = 64
 
-
-class RequestState(enum.Enum):
-    """Where a request is in its life."""
-
-    WAITING = "waiting"
-    PREFILL = "prefill"
-    DECODING = "decoding"
-    FINISHED = "finished"
-    CANCELLED = "cancelled"
-    FAILED = "failed"
-
-    @property
-    def ended(self) -> bool:
-        """True when no more events will come."""
-        return self in (RequestState.FINISHED, RequestState.CANCELLED, RequestState.FAILED)
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Prompt:
     """What is to be evaluated: text, or tokens.
 
@@ -126,36 +95,29 @@ class FinishEvent:
 
 Event = TokenEvent | FinishEvent
 
+#: What one request got from one step: its number and an event.
+Output = tuple[int, Event]
 
-@dataclass(slots=True, eq=False)
-class Request:
-    """See the module. Made by the facade, given to ``Engine.submit``.
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GenerationRequest:
+    """One sequence to be evaluated and continued. Compared by identity.
 
     Attributes:
         prompt: what to evaluate.
         sampling, generation: how to continue it, and until when.
         session: the conversation it belongs to, or None.
-        priority: smaller goes first.
+        priority: requests with a smaller number are admitted first.
         choice: index among several choices of one prompt (varies the seed).
         echo_special: give special tokens their text (``<|im_end|>``) in the events.
         visible: special tokens that are given their text in any case (a parser needs them).
-        whole: its consumer wants nothing before the last event, and is not woken for tokens.
-        on_event: called by the thread that drives for each event, instead of queueing it in
-            ``events``. It runs under the engine's lock and must return at once.
-        backlog: with ``on_event``: how many events its consumer has not read yet. A request that
-            is too far behind pauses; call ``Engine.resume`` when there is room again.
-        on_progress: called with (prompt tokens in memory, prompt tokens) after each chunk.
+        on_progress: called in the engine's thread with (prompt tokens in memory, prompt tokens)
+            after each chunk of the prompt.
         targets: tokens whose log-probabilities are wanted, one for each of the last tokens of the
             prompt: ``targets[i]`` is what follows ``prompt[len(prompt) - len(targets) + i]``. What
             comes before those may be reused as ever; what such a request evaluates is forgotten.
-
-    Filled in by the engine:
-        tokens: the prompt's tokens, once known; ``n_prompt`` of them.
-        generated: sampled tokens, in order (the last one is not yet in memory).
-        prompt_logprobs: one entry per prompt token but the first, if they were asked for.
-        scored: the log-probability of each of the targets.
-        reused: prompt tokens that were in memory already.
-        cache: the record of what was reused, and why not more (``llm.cache_info``).
+        namespace: what the cells depend on beside the tokens (adapters, tenants). Requests reuse
+            only what was evaluated in their own namespace.
     """
 
     prompt: Prompt
@@ -166,45 +128,39 @@ class Request:
     choice: int = 0
     echo_special: bool = False
     visible: frozenset[int] = frozenset()
-    whole: bool = False
-    on_event: Callable[[Event], None] | None = None
-    backlog: Callable[[], int] | None = None
     on_progress: Callable[[int, int], None] | None = None
     targets: tuple[int, ...] = ()
+    namespace: Hashable = ()
 
-    number: int = field(default_factory=lambda: next(_numbers))
-    state: RequestState = RequestState.WAITING
+
+@dataclass(slots=True, eq=False)
+class Record:
+    """What is known about a request so far; complete when its last event was read.
+
+    Written by the engine's thread only.
+
+    Attributes:
+        request: what was asked for.
+        tokens: the prompt's tokens.
+        generated: sampled tokens, in order (the last one is not in memory).
+        prompt_logprobs: one entry per prompt token but the first, if they were asked for.
+        scored: the log-probability of each of the targets.
+        cache: what was reused, and why not more (see ``CacheInfo``).
+        submitted, started, first_token, last_token, ended: times of ``time.perf_counter()``,
+            0.0 where it has not come to that.
+    """
+
+    request: GenerationRequest
     tokens: list[int] = field(default_factory=list)
     generated: list[int] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     scored: list[float] = field(default_factory=list)
-    cache: dict[str, object] = field(default_factory=dict)
-    events: deque[Event] = field(default_factory=deque)
-    cancelled: bool = False
-    #: The last event was handed out. ``state`` says a moment earlier that the request has ended.
-    closed: bool = False
+    cache: dict[str, Any] = field(default_factory=dict)
     submitted: float = field(default_factory=time.perf_counter)
     started: float = 0.0
     first_token: float = 0.0
     last_token: float = 0.0
     ended: float = 0.0
-    text: ReplyText = field(init=False)
-    sampler: Sampler | None = None
-    lease: Lease | None = None
-    resolved: ResolvedPrompt | None = None
-    #: The running request whose prefill this one waits for, and until which position.
-    waits_for: tuple[Request, int] | None = None
-    #: What the prompt was resolved against (``Board.ended`` at that time).
-    resolved_at: int = 0
-    #: It had to give its sequence back, and evaluates its prompt and reply again.
-    preempted: bool = False
-    #: Generated tokens that became part of the prompt when the request was preempted.
-    n_resumed: int = 0
-    #: Set when an event arrives or when this request's owner should drive the engine.
-    wakeup: threading.Event = field(default_factory=threading.Event)
-
-    def __post_init__(self) -> None:
-        self.text = ReplyText(self.generation.stop)
 
     @property
     def n_prompt(self) -> int:
@@ -214,49 +170,4 @@ class Request:
     @property
     def reused(self) -> int:
         """Prompt tokens that did not have to be evaluated."""
-        return int(self.cache.get("reused", 0))  # type: ignore[call-overload, no-any-return]
-
-    def undecoded(self, lease: Lease) -> int | None:
-        """The token that was sampled last, if it is not in the memory of ``lease``."""
-        held = self.n_prompt + len(self.generated) - 1
-        return self.generated[-1] if self.generated and lease.position == held else None
-
-    @property
-    def done(self) -> bool:
-        """True when the last event was produced."""
-        return self.state.ended
-
-    @property
-    def blocked(self) -> bool:
-        """True while its consumer is so far behind that more events would pile up."""
-        if self.whole:
-            return False
-        unread = len(self.events) if self.backlog is None else self.backlog()
-        return unread >= MOST_EVENTS
-
-    @property
-    def prompt_known(self) -> bool:
-        """True when the log-probabilities of all prompt tokens were read."""
-        return len(self.prompt_logprobs) == self.n_prompt - 1
-
-    @property
-    def first_output(self) -> int:
-        """The first of the prompt's positions whose logits are wanted; the last one always is."""
-        if self.generation.prompt_logprobs:
-            return 0
-        return self.n_prompt - max(1, len(self.targets))
-
-    @property
-    def prompt_left(self) -> int:
-        """Prompt tokens that are still to be evaluated; 0 when it is generating."""
-        return self.lease.remaining if self.lease is not None else 0
-
-    @property
-    def chunk_limit(self) -> int:
-        """Prompt tokens until a checkpoint is due, or until their logits must be read."""
-        if self.lease is None:
-            return 0
-        limit = self.prompt_left
-        if self.targets or self.generation.prompt_logprobs:
-            limit = max(0, self.first_output - self.lease.position) + _LOGPROB_CHUNK
-        return min(limit, self.lease.cuts[0] - self.lease.position) if self.lease.cuts else limit
+        return int(self.cache.get("reused", 0))

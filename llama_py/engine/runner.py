@@ -10,15 +10,11 @@ from numpy.typing import NDArray
 
 from llama_py.core.batch import Batch
 from llama_py.core.context import Context
-from llama_py.core.interrupts import in_main_thread, run_interruptibly
 from llama_py.engine.metrics import Metrics
-from llama_py.engine.request import Request
-from llama_py.engine.scheduler import Chunk
+from llama_py.engine.running import Running
+from llama_py.engine.scheduler import StepPlan
 
 __all__ = ["Runner"]
-
-#: Seconds of a decode during which nobody should have to wait for Ctrl-C.
-_LONG = 0.1
 
 
 class Runner:
@@ -27,6 +23,8 @@ class Runner:
     Attributes:
         n_batch: most tokens in one step.
         abortable: what an aborted decode leaves behind can be removed (not a recurrent state).
+        prefilling: numbers of the requests whose prompts the decode in progress evaluates. Read by
+            other threads, which abort a decode that nobody wants any more.
     """
 
     def __init__(self, context: Context, metrics: Metrics, *, abortable: bool) -> None:
@@ -34,26 +32,37 @@ class Runner:
         self.metrics = metrics
         self.n_batch = context.n_batch
         self.abortable = abortable
+        self.prefilling: tuple[int, ...] = ()
         self._batch = Batch(self.n_batch)
-        self._seconds_per_token = float("inf")
 
-    def decode(self, running: Sequence[Request], chunks: Sequence[Chunk]) -> tuple[int, list[int]]:
+    def decode(self, plan: StepPlan[Running], seconds: float | None) -> tuple[int, list[int]]:
         """Decode one step.
 
+        Args:
+            seconds: abort it after that time, if there are prompts in it and it can be aborted.
+
         Returns:
-            What ``llama_decode`` returned, and for each chunk the index of its last token, at
-            which its logits are.
+            What ``llama_decode`` returned, and the row of logits at the end of each entry of the
+            plan.
         """
         self._batch.clear()
-        rows = [self._add(running[chunk.index], chunk.count) for chunk in chunks]
-        return self._decode_many(), rows
+        rows = [self._add_one(entry.request) for entry in plan.decodes]
+        rows += [self._add_chunk(entry.request, entry.count) for entry in plan.prefills]
+        if not (self.abortable and plan.prefills):
+            return self._decode(), rows
+        abort = self.context.abort
+        self.prefilling = tuple(entry.request.number for entry in plan.prefills)
+        abort.after(seconds)
+        try:
+            return self._decode(), rows
+        finally:
+            self.prefilling = ()
+            abort.after(None)
 
-    def decode_one(self, request: Request) -> int:
-        """The hot path: one stream, one token. Its logits are at index 0."""
-        lease = request.lease
-        batch = self._batch
-        batch.struct.n_tokens = 0
-        batch.add_one(request.generated[-1], lease.position, lease.sequence.number)  # type: ignore[union-attr]
+    def decode_one(self, running: Running) -> int:
+        """The hot path: one stream, one token. Its logits are in row 0."""
+        self._batch.struct.n_tokens = 0
+        self._add_one(running)
         return self._decode()
 
     def decode_tokens(
@@ -63,23 +72,11 @@ class Runner:
         outputs = np.zeros(len(tokens), np.int8)
         outputs[slice(None) if every else slice(-1, None)] = 1
         self._batch.set(tokens, position, sequence, outputs)
-        return self._decode_many()
+        return self._decode()
 
     def logits(self, row: int) -> NDArray[np.float32]:
         """The logits of one output of the last step: a view, float32 ``(n_vocab,)``."""
         return self.context.logits(row)
-
-    def _decode_many(self) -> int:
-        """One decode; the main thread can be interrupted in the middle of a long one."""
-        count = len(self._batch)
-        long = self.abortable and count * self._seconds_per_token > _LONG
-        start = time.perf_counter()
-        if long and not self.context.asynchronous and in_main_thread():
-            code = run_interruptibly(self._decode, self.context.abort.ask)
-        else:
-            code = self._decode()
-        self._seconds_per_token = (time.perf_counter() - start) / count
-        return code
 
     def _decode(self) -> int:
         start = time.perf_counter()
@@ -90,17 +87,23 @@ class Runner:
         self.metrics.steps += 1
         return code
 
-    def _add(self, request: Request, count: int) -> int:
-        """Append a chunk; returns the index of its last token."""
-        lease = request.lease
+    def _add_one(self, running: Running) -> int:
+        lease = running.lease
+        return self._batch.add_one(
+            running.record.generated[-1],
+            lease.position,  # type: ignore[union-attr]
+            lease.sequence.number,  # type: ignore[union-attr]
+        )
+
+    def _add_chunk(self, running: Running, count: int) -> int:
+        """Append a chunk; returns the row of its last token."""
+        lease = running.lease
         if lease is None:
             raise RuntimeError("a request without a sequence was scheduled")
-        position, number = lease.position, lease.sequence.number
-        if count == 0:
-            return self._batch.add_one(request.generated[-1], position, number)
+        position = lease.position
         tokens = lease.prompt.tokens[position : position + count]
-        start = self._batch.add(tokens, position, number, False)
+        start = self._batch.add(tokens, position, lease.sequence.number, False)
         # A request that was preempted has generated tokens behind its prompt.
-        first = request.first_output if not request.n_resumed else len(lease.prompt.tokens) - 1
+        first = running.first_output if not running.n_resumed else len(lease.prompt.tokens) - 1
         self._batch.outputs[start + max(0, first - position) : start + count] = True
         return start + count - 1

@@ -1,25 +1,25 @@
-"""``Scheduler``: which tokens go into the next step. Pure: it decides, and touches nothing.
+"""What goes into the next step. Pure: it decides, and touches nothing.
 
 Streams that are generating go first, one token each. What is left of the step's budget is filled
 with prompt chunks, in the order in which the requests came, so that a long prompt never keeps
-running streams waiting for more than one step, and such a step is half as large as others, so that
-they do not wait for long. A chunk ends where a checkpoint is to be taken.
+running streams waiting for more than one step. A step with both is half as large as one with
+prompts alone, so that streams do not wait for long. A chunk ends where a checkpoint is to be taken.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
-__all__ = ["Chunk", "Schedulable", "plan_step"]
+__all__ = ["Decode", "Prefill", "Schedulable", "StepPlan", "plan_step"]
 
 
 class Schedulable(Protocol):
     """What the scheduler sees of a request."""
 
     @property
-    def blocked(self) -> bool:
+    def paused(self) -> bool:
         """Its consumer is behind: leave it out."""
 
     @property
@@ -31,17 +31,43 @@ class Schedulable(Protocol):
         """Most prompt tokens that may be evaluated before something has to be done with them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """``count`` tokens of the request at ``index``; one sampled token if ``count`` is 0."""
+R = TypeVar("R", bound=Schedulable)
 
-    index: int
+
+@dataclass(frozen=True, slots=True)
+class Decode(Generic[R]):
+    """The token that ``request`` sampled last; the next one is sampled from its logits."""
+
+    request: R
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill(Generic[R]):
+    """The next ``count`` tokens of the prompt of ``request``."""
+
+    request: R
     count: int
 
 
+@dataclass(frozen=True, slots=True)
+class StepPlan(Generic[R]):
+    """One step: what is decoded together, in this order. Further kinds of entries may come.
+
+    Attributes:
+        decodes: one row each.
+        prefills: ``count`` rows each.
+    """
+
+    decodes: tuple[Decode[R], ...] = ()
+    prefills: tuple[Prefill[R], ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.decodes) + len(self.prefills)
+
+
 def plan_step(
-    running: Sequence[Schedulable], n_batch: int, n_chunk: int, most_prompts: int | None = None
-) -> list[Chunk]:
+    running: Sequence[R], n_batch: int, n_chunk: int, most_prompts: int | None = None
+) -> StepPlan[R]:
     """The next step.
 
     Args:
@@ -50,20 +76,16 @@ def plan_step(
         n_chunk: most tokens in one step with prompts in it; half of it beside running streams.
         most_prompts: most requests that may evaluate their prompts in it; None is any number.
     """
-    chunks = [
-        Chunk(index, 0)
-        for index, request in enumerate(running)
-        if not request.prompt_left and not request.blocked
-    ][:n_batch]
-    room = min(n_chunk, n_batch) // (2 if chunks else 1)
-    budget = max(room - len(chunks), 1 if len(chunks) < n_batch else 0)
-    prompts = 0
-    for index, request in enumerate(running):
-        if budget <= 0 or prompts == most_prompts:
+    ready = [request for request in running if not request.paused]
+    decodes = [Decode(request) for request in ready if not request.prompt_left][:n_batch]
+    room = min(n_chunk, n_batch) // (2 if decodes else 1)
+    budget = max(room - len(decodes), 1 if len(decodes) < n_batch else 0)
+    prefills: list[Prefill[R]] = []
+    for request in ready:
+        if budget <= 0 or len(prefills) == most_prompts:
             break
-        if request.prompt_left and not request.blocked:
+        if request.prompt_left:
             count = min(request.prompt_left, request.chunk_limit, budget)
-            chunks.append(Chunk(index, count))
+            prefills.append(Prefill(request, count))
             budget -= count
-            prompts += 1
-    return chunks
+    return StepPlan(tuple(decodes), tuple(prefills))

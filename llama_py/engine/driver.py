@@ -1,0 +1,459 @@
+"""``Driver``: lets any number of threads, and asyncio, use one engine.
+
+The engine belongs to one thread, which runs commands from a queue and steps while there is work.
+Callers post a request, or a function to be run between two steps, and wait; signals reach only the
+main thread, so that Ctrl-C hits a wait and never a half-done change of the engine's books.
+
+Where no thread can be started (``StepsInPlace``), whoever waits steps the engine himself.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Generic, Protocol, TypeVar
+
+from llama_py import forks
+from llama_py.engine.engine import Engine
+from llama_py.engine.preparing import prepare
+from llama_py.engine.request import FinishEvent, GenerationRequest, Output, Record
+from llama_py.engine.running import Running
+from llama_py.errors import ClosedError, LlamaError, QueueFullError
+
+__all__ = ["MOST_EVENTS", "Driver", "Mailbox"]
+
+_log = logging.getLogger("llama_py")
+T = TypeVar("T")
+Command = Callable[[], None]
+
+#: Events a consumer may leave unread before its request is paused.
+MOST_EVENTS = 256
+_CLOSED = "the model was closed while this request was running"
+#: Seconds between two looks at whether what is waited for can still come.
+_LOOK = 0.5
+
+
+class Mailbox(Protocol):
+    """Takes the outputs of one call, once per step."""
+
+    @property
+    def backlog(self) -> int:
+        """Events that its owner has not read yet."""
+
+    def deliver(self, outputs: list[Output]) -> None:
+        """Called in the engine's thread; must return at once, and not raise."""
+
+
+class Ticket:
+    """A call that was submitted: what is known of its requests, and whether they have ended.
+
+    Attributes:
+        numbers: the numbers of its requests in outputs, in the order of the call.
+        records: what is known of each.
+        mailbox: takes their outputs.
+        ended: set when the last event of the last request was delivered.
+        paused: its requests are left out of the steps, because nobody reads what comes.
+    """
+
+    def __init__(self, requests: Sequence[Running], mailbox: Mailbox) -> None:
+        self.numbers = [running.number for running in requests]
+        self.records: list[Record] = [running.record for running in requests]
+        self.mailbox = mailbox
+        self.ended = threading.Event()
+        self.paused = False
+        self._unfinished = len(requests)
+
+    def deliver(self, outputs: list[Output]) -> list[int]:
+        """Pass outputs on; returns the numbers of the requests that have ended with them."""
+        ended = [number for number, event in outputs if type(event) is FinishEvent]
+        self.mailbox.deliver(outputs)
+        if ended:
+            self._unfinished -= len(ended)
+            if not self._unfinished:
+                self.ended.set()
+        return ended
+
+
+class _Job(Generic[T]):
+    """A function that a caller waits for.
+
+    Attributes:
+        wanted: False when the caller has left.
+    """
+
+    def __init__(self, function: Callable[[], T]) -> None:
+        self._function = function
+        self._done = threading.Lock()
+        self._done.acquire()
+        self._result: list[T] = []
+        self._error: BaseException | None = None
+        self.wanted = True
+
+    def __call__(self) -> None:
+        """Run it in the engine's thread, unless its caller has left."""
+        try:
+            if self.wanted:
+                self._result.append(self._function())
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._done.release()
+
+    def wait(self, alive: Callable[[], bool]) -> T:
+        """What the function returned or raised."""
+        while not self._done.acquire(timeout=_LOOK):
+            if not alive():
+                raise ClosedError(_CLOSED)
+        error, self._error = self._error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # whose traceback refers to this frame
+        return self._result[0]
+
+
+class _Loop:
+    """What the engine's thread works with. It does not refer to the driver, whose end ends it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        #: The ticket of each request in flight, by the request's number.
+        self.tickets: dict[int, Ticket] = {}
+        self.stopped = False
+
+    def run(self) -> None:
+        """Run commands and step, until ``stop``."""
+        commands, requests = self.commands, self.engine.requests
+        while not self.stopped:
+            if not commands.empty():
+                self.obey()
+            elif not self.step():
+                with suppress(queue.Empty):
+                    self._run_command(commands.get(timeout=requests.time_left()))
+        self.obey()  # who comes too late finds the engine closed
+
+    def obey(self) -> None:
+        """Run the commands that have come."""
+        with suppress(queue.Empty):
+            while True:
+                self._run_command(self.commands.get_nowait())
+
+    def _run_command(self, command: Command) -> None:
+        command()
+        self._hand_out(self.engine.take_outputs())
+
+    def step(self) -> bool:
+        """One step; False if there was nothing to do."""
+        try:
+            outputs = self.engine.step()
+        except Exception as error:  # a fault of ours, of which nobody else would ever hear
+            _log.exception("a step of the engine failed")
+            self.engine.fail_all(error)
+            outputs = self.engine.take_outputs()
+        self._hand_out(outputs)
+        return bool(outputs) or self.engine.worked
+
+    def _hand_out(self, outputs: list[Output]) -> None:
+        """Give each call what came for it in this step."""
+        if len(outputs) == 1:  # one stream, as a rule
+            self._deliver(self.tickets[outputs[0][0]], outputs)
+            return
+        shares: dict[Ticket, list[Output]] = {}
+        for output in outputs:
+            shares.setdefault(self.tickets[output[0]], []).append(output)
+        for ticket, share in shares.items():
+            self._deliver(ticket, share)
+
+    def _deliver(self, ticket: Ticket, outputs: list[Output]) -> None:
+        for number in ticket.deliver(outputs):
+            del self.tickets[number]
+        if ticket.mailbox.backlog >= MOST_EVENTS:
+            self._pause(ticket)
+
+    def _pause(self, ticket: Ticket) -> None:
+        ticket.paused = True
+        for number in ticket.numbers:
+            self.engine.pause(number)
+        if ticket.mailbox.backlog < MOST_EVENTS:  # its owner read meanwhile, and saw no pause
+            self.resume(ticket)
+
+    def resume(self, ticket: Ticket) -> None:
+        """The owner of a call that was paused has read what there was."""
+        ticket.paused = False
+        for number in ticket.numbers:
+            self.engine.pause(number, False)
+
+    def add(self, requests: Sequence[Running], ticket: Ticket) -> None:
+        """Begin a call."""
+        for running in requests:
+            self.engine.add(running)
+        if self.stopped:
+            self.engine.fail_all(ClosedError(_CLOSED))
+
+    def cancel(self, ticket: Ticket) -> None:
+        """End the requests of a call."""
+        for number in ticket.numbers:
+            self.engine.cancel(number)
+
+    def stop(self) -> None:
+        """Fail what is in flight. No step follows."""
+        self.stopped = True
+        self.engine.close()
+
+
+class Driver:
+    """See the module.
+
+    In a forked child its methods raise ``ForkedProcessError``, because its thread stayed behind.
+
+    Args:
+        engine: the engine, which nobody else may call from now on.
+        max_waiting: requests that may wait for a sequence; one more raises ``QueueFullError``.
+        in_place: start no thread; whoever waits steps. Only one thread may use it then.
+    """
+
+    def __init__(self, engine: Engine, *, max_waiting: int = 1024, in_place: bool = False) -> None:
+        self.engine = engine
+        self._loop = _Loop(engine)
+        self._max_waiting = max_waiting
+        self._process = forks.current()
+        self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
+        self._in_place = in_place
+        #: In place, the books are being changed. Still true afterwards: that was interrupted.
+        self._inside = False
+        #: Threads that prepare requests, for which they need the vocabulary.
+        self._preparing: set[int] = set()
+        self._closed = False
+        _drivers.add(self)
+
+    # -- requests -------------------------------------------------------------------------------
+
+    def submit(self, requests: Sequence[GenerationRequest], mailbox: Mailbox) -> Ticket:
+        """Check and queue the requests of a call: all of them, or none.
+
+        Args:
+            mailbox: takes their outputs. It must not refer to the driver.
+
+        Raises:
+            ContextOverflowError: a prompt does not fit; nothing was touched.
+            QueueFullError: too many requests are waiting.
+            GrammarError, ParameterError: a sampler cannot be made.
+            ClosedError, ForkedProcessError: it cannot be used any more, or not here.
+            LlamaError: a callback of a request calls it.
+        """
+        self.check()
+        self._check_room(len(requests))
+        prepared = self._prepare(requests)
+        ticket = Ticket(prepared, mailbox)
+        for running in prepared:
+            self._loop.tickets[running.number] = ticket
+        self.post(lambda: self._loop.add(prepared, ticket))
+        return ticket
+
+    def _prepare(self, requests: Sequence[GenerationRequest]) -> list[Running]:
+        """In the caller's thread; ``close`` waits until nobody needs the vocabulary any more."""
+        me = threading.get_ident()
+        self._preparing.add(me)
+        try:
+            self.check()
+            engine = self.engine
+            return prepare(requests, engine.cache, engine.vocab, engine.requests.ended)
+        finally:
+            self._preparing.discard(me)
+
+    def _check_room(self, count: int) -> None:
+        most = self.engine.context.n_seq_max
+        waiting = len(self._loop.tickets) - most
+        if waiting + count > self._max_waiting:
+            raise QueueFullError(
+                f"{max(0, waiting)} requests are waiting already, and the limit is "
+                f"{self._max_waiting}; try again later, or raise max_waiting"
+            )
+
+    def cancel(self, ticket: Ticket, *, wait: bool = True) -> None:
+        """End a call; its sequences keep what was decoded. Does nothing if it has ended.
+
+        Args:
+            wait: return when it has ended, which takes at most one step, and less where its own
+                prompt is being evaluated (on the CPU, but for recurrent states). Within a callback
+                it ends after the step all the same.
+        """
+        if ticket.ended.is_set() or self.inherited:
+            return
+        loop = self._loop
+        self.post(lambda: loop.cancel(ticket))
+        prefilling = self.engine.runner.prefilling
+        if prefilling and {*prefilling} <= {*ticket.numbers}:
+            self.engine.context.abort.ask()
+        if wait and not self._in_callback:
+            self.wait_for(ticket.ended.is_set)
+            while not ticket.ended.wait(_LOOK):
+                self.check_alive()
+
+    def resume(self, ticket: Ticket) -> None:
+        """Go on with a call that was paused because nobody read what came."""
+        loop = self._loop
+        self.post(lambda: loop.resume(ticket))
+
+    # -- everything else ------------------------------------------------------------------------
+
+    def run(self, function: Callable[[], T]) -> T:
+        """Run a function between two steps, in the engine's thread, and return what it returns.
+
+        An interrupt while it waits leaves the function alone if it has begun, and else drops it.
+        """
+        return self.run_abortable(lambda _: function())
+
+    def run_abortable(self, function: Callable[[Callable[[], bool]], T]) -> T:
+        """``run`` for a function that decodes, and stops when its argument returns False."""
+        self.check()
+        job: _Job[T] = _Job(lambda: function(lambda: job.wanted))
+        self.post(job)
+        try:
+            if self._in_place:
+                self._round(step=False)
+            return job.wait(self._alive)
+        except BaseException:
+            job.wanted = False
+            if self.engine.runner.abortable and not self._closed:
+                self.engine.context.abort.ask()
+            raise
+
+    def wait_for(self, done: Callable[[], bool]) -> None:
+        """In place: step until ``done()`` is true. Where there is a thread, it sees to that."""
+        if self.inherited:
+            raise forks.refuse()
+        while self._in_place and not done():
+            if not self._round() and not done():
+                raise LlamaError("there is nothing left to be done that this call could wait for")
+
+    def check_alive(self) -> None:
+        """Raise ``ClosedError`` if nobody is there any more who could deliver something."""
+        if not self._alive():
+            raise ClosedError(_CLOSED)
+
+    def post(self, command: Command) -> None:
+        """Let the engine's thread run something between two steps. Returns at once."""
+        self._loop.commands.put(command)
+        if self._thread is None and not self._in_place:
+            self._start()
+
+    # -- the thread -----------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        with self._starting:
+            if self._thread is not None or self._in_place:
+                return
+            thread = threading.Thread(target=self._loop.run, name="llama_py-engine", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # there are no threads here (WebAssembly), or no more of them
+                _log.info("no thread can be started; the engine is stepped by its callers")
+                self._in_place = True
+            else:
+                self._thread = thread
+
+    def _alive(self) -> bool:
+        thread = self._thread
+        return thread is None or thread.is_alive()
+
+    def _round(self, *, step: bool = True) -> bool:
+        """In place: the commands that have come, and a step; False if there was nothing to do."""
+        if self._inside:
+            self._start_over()
+        self._inside = True
+        loop = self._loop
+        had_commands = not loop.commands.empty()
+        loop.obey()
+        worked = step and not loop.stopped and loop.step()
+        self._inside = False
+        return worked or had_commands
+
+    def _start_over(self) -> None:
+        """An interrupt came in the middle of a step: nothing in memory is certain any more."""
+        _log.warning("a step was interrupted: requests in flight fail, and the cache is cleared")
+        self.engine.fail_all(LlamaError("a step of the engine was interrupted"))
+        self._loop.obey()
+        self.engine.cache.clear()
+
+    # -- life -----------------------------------------------------------------------------------
+
+    @property
+    def inherited(self) -> bool:
+        """True in a child of the process that made it."""
+        return self._process != forks.current()
+
+    @property
+    def _in_callback(self) -> bool:
+        thread = self._thread
+        if thread is None:
+            return self.engine.stepping
+        return thread.ident == threading.get_ident()
+
+    def check(self) -> None:
+        """Raise unless it can be used here and now (see ``submit``)."""
+        if self.inherited:
+            raise forks.refuse()
+        if self._closed:
+            raise ClosedError("this model was closed; load it again")
+        self.refuse_callbacks()
+
+    def refuse_callbacks(self) -> None:
+        """Raise ``LlamaError`` in a callback of a request, which would wait for itself."""
+        if self._in_callback:
+            raise LlamaError(
+                "a callback of a request (logits processor, stopping criterion, progress) cannot "
+                "call, reset or close the model it belongs to; do it when the reply has ended"
+            )
+
+    def close(self) -> None:
+        """Fail everything that is in flight, and end the thread. Closing twice does nothing.
+
+        Raises:
+            LlamaError: it is called from a callback of a request.
+        """
+        if self.inherited:
+            return
+        self.refuse_callbacks()
+        self._closed = True
+        while self._preparing - {threading.get_ident()}:
+            time.sleep(0.001)
+        loop = self._loop
+        if not loop.stopped:
+            loop.commands.put(loop.stop)
+            if self.engine.runner.prefilling:
+                self.engine.context.abort.ask()
+        thread = self._thread
+        if thread is None:
+            loop.obey()
+            return
+        while thread.is_alive():
+            thread.join(_LOOK)
+
+    def __del__(self) -> None:
+        if not hasattr(self, "_closed") or self.inherited:
+            return
+        if self._in_callback:  # the engine's thread holds the last reference: it ends by itself
+            self._loop.commands.put(self._loop.stop)
+        else:
+            self.close()
+
+
+_drivers: weakref.WeakSet[Driver] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """At the end of the process no thread may be inside of llama.cpp."""
+    for driver in [*_drivers]:
+        with suppress(LlamaError):
+            driver.close()

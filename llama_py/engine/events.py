@@ -1,0 +1,124 @@
+"""``Events``: the events of one call, for a thread that waits for them."""
+
+from __future__ import annotations
+
+import queue
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from typing_extensions import Self
+
+from llama_py.engine.driver import MOST_EVENTS, Driver
+from llama_py.engine.request import Event, FinishEvent, GenerationRequest, Output, Record
+
+__all__ = ["Events"]
+
+#: Seconds between two looks at whether there is still anybody who could deliver something.
+_LOOK = 0.5
+
+
+class _Box:
+    """The mailbox of a thread.
+
+    Args:
+        unfinished: requests whose ends are awaited.
+        whole: nothing is read before the last of them has ended or one has failed: the owner is
+            woken once.
+    """
+
+    def __init__(self, unfinished: int, whole: bool) -> None:
+        self.arrived: queue.SimpleQueue[list[Output]] = queue.SimpleQueue()
+        self.taken = 0
+        self._delivered = 0
+        self._unfinished = unfinished
+        self._kept: list[Output] | None = [] if whole else None
+
+    @property
+    def backlog(self) -> int:
+        return self._delivered - self.taken
+
+    def deliver(self, outputs: list[Output]) -> None:
+        if self._kept is None:
+            self._delivered += len(outputs)
+            self.arrived.put(outputs)
+            return
+        self._kept += outputs
+        ends = [event for _, event in outputs if type(event) is FinishEvent]
+        if ends:
+            self._unfinished -= len(ends)
+            if not self._unfinished or any(event.error for event in ends):
+                self.arrived.put(self._kept)
+                self._kept = []
+
+
+class Events(Iterator[tuple[int, Event]]):
+    """Submits requests, and iterates over (index of the request, event) until all have ended.
+
+    Closing or dropping it cancels what is still running.
+
+    Args:
+        driver: where to submit.
+        requests: the requests of one call.
+        whole: wait for the end: events are all there at once.
+
+    Attributes:
+        records: what is known of each request.
+
+    Raises:
+        as ``Driver.submit``.
+    """
+
+    def __init__(
+        self, driver: Driver, requests: Sequence[GenerationRequest], *, whole: bool = False
+    ) -> None:
+        self._driver = driver
+        self._box = _Box(len(requests), whole)
+        self._unread: deque[Output] = deque()
+        self._unfinished = len(requests)
+        self._ticket = driver.submit(requests, self._box)
+        self._first = self._ticket.numbers[0]
+        self.records: list[Record] = self._ticket.records
+
+    def __next__(self) -> tuple[int, Event]:
+        while not self._unread:
+            if not self._unfinished:
+                raise StopIteration
+            self._take()
+        number, event = self._unread.popleft()
+        if type(event) is FinishEvent:
+            self._unfinished -= 1
+        return self._ticket.numbers.index(number) if number != self._first else 0, event
+
+    def _take(self) -> None:
+        """Wait for the outputs of a step."""
+        driver, box, ticket = self._driver, self._box, self._ticket
+        driver.wait_for(lambda: not box.arrived.empty())
+        while True:
+            try:
+                outputs = box.arrived.get(timeout=_LOOK)
+            except queue.Empty:
+                driver.check_alive()
+            else:
+                break
+        self._unread.extend(outputs)
+        box.taken += len(outputs)
+        if ticket.paused and box.backlog < MOST_EVENTS:
+            driver.resume(ticket)
+
+    def close(self, *, wait: bool = True) -> None:
+        """Cancel what is still running.
+
+        Args:
+            wait: return when it has ended (see ``Driver.cancel``).
+        """
+        self._driver.cancel(self._ticket, wait=wait)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_ticket"):  # whatever this thread is doing: do not wait for the engine
+            self.close(wait=False)

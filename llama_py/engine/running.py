@@ -1,0 +1,128 @@
+"""``Running``: the engine's own record of a request in flight.
+
+A request goes through ``WAITING -> PREFILL -> DECODING`` and ends ``FINISHED``, ``CANCELLED`` or
+``FAILED``. A preempted one goes back to ``WAITING``.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+from dataclasses import dataclass, field
+
+from llama_py.core.sampler import Sampler
+from llama_py.engine.request import GenerationRequest, Record
+from llama_py.engine.text import ReplyText
+from llama_py.memory.sequences import Lease, ResolvedPrompt
+
+__all__ = ["RequestState", "Running"]
+
+_numbers = itertools.count(1)
+#: Prompt tokens whose rows of logits are kept at once.
+_LOGPROB_CHUNK = 64
+
+
+class RequestState(enum.Enum):
+    """Where a request is in its life."""
+
+    WAITING = "waiting"
+    PREFILL = "prefill"
+    DECODING = "decoding"
+    FINISHED = "finished"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+
+_ENDED = frozenset({RequestState.FINISHED, RequestState.CANCELLED, RequestState.FAILED})
+
+
+@dataclass(slots=True, eq=False)
+class Running:
+    """Made by whoever submits a request (``prepare``), and owned by the engine from ``add`` on.
+
+    Attributes:
+        request: what was asked for.
+        record: what its owner reads.
+        prompt: its tokens. A preempted request has what it generated at the end of them.
+        sampler: chooses its tokens, and is closed when it ends.
+        number: names it in outputs; ascending in the order of submission.
+        state: see ``RequestState``.
+        text: the text of the reply so far.
+        lease: its sequence, while it has one.
+        paused: its consumer is behind; it generates nothing until ``Engine.resume``.
+        waits_for: a request whose prefill this one is going to share, and up to which position.
+        resolved_at: ``Requests.ended`` when ``prompt`` was looked up in the cache.
+        preempted: it had to give its sequence back, and evaluates its prompt and reply again.
+        n_resumed: generated tokens that became part of ``prompt`` when it was preempted.
+    """
+
+    request: GenerationRequest
+    record: Record
+    prompt: ResolvedPrompt
+    sampler: Sampler
+    resolved_at: int = 0
+    number: int = field(default_factory=lambda: next(_numbers))
+    state: RequestState = RequestState.WAITING
+    text: ReplyText = field(init=False)
+    lease: Lease | None = None
+    paused: bool = False
+    waits_for: tuple[Running, int] | None = None
+    preempted: bool = False
+    n_resumed: int = 0
+
+    def __post_init__(self) -> None:
+        self.text = ReplyText(self.request.generation.stop)
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """By priority, then in the order of submission."""
+        return self.request.priority, self.number
+
+    @property
+    def ended(self) -> bool:
+        """True when its last event was produced."""
+        return self.state in _ENDED
+
+    @property
+    def deadline(self) -> float | None:
+        """When its time is over (``time.perf_counter()``), or None."""
+        timeout = self.request.generation.timeout
+        return None if timeout is None else self.record.submitted + timeout
+
+    @property
+    def expected(self) -> int:
+        """Tokens in memory while it generates: all but the one that was sampled last."""
+        return self.record.n_prompt + len(self.record.generated) - 1
+
+    def undecoded(self, lease: Lease) -> int | None:
+        """The token that was sampled last, if it is not in the memory of ``lease``."""
+        generated = self.record.generated
+        return generated[-1] if generated and lease.position == self.expected else None
+
+    @property
+    def first_output(self) -> int:
+        """The first of the prompt's positions whose logits are wanted; the last one always is."""
+        if self.request.generation.prompt_logprobs:
+            return 0
+        return self.record.n_prompt - max(1, len(self.request.targets))
+
+    @property
+    def prompt_known(self) -> bool:
+        """True when the log-probabilities of all prompt tokens were read."""
+        return len(self.record.prompt_logprobs) == self.record.n_prompt - 1
+
+    @property
+    def prompt_left(self) -> int:
+        """Prompt tokens that are still to be evaluated; 0 when it is generating."""
+        return self.lease.remaining if self.lease is not None else 0
+
+    @property
+    def chunk_limit(self) -> int:
+        """Prompt tokens until a checkpoint is due, or until their logits must be read."""
+        lease = self.lease
+        if lease is None:
+            return 0
+        limit = lease.remaining
+        if self.request.targets or self.request.generation.prompt_logprobs:
+            limit = max(0, self.first_output - lease.position) + _LOGPROB_CHUNK
+        return min(limit, lease.cuts[0] - lease.position) if lease.cuts else limit

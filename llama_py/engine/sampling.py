@@ -1,0 +1,182 @@
+"""``Sampling``: from rows of logits to tokens and their events, and when a reply ends.
+
+Sampling takes microseconds, as a rule, and is done in turn. Samplers that need the whole vocabulary
+take milliseconds; when several of them are due, threads do it side by side, within the step.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llama_py.core.vocab import Vocab
+from llama_py.engine.logprobs import top_logprobs
+from llama_py.engine.request import FinishEvent, TokenEvent, TokenLogprobs
+from llama_py.engine.requests import Requests
+from llama_py.engine.runner import Runner
+from llama_py.engine.running import RequestState, Running
+from llama_py.engine.text import ReplyText
+
+__all__ = ["Sampling"]
+
+Choice = tuple[int, "TokenLogprobs | None"]
+Row = NDArray[np.float32]
+
+#: Threads that sample side by side.
+_WORKERS = min(8, os.cpu_count() or 1)
+#: Rows shorter than this are sorted faster than a thread wakes up.
+_WORTH_A_THREAD = 16384
+
+
+class Sampling:
+    """Samples for the requests of one engine.
+
+    Args:
+        requests: the books in which tokens and endings are entered.
+        runner: has the logits.
+    """
+
+    def __init__(self, requests: Requests, runner: Runner, vocab: Vocab) -> None:
+        self._requests = requests
+        self._runner = runner
+        self._vocab = vocab
+        self._limit = requests.cache.limit
+        self._side_by_side = vocab.n_tokens >= _WORTH_A_THREAD and _WORKERS > 1
+        self._workers: ThreadPoolExecutor | None = None
+
+    def sample(self, due: Sequence[tuple[Running, int]]) -> None:
+        """Sample the next token of each request from the row of its logits, and hand it out."""
+        begun = self._begin_slow_ones(due) if self._side_by_side and len(due) > 1 else {}
+        for running, row in due:
+            if running.state is RequestState.DECODING:  # and neither ended nor preempted meanwhile
+                self._sample(running, row, begun.get(running))
+        if begun:  # a sampler is not closed while a thread is in it
+            wait(begun.values())
+
+    def _begin_slow_ones(self, due: Sequence[tuple[Running, int]]) -> dict[Running, Future[Choice]]:
+        slow = [entry for entry in due if _is_slow(entry[0])]
+        if len(slow) < 2:
+            return {}
+        try:
+            if self._workers is None:
+                self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="llama_py-sample")
+            submit = self._workers.submit
+            return {each: submit(_draw, each, self._runner.logits(row)) for each, row in slow}
+        except RuntimeError:  # no more threads can be started: in turn, then
+            self._side_by_side = False
+            return {}
+
+    def close(self) -> None:
+        """Stop the threads."""
+        if self._workers is not None:
+            self._workers.shutdown()
+
+    # -- one token ------------------------------------------------------------------------------
+
+    def _sample(self, running: Running, row: int, begun: Future[Choice] | None) -> None:
+        if running.request.generation.max_tokens == 0:
+            scored = bool(running.request.targets)
+            self._requests.end(running, FinishEvent("length"), None if scored else row)
+            return
+        start = time.perf_counter()
+        try:
+            token, logprobs = begun.result() if begun else _draw(running, self._runner.logits(row))
+        except BaseException as error:  # the request's own processor or grammar
+            self._requests.fail(running, error)
+            return
+        now = time.perf_counter()
+        self._requests.metrics.sample_seconds += now - start
+        self._count_token(running, now)
+        running.record.generated.append(token)
+        self._emit(running, token, logprobs, row)
+
+    def _count_token(self, running: Running, now: float) -> None:
+        metrics, record = self._requests.metrics, running.record
+        metrics.generated += 1
+        if record.generated:
+            metrics.token_seconds.add(now - record.last_token)
+        else:
+            record.first_token = now
+            metrics.first_token_seconds.add(now - record.submitted)
+        record.last_token = now
+
+    def _emit(self, running: Running, token: int, logprobs: TokenLogprobs | None, row: int) -> None:
+        request, text, requests = running.request, running.text, self._requests
+        generation = request.generation
+        ends = not generation.ignore_eos and self._vocab.is_eog(token)
+        if ends or token in generation.stop_tokens:
+            requests.end(running, _last_event("stop", text), row)
+            return
+        shown = request.echo_special or token in request.visible
+        piece = self._vocab.piece(token) if shown else self._vocab.plain_piece(token)
+        requests.put(running, TokenEvent(token, text.feed(piece), logprobs))
+        if text.stopped_by is not None:
+            requests.end(running, FinishEvent("stop", "", text.stopped_by), row)
+        elif generation.stopping_criteria and self._criteria_met(running, row):
+            requests.end(running, _last_event("stop", text), row)
+        elif self._at_limit(running):
+            requests.end(running, _last_event("length", text), row)
+
+    def _at_limit(self, running: Running) -> bool:
+        most = running.request.generation.max_tokens
+        if most is not None and len(running.record.generated) >= most:
+            return True
+        return running.lease is not None and running.lease.position >= self._limit
+
+    def _criteria_met(self, running: Running, row: int) -> bool:
+        record, logits = running.record, self._runner.logits(row)
+        tokens = np.array(record.tokens + record.generated, np.intc)
+        try:
+            return any(stop(tokens, logits) for stop in record.request.generation.stopping_criteria)
+        except BaseException as error:  # it is the caller's, and reaches the caller
+            self._requests.fail(running, error)
+            return False
+
+    # -- the prompt -----------------------------------------------------------------------------
+
+    def read_prompt(self, running: Running, count: int, row: int) -> None:
+        """Log-probabilities of prompt tokens: rows ``row - count + 1 .. row`` predict the next."""
+        lease, record = running.lease, running.record
+        if lease is None:
+            return
+        if running.request.targets:
+            self._read_targets(running, lease.position, count, row)
+            return
+        wanted, known = running.request.generation.logprobs or 0, record.prompt_logprobs
+        for back in range(count - 1, -1, -1):
+            follower = lease.position - back
+            # A request that was preempted sees its prompt a second time.
+            if follower < record.n_prompt and follower == len(known) + 1:
+                logits = self._runner.logits(row - back)
+                known.append(top_logprobs(logits, record.tokens[follower], wanted))
+
+    def _read_targets(self, running: Running, end: int, count: int, row: int) -> None:
+        """Log-probabilities of the targets behind the positions ``end - count .. end - 1``."""
+        targets, scored = running.request.targets, running.record.scored
+        first = running.first_output
+        for position in range(max(first, end - count), end):
+            if position - first == len(scored):
+                logits = self._runner.logits(row - (end - 1 - position))
+                scored.append(top_logprobs(logits, targets[len(scored)], 0).logprob)
+
+
+def _draw(running: Running, logits: Row) -> Choice:
+    token = running.sampler.sample(logits)
+    wanted = running.request.generation.logprobs
+    return token, None if wanted is None else top_logprobs(logits, token, wanted)
+
+
+def _is_slow(running: Running) -> bool:
+    """True if sampling takes long, and calls nothing of the user's."""
+    return running.sampler.slow and not running.request.sampling.logits_processors
+
+
+def _last_event(reason: str, text: ReplyText) -> FinishEvent:
+    """The end of a reply; a stop string that was held back until now has the last word."""
+    tail = text.finish()
+    return FinishEvent("stop" if text.stopped_by else reason, tail, text.stopped_by)
