@@ -366,6 +366,22 @@ class Driver:
         thread = self._thread
         return thread is None or thread.is_alive()
 
+    def step(self) -> bool:
+        """In place: run the commands that have come, and step; False if there was nothing to do.
+
+        Raises:
+            LlamaError: the engine has a thread of its own, or this is a callback of a request.
+        """
+        self.refuse_callbacks()
+        if not self._in_place:
+            raise LlamaError("this model has a thread that steps; load it with in_place=True")
+        return self._round()
+
+    @property
+    def busy(self) -> bool:
+        """True while a request is in flight."""
+        return bool(self._loop.tickets)
+
     def _round(self, *, step: bool = True) -> bool:
         """In place: the commands that have come, and a step; False if there was nothing to do."""
         if self._inside:

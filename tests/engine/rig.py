@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from llama_py import Llama
+from llama_py.core.context import Context
+from llama_py.engine.driver import Driver
 from llama_py.engine.engine import Engine
-from llama_py.engine.request import FinishEvent, Prompt, Request, TokenEvent
+from llama_py.engine.events import Events
+from llama_py.engine.request import (
+    FinishEvent,
+    GenerationRequest,
+    Prompt,
+    Record,
+    TokenEvent,
+)
 from llama_py.memory.cache import SequenceCache
 from llama_py.params import GenerationParams, SamplingParams
 from tests.memory.oracle import Oracle
@@ -30,77 +41,157 @@ def words(seed: int, count: int) -> list[int]:
     return [(seed * 7919 + 31 * i + i * i * (seed % 5 + 1)) % 250 + 1 for i in range(count)]
 
 
-def ask(tokens: Sequence[int], count: int = 8, **options: Any) -> Request:
+@dataclass(eq=False)
+class Asked:
+    """A request, and what became of it."""
+
+    request: GenerationRequest
+    events: Events | None = None
+    index: int = 0
+    given: list[int] = field(default_factory=list)
+    end: FinishEvent | None = None
+
+    @property
+    def record(self) -> Record:
+        assert self.events is not None, "it was not submitted"
+        return self.events.records[self.index]
+
+    @property
+    def tokens(self) -> list[int]:
+        return [*(self.request.prompt.tokens or ())]
+
+    @property
+    def generated(self) -> list[int]:
+        return self.record.generated
+
+    @property
+    def started(self) -> bool:
+        return bool(self.record.started)
+
+    @property
+    def ended(self) -> bool:
+        return bool(self.record.ended)
+
+
+def ask(tokens: Sequence[int], count: int = 8, **options: Any) -> Asked:
     """A greedy request that generates exactly ``count`` tokens."""
     generation = {"ignore_eos": True, **options.pop("generation", {})}
     sampling = SamplingParams(**{"temperature": 0.0, **options.pop("sampling", {})})
-    return Request(
-        Prompt(tokens=[*tokens]),
-        sampling,
-        GenerationParams(max_tokens=count, **generation),
-        **options,
+    return Asked(
+        GenerationRequest(
+            Prompt(tokens=[*tokens]),
+            sampling,
+            GenerationParams(max_tokens=count, **generation),
+            **options,
+        )
     )
 
 
 class Rig:
-    """A loaded model of one kind, and an oracle for it."""
+    """A loaded model of one kind, and an oracle for it.
 
-    def __init__(self, kind: str, **options: Any) -> None:
+    Its engine is stepped in place, by the tests; ``in_place=False`` gives it its thread.
+    """
+
+    def __init__(self, kind: str, *, in_place: bool = True, **options: Any) -> None:
         path = tiny_model(kind)
         self.kind = kind
-        self.llm = Llama(str(path), **{**EXACT, **options})
+        self.llm = Llama(str(path), in_place=in_place, **{**EXACT, **options})
         self.oracle = Oracle(path, n_ctx=2048)
         self._expected: dict[tuple[tuple[int, ...], int], list[int]] = {}
 
     @property
+    def driver(self) -> Driver:
+        return self.llm._loaded.driver
+
+    @property
     def engine(self) -> Engine:
-        return self.llm._engine
+        return self.driver.engine
+
+    @property
+    def context(self) -> Context:
+        return self.engine.context
 
     @property
     def cache(self) -> SequenceCache:
-        return self.llm._cache
+        return self.engine.cache
 
-    def expected(self, request: Request, count: int | None = None) -> list[int]:
-        """What ``request`` generates when it is alone in an empty context."""
-        wanted = request.generation.max_tokens if count is None else count
+    def expected(self, asked: Asked, count: int | None = None) -> list[int]:
+        """What a request generates when it is alone in an empty context."""
+        wanted = asked.request.generation.max_tokens if count is None else count
         assert wanted is not None
-        key = (tuple(request.tokens), wanted)
+        key = (tuple(asked.tokens), wanted)
         if key not in self._expected:
-            self._expected[key] = self.oracle.greedy(request.tokens, wanted)[0][:wanted]
+            self._expected[key] = self.oracle.greedy(asked.tokens, wanted)[0][:wanted]
         return self._expected[key]
 
-    def run(self, *requests: Request) -> list[FinishEvent]:
+    def submit(self, *asked: Asked) -> None:
+        """Submit requests as one call."""
+        events = Events(self.driver, [each.request for each in asked])
+        for index, each in enumerate(asked):
+            each.events, each.index = events, index
+
+    def step(self) -> bool:
+        """What the engine does next, in place; False if there is nothing to do."""
+        return self.driver.step()
+
+    def step_until(self, done: Callable[[], bool]) -> None:
+        for _ in range(3000):
+            if done():
+                return
+            self.step()
+        raise AssertionError("it is not done")
+
+    def wait_until_idle(self) -> None:
+        """Nothing is in flight, and the engine's thread has done what it was told."""
+        deadline = time.monotonic() + 20
+        while self.driver.busy and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert not self.driver.busy
+        self.driver.run(lambda: None)
+
+    def cancel(self, asked: Asked) -> None:
+        """Cancel the call of a request."""
+        assert asked.events is not None
+        asked.events.close()
+
+    def run(self, *asked: Asked) -> list[FinishEvent]:
         """Submit, and read to the end; returns how each request ended."""
-        self.engine.submit(*requests)
-        return self.read(*requests)
+        self.submit(*asked)
+        return self.read(*asked)
 
-    def read(self, *requests: Request) -> list[FinishEvent]:
-        """Read the events of submitted requests to the end."""
-        last: dict[Request, FinishEvent] = {}
-        tokens: dict[Request, list[int]] = {request: [] for request in requests}
-        for request, event in self.engine.events_of(requests):
-            if isinstance(event, TokenEvent):
-                tokens[request].append(event.token)
-            else:
-                last[request] = event
-        return [last[request] for request in requests]
+    def read(self, *asked: Asked) -> list[FinishEvent]:
+        """Read the calls of submitted requests to the end."""
+        for each in asked:
+            assert each.events is not None
+            calls = {other.index: other for other in asked if other.events is each.events}
+            for index, event in each.events:
+                if index not in calls:
+                    continue
+                if isinstance(event, TokenEvent):
+                    calls[index].given.append(event.token)
+                else:
+                    calls[index].end = event
+        ends = [each.end for each in asked]
+        assert None not in ends
+        return ends  # type: ignore[return-value]
 
-    def check(self, *requests: Request) -> None:
+    def check(self, *asked: Asked) -> None:
         """Each request generated what it would have generated alone."""
-        for request in requests:
-            found = request.generated
-            assert found == self.expected(request, len(found)), request.cache
+        for each in asked:
+            found = each.generated
+            assert found == self.expected(each, len(found)), each.record.cache
 
     def check_at_rest(self) -> None:
         """Nothing is in flight, and the bookkeeping is what the memory says."""
-        engine = self.engine
-        assert engine._board.everything == []
-        assert engine._board.deadlines == 0
-        assert not engine._stepper.stepping
-        for number in range(self.llm._context.n_seq_max):
+        assert [*self.engine.requests] == []
+        assert self.engine.requests.deadlines == 0
+        assert not self.engine.stepping
+        assert not self.driver.busy
+        for number in range(self.context.n_seq_max):
             sequence = self.cache.live.get(number)
             held = len(sequence.tokens) if sequence is not None else 0
-            assert self.llm._context.pos_max(number) + 1 == held, (number, held)
+            assert self.context.pos_max(number) + 1 == held, (number, held)
             assert sequence is None or not sequence.busy
 
     def close(self) -> None:

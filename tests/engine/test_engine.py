@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from llama_py.engine.request import MOST_EVENTS, Event, FinishEvent, Request, RequestState
+from llama_py.engine.driver import MOST_EVENTS
+from llama_py.engine.events import Events
 from llama_py.errors import (
     ContextOverflowError,
     GenerationTimeout,
@@ -20,7 +21,7 @@ from llama_py.errors import (
     QueueFullError,
 )
 from tests.engine.conftest import MakeRig
-from tests.engine.rig import Rig, ask, words
+from tests.engine.rig import Asked, Rig, ask, words
 
 
 def test_requests_together_equal_requests_alone(rig: Rig) -> None:
@@ -42,13 +43,13 @@ def test_more_requests_than_sequences(rig: Rig) -> None:
 
 def test_prompts_that_come_and_go_at_random(rig: Rig) -> None:
     choose = random.Random(5)
-    requests: list[Request] = []
+    requests: list[Asked] = []
     while len(requests) < 40:
-        while len(rig.engine._board.everything) < 8:
+        while len([*rig.engine.requests]) < 8:
             length, count = choose.choice((3, 11, 33, 60, 105, 139)), choose.choice((1, 5, 9))
             requests.append(ask(words(choose.randrange(1000), length), count))
-            rig.engine.submit(requests[-1])
-        rig.engine.step()
+            rig.submit(requests[-1])
+        rig.step()
     rig.read(*requests)
     rig.check(*requests)
     rig.check_at_rest()
@@ -74,9 +75,10 @@ def test_equal_prompts_are_evaluated_once(rig: Rig) -> None:
 def test_when_the_first_of_a_shared_prefix_is_cancelled_the_others_go_on(rig: Rig) -> None:
     shared = words(2, 400)
     requests = [ask(shared + words(60 + n, 5), 4) for n in range(3)]
-    rig.engine.submit(*requests)
-    rig.engine.step()
-    rig.engine.cancel(requests[0])
+    for request in requests:
+        rig.submit(request)
+    rig.step()
+    rig.cancel(requests[0])
     rig.read(*requests[1:])
     rig.check(*requests[1:])
     rig.check_at_rest()
@@ -95,12 +97,12 @@ def test_choices_of_one_prompt_share_its_evaluation(rig: Rig) -> None:
 
 def test_cancel_in_the_middle_of_a_prompt(rig: Rig) -> None:
     request = ask(words(5, 1500))
-    rig.engine.submit(request)
+    rig.submit(request)
     for _ in range(3):
-        rig.engine.step()
-    assert request.prompt_left > 0
-    rig.engine.cancel(request)
-    assert request.state is RequestState.CANCELLED
+        rig.step()
+    assert not request.generated
+    rig.cancel(request)
+    assert rig.read(request)[0].reason == "cancelled"
     rig.check_at_rest()
     again = ask(words(5, 1500), 4)
     rig.run(again)
@@ -108,16 +110,16 @@ def test_cancel_in_the_middle_of_a_prompt(rig: Rig) -> None:
 
 
 def test_cancel_from_another_thread_takes_one_step(make_rig: MakeRig) -> None:
-    rig = make_rig()
+    rig = make_rig(in_place=False)
     request = ask(words(6, 1900))
-    rig.engine.submit(request)
+    rig.submit(request)
     reader = threading.Thread(target=lambda: rig.read(request))
     reader.start()
-    while request.state is not RequestState.PREFILL:
+    while not request.started:
         time.sleep(0.001)
     steps = rig.engine.metrics.steps
-    rig.engine.cancel(request)
-    assert request.done
+    rig.cancel(request)
+    assert request.ended
     assert rig.engine.metrics.steps <= steps + 2
     reader.join(10)
     assert not reader.is_alive()
@@ -179,11 +181,12 @@ def test_a_timeout_says_what_there_was(rig: Rig) -> None:
 def test_a_waiting_request_times_out_too(make_rig: MakeRig) -> None:
     rig = make_rig(n_seq_max=1)
     long, late = ask(words(1, 10), 1500), ask(words(2, 10), generation={"timeout": 0.01})
-    rig.engine.submit(long, late)
-    end = rig.read(late)[0]
-    assert isinstance(end.error, GenerationTimeout)
-    assert late.started == 0.0
-    rig.engine.cancel(long)
+    rig.submit(long)
+    rig.submit(late)
+    rig.step_until(lambda: late.ended)
+    assert not late.started
+    rig.cancel(long)
+    assert isinstance(rig.read(long, late)[1].error, GenerationTimeout)
     rig.check_at_rest()
 
 
@@ -196,15 +199,12 @@ def test_a_failing_callback_fails_its_request_only(rig: Rig) -> None:
         ask(words(2, 70), on_progress=fail),
         ask(words(3, 70), sampling={"logits_processors": (fail,)}),
         ask(words(4, 70), generation={"stopping_criteria": (fail,)}),
-        ask(words(5, 70), on_event=fail),
     ]
-    rig.engine.submit(good, *bad)
-    assert rig.read(good)[0].reason == "length"
+    good_end, *ends = rig.run(good, *bad)
+    assert good_end.reason == "length"
     rig.check(good)
-    while rig.engine.step():
-        pass
-    assert [request.state for request in bad] == [RequestState.FAILED] * 4
-    assert all(isinstance(rig.read(request)[0].error, ConsumerError) for request in bad[:3])
+    assert [end.reason for end in ends] == ["error"] * 3
+    assert all(isinstance(end.error, ConsumerError) for end in ends)
     rig.check_at_rest()
 
 
@@ -219,8 +219,7 @@ def test_a_callback_cannot_call_its_model(rig: Rig) -> None:
 
 
 def test_a_callback_may_cancel_its_request(rig: Rig) -> None:
-    request = ask(words(1, 300))
-    request.on_progress = lambda done, total: rig.engine.cancel(request)
+    request = ask(words(1, 300), on_progress=lambda done, total: rig.cancel(request))
     assert rig.run(request)[0].reason == "cancelled"
     rig.check_at_rest()
 
@@ -239,9 +238,9 @@ def test_progress_reaches_the_end(rig: Rig) -> None:
 def test_the_queue_is_bounded(make_rig: MakeRig) -> None:
     rig = make_rig(n_seq_max=2, max_waiting=3)
     requests = [ask(words(n, 5), 3) for n in range(5)]
-    rig.engine.submit(*requests)
+    rig.submit(*requests)
     with pytest.raises(QueueFullError):
-        rig.engine.submit(ask(words(9, 5)))
+        rig.submit(ask(words(9, 5)))
     rig.read(*requests)
     rig.check(*requests)
 
@@ -249,9 +248,9 @@ def test_the_queue_is_bounded(make_rig: MakeRig) -> None:
 def test_of_several_requests_all_are_queued_or_none(rig: Rig) -> None:
     good, too_long = ask(words(1, 5)), ask(words(2, 3000))
     with pytest.raises(ContextOverflowError):
-        rig.engine.submit(good, too_long)
+        rig.submit(good, too_long)
     with pytest.raises(ParameterError):
-        rig.engine.submit(good, ask([]))
+        rig.submit(good, ask([]))
     rig.check_at_rest()
 
 
@@ -265,19 +264,19 @@ def test_priority_then_order(make_rig: MakeRig) -> None:
     rig = make_rig(n_seq_max=1)
     requests = [ask(words(n, 5), 2, priority=p) for n, p in enumerate((0, 5, 0, -1))]
     rig.run(*requests)
-    order = sorted(requests, key=lambda request: request.started)
+    order = sorted(requests, key=lambda request: request.record.started)
     assert [requests.index(request) for request in order] == [3, 0, 2, 1]
 
 
 def test_a_long_prompt_does_not_stop_a_stream(rig: Rig) -> None:
     stream, long = ask(words(1, 5), 40), ask(words(2, 1000), 1)
-    rig.engine.submit(stream)
+    rig.submit(stream)
     while len(stream.generated) < 3:
-        rig.engine.step()
-    rig.engine.submit(long)
-    while long.state in (RequestState.WAITING, RequestState.PREFILL):
+        rig.step()
+    rig.submit(long)
+    while not long.generated:
         before = len(stream.generated)
-        rig.engine.step()
+        rig.step()
         assert len(stream.generated) == before + 1
     rig.read(stream, long)
     rig.check(stream, long)
@@ -289,35 +288,29 @@ def test_a_long_prompt_does_not_stop_a_stream(rig: Rig) -> None:
 def test_a_consumer_that_does_not_read_pauses_and_holds_nobody_up(make_rig: MakeRig) -> None:
     rig = make_rig(n_seq_max=2)
     paused = [ask(words(n, 5), MOST_EVENTS + 50) for n in range(2)]
-    rig.engine.submit(*paused)
+    for each in paused:
+        rig.submit(each)
     others = [ask(words(10 + n, 5), 5) for n in range(5)]
     rig.run(*others)
-    while rig.engine.step():
+    while rig.step():
         pass
-    assert [len(request.events) for request in paused] == [MOST_EVENTS] * 2
+    assert [len(each.generated) for each in paused] == [MOST_EVENTS] * 2
     late = ask(words(20, 5), 5)  # no sequence is free: one that nobody reads gives its own
     rig.run(late)
-    rig.read(*paused)
+    for each in paused:
+        rig.read(each)
     rig.check(*paused, *others, late)
     rig.check_at_rest()
 
 
-def test_a_callback_consumer_reports_its_backlog(make_rig: MakeRig) -> None:
-    rig = make_rig()
-    events: list[Event] = []
-    request = ask(
-        words(1, 5), MOST_EVENTS + 50, on_event=events.append, backlog=lambda: len(events)
-    )
-    rig.engine.submit(request)
-    while rig.engine.step():
+def test_what_is_read_whole_never_pauses(make_rig: MakeRig) -> None:
+    rig = make_rig(n_seq_max=1)
+    request = ask(words(1, 5), MOST_EVENTS + 50)
+    events = Events(rig.driver, [request.request], whole=True)
+    while rig.step():
         pass
-    assert len(events) == MOST_EVENTS
-    events.clear()
-    rig.engine.resume()
-    while rig.engine.step():
-        pass
-    assert request.done
-    assert isinstance(events[-1], FinishEvent)
+    assert len([*events]) == MOST_EVENTS + 51
+    rig.check_at_rest()
 
 
 # -- cells ----------------------------------------------------------------------------------------
@@ -332,7 +325,7 @@ def test_when_cells_run_out_requests_wait_and_resume(make_rig: MakeRig, kind: st
     assert rig.engine.metrics.preempted > 0
     rig.check(*requests)
     for request in requests:
-        assert request.n_prompt == 30
+        assert request.record.n_prompt == 30
         assert len(request.generated) == 60
     rig.check_at_rest()
 
@@ -344,22 +337,22 @@ def test_a_preempted_request_keeps_penalties_log_probabilities_and_text(make_rig
         "generation": {"logprobs": 2, "prompt_logprobs": True, "stop": ("\x00never",)},
     }
     alone, other = (ask(words(3, 90), 40, **_copy(options)) for _ in range(2))
-    rig.engine.submit(alone)
+    rig.submit(alone)
     rig.read(alone)
     rig.llm.reset()
-    rig.engine.submit(other)
+    rig.submit(other)
     for steps in itertools.count():
-        if other.done:
+        if other.ended:
             break
-        rig.engine.step()
-        if steps in (0, 1, 7, 20) and not other.done:
-            with rig.engine.lock:
-                rig.engine._admission.preempt(other)
+        rig.step()
+        if steps in (0, 1, 7, 20) and not other.ended:
+            rig.engine._admission.preempt(rig.engine.requests.running[0])
     assert rig.engine.metrics.preempted == 4
     assert other.generated == alone.generated
-    assert len(other.prompt_logprobs) == len(alone.prompt_logprobs) == 89
-    assert [entry.logprob for entry in other.prompt_logprobs] == pytest.approx(
-        [entry.logprob for entry in alone.prompt_logprobs], abs=1e-4
+    known, expected = other.record.prompt_logprobs, alone.record.prompt_logprobs
+    assert len(known) == len(expected) == 89
+    assert [entry.logprob for entry in known] == pytest.approx(
+        [entry.logprob for entry in expected], abs=1e-4
     )
     metrics = rig.engine.metrics
     assert (metrics.prompt_tokens, metrics.generated, metrics.requests) == (90, 40, 1)
@@ -426,7 +419,8 @@ def test_r16_reuse_under_repetition_penalties_equals_a_cold_call(rig: Rig) -> No
     first, second = words(12, 60), words(13, 10)
     start: Any = rig.llm.create_completion(first, ignore_eos=True, **options)
     assert start["usage"]["completion_tokens"] == 20
-    longer = [*rig.llm._last.request.tokens, *rig.llm._last.request.generated, *second]
+    kept = max(rig.cache.live.values(), key=lambda sequence: sequence.last_used)
+    longer = [*kept.tokens, *second]
     warm: Any = rig.llm.create_completion(longer, ignore_eos=True, **options)
     assert rig.llm.cache_info["reused"] >= 60
     rig.llm.reset()
@@ -436,11 +430,11 @@ def test_r16_reuse_under_repetition_penalties_equals_a_cold_call(rig: Rig) -> No
 
 
 def test_r18_the_context_stays_the_same_object(rig: Rig) -> None:
-    context = rig.llm._context
+    context = rig.context
     address = context.pointer.value
     for temperature in (0.0, 0.7, 1.2):
         rig.llm.create_completion(words(1, 9), max_tokens=3, temperature=temperature, top_k=5)
-    assert rig.llm._context is context
+    assert rig.context is context
     assert context.pointer.value == address
 
 
@@ -456,12 +450,12 @@ def test_slow_samplers_side_by_side_choose_what_they_choose_in_turn(make_rig: Ma
     found = []
     for side_by_side in (False, True):
         rig.llm.reset()
-        rig.engine._choosing._side_by_side = side_by_side
+        rig.engine._sampling._side_by_side = side_by_side
         requests = [
             ask(words(n, 20), 10, sampling=options, generation={"logprobs": 1}) for n in range(6)
         ]
         rig.run(*requests)
         found.append([request.generated for request in requests])
     assert found[0] == found[1]
-    assert rig.engine._choosing._workers is not None
+    assert rig.engine._sampling._workers is not None
     rig.check_at_rest()

@@ -1,4 +1,4 @@
-"""Ctrl-C anywhere in the bookkeeping: what comes later is as it would have been without it."""
+"""Ctrl-C anywhere in the bookkeeping, where the caller steps: later calls are right all the same."""
 
 from __future__ import annotations
 
@@ -69,7 +69,13 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def llm(kind: str) -> Iterator[Llama]:
     path = str(tiny_model(kind))
-    options: dict[str, Any] = {"n_ctx": 256, "n_seq_max": 1, "n_ubatch": 32, "n_batch": 64}
+    options: dict[str, Any] = {
+        "n_ctx": 256,
+        "n_seq_max": 1,
+        "n_ubatch": 32,
+        "n_batch": 64,
+        "in_place": True,
+    }
     with Llama(path, n_threads=1, flash_attn=False, type_k=0, type_v=0, **options) as llm:
         yield llm
 
