@@ -24,7 +24,7 @@ from llama_py.dialects.shared import (
     read_head,
     read_max_tokens,
 )
-from llama_py.engine.request import Prompt, Request
+from llama_py.engine.request import GenerationRequest, Prompt, Record
 from llama_py.errors import ParameterError
 
 __all__ = ["CHAT_PARAMETERS", "ChatCall", "parse_chat"]
@@ -66,7 +66,7 @@ class ChatCall:
         stream: whether the caller wants chunks.
     """
 
-    requests: list[Request]
+    requests: list[GenerationRequest]
     head: ResponseHead
     context: CallContext
     request: ChatRequest
@@ -78,11 +78,15 @@ class ChatCall:
     def stream(self) -> bool:
         return self.head.stream
 
-    def encoder(self) -> ChatEncoder:
-        """A new encoder for this call."""
+    def encoder(self, records: Sequence[Record]) -> ChatEncoder:
+        """A new encoder for this call.
+
+        Args:
+            records: what is known of each of its requests.
+        """
         return ChatEncoder(
             self.head,
-            self.requests,
+            records,
             self.context.vocab,
             self.rendered,
             legacy=self.legacy,

@@ -23,7 +23,7 @@ from llama_py.dialects.shared import (
     read_head,
     read_max_tokens,
 )
-from llama_py.engine.request import Prompt, Request
+from llama_py.engine.request import GenerationRequest, Prompt, Record
 from llama_py.errors import ParameterError, ParameterTypeError, shown
 from llama_py.params import GenerationParams, check_number
 
@@ -46,7 +46,7 @@ class CompletionCall:
         stream: whether the caller wants chunks.
     """
 
-    requests: list[Request]
+    requests: list[GenerationRequest]
     head: ResponseHead
     context: CallContext
     per_prompt: int = 1
@@ -59,11 +59,15 @@ class CompletionCall:
     def stream(self) -> bool:
         return self.head.stream
 
-    def encoder(self) -> CompletionEncoder:
-        """A new encoder for this call."""
+    def encoder(self, records: Sequence[Record]) -> CompletionEncoder:
+        """A new encoder for this call.
+
+        Args:
+            records: what is known of each of its requests.
+        """
         return CompletionEncoder(
             self.head,
-            self.requests,
+            records,
             self.context.vocab,
             per_prompt=self.per_prompt,
             keep=self.keep,

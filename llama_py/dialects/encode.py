@@ -31,7 +31,7 @@ from llama_py.dialects.types import (
     Timings,
 )
 from llama_py.dialects.usage import make_timings, make_usage
-from llama_py.engine.request import Event, FinishEvent, Request, TokenEvent
+from llama_py.engine.request import Event, FinishEvent, Record, TokenEvent
 
 __all__ = ["CompletionEncoder", "ResponseHead"]
 
@@ -77,20 +77,20 @@ class EncoderBase:
 
     Attributes:
         head: id, time and name of the response.
-        requests: one for each choice, in the order of the choices.
+        records: what is known of the request of each choice, in their order.
         error: what a request failed with, if one did.
     """
 
     #: ``object`` of a chunk.
     kind = ""
 
-    def __init__(self, head: ResponseHead, requests: Sequence[Request], per_prompt: int) -> None:
+    def __init__(self, head: ResponseHead, records: Sequence[Record], per_prompt: int) -> None:
         self.head = head
-        self.requests = list(requests)
-        self._prompts = self.requests[::per_prompt]
+        self.records = list(records)
+        self._prompts = self.records[::per_prompt]
         self._completion_tokens = 0
         self._reasoning_tokens = 0
-        self._unfinished = len(self.requests)
+        self._unfinished = len(self.records)
         self._timings: Timings | None = None
         self.error: BaseException | None = None
 
@@ -131,7 +131,7 @@ class EncoderBase:
         """Durations until now, or until the end."""
         if self._timings is not None:
             return self._timings
-        timings = make_timings(self.requests, self._completion_tokens)
+        timings = make_timings(self.records, self._completion_tokens)
         if self.finished:
             self._timings = timings
         return timings
@@ -142,7 +142,7 @@ class _Reply:
     """One choice while it is generated. Parts are joined once, at the end."""
 
     index: int
-    request: Request
+    record: Record
     queue: LogprobQueue | None
     logprobs: CompletionLogprobs | None
     begun: bool = False
@@ -172,7 +172,7 @@ class CompletionEncoder(EncoderBase):
     def __init__(
         self,
         head: ResponseHead,
-        requests: Sequence[Request],
+        records: Sequence[Record],
         vocab: VocabLike,
         *,
         per_prompt: int = 1,
@@ -181,20 +181,20 @@ class CompletionEncoder(EncoderBase):
         offsets: Sequence[int] = (0,),
         logprobs: bool = False,
     ) -> None:
-        super().__init__(head, requests, per_prompt)
+        super().__init__(head, records, per_prompt)
         self._vocab = vocab
         self._per_prompt = per_prompt
         self._keep = per_prompt if keep is None else keep
         self._echoes = echoes
         self._offsets = offsets
-        self._replies = [self._reply(i, r, logprobs) for i, r in enumerate(requests)]
+        self._replies = [self._reply(i, r, logprobs) for i, r in enumerate(records)]
 
-    def _reply(self, index: int, request: Request, logprobs: bool) -> _Reply:
+    def _reply(self, index: int, record: Record, logprobs: bool) -> _Reply:
         if not logprobs:
-            return _Reply(index, request, None, None)
+            return _Reply(index, record, None, None)
         offset = self._offsets[index // self._per_prompt]
-        queue = LogprobQueue(reply_piece(self._vocab, request), offset)
-        return _Reply(index, request, queue, empty_completion_logprobs())
+        queue = LogprobQueue(reply_piece(self._vocab, record.request), offset)
+        return _Reply(index, record, queue, empty_completion_logprobs())
 
     # -- events ----------------------------------------------------------------------------------
 
@@ -258,8 +258,8 @@ class CompletionEncoder(EncoderBase):
 
     def _prompt_entries(self, reply: _Reply, echo: str) -> list[LogprobEntry]:
         """The prompt's tokens without BOS; nothing is known about the first one."""
-        tokens = reply.request.tokens
-        known = [None, *reply.request.prompt_logprobs]
+        tokens = reply.record.tokens
+        known = [None, *reply.record.prompt_logprobs]
         if len(known) < len(tokens):  # the prompt was not evaluated to its end
             return []
         skip = int(tokens[:1] == [self._vocab.bos])

@@ -22,7 +22,7 @@ from llama_py.dialects.types import (
     CreateChatCompletionStreamResponse,
     FinishReason,
 )
-from llama_py.engine.request import Event, FinishEvent, Request, TokenEvent
+from llama_py.engine.request import Event, FinishEvent, Record, TokenEvent
 
 __all__ = ["ChatEncoder"]
 
@@ -63,23 +63,23 @@ class ChatEncoder(EncoderBase):
     def __init__(
         self,
         head: ResponseHead,
-        requests: Sequence[Request],
+        records: Sequence[Record],
         vocab: PieceVocab,
         rendered: RenderedChat,
         *,
         legacy: bool = False,
         logprobs: bool = False,
     ) -> None:
-        super().__init__(head, requests, len(requests))
+        super().__init__(head, records, len(records))
         self._vocab = vocab
         self._legacy = legacy
         self._replies = [
             _Reply(
                 index,
                 ChatStream(rendered),
-                LogprobQueue(reply_piece(vocab, request)) if logprobs else None,
+                LogprobQueue(reply_piece(vocab, record.request)) if logprobs else None,
             )
-            for index, request in enumerate(requests)
+            for index, record in enumerate(records)
         ]
 
     # -- events ----------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from llama_py.dialects.types import (
     ChatCompletionTopLogprobToken,
     CompletionLogprobs,
 )
-from llama_py.engine.request import Request, TokenLogprobs
+from llama_py.engine.request import GenerationRequest, TokenLogprobs
 
 __all__ = [
     "LogprobEntry",
@@ -82,7 +82,7 @@ class LogprobQueue:
         return rest
 
 
-def reply_piece(vocab: PieceVocab, request: Request) -> Callable[[int], bytes]:
+def reply_piece(vocab: PieceVocab, request: GenerationRequest) -> Callable[[int], bytes]:
     """The bytes of a token as the text of this request's reply has them."""
     if request.echo_special:
         return vocab.piece

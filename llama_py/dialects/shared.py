@@ -11,7 +11,7 @@ from llama_py.dialects.arguments import Arguments
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.encode import ResponseHead
 from llama_py.dialects.sampling import GENERATION_PARAMETERS, SAMPLING_PARAMETERS
-from llama_py.engine.request import Prompt, Request
+from llama_py.engine.request import GenerationRequest, Prompt
 from llama_py.errors import ParameterError, ParameterTypeError, shown
 from llama_py.params import GenerationParams, GrammarSpec, SamplingParams
 
@@ -113,11 +113,11 @@ class Plan:
     on_progress: Any
     visible: frozenset[int] = frozenset()
 
-    def requests(self, prompts: Sequence[Prompt], per_prompt: int) -> list[Request]:
+    def requests(self, prompts: Sequence[Prompt], per_prompt: int) -> list[GenerationRequest]:
         """One request for each choice; only the first one is the session's conversation."""
         many = len(prompts) > 1
         return [
-            Request(
+            GenerationRequest(
                 prompt,
                 self.sampling,
                 self.generation,

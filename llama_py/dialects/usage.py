@@ -6,41 +6,41 @@ from collections.abc import Sequence
 from time import perf_counter
 
 from llama_py.dialects.types import CompletionUsage, Timings
-from llama_py.engine.request import Request
+from llama_py.engine.request import Record
 
 __all__ = ["make_timings", "make_usage"]
 
 
 def make_usage(
-    prompts: Sequence[Request], completion_tokens: int, reasoning_tokens: int = 0
+    prompts: Sequence[Record], completion_tokens: int, reasoning_tokens: int = 0
 ) -> CompletionUsage:
     """Counts of tokens.
 
     Args:
-        prompts: one request for each prompt: several choices of one prompt count it once.
+        prompts: one record for each prompt: several choices of one prompt count it once.
         completion_tokens: generated tokens of all choices.
         reasoning_tokens: how many of them were reasoning.
     """
-    prompt_tokens = sum(request.n_prompt for request in prompts)
+    prompt_tokens = sum(record.n_prompt for record in prompts)
     usage: CompletionUsage = {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": sum(request.reused for request in prompts)},
+        "prompt_tokens_details": {"cached_tokens": sum(record.reused for record in prompts)},
     }
     if reasoning_tokens:
         usage["completion_tokens_details"] = {"reasoning_tokens": reasoning_tokens}
     return usage
 
 
-def make_timings(requests: Sequence[Request], completion_tokens: int) -> Timings:
+def make_timings(records: Sequence[Record], completion_tokens: int) -> Timings:
     """How long a call took, from the first request's start to the last one's end."""
-    reused = sum(request.reused for request in requests)
-    evaluated = sum(request.n_prompt for request in requests) - reused
+    reused = sum(record.reused for record in records)
+    evaluated = sum(record.n_prompt for record in records) - reused
     now = perf_counter()
-    start = min((r.started or r.submitted for r in requests), default=now)
-    ended = max((r.ended or now for r in requests), default=now)
-    first = min((r.first_token or r.ended or now for r in requests), default=now)
+    start = min((r.started or r.submitted for r in records), default=now)
+    ended = max((r.ended or now for r in records), default=now)
+    first = min((r.first_token or r.ended or now for r in records), default=now)
     prompt_ms, predicted_ms = (first - start) * 1e3, (ended - first) * 1e3
     return {
         "cache_n": reused,

@@ -330,8 +330,7 @@ class Driver:
 
     def wait_for(self, done: Callable[[], bool]) -> None:
         """In place: step until ``done()`` is true. Where there is a thread, it sees to that."""
-        if self.inherited:
-            raise forks.refuse()
+        self.check_process()
         while self._in_place and not done():
             if not self._round() and not done():
                 raise LlamaError("there is nothing left to be done that this call could wait for")
@@ -415,10 +414,14 @@ class Driver:
             return self.engine.stepping
         return thread.ident == threading.get_ident()
 
-    def check(self) -> None:
-        """Raise unless it can be used here and now (see ``submit``)."""
+    def check_process(self) -> None:
+        """Raise ``ForkedProcessError`` in a child of the process that made it."""
         if self.inherited:
             raise forks.refuse()
+
+    def check(self) -> None:
+        """Raise unless it can be used here and now (see ``submit``)."""
+        self.check_process()
         if self._closed:
             raise ClosedError("this model was closed; load it again")
         self.refuse_callbacks()

@@ -11,23 +11,25 @@ from typing_extensions import Self
 from llama_py.engine.driver import MOST_EVENTS, Driver
 from llama_py.engine.request import Event, FinishEvent, GenerationRequest, Output, Record
 
-__all__ = ["Events"]
+__all__ = ["Box", "Events"]
 
 #: Seconds between two looks at whether there is still anybody who could deliver something.
 _LOOK = 0.5
 
 
-class _Box:
-    """The mailbox of a thread.
+class Box:
+    """The mailbox of a call. Subclasses say how its owner is woken.
 
     Args:
         unfinished: requests whose ends are awaited.
-        whole: nothing is read before the last of them has ended or one has failed: the owner is
-            woken once.
+        whole: nothing is passed on before the last of them has ended or one has failed, so that
+            the owner is woken once.
+
+    Attributes:
+        taken: events that the owner has read.
     """
 
     def __init__(self, unfinished: int, whole: bool) -> None:
-        self.arrived: queue.SimpleQueue[list[Output]] = queue.SimpleQueue()
         self.taken = 0
         self._delivered = 0
         self._unfinished = unfinished
@@ -35,20 +37,35 @@ class _Box:
 
     @property
     def backlog(self) -> int:
+        """Events that the owner has not read yet; those that are kept back do not count."""
         return self._delivered - self.taken
 
     def deliver(self, outputs: list[Output]) -> None:
+        """Take the outputs of a step."""
         if self._kept is None:
             self._delivered += len(outputs)
-            self.arrived.put(outputs)
+            self._pass_on(outputs)
             return
         self._kept += outputs
         ends = [event for _, event in outputs if type(event) is FinishEvent]
-        if ends:
-            self._unfinished -= len(ends)
-            if not self._unfinished or any(event.error for event in ends):
-                self.arrived.put(self._kept)
-                self._kept = []
+        self._unfinished -= len(ends)
+        if ends and (not self._unfinished or any(event.error for event in ends)):
+            kept, self._kept = self._kept, []
+            self._pass_on(kept)
+
+    def _pass_on(self, outputs: list[Output]) -> None:
+        raise NotImplementedError
+
+
+class _ThreadBox(Box):
+    """The owner is a thread, which waits for ``arrived``."""
+
+    def __init__(self, unfinished: int, whole: bool) -> None:
+        super().__init__(unfinished, whole)
+        self.arrived: queue.SimpleQueue[list[Output]] = queue.SimpleQueue()
+
+    def _pass_on(self, outputs: list[Output]) -> None:
+        self.arrived.put(outputs)
 
 
 class Events(Iterator[tuple[int, Event]]):
@@ -72,7 +89,7 @@ class Events(Iterator[tuple[int, Event]]):
         self, driver: Driver, requests: Sequence[GenerationRequest], *, whole: bool = False
     ) -> None:
         self._driver = driver
-        self._box = _Box(len(requests), whole)
+        self._box = _ThreadBox(len(requests), whole)
         self._unread: deque[Output] = deque()
         self._unfinished = len(requests)
         self._ticket = driver.submit(requests, self._box)
