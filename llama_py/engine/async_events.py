@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from weakref import WeakKeyDictionary
 
-from llama_py.engine.driver import MOST_EVENTS, Driver
+from llama_py.engine.driver import Driver
 from llama_py.engine.events import Box
+from llama_py.engine.loop import MOST_EVENTS
 from llama_py.engine.request import Event, FinishEvent, GenerationRequest, Output, Record
 
 __all__ = ["AsyncEvents"]
@@ -19,18 +20,19 @@ class _Bell:
     """Calls an event loop once for everything that came since it last looked."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._call = loop.call_soon_threadsafe
+        self._loop = weakref.ref(loop)
         self._waiting: deque[asyncio.Event] = deque()
         self._rung = False
 
     def ring(self, arrived: asyncio.Event) -> None:
         """Let ``arrived`` be set in the loop. Called by the threads of engines."""
         self._waiting.append(arrived)
-        if self._rung:
+        loop = self._loop()
+        if self._rung or loop is None:
             return
         self._rung = True
         try:
-            self._call(self._look)
+            loop.call_soon_threadsafe(self._look)
         except RuntimeError:  # the loop was closed, and nobody reads any more
             self._rung = False
             self._waiting.clear()
@@ -41,7 +43,7 @@ class _Bell:
             self._waiting.popleft().set()
 
 
-_bells: WeakKeyDictionary[asyncio.AbstractEventLoop, _Bell] = WeakKeyDictionary()
+_bells: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Bell] = weakref.WeakKeyDictionary()
 _bells_lock = threading.Lock()
 
 
@@ -97,7 +99,7 @@ class AsyncEvents(AsyncIterator[tuple[int, Event]]):
         self._driver = driver
         self._box = _LoopBox(len(requests), whole, _bell_of(loop))
         self.unfinished = len(requests)
-        self._ticket = driver.submit(requests, self._box)
+        self._ticket = driver.submit(requests, self._box, read_here=False)
         self.records: list[Record] = self._ticket.records
 
     async def __anext__(self) -> tuple[int, Event]:

@@ -11,202 +11,25 @@ from __future__ import annotations
 
 import atexit
 import logging
-import queue
 import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Generic, Protocol, TypeVar
+from typing import TypeVar
 
 from llama_py import forks
 from llama_py.engine.engine import Engine
+from llama_py.engine.loop import CLOSED, LOOK, Command, Job, Loop, Mailbox, Ticket
 from llama_py.engine.preparing import prepare
-from llama_py.engine.request import FinishEvent, GenerationRequest, Output, Record
+from llama_py.engine.request import GenerationRequest
 from llama_py.engine.running import Running
 from llama_py.errors import ClosedError, LlamaError, QueueFullError
 
-__all__ = ["MOST_EVENTS", "Driver", "Mailbox"]
+__all__ = ["Driver"]
 
 _log = logging.getLogger("llama_py")
 T = TypeVar("T")
-Command = Callable[[], None]
-
-#: Events a consumer may leave unread before its request is paused.
-MOST_EVENTS = 256
-_CLOSED = "the model was closed while this request was running"
-#: Seconds between two looks at whether what is waited for can still come.
-_LOOK = 0.5
-
-
-class Mailbox(Protocol):
-    """Takes the outputs of one call, once per step."""
-
-    @property
-    def backlog(self) -> int:
-        """Events that its owner has not read yet."""
-
-    def deliver(self, outputs: list[Output]) -> None:
-        """Called in the engine's thread; must return at once, and not raise."""
-
-
-class Ticket:
-    """A call that was submitted: what is known of its requests, and whether they have ended.
-
-    Attributes:
-        numbers: the numbers of its requests in outputs, in the order of the call.
-        records: what is known of each.
-        mailbox: takes their outputs.
-        ended: set when the last event of the last request was delivered.
-        paused: its requests are left out of the steps, because nobody reads what comes.
-    """
-
-    def __init__(self, requests: Sequence[Running], mailbox: Mailbox) -> None:
-        self.numbers = [running.number for running in requests]
-        self.records: list[Record] = [running.record for running in requests]
-        self.mailbox = mailbox
-        self.ended = threading.Event()
-        self.paused = False
-        self._unfinished = len(requests)
-
-    def deliver(self, outputs: list[Output]) -> list[int]:
-        """Pass outputs on; returns the numbers of the requests that have ended with them."""
-        ended = [number for number, event in outputs if type(event) is FinishEvent]
-        self.mailbox.deliver(outputs)
-        if ended:
-            self._unfinished -= len(ended)
-            if not self._unfinished:
-                self.ended.set()
-        return ended
-
-
-class _Job(Generic[T]):
-    """A function that a caller waits for.
-
-    Attributes:
-        wanted: False when the caller has left.
-    """
-
-    def __init__(self, function: Callable[[], T]) -> None:
-        self._function = function
-        self._done = threading.Lock()
-        self._done.acquire()
-        self._result: list[T] = []
-        self._error: BaseException | None = None
-        self.wanted = True
-
-    def __call__(self) -> None:
-        """Run it in the engine's thread, unless its caller has left."""
-        try:
-            if self.wanted:
-                self._result.append(self._function())
-        except BaseException as error:
-            self._error = error
-        finally:
-            self._done.release()
-
-    def wait(self, alive: Callable[[], bool]) -> T:
-        """What the function returned or raised."""
-        while not self._done.acquire(timeout=_LOOK):
-            if not alive():
-                raise ClosedError(_CLOSED)
-        error, self._error = self._error, None
-        if error is not None:
-            try:
-                raise error
-            finally:
-                del error  # whose traceback refers to this frame
-        return self._result[0]
-
-
-class _Loop:
-    """What the engine's thread works with. It does not refer to the driver, whose end ends it."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        self.commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
-        #: The ticket of each request in flight, by the request's number.
-        self.tickets: dict[int, Ticket] = {}
-        self.stopped = False
-
-    def run(self) -> None:
-        """Run commands and step, until ``stop``."""
-        commands, requests = self.commands, self.engine.requests
-        while not self.stopped:
-            if not commands.empty():
-                self.obey()
-            elif not self.step():
-                with suppress(queue.Empty):
-                    self._run_command(commands.get(timeout=requests.time_left()))
-        self.obey()  # who comes too late finds the engine closed
-
-    def obey(self) -> None:
-        """Run the commands that have come."""
-        with suppress(queue.Empty):
-            while True:
-                self._run_command(self.commands.get_nowait())
-
-    def _run_command(self, command: Command) -> None:
-        command()
-        self._hand_out(self.engine.take_outputs())
-
-    def step(self) -> bool:
-        """One step; False if there was nothing to do."""
-        try:
-            outputs = self.engine.step()
-        except Exception as error:  # a fault of ours, of which nobody else would ever hear
-            _log.exception("a step of the engine failed")
-            self.engine.fail_all(error)
-            outputs = self.engine.take_outputs()
-        self._hand_out(outputs)
-        return bool(outputs) or self.engine.worked
-
-    def _hand_out(self, outputs: list[Output]) -> None:
-        """Give each call what came for it in this step."""
-        if len(outputs) == 1:  # one stream, as a rule
-            self._deliver(self.tickets[outputs[0][0]], outputs)
-            return
-        shares: dict[Ticket, list[Output]] = {}
-        for output in outputs:
-            shares.setdefault(self.tickets[output[0]], []).append(output)
-        for ticket, share in shares.items():
-            self._deliver(ticket, share)
-
-    def _deliver(self, ticket: Ticket, outputs: list[Output]) -> None:
-        for number in ticket.deliver(outputs):
-            del self.tickets[number]
-        if ticket.mailbox.backlog >= MOST_EVENTS:
-            self._pause(ticket)
-
-    def _pause(self, ticket: Ticket) -> None:
-        ticket.paused = True
-        for number in ticket.numbers:
-            self.engine.pause(number)
-        if ticket.mailbox.backlog < MOST_EVENTS:  # its owner read meanwhile, and saw no pause
-            self.resume(ticket)
-
-    def resume(self, ticket: Ticket) -> None:
-        """The owner of a call that was paused has read what there was."""
-        ticket.paused = False
-        for number in ticket.numbers:
-            self.engine.pause(number, False)
-
-    def add(self, requests: Sequence[Running], ticket: Ticket) -> None:
-        """Begin a call."""
-        for running in requests:
-            self.engine.add(running)
-        if self.stopped:
-            self.engine.fail_all(ClosedError(_CLOSED))
-
-    def cancel(self, ticket: Ticket) -> None:
-        """End the requests of a call."""
-        for number in ticket.numbers:
-            self.engine.cancel(number)
-
-    def stop(self) -> None:
-        """Fail what is in flight. No step follows."""
-        self.stopped = True
-        self.engine.close()
 
 
 class Driver:
@@ -222,7 +45,7 @@ class Driver:
 
     def __init__(self, engine: Engine, *, max_waiting: int = 1024, in_place: bool = False) -> None:
         self.engine = engine
-        self._loop = _Loop(engine)
+        self._loop = Loop(engine)
         self._max_waiting = max_waiting
         self._process = forks.current()
         self._thread: threading.Thread | None = None
@@ -237,11 +60,18 @@ class Driver:
 
     # -- requests -------------------------------------------------------------------------------
 
-    def submit(self, requests: Sequence[GenerationRequest], mailbox: Mailbox) -> Ticket:
+    def submit(
+        self,
+        requests: Sequence[GenerationRequest],
+        mailbox: Mailbox,
+        *,
+        read_here: bool = True,
+    ) -> Ticket:
         """Check and queue the requests of a call: all of them, or none.
 
         Args:
             mailbox: takes their outputs. It must not refer to the driver.
+            read_here: this thread will read them.
 
         Raises:
             ContextOverflowError: a prompt does not fit; nothing was touched.
@@ -253,7 +83,7 @@ class Driver:
         self.check()
         self._check_room(len(requests))
         prepared = self._prepare(requests)
-        ticket = Ticket(prepared, mailbox)
+        ticket = Ticket(prepared, mailbox, threading.get_ident() if read_here else None)
         for running in prepared:
             self._loop.tickets[running.number] = ticket
         self.post(lambda: self._loop.add(prepared, ticket))
@@ -296,7 +126,7 @@ class Driver:
             self.engine.context.abort.ask()
         if wait and not self._in_callback:
             self.wait_for(ticket.ended.is_set)
-            while not ticket.ended.wait(_LOOK):
+            while not ticket.ended.wait(LOOK):
                 self.check_alive()
 
     def resume(self, ticket: Ticket) -> None:
@@ -316,7 +146,7 @@ class Driver:
     def run_abortable(self, function: Callable[[Callable[[], bool]], T]) -> T:
         """``run`` for a function that decodes, and stops when its argument returns False."""
         self.check()
-        job: _Job[T] = _Job(lambda: function(lambda: job.wanted))
+        job: Job[T] = Job(lambda: function(lambda: job.wanted))
         self.post(job)
         try:
             if self._in_place:
@@ -326,6 +156,28 @@ class Driver:
             job.wanted = False
             if self.engine.runner.abortable and not self._closed:
                 self.engine.context.abort.ask()
+            raise
+
+    def run_when_quiet(self, function: Callable[[], T], *, cancel: bool = False) -> T:
+        """``run``, at a moment when no request is in flight.
+
+        Calls of other threads that are in flight are waited for, and those that come meanwhile
+        begin afterwards. Calls of this thread are cancelled, because it cannot read them.
+
+        Args:
+            cancel: end the calls of other threads as well.
+        """
+        self.check()
+        job = Job(function)
+        loop, me = self._loop, threading.get_ident()
+        self.post(lambda: loop.when_quiet(job, cancel=cancel, thread=me))
+        if cancel and self.engine.runner.prefilling:
+            self.engine.context.abort.ask()
+        try:
+            self.wait_for(lambda: job.done)
+            return job.wait(self._alive)
+        except BaseException:
+            job.wanted = False
             raise
 
     def wait_for(self, done: Callable[[], bool]) -> None:
@@ -338,7 +190,7 @@ class Driver:
     def check_alive(self) -> None:
         """Raise ``ClosedError`` if nobody is there any more who could deliver something."""
         if not self._alive():
-            raise ClosedError(_CLOSED)
+            raise ClosedError(CLOSED)
 
     def post(self, command: Command) -> None:
         """Let the engine's thread run something between two steps. Returns at once."""
@@ -456,7 +308,7 @@ class Driver:
             loop.obey()
             return
         while thread.is_alive():
-            thread.join(_LOOK)
+            thread.join(LOOK)
 
     def __del__(self) -> None:
         if not hasattr(self, "_closed") or self.inherited:

@@ -8,13 +8,11 @@ from collections.abc import Iterator, Sequence
 
 from typing_extensions import Self
 
-from llama_py.engine.driver import MOST_EVENTS, Driver
+from llama_py.engine.driver import Driver
+from llama_py.engine.loop import LOOK, MOST_EVENTS
 from llama_py.engine.request import Event, FinishEvent, GenerationRequest, Output, Record
 
 __all__ = ["Box", "Events"]
-
-#: Seconds between two looks at whether there is still anybody who could deliver something.
-_LOOK = 0.5
 
 
 class Box:
@@ -112,7 +110,7 @@ class Events(Iterator[tuple[int, Event]]):
         driver.wait_for(lambda: not box.arrived.empty())
         while True:
             try:
-                outputs = box.arrived.get(timeout=_LOOK)
+                outputs = box.arrived.get(timeout=LOOK)
             except queue.Empty:
                 driver.check_alive()
             else:

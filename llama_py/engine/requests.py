@@ -57,6 +57,10 @@ class Requests:
         """All requests in flight, also while they are ended."""
         return iter([*self.waiting, *self.running])
 
+    def __bool__(self) -> bool:
+        """True while something is in flight."""
+        return bool(self.waiting or self.running)
+
     def find(self, number: int) -> Running | None:
         """The request of this number, unless it has ended."""
         return next((each for each in self if each.number == number), None)

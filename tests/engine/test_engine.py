@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from llama_py.engine.driver import MOST_EVENTS
+from llama_py.engine.loop import MOST_EVENTS
 from llama_py.engine.events import Events
 from llama_py.errors import (
     ContextOverflowError,

@@ -1,0 +1,246 @@
+"""``Loop``: what the engine's thread does: commands, steps, and outputs to whom they belong."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Generic, Protocol, TypeVar
+
+from llama_py.engine.engine import Engine
+from llama_py.engine.request import FinishEvent, Output, Record
+from llama_py.engine.running import Running
+from llama_py.errors import ClosedError
+
+__all__ = ["CLOSED", "LOOK", "MOST_EVENTS", "Command", "Job", "Loop", "Mailbox", "Ticket"]
+
+_log = logging.getLogger("llama_py")
+T = TypeVar("T")
+Command = Callable[[], None]
+
+#: Events a consumer may leave unread before its request is paused.
+MOST_EVENTS = 256
+#: Seconds between two looks at whether what is waited for can still come.
+LOOK = 0.5
+CLOSED = "the model was closed while this request was running"
+
+
+class Mailbox(Protocol):
+    """Takes the outputs of one call, once per step."""
+
+    @property
+    def backlog(self) -> int:
+        """Events that its owner has not read yet."""
+
+    def deliver(self, outputs: list[Output]) -> None:
+        """Called in the engine's thread; must return at once, and not raise."""
+
+
+class Ticket:
+    """A call that was submitted: what is known of its requests, and whether they have ended.
+
+    Attributes:
+        numbers: the numbers of its requests in outputs, in the order of the call.
+        records: what is known of each.
+        mailbox: takes their outputs.
+        thread: the thread that submitted it, if that is the one to read its outputs, or None.
+        ended: set when the last event of the last request was delivered.
+        paused: its requests are left out of the steps, because nobody reads what comes.
+    """
+
+    def __init__(
+        self, requests: Sequence[Running], mailbox: Mailbox, thread: int | None = None
+    ) -> None:
+        self.thread = thread
+        self.numbers = [running.number for running in requests]
+        self.records: list[Record] = [running.record for running in requests]
+        self.mailbox = mailbox
+        self.ended = threading.Event()
+        self.paused = False
+        self._unfinished = len(requests)
+
+    def deliver(self, outputs: list[Output]) -> list[int]:
+        """Pass outputs on; returns the numbers of the requests that have ended with them."""
+        ended = [number for number, event in outputs if type(event) is FinishEvent]
+        self.mailbox.deliver(outputs)
+        if ended:
+            self._unfinished -= len(ended)
+            if not self._unfinished:
+                self.ended.set()
+        return ended
+
+
+class Job(Generic[T]):
+    """A function that a caller waits for.
+
+    Attributes:
+        wanted: False when the caller has left.
+    """
+
+    def __init__(self, function: Callable[[], T]) -> None:
+        self._function = function
+        self._done = threading.Lock()
+        self._done.acquire()
+        self._result: list[T] = []
+        self._error: BaseException | None = None
+        self.wanted = True
+
+    def __call__(self) -> None:
+        """Run it in the engine's thread, unless its caller has left."""
+        try:
+            if self.wanted:
+                self._result.append(self._function())
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._done.release()
+
+    @property
+    def done(self) -> bool:
+        """True when it has returned or raised, or never will."""
+        return not self._done.locked()
+
+    def wait(self, alive: Callable[[], bool]) -> T:
+        """What the function returned or raised."""
+        while not self._done.acquire(timeout=LOOK):
+            if not alive():
+                raise ClosedError(CLOSED)
+        error, self._error = self._error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # whose traceback refers to this frame
+        return self._result[0]
+
+
+class Loop:
+    """What the engine's thread works with. It does not refer to the driver, whose end ends it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        #: The ticket of each request in flight, by the request's number.
+        self.tickets: dict[int, Ticket] = {}
+        self.stopped = False
+        #: Jobs that wait until nothing is in flight, and calls that wait for those.
+        self._quiet: deque[Command] = deque()
+        self._held: deque[tuple[Sequence[Running], Ticket]] = deque()
+
+    def run(self) -> None:
+        """Run commands and step, until ``stop``."""
+        commands, requests = self.commands, self.engine.requests
+        while not self.stopped:
+            if not commands.empty():
+                self.obey()
+            elif not self.step():
+                with suppress(queue.Empty):
+                    self._run_command(commands.get(timeout=requests.time_left()))
+        self.obey()  # who comes too late finds the engine closed
+
+    def obey(self) -> None:
+        """Run the commands that have come."""
+        with suppress(queue.Empty):
+            while True:
+                self._run_command(self.commands.get_nowait())
+
+    def _run_command(self, command: Command) -> None:
+        command()
+        self._hand_out(self.engine.take_outputs())
+        if self._quiet:
+            self._use_the_quiet()
+
+    def step(self) -> bool:
+        """One step; False if there was nothing to do."""
+        try:
+            outputs = self.engine.step()
+        except Exception as error:  # a fault of ours, of which nobody else would ever hear
+            _log.exception("a step of the engine failed")
+            self.engine.fail_all(error)
+            outputs = self.engine.take_outputs()
+        self._hand_out(outputs)
+        if self._quiet:
+            self._use_the_quiet()
+        return bool(outputs) or self.engine.worked
+
+    def _hand_out(self, outputs: list[Output]) -> None:
+        """Give each call what came for it in this step."""
+        if len(outputs) == 1:  # one stream, as a rule
+            self._deliver(self.tickets[outputs[0][0]], outputs)
+            return
+        shares: dict[Ticket, list[Output]] = {}
+        for output in outputs:
+            shares.setdefault(self.tickets[output[0]], []).append(output)
+        for ticket, share in shares.items():
+            self._deliver(ticket, share)
+
+    def _deliver(self, ticket: Ticket, outputs: list[Output]) -> None:
+        for number in ticket.deliver(outputs):
+            del self.tickets[number]
+        if ticket.mailbox.backlog >= MOST_EVENTS and not self._quiet:
+            self._pause(ticket)
+
+    def _pause(self, ticket: Ticket) -> None:
+        ticket.paused = True
+        for number in ticket.numbers:
+            self.engine.pause(number)
+        if ticket.mailbox.backlog < MOST_EVENTS:  # its owner read meanwhile, and saw no pause
+            self.resume(ticket)
+
+    def resume(self, ticket: Ticket) -> None:
+        """The owner of a call that was paused has read what there was."""
+        ticket.paused = False
+        for number in ticket.numbers:
+            self.engine.pause(number, False)
+
+    def when_quiet(self, job: Command, *, cancel: bool, thread: int) -> None:
+        """Run a job as soon as nothing is in flight. Calls that come meanwhile begin after it.
+
+        Args:
+            cancel: end everything. Otherwise only the calls of ``thread`` end, which waits and
+                reads nothing; others go on to their end, even if nobody reads.
+        """
+        for ticket in {*self.tickets.values()}:
+            if cancel or ticket.thread == thread:
+                self.cancel(ticket)
+            elif ticket.paused:
+                self.resume(ticket)
+        self._quiet.append(job)
+
+    def _use_the_quiet(self) -> None:
+        if self.engine.requests:
+            return
+        while self._quiet:
+            self._quiet.popleft()()
+        while self._held:
+            self.add(*self._held.popleft())
+
+    def add(self, requests: Sequence[Running], ticket: Ticket) -> None:
+        """Begin a call."""
+        if self._quiet and not self.stopped:
+            self._held.append((requests, ticket))
+            return
+        for running in requests:
+            self.engine.add(running)
+        if self.stopped:
+            self.engine.fail_all(ClosedError(CLOSED))
+
+    def cancel(self, ticket: Ticket) -> None:
+        """End the requests of a call."""
+        for entry in [*self._held]:
+            if entry[1] is ticket:  # it has not begun
+                self._held.remove(entry)
+                for running in entry[0]:
+                    self.engine.add(running)
+        for number in ticket.numbers:
+            self.engine.cancel(number)
+
+    def stop(self) -> None:
+        """Fail what is in flight. No step follows."""
+        self.stopped = True
+        while self._held:
+            self.add(*self._held.popleft())
+        self.engine.close()
