@@ -15,14 +15,20 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, overload
 
 from typing_extensions import Self
 
 from llama_py import forks
 from llama_py.api.llama import Llama
-from llama_py.api.replies import Call, failure_of
+from llama_py.api.overflow import OverflowReport
+from llama_py.api.records import Call, ChatReply, CompletionReply
+from llama_py.api.replies import failure_of
 from llama_py.api.scoring import Score, TokenIds
+from llama_py.dialects.types import (
+    CreateChatCompletionStreamResponse,
+    CreateCompletionStreamResponse,
+)
 from llama_py.engine.engine import Engine
 from llama_py.engine.request import MOST_EVENTS, Event, FinishEvent, Request, TokenEvent
 from llama_py.errors import ClosedError, ParameterError
@@ -30,9 +36,14 @@ from llama_py.errors import ClosedError, ParameterError
 __all__ = ["AsyncLlama", "AsyncReplyStream"]
 
 T = TypeVar("T")
+C = TypeVar("C")
 
 #: Threads that check and render calls. More would only wait for each other.
 _WORKERS = 4
+#: Events that the event loop itself makes a reply of; it takes it a millisecond or two.
+_SHORT = 64
+#: Events that are taken at once before other tasks get a turn.
+_PATIENCE = 512
 
 
 class AsyncLlama:
@@ -62,7 +73,6 @@ class AsyncLlama:
         self._begin()
 
     def _begin(self) -> None:
-        self._parsing = _parsing_view(self.llama)
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="llama_py-aio")
         self._lock = threading.Lock()
         self._driven = False
@@ -90,31 +100,60 @@ class AsyncLlama:
 
     # -- calls ----------------------------------------------------------------------------------
 
+    @overload
+    async def create_completion(
+        self, prompt: str | Sequence[int], *, stream: Literal[False] = ..., **options: Any
+    ) -> CompletionReply: ...
+    @overload
+    async def create_completion(
+        self, prompt: str | Sequence[int], *, stream: Literal[True], **options: Any
+    ) -> AsyncReplyStream[CreateCompletionStreamResponse]: ...
+    @overload
+    async def create_completion(
+        self, prompt: str | Sequence[int], *, stream: bool, **options: Any
+    ) -> CompletionReply | AsyncReplyStream[CreateCompletionStreamResponse]: ...
     async def create_completion(
         self, prompt: str | Sequence[int], *, stream: bool = False, **options: Any
-    ) -> Any:
+    ) -> CompletionReply | AsyncReplyStream[CreateCompletionStreamResponse]:
         """Continue a text: ``Llama.create_completion``, awaited.
 
         Returns:
             The response; with ``stream`` an ``AsyncReplyStream`` of chunks.
         """
-        parse = partial(self._parsing.create_completion, prompt, stream=stream, **options)
-        return await self._respond(stream, parse)
+        if _overrides(self.llama, "create_completion"):
+            method = self.llama.create_completion
+            return await self._in_a_thread(method, prompt, stream, options)  # type: ignore[no-any-return]
+        parse = partial(self.llama._parse_completion, prompt, stream, options)
+        return await self._respond(stream, parse)  # type: ignore[no-any-return]
 
     __call__ = create_completion
 
+    @overload
+    async def create_chat_completion(
+        self, messages: Sequence[Mapping[str, Any]], *, stream: Literal[False] = ..., **options: Any
+    ) -> ChatReply: ...
+    @overload
+    async def create_chat_completion(
+        self, messages: Sequence[Mapping[str, Any]], *, stream: Literal[True], **options: Any
+    ) -> AsyncReplyStream[CreateChatCompletionStreamResponse]: ...
+    @overload
+    async def create_chat_completion(
+        self, messages: Sequence[Mapping[str, Any]], *, stream: bool, **options: Any
+    ) -> ChatReply | AsyncReplyStream[CreateChatCompletionStreamResponse]: ...
     async def create_chat_completion(
         self, messages: Sequence[Mapping[str, Any]], *, stream: bool = False, **options: Any
-    ) -> Any:
+    ) -> ChatReply | AsyncReplyStream[CreateChatCompletionStreamResponse]:
         """Answer a conversation: ``Llama.create_chat_completion``, awaited.
 
         Returns:
             The response; with ``stream`` an ``AsyncReplyStream`` of chunks.
         """
-        if self.llama.chat_handler is not None:
-            return await self._handled(messages, stream, options)
-        parse = partial(self._parsing.create_chat_completion, messages, stream=stream, **options)
-        return await self._respond(stream, parse)
+        llama = self.llama
+        if llama.chat_handler is not None or _overrides(llama, "create_chat_completion"):
+            method = llama.create_chat_completion
+            return await self._in_a_thread(method, messages, stream, options)  # type: ignore[no-any-return]
+        parse = partial(llama._parse_chat, messages, stream, options)
+        return await self._respond(stream, parse)  # type: ignore[no-any-return]
 
     async def score(
         self,
@@ -144,23 +183,21 @@ class AsyncLlama:
 
     async def _respond(self, stream: bool, parse: Callable[[], Any]) -> Any:
         self._check_open()
-        reply = await self._start(parse, stream)
+        reply = await self._start(parse)
         if stream:
             return reply
         async with reply:
             return await reply.whole()
 
-    async def _start(self, parse: Callable[[], Call], stream: bool) -> AsyncReplyStream:
+    async def _start(self, parse: Callable[[], Call]) -> AsyncReplyStream[Any]:
         """Check and queue a call in a worker thread. Being cancelled meanwhile cancels the call."""
         engine, loop = self.llama._engine, asyncio.get_running_loop()
 
-        def start() -> AsyncReplyStream:
+        def start() -> AsyncReplyStream[Any]:
             self._drive()
             call = parse()
-            for request in call.requests:
-                request.whole = not stream
-            reply = AsyncReplyStream(engine, call, loop)
-            self.llama._submit(*call.requests)
+            reply: AsyncReplyStream[Any] = AsyncReplyStream(engine, call, loop)
+            self.llama._dispatch.submit(*call.requests, in_loop=True)
             return reply
 
         started = self._workers.submit(start)
@@ -170,12 +207,12 @@ class AsyncLlama:
             started.add_done_callback(_abandon)
             raise
 
-    async def _handled(
-        self, messages: Sequence[Mapping[str, Any]], stream: bool, options: dict[str, Any]
+    async def _in_a_thread(
+        self, method: Callable[..., Any], given: Any, stream: bool, options: dict[str, Any]
     ) -> Any:
-        """A chat handler is synchronous: it runs in a worker thread, and so does its stream."""
-        method = self.llama.create_chat_completion
-        reply = await self.run(method, messages, stream=stream, **options)
+        """A chat handler, or the method of a subclass, is synchronous: it runs in a worker thread,
+        and so does its stream."""
+        reply = await self.run(method, given, stream=stream, **options)
         return self._iterate(iter(reply)) if stream else reply
 
     async def _iterate(self, chunks: Any) -> AsyncIterator[Any]:
@@ -232,7 +269,7 @@ class AsyncLlama:
         await self.aclose()
 
 
-class AsyncReplyStream(AsyncIterator[Any]):
+class AsyncReplyStream(AsyncIterator[C]):
     """The chunks of one call.
 
     ``await aclose()`` cancels what is still being generated; so do cancelling the task that waits
@@ -241,20 +278,32 @@ class AsyncReplyStream(AsyncIterator[Any]):
 
     def __init__(self, engine: Engine, call: Call, loop: asyncio.AbstractEventLoop) -> None:
         self._engine = engine
+        self._call = call
         self._requests = call.requests
         self._encoder: Any = call.encoder()
         self._events = _EventQueue(engine, call.requests, loop)
-        self._chunks: deque[Any] = deque(self._encoder.open())
+        opening: Any = self._encoder.open()
+        self._chunks: deque[C] = deque(opening)
         self._unfinished = len(call.requests)
         self._error: BaseException | None = None
         self._closed = False
         #: One task reads events at a time: another one may close the stream meanwhile.
         self._turn = asyncio.Lock()
 
+    @property
+    def cache(self) -> dict[str, Any]:
+        """What was reused, as in ``llm.cache.info``; empty before the first token."""
+        return self._call.record.cache
+
+    @property
+    def dropped(self) -> OverflowReport | None:
+        """What the overflow policy left out of the conversation, or None."""
+        return self._call.record.dropped
+
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Any:
+    async def __anext__(self) -> C:
         while not self._chunks:
             if self._error is not None:
                 error, self._error, self._unfinished = self._error, None, 0
@@ -265,13 +314,49 @@ class AsyncReplyStream(AsyncIterator[Any]):
             await self._take()
         return self._chunks.popleft()
 
-    async def whole(self) -> Any:
-        """Read to the end, and return the whole response."""
-        while self._unfinished and self._error is None:
-            await self._take()
+    async def whole(self) -> CompletionReply | ChatReply:
+        """Read to the end, and return the whole response.
+
+        A long reply is put together in a worker thread: parsing it takes longer than other tasks
+        of the event loop should wait.
+        """
         if self._error is not None:
             raise self._error
-        return self._encoder.response()
+        read = await self._rest()
+        if len(read) <= _SHORT:
+            return self._fold(read)
+        return await asyncio.to_thread(self._fold, read)
+
+    async def _rest(self) -> list[tuple[Request, Event]]:
+        """All further events, up to an error."""
+        read: list[tuple[Request, Event]] = []
+        failed = False
+        try:
+            async with self._turn:
+                while self._unfinished and not failed:
+                    request, event = await self._events.get()
+                    self._note(request, event)
+                    read.append((request, event))
+                    failed = type(event) is FinishEvent and event.error is not None
+                    if len(read) % _PATIENCE == 0:  # many may be there at once
+                        await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            self._cancel()
+            raise
+        return read
+
+    def _fold(self, read: Sequence[tuple[Request, Event]]) -> CompletionReply | ChatReply:
+        for request, event in read:
+            self._encoder.feed(request.choice, event)
+            error = failure_of(event, self._encoder)
+            if error is not None and not self._closed:
+                raise error
+        return self._call.reply(self._encoder.response())
+
+    def _note(self, request: Request, event: Event) -> None:
+        self._call.record.note(request, event)
+        if isinstance(event, FinishEvent):
+            self._unfinished = max(0, self._unfinished - 1)
 
     async def _take(self) -> None:
         try:
@@ -283,8 +368,7 @@ class AsyncReplyStream(AsyncIterator[Any]):
             raise
 
     def _use(self, request: Request, event: Event) -> None:
-        if isinstance(event, FinishEvent):
-            self._unfinished = max(0, self._unfinished - 1)
+        self._note(request, event)
         if self._closed:
             return
         self._chunks.extend(self._encoder.feed(request.choice, event))
@@ -302,6 +386,7 @@ class AsyncReplyStream(AsyncIterator[Any]):
         self._chunks.clear()
         while self._unfinished:
             await self._take()
+        self._call.record.note_end()
 
     def _cancel(self) -> None:
         for request in self._requests:
@@ -375,19 +460,11 @@ class _Sender:
         self._queue.put(self._request, event)
 
 
-class _Parsing(Llama):
-    """A ``Llama`` without its last step: calls are checked and rendered, and returned."""
-
-    def _respond(self, call: Call, stream: bool) -> Any:
-        return call
-
-
-def _parsing_view(llama: Llama) -> _Parsing:
-    view = object.__new__(_Parsing)
-    view.__dict__ = llama.__dict__
-    return view
-
-
-def _abandon(started: Future[AsyncReplyStream]) -> None:
+def _abandon(started: Future[AsyncReplyStream[Any]]) -> None:
     if not started.cancelled() and started.exception() is None:
         started.result()._cancel()
+
+
+def _overrides(llama: Llama, name: str) -> bool:
+    """Whether a subclass has a method of its own in place of ``Llama``'s."""
+    return getattr(type(llama), name) is not getattr(Llama, name)

@@ -9,16 +9,15 @@ from typing import Any, TypeVar
 
 from typing_extensions import Self
 
-from llama_py.dialects import openai
+from llama_py.api.overflow import OverflowReport
+from llama_py.api.records import Call
 from llama_py.engine.engine import Engine
 from llama_py.engine.request import Event, FinishEvent, Request
 from llama_py.errors import GenerationTimeout, RequestCancelled
 
-__all__ = ["Call", "ReplyStream", "failure_of", "raise_failure"]
+__all__ = ["ReplyStream", "failure_of", "raise_failure"]
 
 T = TypeVar("T")
-
-Call = openai.CompletionCall | openai.ChatCall
 
 
 def failure_of(event: Event, encoder: Any) -> BaseException | None:
@@ -49,8 +48,19 @@ class ReplyStream(Iterator[T]):
     def __init__(self, engine: Engine, call: Call, events: Iterator[tuple[Request, Event]]) -> None:
         self._engine = engine
         self._requests = call.requests
+        self._record = call.record
         self._closed = threading.Event()  # not in the generator's self: that would be a cycle
         self._chunks: Generator[T, None, None] = _chunks(call, events, self._closed)
+
+    @property
+    def cache(self) -> dict[str, Any]:
+        """What was reused, as in ``llm.cache.info``; empty before the first token."""
+        return self._record.cache
+
+    @property
+    def dropped(self) -> OverflowReport | None:
+        """What the overflow policy left out of the conversation, or None."""
+        return self._record.dropped
 
     def __next__(self) -> T:
         return next(self._chunks)
@@ -83,13 +93,15 @@ class ReplyStream(Iterator[T]):
 def _chunks(
     call: Call, events: Iterator[tuple[Request, Event]], closed: threading.Event
 ) -> Generator[Any, None, None]:
-    encoder = call.encoder()
+    encoder, record = call.encoder(), call.record
     try:
         yield from encoder.open()
         for request, event in events:
+            record.note(request, event)
             yield from encoder.feed(request.choice, event)
             if not closed.is_set():
                 raise_failure(event, encoder)
         yield from encoder.close()
     finally:
+        record.note_end()
         events.close()  # type: ignore[attr-defined]

@@ -141,6 +141,7 @@ class Board:
         lease = request.lease
         if lease is not None and self.cache.live.get(lease.sequence.number) is lease.sequence:
             ends, transient = self._reply_ends(request), bool(request.targets)
+            lease.sequence.pinned |= request.pin and event.error is None
             self.cache.release(lease, request.undecoded(lease), ends, transient=transient)
         request.lease = None
         if request.sampler is not None:

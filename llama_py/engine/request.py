@@ -148,6 +148,7 @@ class Request:
         targets: tokens whose log-probabilities are wanted, one for each of the last tokens of the
             prompt: ``targets[i]`` is what follows ``prompt[len(prompt) - len(targets) + i]``. What
             comes before those may be reused as ever; what such a request evaluates is forgotten.
+        pin: what it evaluated stays in memory as long as anything else can go.
 
     Filled in by the engine:
         tokens: the prompt's tokens, once known; ``n_prompt`` of them.
@@ -171,6 +172,7 @@ class Request:
     backlog: Callable[[], int] | None = None
     on_progress: Callable[[int, int], None] | None = None
     targets: tuple[int, ...] = ()
+    pin: bool = False
 
     number: int = field(default_factory=lambda: next(_numbers))
     state: RequestState = RequestState.WAITING
