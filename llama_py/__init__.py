@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from llama_py.api.aio import AsyncLlama as AsyncLlama
     from llama_py.api.llama import Llama as Llama
     from llama_py.api.overflow import TrimMessages as TrimMessages
-    from llama_py.api.reuse import LlamaState as LlamaState
     from llama_py.api.scoring import Score as Score
     from llama_py.api.session import ChatSession as ChatSession
+    from llama_py.api.states import LlamaState as LlamaState
     from llama_py.chat.formats import register_chat_format as register_chat_format
     from llama_py.chat.grammar import LlamaGrammar as LlamaGrammar
     from llama_py.chat.jinja import Jinja2ChatFormatter as Jinja2ChatFormatter
@@ -47,7 +47,7 @@ _HOMES = {
     "LlamaError": "errors",
     "LlamaGrammar": "chat.grammar",
     "LlamaRAMCache": "storage.store",
-    "LlamaState": "api.reuse",
+    "LlamaState": "api.states",
     "LogitsProcessorList": "dialects.processors",
     "ParameterError": "errors",
     "Score": "api.scoring",

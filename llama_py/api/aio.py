@@ -1,9 +1,9 @@
 """``AsyncLlama``: the same model for asyncio (and uvloop).
 
-Checking, rendering and queueing a call happens in a worker thread, because it may have to wait for
-the step in progress; the engine's background thread evaluates; the event loop only passes events
-on. Cancelling the task, closing the stream, or dropping it cancels the request. A consumer that
-reads slowly makes its own reply wait, and nobody else's.
+Checking, rendering and tokenizing a call happens in a worker thread; the engine has its own, and
+calls the event loop once per step; the loop only passes events on. Cancelling the task, closing the
+stream, or dropping it cancels the request. A consumer that reads slowly makes its own reply wait,
+and nobody else's.
 """
 
 from __future__ import annotations
@@ -15,24 +15,33 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, overload
 
 from typing_extensions import Self
 
 from llama_py import forks
 from llama_py.api.llama import Llama
-from llama_py.api.replies import Call, failure_of
+from llama_py.api.overflow import OverflowReport
+from llama_py.api.records import Call, ChatReply, CompletionReply
+from llama_py.api.replies import failure_of
 from llama_py.api.scoring import Score, TokenIds
-from llama_py.engine.engine import Engine
-from llama_py.engine.request import MOST_EVENTS, Event, FinishEvent, Request, TokenEvent
+from llama_py.dialects.types import (
+    CreateChatCompletionStreamResponse,
+    CreateCompletionStreamResponse,
+)
+from llama_py.engine.async_events import AsyncEvents
+from llama_py.engine.request import Event, FinishEvent
 from llama_py.errors import ClosedError, ParameterError
 
 __all__ = ["AsyncLlama", "AsyncReplyStream"]
 
 T = TypeVar("T")
+C = TypeVar("C")
 
 #: Threads that check and render calls. More would only wait for each other.
 _WORKERS = 4
+#: Events that the event loop itself makes a reply of; it takes it a millisecond or two.
+_SHORT = 64
 
 
 class AsyncLlama:
@@ -62,10 +71,7 @@ class AsyncLlama:
         self._begin()
 
     def _begin(self) -> None:
-        self._parsing = _parsing_view(self.llama)
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="llama_py-aio")
-        self._lock = threading.Lock()
-        self._driven = False
         self._closed = False
         self._process = forks.current()
 
@@ -90,31 +96,60 @@ class AsyncLlama:
 
     # -- calls ----------------------------------------------------------------------------------
 
+    @overload
+    async def create_completion(
+        self, prompt: str | Sequence[int], *, stream: Literal[False] = ..., **options: Any
+    ) -> CompletionReply: ...
+    @overload
+    async def create_completion(
+        self, prompt: str | Sequence[int], *, stream: Literal[True], **options: Any
+    ) -> AsyncReplyStream[CreateCompletionStreamResponse]: ...
+    @overload
+    async def create_completion(
+        self, prompt: str | Sequence[int], *, stream: bool, **options: Any
+    ) -> CompletionReply | AsyncReplyStream[CreateCompletionStreamResponse]: ...
     async def create_completion(
         self, prompt: str | Sequence[int], *, stream: bool = False, **options: Any
-    ) -> Any:
+    ) -> CompletionReply | AsyncReplyStream[CreateCompletionStreamResponse]:
         """Continue a text: ``Llama.create_completion``, awaited.
 
         Returns:
             The response; with ``stream`` an ``AsyncReplyStream`` of chunks.
         """
-        parse = partial(self._parsing.create_completion, prompt, stream=stream, **options)
-        return await self._respond(stream, parse)
+        if _overrides(self.llama, "create_completion"):
+            method = self.llama.create_completion
+            return await self._in_a_thread(method, prompt, stream, options)  # type: ignore[no-any-return]
+        parse = partial(self.llama._parse_completion, prompt, stream, options)
+        return await self._respond(stream, parse)  # type: ignore[no-any-return]
 
     __call__ = create_completion
 
+    @overload
+    async def create_chat_completion(
+        self, messages: Sequence[Mapping[str, Any]], *, stream: Literal[False] = ..., **options: Any
+    ) -> ChatReply: ...
+    @overload
+    async def create_chat_completion(
+        self, messages: Sequence[Mapping[str, Any]], *, stream: Literal[True], **options: Any
+    ) -> AsyncReplyStream[CreateChatCompletionStreamResponse]: ...
+    @overload
+    async def create_chat_completion(
+        self, messages: Sequence[Mapping[str, Any]], *, stream: bool, **options: Any
+    ) -> ChatReply | AsyncReplyStream[CreateChatCompletionStreamResponse]: ...
     async def create_chat_completion(
         self, messages: Sequence[Mapping[str, Any]], *, stream: bool = False, **options: Any
-    ) -> Any:
+    ) -> ChatReply | AsyncReplyStream[CreateChatCompletionStreamResponse]:
         """Answer a conversation: ``Llama.create_chat_completion``, awaited.
 
         Returns:
             The response; with ``stream`` an ``AsyncReplyStream`` of chunks.
         """
-        if self.llama.chat_handler is not None:
-            return await self._handled(messages, stream, options)
-        parse = partial(self._parsing.create_chat_completion, messages, stream=stream, **options)
-        return await self._respond(stream, parse)
+        llama = self.llama
+        if llama.chat_handler is not None or _overrides(llama, "create_chat_completion"):
+            method = llama.create_chat_completion
+            return await self._in_a_thread(method, messages, stream, options)  # type: ignore[no-any-return]
+        parse = partial(llama._parse_chat, messages, stream, options)
+        return await self._respond(stream, parse)  # type: ignore[no-any-return]
 
     async def score(
         self,
@@ -144,24 +179,19 @@ class AsyncLlama:
 
     async def _respond(self, stream: bool, parse: Callable[[], Any]) -> Any:
         self._check_open()
-        reply = await self._start(parse, stream)
+        reply = await self._start(parse)
         if stream:
             return reply
         async with reply:
             return await reply.whole()
 
-    async def _start(self, parse: Callable[[], Call], stream: bool) -> AsyncReplyStream:
+    async def _start(self, parse: Callable[[], Call]) -> AsyncReplyStream[Any]:
         """Check and queue a call in a worker thread. Being cancelled meanwhile cancels the call."""
-        engine, loop = self.llama._engine, asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
 
-        def start() -> AsyncReplyStream:
-            self._drive()
+        def start() -> AsyncReplyStream[Any]:
             call = parse()
-            for request in call.requests:
-                request.whole = not stream
-            reply = AsyncReplyStream(engine, call, loop)
-            self.llama._submit(*call.requests)
-            return reply
+            return AsyncReplyStream(call, self.llama._dispatch.submit_from(loop, call))
 
         started = self._workers.submit(start)
         try:
@@ -170,12 +200,12 @@ class AsyncLlama:
             started.add_done_callback(_abandon)
             raise
 
-    async def _handled(
-        self, messages: Sequence[Mapping[str, Any]], stream: bool, options: dict[str, Any]
+    async def _in_a_thread(
+        self, method: Callable[..., Any], given: Any, stream: bool, options: dict[str, Any]
     ) -> Any:
-        """A chat handler is synchronous: it runs in a worker thread, and so does its stream."""
-        method = self.llama.create_chat_completion
-        reply = await self.run(method, messages, stream=stream, **options)
+        """A chat handler, or the method of a subclass, is synchronous: it runs in a worker thread,
+        and so does its stream."""
+        reply = await self.run(method, given, stream=stream, **options)
         return self._iterate(iter(reply)) if stream else reply
 
     async def _iterate(self, chunks: Any) -> AsyncIterator[Any]:
@@ -194,12 +224,6 @@ class AsyncLlama:
         self.__dict__.update(state)
         self._begin()
 
-    def _drive(self) -> None:
-        with self._lock:
-            if not self._driven:
-                self.llama._engine.run_in_background()
-                self._driven = True
-
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("this AsyncLlama was closed; make a new one")
@@ -213,10 +237,8 @@ class AsyncLlama:
         if self._process != forks.current():
             self._closed = True
             return
-        self.llama._engine.forbid_callbacks()
+        self.llama._loaded.driver.refuse_callbacks()
         self._closed = True
-        if self._driven:
-            self.llama._engine.stop_background()
         self._workers.shutdown()
         if self._owned:
             self.llama.close()
@@ -232,64 +254,99 @@ class AsyncLlama:
         await self.aclose()
 
 
-class AsyncReplyStream(AsyncIterator[Any]):
+class AsyncReplyStream(AsyncIterator[C]):
     """The chunks of one call.
 
     ``await aclose()`` cancels what is still being generated; so do cancelling the task that waits
     for a chunk, and dropping the last reference.
     """
 
-    def __init__(self, engine: Engine, call: Call, loop: asyncio.AbstractEventLoop) -> None:
-        self._engine = engine
-        self._requests = call.requests
+    def __init__(self, call: Call, events: AsyncEvents) -> None:
+        self._call = call
+        self._events = events
         self._encoder: Any = call.encoder()
-        self._events = _EventQueue(engine, call.requests, loop)
-        self._chunks: deque[Any] = deque(self._encoder.open())
-        self._unfinished = len(call.requests)
+        opening: Any = self._encoder.open()
+        self._chunks: deque[C] = deque(opening)
         self._error: BaseException | None = None
         self._closed = False
         #: One task reads events at a time: another one may close the stream meanwhile.
         self._turn = asyncio.Lock()
 
+    @property
+    def cache(self) -> dict[str, Any]:
+        """What was reused, as in ``llm.cache.info``; empty before the first token."""
+        return self._call.outcome.cache
+
+    @property
+    def dropped(self) -> OverflowReport | None:
+        """What the overflow policy left out of the conversation, or None."""
+        return self._call.outcome.dropped
+
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Any:
+    async def __anext__(self) -> C:
         while not self._chunks:
             if self._error is not None:
-                error, self._error, self._unfinished = self._error, None, 0
-                self._cancel()
+                error, self._error = self._error, None
+                self._events.cancel()
                 raise error
-            if not self._unfinished:
+            if not self._events.unfinished:
                 raise StopAsyncIteration
             await self._take()
         return self._chunks.popleft()
 
-    async def whole(self) -> Any:
-        """Read to the end, and return the whole response."""
-        while self._unfinished and self._error is None:
-            await self._take()
-        if self._error is not None:
-            raise self._error
-        return self._encoder.response()
+    async def whole(self) -> CompletionReply | ChatReply:
+        """Read to the end, and return the whole response.
+
+        A long reply is put together in a worker thread: parsing it takes longer than other tasks
+        of the event loop should wait.
+        """
+        read = await self._rest()
+        if len(read) <= _SHORT:
+            return self._fold(read)
+        return await asyncio.to_thread(self._fold, read)
+
+    async def _rest(self) -> list[tuple[int, Event]]:
+        """All further events, up to an error."""
+        read: list[tuple[int, Event]] = []
+        failed = False
+        try:
+            async with self._turn:
+                while self._events.unfinished and not failed:
+                    read.append(await anext(self._events))
+                    read += self._events.ready()
+                    failed = any(_error_of(event) for _, event in read)
+        except asyncio.CancelledError:
+            self._events.cancel()
+            raise
+        return read
+
+    def _fold(self, read: Sequence[tuple[int, Event]]) -> CompletionReply | ChatReply:
+        for index, event in read:
+            self._call.outcome.note(index, event)
+            self._encoder.feed(index, event)
+            error = failure_of(event, self._encoder)
+            if error is not None and not self._closed:
+                raise error
+        return self._call.reply(self._encoder.response())
 
     async def _take(self) -> None:
         try:
             async with self._turn:
-                if self._unfinished:  # and another task has not taken the last event meanwhile
-                    self._use(*await self._events.get())
+                if self._events.unfinished:  # and another task has not taken the last one
+                    self._use(*await anext(self._events))
         except asyncio.CancelledError:
-            self._cancel()
+            self._events.cancel()
             raise
 
-    def _use(self, request: Request, event: Event) -> None:
-        if isinstance(event, FinishEvent):
-            self._unfinished = max(0, self._unfinished - 1)
+    def _use(self, index: int, event: Event) -> None:
+        self._call.outcome.note(index, event)
         if self._closed:
             return
-        self._chunks.extend(self._encoder.feed(request.choice, event))
+        self._chunks.extend(self._encoder.feed(index, event))
         self._error = failure_of(event, self._encoder)
-        if not self._unfinished and self._error is None:
+        if not self._events.unfinished and self._error is None:
             self._chunks.extend(self._encoder.close())
 
     async def aclose(self) -> None:
@@ -298,14 +355,11 @@ class AsyncReplyStream(AsyncIterator[Any]):
         Another task may be waiting for a chunk: its iteration ends.
         """
         self._closed = True
-        self._cancel()
+        self._events.cancel()
         self._chunks.clear()
-        while self._unfinished:
+        while self._events.unfinished:
             await self._take()
-
-    def _cancel(self) -> None:
-        for request in self._requests:
-            self._engine.cancel(request, wait=False)
+        self._call.outcome.note_end()
 
     async def __aenter__(self) -> Self:
         return self
@@ -313,81 +367,16 @@ class AsyncReplyStream(AsyncIterator[Any]):
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
-    def __del__(self) -> None:
-        if hasattr(self, "_requests"):
-            self._cancel()
+
+def _error_of(event: Event) -> BaseException | None:
+    return event.error if type(event) is FinishEvent else None
 
 
-class _EventQueue:
-    """Events on their way from the thread that drives to the event loop.
-
-    The loop is called once for all events that came since it last looked.
-    """
-
-    def __init__(
-        self, engine: Engine, requests: Sequence[Request], loop: asyncio.AbstractEventLoop
-    ) -> None:
-        self._engine = engine
-        self._loop = loop
-        self._events: deque[tuple[Request, Event]] = deque()
-        self._called = False
-        self._arrived = asyncio.Event()
-        for request in requests:
-            request.on_event = _Sender(self, request)
-            request.backlog = self._events.__len__
-
-    def put(self, request: Request, event: Event) -> None:
-        """Called by the thread that drives."""
-        self._events.append((request, event))
-        if not self._called and not (request.whole and type(event) is TokenEvent):
-            self._called = True
-            self._loop.call_soon_threadsafe(self._look)
-
-    def _look(self) -> None:
-        self._called = False
-        self._arrived.set()
-
-    async def get(self) -> tuple[Request, Event]:
-        """The next event."""
-        if self._engine.lock.inherited:
-            raise forks.refuse()
-        while not self._events:
-            self._arrived.clear()
-            if not self._events:
-                await self._arrived.wait()
-        paused = len(self._events) == MOST_EVENTS
-        item = self._events.popleft()
-        if paused:
-            self._engine.resume()
-        return item
-
-
-class _Sender:
-    """``on_event`` of one request."""
-
-    __slots__ = ("_queue", "_request")
-
-    def __init__(self, queue: _EventQueue, request: Request) -> None:
-        self._queue = queue
-        self._request = request
-
-    def __call__(self, event: Event) -> None:
-        self._queue.put(self._request, event)
-
-
-class _Parsing(Llama):
-    """A ``Llama`` without its last step: calls are checked and rendered, and returned."""
-
-    def _respond(self, call: Call, stream: bool) -> Any:
-        return call
-
-
-def _parsing_view(llama: Llama) -> _Parsing:
-    view = object.__new__(_Parsing)
-    view.__dict__ = llama.__dict__
-    return view
-
-
-def _abandon(started: Future[AsyncReplyStream]) -> None:
+def _abandon(started: Future[AsyncReplyStream[Any]]) -> None:
     if not started.cancelled() and started.exception() is None:
-        started.result()._cancel()
+        started.result()._events.cancel()
+
+
+def _overrides(llama: Llama, name: str) -> bool:
+    """Whether a subclass has a method of its own in place of ``Llama``'s."""
+    return getattr(type(llama), name) is not getattr(Llama, name)

@@ -1,78 +1,88 @@
 """``Llama``: a GGUF model, ready to talk.
 
-The facade. It holds one model, one context, the cache of its sequences and the engine that drives
-them, and turns calls into engine requests. Parameter and method names are those of
-llama-cpp-python where they exist there.
+A face: its parts do the work, and each gets what it needs when the model is loaded. Parameter and
+method names are those of llama-cpp-python where they exist there.
 """
 
 from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from collections import deque
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, overload
-from weakref import WeakSet
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
+import numpy as np
+from numpy.typing import NDArray
 from typing_extensions import Self
 
-from llama_py import forks
-from llama_py.api.compat import CompatInterface
-from llama_py.api.overflow import MessageSizes, OverflowPolicy, OverflowReport, fit
-from llama_py.api.replies import Call, ReplyStream, raise_failure
-from llama_py.api.reuse import ReuseInterface
-from llama_py.api.scoring import ScoringInterface
+from llama_py.api import compat
+from llama_py.api.cache import ModelCache, Prewarmed
+from llama_py.api.calls import Calls
+from llama_py.api.compat import LlamaTokenizer
+from llama_py.api.dispatch import Dispatch
+from llama_py.api.loaded import load
+from llama_py.api.lowlevel import ByHand
+from llama_py.api.overflow import OverflowPolicy, OverflowReport
+from llama_py.api.records import Call, ChatReply, CompletionReply, LastCalls
+from llama_py.api.rendering import CallDefaults, Rendering, Settings, check_template, find_format
+from llama_py.api.replies import ReplyStream
+from llama_py.api.scoring import Score, ScoringJob, ScoringParts, TokenIds
 from llama_py.api.session import ChatSession
-from llama_py.chat.content import render_content
-from llama_py.chat.formats import ChatFormat, ChatHandler, get_chat_format
-from llama_py.chat.grammar import render_constrained
-from llama_py.chat.jinja import explain_refusal
-from llama_py.chat.markup import Markup
+from llama_py.api.snapshots import check_slots
+from llama_py.api.states import LlamaState, SnapshotInfo
+from llama_py.chat.formats import ChatHandler
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.template import ChatTemplate, RenderedChat
-from llama_py.chat.values import whole_text
 from llama_py.core.context import Context
-from llama_py.core.lora import LoraAdapter
 from llama_py.core.model import Model
 from llama_py.core.vocab import Vocab
-from llama_py.dialects import openai
 from llama_py.dialects.types import (
-    CreateChatCompletionResponse,
     CreateChatCompletionStreamResponse,
-    CreateCompletionResponse,
     CreateCompletionStreamResponse,
 )
 from llama_py.engine.engine import Engine
-from llama_py.engine.request import Event, Prompt, Request
-from llama_py.errors import (
-    ParameterError,
-    ParameterTypeError,
-    TemplateError,
-    UnknownParameterError,
-    shown,
-)
-from llama_py.memory.cache import CacheLimits, SequenceCache
-from llama_py.memory.kinds import traits_of
+from llama_py.errors import ParameterError, UnknownParameterError
+from llama_py.memory.cache import SequenceCache
 from llama_py.params import (
     RANDOM_SEED,
-    ContextParams,
-    ModelParams,
-    as_shares,
+    LogitsProcessor,
+    StoppingCriteria,
     check_arguments,
-    check_policy,
+    check_number,
 )
-from llama_py.storage.store import LlamaRAMCache, StateStore
+from llama_py.storage.store import StateStore
+
+if TYPE_CHECKING:
+    from llama_py.llama_cpp import llama_context_p, llama_model_p
 
 __all__ = ["Llama"]
 
 #: Bytes of parked conversations that are kept in RAM unless the caller says otherwise.
 _PARKING_BYTES = 1 << 30
-#: ``attention_type`` of a context in which each token sees all others.
-_NON_CAUSAL = 1
+T = TypeVar("T")
 
 
-class Llama(CompatInterface, ReuseInterface, ScoringInterface):
+class _Setting(Generic[T]):
+    """An attribute of ``Llama`` that its parts see as ``Settings`` of the same name."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, llm: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, llm: Llama, owner: type) -> T: ...
+    def __get__(self, llm: Llama | None, owner: type) -> T | Self:
+        value: T | Self = self if llm is None else getattr(llm._settings, self._name)
+        return value
+
+    def __set__(self, llm: Llama, value: T) -> None:
+        setattr(llm._settings, self._name, value)
+
+
+class Llama:
     """A loaded model with its context.
 
     It may be called from any number of threads; calls in flight together are batched together. It
@@ -104,6 +114,8 @@ class Llama(CompatInterface, ReuseInterface, ScoringInterface):
         overflow: what to do when a conversation is too long; by default that is an error.
         prefix_cache_slots: named snapshots that are kept (0 to 8).
         max_waiting: requests that may wait for a place.
+        in_place: start no thread: calls step the engine themselves (WebAssembly, tests). One
+            thread at a time may use the model then.
         progress: called with the fraction loaded, by the calling thread. Returning False or raising
             stops the loading; Ctrl-C does so without it.
         verbose: print llama.cpp's log on standard error. It always goes to the logger
@@ -170,6 +182,7 @@ class Llama(CompatInterface, ReuseInterface, ScoringInterface):
         overflow: OverflowPolicy | None = None,
         prefix_cache_slots: int = 4,
         max_waiting: int = 1024,
+        in_place: bool = False,
         progress: Callable[[float], bool | None] | None = None,
         verbose: bool = False,
         **unknown: Any,
@@ -177,72 +190,57 @@ class Llama(CompatInterface, ReuseInterface, ScoringInterface):
         arguments = {name: value for name, value in locals().items() if name not in _NOT_STATE}
         _reject_unknown(unknown, arguments)
         _reject_unsupported(draft_model, lora_base)
-        self._arguments = arguments
-        self._process = forks.current()
-        _loaded.add(self)
         check_arguments(arguments)
-        self.model_path = str(model_path)
-        self.seed = seed
-        self.verbose = verbose
-        self.last_n_tokens_size = last_n_tokens_size
-        self.spm_infill = spm_infill
-        self.chat_format = chat_format
-        self.chat_handler = chat_handler
-        self.special_tokens_in_content = special_tokens_in_content
-        self.overflow = overflow
-        self._message_sizes = MessageSizes(self._count_plain)
-        self._logits_all = logits_all
-        self._vocab_only = vocab_only
-        self._template_text = chat_template
-        self._template: ChatTemplate | None = None
-        self._tokenizer = tokenizer
-        self._init_lowlevel()
-        self._init_reuse(prefix_cache_slots)
-        context_params = _context_params(arguments)
         if chat_template:
-            _check_template(chat_template)
-        # Without a causal mask, a token's cells depend on those that come after it.
-        reuse = attention_type != _NON_CAUSAL
-        limits = CacheLimits(checkpoint_bytes=checkpoint_bytes, reuse=reuse)
-        try:
-            self._model = self._load(_model_params(arguments), numa, progress)
-            if vocab_only:
-                self._lack_context()
-                return
-            parking = LlamaRAMCache(parking_bytes) if parking_bytes > 0 else None
-            self._start_engine(context_params, limits, parking, max_waiting)
-            if lora_path is not None:
-                self._lora, self._lora_scale = LoraAdapter(self._model, lora_path), lora_scale
-                self._context.set_adapters([(self._lora, lora_scale)])
-        except BaseException:  # also Ctrl-C: who tries again must have the memory for it
-            self.close()
-            raise
-
-    def _load(
-        self, params: ModelParams, numa: bool | int, progress: Callable[[float], bool | None] | None
-    ) -> Model:
-        from llama_py.core import backend
-
-        backend.start(numa, self.verbose)
-        return Model(self.model_path, params, progress=progress)
-
-    def _start_engine(
-        self, params: ContextParams, limits: CacheLimits, store: StateStore | None, max_waiting: int
-    ) -> None:
-        model = self._model
-        kind = "an encoder" if not model.has_decoder or model.has_encoder else ""
-        kind = "a diffusion model" if model.is_diffusion else kind
-        if kind:
-            raise ParameterError(
-                f"{self.model_path} is {kind} ({model.architecture}), which does not generate "
-                "token by token; load a decoder model"
-            )
-        self._context = Context(model, params)
-        traits = traits_of(model, self._context.params.swa_full)
-        self._cache = SequenceCache(
-            self._context, traits, model.vocab, self._fingerprint, limits, store
+            check_template(chat_template)
+        find_format(chat_format)
+        slots = check_slots(prefix_cache_slots)
+        self._arguments = arguments
+        self._tokenizer = tokenizer
+        self.verbose = verbose
+        self.chat_handler = chat_handler
+        self._settings = settings = Settings(
+            str(model_path),
+            seed,
+            last_n_tokens_size,
+            spm_infill,
+            special_tokens_in_content,
+            overflow,
         )
-        self._engine = Engine(self._context, self._cache, max_waiting=max_waiting)
+        self._loaded = loaded = load(arguments)
+        self._rendering = Rendering(loaded, settings, chat_template, chat_format)
+        self._last = last = LastCalls()
+        defaults = CallDefaults(loaded, settings, self._rendering)
+        self._calls = Calls(loaded, settings, defaults, last)
+        self._by_hand = ByHand(loaded, defaults, last, logits_all=logits_all)
+        self._dispatch = Dispatch(loaded, self._by_hand, last)
+        self.cache = ModelCache(loaded, self._by_hand, last, self._dispatch, self._calls, slots)
+
+    #: What calls get that say nothing else; may be set.
+    model_path = _Setting[str]()
+    seed = _Setting[int]()
+    last_n_tokens_size = _Setting[int]()
+    spm_infill = _Setting[bool]()
+    special_tokens_in_content = _Setting[str]()
+    overflow = _Setting["OverflowPolicy | None"]()
+
+    # -- parts (private: they change with the versions) ----------------------------------------
+
+    @property
+    def _model(self) -> Model:
+        return self._loaded.model
+
+    @property
+    def _context(self) -> Context:
+        return self._loaded.context
+
+    @property
+    def _cache(self) -> SequenceCache:
+        return self._loaded.cache
+
+    @property
+    def _engine(self) -> Engine:
+        return self._loaded.engine
 
     # -- facts ---------------------------------------------------------------------------------
 
@@ -285,7 +283,7 @@ class Llama(CompatInterface, ReuseInterface, ScoringInterface):
     @overload
     def create_completion(
         self, prompt: str | Sequence[int], *, stream: Literal[False] = ..., **options: Any
-    ) -> CreateCompletionResponse: ...
+    ) -> CompletionReply: ...
     @overload
     def create_completion(
         self, prompt: str | Sequence[int], *, stream: Literal[True], **options: Any
@@ -293,25 +291,31 @@ class Llama(CompatInterface, ReuseInterface, ScoringInterface):
     @overload
     def create_completion(
         self, prompt: str | Sequence[int], *, stream: bool, **options: Any
-    ) -> CreateCompletionResponse | ReplyStream[CreateCompletionStreamResponse]: ...
+    ) -> CompletionReply | ReplyStream[CreateCompletionStreamResponse]: ...
     def create_completion(
         self, prompt: str | Sequence[int], *, stream: bool = False, **options: Any
-    ) -> CreateCompletionResponse | ReplyStream[CreateCompletionStreamResponse]:
+    ) -> CompletionReply | ReplyStream[CreateCompletionStreamResponse]:
         """Continue a text. See ``llama_py.dialects.openai.parse_completion`` for the options.
 
         Args:
             prompt: text, or token ids.
             stream: return an iterator of chunks; closing it cancels the request.
         """
-        call = openai.parse_completion(self, prompt, stream=stream, **options)
-        return self._respond(call, stream)  # type: ignore[no-any-return]
+        call = self._parse_completion(prompt, stream, options)
+        return self._dispatch.respond(call)  # type: ignore[no-any-return]
 
     __call__ = create_completion
+
+    def _parse_completion(
+        self, prompt: str | Sequence[int], stream: bool, options: Mapping[str, Any]
+    ) -> Call:
+        """A call of ``create_completion`` for either face to respond to."""
+        return self._calls.completion(prompt, stream, options)
 
     @overload
     def create_chat_completion(
         self, messages: Sequence[Mapping[str, Any]], *, stream: Literal[False] = ..., **options: Any
-    ) -> CreateChatCompletionResponse: ...
+    ) -> ChatReply: ...
     @overload
     def create_chat_completion(
         self, messages: Sequence[Mapping[str, Any]], *, stream: Literal[True], **options: Any
@@ -319,10 +323,10 @@ class Llama(CompatInterface, ReuseInterface, ScoringInterface):
     @overload
     def create_chat_completion(
         self, messages: Sequence[Mapping[str, Any]], *, stream: bool, **options: Any
-    ) -> CreateChatCompletionResponse | ReplyStream[CreateChatCompletionStreamResponse]: ...
+    ) -> ChatReply | ReplyStream[CreateChatCompletionStreamResponse]: ...
     def create_chat_completion(
         self, messages: Sequence[Mapping[str, Any]], *, stream: bool = False, **options: Any
-    ) -> CreateChatCompletionResponse | ReplyStream[CreateChatCompletionStreamResponse]:
+    ) -> ChatReply | ReplyStream[CreateChatCompletionStreamResponse]:
         """Answer a conversation. See ``llama_py.dialects.openai.parse_chat`` for the options.
 
         Args:
@@ -336,80 +340,72 @@ class Llama(CompatInterface, ReuseInterface, ScoringInterface):
             copies = [dict(message) for message in messages]
             handled: Any = self.chat_handler(llama=self, messages=copies, stream=stream, **options)
             return handled  # type: ignore[no-any-return]
-        policy = options.pop("overflow", self.overflow)
-        check_policy(policy)
-        if policy is not None:
-            messages = self._fit(policy, messages, options)
-        call = openai.parse_chat(self, messages, stream=stream, **options)
-        return self._respond(call, stream)  # type: ignore[no-any-return]
+        call = self._parse_chat(messages, stream, options)
+        return self._dispatch.respond(call)  # type: ignore[no-any-return]
 
-    def _fit(
-        self, policy: OverflowPolicy, messages: Sequence[Mapping[str, Any]], options: dict[str, Any]
-    ) -> Sequence[Mapping[str, Any]]:
-        def count(some: Sequence[Mapping[str, Any]]) -> int:
-            return len(self._fresh_tokens(self._prompt_of(some, options)))
+    def _parse_chat(
+        self, messages: Sequence[Mapping[str, Any]], stream: bool, options: Mapping[str, Any]
+    ) -> Call:
+        """A call of ``create_chat_completion`` for either face to respond to."""
+        return self._calls.chat(messages, stream, options)
 
-        if not all(isinstance(message, Mapping) for message in messages):
-            return messages  # which is not for the policy to say
-        tools = options.get("tools") or options.get("functions")
-        kept, self._last.overflow = fit(
-            count,
-            self._cache.limit,
-            policy,
-            messages,
-            size=self._message_sizes.of,
-            fixed=self._message_sizes.of_json(tools) if tools else 0,
-        )
-        return kept
+    def create_chat_completion_openai_v1(self, *args: Any, **kwargs: Any) -> Any:
+        """``create_chat_completion`` with the types of the package ``openai``.
 
-    def _fresh_tokens(self, prompt: Prompt) -> list[int]:
-        """The tokens of a prompt, as the tokenizer gives them to somebody who knows no replies."""
-        if prompt.tokens is not None:
-            return [*prompt.tokens]
-        spelling = self._cache.spelling
-        text = spelling.mark(prompt.text or b"", prompt.plain)
-        return spelling.read(text, add_special=prompt.add_special)
+        Returns:
+            A ``ChatCompletion``; with ``stream=True`` an iterator of ``ChatCompletionChunk``.
 
-    def _count_plain(self, text: str) -> int:
-        data = text.encode("utf-8", "surrogatepass")
-        return len(self.vocab.tokenize(data, add_special=False))
+        Raises:
+            MissingPackageError: ``openai`` is not installed; also an ``ImportError``.
+        """
+        return compat.with_openai_types(self.create_chat_completion(*args, **kwargs))
 
-    @property
-    def last_overflow(self) -> OverflowReport | None:
-        """What the overflow policy left out of this thread's last conversation, or None."""
-        report: OverflowReport | None = getattr(self._last, "overflow", None)
-        return report
+    def score(
+        self,
+        prefix: str | TokenIds | Sequence[Mapping[str, Any]],
+        continuations: Sequence[str | TokenIds],
+        *,
+        timeout: float | None = None,
+        **options: Any,
+    ) -> list[Score]:
+        """Log-probabilities of many continuations of one beginning, which is evaluated once.
 
-    def _respond(self, call: Call, stream: bool) -> Any:
-        for request in call.requests:
-            request.whole = not stream
-        self._submit(*call.requests)
-        if stream:
-            return ReplyStream(self._engine, call, self._events(call.requests))
-        encoder = call.encoder()
-        for request, event in self._events(call.requests):
-            encoder.feed(request.choice, event)
-            raise_failure(event, encoder)
-        return encoder.response()
+        They are what the model says, before any temperature, bias or penalty, in natural
+        logarithms, and the same as one by one (``create_completion`` with ``echo`` and
+        ``logprobs``) but for rounding.
 
-    def _submit(self, *requests: Request) -> None:
-        if self._vocab_only:
-            raise ParameterError("only the vocabulary was loaded (vocab_only=True)")
-        self._engine.submit(*requests)
-        try:
-            self._release_manual()
-            self._last.request = requests[-1]
-        except BaseException:  # Ctrl-C: nobody would ever read these replies
-            self._engine.discard(requests)
-            raise
+        The tokens of a text are those that it has behind the prefix. Where its beginning would
+        melt into the last token of a prefix that is a text (``"The answer is "`` and ``"yes"`` have
+        the token ``" yes"``), that token is scored too, for every continuation of the call, so that
+        they compare. Tokens, and conversations, are continued where they end. Give tokens
+        to say exactly what is scored.
 
-    def _events(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Event]]:
-        if len(requests) == 1:
-            request = requests[0]
-            for event in self._engine.events(request):
-                yield request, event
-            return
-        yield from self._engine.events_of(requests)
+        Args:
+            prefix: a text, which begins as a prompt of ``create_completion`` does (with BOS, if the
+                model wants one; texts of special tokens are these tokens); or token ids, exactly
+                as they are; or messages, whose reply is scored.
+            continuations: texts or lists of token ids, any number of them. One that is empty has
+                the probability 1.
+            timeout: seconds for the whole call.
+            options: with messages, what changes the prompt: ``tools``, ``chat_template_kwargs``.
+
+        Returns:
+            One ``Score`` for each continuation, in their order.
+
+        Raises:
+            ContextOverflowError: the prefix, or the prefix with one of the continuations, which is
+                named by its index, does not fit; nothing was evaluated.
+            GenerationTimeout: it took too long.
+            ParameterError: an argument is wrong.
+        """
+        return self._scoring(prefix, continuations, timeout, options).run()
+
+    def _scoring(
+        self, prefix: Any, continuations: Any, timeout: float | None, options: Mapping[str, Any]
+    ) -> ScoringJob:
+        """A call of ``score`` for either face to run."""
+        parts = ScoringParts(self._loaded, self._calls, self._dispatch, self._last)
+        return ScoringJob(parts, prefix, continuations, timeout, options)
 
     # -- chat templates ------------------------------------------------------------------------
 
@@ -421,13 +417,7 @@ class Llama(CompatInterface, ReuseInterface, ScoringInterface):
             TemplateError: the model's own does not parse; pass ``chat_template`` or
                 ``chat_format``.
         """
-        if self._template is None:
-            text = self._template_text
-            try:
-                self._template = ChatTemplate.from_model(self._model, text)
-            except TemplateError as error:
-                raise explain_refusal(text or self._model.chat_template() or "", error) from None
-        return self._template
+        return self._rendering.template
 
     @property
     def chat_format(self) -> str | None:
@@ -436,15 +426,11 @@ class Llama(CompatInterface, ReuseInterface, ScoringInterface):
         Raises:
             ParameterError: there is no format of that name.
         """
-        return self._chat_format
+        return self._rendering.chat_format
 
     @chat_format.setter
     def chat_format(self, name: str | None) -> None:
-        if name is not None and not isinstance(name, str):
-            raise ParameterTypeError(f"chat_format must be a name or None, not {shown(name)}")
-        self._formatter: ChatFormat | None = get_chat_format(name) if name else None
-        self._chat_format = name
-        self._markup: Markup | None = None  # another format writes other marks
+        self._rendering.chat_format = name
 
     def render_chat(
         self, messages: ChatRequest | Sequence[Mapping[str, Any]], **options: Any
@@ -459,30 +445,237 @@ class Llama(CompatInterface, ReuseInterface, ScoringInterface):
             ParameterError, TemplateError: as ``create_chat_completion`` would.
         """
         if not isinstance(messages, ChatRequest):
-            return openai.parse_chat(self, messages, **options).rendered
+            return self._calls.rendered(messages, options)
         if options:
             raise ParameterError(f"{next(iter(options))}: a ChatRequest has its options already")
-        return self._render(messages)
-
-    def _render(self, request: ChatRequest) -> RenderedChat:
-        mode = self.special_tokens_in_content
-        return render_content(request, self._render_as_is, self._markup_of_chats, mode)
-
-    def _render_as_is(self, request: ChatRequest) -> RenderedChat:
-        if self._formatter is not None:
-            return self._formatter.render(request, self._model)
-        return render_constrained(self.chat_template, request, self.vocab)
-
-    def _markup_of_chats(self) -> Markup:
-        if self._markup is None:
-            formatter = self._formatter
-            sources = formatter.sources(self._model) if formatter else self.chat_template.sources
-            self._markup = Markup.of(self.vocab.special_texts(), sources)
-        return self._markup
+        return self._rendering.render(messages)
 
     def chat_session(self, system: str | None = None, **options: Any) -> ChatSession:
         """A new conversation; see ``ChatSession``."""
         return ChatSession(self, system, **options)
+
+    # -- tokens --------------------------------------------------------------------------------
+
+    def tokenize(self, text: bytes | str, add_bos: bool = True, special: bool = False) -> list[int]:
+        """Token ids of ``text``.
+
+        Args:
+            add_bos: add BOS / EOS as the model was trained with.
+            special: read texts such as ``<|im_end|>`` as the special tokens they name.
+        """
+        if self._tokenizer is not None:
+            data = text.encode("utf-8") if isinstance(text, str) else text
+            tokens: list[int] = self._tokenizer.tokenize(data, add_bos, special)
+            return tokens
+        return self.vocab.tokenize(text, add_special=add_bos, parse_special=special)
+
+    def detokenize(
+        self,
+        tokens: Sequence[int],
+        prev_tokens: Sequence[int] | None = None,
+        special: bool = False,
+    ) -> bytes:
+        """The bytes of ``tokens``; special tokens have none unless ``special``.
+
+        Where the first one is BOS, the space that SentencePiece put before the text goes again, so
+        that ``detokenize(tokenize(text))`` is ``text``; elsewhere every space stays. A BOS is all
+        that tells the two apart, so a text that begins with a space of its own loses that one on a
+        vocabulary that adds BOS and no space (as in llama-cpp-python).
+
+        Args:
+            prev_tokens: the tokens before these; only a ``tokenizer`` of the caller's needs them.
+        """
+        if self._tokenizer is not None:
+            text: bytes = self._tokenizer.detokenize(tokens, prev_tokens, special)
+            return text
+        _ = self.model  # which raises after close(); known pieces would not
+        return self.vocab.detokenize_prompt(tokens, special=special)
+
+    def tokenizer(self) -> LlamaTokenizer:
+        """The vocabulary as an object of its own."""
+        return LlamaTokenizer(self)
+
+    # -- by hand -------------------------------------------------------------------------------
+
+    @property
+    def model(self) -> llama_model_p:
+        """The C pointer of the model, for functions of ``llama_py.llama_cpp``.
+
+        It is valid until ``close()``, and so is ``ctx``. Raises ``ClosedError`` afterwards.
+        """
+        return self._model.pointer
+
+    @property
+    def ctx(self) -> llama_context_p:
+        """The C pointer of the context, for functions of ``llama_py.llama_cpp``.
+
+        What they do to its memory is not known to the cache: call ``reset()`` afterwards.
+        """
+        return self._context.pointer
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens that ``eval`` has in memory."""
+        return self._by_hand.n_tokens
+
+    @property
+    def eval_tokens(self) -> list[int]:
+        """The tokens that ``eval`` has in memory; a copy."""
+        return self._by_hand.tokens
+
+    @property
+    def input_ids(self) -> NDArray[np.intc]:
+        """``eval_tokens`` as an array, int32 ``(n_tokens,)``; a copy."""
+        return np.array(self.eval_tokens, np.intc)
+
+    @property
+    def last_logits(self) -> NDArray[np.float32]:
+        """Logits at the last evaluated position, of ``eval`` or of the call that ended last.
+
+        float32 ``(n_vocab,)``; a copy, before any bias or penalty.
+
+        Raises:
+            LlamaError: nothing was evaluated yet.
+        """
+        return self._by_hand.last_logits
+
+    @property
+    def scores(self) -> NDArray[np.float32]:
+        """Logits of all tokens that ``eval`` has evaluated, float32 ``(n_tokens, n_vocab)``.
+
+        Read-only; what ``eval`` evaluates later does not change it. With ``logits_all=False`` only
+        the last of them has a row that is not zero. Tokens that came with ``load_state`` have none
+        either.
+        """
+        return self._by_hand.scores
+
+    @property
+    def eval_logits(self) -> deque[list[float]]:
+        """The rows of ``scores`` as lists; without ``logits_all`` only the last one."""
+        every = self._by_hand.logits_all
+        rows = self.scores if every else self.scores[-1:]
+        return deque(rows.tolist(), maxlen=None if every else 1)
+
+    def eval(self, tokens: Sequence[int]) -> None:
+        """Evaluate tokens after those that ``eval`` evaluated before.
+
+        They are appended to the sequence that ``eval`` owns, whose text is updated with them; the
+        conversations of other calls are not touched. ``reset()`` begins a new one.
+
+        Raises:
+            ContextOverflowError: they do not fit; nothing was evaluated.
+            TokenizationError: an id is not in the vocabulary.
+        """
+        self._by_hand.eval(tokens)
+
+    def set_seed(self, seed: int) -> None:
+        """The seed of later calls that give none of their own."""
+        check_number("seed", seed, integer=True)
+        self.seed = seed
+
+    def sample(self, *, idx: int | None = None, **options: Any) -> int:
+        """Choose a token from the logits at ``idx`` (default: the last), and do not evaluate it.
+
+        Penalties count the tokens that ``eval`` evaluated, also after an earlier ``sample``.
+
+        Args:
+            idx: a position that ``eval`` evaluated with ``logits_all=True``.
+            options: as for ``create_completion``: ``temperature`` (or ``temp``), ``top_k``, ...
+
+        Raises:
+            LlamaError: nothing was evaluated yet.
+        """
+        return self._by_hand.sample(idx, options)
+
+    def generate(
+        self,
+        tokens: Sequence[int],
+        *,
+        reset: bool = True,
+        logits_processor: LogitsProcessor | Sequence[LogitsProcessor] | None = None,
+        stopping_criteria: StoppingCriteria | Sequence[StoppingCriteria] | None = None,
+        **options: Any,
+    ) -> Generator[int, Sequence[int] | None, None]:
+        """Continue ``tokens`` without end; the caller stops by leaving the loop.
+
+        What the prompt shares with anything cached is reused. Closing the generator ends the
+        request, and what it evaluated stays in the cache. ``send(tokens)`` puts tokens of the
+        caller's behind the one that came last, and gives the token after them.
+
+        Args:
+            reset: False continues the tokens of ``eval`` with these.
+            logits_processor, stopping_criteria: a function of (tokens, logits), or several.
+            options: as for ``create_completion``: ``temperature`` (or ``temp``), ``top_k``,
+                ``grammar``, ...
+
+        Raises:
+            RequestCancelled: another thread called ``reset(cancel=True)``.
+        """
+        if logits_processor is not None:
+            options["logits_processor"] = logits_processor
+        return self._by_hand.generate(tokens, reset, stopping_criteria, options)
+
+    logits_to_logprobs = staticmethod(compat.logits_to_logprobs)
+    longest_token_prefix = staticmethod(compat.longest_token_prefix)
+
+    # -- reuse: names for what ``cache`` offers -------------------------------------------------
+
+    @property
+    def cache_info(self) -> dict[str, Any]:
+        """``cache.info``."""
+        return self.cache.info
+
+    @property
+    def last_overflow(self) -> OverflowReport | None:
+        """``dropped`` of the reply that ``cache.info`` speaks of."""
+        return self._last.outcome.dropped if self._last.outcome is not None else None
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """Counters and histograms of the engine since loading or ``reset()``."""
+        return self._engine.metrics.as_dict()
+
+    def memory_report(self) -> dict[str, Any]:
+        """``cache.report()``."""
+        return self.cache.report()
+
+    def set_cache(self, cache: StateStore | None) -> None:
+        """``cache.set_store(cache)``."""
+        self.cache.set_store(cache)
+
+    def save_state(self) -> LlamaState:
+        """``cache.save_state()``."""
+        return self.cache.save_state()
+
+    def load_state(self, state: LlamaState) -> None:
+        """``cache.load_state(state)``."""
+        self.cache.load_state(state)
+
+    def snapshot(self, name: str, length: int | None = None) -> SnapshotInfo:
+        """``cache.snapshot(name, length)``."""
+        return self.cache.snapshot(name, length)
+
+    def restore(self, name: str) -> SnapshotInfo:
+        """``cache.restore(name)``."""
+        return self.cache.restore(name)
+
+    def snapshots(self) -> list[SnapshotInfo]:
+        """``cache.snapshots()``."""
+        return self.cache.snapshots()
+
+    def drop_snapshot(self, name: str) -> None:
+        """``cache.drop(name)``."""
+        self.cache.drop(name)
+
+    def prewarm(
+        self, messages: Sequence[Mapping[str, Any]], *, pin: bool = True, **options: Any
+    ) -> Prewarmed:
+        """``cache.prewarm(messages, pin=pin, ...)``."""
+        return self.cache.prewarm(messages, pin=pin, **options)
+
+    def reset(self, *, cancel: bool = False) -> None:
+        """``cache.reset(cancel=cancel)``."""
+        self.cache.reset(cancel=cancel)
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -492,14 +685,8 @@ class Llama(CompatInterface, ReuseInterface, ScoringInterface):
         Raises:
             LlamaError: it is called from a callback of a request; nothing was freed.
         """
-        engine = getattr(self, "_engine", None)
-        if engine is not None:
-            engine.close()
-        if getattr(self, "_template", None) is not None:
-            self.chat_template.close()
-        model = getattr(self, "_model", None)
-        if model is not None:
-            model.close()
+        self._loaded.close()
+        self._rendering.close()
 
     def __enter__(self) -> Self:
         return self
@@ -515,10 +702,11 @@ class Llama(CompatInterface, ReuseInterface, ScoringInterface):
         self.__init__(**state)  # type: ignore[misc]
 
     def __repr__(self) -> str:
-        if self._process != forks.current():
-            return f"Llama({Path(self.model_path).name!r}, of another process)"
-        size = "vocab_only=True" if self._vocab_only else f"n_ctx={self._context.n_ctx}"
-        return f"Llama({Path(self.model_path).name!r}, {size})"
+        name = repr(Path(self.model_path).name)
+        if self._loaded.inherited:
+            return f"Llama({name}, of another process)"
+        size = "vocab_only=True" if self._loaded.vocab_only else f"n_ctx={self._context.n_ctx}"
+        return f"Llama({name}, {size})"
 
     # -- from a hub ----------------------------------------------------------------------------
 
@@ -549,48 +737,7 @@ class Llama(CompatInterface, ReuseInterface, ScoringInterface):
         return cls(path, **options)
 
 
-#: The models of this process, and of those that it was forked from.
-_loaded: WeakSet[Llama] = WeakSet()
-
-
-def _in_child() -> None:
-    for llm in list(_loaded):
-        llm._stay_behind()
-
-
-forks.after_in_child(_in_child)
-
 _NOT_STATE = frozenset({"self", "unknown", "__class__"})
-
-
-def _model_params(arguments: Mapping[str, Any]) -> ModelParams:
-    """The arguments of the same name, and the one that may be any sequence."""
-    shares = as_shares(arguments["tensor_split"])
-    return ModelParams(**{**_fields_of(ModelParams, arguments), "tensor_split": shares})
-
-
-def _context_params(arguments: Mapping[str, Any]) -> ContextParams:
-    """The arguments of the same name, and those that llama-cpp-python lets be None."""
-    op_offload, swa_full = arguments["op_offload"], arguments["swa_full"]
-    changed = {
-        "embeddings": arguments["embedding"],
-        "op_offload": True if op_offload is None else op_offload,
-        "swa_full": bool(swa_full),
-    }
-    return ContextParams(**{**_fields_of(ContextParams, arguments), **changed})
-
-
-def _fields_of(kind: type[ModelParams | ContextParams], given: Mapping[str, Any]) -> dict[str, Any]:
-    return {each.name: given[each.name] for each in fields(kind) if each.name in given}
-
-
-def _check_template(text: str) -> None:
-    """Raise unless it parses: before the weights are loaded, which may take minutes."""
-    whole_text(text, "chat_template")
-    try:
-        ChatTemplate.from_text(text).close()
-    except TemplateError as error:
-        raise explain_refusal(text, error) from None
 
 
 def _reject_unknown(unknown: Mapping[str, Any], known: Mapping[str, Any]) -> None:

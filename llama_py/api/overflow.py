@@ -42,12 +42,14 @@ class OverflowReport:
         prompt_tokens: tokens of what is left.
         limit: tokens that it had to fit into.
         spare: tokens by which the conversation may grow until something is dropped again.
+        places: the indexes that ``dropped`` had in the conversation.
     """
 
     dropped: tuple[Message, ...]
     prompt_tokens: int
     limit: int
     spare: int = 0
+    places: tuple[int, ...] = ()
 
 
 class OverflowPolicy(Protocol):
@@ -190,12 +192,12 @@ def fit(
     tokens = tokens_at(place)
     if tokens > limit:  # between both, the reply gets less room than was asked for
         raise ContextOverflowError(tokens, limit, limit)
-    dropped = levels.dropped(allowed[place])
-    if not dropped:
+    places = levels.places(allowed[place])
+    if not places:
         return messages, None
-    return levels.kept(allowed[place]), OverflowReport(
-        dropped, tokens, limit, max(0, wanted - tokens)
-    )
+    dropped = tuple(messages[index] for index in places)
+    spare = max(0, wanted - tokens)
+    return levels.kept(allowed[place]), OverflowReport(dropped, tokens, limit, spare, places)
 
 
 def _check(policy: Any) -> None:
@@ -242,9 +244,9 @@ class _Levels:
     def kept(self, level: int) -> Sequence[Message]:
         return _without(self._messages, self._units[:level]) if level else self._messages
 
-    def dropped(self, level: int) -> tuple[Message, ...]:
-        places = sorted(index for unit in self._units[:level] for index in unit)
-        return tuple(self._messages[index] for index in places)
+    def places(self, level: int) -> tuple[int, ...]:
+        """Indexes of the messages that are dropped at a level."""
+        return tuple(sorted(index for unit in self._units[:level] for index in unit))
 
 
 def _without(messages: Sequence[Message], units: Sequence[Unit]) -> list[Message]:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Generator, Iterator
-from contextlib import suppress
+from collections import deque
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from typing_extensions import Self
 
-from llama_py.dialects import openai
-from llama_py.engine.engine import Engine
-from llama_py.engine.request import Event, FinishEvent, Request
+from llama_py.api.overflow import OverflowReport
+from llama_py.api.records import Call
+from llama_py.engine.events import Events
+from llama_py.engine.request import Event, FinishEvent
 from llama_py.errors import GenerationTimeout, RequestCancelled
 
-__all__ = ["Call", "ReplyStream", "failure_of", "raise_failure"]
+__all__ = ["ReplyStream", "failure_of", "raise_failure"]
 
 T = TypeVar("T")
-
-Call = openai.CompletionCall | openai.ChatCall
 
 
 def failure_of(event: Event, encoder: Any) -> BaseException | None:
@@ -46,50 +44,76 @@ class ReplyStream(Iterator[T]):
     ``close()`` cancels what is still being generated; so does dropping the last reference.
     """
 
-    def __init__(self, engine: Engine, call: Call, events: Iterator[tuple[Request, Event]]) -> None:
-        self._engine = engine
-        self._requests = call.requests
-        self._closed = threading.Event()  # not in the generator's self: that would be a cycle
-        self._chunks: Generator[T, None, None] = _chunks(call, events, self._closed)
+    def __init__(self, call: Call, events: Events) -> None:
+        self._outcome = call.outcome
+        self._events = events
+        self._encoder: Any = call.encoder()
+        opening: Any = self._encoder.open()
+        self._chunks: deque[T] = deque(opening)
+        self._error: BaseException | None = None
+        #: Nothing more is read: it came to its end, failed, or was closed.
+        self._over = False
+
+    @property
+    def cache(self) -> dict[str, Any]:
+        """What was reused, as in ``llm.cache.info``; empty before the first token."""
+        return self._outcome.cache
+
+    @property
+    def dropped(self) -> OverflowReport | None:
+        """What the overflow policy left out of the conversation, or None."""
+        return self._outcome.dropped
 
     def __next__(self) -> T:
-        return next(self._chunks)
+        chunks = self._chunks
+        while not chunks:
+            if self._over:
+                self._raise_error()
+                raise StopIteration
+            try:
+                self._read()
+            except BaseException:  # also Ctrl-C, after which nobody wants to wait for a step
+                self._leave(wait=False)
+                raise
+        return chunks.popleft()
+
+    def _read(self) -> None:
+        """Wait for an event, and encode it."""
+        for index, event in self._events:
+            self._outcome.note(index, event)
+            if self._over:  # another thread closed it meanwhile
+                return
+            self._chunks.extend(self._encoder.feed(index, event))
+            if type(event) is FinishEvent and event.error is not None:
+                self._error = failure_of(event, self._encoder)
+                self._leave()
+            return
+        if not self._over:
+            self._over = True
+            self._chunks.extend(self._encoder.close())
+
+    def _raise_error(self) -> None:
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _leave(self, *, wait: bool = True) -> None:
+        self._over = True
+        self._outcome.note_end()
+        self._events.close(wait=wait)
 
     def close(self) -> None:
         """Cancel what is still being generated; returns when it has ended.
 
         Another thread may be waiting for a chunk: its iteration ends.
         """
-        self._closed.set()
-        for request in self._requests:
-            self._engine.cancel(request)
-        if self._engine.lock.inherited:
-            return  # where another thread was reading, for ever
-        with suppress(ValueError):  # that other thread is in the generator, and leaves it by itself
-            self._chunks.close()
+        self._over = True
+        self._chunks.clear()
+        self._error = None
+        self._leave()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def __del__(self) -> None:
-        # Whichever thread this is, and whatever it was doing: do not wait for the engine.
-        for request in getattr(self, "_requests", ()):
-            self._engine.cancel(request, wait=False)
-
-
-def _chunks(
-    call: Call, events: Iterator[tuple[Request, Event]], closed: threading.Event
-) -> Generator[Any, None, None]:
-    encoder = call.encoder()
-    try:
-        yield from encoder.open()
-        for request, event in events:
-            yield from encoder.feed(request.choice, event)
-            if not closed.is_set():
-                raise_failure(event, encoder)
-        yield from encoder.close()
-    finally:
-        events.close()  # type: ignore[attr-defined]

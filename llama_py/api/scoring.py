@@ -11,16 +11,21 @@ before the next ones.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from llama_py.api.calls import Calls
+from llama_py.api.dispatch import Dispatch
+from llama_py.api.loaded import Loaded
+from llama_py.api.records import LastCalls, Outcome
 from llama_py.api.scoring_tokens import Continuations, Prefix, read_continuations, read_prefix
+from llama_py.engine.events import Events
 from llama_py.engine.logprobs import log_normalizer
-from llama_py.engine.request import Event, FinishEvent, Prompt, Request
+from llama_py.engine.request import FinishEvent, GenerationRequest, Prompt, Record
 from llama_py.errors import (
     ContextOverflowError,
     GenerationTimeout,
@@ -31,13 +36,9 @@ from llama_py.errors import (
 from llama_py.params import GenerationParams, SamplingParams, check_number
 
 if TYPE_CHECKING:
-    from llama_py.core.context import Context
-    from llama_py.core.model import Model
-    from llama_py.engine.engine import Engine
-    from llama_py.memory.cache import SequenceCache
     from llama_py.memory.sequences import LiveSequence
 
-__all__ = ["Score", "ScoringInterface", "ScoringJob"]
+__all__ = ["Score", "ScoringJob", "TokenIds"]
 
 _GREEDY = SamplingParams(temperature=0.0)
 Tokens: TypeAlias = tuple[int, ...]
@@ -72,69 +73,14 @@ class Score:
         return self.logprob / len(self.tokens) if len(self.tokens) else 0.0
 
 
-class ScoringInterface:
-    """Scoring. Part of ``Llama``."""
+@dataclass(frozen=True, slots=True)
+class ScoringParts:
+    """What scoring needs of a model."""
 
-    _model: Model
-    _context: Context
-    _cache: SequenceCache
-    _engine: Engine
-
-    def score(
-        self,
-        prefix: str | TokenIds | Sequence[Mapping[str, Any]],
-        continuations: Sequence[str | TokenIds],
-        *,
-        timeout: float | None = None,
-        **options: Any,
-    ) -> list[Score]:
-        """Log-probabilities of many continuations of one beginning, which is evaluated once.
-
-        They are what the model says, before any temperature, bias or penalty, in natural
-        logarithms, and the same as one by one (``create_completion`` with ``echo`` and
-        ``logprobs``) but for rounding.
-
-        The tokens of a text are those that it has behind the prefix. Where its beginning would
-        melt into the last token of a prefix that is a text (``"The answer is "`` and ``"yes"`` have
-        the token ``" yes"``), that token is scored too, for every continuation of the call, so that
-        they compare. Tokens, and conversations, are continued where they end. Give tokens
-        to say exactly what is scored.
-
-        Args:
-            prefix: a text, which begins as a prompt of ``create_completion`` does (with BOS, if the
-                model wants one; texts of special tokens are these tokens); or token ids, exactly
-                as they are; or messages, whose reply is scored.
-            continuations: texts or lists of token ids, any number of them. One that is empty has
-                the probability 1.
-            timeout: seconds for the whole call.
-            options: with messages, what changes the prompt: ``tools``, ``chat_template_kwargs``.
-
-        Returns:
-            One ``Score`` for each continuation, in their order.
-
-        Raises:
-            ContextOverflowError: the prefix, or the prefix with one of the continuations, which is
-                named by its index, does not fit; nothing was evaluated.
-            GenerationTimeout: it took too long.
-            ParameterError: an argument is wrong.
-        """
-        return self._scoring(prefix, continuations, timeout, options).run()
-
-    def _scoring(
-        self, prefix: Any, continuations: Any, timeout: Any, options: Mapping[str, Any]
-    ) -> ScoringJob:
-        if timeout is not None:
-            check_number("timeout", timeout, 0)
-        return ScoringJob(self, prefix, continuations, timeout, options)
-
-    def _submit(self, *requests: Request) -> None:
-        raise LlamaError("the facade is missing")
-
-    def _prompt_of(self, messages: Any, options: Mapping[str, Any]) -> Prompt:
-        raise LlamaError("the facade is missing")
-
-    def _fresh_tokens(self, prompt: Prompt) -> list[int]:
-        raise LlamaError("the facade is missing")
+    loaded: Loaded
+    calls: Calls
+    dispatch: Dispatch
+    last: LastCalls
 
 
 class ScoringJob:
@@ -142,18 +88,21 @@ class ScoringJob:
 
     def __init__(
         self,
-        llama: ScoringInterface,
+        parts: ScoringParts,
         prefix: Any,
         continuations: Any,
         timeout: float | None,
         options: Mapping[str, Any],
     ) -> None:
-        self._llama = llama
+        if timeout is not None:
+            check_number("timeout", timeout, 0)
+        self._loaded, self._calls = parts.loaded, parts.calls
+        self._dispatch, self._last = parts.dispatch, parts.last
         self._arguments = prefix, continuations, options
         self._timeout = timeout
         self._deadline = None if timeout is None else time.perf_counter() + timeout
         self._cancelled = False
-        self._running: list[Request] = []
+        self._running: Events | None = None
         #: Tokens of what was evaluated, the logits at its end, and the sequence that has it.
         self._begun: Tokens = ()
         self._row: NDArray[np.float32] | None = None
@@ -163,8 +112,8 @@ class ScoringJob:
     def cancel(self) -> None:
         """Let ``run`` end early, with an error."""
         self._cancelled = True
-        for request in [*self._running]:
-            self._llama._engine.cancel(request, wait=False)
+        if self._running is not None:
+            self._running.close(wait=False)
 
     def run(self) -> list[Score]:
         """See ``Llama.score``."""
@@ -187,10 +136,10 @@ class ScoringJob:
 
     def _read(self) -> tuple[Prefix, Continuations]:
         prefix, continuations, options = self._arguments
-        vocab = self._llama._model.vocab
+        vocab = self._loaded.model.vocab
         if _is_conversation(prefix):
-            prompt = self._llama._prompt_of(prefix, options)
-            start = Prefix((*self._llama._fresh_tokens(prompt),))
+            prompt = self._calls.prompt_of(prefix, options)
+            start = Prefix((*self._calls.tokens_of(prompt),))
         elif options:
             raise ParameterError(f"{next(iter(options))} has no meaning without messages")
         else:
@@ -198,7 +147,7 @@ class ScoringJob:
         return read_continuations(vocab, start, continuations)
 
     def _check_sizes(self, prefix: Prefix, given: Continuations) -> None:
-        limit, count = self._llama._cache.limit, len(prefix.tokens)
+        limit, count = self._loaded.cache.limit, len(prefix.tokens)
         if count > limit:
             raise ContextOverflowError(count, limit, limit, "the prefix")
         for index, tokens in enumerate(given.tokens):
@@ -211,41 +160,41 @@ class ScoringJob:
 
     def _begin(self) -> None:
         """Evaluate the beginning, as far as it is not in memory."""
+        outcome = Outcome(self._last)
+        request = self._request(self._begun, keep_logits=True)
+        try:
+            outcome.records = self._run([request])
+        finally:
+            outcome.note_end()
+        record = outcome.records[0]
+        self._row = record.logits
+        self._loaded.driver.run(lambda: self._take(record.cache["sequence"]))
 
-        def keep(event: Event) -> None:
-            # Under the engine's lock, when the sequence was just released.
-            if isinstance(event, FinishEvent) and event.error is None:
-                self._row = engine.last_logits
-                sequence = engine.last_sequence
-                if sequence is not None and self._holds(sequence):
-                    self._take(sequence)
-
-        engine = self._llama._engine
-        request = self._request(self._begun, on_event=keep)
-        self._llama._submit(request)
-        self._wait([request])
-
-    def _take(self, sequence: LiveSequence) -> None:
-        """Others may have it, and its cells, when nothing else is left."""
-        self._sequence, self._was_pinned = sequence, sequence.pinned
-        # A single sequence is continued, and cut again.
-        sequence.pinned |= self._llama._context.n_seq_max > 1
+    def _take(self, number: int) -> None:
+        """Others may have the sequence, and its cells, when nothing else is left."""
+        sequence = self._loaded.cache.live.get(number)
+        if sequence is not None and self._holds(sequence):
+            self._sequence, self._was_pinned = sequence, sequence.pinned
+            # A single sequence is continued, and cut again.
+            sequence.pinned |= self._loaded.context.n_seq_max > 1
 
     def _holds(self, sequence: LiveSequence) -> bool:
         count = len(self._begun)
-        live = self._llama._cache.live.get(sequence.number) is sequence
+        live = self._loaded.cache.live.get(sequence.number) is sequence
         return live and sequence.tokens[:count] == [*self._begun]
 
     def _there(self) -> bool:
         """Whether the beginning is still in memory."""
-        with self._llama._engine.lock:
+
+        def look() -> bool:
             return self._sequence is not None and self._holds(self._sequence)
 
+        return self._loaded.driver.run(look)
+
     def _let_go(self) -> None:
-        with self._llama._engine.lock:
-            if self._sequence is not None:
-                self._sequence.pinned = self._was_pinned
-            self._sequence = None
+        sequence, self._sequence = self._sequence, None
+        if sequence is not None:
+            self._loaded.driver.run(lambda: setattr(sequence, "pinned", self._was_pinned))
 
     # -- the continuations ----------------------------------------------------------------------
 
@@ -269,8 +218,8 @@ class ScoringJob:
     def _width(self) -> int:
         """How many run side by side: where there is room, or in the place of idle conversations,
         but not of most of them."""
-        most = self._llama._context.n_seq_max
-        free = most - len(self._llama._cache.live)
+        most = self._loaded.context.n_seq_max
+        free = most - len(self._loaded.cache.live)
         return max(1, free, most // 2)
 
     def _score_some(self, some: Sequence[Tokens], found: dict[Tokens, list[float]]) -> int:
@@ -279,24 +228,22 @@ class ScoringJob:
             self._request((*self._begun, *tokens[:-1]), targets=tokens[1:]) for tokens in some
         ]
         try:
-            self._llama._engine.submit(*requests)
+            records = self._run(requests)
         except QueueFullError:
             if len(requests) == 1:
                 raise
-            requests = requests[:1]
-            self._llama._engine.submit(*requests)
-        self._wait(requests)
-        for tokens, request in zip(some, requests, strict=False):
-            if len(request.scored) != len(request.targets):
+            records = self._run(requests[:1])
+        for tokens, record in zip(some, records, strict=False):
+            if len(record.scored) != len(record.request.targets):
                 raise LlamaError("a token was not scored")  # rather than a wrong sum
-            found[tokens] = [*found[tokens], *request.scored]
-        return len(requests)
+            found[tokens] = [*found[tokens], *record.scored]
+        return len(records)
 
     # -- requests -------------------------------------------------------------------------------
 
-    def _request(self, tokens: Tokens, **options: Any) -> Request:
+    def _request(self, tokens: Tokens, **options: Any) -> GenerationRequest:
         generation = GenerationParams(max_tokens=0, timeout=self._time_left())
-        return Request(Prompt(tokens=tokens), _GREEDY, generation, whole=True, **options)
+        return GenerationRequest(Prompt(tokens=tokens), _GREEDY, generation, **options)
 
     def _time_left(self) -> float | None:
         if self._deadline is None:
@@ -309,25 +256,19 @@ class ScoringJob:
     def _too_late(self) -> GenerationTimeout:
         return GenerationTimeout(f"scoring took longer than timeout={self._timeout} seconds")
 
-    def _wait(self, requests: list[Request]) -> None:
-        """Read the events of submitted requests to the end; raise what one of them ended with."""
-        self._running = requests
-        if self._cancelled:  # it came before they were known
-            self.cancel()
-        for event in self._events(requests):
-            if isinstance(event.error, GenerationTimeout):
-                raise self._too_late()
-            if event.error is not None:
-                raise event.error
-            if event.reason == "cancelled":
-                raise LlamaError("the scoring was cancelled")
-        self._running = []
-
-    def _events(self, requests: list[Request]) -> Iterator[FinishEvent]:
-        ends = {id(request): request for request in requests}
-        for request, event in self._llama._engine.events_of(requests):
-            if isinstance(event, FinishEvent) and ends.pop(id(request), None) is not None:
-                yield event
+    def _run(self, requests: Sequence[GenerationRequest]) -> list[Record]:
+        """Run requests to their ends; raise what one of them ended with."""
+        with self._dispatch.submit(requests, whole=True) as events:
+            self._running = events
+            if self._cancelled:  # it came before they were known
+                self.cancel()
+            for _, event in events:
+                if isinstance(event, FinishEvent) and event.error is not None:
+                    if isinstance(event.error, GenerationTimeout):
+                        raise self._too_late()
+                    raise event.error
+        self._running = None
+        return events.records
 
 
 def _is_conversation(prefix: Any) -> bool:

@@ -14,25 +14,37 @@ import copy
 import os
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
 from typing_extensions import Self
 
+from llama_py.api import session_file
 from llama_py.api.session_reply import ReplyStream
 from llama_py.chat.messages import normalise_messages, normalise_tools
 from llama_py.errors import ClosedError, ParameterError, ParameterTypeError
 from llama_py.params import check_policy
 
 if TYPE_CHECKING:
-    from llama_py.api.llama import Llama
-    from llama_py.api.overflow import OverflowPolicy
+    from llama_py.api.cache import ModelCache
+    from llama_py.api.overflow import OverflowPolicy, OverflowReport
 
-__all__ = ["ChatSession", "ReplyStream"]
+__all__ = ["ChatModel", "ChatSession", "ReplyStream"]
 
 Message = dict[str, Any]
 
 #: Options that the session sets itself.
 _OWN = ("messages", "n", "session_id", "stream", "stream_options", "user")
+
+
+class ChatModel(Protocol):
+    """What a session needs of a model: a ``Llama`` has it."""
+
+    @property
+    def cache(self) -> ModelCache: ...
+
+    def create_chat_completion(
+        self, messages: Sequence[Mapping[str, Any]], *, stream: Literal[True], **options: Any
+    ) -> Any: ...
 
 
 class ChatSession:
@@ -54,7 +66,7 @@ class ChatSession:
 
     def __init__(
         self,
-        llm: Llama,
+        llm: ChatModel,
         system: str | None = None,
         *,
         session_id: str | None = None,
@@ -149,25 +161,27 @@ class ChatSession:
         _check_options(sampling)
         self._give_up_reply()
         options = {"tools": self._tools, **self._defaults, **sampling}
-        policy = options.pop("overflow", self.overflow or self._llm.overflow)
-        check_policy(policy)
-        kept: Sequence[Mapping[str, Any]] = messages
-        if policy is not None:
-            kept = self._llm._fit(policy, messages, options)
-        if self._llm.overflow is not None:
-            options["overflow"] = None  # that was done here, where it is reported
+        if "overflow" not in options and self.overflow is not None:
+            options["overflow"] = self.overflow
         chunks: Any = self._llm.create_chat_completion(
-            kept,
+            messages,
             stream=True,
             stream_options={"include_usage": True},
             session_id=self.session_id,
             **options,
         )
-        left = {id(message) for message in kept}
-        self.dropped = [message for message in messages if id(message) not in left]
-        self._reply = reply = ReplyStream(self._commit, [dict(message) for message in kept], chunks)
+        kept = self._note_dropped(messages, getattr(chunks, "dropped", None))
+        self._reply = reply = ReplyStream(self._commit, kept, chunks)
         reply.begin()  # the chunk with the role: from here on, closing the stream cancels it
         return reply if stream else reply.read()
+
+    def _note_dropped(
+        self, messages: list[Message], report: OverflowReport | None
+    ) -> list[Message]:
+        """Copies of the messages that were not left out."""
+        left_out = {*report.places} if report is not None else set()
+        self.dropped = [messages[place] for place in sorted(left_out)]
+        return [dict(each) for place, each in enumerate(messages) if place not in left_out]
 
     def _give_up_reply(self) -> None:
         """Else the reply to the conversation as it was would put that back when it has come."""
@@ -266,9 +280,12 @@ class ChatSession:
         Raises:
             StorageError: it cannot be written; an older file is as it was. Also an ``OSError``.
         """
-        from llama_py.api import session_file
+        store = self._llm.cache if state else None
+        session_file.save(store, self._snapshot(), path, self._of_prompt())
 
-        session_file.save(self._llm, self._snapshot(), path, with_state=state)
+    def _of_prompt(self) -> dict[str, Any]:
+        """The session's options that a prompt may depend on."""
+        return {name: value for name, value in self._defaults.items() if name != "overflow"}
 
     def _snapshot(self) -> dict[str, Any]:
         return {
@@ -281,7 +298,7 @@ class ChatSession:
     @classmethod
     def load(
         cls,
-        llm: Llama,
+        llm: ChatModel,
         path: str | os.PathLike[str],
         *,
         overflow: OverflowPolicy | None = None,
@@ -299,9 +316,7 @@ class ChatSession:
             StateError: the file is not a saved conversation.
             StorageError: it cannot be read, or is not there (then also a ``FileNotFoundError``).
         """
-        from llama_py.api import session_file
-
-        saved = session_file.load(llm, path)
+        saved = session_file.load(llm.cache, path)
         session = cls(
             llm, session_id=saved["session_id"], tools=saved["tools"], overflow=overflow, **defaults
         )

@@ -7,17 +7,15 @@ with ``memory.payload``, so that no bytes of a file are ever run as code.
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import json
 import logging
 import os
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llama_py.engine.request import Prompt
 from llama_py.errors import (
     LlamaError,
     ParameterError,
@@ -31,7 +29,7 @@ from llama_py.memory.state import StoredState
 from llama_py.storage.payload import Payload, read_state
 
 if TYPE_CHECKING:
-    from llama_py.api.llama import Llama
+    from llama_py.api.cache import ModelCache
 
 __all__ = ["load", "save"]
 
@@ -45,11 +43,19 @@ _VERSION = 1
 
 
 def save(
-    llm: Llama, session: Mapping[str, Any], path: str | os.PathLike[str], *, with_state: bool
+    cache: ModelCache | None,
+    session: Mapping[str, Any],
+    path: str | os.PathLike[str],
+    options: Mapping[str, Any],
 ) -> None:
-    """Write a session; an older file is replaced only by a complete new one."""
+    """Write a session; an older file is replaced only by a complete new one.
+
+    Args:
+        cache: where its state is; None writes none.
+        options: the session's options for ``create_chat_completion``.
+    """
     path = _as_path(path)
-    state = _state_if_possible(llm, session) if with_state else None
+    state = _state_if_possible(cache, session, options) if cache is not None else None
     try:
         _write(path, session, state)
     except OSError as error:
@@ -108,89 +114,29 @@ def _write_state(path: Path, state: StoredState) -> dict[str, Any]:
     return {"key": key, "head_bytes": payload.head_bytes, "file_bytes": payload.file_bytes}
 
 
-def _state_if_possible(llm: Llama, session: Mapping[str, Any]) -> StoredState | None:
+def _state_if_possible(
+    cache: ModelCache, session: Mapping[str, Any], options: Mapping[str, Any]
+) -> StoredState | None:
     """The state only saves work: whatever is in its way must not cost the conversation."""
+    messages = [*session["messages"], *session["tool_results"]]
+    options = {"tools": session["tools"], **options}
     try:
-        return _find_state(llm, session)
-    except (LlamaError, MemoryError) as error:
+        return cache.state_of(messages, session["session_id"], options)
+    except (LlamaError, MemoryError) as error:  # a template may refuse an unfinished tool call
         _log.warning("the state of the conversation is not saved: %s", error)
-        return None
-
-
-def _find_state(llm: Llama, session: Mapping[str, Any]) -> StoredState | None:
-    """The longest state that holds this conversation's beginning and nothing else.
-
-    When the sequence went on with another branch, the conversation is given one of its own again,
-    for which little is evaluated. A conversation that is not in memory has no state.
-    """
-    prompt = _prompt_of(llm, session)
-    if prompt is None:
-        return None
-    text = llm._cache.spelling.mark(prompt.text or b"", prompt.plain).key
-    found = _search(llm, session["session_id"], text)
-    if found is None and _mostly_cached(llm, prompt):
-        messages = [*session["messages"], *session["tool_results"]]
-        llm.prewarm(messages, pin=False, tools=session["tools"])
-        found = _search(llm, session["session_id"], text)
-    return found
-
-
-def _mostly_cached(llm: Llama, prompt: Prompt) -> bool:
-    with llm._engine.lock:
-        resolved = llm._cache.resolve_text(prompt.text or b"", plain=prompt.plain)
-        return 2 * llm._cache.best_keep(resolved) >= len(resolved.tokens)
-
-
-def _search(llm: Llama, session_id: str, text: bytes) -> StoredState | None:
-    with llm._engine.lock:
-        cache = llm._cache
-        fitting = [
-            sequence
-            for sequence in cache.live.values()
-            if sequence.tokens
-            and not sequence.busy
-            and sequence.spelled == len(sequence.tokens)
-            and _begins(text, sequence.text)
-        ]
-        best = max(fitting, key=lambda sequence: len(sequence.tokens), default=None)
-        parked = next(_parked(llm, session_id, text), None)
-        if best is not None and (parked is None or len(best.tokens) >= len(parked.tokens)):
-            return cache.export(best)
-        return parked
-
-
-def _parked(llm: Llama, session_id: str, text: bytes) -> Iterator[StoredState]:
-    store, fingerprint = llm._cache.parking, llm._fingerprint()
-    for key in store.find_session(session_id, fingerprint) if store is not None else ():
-        state = store.get(key) if store is not None else None
-        if state is not None and _begins(text, state.text):
-            yield state
-
-
-def _begins(text: bytes, cached: bytes | None) -> bool:
-    return bool(cached) and text.startswith(cached or b"\0")
-
-
-def _prompt_of(llm: Llama, session: Mapping[str, Any]) -> Prompt | None:
-    """The prompt of the conversation's next turn."""
-    messages = [*session["messages"], *session["tool_results"], {"role": "user", "content": "."}]
-    try:
-        return llm._prompt_of(messages, {"tools": session["tools"]})
-    except LlamaError as error:  # a template may refuse an unfinished tool call
-        _log.info("the state of the conversation is not saved: %s", error)
         return None
 
 
 # ---- reading ---------------------------------------------------------------------------------
 
 
-def load(llm: Llama, path: str | os.PathLike[str]) -> dict[str, Any]:
+def load(cache: ModelCache, path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read a session, and bring its state into memory if there is one that fits."""
     path = _as_path(path)
     saved = _read(path)
     if saved["state"] is not None:
         try:
-            _bring_in(llm, path, saved)
+            _bring_in(cache, path, saved)
         except (LlamaError, OSError, MemoryError, ValueError, KeyError, AssertionError) as error:
             _log.warning("%s: the saved state is not used: %s", path, error)
     return saved
@@ -240,10 +186,6 @@ def _described(state: Any) -> tuple[str, int, int]:
     raise StateError("its description is damaged")
 
 
-def _bring_in(llm: Llama, path: Path, saved: Mapping[str, Any]) -> None:
+def _bring_in(cache: ModelCache, path: Path, saved: Mapping[str, Any]) -> None:
     stored = read_state(_state_path(path), *_described(saved["state"]))
-    with llm._engine.lock:
-        if stored.fingerprint != llm._fingerprint():
-            raise StateError("it was made by another model, or under other settings")
-        if llm._cache.bring_in(dataclasses.replace(stored, session=saved["session_id"])) is None:
-            raise StateError("every sequence is busy")
+    cache.bring_in(stored, saved["session_id"])

@@ -7,6 +7,7 @@ from typing import Any
 
 from typing_extensions import Self
 
+from llama_py.api.overflow import OverflowReport
 from llama_py.dialects.fold import fold_chat
 from llama_py.errors import LlamaError
 
@@ -37,6 +38,17 @@ class ReplyStream(Iterator[str]):
     def done(self) -> bool:
         """True when no more text will come."""
         return self._done
+
+    @property
+    def cache(self) -> dict[str, Any]:
+        """What was reused for it, as in ``llm.cache.info``; empty before its first token."""
+        return dict(getattr(self._chunks, "cache", {}))
+
+    @property
+    def dropped(self) -> OverflowReport | None:
+        """What the overflow policy left out of the conversation, or None."""
+        report: OverflowReport | None = getattr(self._chunks, "dropped", None)
+        return report
 
     @property
     def response(self) -> dict[str, Any]:

@@ -72,24 +72,26 @@ def _timed_call(llm: Any, prompt: list[int], count: int, stream: bool) -> tuple[
 
 def _breakdown(llm: Any, prompt: list[int], count: int) -> dict[str, list[float]]:
     """Seconds of the engine's parts, each without what is listed below it."""
-    engine = llm._engine
-    stepper, runner, choosing = engine._stepper, engine._runner, engine._stepper._choosing
+    loop = llm._loaded.driver._loop
+    engine = loop.engine
+    runner, sampling = engine.runner, engine._sampling
     places = [
-        (engine, "_drive_until_event"),
-        (stepper, "step"),
-        (stepper, "_step_one"),
+        (loop, "step"),
+        (loop, "_hand_out"),
+        (engine, "step"),
+        (engine, "_step_one"),
         (runner, "decode_one"),
         (runner._batch, "add_one"),
         (runner, "_decode"),
         (runner.context, "decode"),
         (runner.context, "synchronize"),
-        (choosing, "_choose"),
-        (choosing, "_sample"),
+        (sampling, "sample"),
+        (sampling, "_sample"),
         (runner, "logits"),
-        (choosing, "_count_token"),
-        (choosing, "_emit"),
+        (sampling, "_count_token"),
+        (sampling, "_emit"),
         (engine.vocab, "plain_piece"),
-        (choosing, "_at_limit"),
+        (sampling, "_at_limit"),
     ]
     clocks = _Clocks()
     with clocks.on(places):

@@ -111,9 +111,10 @@ def _largest_gap(llm: Any, request: Any) -> float:
 
 
 def _ask(llm: Any, messages: list[Message], max_tokens: int) -> dict[str, Any]:
-    llm.create_chat_completion(messages, temperature=0.0, max_tokens=max_tokens)
-    request = llm._last.request
-    return {"request": request, "first": request.first_token - request.submitted}
+    call = llm._parse_chat(messages, False, {"temperature": 0.0, "max_tokens": max_tokens})
+    llm._dispatch.respond(call)
+    record = call.outcome.records[0]
+    return {"request": record, "first": record.first_token - record.submitted}
 
 
 def _together(

@@ -201,6 +201,6 @@ def _by_thread(llm: Any, tokens: list[int], clock: Clock) -> float:
     thread.start()
     half.wait()
     cancelled = clock()
-    llm._engine.cancel_all()
+    llm.reset(cancel=True)
     thread.join()
     return ended[0] - cancelled

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from llama_py.bench.files import resolve_model
 from llama_py.bench.workloads import Message, Scripted
+from llama_py.errors import LlamaError
 from llama_py.version import LLAMA_CPP_COMMIT, __version__
 
 if TYPE_CHECKING:
@@ -181,14 +182,16 @@ def chat(
     start = clock()
     answer: Any = llm.create_chat_completion(messages, **options)
     seconds = clock() - start
-    request = llm._last.request
+    record = llm._last.ended
+    if record is None:
+        raise LlamaError("the call left no record")
     return Turn(
         seconds,
         answer["timings"]["prompt_ms"] / 1e3,
         answer["choices"][0]["message"]["content"] or "",
-        [*request.tokens],
-        [*request.generated],
-        dict(request.cache),
+        [*record.tokens],
+        [*record.generated],
+        dict(record.cache),
         llm.last_logits,
     )
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from llama_py.engine.driver import Driver
 from llama_py.engine.events import Box
-from llama_py.engine.loop import MOST_EVENTS
+from llama_py.engine.loop import MOST_EVENTS, Command
 from llama_py.engine.request import Event, FinishEvent, GenerationRequest, Output, Record
 
 __all__ = ["AsyncEvents"]
@@ -79,6 +79,7 @@ class AsyncEvents(AsyncIterator[tuple[int, Event]]):
         requests: the requests of one call.
         loop: whose tasks read the events.
         whole: wait for the end: events are all there at once.
+        first: see ``Driver.submit``.
 
     Attributes:
         records: what is known of each request.
@@ -95,11 +96,13 @@ class AsyncEvents(AsyncIterator[tuple[int, Event]]):
         loop: asyncio.AbstractEventLoop,
         *,
         whole: bool = False,
+        first: Command | None = None,
     ) -> None:
         self._driver = driver
         self._box = _LoopBox(len(requests), whole, _bell_of(loop))
         self.unfinished = len(requests)
-        self._ticket = driver.submit(requests, self._box, read_here=False)
+        self._box.owner = weakref.ref(self)
+        self._ticket = driver.submit(requests, self._box, read_here=False, first=first)
         self.records: list[Record] = self._ticket.records
 
     async def __anext__(self) -> tuple[int, Event]:

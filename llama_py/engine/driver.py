@@ -66,12 +66,14 @@ class Driver:
         mailbox: Mailbox,
         *,
         read_here: bool = True,
+        first: Command | None = None,
     ) -> Ticket:
         """Check and queue the requests of a call: all of them, or none.
 
         Args:
             mailbox: takes their outputs. It must not refer to the driver.
             read_here: this thread will read them.
+            first: run in the engine's thread just before they are queued.
 
         Raises:
             ContextOverflowError: a prompt does not fit; nothing was touched.
@@ -84,9 +86,17 @@ class Driver:
         self._check_room(len(requests))
         prepared = self._prepare(requests)
         ticket = Ticket(prepared, mailbox, threading.get_ident() if read_here else None)
-        for running in prepared:
-            self._loop.tickets[running.number] = ticket
-        self.post(lambda: self._loop.add(prepared, ticket))
+        loop = self._loop
+        try:
+            for number in ticket.numbers:  # they count from now on
+                loop.tickets[number] = ticket
+            if first is not None:
+                self.post(first)
+            self.post(lambda: loop.add(prepared, ticket))
+        except BaseException:  # Ctrl-C, maybe when they are queued: then nobody reads, and they end
+            for number in ticket.numbers:
+                loop.tickets.pop(number, None)
+            raise
         return ticket
 
     def _prepare(self, requests: Sequence[GenerationRequest]) -> list[Running]:
@@ -248,9 +258,7 @@ class Driver:
     def _start_over(self) -> None:
         """An interrupt came in the middle of a step: nothing in memory is certain any more."""
         _log.warning("a step was interrupted: requests in flight fail, and the cache is cleared")
-        self.engine.fail_all(LlamaError("a step of the engine was interrupted"))
-        self._loop.obey()
-        self.engine.cache.clear()
+        self._loop.start_over(LlamaError("a step of the engine was interrupted"))
 
     # -- life -----------------------------------------------------------------------------------
 

@@ -112,6 +112,20 @@ class Engine:
         for running in self.requests:
             self.requests.fail(running, error)
 
+    def start_over(self) -> None:
+        """After an interrupt in the middle of a step: forget all requests and sequences.
+
+        Nothing of what they say is certain any more.
+        """
+        requests = self.requests
+        for running in requests:
+            running.sampler.close()
+        requests.metrics.failed += len(requests.waiting) + len(requests.running)
+        requests.waiting, requests.running, requests.outputs = [], [], []
+        requests.deadlines = 0
+        requests.last_logits = requests.last_sequence = None
+        self.cache.clear()
+
     def close(self) -> None:
         """Fail what is in flight and stop the threads that sample. The context stays."""
         self.fail_all(ClosedError("the model was closed while this request was running"))

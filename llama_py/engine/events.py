@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import queue
+import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from typing_extensions import Self
 
 from llama_py.engine.driver import Driver
-from llama_py.engine.loop import LOOK, MOST_EVENTS
+from llama_py.engine.loop import LOOK, MOST_EVENTS, Command
 from llama_py.engine.request import Event, FinishEvent, GenerationRequest, Output, Record
 
 __all__ = ["Box", "Events"]
+
+
+def _nobody() -> None:
+    """Whom a mailbox belongs to at first."""
 
 
 class Box:
@@ -25,13 +30,20 @@ class Box:
 
     Attributes:
         taken: events that the owner has read.
+        owner: who reads them.
     """
 
     def __init__(self, unfinished: int, whole: bool) -> None:
         self.taken = 0
+        self.owner: Callable[[], object] = _nobody
         self._delivered = 0
         self._unfinished = unfinished
         self._kept: list[Output] | None = [] if whole else None
+
+    @property
+    def abandoned(self) -> bool:
+        """True if the owner is gone: it was dropped, or an interrupt came before it was made."""
+        return self.owner() is None
 
     @property
     def backlog(self) -> int:
@@ -75,6 +87,7 @@ class Events(Iterator[tuple[int, Event]]):
         driver: where to submit.
         requests: the requests of one call.
         whole: wait for the end: events are all there at once.
+        first: see ``Driver.submit``.
 
     Attributes:
         records: what is known of each request.
@@ -84,13 +97,19 @@ class Events(Iterator[tuple[int, Event]]):
     """
 
     def __init__(
-        self, driver: Driver, requests: Sequence[GenerationRequest], *, whole: bool = False
+        self,
+        driver: Driver,
+        requests: Sequence[GenerationRequest],
+        *,
+        whole: bool = False,
+        first: Command | None = None,
     ) -> None:
         self._driver = driver
         self._box = _ThreadBox(len(requests), whole)
         self._unread: deque[Output] = deque()
         self._unfinished = len(requests)
-        self._ticket = driver.submit(requests, self._box)
+        self._box.owner = weakref.ref(self)
+        self._ticket = driver.submit(requests, self._box, first=first)
         self._first = self._ticket.numbers[0]
         self.records: list[Record] = self._ticket.records
 
@@ -131,8 +150,9 @@ class Events(Iterator[tuple[int, Event]]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # After Ctrl-C nobody wants to wait for a step.
+        self.close(wait=kind is None or issubclass(kind, (Exception, GeneratorExit)))
 
     def __del__(self) -> None:
         if hasattr(self, "_ticket"):  # whatever this thread is doing: do not wait for the engine

@@ -35,6 +35,10 @@ class Mailbox(Protocol):
     def backlog(self) -> int:
         """Events that its owner has not read yet."""
 
+    @property
+    def abandoned(self) -> bool:
+        """Nobody will ever read them."""
+
     def deliver(self, outputs: list[Output]) -> None:
         """Called in the engine's thread; must return at once, and not raise."""
 
@@ -45,6 +49,7 @@ class Ticket:
     Attributes:
         numbers: the numbers of its requests in outputs, in the order of the call.
         records: what is known of each.
+        open: the numbers of those whose last event was not delivered yet.
         mailbox: takes their outputs.
         thread: the thread that submitted it, if that is the one to read its outputs, or None.
         ended: set when the last event of the last request was delivered.
@@ -60,15 +65,15 @@ class Ticket:
         self.mailbox = mailbox
         self.ended = threading.Event()
         self.paused = False
-        self._unfinished = len(requests)
+        self.open = {*self.numbers}
 
     def deliver(self, outputs: list[Output]) -> list[int]:
         """Pass outputs on; returns the numbers of the requests that have ended with them."""
         ended = [number for number, event in outputs if type(event) is FinishEvent]
         self.mailbox.deliver(outputs)
         if ended:
-            self._unfinished -= len(ended)
-            if not self._unfinished:
+            self.open.difference_update(ended)
+            if not self.open:
                 self.ended.set()
         return ended
 
@@ -179,8 +184,10 @@ class Loop:
 
     def _deliver(self, ticket: Ticket, outputs: list[Output]) -> None:
         for number in ticket.deliver(outputs):
-            del self.tickets[number]
-        if ticket.mailbox.backlog >= MOST_EVENTS and not self._quiet:
+            self.tickets.pop(number, None)
+        if ticket.mailbox.abandoned:
+            self.cancel(ticket)
+        elif ticket.mailbox.backlog >= MOST_EVENTS and not self._quiet:
             self._pause(ticket)
 
     def _pause(self, ticket: Ticket) -> None:
@@ -224,6 +231,7 @@ class Loop:
             self._held.append((requests, ticket))
             return
         for running in requests:
+            self.tickets[running.number] = ticket
             self.engine.add(running)
         if self.stopped:
             self.engine.fail_all(ClosedError(CLOSED))
@@ -237,6 +245,15 @@ class Loop:
                     self.engine.add(running)
         for number in ticket.numbers:
             self.engine.cancel(number)
+
+    def start_over(self, error: BaseException) -> None:
+        """Fail whatever is in flight, and forget what is in memory: neither is certain any more."""
+        self.engine.start_over()
+        self._quiet.clear()
+        self._held.clear()
+        for ticket in {*self.tickets.values()}:
+            self._deliver(ticket, [(n, FinishEvent("error", error=error)) for n in ticket.open])
+        self.tickets.clear()
 
     def stop(self) -> None:
         """Fail what is in flight. No step follows."""

@@ -116,6 +116,8 @@ class GenerationRequest:
         targets: tokens whose log-probabilities are wanted, one for each of the last tokens of the
             prompt: ``targets[i]`` is what follows ``prompt[len(prompt) - len(targets) + i]``. What
             comes before those may be reused as ever; what such a request evaluates is forgotten.
+        pin: what it evaluated stays in memory as long as anything else can go.
+        keep_logits: a copy of the logits behind its last token goes to ``Record.logits``.
         namespace: what the cells depend on beside the tokens (adapters, tenants). Requests reuse
             only what was evaluated in their own namespace.
     """
@@ -130,6 +132,8 @@ class GenerationRequest:
     visible: frozenset[int] = frozenset()
     on_progress: Callable[[int, int], None] | None = None
     targets: tuple[int, ...] = ()
+    pin: bool = False
+    keep_logits: bool = False
     namespace: Hashable = ()
 
 
@@ -146,6 +150,8 @@ class Record:
         prompt_logprobs: one entry per prompt token but the first, if they were asked for.
         scored: the log-probability of each of the targets.
         cache: what was reused, and why not more (see ``CacheInfo``).
+        reason: how it ended (see ``FinishEvent``); empty before that.
+        logits: float32 ``(n_vocab,)``, if they were to be kept and it ended well.
         submitted, started, first_token, last_token, ended: times of ``time.perf_counter()``,
             0.0 where it has not come to that.
     """
@@ -156,6 +162,8 @@ class Record:
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     scored: list[float] = field(default_factory=list)
     cache: dict[str, Any] = field(default_factory=dict)
+    reason: str = ""
+    logits: NDArray[np.float32] | None = None
     submitted: float = field(default_factory=time.perf_counter)
     started: float = 0.0
     first_token: float = 0.0

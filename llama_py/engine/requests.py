@@ -110,11 +110,14 @@ class Requests:
         if row is not None:
             self.last_logits = self._logits(row).copy()
             self.last_sequence = lease.sequence if lease else None
+            if running.request.keep_logits:
+                running.record.logits = self.last_logits
         self._withdraw(running, _STATES.get(event.reason, RequestState.FINISHED))
-        running.record.ended = time.perf_counter()
+        running.record.reason, running.record.ended = event.reason, time.perf_counter()
         running.sampler.close()
         self.put(running, event)
         if lease is not None and self.cache.live.get(lease.sequence.number) is lease.sequence:
+            lease.sequence.pinned |= running.request.pin and event.error is None
             ends, transient = self._reply_ends(running), bool(running.request.targets)
             self.cache.release(lease, running.undecoded(lease), ends, transient=transient)
         running.lease = None

@@ -127,6 +127,8 @@ class Rig:
 
     def submit(self, *asked: Asked) -> None:
         """Submit requests as one call."""
+        if not asked:
+            return
         events = Events(self.driver, [each.request for each in asked])
         for index, each in enumerate(asked):
             each.events, each.index = events, index
@@ -145,10 +147,11 @@ class Rig:
     def wait_until_idle(self) -> None:
         """Nothing is in flight, and the engine's thread has done what it was told."""
         deadline = time.monotonic() + 20
+        self.driver.run(lambda: None)
         while self.driver.busy and time.monotonic() < deadline:
             time.sleep(0.001)
+            self.driver.run(lambda: None)
         assert not self.driver.busy
-        self.driver.run(lambda: None)
 
     def cancel(self, asked: Asked) -> None:
         """Cancel the call of a request."""
@@ -184,6 +187,7 @@ class Rig:
 
     def check_at_rest(self) -> None:
         """Nothing is in flight, and the bookkeeping is what the memory says."""
+        self.wait_until_idle()
         assert [*self.engine.requests] == []
         assert self.engine.requests.deadlines == 0
         assert not self.engine.stepping

@@ -1,0 +1,348 @@
+"""``ModelCache``: what a model has in memory and in its stores. It is ``llm.cache``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from llama_py.api.calls import Calls
+from llama_py.api.dispatch import Dispatch
+from llama_py.api.loaded import Loaded
+from llama_py.api.lowlevel import ByHand
+from llama_py.api.records import LastCalls
+from llama_py.api.snapshots import Snapshots
+from llama_py.api.states import LlamaState, SnapshotInfo, States
+from llama_py.engine.request import GenerationRequest, Prompt
+from llama_py.errors import ParameterError, ParameterTypeError, StateError, shown
+from llama_py.memory.sequences import LiveSequence
+from llama_py.memory.state import StateStore, StoredState
+from llama_py.params import GenerationParams, SamplingParams
+
+__all__ = ["ModelCache", "Prewarmed"]
+
+Messages = Sequence[Mapping[str, Any]]
+
+
+class Prewarmed(dict[str, Any]):
+    """What ``prewarm`` returns: what was reused and evaluated, like ``ModelCache.info``.
+
+    Attributes:
+        tokens: the beginning that is in memory now; ``pin`` and ``unpin`` find it by them.
+    """
+
+    def __init__(self, info: Mapping[str, Any], tokens: Sequence[int]) -> None:
+        super().__init__(info)
+        self.tokens = tuple(tokens)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Prewarmed, (dict(self), self.tokens)
+
+
+class ModelCache:
+    """Everything about reuse: what happened, what there is, and what is to be kept.
+
+    Conversations are found by what they say, without any help: most programs need ``info`` and
+    ``report()`` only. All methods may be called by any thread.
+    """
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        by_hand: ByHand,
+        last: LastCalls,
+        dispatch: Dispatch,
+        calls: Calls,
+        slots: int,
+    ) -> None:
+        self._loaded = loaded
+        self._by_hand = by_hand
+        self._last = last
+        self._dispatch = dispatch
+        self._calls = calls
+        self._states = States(loaded, by_hand, last)
+        self._snapshots = Snapshots(loaded, self._states, slots)
+
+    # -- what happened, and what there is -------------------------------------------------------
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """What was reused for the reply that ended last, or whose stream was read last.
+
+        By whichever thread: with several of them, look at the ``cache`` of each reply instead. The
+        keys are path, action, reused, evaluated, restored_bytes, reason (why not more), sequence
+        and session; there are none before the first reply.
+        """
+        outcome = self._last.outcome
+        return outcome.cache if outcome is not None else {}
+
+    def report(self) -> dict[str, Any]:
+        """Cells, sequences, and bytes in each tier."""
+        return self._loaded.driver.run(self._report)
+
+    def _report(self) -> dict[str, Any]:
+        cache, context = self._loaded.cache, self._loaded.context
+        sequences = [self._describe(sequence) for sequence in cache.live.values()]
+        return {
+            "kind": cache.traits.kind.value,
+            "cells": context.n_ctx,
+            "cells_used": cache.cells_used(),
+            "sequences": sequences,
+            "free_sequences": context.n_seq_max - len(sequences),
+            "bytes": {
+                "context": sum(entry["bytes"] for entry in sequences),
+                "checkpoints": cache.checkpoints.used_bytes,
+                "parked": cache.parking.used_bytes if cache.parking is not None else 0,
+                "saved": cache.saved.used_bytes if cache.saved is not None else 0,
+                "snapshots": self._snapshots.nbytes,
+            },
+            "checkpoints": len(cache.checkpoints),
+        }
+
+    def _describe(self, sequence: LiveSequence) -> dict[str, Any]:
+        size = self._loaded.context.state_size
+        return {
+            "sequence": sequence.number,
+            "tokens": len(sequence.tokens),
+            "bytes": size(sequence.number) if sequence.tokens else 0,
+            "busy": sequence.busy,
+            "pinned": sequence.pinned,
+            "session": sequence.session,
+        }
+
+    # -- stores ---------------------------------------------------------------------------------
+
+    def set_store(self, store: StateStore | None) -> None:
+        """Write every conversation to ``store`` when a call ends, and look there for prefixes.
+
+        Args:
+            store: a ``LlamaRAMCache`` or ``LlamaDiskCache``; None stops using one. It is not
+                closed with the model, and several models and processes may share one.
+
+        Raises:
+            ParameterTypeError: it is no store.
+        """
+        _check_store(store)
+        cache = self._loaded.cache
+
+        def use() -> None:
+            cache.saved = store
+            for sequence in cache.live.values():
+                sequence.saved_key, sequence.saved_length = None, 0
+
+        self._loaded.driver.run(use)
+
+    # -- saved states ---------------------------------------------------------------------------
+
+    def save_state(self) -> LlamaState:
+        """A copy of what ``eval`` evaluated, or else of the conversation of the call that ended
+        last. What is still being generated is not touched.
+
+        Raises:
+            StateError: nothing was evaluated yet, or it is not in memory any more.
+        """
+        return self._states.save()
+
+    def load_state(self, state: LlamaState) -> None:
+        """Bring a saved state back. ``eval`` goes on after it, and other calls may reuse it.
+
+        Raises:
+            FingerprintError: it was made by another model, or under other settings.
+            StateError: it does not fit.
+        """
+        self._states.load(state)
+
+    # -- named snapshots ------------------------------------------------------------------------
+
+    def snapshot(self, name: str, length: int | None = None) -> SnapshotInfo:
+        """Keep a copy of what ``save_state`` would save, under ``name``.
+
+        An older snapshot of that name is replaced only when the new one is complete. When all
+        ``prefix_cache_slots`` are taken, the one that was not used for longest goes.
+
+        Args:
+            length: only its first tokens. A recurrent state cannot be taken apart, nor a window
+                that has passed: there it works at the positions of checkpoints only.
+
+        Raises:
+            ParameterError: snapshots are off (``prefix_cache_slots=0``).
+            StateError: as ``save_state``; or ``length`` tokens cannot be given back.
+        """
+        return self._snapshots.take(name, length)
+
+    def restore(self, name: str) -> SnapshotInfo:
+        """Bring a snapshot back, as ``load_state`` does.
+
+        Raises:
+            ParameterError: there is none of that name.
+            FingerprintError: it was made under other settings.
+        """
+        return self._snapshots.restore(name)
+
+    def snapshots(self) -> list[SnapshotInfo]:
+        """The snapshots, least recently used first."""
+        return self._snapshots.list()
+
+    def drop(self, name: str) -> None:
+        """Forget a snapshot, if there is one of that name."""
+        self._snapshots.drop(name)
+
+    # -- prewarming, and pins -------------------------------------------------------------------
+
+    def prewarm(self, messages: Messages, *, pin: bool = True, **options: Any) -> Prewarmed:
+        """Evaluate the beginning of conversations ahead of time, so that they start at once.
+
+        Args:
+            messages: what they begin with: the system message, or more.
+            pin: keep it in memory when there is not enough room for everything.
+            options: what changes the prompt: ``tools``, ``chat_template_kwargs``, ...
+
+        Returns:
+            What was reused and evaluated; ``unpin`` takes it.
+        """
+        given: Any = messages
+        if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
+            raise ParameterTypeError(f"messages must be a list, not {shown(messages)}")
+        request = GenerationRequest(
+            self._common_opening(messages, options),
+            SamplingParams(temperature=0.0),
+            GenerationParams(max_tokens=0),
+            pin=pin,
+        )
+        record = self._dispatch.run(request)
+        return Prewarmed(record.cache, record.tokens)
+
+    def _common_opening(self, messages: Messages, options: Mapping[str, Any]) -> Prompt:
+        """What every conversation that begins with ``messages`` begins with.
+
+        Two different next messages are rendered: what the prompts have in common, up to the last
+        role boundary in it, does not depend on what comes next.
+        """
+        first, second = (
+            self._calls.prompt_of([*messages, {"role": "user", "content": text}], options)
+            for text in ("A", "Bb")
+        )
+        a, b = first.text or b"", second.text or b""
+        shared = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), len(a))
+        starts = [start for start in first.boundaries if start <= shared]
+        if not starts:
+            raise ParameterError("these messages leave nothing to evaluate ahead of time")
+        end = starts[-1]
+        plain = tuple((start, min(stop, end)) for start, stop in first.plain if start < end)
+        return Prompt(text=a[:end], boundaries=tuple(starts[:-1]), plain=plain)
+
+    def pin(self, what: Prewarmed | str) -> None:
+        """Keep a beginning in memory: it is evicted only when nothing else is left.
+
+        Args:
+            what: what ``prewarm`` returned, or the name of a snapshot, which is brought back if it
+                is not in memory.
+
+        Raises:
+            ParameterError: there is no such snapshot.
+            StateError: it is not in memory any more: prewarm it again.
+        """
+        self._loaded.driver.run(lambda: self._pin(what))
+
+    def _pin(self, what: Prewarmed | str) -> None:
+        held = [*self._holding(self._tokens_of(what))]
+        if not held and isinstance(what, str):
+            held = [self._states.bring_in(self._snapshots.get(what).stored)]
+        if not held:
+            raise StateError("this is not in memory any more; prewarm it again")
+        min(held, key=lambda sequence: len(sequence.tokens)).pinned = True
+
+    def unpin(self, what: Prewarmed | str | None = None) -> None:
+        """Let a beginning leave the memory like everything else.
+
+        Args:
+            what: as for ``pin``; None for everything that is pinned.
+        """
+
+        def let_go() -> None:
+            for sequence in self._holding(() if what is None else self._tokens_of(what)):
+                sequence.pinned = False
+
+        self._loaded.driver.run(let_go)
+
+    def _tokens_of(self, what: Prewarmed | str) -> tuple[int, ...]:
+        if isinstance(what, Prewarmed):
+            return what.tokens
+        if isinstance(what, str):
+            return tuple(self._snapshots.get(what).stored.tokens.tolist())
+        raise ParameterTypeError(
+            f"what must be what prewarm() returned or the name of a snapshot, not {shown(what)}"
+        )
+
+    def _holding(self, tokens: Sequence[int]) -> Iterator[LiveSequence]:
+        start = [*tokens]
+        for sequence in self._loaded.cache.live.values():
+            if sequence.tokens[: len(start)] == start:
+                yield sequence
+
+    # -- conversations that are saved to files --------------------------------------------------
+
+    def state_of(
+        self, messages: Messages, session: str, options: Mapping[str, Any]
+    ) -> StoredState | None:
+        """The state of a conversation before its next turn, or None if it is not in memory.
+
+        When the sequence went on with another branch, the conversation is given one of its own
+        again, for which little is evaluated.
+
+        Args:
+            session: its ``session_id``.
+            options: what changes the prompt.
+        """
+        prompt = self._calls.prompt_of([*messages, {"role": "user", "content": "."}], options)
+        found = self._states.of_prompt(prompt, session)
+        if found is None and self._states.mostly_cached(prompt):
+            self.prewarm(messages, pin=False, **options)
+            found = self._states.of_prompt(prompt, session)
+        return found
+
+    def bring_in(self, state: StoredState, session: str) -> None:
+        """Bring the state of a conversation back, for its next turn.
+
+        Raises:
+            StateError: it is of another model, it does not fit, or every sequence is busy.
+        """
+        self._states.restore_conversation(state, session)
+
+    # -- the end --------------------------------------------------------------------------------
+
+    def reset(self, *, cancel: bool = False) -> None:
+        """Clear the memory (``llama_memory_clear``) and everything that is known about it.
+
+        It is done as soon as nothing is in flight: the requests of other threads are waited for,
+        and new ones wait until it is done. Parked conversations, checkpoints and counters are gone.
+        A store that was set, and named snapshots, are the caller's: they keep what they hold.
+
+        Args:
+            cancel: end the requests of other threads (with ``RequestCancelled``) instead of waiting
+                for them. Streams that the calling thread has opened end in any case: nobody would
+                read them meanwhile.
+
+        Raises:
+            LlamaError: it is called from a callback of a request; nothing was cleared.
+        """
+
+        def clear() -> None:
+            self._by_hand.forget()
+            self._loaded.cache.clear()
+            self._loaded.engine.reset_counters()
+            self._last.forget()
+
+        self._loaded.driver.run_when_quiet(clear, cancel=cancel)
+
+
+def _check_store(store: Any) -> None:
+    """Raise unless it has what a ``StateStore`` has: every later call would fail without."""
+    if store is None:
+        return
+    wanted = sorted(name for name in vars(StateStore) if not name.startswith("_"))
+    missing = [name for name in wanted if not hasattr(type(store), name)]
+    if missing or not hasattr(store, "capacity_bytes"):
+        lack = f", which has no {(*missing, 'capacity_bytes')[0]}"
+        raise ParameterTypeError(
+            f"cache must be a LlamaRAMCache, a LlamaDiskCache or None, not {shown(store)}{lack}"
+        )

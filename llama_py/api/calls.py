@@ -1,0 +1,108 @@
+"""``Calls``: the arguments of a call, checked and rendered. Nothing is evaluated here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from llama_py.api.loaded import Loaded
+from llama_py.api.overflow import MessageSizes, OverflowPolicy, OverflowReport, fit
+from llama_py.api.records import Call, LastCalls, Outcome
+from llama_py.api.rendering import CallDefaults, Settings
+from llama_py.chat.template import RenderedChat
+from llama_py.core.vocab import Vocab
+from llama_py.dialects import openai
+from llama_py.engine.request import Prompt
+from llama_py.params import check_policy
+
+__all__ = ["Calls"]
+
+Messages = Sequence[Mapping[str, Any]]
+
+
+class Calls:
+    """Parses the calls of one model, for both faces, and measures prompts."""
+
+    def __init__(
+        self, loaded: Loaded, settings: Settings, defaults: CallDefaults, last: LastCalls
+    ) -> None:
+        self._loaded = loaded
+        self._settings = settings
+        self._last = last
+        self.defaults = defaults
+        self._sizes = MessageSizes(partial(_count, loaded.model.vocab))
+
+    def completion(
+        self, prompt: str | Sequence[int], stream: bool, options: Mapping[str, Any]
+    ) -> Call:
+        """A call of ``create_completion``."""
+        parsed = openai.parse_completion(self.defaults, prompt, stream=stream, **options)
+        return self._call(parsed, None)
+
+    def chat(self, messages: Messages, stream: bool, options: Mapping[str, Any]) -> Call:
+        """A call of ``create_chat_completion``, shortened by the overflow policy."""
+        options = dict(options)
+        policy = options.pop("overflow", self._settings.overflow)
+        check_policy(policy)
+
+        def parse(some: Messages) -> openai.ChatCall:
+            return openai.parse_chat(self.defaults, some, stream=stream, **options)
+
+        if policy is None or not all(isinstance(message, Mapping) for message in messages):
+            return self._call(parse(messages), None)  # what is no message, it says
+        return self._shortened(policy, messages, options, parse)
+
+    def _shortened(
+        self,
+        policy: OverflowPolicy,
+        messages: Messages,
+        options: Mapping[str, Any],
+        parse: Callable[[Messages], openai.ChatCall],
+    ) -> Call:
+        tried: dict[int, openai.ChatCall] = {}  # by how many messages were left
+
+        def count(some: Messages) -> int:
+            call = tried[len(some)] = parse(some)
+            return len(self.tokens_of(call.requests[0].prompt))
+
+        tools = options.get("tools") or options.get("functions")
+        kept, dropped = fit(
+            count,
+            self._loaded.cache.limit,
+            policy,
+            messages,
+            size=self._sizes.of,
+            fixed=self._sizes.of_json(tools) if tools else 0,
+        )
+        return self._call(tried.get(len(kept)) or parse(kept), dropped)
+
+    def _call(
+        self, parsed: openai.CompletionCall | openai.ChatCall, dropped: OverflowReport | None
+    ) -> Call:
+        return Call(parsed, Outcome(self._last, dropped))
+
+    def rendered(self, messages: Any, options: Mapping[str, Any]) -> RenderedChat:
+        """A conversation as ``create_chat_completion`` would render it."""
+        return openai.parse_chat(self.defaults, messages, **options).rendered
+
+    def prompt_of(self, messages: Messages, options: Mapping[str, Any]) -> Prompt:
+        """The prompt of a conversation.
+
+        Args:
+            options: those of ``create_chat_completion``.
+        """
+        relevant = {name: value for name, value in options.items() if name != "stream_options"}
+        return openai.parse_chat(self.defaults, messages, **relevant).requests[0].prompt
+
+    def tokens_of(self, prompt: Prompt) -> list[int]:
+        """The tokens of a prompt, as the tokenizer gives them to somebody who knows no replies."""
+        if prompt.tokens is not None:
+            return [*prompt.tokens]
+        spelling = self._loaded.cache.spelling
+        text = spelling.mark(prompt.text or b"", prompt.plain)
+        return spelling.read(text, add_special=prompt.add_special)
+
+
+def _count(vocab: Vocab, text: str) -> int:
+    return len(vocab.tokenize(text.encode("utf-8", "surrogatepass"), add_special=False))

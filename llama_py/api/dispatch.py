@@ -1,0 +1,76 @@
+"""``Dispatch``: calls to the engine, and whole replies or streams of them back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from llama_py.api.loaded import Loaded
+from llama_py.api.lowlevel import ByHand
+from llama_py.api.records import Call, LastCalls, Outcome
+from llama_py.api.replies import ReplyStream, raise_failure
+from llama_py.engine.async_events import AsyncEvents
+from llama_py.engine.events import Events
+from llama_py.engine.request import GenerationRequest, Record
+
+__all__ = ["Dispatch"]
+
+
+class Dispatch:
+    """Sends the calls of one model.
+
+    What ``eval`` evaluated is let go before each: it may be what one of them begins with.
+    """
+
+    def __init__(self, loaded: Loaded, by_hand: ByHand, last: LastCalls) -> None:
+        self._loaded = loaded
+        self._by_hand = by_hand
+        self._last = last
+
+    def submit(self, requests: Sequence[GenerationRequest], *, whole: bool = False) -> Events:
+        """Queue the requests of a call, all or none; see ``Events``."""
+        driver, first = self._loaded.driver, self._by_hand.release
+        return Events(driver, requests, whole=whole, first=first)
+
+    def submit_from(self, loop: asyncio.AbstractEventLoop, call: Call) -> AsyncEvents:
+        """Queue a call whose events an event loop reads; see ``AsyncEvents``."""
+        driver, first = self._loaded.driver, self._by_hand.release
+        whole = not call.parsed.stream
+        events = AsyncEvents(driver, call.parsed.requests, loop, whole=whole, first=first)
+        call.outcome.records = events.records
+        return events
+
+    def respond(self, call: Call) -> Any:
+        """The whole reply of a call, or with ``stream`` the stream of its chunks."""
+        stream, outcome = call.parsed.stream, call.outcome
+        events = self.submit(call.parsed.requests, whole=not stream)
+        outcome.records = events.records
+        if stream:
+            return ReplyStream(call, events)
+        encoder = call.encoder()
+        try:
+            with events:
+                for index, event in events:
+                    outcome.note(index, event)
+                    encoder.feed(index, event)
+                    raise_failure(event, encoder)
+        finally:
+            outcome.note_end()
+        return call.reply(encoder.response())
+
+    def run(self, request: GenerationRequest) -> Record:
+        """Evaluate a request whose tokens nobody wants."""
+        outcome = Outcome(self._last)
+        events = self.submit([request], whole=True)
+        outcome.records = events.records
+        try:
+            with events:
+                for index, event in events:
+                    outcome.note(index, event)
+                    error = getattr(event, "error", None)
+                    if error is not None:
+                        raise error
+        finally:
+            outcome.note_end()
+        return events.records[0]

@@ -1,0 +1,227 @@
+"""``Loaded``: a model with what runs it, as one record; ``load`` makes it.
+
+``load`` checks all arguments before it reads the weights, and leaves nothing behind when it fails.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from llama_py import forks
+from llama_py.core.context import Context
+from llama_py.core.lora import LoraAdapter
+from llama_py.core.model import Model
+from llama_py.engine.driver import Driver
+from llama_py.engine.engine import Engine
+from llama_py.errors import ParameterError
+from llama_py.memory.cache import CacheLimits, SequenceCache
+from llama_py.memory.kinds import traits_of
+from llama_py.params import ContextParams, ModelParams, as_shares
+from llama_py.storage.store import LlamaRAMCache
+from llama_py.version import LLAMA_CPP_COMMIT
+
+__all__ = ["Loaded", "load"]
+
+#: How a state describes its tokens and their text; states of another format are not used.
+_STATE_FORMAT = 2
+#: ``attention_type`` of a context in which each token sees all others.
+_NON_CAUSAL = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """What a model has unless only its vocabulary was loaded."""
+
+    context: Context
+    cache: SequenceCache
+    driver: Driver
+    fingerprint: str
+    lora: LoraAdapter | None
+
+
+class Loaded:
+    """A model, its context, the cache of its sequences, and the engine that drives them.
+
+    Its parts belong to the process that loaded it: in a forked child, asking for one raises
+    ``ForkedProcessError``. With ``vocab_only`` there is a model and nothing else: asking for the
+    rest raises ``ParameterError``.
+    """
+
+    __slots__ = ("_model", "_process", "_running")
+
+    def __init__(self, model: Model, running: _Running | None) -> None:
+        self._model = model
+        self._running = running
+        self._process = forks.current()
+
+    @property
+    def inherited(self) -> bool:
+        """True in a child of the process that loaded it."""
+        return self._process != forks.current()
+
+    @property
+    def vocab_only(self) -> bool:
+        """True if there is no context."""
+        return self._running is None
+
+    @property
+    def model(self) -> Model:
+        """The weights and the vocabulary."""
+        if self._process != forks.current():
+            raise forks.refuse()
+        return self._model
+
+    @property
+    def context(self) -> Context:
+        """The context."""
+        return self._parts().context
+
+    @property
+    def cache(self) -> SequenceCache:
+        """What is in memory, to be used in the engine's thread (``driver.run``)."""
+        return self._parts().cache
+
+    @property
+    def driver(self) -> Driver:
+        """What evaluates."""
+        return self._parts().driver
+
+    @property
+    def engine(self) -> Engine:
+        """What the driver drives: to be called within ``driver.run`` only."""
+        return self._parts().driver.engine
+
+    @property
+    def fingerprint(self) -> str:
+        """Everything that the bytes of a saved state depend on."""
+        return self._parts().fingerprint
+
+    def _parts(self) -> _Running:
+        if self._process != forks.current():
+            raise forks.refuse()
+        if self._running is None:
+            raise ParameterError(
+                "this model was loaded with vocab_only=True: it can tokenize, and nothing else; "
+                "load it without"
+            )
+        return self._running
+
+    def close(self) -> None:
+        """Free everything; in a forked child, nothing.
+
+        Raises:
+            LlamaError: it is called from a callback of a request; nothing was freed.
+        """
+        if self._running is not None:
+            self._running.driver.close()
+        self._model.close()
+
+
+def load(arguments: Mapping[str, Any]) -> Loaded:
+    """Load a model.
+
+    Args:
+        arguments: those of ``Llama``, all of them.
+
+    Raises:
+        ParameterError: an argument is wrong; nothing was loaded.
+        ModelLoadError, ContextCreationError: see ``Llama``; nothing is left in memory.
+    """
+    from llama_py.core import backend
+
+    params, context_params = _model_params(arguments), _context_params(arguments)
+    backend.start(arguments["numa"], arguments["verbose"])
+    model = Model(arguments["model_path"], params, progress=arguments["progress"])
+    try:
+        vocab_only = arguments["vocab_only"]
+        return Loaded(model, None if vocab_only else _start(model, context_params, arguments))
+    except BaseException:  # also Ctrl-C: who tries again must have the memory for it
+        model.close()  # with what was made from it
+        raise
+
+
+def _start(model: Model, params: ContextParams, arguments: Mapping[str, Any]) -> _Running:
+    _check_generates(model)
+    context = Context(model, params)
+    lora, scale = None, arguments["lora_scale"]
+    if arguments["lora_path"] is not None:
+        lora = LoraAdapter(model, arguments["lora_path"])
+        context.set_adapters([(lora, scale)])
+    fingerprint = _fingerprint(model, context, (lora.fingerprint, scale) if lora else None)
+    # Without a causal mask, a token's cells depend on those that come after it.
+    reuse = arguments["attention_type"] != _NON_CAUSAL
+    parking = arguments["parking_bytes"]
+    cache = SequenceCache(
+        context,
+        traits_of(model, context.params.swa_full),
+        model.vocab,
+        functools.partial(str, fingerprint),
+        CacheLimits(checkpoint_bytes=arguments["checkpoint_bytes"], reuse=reuse),
+        LlamaRAMCache(parking) if parking > 0 else None,
+    )
+    driver = Driver(
+        Engine(context, cache),
+        max_waiting=arguments["max_waiting"],
+        in_place=arguments["in_place"],
+    )
+    return _Running(context, cache, driver, fingerprint, lora)
+
+
+def _check_generates(model: Model) -> None:
+    kind = "an encoder" if not model.has_decoder or model.has_encoder else ""
+    kind = "a diffusion model" if model.is_diffusion else kind
+    if kind:
+        raise ParameterError(
+            f"{model.path} is {kind} ({model.architecture}), which does not generate token by "
+            "token; load a decoder model"
+        )
+
+
+def _fingerprint(model: Model, context: Context, adapter: tuple[str, float] | None) -> str:
+    p = context.params
+    parts = (
+        _STATE_FORMAT,
+        LLAMA_CPP_COMMIT,
+        model.fingerprint,
+        context.n_ctx_seq,
+        p.type_k,
+        p.type_v,
+        p.flash_attn,
+        p.swa_full,
+        p.attention_type,
+        p.rope_scaling_type,
+        p.rope_freq_base,
+        p.rope_freq_scale,
+        p.yarn_ext_factor,
+        p.yarn_attn_factor,
+        p.yarn_beta_fast,
+        p.yarn_beta_slow,
+        p.yarn_orig_ctx,
+        adapter,
+        tuple(sorted((model.params.kv_overrides or {}).items())),
+    )
+    return repr(parts)
+
+
+def _model_params(arguments: Mapping[str, Any]) -> ModelParams:
+    """The arguments of the same name, and the one that may be any sequence."""
+    shares = as_shares(arguments["tensor_split"])
+    return ModelParams(**{**_fields_of(ModelParams, arguments), "tensor_split": shares})
+
+
+def _context_params(arguments: Mapping[str, Any]) -> ContextParams:
+    """The arguments of the same name, and those that llama-cpp-python lets be None."""
+    op_offload, swa_full = arguments["op_offload"], arguments["swa_full"]
+    changed = {
+        "embeddings": arguments["embedding"],
+        "op_offload": True if op_offload is None else op_offload,
+        "swa_full": bool(swa_full),
+    }
+    return ContextParams(**{**_fields_of(ContextParams, arguments), **changed})
+
+
+def _fields_of(kind: type[ModelParams | ContextParams], given: Mapping[str, Any]) -> dict[str, Any]:
+    return {each.name: given[each.name] for each in fields(kind) if each.name in given}

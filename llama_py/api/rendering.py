@@ -1,0 +1,160 @@
+"""Conversations to prompts, for one loaded model: its template, or the format that replaces it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from llama_py.api.loaded import Loaded
+from llama_py.chat.content import render_content
+from llama_py.chat.formats import ChatFormat, get_chat_format
+from llama_py.chat.grammar import render_constrained
+from llama_py.chat.jinja import explain_refusal
+from llama_py.chat.markup import Markup
+from llama_py.chat.messages import ChatRequest
+from llama_py.chat.template import ChatTemplate, RenderedChat
+from llama_py.chat.values import whole_text
+from llama_py.core.vocab import Vocab
+from llama_py.errors import ParameterTypeError, TemplateError, shown
+
+if TYPE_CHECKING:
+    from llama_py.api.overflow import OverflowPolicy
+
+__all__ = ["CallDefaults", "Rendering", "Settings", "check_template", "find_format"]
+
+
+@dataclass(slots=True)
+class Settings:
+    """What calls get that say nothing else. It may be changed between calls."""
+
+    model_path: str
+    seed: int
+    last_n_tokens_size: int
+    spm_infill: bool
+    special_tokens_in_content: str
+    overflow: OverflowPolicy | None
+
+
+def check_template(text: str) -> None:
+    """Raise unless it parses: before the weights are loaded, which may take minutes."""
+    whole_text(text, "chat_template")
+    try:
+        ChatTemplate.from_text(text).close()
+    except TemplateError as error:
+        raise explain_refusal(text, error) from None
+
+
+def find_format(name: str | None) -> ChatFormat | None:
+    """The chat format of this name, None for None.
+
+    Raises:
+        ParameterError: there is none.
+    """
+    if name is not None and not isinstance(name, str):
+        raise ParameterTypeError(f"chat_format must be a name or None, not {shown(name)}")
+    return get_chat_format(name) if name else None
+
+
+class Rendering:
+    """Renders conversations.
+
+    Args:
+        template: Jinja text in place of the model's own, or None.
+        chat_format: the name of a format in place of any template, or None.
+    """
+
+    def __init__(
+        self, loaded: Loaded, settings: Settings, template: str | None, chat_format: str | None
+    ) -> None:
+        self._loaded = loaded
+        self._settings = settings
+        self._text = template
+        self._template: ChatTemplate | None = None
+        self.chat_format = chat_format
+
+    @property
+    def template(self) -> ChatTemplate:
+        """The template that conversations are rendered with, unless there is a ``chat_format``.
+
+        Raises:
+            TemplateError: the model's own does not parse; pass ``chat_template`` or
+                ``chat_format``.
+        """
+        model, text = self._loaded.model, self._text
+        if self._template is None:
+            try:
+                self._template = ChatTemplate.from_model(model, text)
+            except TemplateError as error:
+                raise explain_refusal(text or model.chat_template() or "", error) from None
+        return self._template
+
+    @property
+    def chat_format(self) -> str | None:
+        """The name of the chat format in place of the template, or None."""
+        return self._chat_format
+
+    @chat_format.setter
+    def chat_format(self, name: str | None) -> None:
+        self._formatter = find_format(name)
+        self._chat_format = name
+        self._markup: Markup | None = None  # another format writes other marks
+
+    def render(self, request: ChatRequest) -> RenderedChat:
+        """The prompt of a conversation, and how its reply is to be read."""
+        mode = self._settings.special_tokens_in_content
+        return render_content(request, self._render_as_is, self._markup_of_chats, mode)
+
+    def _render_as_is(self, request: ChatRequest) -> RenderedChat:
+        if self._formatter is not None:
+            return self._formatter.render(request, self._loaded.model)
+        return render_constrained(self.template, request, self._loaded.model.vocab)
+
+    def _markup_of_chats(self) -> Markup:
+        if self._markup is None:
+            formatter, model = self._formatter, self._loaded.model
+            sources = formatter.sources(model) if formatter else self.template.sources
+            self._markup = Markup.of(model.vocab.special_texts(), sources)
+        return self._markup
+
+    def close(self) -> None:
+        """Free the template."""
+        if self._template is not None:
+            self._template.close()
+
+
+class CallDefaults:
+    """What the parsing of calls asks about a model (``dialects.context.CallContext``)."""
+
+    def __init__(self, loaded: Loaded, settings: Settings, rendering: Rendering) -> None:
+        self._loaded = loaded
+        self._settings = settings
+        self._rendering = rendering
+
+    @property
+    def vocab(self) -> Vocab:
+        return self._loaded.model.vocab
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        return self._loaded.model.metadata
+
+    @property
+    def seed(self) -> int:
+        return self._settings.seed
+
+    @property
+    def model_path(self) -> str:
+        return self._settings.model_path
+
+    @property
+    def last_n_tokens_size(self) -> int:
+        return self._settings.last_n_tokens_size
+
+    @property
+    def spm_infill(self) -> bool:
+        return self._settings.spm_infill
+
+    def render_chat(self, messages: ChatRequest) -> RenderedChat:
+        """See ``Rendering.render``."""
+        return self._rendering.render(messages)
