@@ -259,6 +259,7 @@ class Driver:
         """An interrupt came in the middle of a step: nothing in memory is certain any more."""
         _log.warning("a step was interrupted: requests in flight fail, and the cache is cleared")
         self._loop.start_over(LlamaError("a step of the engine was interrupted"))
+        self._inside = False
 
     # -- life -----------------------------------------------------------------------------------
 
@@ -285,6 +286,8 @@ class Driver:
         if self._closed:
             raise ClosedError("this model was closed; load it again")
         self.refuse_callbacks()
+        if self._inside and self._in_place:  # and not in a callback
+            self._start_over()
 
     def refuse_callbacks(self) -> None:
         """Raise ``LlamaError`` in a callback of a request, which would wait for itself."""

@@ -1,4 +1,4 @@
-"""Ctrl-C anywhere in the bookkeeping, where the caller steps: later calls are right all the same."""
+"""Ctrl-C anywhere in the bookkeeping, where the caller steps: later calls are right."""
 
 from __future__ import annotations
 
