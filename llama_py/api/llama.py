@@ -223,8 +223,8 @@ class Llama(CompatInterface, ReuseInterface, ScoringInterface):
     ) -> Model:
         from llama_py.core import backend
 
-        backend.start(numa, self.verbose)
-        return Model(self.model_path, params, progress=progress)
+        backend.start(numa)
+        return Model(self.model_path, params, progress=progress, verbose=self.verbose)
 
     def _start_engine(
         self, params: ContextParams, limits: CacheLimits, store: StateStore | None, max_waiting: int
