@@ -11,6 +11,7 @@ import difflib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, overload
 from weakref import WeakSet
@@ -21,7 +22,7 @@ from llama_py import forks
 from llama_py.api.compat import CompatInterface
 from llama_py.api.overflow import MessageSizes, OverflowPolicy, OverflowReport, fit
 from llama_py.api.replies import Call, ReplyStream, raise_failure
-from llama_py.api.reuse import ReuseInterface
+from llama_py.api.reuse import ReuseInterface, state_fingerprint
 from llama_py.api.scoring import ScoringInterface
 from llama_py.api.session import ChatSession
 from llama_py.chat.content import render_content
@@ -190,7 +191,6 @@ class Llama(CompatInterface, ReuseInterface, ScoringInterface):
         self.chat_handler = chat_handler
         self.special_tokens_in_content = special_tokens_in_content
         self.overflow = overflow
-        self._message_sizes = MessageSizes(self._count_plain)
         self._logits_all = logits_all
         self._vocab_only = vocab_only
         self._template_text = chat_template
@@ -206,14 +206,15 @@ class Llama(CompatInterface, ReuseInterface, ScoringInterface):
         limits = CacheLimits(checkpoint_bytes=checkpoint_bytes, reuse=reuse)
         try:
             self._model = self._load(_model_params(arguments), numa, progress)
+            self._message_sizes = MessageSizes(partial(_count_plain, self._model.vocab))
             if vocab_only:
                 self._lack_context()
                 return
             parking = LlamaRAMCache(parking_bytes) if parking_bytes > 0 else None
             self._start_engine(context_params, limits, parking, max_waiting)
             if lora_path is not None:
-                self._lora, self._lora_scale = LoraAdapter(self._model, lora_path), lora_scale
-                self._context.set_adapters([(self._lora, lora_scale)])
+                adapter = LoraAdapter(self._model, lora_path)
+                self._context.set_adapters([(adapter, lora_scale)])
         except BaseException:  # also Ctrl-C: who tries again must have the memory for it
             self.close()
             raise
@@ -240,7 +241,12 @@ class Llama(CompatInterface, ReuseInterface, ScoringInterface):
         self._context = Context(model, params)
         traits = traits_of(model, self._context.params.swa_full)
         self._cache = SequenceCache(
-            self._context, traits, model.vocab, self._fingerprint, limits, store
+            self._context,
+            traits,
+            model.vocab,
+            partial(state_fingerprint, self._context),
+            limits,
+            store,
         )
         self._engine = Engine(self._context, self._cache, max_waiting=max_waiting)
 
@@ -369,10 +375,6 @@ class Llama(CompatInterface, ReuseInterface, ScoringInterface):
         spelling = self._cache.spelling
         text = spelling.mark(prompt.text or b"", prompt.plain)
         return spelling.read(text, add_special=prompt.add_special)
-
-    def _count_plain(self, text: str) -> int:
-        data = text.encode("utf-8", "surrogatepass")
-        return len(self.vocab.tokenize(data, add_special=False))
 
     @property
     def last_overflow(self) -> OverflowReport | None:
@@ -591,6 +593,10 @@ def _check_template(text: str) -> None:
         ChatTemplate.from_text(text).close()
     except TemplateError as error:
         raise explain_refusal(text, error) from None
+
+
+def _count_plain(vocab: Vocab, text: str) -> int:
+    return len(vocab.tokenize(text.encode("utf-8", "surrogatepass"), add_special=False))
 
 
 def _reject_unknown(unknown: Mapping[str, Any], known: Mapping[str, Any]) -> None:

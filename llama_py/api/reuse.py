@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_py.core.lora import LoraAdapter
 from llama_py.engine.request import Prompt, Request
 from llama_py.errors import (
     FingerprintError,
@@ -75,6 +74,36 @@ class SnapshotInfo:
     nbytes: int
 
 
+def state_fingerprint(context: Context) -> str:
+    """Everything that the bytes of a saved state depend on.
+
+    Adapters come and go, so it is asked for at each use.
+    """
+    model, p = context.model, context.params
+    parts = (
+        _STATE_FORMAT,
+        LLAMA_CPP_COMMIT,
+        model.fingerprint,
+        context.n_ctx_seq,
+        p.type_k,
+        p.type_v,
+        p.flash_attn,
+        p.swa_full,
+        p.attention_type,
+        p.rope_scaling_type,
+        p.rope_freq_base,
+        p.rope_freq_scale,
+        p.yarn_ext_factor,
+        p.yarn_attn_factor,
+        p.yarn_beta_fast,
+        p.yarn_beta_slow,
+        p.yarn_orig_ctx,
+        context.adapters or None,
+        tuple(sorted((model.params.kv_overrides or {}).items())),
+    )
+    return repr(parts)
+
+
 class ReuseInterface:
     """Stores, snapshots, saved states, prewarming, reports. Part of ``Llama``."""
 
@@ -83,8 +112,6 @@ class ReuseInterface:
     _cache: SequenceCache
     _engine: Engine
     _manual: LiveSequence | None
-    _lora: LoraAdapter | None = None
-    _lora_scale: float = 1.0
 
     def _init_reuse(self, slots: int) -> None:
         check_number("prefix_cache_slots", slots, 0, integer=True)
@@ -95,31 +122,8 @@ class ReuseInterface:
         self._last = threading.local()
 
     def _fingerprint(self) -> str:
-        """Everything that the bytes of a saved state depend on."""
-        p = self._context.params
-        adapter = (self._lora.fingerprint, self._lora_scale) if self._lora is not None else None
-        parts = (
-            _STATE_FORMAT,
-            LLAMA_CPP_COMMIT,
-            self._model.fingerprint,
-            self._context.n_ctx_seq,
-            p.type_k,
-            p.type_v,
-            p.flash_attn,
-            p.swa_full,
-            p.attention_type,
-            p.rope_scaling_type,
-            p.rope_freq_base,
-            p.rope_freq_scale,
-            p.yarn_ext_factor,
-            p.yarn_attn_factor,
-            p.yarn_beta_fast,
-            p.yarn_beta_slow,
-            p.yarn_orig_ctx,
-            adapter,
-            tuple(sorted((self._model.params.kv_overrides or {}).items())),
-        )
-        return repr(parts)
+        """See ``state_fingerprint``."""
+        return state_fingerprint(self._context)
 
     # -- what happened -------------------------------------------------------------------------
 

@@ -58,6 +58,7 @@ class Context(Handle[C.llama_context_p]):
         n_batch: most tokens in one ``decode``.
         n_seq_max: number of sequences.
         abort: ends a ``decode`` early.
+        adapters: the LoRA adapters that are applied, each as (fingerprint, scale).
 
     Raises:
         ContextCreationError: with llama.cpp's reason (usually: not enough memory).
@@ -69,6 +70,7 @@ class Context(Handle[C.llama_context_p]):
         _check_sizes(self.params, model)
         self._threads = ThreadPools()
         self.abort = Abort()
+        self.adapters: tuple[tuple[str, float], ...] = ()
         try:
             self._make()
             self._prepare()
@@ -187,6 +189,7 @@ class Context(Handle[C.llama_context_p]):
             if C.llama_set_adapters_lora(self.pointer, pointers, len(adapters), scales) != 0:
                 raise StateError(f"llama.cpp refused the adapters: {lines}")
         self._keep(adapter for adapter, _ in adapters)
+        self.adapters = tuple((adapter.fingerprint, scale) for adapter, scale in adapters)
 
     # -- memory (see llama_py.memory.kinds.SequenceMemory) -------------------------------------
 

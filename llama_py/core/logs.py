@@ -1,9 +1,10 @@
 """llama.cpp's log, routed to ``logging`` (logger ``llama_py``).
 
 The C logger is one global callback. It is installed before anything can speak; what it says goes
-to the logger at the level that llama.cpp gives it. llama.cpp reports *why* a call failed only there,
-so whoever calls something that may fail collects the error lines of that call (``ErrorLines``), and
-of no other: other threads may be failing at the same time, and other models failed before.
+to the logger at the level that llama.cpp gives it. llama.cpp reports *why* a call failed only
+there, so whoever calls something that may fail collects the error lines of that call
+(``ErrorLines``), and of no other: other threads may be failing at the same time, and other models
+failed before.
 """
 
 from __future__ import annotations

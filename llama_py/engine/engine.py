@@ -16,7 +16,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,18 @@ _log = logging.getLogger("llama_py")
 _NAP = 0.05
 
 
+def _weakly(method: Callable[[], None]) -> Callable[[], None]:
+    """A call of ``method`` that does not keep its object alive."""
+    weak = weakref.WeakMethod(method)
+
+    def call() -> None:
+        strong = weak()
+        if strong is not None:
+            strong()
+
+    return call
+
+
 class Engine:
     """Drives one context.
 
@@ -59,7 +71,7 @@ class Engine:
         self.context = context
         self.cache = cache
         self.vocab = context.model.vocab
-        self.lock = EngineLock(self._before_release, self._after_release)
+        self.lock = EngineLock(_weakly(self._before_release), _weakly(self._after_release))
         # What an aborted decode did to a recurrent state cannot be undone.
         self._runner = Runner(context, Metrics(), abortable=not cache.traits.recurrent)
         self._board = Board(cache, self._runner.logits)
