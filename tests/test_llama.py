@@ -541,16 +541,6 @@ def test_pickling_loads_the_model_again() -> None:
         assert again("the quick", max_tokens=5, temperature=0)["choices"][0]["text"] == text
 
 
-def test_a_collected_model_frees_its_context() -> None:
-    llm = load()
-    llm("the", max_tokens=1)
-    context = llm._context
-    llm.close()
-    assert context.closed
-    del llm
-    gc.collect()
-
-
 def test_a_seed_makes_replies_repeatable(llm: Llama) -> None:
     def reply(**options: Any) -> str:
         return str(llm("the", max_tokens=12, temperature=1.5, **options)["choices"][0]["text"])
