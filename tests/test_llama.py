@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import pickle
 from collections.abc import Callable, Iterator

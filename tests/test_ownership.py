@@ -323,7 +323,7 @@ def fail(where: str, folder: Path) -> Exception:
         (KeyError, ContextCreationError, InvalidModelError, ModelNotFoundError)
     ) as caught:
         load(**options[where])
-    return caught.value  # type: ignore[no-any-return]
+    return caught.value
 
 
 @pytest.mark.parametrize(

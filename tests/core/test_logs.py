@@ -6,6 +6,7 @@ import logging
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,7 +53,7 @@ def test_verbose_prints_on_standard_error(verbose: bool, printed: bool) -> None:
 
 def test_verbose_lasts_as_long_as_its_model(capfd: pytest.CaptureFixture[str]) -> None:
     before = (logs.LOGGER.level, list(logs.LOGGER.handlers))
-    options = {"n_ctx": 64, "n_threads": 1}
+    options: dict[str, Any] = {"n_ctx": 64, "n_threads": 1}
     model = str(tiny_model("full"))
     loud = Llama(model, verbose=True, **options)
     assert "llama_context" in capfd.readouterr().err
