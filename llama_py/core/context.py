@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -289,9 +289,16 @@ def _address_function(
 
     One that never waits does not give the interpreter's lock away either.
     """
-    make = ctypes.CFUNCTYPE if waits else ctypes.PYFUNCTYPE
-    prototype = make(ctypes.c_void_p, C.llama_context_p, ctypes.c_int32)
+    prototype: Callable[[int], Callable[[C.llama_context_p, int], int | None]]
+    prototype = _address_prototype(waits)
     return prototype(ctypes.cast(function, ctypes.c_void_p).value or 0)
+
+
+@cache
+def _address_prototype(waits: bool) -> Any:
+    """One type for all contexts: a type refers to itself, and stays until it is collected."""
+    make = ctypes.CFUNCTYPE if waits else ctypes.PYFUNCTYPE
+    return make(ctypes.c_void_p, C.llama_context_p, ctypes.c_int32)
 
 
 def _complete(params: ContextParams, model: Model) -> ContextParams:
