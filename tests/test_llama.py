@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import pickle
 from collections.abc import Callable, Iterator
@@ -539,16 +538,6 @@ def test_pickling_loads_the_model_again() -> None:
         assert (again.seed, again.n_ctx(), again.chat_format) == (3, 512, "chatml")
         assert again.last_n_tokens_size == 7
         assert again("the quick", max_tokens=5, temperature=0)["choices"][0]["text"] == text
-
-
-def test_a_collected_model_frees_its_context() -> None:
-    llm = load()
-    llm("the", max_tokens=1)
-    context = llm._context
-    llm.close()
-    assert context.closed
-    del llm
-    gc.collect()
 
 
 def test_a_seed_makes_replies_repeatable(llm: Llama) -> None:

@@ -39,7 +39,6 @@ class _Running:
     cache: SequenceCache
     driver: Driver
     fingerprint: str
-    lora: LoraAdapter | None
 
 
 class Loaded:
@@ -133,8 +132,13 @@ def load(arguments: Mapping[str, Any]) -> Loaded:
     from llama_py.core import backend
 
     params, context_params = _model_params(arguments), _context_params(arguments)
-    backend.start(arguments["numa"], arguments["verbose"])
-    model = Model(arguments["model_path"], params, progress=arguments["progress"])
+    backend.start(arguments["numa"])
+    model = Model(
+        arguments["model_path"],
+        params,
+        progress=arguments["progress"],
+        verbose=arguments["verbose"],
+    )
     try:
         vocab_only = arguments["vocab_only"]
         return Loaded(model, None if vocab_only else _start(model, context_params, arguments))
@@ -146,11 +150,10 @@ def load(arguments: Mapping[str, Any]) -> Loaded:
 def _start(model: Model, params: ContextParams, arguments: Mapping[str, Any]) -> _Running:
     _check_generates(model)
     context = Context(model, params)
-    lora, scale = None, arguments["lora_scale"]
     if arguments["lora_path"] is not None:
-        lora = LoraAdapter(model, arguments["lora_path"])
-        context.set_adapters([(lora, scale)])
-    fingerprint = _fingerprint(model, context, (lora.fingerprint, scale) if lora else None)
+        adapter = LoraAdapter(model, arguments["lora_path"])
+        context.set_adapters([(adapter, arguments["lora_scale"])])
+    fingerprint = _fingerprint(model, context)
     # Without a causal mask, a token's cells depend on those that come after it.
     reuse = arguments["attention_type"] != _NON_CAUSAL
     parking = arguments["parking_bytes"]
@@ -167,7 +170,7 @@ def _start(model: Model, params: ContextParams, arguments: Mapping[str, Any]) ->
         max_waiting=arguments["max_waiting"],
         in_place=arguments["in_place"],
     )
-    return _Running(context, cache, driver, fingerprint, lora)
+    return _Running(context, cache, driver, fingerprint)
 
 
 def _check_generates(model: Model) -> None:
@@ -180,7 +183,7 @@ def _check_generates(model: Model) -> None:
         )
 
 
-def _fingerprint(model: Model, context: Context, adapter: tuple[str, float] | None) -> str:
+def _fingerprint(model: Model, context: Context) -> str:
     p = context.params
     parts = (
         _STATE_FORMAT,
@@ -200,7 +203,7 @@ def _fingerprint(model: Model, context: Context, adapter: tuple[str, float] | No
         p.yarn_beta_fast,
         p.yarn_beta_slow,
         p.yarn_orig_ctx,
-        adapter,
+        context.adapters or None,
         tuple(sorted((model.params.kv_overrides or {}).items())),
     )
     return repr(parts)

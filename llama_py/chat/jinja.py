@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache, lru_cache
 from typing import Any, Protocol
 
 import jinja2
@@ -93,7 +94,9 @@ def _strftime_now(form: str) -> str:
     return datetime.now().strftime(form)
 
 
+@cache
 def _environment() -> ImmutableSandboxedEnvironment:
+    """What all templates are read with. It refers to itself, so one for each would pile up."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
     )
@@ -101,6 +104,12 @@ def _environment() -> ImmutableSandboxedEnvironment:
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
     return environment
+
+
+@lru_cache(maxsize=32)
+def _compiled(template: str) -> jinja2.Template:
+    """Shared, because it is in a reference cycle as well, and is the same each time."""
+    return _environment().from_string(template)
 
 
 def _told(error: Exception) -> str:
@@ -148,7 +157,7 @@ class Jinja2ChatFormatter:
         self.add_generation_prompt = add_generation_prompt
         self.stop_token_ids = None if stop_token_ids is None else frozenset(stop_token_ids)
         try:
-            self._compiled = _environment().from_string(template)
+            self._compiled = _compiled(template)
         except Exception as error:  # a template may make Jinja raise anything (SyntaxError, ...)
             raise TemplateError(f"the chat template does not parse: {_told(error)}") from error
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Protocol
 
 from llama_py.chat.boundaries import find_starts, learn_delimiters
@@ -123,7 +123,8 @@ class ChatTemplate:
         self._handle = handle
         self._lock = threading.Lock()
         self._learned: tuple[tuple[str, str], ...] | None = None
-        self._quick = QuickRenderer(lambda: self._info, bos, eos)
+        self._get_info = cache(handle.info)
+        self._quick = QuickRenderer(self._get_info, bos, eos)
 
     @classmethod
     def from_model(cls, model: _ModelLike, text: str | None = None) -> ChatTemplate:
@@ -151,9 +152,9 @@ class ChatTemplate:
         """Free the compiled template."""
         self._handle.close()
 
-    @cached_property
-    def _info(self) -> dict[str, Any]:
-        return self._handle.info()
+    @property
+    def _info(self) -> Mapping[str, Any]:
+        return self._get_info()
 
     @property
     def source(self) -> str:

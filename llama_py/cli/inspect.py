@@ -107,12 +107,12 @@ def _facts(info: GGUFInfo) -> _Facts:
     from llama_py.core import logs
 
     logs.install()
-    logs.last_errors()
     params = llama_h.llama_model_default_params()
     params.no_alloc, params.load_mode, params.n_gpu_layers = True, 0, 0
-    model = llama_h.llama_model_load_from_file(os.fsencode(info.path), params)
+    with logs.ErrorLines() as lines:
+        model = llama_h.llama_model_load_from_file(os.fsencode(info.path), params)
     if not model:
-        raise InvalidModelError(f"llama.cpp cannot load {info.path}: {logs.last_errors()}")
+        raise InvalidModelError(f"llama.cpp cannot load {info.path}: {lines}")
     try:
         return _Facts(
             architecture=info.architecture,

@@ -5,13 +5,13 @@ Backends that cannot be interrupted (all but the CPU's) finish what they were gi
 
 from __future__ import annotations
 
+import contextlib
 import math
-import threading
 
 from llama_py._native import chat_h
 from llama_py._native import llama_h as C
 from llama_py.core.handle import Handle
-from llama_py.errors import ContextCreationError
+from llama_py.errors import ClosedError, ContextCreationError, ForkedProcessError
 
 __all__ = ["Abort"]
 
@@ -24,8 +24,6 @@ class Abort(Handle[chat_h.llama_py_abort_p]):
         if not pointer:
             raise ContextCreationError("there is no memory left")
         super().__init__(pointer, chat_h.llama_py_abort_free)
-        # Re-entrant: the garbage collector may cancel a forgotten stream anywhere.
-        self._closing = threading.RLock()
         self._timed = False
 
     def attach(self, context: C.llama_context_p) -> None:
@@ -38,11 +36,8 @@ class Abort(Handle[chat_h.llama_py_abort_p]):
         One that comes too late ends the next decode: whoever gets a 2 looks for the reason, and
         decodes again if there is none.
         """
-        if self.inherited:
-            return  # a thread that is not here may hold the lock
-        with self._closing:
-            if not self.closed:
-                chat_h.llama_py_abort_ask(self.pointer)
+        with contextlib.suppress(ClosedError, ForkedProcessError), self.in_use() as pointer:
+            chat_h.llama_py_abort_ask(pointer)
 
     def after(self, seconds: float | None) -> None:
         """End every decode from then on; None: let them take their time. Not during a decode."""
@@ -50,11 +45,3 @@ class Abort(Handle[chat_h.llama_py_abort_p]):
             return
         self._timed = seconds is not None
         chat_h.llama_py_abort_after(self.pointer, math.inf if seconds is None else seconds)
-
-    def close(self) -> None:
-        """Free it."""
-        if self.inherited:
-            super().close()
-            return
-        with self._closing:
-            super().close()

@@ -10,11 +10,9 @@ from llama_py.core import logs
 __all__ = ["devices", "start", "system_info"]
 
 
-def start(numa: bool | int = False, verbose: bool = False) -> None:
+def start(numa: bool | int = False) -> None:
     """Route the log and set the NUMA strategy (True: distribute; or a ``GGML_NUMA_STRATEGY_*``)."""
     logs.install()
-    if verbose:
-        logs.show()
     if numa:
         llama_h.llama_numa_init(int(numa))
 

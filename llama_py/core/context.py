@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 from collections.abc import Callable
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,6 +58,7 @@ class Context(Handle[C.llama_context_p]):
         n_batch: most tokens in one ``decode``.
         n_seq_max: number of sequences.
         abort: ends a ``decode`` early.
+        adapters: the LoRA adapters that are applied, each as (fingerprint, scale).
 
     Raises:
         ContextCreationError: with llama.cpp's reason (usually: not enough memory).
@@ -68,38 +70,39 @@ class Context(Handle[C.llama_context_p]):
         _check_sizes(self.params, model)
         self._threads = ThreadPools()
         self.abort = Abort()
+        self.adapters: tuple[tuple[str, float], ...] = ()
         try:
             self._make()
             self._prepare()
         except BaseException:  # also Ctrl-C: a context may take gigabytes
             self.close()
+            _free_helpers(self._threads, self.abort)
             raise
 
     def _make(self) -> None:
-        pointer, struct, reasons = self.model.pointer, _context_struct(self.params), []
+        struct, lines = _context_struct(self.params), logs.ErrorLines()
+        free = partial(_free, C.llama_free, self._threads, self.abort)
 
         def make() -> None:
-            logs.last_errors()
-            made = C.llama_init_from_model(pointer, struct)
-            reasons.append(logs.last_errors())
-            if made:
-                Handle.__init__(self, made, C.llama_free)
+            with lines, self.model.in_use() as model:
+                made = C.llama_init_from_model(model, struct)
+                if made:
+                    Handle.__init__(self, made, free, self.model, self.abort)
 
         # It logs much, and takes seconds on a GPU: a Ctrl-C would be lost in the main thread.
         if in_main_thread():
             run_interruptibly(make, _nothing)
         else:
             make()
-        if not hasattr(self, "_pointer"):
+        if self.closed:
             raise ContextCreationError(
                 f"llama.cpp cannot make a context of n_ctx={self.params.n_ctx}, "
-                f"n_seq_max={self.params.n_seq_max}: {reasons[0] or 'no reason was logged'}; "
+                f"n_seq_max={self.params.n_seq_max}: {str(lines) or 'no reason was logged'}; "
                 "try a smaller n_ctx"
             )
 
     def _prepare(self) -> None:
         pointer, model = self.pointer, self.model
-        model.adopt(self)
         self.abort.attach(pointer)
         self._attach_threads()
         self.memory = C.llama_get_memory(pointer)
@@ -114,7 +117,6 @@ class Context(Handle[C.llama_context_p]):
         #: Whether ``decode`` may return before the logits are there.
         self.asynchronous = any("gpu" in device["kind"] for device in backend.devices())
         self._logits_at = _address_function(C.llama_get_logits_ith, waits=self.asynchronous)
-        self._adapters: list[tuple[LoraAdapter, float]] = []
 
     # -- decoding ---------------------------------------------------------------------------
 
@@ -169,22 +171,25 @@ class Context(Handle[C.llama_context_p]):
         C.llama_set_n_threads(self.pointer, n_threads, n_threads_batch)
         self._attach_threads()
 
-    def close(self) -> None:
-        """Free the context and what it computes with."""
-        if hasattr(self, "_pointer"):
-            super().close()
-        self._threads.free()
-        self.abort.close()
-
     def set_adapters(self, adapters: list[tuple[LoraAdapter, float]]) -> None:
-        """Apply these LoRA adapters, each with its scale, and no others."""
+        """Apply these LoRA adapters, each with its scale, and no others.
+
+        Raises:
+            ParameterError: an adapter is of another model.
+            ClosedError: an adapter is closed. Those that were applied before stay.
+        """
+        for adapter, _ in adapters:
+            if adapter.model is not self.model:
+                raise ParameterError(f"the adapter {adapter.path} was loaded for another model")
         pointers = (C.llama_adapter_lora_p * max(1, len(adapters)))(
             *[adapter.pointer for adapter, _ in adapters]
         )
         scales = (ctypes.c_float * max(1, len(adapters)))(*[scale for _, scale in adapters])
-        if C.llama_set_adapters_lora(self.pointer, pointers, len(adapters), scales) != 0:
-            raise StateError(f"llama.cpp refused the adapters: {logs.last_errors()}")
-        self._adapters = list(adapters)
+        with logs.ErrorLines() as lines:
+            if C.llama_set_adapters_lora(self.pointer, pointers, len(adapters), scales) != 0:
+                raise StateError(f"llama.cpp refused the adapters: {lines}")
+        self._keep(adapter for adapter, _ in adapters)
+        self.adapters = tuple((adapter.fingerprint, scale) for adapter, scale in adapters)
 
     # -- memory (see llama_py.memory.kinds.SequenceMemory) -------------------------------------
 
@@ -225,11 +230,12 @@ class Context(Handle[C.llama_context_p]):
         flags = PARTIAL * partial
         size = int(C.llama_state_seq_get_size_ext(self.pointer, seq, flags))
         state = np.empty(size, np.uint8)
-        written = C.llama_state_seq_get_data_ext(self.pointer, state.ctypes.data, size, seq, flags)
+        into = state.ctypes.data
+        with logs.ErrorLines() as lines:
+            written = C.llama_state_seq_get_data_ext(self.pointer, into, size, seq, flags)
         if written != size:
             raise StateError(
-                f"llama.cpp wrote {written} of {size} bytes of the state of sequence {seq}: "
-                f"{logs.last_errors()}"
+                f"llama.cpp wrote {written} of {size} bytes of the state of sequence {seq}: {lines}"
             )
         return state
 
@@ -243,16 +249,33 @@ class Context(Handle[C.llama_context_p]):
                 have loaded a part of it.
         """
         data = np.frombuffer(state, np.uint8)
-        read = C.llama_state_seq_set_data_ext(
-            self.pointer, data.ctypes.data, data.size, seq, PARTIAL * partial
-        )
+        with logs.ErrorLines() as lines:
+            read = C.llama_state_seq_set_data_ext(
+                self.pointer, data.ctypes.data, data.size, seq, PARTIAL * partial
+            )
         if read != data.size or not read:
-            reason = logs.last_errors() or f"it used {read} of them"
+            reason = str(lines) or f"it used {read} of them"
             self.seq_rm(seq, -1, -1)
             raise StateError(
                 f"llama.cpp could not load a state of {data.size} bytes into sequence {seq}: "
                 f"{reason}"
             )
+
+
+def _free(
+    free: Callable[[C.llama_context_p], None],
+    threads: ThreadPools,
+    abort: Abort,
+    pointer: C.llama_context_p,
+) -> None:
+    free(pointer)
+    _free_helpers(threads, abort)
+
+
+def _free_helpers(threads: ThreadPools, abort: Abort) -> None:
+    """What a context computes with, and which must outlive it."""
+    threads.free()
+    abort.close()
 
 
 def _nothing() -> None:
@@ -266,9 +289,16 @@ def _address_function(
 
     One that never waits does not give the interpreter's lock away either.
     """
-    make = ctypes.CFUNCTYPE if waits else ctypes.PYFUNCTYPE
-    prototype = make(ctypes.c_void_p, C.llama_context_p, ctypes.c_int32)
+    prototype: Callable[[int], Callable[[C.llama_context_p, int], int | None]]
+    prototype = _address_prototype(waits)
     return prototype(ctypes.cast(function, ctypes.c_void_p).value or 0)
+
+
+@cache
+def _address_prototype(waits: bool) -> Any:
+    """One type for all contexts: a type refers to itself, and stays until it is collected."""
+    make = ctypes.CFUNCTYPE if waits else ctypes.PYFUNCTYPE
+    return make(ctypes.c_void_p, C.llama_context_p, ctypes.c_int32)
 
 
 def _complete(params: ContextParams, model: Model) -> ContextParams:

@@ -1,19 +1,29 @@
 """``Handle``: the life of one C object.
 
-A handle frees its C object exactly once: the pointer is forgotten first and freed second, so that
-neither a second ``close()`` nor a garbage collection in the middle of one can free it again. A
-parent closes its children before itself, and children hold a reference to their parent, so nothing
-is freed while something that needs it is alive. The C function that frees is bound when the object
-is made, because at interpreter shutdown modules may already be gone. In a forked child nothing is
-freed: what is freed in C may wait for threads that are not there.
+A C object is freed once: when its handle is closed or collected, and when nothing that needs it is
+left. Two kinds of things need it: its *children*, which are made from it (a context of its model),
+and *holders*, which use it for a while (a context its LoRA adapters, a thread that is inside of a
+call). ``close()`` closes the children first, and so frees at once. A handle that is just forgotten
+waits for its last child instead, so the order is right whatever order references are dropped in;
+also when the garbage collector finds parents and children together, and finalizes them in any
+order.
+
+What is freed, and who needs it, is kept apart from the handles: a handle refers to its ``_Native``,
+which knows those of its parents and children, but no handle. So handles are in no reference cycle,
+and ``del`` frees at once, without the garbage collector. There is no lock, which a finalizer or a
+fork could find taken: each change is a single operation on a dictionary or a list.
+
+The C function that frees is bound when the object is made, because at interpreter shutdown modules
+may already be gone. In a forked child nothing is freed: what is freed in C may wait for threads
+that are not there.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
-from weakref import WeakSet
 
 from typing_extensions import Self
 
@@ -25,14 +35,95 @@ __all__ = ["Handle"]
 P = TypeVar("P", bound=ctypes.c_void_p)
 
 
-class Handle(Generic[P]):
-    """Owns one C object of pointer type ``P``."""
+class _Native(Generic[P]):
+    """One C object, and what needs it.
 
-    def __init__(self, pointer: P, free: Callable[[P], None]) -> None:
-        self._pointer: P | None = pointer
+    Attributes:
+        pointer: None once it is closed; it may still be needed, and not yet freed.
+    """
+
+    __slots__ = ("_free", "_held", "_once", "_parents", "_process", "_users", "pointer")
+
+    def __init__(
+        self, pointer: P, free: Callable[[P], None], parents: tuple[_Native[Any], ...]
+    ) -> None:
+        self.pointer: P | None = pointer
         self._free = free
+        self._once = [pointer]  # who takes it out frees it
         self._process = forks.current()
-        self._children: WeakSet[Handle[Any]] = WeakSet()
+        #: What needs this object, oldest first; True for children. "handle" is its own handle.
+        self._users: dict[object, bool] = {"handle": False}
+        self._held: list[tuple[_Native[Any], object]] = []
+        self._parents = parents
+        for parent in parents:
+            parent._users[self] = True
+
+    @property
+    def inherited(self) -> bool:
+        return self._process != forks.current()
+
+    def close(self) -> None:
+        """Close the children, newest first, and let go of the object."""
+        for user, is_child in reversed(list(self._users.items())):
+            if is_child and isinstance(user, _Native):
+                user.close()
+        self.pointer = None
+        self.release("handle")
+
+    def hold(self, holder: object) -> None:
+        """Let it not be freed before ``release(holder)``."""
+        self._users[holder] = False
+
+    def release(self, user: object) -> None:
+        """``user`` does not need it any more."""
+        self._users.pop(user, None)
+        if not self._users:
+            self._free_once()
+
+    def _free_once(self) -> None:
+        try:
+            pointer = self._once.pop()
+        except IndexError:  # another thread was first
+            return
+        self.pointer = None
+        if not self.inherited:
+            self._free(pointer)
+        self.keep(())
+        for parent in self._parents:
+            parent.release(self)
+
+    def keep(self, needed: Iterable[_Native[Any]]) -> None:
+        """Hold these and no others, until this object is freed."""
+        new = [(other, object()) for other in needed]
+        for other, holder in new:
+            other.hold(holder)
+        old, self._held = self._held, new
+        for other, holder in old:
+            other.release(holder)
+
+
+class Handle(Generic[P]):
+    """Owns one C object of pointer type ``P``.
+
+    Args:
+        pointer: the C object.
+        free: the C function that frees it. It must not refer to the handle.
+        parents: what it was made from: freed after it, and closed only together with it.
+
+    Raises:
+        ClosedError: a parent was closed meanwhile; the object was freed.
+    """
+
+    #: None until there is something to free: making it may fail.
+    _native: _Native[P] | None = None
+
+    def __init__(self, pointer: P, free: Callable[[P], None], *parents: Handle[Any]) -> None:
+        natives = tuple(parent._native for parent in parents if parent._native is not None)
+        self._native = _Native(pointer, free, natives)
+        for parent in parents:
+            if parent.closed:
+                self.close()
+                raise _closed(parent)
 
     @property
     def pointer(self) -> P:
@@ -42,36 +133,52 @@ class Handle(Generic[P]):
             ClosedError: after ``close()``.
             ForkedProcessError: in a child of the process that made it.
         """
-        if self._pointer is None:
-            raise ClosedError(f"this {type(self).__name__} is closed; make a new one")
-        if self._process != forks.current():
+        native = self._native
+        pointer = native.pointer if native is not None else None
+        if native is None or pointer is None:
+            raise _closed(self)
+        if native.inherited:
             raise forks.refuse(type(self).__name__)
-        return self._pointer
+        return pointer
+
+    @contextmanager
+    def in_use(self) -> Iterator[P]:
+        """The C pointer, which another thread's ``close()`` does not free within the block.
+
+        Raises:
+            ClosedError, ForkedProcessError: as ``pointer`` does.
+        """
+        native, user = self._native, object()
+        if native is None:
+            raise _closed(self)
+        native.hold(user)
+        try:
+            yield self.pointer
+        finally:
+            native.release(user)
 
     @property
     def inherited(self) -> bool:
         """True in a child of the process that made it."""
-        return self._process != forks.current()
+        return self._native is not None and self._native.inherited
 
     @property
     def closed(self) -> bool:
-        """True after ``close()``."""
-        return self._pointer is None
+        """True after ``close()``, and if it was never made."""
+        return self._native is None or self._native.pointer is None
 
-    def adopt(self, child: Handle[Any]) -> None:
-        """Close ``child`` before this object is closed."""
-        self._children.add(child)
+    def _keep(self, needed: Iterable[Handle[Any]]) -> None:
+        """Let these not be freed before this object is, or before the next call of ``_keep``."""
+        if self._native is not None:
+            self._native.keep([each._native for each in needed if each._native is not None])
 
     def close(self) -> None:
-        """Free the C object and everything made from it. Closing twice does nothing."""
-        if self.inherited:
-            self._pointer = None
-            return
-        for child in list(self._children):
-            child.close()
-        pointer, self._pointer = self._pointer, None
-        if pointer is not None:
-            self._free(pointer)
+        """Free the C object and everything made from it. Closing twice does nothing.
+
+        What another thread is using (``in_use``) is freed as soon as it is not.
+        """
+        if self._native is not None:
+            self._native.close()
 
     def __enter__(self) -> Self:
         return self
@@ -80,6 +187,10 @@ class Handle(Generic[P]):
         self.close()
 
     def __del__(self) -> None:
-        # __init__ may have failed before there was anything to free.
-        if getattr(self, "_pointer", None) is not None:
-            self.close()
+        # Not close(): children whose own handles are still there go on, and free this in the end.
+        if self._native is not None:
+            self._native.release("handle")
+
+
+def _closed(handle: Handle[Any]) -> ClosedError:
+    return ClosedError(f"this {type(handle).__name__} is closed; make a new one")

@@ -35,18 +35,20 @@ class Loading:
         progress: called by the thread that calls ``run``.
 
     Attributes:
-        callback: for ``llama_model_params.progress_callback``; keep it while C may call it.
         stopped: ``progress`` said that it is enough.
     """
 
     def __init__(self, progress: ProgressCallback | None) -> None:
-        self.callback = C.llama_progress_callback(self._on_progress)
         self.stopped = False
         self._progress = progress
         self._error: BaseException | None = None
         self._asker = threading.get_ident()
         self._questions: queue.SimpleQueue[float | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def callback(self) -> Any:
+        """For ``llama_model_params.progress_callback``; keep it while C may call it."""
+        return C.llama_progress_callback(self._on_progress)
 
     def run(self, load: Callable[[], None]) -> None:
         """Call ``load``, which puts what it loaded where the caller finds it, whatever happens.
@@ -62,8 +64,12 @@ class Loading:
             run_interruptibly(work, self._stop, self._attend, _PATIENCE)
         else:
             load()
-        if self._error is not None:
-            raise self._error
+        error, self._error = self._error, None
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error  # whose traceback leads here: in a circle, it would keep all it sees alive
 
     def _load(self, load: Callable[[], None]) -> None:
         try:

@@ -1,23 +1,27 @@
 """llama.cpp's log, routed to ``logging`` (logger ``llama_py``).
 
 The C logger is one global callback. It is installed before anything can speak; what it says goes
-to the logger at the level that llama.cpp gives it. The last error lines are kept for the thread
-that made llama.cpp say them: llama.cpp reports *why* a call failed only there, and another thread
-may be failing at the same time.
+to the logger at the level that llama.cpp gives it. llama.cpp reports *why* a call failed only
+there, so whoever calls something that may fail collects the error lines of that call
+(``ErrorLines``), and of no other: other threads may be failing at the same time, and other models
+failed before.
 """
 
 from __future__ import annotations
 
 import ctypes
 import logging
+import sys
 import threading
 from collections import deque
 from typing import Any
 
+from typing_extensions import Self
+
 from llama_py import forks
 from llama_py._native import ggml_h, llama_h
 
-__all__ = ["LOGGER", "install", "last_errors", "show"]
+__all__ = ["LOGGER", "ErrorLines", "Printing", "install"]
 
 LOGGER = logging.getLogger("llama_py")
 LOGGER.addHandler(logging.NullHandler())
@@ -36,21 +40,64 @@ _SOON = 0.01
 _LONGEST = 2000
 
 
+class ErrorLines:
+    """The last error lines of what this thread asks of llama.cpp inside of a ``with`` block.
+
+    ``str()`` of it is the lines, joined; empty if there are none.
+    """
+
+    def __init__(self) -> None:
+        self._lines: deque[str] = deque(maxlen=12)
+        self._outer: ErrorLines | None = None
+
+    def append(self, line: str) -> None:
+        """Add one."""
+        self._lines.append(line)
+
+    def __enter__(self) -> Self:
+        # What an earlier call left unfinished is not the beginning of what this one says.
+        _thread.partial = ""
+        self._outer, _thread.errors = _thread.errors, self
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _thread.errors, self._outer = self._outer, None
+
+    def __str__(self) -> str:
+        return "; ".join(self._lines)
+
+
+class Printing:
+    """Prints the log on standard error until ``close()`` (what ``Llama(verbose=True)`` asks for).
+
+    The program's own handlers and levels stay as they are.
+    """
+
+    def __init__(self) -> None:
+        _printing[id(self)] = None
+
+    def close(self) -> None:
+        """Stop. Others may go on printing."""
+        _printing.pop(id(self), None)
+
+
 class _Thread(threading.local):
     """What one thread is saying.
 
     Attributes:
-        errors: its last error lines.
+        errors: who collects error lines.
         partial: the beginning of a line, and its level.
     """
 
     def __init__(self) -> None:
-        self.errors: deque[str] = deque(maxlen=12)
+        self.errors: ErrorLines | None = None
         self.partial = ""
         self.level = logging.DEBUG
 
 
 _thread = _Thread()
+#: Who wants the log printed.
+_printing: dict[int, None] = {}
 _installed: Any = None
 _lock = threading.Lock()
 
@@ -65,22 +112,6 @@ def install() -> None:
             ggml_h.ggml_log_set(callback, None)
             llama_h.llama_log_set(callback, None)
             _installed = callback  # C keeps the pointer: so must we
-
-
-def show(level: int = logging.DEBUG) -> None:
-    """Print the log on standard error (what ``Llama(verbose=True)`` asks for)."""
-    if not any(type(handler) is logging.StreamHandler for handler in LOGGER.handlers):
-        LOGGER.addHandler(logging.StreamHandler())
-    LOGGER.setLevel(level)
-
-
-def last_errors(clear: bool = True) -> str:
-    """The latest error lines of what this thread asked of llama.cpp, joined; forgets them."""
-    errors = _thread.errors
-    text = "; ".join(errors)
-    if clear:
-        errors.clear()
-    return text
 
 
 def _receive(level: int, text: bytes | None, _data: Any) -> None:
@@ -106,11 +137,18 @@ def _collect(level: int, text: bytes | None) -> None:
     line = line.strip("\n").rstrip()[:_LONGEST]
     if here.level >= logging.ERROR:
         line = line.split("\n\n")[0]  # the rest quotes what was wrong (a grammar), whole
-        here.errors.append(line)
+        if here.errors is not None:
+            here.errors.append(line)
         # Callers turn these into exceptions, so they are not logged as errors a second time.
-        LOGGER.info("%s", line)
+        _say(logging.INFO, line)
     elif line.strip(". "):
-        LOGGER.log(here.level, "%s", line)
+        _say(here.level, line)
+
+
+def _say(level: int, line: str) -> None:
+    if _printing and sys.stderr is not None:
+        print(line, file=sys.stderr)
+    LOGGER.log(level, "%s", line)
 
 
 def _raise_later(interrupt: type[BaseException]) -> None:

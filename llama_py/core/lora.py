@@ -19,7 +19,19 @@ __all__ = ["LoraAdapter"]
 
 
 class LoraAdapter(Handle[C.llama_adapter_lora_p]):
-    """An adapter loaded for ``model``; give it to ``Context.set_adapters``."""
+    """An adapter loaded for ``model``; give it to ``Context.set_adapters``.
+
+    Closed while a context applies it, it is freed when that context does not any more.
+
+    Attributes:
+        model: the model it changes, kept alive.
+        path: the file it was loaded from.
+        fingerprint: identifies its content.
+
+    Raises:
+        ModelNotFoundError, InvalidModelError: there is no such file, or it is no adapter of this
+            model; llama.cpp's reason is in the message.
+    """
 
     def __init__(self, model: Model, path: str | os.PathLike[str]) -> None:
         self.model = model
@@ -29,12 +41,13 @@ class LoraAdapter(Handle[C.llama_adapter_lora_p]):
         files = ModelFiles({self.path: (self.path.stat().st_size,)})
         #: Identifies the adapter in the fingerprint of saved states.
         self.fingerprint = files.digest
-        logs.last_errors()
-        pointer = C.llama_adapter_lora_init(model.pointer, os.fsencode(self.path))
-        if not pointer:
-            raise InvalidModelError(
-                f"llama.cpp cannot load the LoRA adapter {self.path}: {logs.last_errors()}"
-            )
-        super().__init__(pointer, C.llama_adapter_lora_free)
-        model.adopt(self)
-        files.check()
+        with logs.ErrorLines() as lines, model.in_use() as parent:
+            pointer = C.llama_adapter_lora_init(parent, os.fsencode(self.path))
+            if not pointer:
+                raise InvalidModelError(f"llama.cpp cannot load the LoRA adapter {path}: {lines}")
+            super().__init__(pointer, C.llama_adapter_lora_free, model)
+        try:
+            files.check()
+        except BaseException:
+            self.close()
+            raise

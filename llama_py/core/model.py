@@ -6,6 +6,7 @@ import ctypes
 import hashlib
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ class Model(Handle[C.llama_model_p]):
     Args:
         progress: called with the fraction loaded, in the calling thread. Returning False stops the
             loading, and so does raising, or a Ctrl-C.
+        verbose: print llama.cpp's log on standard error until this model is freed.
 
     Raises:
         ModelNotFoundError, InvalidModelError: see ``check_model_file``; also when llama.cpp
@@ -47,6 +49,7 @@ class Model(Handle[C.llama_model_p]):
         params: ModelParams | None = None,
         *,
         progress: ProgressCallback | None = None,
+        verbose: bool = False,
     ) -> None:
         if not isinstance(path, (str, os.PathLike)):
             raise ParameterTypeError(
@@ -57,32 +60,34 @@ class Model(Handle[C.llama_model_p]):
         self.info = check_model_file(self.path)
         files = _files(self.info)
         logs.install()
+        printing = logs.Printing() if verbose else None
         try:
-            self._load(Loading(progress))
+            self._load(Loading(progress), partial(_free, C.llama_model_free, printing))
             files.check()
             self.vocab = Vocab(self)
             self.metadata = _metadata(self.pointer)
+            #: Identifies the weights, wherever the file lies.
+            self.fingerprint = _digest(self.size_bytes, self.n_params, self.metadata, files.digest)
         except BaseException:  # also Ctrl-C: the weights may be gigabytes
-            if hasattr(self, "_pointer"):
-                self.close()
+            self.close()
+            if printing is not None:
+                printing.close()
             raise
-        #: Identifies the weights, wherever the file lies.
-        self.fingerprint = _digest(self.size_bytes, self.n_params, self.metadata, files.digest)
 
-    def _load(self, loading: Loading) -> None:
-        struct, self._kept_alive = _model_struct(self.params, loading)
-        reasons: list[str] = []
+    def _load(self, loading: Loading, free: Callable[[C.llama_model_p], None]) -> None:
+        struct, self._kept_alive = _model_struct(self.params)
+        struct.progress_callback = loading.callback()
+        lines = logs.ErrorLines()
 
         def load() -> None:
-            logs.last_errors()
-            pointer = C.llama_model_load_from_file(os.fsencode(self.path), struct)
-            reasons.append(logs.last_errors())
+            with lines:
+                pointer = C.llama_model_load_from_file(os.fsencode(self.path), struct)
             if pointer:
-                Handle.__init__(self, pointer, C.llama_model_free)
+                Handle.__init__(self, pointer, free)
 
         loading.run(load)
-        if not hasattr(self, "_pointer"):
-            reason = reasons[0] or "no reason was logged; is there enough memory?"
+        if self.closed:
+            reason = str(lines) or "no reason was logged; is there enough memory?"
             if loading.stopped:
                 reason = "the loading was stopped, because progress returned False"
             raise InvalidModelError(f"llama.cpp cannot load {self.path}: {reason}")
@@ -172,7 +177,17 @@ def _digest(*parts: Any) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def _model_struct(params: ModelParams, loading: Loading) -> tuple[C.llama_model_params, list[Any]]:
+def _free(
+    free: Callable[[C.llama_model_p], None],
+    printing: logs.Printing | None,
+    pointer: C.llama_model_p,
+) -> None:
+    free(pointer)
+    if printing is not None:
+        printing.close()
+
+
+def _model_struct(params: ModelParams) -> tuple[C.llama_model_params, list[Any]]:
     """The C struct, and the objects that must live as long as C may look at it."""
     struct = C.llama_model_default_params()
     kept: list[Any] = []
@@ -186,7 +201,6 @@ def _model_struct(params: ModelParams, loading: Loading) -> tuple[C.llama_model_
         struct.tensor_split = _tensor_split(params.tensor_split, kept)
     if params.kv_overrides:
         struct.kv_overrides = _kv_overrides(params.kv_overrides, kept)
-    struct.progress_callback = loading.callback
     return struct, kept
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import inf
 from typing import Any
 
@@ -60,17 +60,23 @@ class Sampler:
         self._bias = _bias_arrays(params, vocab)
         self._window: _PenaltyWindow | None = None
         self._chain: Handle[C.llama_sampler_p] | None = None
+        self._top_p: Handle[C.llama_sampler_p] | None = None
+        self._grammar: GrammarSampler | None = None
         self._history: list[int] | None = None
         self._constraint: TokenConstraint | None = (
             params.constraint() if params.constraint else None
         )
-        self._grammar = GrammarSampler(vocab, params.grammar) if params.grammar else None
         self._top_k = self._early_top_k()
-        self._top_p = self._early_top_p()
         self._candidates: NDArray[Any] | None = None
         self._sampled = 0
         self._eog: NDArray[np.int32] | None = None
-        self.begin(history)
+        try:
+            self._grammar = GrammarSampler(vocab, params.grammar) if params.grammar else None
+            self._top_p = self._early_top_p()
+            self.begin(history)
+        except BaseException:
+            self.close()
+            raise
         #: True if sampling is nothing but the most likely token of the untouched row.
         self.trivial = params.greedy and not (
             self._bias
@@ -292,19 +298,31 @@ class Sampler:
         params = C.llama_sampler_chain_default_params()
         params.no_perf = True
         chain = Handle(C.llama_sampler_chain_init(params), C.llama_sampler_free)
-        for sampler in self._steps():
-            C.llama_sampler_chain_add(chain.pointer, sampler)
-        if self.params.dry_multiplier > 0 or self.params.samplers is not None:
-            for token in history:
-                C.llama_sampler_accept(chain.pointer, token)
+        try:
+            for step in self._steps():
+                C.llama_sampler_chain_add(chain.pointer, step)
+            if self.params.dry_multiplier > 0 or self.params.samplers is not None:
+                for token in history:
+                    C.llama_sampler_accept(chain.pointer, token)
+        except BaseException:
+            chain.close()
+            raise
         return chain
 
-    def _steps(self) -> list[C.llama_sampler_p]:
+    def _steps(self) -> Iterator[C.llama_sampler_p]:
+        """The samplers of the chain, each made when the one before it is the chain's."""
         p = self.params
         if p.mirostat:
-            return [C.llama_sampler_init_temp(p.temperature), self._mirostat()]
-        if p.greedy:
-            return [self._dry(), C.llama_sampler_init_greedy()]
+            yield C.llama_sampler_init_temp(p.temperature)
+            yield self._mirostat()
+        elif p.greedy:
+            yield self._dry()
+            yield C.llama_sampler_init_greedy()
+        else:
+            yield from self._steps_of_a_draw()
+
+    def _steps_of_a_draw(self) -> Iterator[C.llama_sampler_p]:
+        p = self.params
         makers: dict[str, tuple[bool, Callable[[], C.llama_sampler_p]]] = {
             "penalties": (p.penalises and not self._own_penalties, self._penalties),
             "dry": (p.dry_multiplier > 0, self._dry),
@@ -334,8 +352,11 @@ class Sampler:
             "temperature": (True, self._temperature),
         }
         names = p.samplers if p.samplers is not None else tuple(makers)
-        steps = [makers[name][1]() for name in names if makers[name][0]]
-        return [*steps, self._final()]
+        for name in names:
+            wanted, make = makers[name]
+            if wanted:
+                yield make()
+        yield self._final()
 
     def _final(self) -> C.llama_sampler_p:
         p = self.params
@@ -361,7 +382,7 @@ class Sampler:
 
     def _penalties(self) -> C.llama_sampler_p:
         p = self.params
-        last_n = p.penalty_last_n if p.penalty_last_n >= 0 else self._vocab.model.n_ctx_train
+        last_n = p.penalty_last_n if p.penalty_last_n >= 0 else self._vocab.n_ctx_train
         return C.llama_sampler_init_penalties(
             self._vocab.n_tokens, last_n, p.repeat_penalty, p.frequency_penalty, p.presence_penalty
         )
@@ -375,7 +396,7 @@ class Sampler:
             p.dry_multiplier,
             p.dry_base,
             p.dry_allowed_length,
-            p.dry_penalty_last_n if p.dry_penalty_last_n >= 0 else self._vocab.model.n_ctx_train,
+            p.dry_penalty_last_n if p.dry_penalty_last_n >= 0 else self._vocab.n_ctx_train,
             array,
             len(breakers),
         )

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from llama_py._native import llama_h as C
-from llama_py.errors import ClosedError, ParameterTypeError, TokenizationError, shown
+from llama_py.core.handle import Handle
+from llama_py.errors import ParameterTypeError, TokenizationError, shown
 
 if TYPE_CHECKING:
     from llama_py.core.model import Model
@@ -29,20 +30,22 @@ _PARSED = C.LLAMA_TOKEN_ATTR_CONTROL | C.LLAMA_TOKEN_ATTR_UNKNOWN
 _SPECIAL = _PARSED | C.LLAMA_TOKEN_ATTR_USER_DEFINED
 
 
-class Vocab:
-    """The vocabulary of a model.
+class Vocab(Handle[C.llama_vocab_p]):
+    """The vocabulary of a model, whose weights stay in memory as long as it is used.
 
     Attributes:
-        model: the model it belongs to, kept alive.
         n_tokens: number of tokens.
+        n_ctx_train: the context length that the model was trained with.
         bos, eos, eot, nl, pad, sep: special token ids, -1 where the vocabulary has none.
         fim_pre, fim_suf, fim_mid: infill tokens, -1 where there are none.
         add_bos: whether a prompt begins with BOS.
     """
 
     def __init__(self, model: Model) -> None:
-        self.model = model
-        self._pointer = pointer = C.llama_model_get_vocab(model.pointer)
+        with model.in_use() as parent:
+            pointer = C.llama_model_get_vocab(parent)
+            super().__init__(pointer, _nothing, model)
+            self.n_ctx_train = int(C.llama_model_n_ctx_train(parent))
         self.n_tokens: int = C.llama_vocab_n_tokens(pointer)
         self.kind: int = C.llama_vocab_type(pointer)
         self.bos: int = C.llama_vocab_bos(pointer)
@@ -60,14 +63,6 @@ class Vocab:
         self._plain_pieces: dict[int, bytes] = {}
         self._eog: dict[int, bool] = {}
         self._special_texts: dict[bytes, bool] | None = None
-
-    @property
-    def pointer(self) -> C.llama_vocab_p:
-        """The C pointer. Raises ``ClosedError`` after the model was closed."""
-        if self.model.closed:
-            raise ClosedError("the model of this vocabulary is closed")
-        _ = self.model.pointer  # which raises in a forked child
-        return self._pointer
 
     def tokenize(
         self, text: str | bytes, *, add_special: bool = True, parse_special: bool = False
@@ -225,3 +220,7 @@ class Vocab:
                     f"token id {shown(token)} is outside of the vocabulary "
                     f"(0 to {self.n_tokens - 1})"
                 )
+
+
+def _nothing(_pointer: C.llama_vocab_p) -> None:
+    """A vocabulary is a part of its model, and freed with it."""

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import weakref
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
@@ -182,9 +183,13 @@ class TextFan(Generic[H]):
 
 
 class Node(Generic[H]):
-    """The end of an edge: ``span`` leads here from ``parent``; ``depth`` counts tokens to here."""
+    """The end of an edge: ``span`` leads here from ``parent``; ``depth`` counts tokens to here.
 
-    __slots__ = ("children", "depth", "fan", "holders", "parent", "span")
+    A node keeps its children alive and not its parent: a tree that nobody has any more is gone at
+    once, with its holders.
+    """
+
+    __slots__ = ("__weakref__", "_parent", "children", "depth", "fan", "holders", "span")
 
     def __init__(self, parent: Node[H] | None, span: Span) -> None:
         self.parent = parent
@@ -193,6 +198,15 @@ class Node(Generic[H]):
         self.children: dict[int, Node[H]] = {}
         self.fan: TextFan[H] | None = None
         self.holders: dict[H, None] = {}
+
+    @property
+    def parent(self) -> Node[H] | None:
+        """The node that this one's edge begins at, None for the root."""
+        return self._parent() if self._parent is not None else None
+
+    @parent.setter
+    def parent(self, node: Node[H] | None) -> None:
+        self._parent: weakref.ref[Node[H]] | None = None if node is None else weakref.ref(node)
 
     @property
     def start(self) -> int:
@@ -217,9 +231,9 @@ class Node(Generic[H]):
     def upwards(self) -> Iterator[Node[H]]:
         """This node and those above it, without the root."""
         node: Node[H] = self
-        while node.parent is not None:
+        while (parent := node.parent) is not None:
             yield node
-            node = node.parent
+            node = parent
 
     def below(self, skip: Node[H] | None = None) -> Iterator[H]:
         """The holders under this node (not its own), leaving out the branch ``skip``."""
@@ -232,5 +246,6 @@ class Node(Generic[H]):
 
 def above(node: Node[H]) -> Node[H]:
     """The parent of a node that is not the root."""
-    assert node.parent is not None
-    return node.parent
+    parent = node.parent
+    assert parent is not None
+    return parent

@@ -123,11 +123,11 @@ def test_a_reason_is_told_to_the_thread_that_failed() -> None:
     both = threading.Barrier(2)
 
     def fail(name: str) -> None:
-        logs.last_errors()
-        both.wait()
-        logs._receive(4, f"the reason of {name}\n".encode(), None)
-        both.wait()
-        seen[name] = logs.last_errors()
+        with logs.ErrorLines() as lines:
+            both.wait()
+            logs._receive(4, f"the reason of {name}\n".encode(), None)
+            both.wait()
+        seen[name] = str(lines)
 
     threads = [threading.Thread(target=fail, args=(name,)) for name in ("one", "two")]
     for thread in threads:

@@ -6,12 +6,17 @@ import logging
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from llama_py import Llama
 from llama_py._native import ggml_h
 from llama_py.core import logs
+from llama_py.core.context import Context
 from llama_py.core.model import Model
+from llama_py.errors import InvalidModelError, StateError
+from llama_py.params import ContextParams
 from tests.models import tiny_model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,6 +51,33 @@ def test_verbose_prints_on_standard_error(verbose: bool, printed: bool) -> None:
     assert printed or done.stderr == ""
 
 
+def test_verbose_lasts_as_long_as_its_model(capfd: pytest.CaptureFixture[str]) -> None:
+    before = (logs.LOGGER.level, list(logs.LOGGER.handlers))
+    options: dict[str, Any] = {"n_ctx": 64, "n_threads": 1}
+    model = str(tiny_model("full"))
+    loud = Llama(model, verbose=True, **options)
+    assert "llama_context" in capfd.readouterr().err
+    Llama(model, **options).close()  # llama.cpp does not say of which model it speaks
+    capfd.readouterr()
+    assert (logs.LOGGER.level, logs.LOGGER.handlers) == before
+    del loud
+    capfd.readouterr()
+    Llama(model, **options).close()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_verbose_ends_with_a_load_that_fails(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(tiny_model("full").read_bytes()[:-1000])
+    with pytest.raises(InvalidModelError):
+        Llama(broken, verbose=True)
+    capfd.readouterr()
+    Model(tiny_model("full")).close()
+    assert capfd.readouterr() == ("", "")
+
+
 def test_pieces_of_a_line_become_one_record(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "llama_py"):
         say(ggml_h.GGML_LOG_LEVEL_WARN, "a warn")
@@ -61,19 +93,31 @@ def test_dots_of_progress_are_left_out(caplog: pytest.LogCaptureFixture) -> None
     assert caplog.records == []
 
 
-def test_errors_are_kept_for_the_exception_and_forgotten_when_read() -> None:
-    logs.last_errors()
-    say(ggml_h.GGML_LOG_LEVEL_ERROR, "first\n", "second\n")
-    assert logs.last_errors(clear=False) == "first; second"
-    assert logs.last_errors() == "first; second"
-    assert logs.last_errors() == ""
+def test_errors_are_those_of_one_call() -> None:
+    say(ggml_h.GGML_LOG_LEVEL_ERROR, "of an earlier call\n", "and its unfinished")
+    with logs.ErrorLines() as outer:
+        say(ggml_h.GGML_LOG_LEVEL_ERROR, "first\n")
+        with logs.ErrorLines() as inner:
+            say(ggml_h.GGML_LOG_LEVEL_ERROR, "of a call within\n")
+        say(ggml_h.GGML_LOG_LEVEL_ERROR, "second\n")
+    say(ggml_h.GGML_LOG_LEVEL_ERROR, "of a later call\n")
+    assert (str(outer), str(inner)) == ("first; second", "of a call within")
+
+
+def test_one_models_reason_is_not_in_anothers_error() -> None:
+    """What was logged about one model, and asked for by nobody, is not why another one fails."""
+    with Model(tiny_model("full")) as model:
+        context = Context(model, ContextParams(n_ctx=64, n_threads=1))
+        say(ggml_h.GGML_LOG_LEVEL_ERROR, "the reason of another model\n")
+        with pytest.raises(StateError, match=r"a state of 0 bytes .*: (?!the reason)"):
+            context.state_set(0, b"")
 
 
 def test_the_list_of_errors_does_not_grow() -> None:
-    logs.last_errors()
-    for number in range(1000):
-        say(ggml_h.GGML_LOG_LEVEL_ERROR, f"error {number}\n")
-    assert len(logs.last_errors().split("; ")) == 12
+    with logs.ErrorLines() as lines:
+        for number in range(1000):
+            say(ggml_h.GGML_LOG_LEVEL_ERROR, f"error {number}\n")
+    assert len(str(lines).split("; ")) == 12
 
 
 def test_bytes_that_are_no_text_do_not_end_the_process(caplog: pytest.LogCaptureFixture) -> None:
