@@ -15,7 +15,7 @@ import pytest
 
 from llama_py import Llama
 from llama_py.api.aio import AsyncLlama
-from llama_py.engine.request import MOST_EVENTS
+from llama_py.engine.loop import MOST_EVENTS
 from llama_py.errors import (
     ClosedError,
     ContextOverflowError,
@@ -26,6 +26,7 @@ from llama_py.errors import (
 )
 from tests.engine.rig import EXACT
 from tests.models import tiny_model
+from tests.rest import in_flight
 
 T = TypeVar("T")
 GREEDY: dict[str, Any] = {"temperature": 0.0, "max_tokens": 12, "ignore_eos": True}
@@ -68,7 +69,7 @@ def text_of(response: Any) -> str:
 async def at_rest(model: AsyncLlama) -> None:
     """Wait until nothing is in flight."""
     for _ in range(500):
-        if not model.llama._engine._board.everything:
+        if not in_flight(model.llama):
             return
         await asyncio.sleep(0.01)
     raise AssertionError("something is still in flight")
@@ -152,7 +153,7 @@ def test_r15_an_abandoned_stream(run: Any, model: AsyncLlama, started: bool, clo
             await stream.__anext__()
         if close:
             await stream.aclose()
-            assert model.llama._engine._board.everything == []
+            assert in_flight(model.llama) == 0
             with pytest.raises(StopAsyncIteration):
                 await stream.__anext__()
         del stream
@@ -167,14 +168,14 @@ def test_a_slow_reader_holds_only_itself_up(run: Any, model: AsyncLlama, llm: Ll
     async def main() -> list[Any]:
         options = {**GREEDY, "max_tokens": MOST_EVENTS + 60}
         stream = await model.create_completion("slow", stream=True, **options)
-        request = llm._engine._board.everything[0]
         await stream.__anext__()
-        while not request.blocked:
+        (running,) = llm._engine.requests
+        while not running.paused:
             await asyncio.sleep(0.005)
-        generated = len(request.generated)
+        generated = len(running.record.generated)
         quick = await model.create_completion("quick", **GREEDY)
         assert quick["usage"]["completion_tokens"] == 12
-        assert len(request.generated) == generated <= MOST_EVENTS + 2
+        assert len(running.record.generated) == generated <= MOST_EVENTS + 2
         return [chunk async for chunk in stream]
 
     rest = run(main())
@@ -194,15 +195,15 @@ def test_errors_are_those_of_the_sync_facade(run: Any, model: AsyncLlama) -> Non
         with pytest.raises(GenerationTimeout) as caught:
             await model.create_completion("x", timeout=0.02, **LONG)
         assert caught.value.partial["choices"][0]["finish_reason"] == "error"
-        stream = await model.create_completion("x", timeout=0.02, stream=True, **LONG)
+        late: Any = await model.create_completion("x", timeout=0.02, stream=True, **LONG)
         with pytest.raises(GenerationTimeout):
-            async for _ in stream:
+            async for _ in late:
                 pass
         with pytest.raises(StopAsyncIteration):
-            await stream.__anext__()
+            await late.__anext__()
 
     run(main())
-    assert model.llama._engine._board.everything == []
+    assert in_flight(model.llama) == 0
 
 
 def test_a_failing_step_is_reported_and_the_thread_lives_on(
@@ -214,7 +215,7 @@ def test_a_failing_step_is_reported_and_the_thread_lives_on(
     async def main() -> None:
         await model.create_completion("x", **GREEDY)
         with monkeypatch.context() as patch:
-            patch.setattr(llm._engine._runner, "decode", broken)
+            patch.setattr(llm._engine.runner, "decode", broken)
             with pytest.raises(OSError, match="broken"):
                 await model.create_completion("y", **GREEDY)
         response = await model.create_completion("y", **GREEDY)

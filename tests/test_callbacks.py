@@ -69,7 +69,7 @@ def test_what_a_callback_may_not_call(llm: Llama, place: str, name: str) -> None
 def test_a_reset_while_samplers_of_others_are_at_work() -> None:
     """Slow samplers choose in threads of their own; freeing them there would end the process."""
     with Llama(str(tiny_model("full")), **OPTIONS) as llm:
-        llm._engine._choosing._side_by_side = True  # as for a vocabulary of 16,384 and more
+        llm._engine._sampling._side_by_side = True  # as for a vocabulary of 16,384 and more
         errors: list[BaseException] = []
 
         def stop(_tokens: Any, _logits: Any) -> bool:
@@ -247,7 +247,7 @@ def test_an_async_reply_that_a_reset_ended(llm: Llama, stream: bool) -> None:
             return False
 
         async def read(model: AsyncLlama) -> Any:
-            reply = await model.create_completion(
+            reply: Any = await model.create_completion(
                 [5, 6, 7],
                 max_tokens=400,
                 ignore_eos=True,

@@ -25,6 +25,7 @@ from llama_py.errors import (
 )
 from tests.engine.rig import EXACT, words
 from tests.models import KINDS, tiny_model
+from tests.rest import in_flight
 
 #: Cells in F32 and no flash attention: what is left is the order of sums.
 TOLERANCE = 1e-5
@@ -169,7 +170,7 @@ def test_the_reply_to_a_conversation_is_scored(full: Llama) -> None:
     messages = [{"role": "user", "content": "What is the capital of France?"}]
     reply: Any = full.create_chat_completion(messages, temperature=0.0, max_tokens=6, logprobs=True)
     content = reply["choices"][0]["logprobs"]["content"]
-    generated = full._last.request.generated
+    generated = full._last.record.generated
     score, other = full.score(messages, [generated, [1, 2, 3, 4, 5, 6]])
     check(score, [entry["logprob"] for entry in content])
     assert score.text == reply["choices"][0]["message"]["content"]
@@ -270,7 +271,7 @@ def test_a_callback_of_a_request_cannot_score(full: Llama) -> None:
 
 def at_rest(llm: Llama) -> None:
     """Nothing is in flight, pinned or leased, and the books are what the memory says."""
-    assert llm._engine._board.everything == []
+    assert in_flight(llm) == 0
     for number in range(llm._context.n_seq_max):
         sequence = llm._cache.live.get(number)
         held = len(sequence.tokens) if sequence is not None else 0
@@ -295,7 +296,7 @@ def test_streams_and_other_scores_go_on_meanwhile(
         def stream(number: int) -> None:
             for _ in range(3):
                 list(llm.create_completion(prompts[number], stream=True, **ask))
-                replies[number].append(llm._last.request.generated)
+                replies[number].append(llm._last.record.generated)
 
         def score(number: int) -> None:
             scores[number] = llm.score(prefixes[number], given)
@@ -311,7 +312,7 @@ def test_streams_and_other_scores_go_on_meanwhile(
         at_rest(llm)
     for number, prompt in enumerate(prompts):
         other.create_completion(prompt, **ask)
-        assert replies[number] == [other._last.request.generated] * 3
+        assert replies[number] == [other._last.record.generated] * 3
         for tokens, found in zip(given[::8], scores[number][::8], strict=True):
             check(found, one_by_one(other, prefixes[number], tokens))
 

@@ -24,6 +24,7 @@ from llama_py import Llama
 from llama_py.errors import ContextOverflowError, GenerationTimeout
 from tests.engine.rig import EXACT
 from tests.models import KINDS, tiny_model
+from tests.rest import in_flight
 
 OPTIONS: dict[str, Any] = {**EXACT, "n_ctx": 1024, "n_seq_max": 8}
 GREEDY: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True}
@@ -195,7 +196,7 @@ def check(made: Round, alone: Alone) -> None:
     assert wrong == []
     engine = made.llm._engine
     gc.collect()
-    assert engine._board.everything == []
+    assert in_flight(made.llm) == 0
     assert not any(sequence.busy for sequence in made.llm._cache.live.values())
     metrics = engine.metrics
     assert metrics.requests == metrics.finished + metrics.cancelled + metrics.failed
@@ -238,13 +239,14 @@ def test_few_cells_and_few_sequences_for_many_threads() -> None:
 @pytest.mark.usefixtures("no_thread_left")
 def test_no_wake_up_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads that are not woken would sleep here for ten minutes."""
-    monkeypatch.setattr("llama_py.engine.engine._NAP", 600.0)
+    for module in ("driver", "events"):
+        monkeypatch.setattr(f"llama_py.engine.{module}.LOOK", 600.0)
     with Llama(str(tiny_model("full")), **{**OPTIONS, "n_seq_max": 3}) as llm:
         made = Round(llm)
         made.kinds = [made.complete, made.stream, made.choices, made.abandon, made.interleave]
         made.run(16, 8, seed=3)
         assert made.errors == []
-        assert llm._engine._board.everything == []
+        assert in_flight(llm) == 0
 
 
 def malloc_does(name: str, *arguments: int) -> None:

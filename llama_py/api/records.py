@@ -45,6 +45,13 @@ class LastCalls:
         self.outcome: Outcome | None = None
         self.ended: Record | None = None
 
+    @property
+    def record(self) -> Record:
+        """Of the (last) request of ``outcome``."""
+        if self.outcome is None:
+            raise LookupError("nothing was called yet")
+        return self.outcome.records[-1]
+
 
 class Outcome:
     """What happened to one call.

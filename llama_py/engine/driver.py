@@ -112,7 +112,7 @@ class Driver:
 
     def _check_room(self, count: int) -> None:
         most = self.engine.context.n_seq_max
-        waiting = len(self._loop.tickets) - most
+        waiting = self.in_flight - most
         if waiting + count > self._max_waiting:
             raise QueueFullError(
                 f"{max(0, waiting)} requests are waiting already, and the limit is "
@@ -239,9 +239,9 @@ class Driver:
         return self._round()
 
     @property
-    def busy(self) -> bool:
-        """True while a request is in flight."""
-        return bool(self._loop.tickets)
+    def in_flight(self) -> int:
+        """How many requests were submitted and have not ended."""
+        return len(self._loop.tickets)
 
     def _round(self, *, step: bool = True) -> bool:
         """In place: the commands that have come, and a step; False if there was nothing to do."""

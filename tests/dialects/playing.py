@@ -11,7 +11,8 @@ import numpy as np
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.template import ChatTemplate, RenderedChat
 from llama_py.core.vocab import Vocab
-from llama_py.engine.request import Event, FinishEvent, Request, TokenEvent, TokenLogprobs
+from llama_py.engine.request import Event, FinishEvent, Record, TokenEvent, TokenLogprobs
+from llama_py.engine.text import ReplyText
 from llama_py.params import RANDOM_SEED
 
 
@@ -56,38 +57,40 @@ def logprobs_of(token: int, k: int) -> TokenLogprobs:
 
 
 def play(
-    vocab: Vocab, request: Request, tokens: Sequence[int], error: BaseException | None = None
+    vocab: Vocab, record: Record, tokens: Sequence[int], error: BaseException | None = None
 ) -> Iterator[Event]:
     """The events of a request whose model "samples" these tokens, as the engine makes them."""
-    wanted = request.generation.logprobs
-    request.tokens = list(request.prompt.tokens or vocab.tokenize(request.prompt.text or b""))
+    request = record.request
+    wanted, text = request.generation.logprobs, ReplyText(request.generation.stop)
+    record.tokens = list(request.prompt.tokens or vocab.tokenize(request.prompt.text or b""))
     if request.generation.prompt_logprobs:
-        request.prompt_logprobs = [logprobs_of(t, wanted or 0) for t in request.tokens[1:]]
+        record.prompt_logprobs = [logprobs_of(t, wanted or 0) for t in record.tokens[1:]]
     for token in tokens:
-        request.generated.append(token)
+        record.generated.append(token)
         if vocab.is_eog(token):
-            yield FinishEvent("stop", request.text.finish())
+            yield FinishEvent("stop", text.finish())
             return
         shown = request.echo_special or token in request.visible
         piece = vocab.piece(token) if shown else vocab.plain_piece(token)
-        text = request.text.feed(piece)
-        yield TokenEvent(token, text, None if wanted is None else logprobs_of(token, wanted))
-        if request.text.stopped_by is not None:
-            yield FinishEvent("stop", "", request.text.stopped_by)
+        entry = None if wanted is None else logprobs_of(token, wanted)
+        yield TokenEvent(token, text.feed(piece), entry)
+        if text.stopped_by is not None:
+            yield FinishEvent("stop", "", text.stopped_by)
             return
     reason = "length" if error is None else "error"
-    yield FinishEvent(reason, request.text.finish(), error=error)
+    yield FinishEvent(reason, text.finish(), error=error)
 
 
 def drive(
     vocab: Vocab, call: Any, replies: Sequence[Sequence[int]], error: BaseException | None = None
 ) -> tuple[list[Any], Any]:
     """All chunks of a call, and its response. The choices take turns."""
-    encoder = call.encoder()
+    records = [Record(request) for request in call.requests]
+    encoder = call.encoder(records)
     chunks = list(encoder.open())
     running = [
-        (request.choice, play(vocab, request, tokens, error))
-        for request, tokens in zip(call.requests, replies, strict=True)
+        (record.request.choice, play(vocab, record, tokens, error))
+        for record, tokens in zip(records, replies, strict=True)
     ]
     while running:
         for entry in list(running):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from llama_py.core.vocab import Vocab
 from llama_py.dialects.fold import fold_completion
 from llama_py.dialects.openai import parse_completion
+from llama_py.engine.request import Record
 from llama_py.errors import DecodeError
 from tests.dialects.playing import Context, OpenVocab, drive
 
@@ -65,10 +66,9 @@ def test_no_usage_unless_asked_for(context: Context) -> None:
 
 def test_cached_tokens_are_reported(context: Context) -> None:
     call = parse_completion(context, "Once upon")
-    encoder = call.encoder()
-    request = call.requests[0]
-    request.tokens, request.cache = [1, 2, 3, 4], {"reused": 3}
-    request.submitted, request.started, request.first_token, request.ended = 0.0, 1.0, 1.5, 3.5
+    record = Record(call.requests[0], tokens=[1, 2, 3, 4], cache={"reused": 3})
+    record.submitted, record.started, record.first_token, record.ended = 0.0, 1.0, 1.5, 3.5
+    encoder = call.encoder([record])
     response: Any = encoder.response()
     assert response["usage"]["prompt_tokens_details"] == {"cached_tokens": 3}
     timings = response["timings"]

@@ -148,10 +148,10 @@ class Rig:
         """Nothing is in flight, and the engine's thread has done what it was told."""
         deadline = time.monotonic() + 20
         self.driver.run(lambda: None)
-        while self.driver.busy and time.monotonic() < deadline:
+        while self.driver.in_flight and time.monotonic() < deadline:
             time.sleep(0.001)
             self.driver.run(lambda: None)
-        assert not self.driver.busy
+        assert not self.driver.in_flight
 
     def cancel(self, asked: Asked) -> None:
         """Cancel the call of a request."""
@@ -191,7 +191,7 @@ class Rig:
         assert [*self.engine.requests] == []
         assert self.engine.requests.deadlines == 0
         assert not self.engine.stepping
-        assert not self.driver.busy
+        assert not self.driver.in_flight
         for number in range(self.context.n_seq_max):
             sequence = self.cache.live.get(number)
             held = len(sequence.tokens) if sequence is not None else 0

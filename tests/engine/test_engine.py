@@ -219,7 +219,7 @@ def test_a_callback_cannot_call_its_model(rig: Rig) -> None:
 
 
 def test_a_callback_may_cancel_its_request(rig: Rig) -> None:
-    request = ask(words(1, 300), on_progress=lambda done, total: rig.cancel(request))
+    request: Asked = ask(words(1, 300), on_progress=lambda done, total: rig.cancel(request))
     assert rig.run(request)[0].reason == "cancelled"
     rig.check_at_rest()
 

@@ -130,7 +130,7 @@ class Sweep:
     def call(self, step: str, prompt: Sequence[int]) -> list[int]:
         """Continue ``prompt``, compare, and return all tokens."""
         self.llm.create_completion([*prompt], temperature=0.0, max_tokens=GREEDY, ignore_eos=True)
-        request = self.llm._last.request
+        request = self.llm._last.record
         runs, _ = self.cuts.runs(request.tokens)
         expected, row = self.oracle.greedy(request.tokens, len(request.generated), runs)
         error = nmse(self.llm.last_logits, row)
@@ -155,9 +155,12 @@ class Sweep:
         self.llm.load_state(state)
         kept = last[: state.n_tokens]
         self.call("restore", kept + self.tokens(N_MORE))
-        with self.llm._engine.lock:
+
+        def empty() -> None:
             while self.llm._cache.make_room():
                 pass
+
+        self.llm._loaded.driver.run(empty)
         self.call("restore", kept + self.tokens(N_MORE))
 
     def leave_training(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from llama_py import Llama, LlamaDiskCache
-from llama_py.engine.request import Request
+from llama_py.engine.request import Record
 from llama_py.errors import ContextOverflowError
 
 from .cuts import CutRecorder
@@ -105,7 +105,7 @@ class Driver:
 
     # -- checks ---------------------------------------------------------------------------------
 
-    def check(self, request: Request) -> None:
+    def check(self, request: Record) -> None:
         """Compare a finished request, and the bookkeeping, with the oracle."""
         generated = request.generated
         runs, certain = self.cuts.runs(request.tokens)
@@ -140,8 +140,8 @@ class Driver:
             held = len(sequence.tokens) if sequence is not None else 0
             assert context.pos_max(number) + 1 == held, (number, held)
 
-    def last_request(self) -> Request:
-        request: Request = self.llm._last.request
+    def last_request(self) -> Record:
+        request: Record = self.llm._last.record
         return request
 
     # -- operations -------------------------------------------------------------------------------
@@ -223,9 +223,11 @@ class Driver:
             self.conversations.pop(0)
 
     def park(self) -> None:
-        with self.llm._engine.lock:
+        def empty() -> None:
             while self.llm._cache.make_room():
                 pass
+
+        self.llm._loaded.driver.run(empty)
         self.check_bookkeeping()
 
     def cancel(self, index: int, words: Sequence[int], after: int) -> None:
@@ -305,7 +307,7 @@ class Driver:
         """Two streams at once, the second forking from the first while it is busy."""
         conversation = self.pick(index)
         texts = (text_of(words), text_of(words) + text_of(others))
-        requests: list[Request] = []
+        requests: list[Record] = []
         streams = []
         for text in texts:
             messages = [*conversation.messages, {"role": "user", "content": text}]
@@ -315,7 +317,7 @@ class Driver:
                         messages, temperature=0.0, max_tokens=5, ignore_eos=True, stream=True
                     )
                 )
-                requests.append(self.last_request())
+                requests.append(streams[-1]._outcome.records[0])
             except ContextOverflowError:
                 break
             next(streams[-1])

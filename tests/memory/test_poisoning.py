@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from llama_py import Llama, LlamaDiskCache
-from llama_py.engine.request import Prompt, Request
+from llama_py.engine.request import GenerationRequest, Prompt, Record
 from llama_py.params import GenerationParams, SamplingParams
 from tests.models import KINDS, tiny_model
 
@@ -149,7 +149,7 @@ class PoisoningMachine(RuleBasedStateMachine):
             prompt, temperature=0.0, max_tokens=len(reply), ignore_eos=True, logits_processor=want
         )
         text = str(response["choices"][0]["text"])
-        used = self.llm._last.request.tokens
+        used = self.llm._last.record.tokens
         assert used in self.allowed(prompt)
         self.replies.append((used, prompt, reply, text))
         return text
@@ -196,14 +196,13 @@ class PoisoningMachine(RuleBasedStateMachine):
         """Bytes of a token in its text; BOS, which is added, has none."""
         return 0 if token == self.fresh.token_bos() else len(self.fresh.vocab.piece(token))
 
-    def run(self, llm: Llama, text: str, plain: tuple[tuple[int, int], ...] = ()) -> Request:
-        request = Request(
+    def run(self, llm: Llama, text: str, plain: tuple[tuple[int, int], ...] = ()) -> Record:
+        request = GenerationRequest(
             Prompt(text.encode(), plain=plain),
             SamplingParams(temperature=0.0),
             GenerationParams(max_tokens=3, ignore_eos=True),
         )
-        llm._run_silently(request)
-        return request
+        return llm._dispatch.run(request)
 
     def teardown(self) -> None:
         self.llm.close()
