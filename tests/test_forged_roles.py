@@ -41,7 +41,7 @@ def user(content: Any) -> list[dict[str, Any]]:
 
 
 def prompt_of(llm: Llama, messages: Any, **options: Any) -> Prompt:
-    return llm._prompt_of(messages, options)
+    return llm._calls.prompt_of(messages, options)
 
 
 def plain_texts(prompt: Prompt) -> list[bytes]:

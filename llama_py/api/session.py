@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 import os
 import uuid
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
@@ -90,7 +91,8 @@ class ChatSession:
         self._tools = copy.deepcopy([dict(tool) for tool in tools]) if tools else None
         self._messages: list[Message] = [{"role": "system", "content": system}] if system else []
         self._results: list[Message] = []
-        self._reply: ReplyStream | None = None
+        #: The reply that may still be coming, as long as somebody wants it.
+        self._reply: weakref.ref[ReplyStream] | None = None
         self._closed = False
 
     # -- talking ------------------------------------------------------------------------------
@@ -171,7 +173,8 @@ class ChatSession:
             **options,
         )
         kept = self._note_dropped(messages, getattr(chunks, "dropped", None))
-        self._reply = reply = ReplyStream(self._commit, kept, chunks)
+        reply = ReplyStream(self._commit, kept, chunks)
+        self._reply = weakref.ref(reply)
         reply.begin()  # the chunk with the role: from here on, closing the stream cancels it
         return reply if stream else reply.read()
 
@@ -185,8 +188,9 @@ class ChatSession:
 
     def _give_up_reply(self) -> None:
         """Else the reply to the conversation as it was would put that back when it has come."""
-        if self._reply is not None:
-            self._reply.close()
+        reply = self._reply() if self._reply is not None else None
+        if reply is not None:
+            reply.close()
 
     def _commit(self, messages: list[Message], response: dict[str, Any]) -> None:
         self._messages = messages

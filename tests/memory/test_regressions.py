@@ -388,13 +388,13 @@ def test_r22_slots_are_clamped_with_a_warning(
 
 
 def test_r23_the_fingerprint_covers_what_states_depend_on(load: Loader) -> None:
-    plain = load("iswa")._fingerprint()
+    plain = load("iswa")._loaded.fingerprint
     for changes in ({"type_k": 1}, {"type_v": 1}, {"swa_full": True}, {"n_ctx": 1024},
                     {"rope_freq_base": 5000.0}, {"flash_attn": True},
                     {"attention_type": 1}):  # fmt: skip
-        assert load("iswa", **changes)._fingerprint() != plain, changes
-    assert load("full")._fingerprint() != plain
-    assert load("iswa")._fingerprint() == plain
+        assert load("iswa", **changes)._loaded.fingerprint != plain, changes
+    assert load("full")._loaded.fingerprint != plain
+    assert load("iswa")._loaded.fingerprint == plain
 
 
 def test_without_a_causal_mask_nothing_is_reused(load: Loader) -> None:
@@ -479,7 +479,7 @@ def test_tokens_that_spell_a_prompt_otherwise_change_nothing_for_the_text() -> N
     messages = [user("What is 2 + 3?")]
     with Llama(demo_model_path(), n_ctx=512, n_threads=1) as llm:
         cold = llm.create_chat_completion(messages, temperature=0)
-        text = (llm._prompt_of(messages, {}).text or b"").decode()
+        text = (llm._calls.prompt_of(messages, {}).text or b"").decode()
         llm.reset()
         for tokens in (
             llm.tokenize(text, add_bos=False, special=False),
@@ -497,7 +497,7 @@ def test_a_prompt_given_as_tokens_is_stored_without_a_text(tmp_path: Path) -> No
     store = LlamaDiskCache(str(tmp_path))
     with Llama(demo_model_path(), n_ctx=512, n_threads=1) as llm:
         llm.set_cache(store)
-        text = (llm._prompt_of(messages, {}).text or b"").decode()
+        text = (llm._calls.prompt_of(messages, {}).text or b"").decode()
         llm.create_completion([t for x in text * 3 for t in llm.tokenize(x, add_bos=False)])
         assert len(store) == 1
     with Llama(demo_model_path(), n_ctx=512, n_threads=1) as llm:
