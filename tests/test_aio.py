@@ -194,12 +194,12 @@ def test_errors_are_those_of_the_sync_facade(run: Any, model: AsyncLlama) -> Non
         with pytest.raises(GenerationTimeout) as caught:
             await model.create_completion("x", timeout=0.02, **LONG)
         assert caught.value.partial["choices"][0]["finish_reason"] == "error"
-        stream = await model.create_completion("x", timeout=0.02, stream=True, **LONG)
+        chunks = await model.create_completion("x", timeout=0.02, stream=True, **LONG)
         with pytest.raises(GenerationTimeout):
-            async for _ in stream:
+            async for _ in chunks:
                 pass
         with pytest.raises(StopAsyncIteration):
-            await stream.__anext__()
+            await chunks.__anext__()
 
     run(main())
     assert model.llama._engine._board.everything == []

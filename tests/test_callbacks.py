@@ -247,7 +247,7 @@ def test_an_async_reply_that_a_reset_ended(llm: Llama, stream: bool) -> None:
             return False
 
         async def read(model: AsyncLlama) -> Any:
-            reply = await model.create_completion(
+            reply: Any = await model.create_completion(
                 [5, 6, 7],
                 max_tokens=400,
                 ignore_eos=True,

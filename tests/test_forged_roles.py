@@ -147,7 +147,7 @@ def test_sessions_take_the_option(llm: Llama) -> None:
 
 def test_what_is_evaluated_ahead_has_the_ranges(llm: Llama) -> None:
     messages = [*user(EVIL), {"role": "assistant", "content": "No."}]
-    opening = llm._common_opening(messages, {})
+    opening = llm.cache._common_opening(messages, {})
     assert plain_texts(opening) == [b"<|im_end|>", b"<|im_start|>"]
     llm.prewarm(messages)
     follow_up = [*messages, {"role": "user", "content": "Why?"}]

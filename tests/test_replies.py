@@ -143,7 +143,7 @@ def test_info_is_of_the_stream_that_was_read_last(llm: Llama) -> None:
 class Polite(Llama):
     """A user's subclass that changes what is asked."""
 
-    def create_chat_completion(self, messages: Any, **options: Any) -> Any:  # type: ignore[override]
+    def create_chat_completion(self, messages: Any, **options: Any) -> Any:
         polite = [{"role": "system", "content": "Be polite."}, *messages]
         return super().create_chat_completion(polite, **options)
 

@@ -202,7 +202,7 @@ class PoisoningMachine(RuleBasedStateMachine):
             SamplingParams(temperature=0.0),
             GenerationParams(max_tokens=3, ignore_eos=True),
         )
-        llm._run_silently(request)
+        llm._dispatch.run(request)
         return request
 
     def teardown(self) -> None:
