@@ -202,7 +202,7 @@ class Llama(CompatInterface, ReuseInterface, ScoringInterface):
         if chat_template:
             _check_template(chat_template)
         # Without a causal mask, a token's cells depend on those that come after it.
-        reuse = attention_type != _NON_CAUSAL
+        reuse = context_params.attention_type != _NON_CAUSAL
         limits = CacheLimits(checkpoint_bytes=checkpoint_bytes, reuse=reuse)
         try:
             self._model = self._load(_model_params(arguments), numa, progress)
