@@ -15,14 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_py import forks
-from llama_py.chat.grammar import CompiledGrammar
 from llama_py.core.sampler import Sampler
-from llama_py.dialects.arguments import Arguments
-from llama_py.dialects.sampling import SAMPLING_PARAMETERS, read_sampling
-from llama_py.dialects.shared import read_grammar
+from llama_py.dialects.requests import read_grammar
+from llama_py.dialects.sampling import read_sampling
 from llama_py.engine.request import Prompt, Request, TokenEvent
 from llama_py.errors import LlamaError, ParameterError, shown
-from llama_py.params import GenerationParams, SamplingParams, check_number
+from llama_py.options import GENERATE, SAMPLE
+from llama_py.params import GenerationParams, check_number
 
 if TYPE_CHECKING:
     from llama_py.core.context import Context
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
     from llama_py.params import LogitsProcessor, StoppingCriteria
 
 __all__ = ["LowLevelInterface"]
-
-_OF_GENERATE = frozenset({"grammar", "stopping_criteria"})
 
 
 class _Absent:
@@ -272,25 +269,13 @@ class LowLevelInterface:
             row = self._rows[idx].copy()
         else:
             raise ParameterError(f"idx={shown(idx)}: there are logits only for evaluated positions")
-        params = self._sampling("sample", options)
+        given: Any = options
+        params = read_sampling(SAMPLE, SAMPLE.read(given), self)  # type: ignore[arg-type]
         sampler = self._manual_sampler
         if sampler is None or sampler.params != params:
             sampler = Sampler(self._model.vocab, params, self.eval_tokens)
             self._manual_sampler = sampler
         return sampler.sample(row)
-
-    def _sampling(
-        self, function: str, options: dict[str, Any], grammar: CompiledGrammar | None = None
-    ) -> SamplingParams:
-        arguments = Arguments(function, _without_old_names(options), SAMPLING_PARAMETERS)
-        rules = grammar or CompiledGrammar()
-        return read_sampling(
-            arguments,
-            self,  # type: ignore[arg-type]
-            0.8,
-            grammar=rules.grammar,
-            constraint=rules.constraint,
-        )
 
     def generate(
         self,
@@ -318,23 +303,21 @@ class LowLevelInterface:
         """
         tokens = self._model.vocab.token_list(tokens)
         prompt = tokens if reset else [*self.eval_tokens, *tokens]
-        if logits_processor is not None:
-            options["logits_processor"] = logits_processor
-        own = {"grammar": options.pop("grammar", None), "stopping_criteria": stopping_criteria}
-        arguments = Arguments("generate", own, _OF_GENERATE)
-        sampling = self._sampling("generate", options, read_grammar(arguments, self))  # type: ignore[arg-type]
-        generation = GenerationParams(
-            ignore_eos=True, stopping_criteria=arguments.functions("stopping_criteria")
-        )
+        own = {"logits_processor": logits_processor, "stopping_criteria": stopping_criteria}
+        given = GENERATE.read({**options, **own})
+        context: Any = self
+        sampling = read_sampling(GENERATE, given, context, read_grammar(given, context))
+        criteria: Any = given.get("stopping_criteria") or ()
+        generation = GenerationParams(ignore_eos=True, stopping_criteria=criteria)
         for turn in itertools.count():
             request = Request(Prompt(tokens=prompt), sampling, generation, choice=turn)
-            given: list[int] = []
-            more = yield from self._tokens_of(request, given)
+            new: list[int] = []
+            more = yield from self._tokens_of(request, new)
             if more is None:
                 return
             if sampling.grammar is not None or sampling.constraint is not None:
                 raise ParameterError("send(): a grammar cannot tell what tokens of yours mean")
-            prompt = [*prompt, *given, *self._model.vocab.token_list(more)]
+            prompt = [*prompt, *new, *self._model.vocab.token_list(more)]
 
     def _tokens_of(
         self, request: Request, given: list[int]
@@ -356,17 +339,6 @@ class LowLevelInterface:
                 elif event.error is not None:
                     raise event.error
         return None
-
-
-def _without_old_names(options: dict[str, Any]) -> dict[str, Any]:
-    """The names that ``sample`` and ``generate`` have in llama-cpp-python."""
-    options = dict(options)
-    options.pop("penalize_nl", None)  # which has no effect there either
-    if "temp" in options:
-        if "temperature" in options:
-            raise ParameterError("temp and temperature are the same thing; give one of them")
-        options["temperature"] = options.pop("temp")
-    return options
 
 
 def _bytes(text: bytes | str) -> bytes:

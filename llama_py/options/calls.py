@@ -83,7 +83,7 @@ class ReplyOptions(SamplingOptions, CriteriaOptions, total=False):
         Doc("Smaller goes first when requests wait."),
     ]
     on_progress: Annotated[
-        Callable[[int, int], object] | None,
+        Callable[[int, int], Any] | None,
         Doc("Called with (tokens done, tokens) while the prompt is evaluated."),
     ]
     model: Annotated[

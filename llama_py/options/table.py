@@ -50,7 +50,8 @@ class Option:
     Attributes:
         name: the name of the argument.
         kinds: the types that its value may have, without None.
-        optional: None is the same as not given.
+        optional: None is allowed, and the same as not given,
+        none_counts: except where it is a value of its own.
         read: checks a value and brings it to the form that the library uses.
     """
 
@@ -60,6 +61,7 @@ class Option:
         union = get_args(base) if _is_union(base) else (base,)
         self.kinds = tuple(kind for kind in union if kind is not type(None))
         self.optional = len(self.kinds) < len(union) or Any in self.kinds
+        self.none_counts = self.mark(NoneCounts) is not None
         self.read: Callable[[Any], Any] = self._reader()
 
     def mark(self, kind: type[M]) -> M | None:
@@ -100,12 +102,12 @@ class Option:
         own = self.mark(Reads)
         if own is not None:
             return _bind(own.read, self.name)
-        if self.mark(Numbered) is not None:
-            return self._read_numbered
+        if self.names:
+            return _number_by_name_reader(self.name, self.names)
         if len(self.choices) and len(self.kinds) == 1:
             return self._read_choice
         if self.kinds[0] in (int, float):
-            return self._read_number
+            return _number_reader(self.name, self.kinds[0], self.range)
         return _bind(self._plain_reader(), self.name)
 
     def _plain_reader(self) -> Reader:
@@ -123,28 +125,12 @@ class Option:
             return _as_is
         raise TypeError(f"{self.name}: say how {self.kinds} is read, with a mark Reads(...)")
 
-    def _read_number(self, value: Any) -> Any:
-        kind, limits = self.kinds[0], self.range
-        check_number(self.name, value, limits.low, limits.high, integer=kind is int)
-        return kind(value)
-
     def _read_choice(self, value: Any) -> str:
         text = read_text(self.name, value)
         if text not in self.choices:
             expected = ", ".join(self.choices)
             raise ParameterError(f"{self.name}={shown(text)}: expected one of {expected}")
         return text
-
-    def _read_numbered(self, value: Any) -> int:
-        names = self.names
-        if isinstance(value, str):
-            value = names.get(value.lower().replace("-", "_"), value)
-        else:
-            check_number(self.name, value, integer=True)
-        if value not in names.values():
-            known = ", ".join(f"{name!r} ({number})" for name, number in names.items())
-            raise ParameterError(f"{self.name}={shown(value)}: expected one of {known}")
-        return int(value)
 
 
 class Table(Generic[T]):
@@ -190,9 +176,10 @@ class Table(Generic[T]):
                 raise self.unknown(name)
             if value is not None or not option.optional:
                 values[name] = option.read(value)
-            elif option.mark(NoneCounts):
+            elif option.none_counts:
                 values[name] = None
-        self._settle(values)
+        if not self._unsettled.isdisjoint(values):
+            self._settle(values)
         return values  # type: ignore[return-value]
 
     def complete(self, given: Mapping[str, Any]) -> T:
@@ -209,30 +196,53 @@ class Table(Generic[T]):
         return refuse_unknown(self.function, name, (*self.options, *self._others))
 
     @cached_property
-    def _same(self) -> tuple[tuple[str, str], ...]:
-        return tuple((each.name, same.name) for each in self if (same := each.mark(SameAs)))
-
-    @cached_property
-    def _ignored(self) -> frozenset[str]:
-        return frozenset(each.name for each in self if each.mark(Ignored))
+    def _unsettled(self) -> frozenset[str]:
+        return frozenset(each.name for each in self if each.mark(SameAs) or each.mark(Ignored))
 
     def _settle(self, values: dict[str, Any]) -> None:
         """Bring other names of an option to its own, and drop what has no effect."""
-        for other, name in self._same:
-            if other in values:
-                value = self.options[name].read(values.pop(other))
-                if values.setdefault(name, value) not in (value, None):
-                    raise ParameterError(
-                        f"{name}={shown(values[name])} contradicts {other}={shown(value)}: "
-                        f"{other} and {name} are the same thing"
-                    )
-                values[name] = value
-        for name in self._ignored & values.keys():
-            del values[name]
+        for other in self._unsettled & values.keys():
+            value, same = values.pop(other), self.options[other].mark(SameAs)
+            if same is not None:
+                self._unite(values, same.name, other, self.options[same.name].read(value))
+
+    def _unite(self, values: dict[str, Any], name: str, other: str, value: Any) -> None:
+        if values.setdefault(name, value) not in (value, None):
+            raise ParameterError(
+                f"{name}={shown(values[name])} contradicts {other}={shown(value)}: "
+                f"{other} and {name} are the same thing"
+            )
+        values[name] = value
 
 
 def _bind(read: Reader, name: str) -> Callable[[Any], Any]:
     return lambda value: read(name, value)
+
+
+def _number_reader(name: str, kind: type[Any], limits: Range) -> Callable[[Any], Any]:
+    low, high, integer = limits.low, limits.high, kind is int
+
+    def read(value: Any) -> Any:
+        check_number(name, value, low, high, integer=integer)
+        return kind(value)
+
+    return read
+
+
+def _number_by_name_reader(name: str, numbers: Mapping[str, int]) -> Callable[[Any], int]:
+    known = ", ".join(f"{each!r} ({number})" for each, number in numbers.items())
+
+    def read(value: Any) -> int:
+        number = value
+        if isinstance(value, str):
+            number = numbers.get(value.lower().replace("-", "_"))
+        else:
+            check_number(name, value, integer=True)
+        if number not in numbers.values():
+            raise ParameterError(f"{name}={shown(value)}: expected one of {known}")
+        return int(number)
+
+    return read
 
 
 def _is_union(hint: Any) -> bool:
