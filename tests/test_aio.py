@@ -188,7 +188,7 @@ def test_errors_are_those_of_the_sync_facade(run: Any, model: AsyncLlama) -> Non
             with pytest.raises(ContextOverflowError):
                 await model.create_completion("x " * 5000, stream=stream)
             with pytest.raises(UnknownParameterError):
-                await model.create_completion("x", stream=stream, temprature=1)
+                await model.create_completion("x", stream=stream, temprature=1)  # type: ignore[call-overload]
             with pytest.raises(ParameterError):
                 await model.create_chat_completion([], stream=stream)
         with pytest.raises(GenerationTimeout) as caught:
@@ -281,7 +281,7 @@ def test_a_load_that_is_cancelled_stops(run: Run[Any]) -> None:
         assert len(seen) <= count + 1
         assert seen[-1] < 1.0
         with pytest.raises(ParameterError, match="progress must be a function"):
-            await AsyncLlama.load(str(tiny_model("full")), progress=5)
+            await AsyncLlama.load(str(tiny_model("full")), progress=5)  # type: ignore[arg-type]
         async with await AsyncLlama.load(str(tiny_model("full")), **EXACT) as model:
             assert pickle.dumps(model.llama)
 
@@ -313,7 +313,7 @@ def test_what_it_takes() -> None:
     with pytest.raises(ParameterError):
         AsyncLlama()
     with pytest.raises(UnknownParameterError):
-        AsyncLlama(str(tiny_model("full")), n_ctxx=3)
+        AsyncLlama(str(tiny_model("full")), n_ctxx=3)  # type: ignore[call-arg]
 
 
 def test_a_dropped_model_leaves_no_thread() -> None:
