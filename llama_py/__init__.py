@@ -16,30 +16,94 @@ from llama_py.version import __version__
 
 if TYPE_CHECKING:
     from llama_py.api.aio import AsyncLlama as AsyncLlama
+    from llama_py.api.aio import AsyncReplyStream as AsyncReplyStream
+    from llama_py.api.cache import ModelCache as ModelCache
+    from llama_py.api.cache import Prewarmed as Prewarmed
     from llama_py.api.llama import Llama as Llama
+    from llama_py.api.overflow import OverflowPolicy as OverflowPolicy
+    from llama_py.api.overflow import OverflowReport as OverflowReport
     from llama_py.api.overflow import TrimMessages as TrimMessages
+    from llama_py.api.records import ChatReply as ChatReply
+    from llama_py.api.records import CompletionReply as CompletionReply
+    from llama_py.api.replies import ReplyStream as ReplyStream
     from llama_py.api.scoring import Score as Score
     from llama_py.api.session import ChatSession as ChatSession
     from llama_py.api.states import LlamaState as LlamaState
+    from llama_py.api.states import SnapshotInfo as SnapshotInfo
     from llama_py.chat.formats import register_chat_format as register_chat_format
     from llama_py.chat.grammar import LlamaGrammar as LlamaGrammar
     from llama_py.chat.jinja import Jinja2ChatFormatter as Jinja2ChatFormatter
     from llama_py.demo import demo_model_path as demo_model_path
     from llama_py.dialects.processors import LogitsProcessorList as LogitsProcessorList
     from llama_py.dialects.processors import StoppingCriteriaList as StoppingCriteriaList
+    from llama_py.dialects.types import ChatCompletion as ChatCompletion
+    from llama_py.dialects.types import ChatCompletionChunk as ChatCompletionChunk
+    from llama_py.dialects.types import Completion as Completion
+    from llama_py.dialects.types import CompletionChunk as CompletionChunk
+    from llama_py.dialects.types import CompletionUsage as CompletionUsage
+    from llama_py.dialects.types import CreateChatCompletionResponse as CreateChatCompletionResponse
+    from llama_py.dialects.types import (
+        CreateChatCompletionStreamResponse as CreateChatCompletionStreamResponse,
+    )
+    from llama_py.dialects.types import CreateCompletionResponse as CreateCompletionResponse
+    from llama_py.dialects.types import (
+        CreateCompletionStreamResponse as CreateCompletionStreamResponse,
+    )
+    from llama_py.dialects.types import Timings as Timings
+    from llama_py.errors import CacheFullError as CacheFullError
+    from llama_py.errors import ClosedError as ClosedError
+    from llama_py.errors import ContextCreationError as ContextCreationError
     from llama_py.errors import ContextOverflowError as ContextOverflowError
+    from llama_py.errors import DecodeError as DecodeError
+    from llama_py.errors import FingerprintError as FingerprintError
+    from llama_py.errors import ForkedProcessError as ForkedProcessError
     from llama_py.errors import GenerationTimeout as GenerationTimeout
+    from llama_py.errors import GrammarError as GrammarError
+    from llama_py.errors import InvalidModelError as InvalidModelError
     from llama_py.errors import LlamaError as LlamaError
+    from llama_py.errors import MissingPackageError as MissingPackageError
+    from llama_py.errors import ModelLoadError as ModelLoadError
+    from llama_py.errors import ModelNotFoundError as ModelNotFoundError
+    from llama_py.errors import NativeLibraryError as NativeLibraryError
     from llama_py.errors import ParameterError as ParameterError
+    from llama_py.errors import ParameterTypeError as ParameterTypeError
+    from llama_py.errors import QueueFullError as QueueFullError
+    from llama_py.errors import RequestCancelled as RequestCancelled
+    from llama_py.errors import StateError as StateError
+    from llama_py.errors import StorageError as StorageError
+    from llama_py.errors import StorageNotFoundError as StorageNotFoundError
+    from llama_py.errors import TemplateError as TemplateError
+    from llama_py.errors import TokenizationError as TokenizationError
+    from llama_py.errors import UnknownParameterError as UnknownParameterError
     from llama_py.storage.store import LlamaCache as LlamaCache
     from llama_py.storage.store import LlamaDiskCache as LlamaDiskCache
     from llama_py.storage.store import LlamaRAMCache as LlamaRAMCache
 
 _HOMES = {
     "AsyncLlama": "api.aio",
+    "AsyncReplyStream": "api.aio",
+    "CacheFullError": "errors",
+    "ChatCompletion": "dialects.types",
+    "ChatCompletionChunk": "dialects.types",
+    "ChatReply": "api.records",
     "ChatSession": "api.session",
+    "ClosedError": "errors",
+    "Completion": "dialects.types",
+    "CompletionChunk": "dialects.types",
+    "CompletionReply": "api.records",
+    "CompletionUsage": "dialects.types",
+    "ContextCreationError": "errors",
     "ContextOverflowError": "errors",
+    "CreateChatCompletionResponse": "dialects.types",
+    "CreateChatCompletionStreamResponse": "dialects.types",
+    "CreateCompletionResponse": "dialects.types",
+    "CreateCompletionStreamResponse": "dialects.types",
+    "DecodeError": "errors",
+    "FingerprintError": "errors",
+    "ForkedProcessError": "errors",
     "GenerationTimeout": "errors",
+    "GrammarError": "errors",
+    "InvalidModelError": "errors",
     "Jinja2ChatFormatter": "chat.jinja",
     "Llama": "api.llama",
     "LlamaCache": "storage.store",
@@ -49,19 +113,59 @@ _HOMES = {
     "LlamaRAMCache": "storage.store",
     "LlamaState": "api.states",
     "LogitsProcessorList": "dialects.processors",
+    "MissingPackageError": "errors",
+    "ModelCache": "api.cache",
+    "ModelLoadError": "errors",
+    "ModelNotFoundError": "errors",
+    "NativeLibraryError": "errors",
+    "OverflowPolicy": "api.overflow",
+    "OverflowReport": "api.overflow",
     "ParameterError": "errors",
+    "ParameterTypeError": "errors",
+    "Prewarmed": "api.cache",
+    "QueueFullError": "errors",
+    "ReplyStream": "api.replies",
+    "RequestCancelled": "errors",
     "Score": "api.scoring",
+    "SnapshotInfo": "api.states",
+    "StateError": "errors",
     "StoppingCriteriaList": "dialects.processors",
+    "StorageError": "errors",
+    "StorageNotFoundError": "errors",
+    "TemplateError": "errors",
+    "Timings": "dialects.types",
+    "TokenizationError": "errors",
     "TrimMessages": "api.overflow",
+    "UnknownParameterError": "errors",
     "demo_model_path": "demo",
     "register_chat_format": "chat.formats",
 }
 
 __all__ = [
     "AsyncLlama",
+    "AsyncReplyStream",
+    "CacheFullError",
+    "ChatCompletion",
+    "ChatCompletionChunk",
+    "ChatReply",
     "ChatSession",
+    "ClosedError",
+    "Completion",
+    "CompletionChunk",
+    "CompletionReply",
+    "CompletionUsage",
+    "ContextCreationError",
     "ContextOverflowError",
+    "CreateChatCompletionResponse",
+    "CreateChatCompletionStreamResponse",
+    "CreateCompletionResponse",
+    "CreateCompletionStreamResponse",
+    "DecodeError",
+    "FingerprintError",
+    "ForkedProcessError",
     "GenerationTimeout",
+    "GrammarError",
+    "InvalidModelError",
     "Jinja2ChatFormatter",
     "Llama",
     "LlamaCache",
@@ -71,10 +175,30 @@ __all__ = [
     "LlamaRAMCache",
     "LlamaState",
     "LogitsProcessorList",
+    "MissingPackageError",
+    "ModelCache",
+    "ModelLoadError",
+    "ModelNotFoundError",
+    "NativeLibraryError",
+    "OverflowPolicy",
+    "OverflowReport",
     "ParameterError",
+    "ParameterTypeError",
+    "Prewarmed",
+    "QueueFullError",
+    "ReplyStream",
+    "RequestCancelled",
     "Score",
+    "SnapshotInfo",
+    "StateError",
     "StoppingCriteriaList",
+    "StorageError",
+    "StorageNotFoundError",
+    "TemplateError",
+    "Timings",
+    "TokenizationError",
     "TrimMessages",
+    "UnknownParameterError",
     "__version__",
     "demo_model_path",
     "register_chat_format",

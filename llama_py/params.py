@@ -8,19 +8,30 @@ names the parameter and the range, before anything native is touched.
 
 from __future__ import annotations
 
-import math
-import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from llama_py.errors import ParameterError, ParameterTypeError, shown
+from llama_py.options import LOAD, ContextOptions, ModelOptions, SamplingOptions, Table
+from llama_py.options.checks import check_bool, check_number
+from llama_py.options.values import (
+    RANDOM_SEED,
+    SAMPLER_NAMES,
+    SPECIAL_TOKENS_IN_CONTENT,
+    LogitsProcessor,
+    StoppingCriteria,
+    read_path,
+    read_policy,
+    read_shares,
+)
 
 __all__ = [
     "RANDOM_SEED",
+    "SAMPLER_NAMES",
     "SPECIAL_TOKENS_IN_CONTENT",
     "ContextParams",
     "GenerationParams",
@@ -32,19 +43,11 @@ __all__ = [
     "TokenConstraint",
     "as_shares",
     "check_arguments",
+    "check_bool",
     "check_content_mode",
+    "check_number",
     "check_policy",
 ]
-
-#: The seed that means "choose one at random" (``LLAMA_DEFAULT_SEED``).
-RANDOM_SEED = 0xFFFFFFFF
-#: What the texts of special tokens in user and tool messages may be: text, tokens, or an error.
-SPECIAL_TOKENS_IN_CONTENT = ("text", "parse", "refuse")
-
-#: ``(tokens so far, logits row)`` -> logits row; both shapes 1-D, logits float32 ``(n_vocab,)``.
-LogitsProcessor = Callable[[NDArray[np.intc], NDArray[np.single]], NDArray[np.single]]
-#: ``(tokens so far, logits row)`` -> stop here?
-StoppingCriteria = Callable[[NDArray[np.intc], NDArray[np.single]], bool]
 
 
 class TokenConstraint(Protocol):
@@ -82,122 +85,63 @@ class GrammarSpec:
     prefill: str = ""
 
 
-def check_number(
-    name: str,
-    value: Any,
-    low: float | None = None,
-    high: float | None = None,
-    *,
-    integer: bool = False,
-) -> None:
-    """Raise unless ``value`` is a finite number (an ``int`` if ``integer``) within [low, high]."""
-    wanted: Any = (int, np.integer) if integer else (int, float, np.number)
-    if isinstance(value, bool) or not isinstance(value, wanted):
-        kind = "an integer" if integer else "a number"
-        raise ParameterTypeError(
-            f"{name} must be {kind}, not {type(value).__name__} ({shown(value)})"
-        )
-    too_low = low is not None and value < low
-    too_high = high is not None and value > high
-    if not _fits_a_float(value) or too_low or too_high:
-        raise ParameterError(f"{name}={shown(value)} is out of range: {_range_text(low, high)}")
-
-
-def _fits_a_float(value: Any) -> bool:
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # an integer of more than 1024 bits
-        return False
-
-
-def _range_text(low: float | None, high: float | None) -> str:
-    if low is not None and high is not None:
-        return f"allowed is {low} to {high}"
-    if low is not None:
-        return f"it must be at least {low}"
-    return f"it must be at most {high}" if high is not None else "it must be finite"
-
-
-def check_bool(name: str, value: Any) -> None:
-    """Raise unless ``value`` is a bool."""
-    if not isinstance(value, (bool, np.bool_)):
-        raise ParameterTypeError(
-            f"{name} must be True or False, not {type(value).__name__} ({shown(value)})"
-        )
-
-
-def _check_callable(name: str, value: Any) -> None:
-    if not callable(value):
-        raise ParameterTypeError(f"{name} must be a function, not {shown(value)}")
-
-
-def _check_kind(name: str, value: Any, kinds: tuple[type, ...], what: str) -> None:
-    if not isinstance(value, kinds):
-        raise ParameterTypeError(
-            f"{name} must be {what}, not {type(value).__name__} ({shown(value)})"
-        )
-
-
 def check_arguments(arguments: Mapping[str, Any]) -> None:
     """Check those arguments of ``Llama`` that belong to none of the classes below.
 
     Raises:
         ParameterTypeError, ParameterError: naming the argument, and what it may be.
     """
-    given = {name: value for name, value in arguments.items() if value is not None}
-    _check_kind("model_path", arguments.get("model_path"), (str, os.PathLike), "a path")
-    if not os.fspath(arguments["model_path"]):
-        raise ParameterError("model_path is empty; give the path of a GGUF file")
-    for name in ("logits_all", "spm_infill", "verbose", "swa_full", "op_offload"):
-        check_bool(name, given.get(name, False))
-    for name in ("checkpoint_bytes", "parking_bytes", "prefix_cache_slots"):
-        check_number(name, arguments.get(name, 0), 0, integer=True)
-    check_number("max_waiting", arguments.get("max_waiting", 1), 1, integer=True)
-    check_number("seed", given.get("seed", 0), -(2**31), 2**64 - 1, integer=True)
-    check_number("last_n_tokens_size", given.get("last_n_tokens_size", 0), -1, integer=True)
-    check_number("lora_scale", given.get("lora_scale", 1.0))
-    check_number("numa", int(_as_number(given.get("numa", 0))), 0, 4, integer=True)
-    for name in ("chat_format", "chat_template"):
-        _check_kind(name, given.get(name, ""), (str,), "a string")
-    check_content_mode(given.get("special_tokens_in_content", "text"))
-    _check_kind("lora_path", given.get("lora_path", ""), (str, os.PathLike), "a path")
-    for name in ("chat_handler", "progress"):
-        _check_callable(name, given.get(name, check_arguments))
-    if "tokenizer" in given and not hasattr(given["tokenizer"], "tokenize"):
-        raise ParameterTypeError(f"tokenizer={shown(given['tokenizer'])} has no method tokenize()")
-    check_policy(given.get("overflow"))
+    given = dict(arguments)
+    read_path("model_path", given.pop("model_path", None))
+    LOAD.read(given)
 
 
 def check_policy(policy: Any) -> None:
     """Raise unless ``overflow=policy`` is a policy, or None."""
-    if policy is None:
-        return
-    if isinstance(policy, type) or not (hasattr(policy, "shorten") and hasattr(policy, "reserve")):
-        raise ParameterTypeError(
-            f"overflow={shown(policy)} is no overflow policy (shorten() and reserve); pass "
-            "TrimMessages(), or None"
-        )
+    read_policy("overflow", policy)
 
 
 def check_content_mode(value: Any) -> None:
     """Raise unless ``value`` is one of ``SPECIAL_TOKENS_IN_CONTENT``."""
-    _check_kind("special_tokens_in_content", value, (str,), "a string")
-    if value not in SPECIAL_TOKENS_IN_CONTENT:
-        expected = ", ".join(SPECIAL_TOKENS_IN_CONTENT)
-        raise ParameterError(f"special_tokens_in_content={value!r}: expected one of {expected}")
+    LOAD["special_tokens_in_content"].read(value)
 
 
 def as_shares(value: Any) -> tuple[float, ...] | None:
     """``tensor_split`` as ``ModelParams`` takes it."""
-    if value is None:
-        return None
-    _check_kind("tensor_split", value, (list, tuple, np.ndarray), "a list of numbers")
-    return tuple(value)
+    return None if value is None else read_shares("tensor_split", value)
 
 
-def _as_number(value: Any) -> int:
-    _check_kind("numa", value, (bool, int), "True, False or a strategy of llama.cpp (0 to 4)")
-    return int(value)
+# ---- records ---------------------------------------------------------------------------------
+
+#: Ranges and defaults are those of the options.
+_MODEL, _CONTEXT = Table("Llama", ModelOptions), Table("Llama", ContextOptions)
+_SAMPLING = Table("sample", SamplingOptions)
+_M, _C, _S = _MODEL.defaults(), _CONTEXT.defaults(), _SAMPLING.defaults()
+#: Fields of ``SamplingParams`` -> the options that they have another name as.
+_OPTION_NAMES = {"mirostat": "mirostat_mode", "logits_processors": "logits_processor"}
+
+
+#: Record -> name, default and reader of each field that is an option; filled at first use.
+_READERS: dict[str, tuple[tuple[str, Any, Callable[[Any], Any]], ...]] = {}
+
+
+def _read_fields(record: Any, table: Table[Any]) -> None:
+    """Check the fields of a record that differ from their defaults, as options are checked."""
+    readers = _READERS.get(type(record).__name__) or _make_readers(type(record), table)
+    for name, default, read in readers:
+        value = getattr(record, name)
+        if value is not default:
+            object.__setattr__(record, name, read(value))
+
+
+def _make_readers(
+    kind: Any, table: Table[Any]
+) -> tuple[tuple[str, Any, Callable[[Any], Any]], ...]:
+    named = [(each, _OPTION_NAMES.get(each.name, each.name)) for each in fields(kind)]
+    readers = tuple(
+        (each.name, each.default, table[name].read) for each, name in named if name in table.options
+    )
+    return _READERS.setdefault(kind.__name__, readers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,41 +160,18 @@ class ModelParams:
         check_tensors: look for NaN and Inf in the weights while loading.
     """
 
-    n_gpu_layers: int = -1
-    split_mode: int = 1
-    main_gpu: int = 0
+    n_gpu_layers: int = _M["n_gpu_layers"]
+    split_mode: int = _M["split_mode"]
+    main_gpu: int = _M["main_gpu"]
     tensor_split: tuple[float, ...] | None = None
-    vocab_only: bool = False
-    use_mmap: bool = True
-    use_mlock: bool = False
+    vocab_only: bool = _M["vocab_only"]
+    use_mmap: bool = _M["use_mmap"]
+    use_mlock: bool = _M["use_mlock"]
     kv_overrides: Mapping[str, bool | int | float | str] | None = None
-    check_tensors: bool = False
+    check_tensors: bool = _M["check_tensors"]
 
     def __post_init__(self) -> None:
-        check_number("n_gpu_layers", self.n_gpu_layers, -1, 2**31 - 1, integer=True)
-        check_number("split_mode", self.split_mode, 0, 3, integer=True)
-        check_number("main_gpu", self.main_gpu, 0, 2**15, integer=True)
-        for name in ("vocab_only", "use_mmap", "use_mlock", "check_tensors"):
-            check_bool(name, getattr(self, name))
-        for share in self.tensor_split or ():
-            check_number("tensor_split", share, 0)
-        if self.kv_overrides is not None:
-            _check_kind("kv_overrides", self.kv_overrides, (Mapping,), "a dictionary")
-        for key, value in (self.kv_overrides or {}).items():
-            _check_override(key, value)
-
-
-def _check_override(key: Any, value: Any) -> None:
-    if not isinstance(key, str) or len(key.encode()) > 127:
-        raise ParameterError(f"kv_overrides: key {key!r} must be a string of at most 127 bytes")
-    if not isinstance(value, (bool, int, float, str)):
-        raise ParameterTypeError(
-            f"kv_overrides[{key!r}] must be a bool, int, float or str, not {type(value).__name__}"
-        )
-    if type(value) is int and not -(2**63) <= value < 2**63:
-        raise ParameterError(f"kv_overrides[{key!r}]={value} does not fit into 64 bits")
-    if isinstance(value, str) and len(value.encode()) > 127:
-        raise ParameterError(f"kv_overrides[{key!r}] is longer than 127 bytes")
+        _read_fields(self, _MODEL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,78 +191,35 @@ class ContextParams:
         kv_unified: all sequences share one buffer of cells.
     """
 
-    n_ctx: int = 0
-    n_batch: int = 2048
-    n_ubatch: int = 512
-    n_seq_max: int = 8
+    n_ctx: int = _C["n_ctx"]
+    n_batch: int = _C["n_batch"]
+    n_ubatch: int = _C["n_ubatch"]
+    n_seq_max: int = _C["n_seq_max"]
     n_threads: int | None = None
     n_threads_batch: int | None = None
-    rope_scaling_type: int = -1
-    pooling_type: int = -1
-    attention_type: int = -1
-    rope_freq_base: float = 0.0
-    rope_freq_scale: float = 0.0
-    yarn_ext_factor: float = -1.0
-    yarn_attn_factor: float = 1.0
-    yarn_beta_fast: float = 32.0
-    yarn_beta_slow: float = 1.0
-    yarn_orig_ctx: int = 0
+    rope_scaling_type: int = _C["rope_scaling_type"]
+    pooling_type: int = _C["pooling_type"]
+    attention_type: int = _C["attention_type"]
+    rope_freq_base: float = _C["rope_freq_base"]
+    rope_freq_scale: float = _C["rope_freq_scale"]
+    yarn_ext_factor: float = _C["yarn_ext_factor"]
+    yarn_attn_factor: float = _C["yarn_attn_factor"]
+    yarn_beta_fast: float = _C["yarn_beta_fast"]
+    yarn_beta_slow: float = _C["yarn_beta_slow"]
+    yarn_orig_ctx: int = _C["yarn_orig_ctx"]
     embeddings: bool = False
-    offload_kqv: bool = True
-    op_offload: bool = True
+    offload_kqv: bool = _C["offload_kqv"]
+    op_offload: bool = _C["op_offload"]
     flash_attn: bool | None = None
-    swa_full: bool = False
-    kv_unified: bool = True
-    no_perf: bool = True
+    swa_full: bool = _C["swa_full"]
+    kv_unified: bool = _C["kv_unified"]
+    no_perf: bool = _C["no_perf"]
     type_k: int | None = None
     type_v: int | None = None
 
     def __post_init__(self) -> None:
-        check_number("n_ctx", self.n_ctx, 0, 2**31 - 1, integer=True)
-        check_number("n_batch", self.n_batch, 1, 2**31 - 1, integer=True)
-        check_number("n_ubatch", self.n_ubatch, 1, 2**31 - 1, integer=True)
-        check_number("n_seq_max", self.n_seq_max, 1, 256, integer=True)
-        for name in ("n_threads", "n_threads_batch"):
-            if getattr(self, name) is not None:
-                check_number(name, getattr(self, name), 1, 512, integer=True)
-        for name in ("rope_freq_base", "rope_freq_scale"):
-            check_number(name, getattr(self, name), 0)
-        for name in ("yarn_ext_factor", "yarn_attn_factor", "yarn_beta_fast", "yarn_beta_slow"):
-            check_number(name, getattr(self, name))
-        check_number("yarn_orig_ctx", self.yarn_orig_ctx, 0, 2**31 - 1, integer=True)
-        check_number("rope_scaling_type", self.rope_scaling_type, -1, 3, integer=True)
-        check_number("pooling_type", self.pooling_type, -1, 4, integer=True)
-        check_number("attention_type", self.attention_type, -1, 1, integer=True)
-        for name in ("type_k", "type_v"):
-            _check_cache_type(name, getattr(self, name))
-        for name in ("embeddings", "offload_kqv", "op_offload", "swa_full", "no_perf"):
-            check_bool(name, getattr(self, name))
-        check_bool("kv_unified", self.kv_unified)
-        if self.flash_attn is not None:
-            check_bool("flash_attn", self.flash_attn)
-
-
-#: ggml types that a KV cache can have. llama.cpp reads past its tables for a number it has not got.
-_CACHE_TYPES = {
-    0: "F32",
-    1: "F16",
-    30: "BF16",
-    8: "Q8_0",
-    2: "Q4_0",
-    3: "Q4_1",
-    20: "IQ4_NL",
-    6: "Q5_0",
-    7: "Q5_1",
-}
-
-
-def _check_cache_type(name: str, value: Any) -> None:
-    if value is None:
-        return
-    check_number(name, value, integer=True)
-    if value not in _CACHE_TYPES:
-        known = ", ".join(f"{number} ({text})" for number, text in _CACHE_TYPES.items())
-        raise ParameterError(f"{name}={value} is no type of a KV cache; there are {known}")
+        _read_fields(self, _CONTEXT)
+        check_bool("embeddings", self.embeddings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,49 +242,41 @@ class SamplingParams:
         min_tokens: end-of-generation tokens are forbidden before this many tokens.
     """
 
-    temperature: float = 0.8
-    top_k: int = 40
-    top_p: float = 0.95
-    min_p: float = 0.05
-    typical_p: float = 1.0
-    top_n_sigma: float = -1.0
-    xtc_probability: float = 0.0
-    xtc_threshold: float = 0.1
-    dynatemp_range: float = 0.0
-    dynatemp_exponent: float = 1.0
-    repeat_penalty: float = 1.0
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
-    penalty_last_n: int = 64
-    dry_multiplier: float = 0.0
-    dry_base: float = 1.75
-    dry_allowed_length: int = 2
-    dry_penalty_last_n: int = -1
-    dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
-    adaptive_target: float = -1.0
-    adaptive_decay: float = 0.9
-    mirostat: int = 0
-    mirostat_tau: float = 5.0
-    mirostat_eta: float = 0.1
-    seed: int = RANDOM_SEED
+    temperature: float = _S["temperature"]
+    top_k: int = _S["top_k"]
+    top_p: float = _S["top_p"]
+    min_p: float = _S["min_p"]
+    typical_p: float = _S["typical_p"]
+    top_n_sigma: float = _S["top_n_sigma"]
+    xtc_probability: float = _S["xtc_probability"]
+    xtc_threshold: float = _S["xtc_threshold"]
+    dynatemp_range: float = _S["dynatemp_range"]
+    dynatemp_exponent: float = _S["dynatemp_exponent"]
+    repeat_penalty: float = _S["repeat_penalty"]
+    frequency_penalty: float = _S["frequency_penalty"]
+    presence_penalty: float = _S["presence_penalty"]
+    penalty_last_n: int = _S["penalty_last_n"]
+    dry_multiplier: float = _S["dry_multiplier"]
+    dry_base: float = _S["dry_base"]
+    dry_allowed_length: int = _S["dry_allowed_length"]
+    dry_penalty_last_n: int = _S["dry_penalty_last_n"]
+    dry_sequence_breakers: tuple[str, ...] = _S["dry_sequence_breakers"]
+    adaptive_target: float = _S["adaptive_target"]
+    adaptive_decay: float = _S["adaptive_decay"]
+    mirostat: int = _S["mirostat_mode"]
+    mirostat_tau: float = _S["mirostat_tau"]
+    mirostat_eta: float = _S["mirostat_eta"]
+    seed: int = _S["seed"]
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     grammar: GrammarSpec | None = None
     constraint: Callable[[], TokenConstraint] | None = None
     logits_processors: tuple[LogitsProcessor, ...] = ()
     samplers: tuple[str, ...] | None = None
-    min_tokens: int = 0
-    min_keep: int = 1
+    min_tokens: int = _S["min_tokens"]
+    min_keep: int = _S["min_keep"]
 
     def __post_init__(self) -> None:
-        for name, (low, high, integer) in _SAMPLING_RANGES.items():
-            check_number(name, getattr(self, name), low, high, integer=integer)
-        if self.samplers is not None:
-            _check_samplers(self.samplers)
-        for token, bias in self.logit_bias.items():
-            check_number("logit_bias: token", token, 0, integer=True)
-            number = isinstance(bias, (int, float)) and not isinstance(bias, bool)
-            if not number or not (_fits_a_float(bias) or bias in (math.inf, -math.inf)):
-                raise ParameterError(f"logit_bias[{token}]={shown(bias)} must be a number")
+        _read_fields(self, _SAMPLING)
 
     @property
     def greedy(self) -> bool:
@@ -418,56 +288,6 @@ class SamplingParams:
         """True if the tokens so far change the logits."""
         active = self.repeat_penalty != 1.0 or self.frequency_penalty or self.presence_penalty
         return bool(active) and self.penalty_last_n != 0
-
-
-#: parameter -> (low, high, integer). The ranges are those that llama.cpp's samplers take.
-_SAMPLING_RANGES: dict[str, tuple[float | None, float | None, bool]] = {
-    "temperature": (None, None, False),
-    "top_k": (None, 2**31 - 1, True),
-    "top_p": (0.0, 1.0, False),
-    "min_p": (0.0, 1.0, False),
-    "typical_p": (0.0, 1.0, False),
-    "top_n_sigma": (None, None, False),
-    "xtc_probability": (0.0, 1.0, False),
-    "xtc_threshold": (0.0, 1.0, False),
-    "dynatemp_range": (0.0, None, False),
-    "dynatemp_exponent": (0.0, None, False),
-    "repeat_penalty": (1e-6, None, False),
-    "frequency_penalty": (-2.0, 2.0, False),
-    "presence_penalty": (-2.0, 2.0, False),
-    "penalty_last_n": (-1, 2**31 - 1, True),
-    "dry_multiplier": (0.0, None, False),
-    "dry_base": (0.0, None, False),
-    "dry_allowed_length": (0, 2**31 - 1, True),
-    "dry_penalty_last_n": (-1, 2**31 - 1, True),
-    "adaptive_target": (None, 1.0, False),
-    "adaptive_decay": (0.0, 0.99, False),
-    "mirostat": (0, 2, True),
-    "mirostat_tau": (0.0, None, False),
-    "mirostat_eta": (0.0, None, False),
-    "seed": (-(2**31), 2**64 - 1, True),
-    "min_tokens": (0, None, True),
-    "min_keep": (0, None, True),
-}
-
-#: Names that ``SamplingParams.samplers`` takes, in the default order.
-SAMPLER_NAMES = (
-    "penalties",
-    "dry",
-    "top_n_sigma",
-    "top_k",
-    "typical_p",
-    "top_p",
-    "min_p",
-    "xtc",
-    "temperature",
-)
-
-
-def _check_samplers(names: Sequence[str]) -> None:
-    for name in names:
-        if name not in SAMPLER_NAMES:
-            raise ParameterError(f"samplers: {name!r} is not one of {', '.join(SAMPLER_NAMES)}")
 
 
 @dataclass(frozen=True, slots=True)

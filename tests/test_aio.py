@@ -189,18 +189,18 @@ def test_errors_are_those_of_the_sync_facade(run: Any, model: AsyncLlama) -> Non
             with pytest.raises(ContextOverflowError):
                 await model.create_completion("x " * 5000, stream=stream)
             with pytest.raises(UnknownParameterError):
-                await model.create_completion("x", stream=stream, temprature=1)
+                await model.create_completion("x", stream=stream, temprature=1)  # type: ignore[call-overload]
             with pytest.raises(ParameterError):
                 await model.create_chat_completion([], stream=stream)
         with pytest.raises(GenerationTimeout) as caught:
             await model.create_completion("x", timeout=0.02, **LONG)
         assert caught.value.partial["choices"][0]["finish_reason"] == "error"
-        late: Any = await model.create_completion("x", timeout=0.02, stream=True, **LONG)
+        chunks = await model.create_completion("x", timeout=0.02, stream=True, **LONG)
         with pytest.raises(GenerationTimeout):
-            async for _ in late:
+            async for _ in chunks:
                 pass
         with pytest.raises(StopAsyncIteration):
-            await late.__anext__()
+            await chunks.__anext__()
 
     run(main())
     assert in_flight(model.llama) == 0
@@ -282,7 +282,7 @@ def test_a_load_that_is_cancelled_stops(run: Run[Any]) -> None:
         assert len(seen) <= count + 1
         assert seen[-1] < 1.0
         with pytest.raises(ParameterError, match="progress must be a function"):
-            await AsyncLlama.load(str(tiny_model("full")), progress=5)
+            await AsyncLlama.load(str(tiny_model("full")), progress=5)  # type: ignore[arg-type]
         async with await AsyncLlama.load(str(tiny_model("full")), **EXACT) as model:
             assert pickle.dumps(model.llama)
 
@@ -314,7 +314,7 @@ def test_what_it_takes() -> None:
     with pytest.raises(ParameterError):
         AsyncLlama()
     with pytest.raises(UnknownParameterError):
-        AsyncLlama(str(tiny_model("full")), n_ctxx=3)
+        AsyncLlama(str(tiny_model("full")), n_ctxx=3)  # type: ignore[call-arg]
 
 
 def test_a_dropped_model_leaves_no_thread() -> None:

@@ -163,7 +163,7 @@ def running(llm: Llama, **options: Any) -> tuple[threading.Thread, list[Any]]:
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 def test_a_reply_that_a_reset_ended_is_no_reply(llm: Llama, stream: bool) -> None:
     thread, result = running(llm, stream=stream)
-    llm.reset()
+    llm.reset(cancel=True)
     thread.join(20)
     (error,) = result
     assert isinstance(error, RequestCancelled)
@@ -259,7 +259,7 @@ def test_an_async_reply_that_a_reset_ended(llm: Llama, stream: bool) -> None:
         async with AsyncLlama(llama=llm) as model:
             reading = asyncio.create_task(read(model))
             await begun.wait()
-            await model.run(llm.reset)
+            await model.run(llm.reset, cancel=True)
             with pytest.raises(RequestCancelled) as caught:
                 await reading
             assert caught.value.partial["usage"]["completion_tokens"] > 0

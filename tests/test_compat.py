@@ -306,7 +306,7 @@ def test_a_conversation_can_be_rendered(llm: Llama) -> None:
         with pytest.raises(ParameterError, match="messages"):
             llm.render_chat(wrong)  # type: ignore[arg-type]
     with pytest.raises(ParameterError, match="did you mean 'temperature'"):
-        llm.render_chat(CHAT, temprature=1)
+        llm.render_chat(CHAT, temprature=1)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("policy", [5, "trim", TrimMessages])

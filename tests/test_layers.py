@@ -10,12 +10,13 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "llama_py"
 
-LEAVES = {"errors", "forks", "params", "version"}
+LEAVES = {"errors", "forks", "options", "params", "version"}
 #: Part of the package -> the parts that it may import, besides itself.
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "version": set(),
-    "params": {"errors"},
+    "options": {"errors"},
+    "params": {"errors", "options"},
     "forks": {"errors"},
     "demo": {"errors"},
     "hub": {"errors", "version"},
@@ -115,3 +116,67 @@ def test_importing_the_package_imports_nothing_else() -> None:
     ]
     names = {node.module for node in run_time}
     assert names <= {"__future__", "typing", "llama_py.version"}
+
+
+# -- circles ---------------------------------------------------------------------------------------
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def modules_imported(path: Path, known: set[str]) -> set[str]:
+    """Modules of the package that one imports anywhere, also for its types or within a function."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            home = absolute(path, node)
+            members = {f"{home}.{alias.name}" for alias in node.names}
+            found |= (members & known) or {home}
+    return found & known
+
+
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    """One way from a node back to itself, or nothing."""
+    done: set[str] = set()
+
+    def visit(node: str, way: list[str]) -> list[str]:
+        if node in way:
+            return [*way[way.index(node) :], node]
+        if node in done:
+            return []
+        for other in sorted(graph.get(node, ())):
+            if found := visit(other, [*way, node]):
+                return found
+        done.add(node)
+        return []
+
+    return next((found for node in sorted(graph) if (found := visit(node, []))), [])
+
+
+def test_a_circle_is_found() -> None:
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
+    assert circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+
+
+@pytest.mark.parametrize("part", ["api", "cli"])
+def test_modules_of_a_part_have_no_circles(part: str) -> None:
+    paths = {module_name(path): path for path in modules() if part_of(path) == part}
+    known = {*paths}
+    graph = {name: modules_imported(path, known) - {name} for name, path in paths.items()}
+    assert len(graph) > 3
+    assert circle(graph) == []
+
+
+def test_parts_of_the_package_have_no_circles() -> None:
+    """What stands at the top level is a part as well: a folder, or a module by itself."""
+    graph: dict[str, set[str]] = {}
+    for path in modules():
+        part = part_of(path)
+        if part != "__init__":  # the names of everything; imported when they are used
+            graph.setdefault(part, set()).update(parts_imported(path) - {part, "__init__"})
+    assert {"api", "core", "errors", "llama_cpp"} <= {*graph}
+    assert circle(graph) == []

@@ -110,12 +110,14 @@ def test_an_unknown_parameter_names_the_nearest_one(wrong: str, right: str) -> N
         *(("n_gpu_layers", value) for value in ("all", 1.0)),
         *(("tensor_split", value) for value in (5, ["a"], "ab")),
         *(("kv_overrides", value) for value in ([1], {"a": None})),
-        *((name, "x") for name in ("seed", "type_k", "rope_scaling_type", "yarn_ext_factor")),
+        *((name, "x") for name in ("seed", "main_gpu", "yarn_ext_factor")),
+        *((name, 1.5) for name in ("type_k", "split_mode", "rope_scaling_type")),
         *((name, "x") for name in ("lora_scale", "numa", "max_waiting", "parking_bytes")),
         *((name, 3) for name in ("lora_path", "chat_format", "chat_template", "progress")),
         *((name, 3) for name in ("tokenizer", "overflow", "chat_handler", "verbose")),
         *((name, "yes") for name in ("use_mmap", "vocab_only", "logits_all", "swa_full")),
-        *((name, "on") for name in ("flash_attn", "op_offload", "embedding", "no_perf")),
+        *((name, "on") for name in ("op_offload", "offload_kqv", "no_perf")),
+        ("flash_attn", 1),
     ],
 )
 def test_a_wrong_type_is_named(name: str, value: Any) -> None:
@@ -140,6 +142,9 @@ def test_a_wrong_type_is_named(name: str, value: Any) -> None:
         {"main_gpu": -1},
         {"split_mode": 9},
         {"type_k": 999},
+        {"type_k": "q9_0"},
+        {"flash_attn": "on"},
+        {"embedding": True},
         {"rope_freq_scale": -1.0},
         {"rope_freq_base": float("nan")},
         {"pooling_type": 99},
@@ -355,7 +360,7 @@ def test_sample_chooses_and_evaluates_nothing(llm: Llama) -> None:
     with pytest.raises(TypeError):
         llm.sample(40)  # type: ignore[call-arg] # llama-cpp-python's first parameter is top_k, and not a position
     with pytest.raises(UnknownParameterError, match="'temprature'; did you mean 'temperature'"):
-        llm.sample(temprature=1)
+        llm.sample(temprature=1)  # type: ignore[call-arg]
 
 
 def test_the_low_level_calls_know_the_names_of_llama_cpp_python(llm: Llama) -> None:

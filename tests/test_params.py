@@ -92,10 +92,10 @@ WRONG_TYPE: list[tuple[type[Any], str, list[Any]]] = [
     (ModelParams, "tensor_split", [("a",)]),
     (ModelParams, "kv_overrides", [[1], {"a": None}, {"a": [1]}]),
     (ContextParams, "n_ctx", ["1", 1.5, False]),
-    (ContextParams, "flash_attn", ["auto", 1]),
+    (ContextParams, "flash_attn", [1, 0.5]),
     (ContextParams, "swa_full", [None, 1]),
     (ContextParams, "kv_unified", ["no"]),
-    (ContextParams, "type_k", ["q8_0", 8.0]),
+    (ContextParams, "type_k", [b"q8_0", 8.0]),
     (SamplingParams, "temperature", ["hot", None, True]),
     (SamplingParams, "top_k", [1.5, "1"]),
     (GenerationParams, "max_tokens", ["1", 1.0]),
@@ -116,7 +116,7 @@ def test_the_message_names_the_value_and_the_range() -> None:
         SamplingParams(top_p=1.5)
     with pytest.raises(ParameterError, match=r"^n_ctx must be an integer, not str \('7'\)$"):
         ContextParams(n_ctx="7")  # type: ignore[arg-type]
-    with pytest.raises(ParameterError, match=r"type_k=4 .* 8 \(Q8_0\)"):
+    with pytest.raises(ParameterError, match=r"type_k=4: .* 'q8_0' \(8\)"):
         ContextParams(type_k=4)
 
 

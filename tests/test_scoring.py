@@ -289,14 +289,14 @@ def test_streams_and_other_scores_go_on_meanwhile(
     prompts = [words(number, 30 + number) for number in range(2)]
     prefixes = [words(20, 50), words(21, 70)]
     given = [words(30 + i, 1 + i % 4) for i in range(25)]
-    replies: dict[int, list[list[int]]] = {0: [], 1: []}
+    replies: dict[int, list[str]] = {0: [], 1: []}
     scores: dict[int, list[Score]] = {}
     with Llama(other.model_path, **{**EXACT, "n_seq_max": n_seq_max}) as llm:
 
         def stream(number: int) -> None:
             for _ in range(3):
-                list(llm.create_completion(prompts[number], stream=True, **ask))
-                replies[number].append(llm._last.record.generated)
+                chunks = llm.create_completion(prompts[number], stream=True, **ask)
+                replies[number].append("".join(chunk["choices"][0]["text"] for chunk in chunks))
 
         def score(number: int) -> None:
             scores[number] = llm.score(prefixes[number], given)
@@ -311,8 +311,8 @@ def test_streams_and_other_scores_go_on_meanwhile(
             assert not thread.is_alive()
         at_rest(llm)
     for number, prompt in enumerate(prompts):
-        other.create_completion(prompt, **ask)
-        assert replies[number] == [other._last.record.generated] * 3
+        alone = other.create_completion(prompt, **ask)
+        assert replies[number] == [alone["choices"][0]["text"]] * 3
         for tokens, found in zip(given[::8], scores[number][::8], strict=True):
             check(found, one_by_one(other, prefixes[number], tokens))
 

@@ -156,9 +156,9 @@ def test_a_failed_turn_leaves_the_messages(llm: Llama) -> None:
     with pytest.raises(ContextOverflowError):
         chat.send("word " * 3000)
     with pytest.raises(ParameterError):
-        chat.send("Hello!", temperatur=1)
+        chat.send("Hello!", temperatur=1)  # type: ignore[call-overload]
     with pytest.raises(ZeroDivisionError):
-        chat.send("Hello!", logits_processor=lambda _tokens, _logits: 1 / 0)
+        chat.send("Hello!", logits_processor=lambda _tokens, _logits: 1 / 0)  # type: ignore[arg-type, return-value]
     assert chat.messages == before
     assert chat.send("Hello!")
 

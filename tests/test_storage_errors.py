@@ -224,7 +224,7 @@ def test_a_tool_result_that_is_no_text_is_refused_at_once(llm: Llama) -> None:
         {"role": "assistant", "content": None, "tool_calls": calls},
     ]
     with pytest.raises(ParameterError, match=r"messages\[2\]\.content must be .*json\.dumps"):
-        chat.send_tool_result("a", {"t": 21})  # type: ignore[arg-type]
+        chat.send_tool_result("a", {"t": 21})  # type: ignore[call-overload]
     assert chat.send_tool_result("a", "21") is None
     with pytest.raises(ParameterError, match=r"messages\[3\]\.content has a lone surrogate"):
         chat.send_tool_result("b", "\ud800")

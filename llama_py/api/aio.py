@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Literal, TypeVar, overload
 
-from typing_extensions import Self
+from typing_extensions import Self, Unpack
 
 from llama_py import forks
 from llama_py.api.llama import Llama
@@ -32,6 +32,7 @@ from llama_py.dialects.types import (
 from llama_py.engine.async_events import AsyncEvents
 from llama_py.engine.request import Event, FinishEvent
 from llama_py.errors import ClosedError, ParameterError
+from llama_py.options import ChatOptions, CompletionOptions, LoadOptions, PromptOptions
 
 __all__ = ["AsyncLlama", "AsyncReplyStream"]
 
@@ -62,7 +63,7 @@ class AsyncLlama:
         model_path: str | os.PathLike[str] | None = None,
         *,
         llama: Llama | None = None,
-        **options: Any,
+        **options: Unpack[LoadOptions],
     ) -> None:
         if (model_path is None) == (llama is None) or (llama is not None and options):
             raise ParameterError("give a model_path with its parameters, or llama=, and not both")
@@ -76,7 +77,7 @@ class AsyncLlama:
         self._process = forks.current()
 
     @classmethod
-    async def load(cls, model_path: str | os.PathLike[str], **options: Any) -> Self:
+    async def load(cls, model_path: str | os.PathLike[str], **options: Unpack[LoadOptions]) -> Self:
         """Load a model without blocking the event loop. Cancelling it stops the loading."""
         unwanted = threading.Event()
         wanted = options.get("progress")
@@ -87,7 +88,7 @@ class AsyncLlama:
         if wanted is None or callable(wanted):
             options["progress"] = progress
         try:
-            model = await asyncio.to_thread(cls, model_path, **options)
+            model = await asyncio.to_thread(partial(cls, model_path, **options))
         except asyncio.CancelledError:
             unwanted.set()
             raise
@@ -98,18 +99,30 @@ class AsyncLlama:
 
     @overload
     async def create_completion(
-        self, prompt: str | Sequence[int], *, stream: Literal[False] = ..., **options: Any
+        self,
+        prompt: str | Sequence[int],
+        *,
+        stream: Literal[False] = ...,
+        **options: Unpack[CompletionOptions],
     ) -> CompletionReply: ...
     @overload
     async def create_completion(
-        self, prompt: str | Sequence[int], *, stream: Literal[True], **options: Any
+        self,
+        prompt: str | Sequence[int],
+        *,
+        stream: Literal[True],
+        **options: Unpack[CompletionOptions],
     ) -> AsyncReplyStream[CreateCompletionStreamResponse]: ...
     @overload
     async def create_completion(
-        self, prompt: str | Sequence[int], *, stream: bool, **options: Any
+        self, prompt: str | Sequence[int], *, stream: bool, **options: Unpack[CompletionOptions]
     ) -> CompletionReply | AsyncReplyStream[CreateCompletionStreamResponse]: ...
     async def create_completion(
-        self, prompt: str | Sequence[int], *, stream: bool = False, **options: Any
+        self,
+        prompt: str | Sequence[int],
+        *,
+        stream: bool = False,
+        **options: Unpack[CompletionOptions],
     ) -> CompletionReply | AsyncReplyStream[CreateCompletionStreamResponse]:
         """Continue a text: ``Llama.create_completion``, awaited.
 
@@ -126,18 +139,30 @@ class AsyncLlama:
 
     @overload
     async def create_chat_completion(
-        self, messages: Sequence[Mapping[str, Any]], *, stream: Literal[False] = ..., **options: Any
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        stream: Literal[False] = ...,
+        **options: Unpack[ChatOptions],
     ) -> ChatReply: ...
     @overload
     async def create_chat_completion(
-        self, messages: Sequence[Mapping[str, Any]], *, stream: Literal[True], **options: Any
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        stream: Literal[True],
+        **options: Unpack[ChatOptions],
     ) -> AsyncReplyStream[CreateChatCompletionStreamResponse]: ...
     @overload
     async def create_chat_completion(
-        self, messages: Sequence[Mapping[str, Any]], *, stream: bool, **options: Any
+        self, messages: Sequence[Mapping[str, Any]], *, stream: bool, **options: Unpack[ChatOptions]
     ) -> ChatReply | AsyncReplyStream[CreateChatCompletionStreamResponse]: ...
     async def create_chat_completion(
-        self, messages: Sequence[Mapping[str, Any]], *, stream: bool = False, **options: Any
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        stream: bool = False,
+        **options: Unpack[ChatOptions],
     ) -> ChatReply | AsyncReplyStream[CreateChatCompletionStreamResponse]:
         """Answer a conversation: ``Llama.create_chat_completion``, awaited.
 
@@ -157,7 +182,7 @@ class AsyncLlama:
         continuations: Sequence[str | TokenIds],
         *,
         timeout: float | None = None,
-        **options: Any,
+        **options: Unpack[PromptOptions],
     ) -> list[Score]:
         """Log-probabilities of several continuations: ``Llama.score``, awaited.
 
@@ -201,7 +226,7 @@ class AsyncLlama:
             raise
 
     async def _in_a_thread(
-        self, method: Callable[..., Any], given: Any, stream: bool, options: dict[str, Any]
+        self, method: Callable[..., Any], given: Any, stream: bool, options: Mapping[str, Any]
     ) -> Any:
         """A chat handler, or the method of a subclass, is synchronous: it runs in a worker thread,
         and so does its stream."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from typing_extensions import Unpack
+
 from llama_py.api.calls import Calls
 from llama_py.api.dispatch import Dispatch
 from llama_py.api.loaded import Loaded
@@ -16,6 +18,7 @@ from llama_py.engine.request import GenerationRequest, Prompt
 from llama_py.errors import ParameterError, ParameterTypeError, StateError, shown
 from llama_py.memory.sequences import LiveSequence
 from llama_py.memory.state import StateStore, StoredState
+from llama_py.options import PromptOptions
 from llama_py.params import GenerationParams, SamplingParams
 
 __all__ = ["ModelCache", "Prewarmed"]
@@ -188,7 +191,9 @@ class ModelCache:
 
     # -- prewarming, and pins -------------------------------------------------------------------
 
-    def prewarm(self, messages: Messages, *, pin: bool = True, **options: Any) -> Prewarmed:
+    def prewarm(
+        self, messages: Messages, *, pin: bool = True, **options: Unpack[PromptOptions]
+    ) -> Prewarmed:
         """Evaluate the beginning of conversations ahead of time, so that they start at once.
 
         Args:

@@ -6,16 +6,15 @@ method names are those of llama-cpp-python where they exist there.
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import Self
+from typing_extensions import Self, Unpack
 
 from llama_py.api import compat
 from llama_py.api.cache import ModelCache, Prewarmed
@@ -24,7 +23,7 @@ from llama_py.api.compat import LlamaTokenizer
 from llama_py.api.dispatch import Dispatch
 from llama_py.api.loaded import load
 from llama_py.api.lowlevel import ByHand
-from llama_py.api.overflow import OverflowPolicy, OverflowReport
+from llama_py.api.overflow import OverflowReport
 from llama_py.api.records import Call, ChatReply, CompletionReply, LastCalls
 from llama_py.api.rendering import CallDefaults, Rendering, Settings, check_template, find_format
 from llama_py.api.replies import ReplyStream
@@ -43,15 +42,20 @@ from llama_py.dialects.types import (
     CreateCompletionStreamResponse,
 )
 from llama_py.engine.engine import Engine
-from llama_py.errors import ParameterError, UnknownParameterError
+from llama_py.errors import ParameterError
 from llama_py.memory.cache import SequenceCache
-from llama_py.params import (
-    RANDOM_SEED,
-    LogitsProcessor,
-    StoppingCriteria,
-    check_arguments,
-    check_number,
+from llama_py.options import (
+    LOAD,
+    ChatOptions,
+    CompletionOptions,
+    GenerateOptions,
+    LoadOptions,
+    PromptOptions,
+    SampleOptions,
+    TurnOptions,
 )
+from llama_py.options.values import ChatPolicy, read_path
+from llama_py.params import check_number
 from llama_py.storage.store import StateStore
 
 if TYPE_CHECKING:
@@ -59,8 +63,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Llama"]
 
-#: Bytes of parked conversations that are kept in RAM unless the caller says otherwise.
-_PARKING_BYTES = 1 << 30
 T = TypeVar("T")
 
 
@@ -130,89 +132,33 @@ class Llama:
     def __init__(
         self,
         model_path: str | os.PathLike[str],
-        *,
-        n_gpu_layers: int = -1,
-        split_mode: int = 1,
-        main_gpu: int = 0,
-        tensor_split: Sequence[float] | None = None,
-        vocab_only: bool = False,
-        use_mmap: bool = True,
-        use_mlock: bool = False,
-        kv_overrides: Mapping[str, bool | int | float | str] | None = None,
-        seed: int = RANDOM_SEED,
-        n_ctx: int = 0,
-        n_batch: int = 2048,
-        n_ubatch: int = 512,
-        n_seq_max: int = 8,
-        n_threads: int | None = None,
-        n_threads_batch: int | None = None,
-        rope_scaling_type: int = -1,
-        pooling_type: int = -1,
-        attention_type: int = -1,
-        rope_freq_base: float = 0.0,
-        rope_freq_scale: float = 0.0,
-        yarn_ext_factor: float = -1.0,
-        yarn_attn_factor: float = 1.0,
-        yarn_beta_fast: float = 32.0,
-        yarn_beta_slow: float = 1.0,
-        yarn_orig_ctx: int = 0,
-        logits_all: bool = False,
-        embedding: bool = False,
-        offload_kqv: bool = True,
-        flash_attn: bool | None = None,
-        op_offload: bool | None = None,
-        swa_full: bool | None = None,
-        no_perf: bool = True,
-        last_n_tokens_size: int = 64,
-        lora_base: str | None = None,
-        lora_path: str | None = None,
-        lora_scale: float = 1.0,
-        numa: bool | int = False,
-        chat_format: str | None = None,
-        chat_template: str | None = None,
-        chat_handler: ChatHandler | None = None,
-        special_tokens_in_content: str = "text",
-        draft_model: Any = None,
-        tokenizer: Any = None,
-        type_k: int | None = None,
-        type_v: int | None = None,
-        spm_infill: bool = False,
-        parking_bytes: int = _PARKING_BYTES,
-        checkpoint_bytes: int = 512 << 20,
-        overflow: OverflowPolicy | None = None,
-        prefix_cache_slots: int = 4,
-        max_waiting: int = 1024,
-        in_place: bool = False,
-        progress: Callable[[float], bool | None] | None = None,
-        verbose: bool = False,
-        **unknown: Any,
+        **options: Unpack[LoadOptions],
     ) -> None:
-        arguments = {name: value for name, value in locals().items() if name not in _NOT_STATE}
-        _reject_unknown(unknown, arguments)
-        _reject_unsupported(draft_model, lora_base)
-        check_arguments(arguments)
-        if chat_template:
-            check_template(chat_template)
+        given = LOAD.complete(options)
+        arguments: dict[str, Any] = {"model_path": read_path("model_path", model_path), **given}
+        template, chat_format = given["chat_template"], given["chat_format"]
+        if template:
+            check_template(template)
         find_format(chat_format)
-        slots = check_slots(prefix_cache_slots)
-        self._arguments = arguments
-        self._tokenizer = tokenizer
-        self.verbose = verbose
-        self.chat_handler = chat_handler
+        slots = check_slots(given["prefix_cache_slots"])
+        self._arguments: dict[str, Any] = {"model_path": model_path, **options}
+        self._tokenizer = given["tokenizer"]
+        self.verbose = given["verbose"]
+        self.chat_handler: ChatHandler | None = given["chat_handler"]
         self._settings = settings = Settings(
-            str(model_path),
-            seed,
-            last_n_tokens_size,
-            spm_infill,
-            special_tokens_in_content,
-            overflow,
+            arguments["model_path"],
+            given["seed"],
+            given["last_n_tokens_size"],
+            given["spm_infill"],
+            given["special_tokens_in_content"],
+            given["overflow"],
         )
         self._loaded = loaded = load(arguments)
-        self._rendering = Rendering(loaded, settings, chat_template, chat_format)
+        self._rendering = Rendering(loaded, settings, template, chat_format)
         self._last = last = LastCalls()
         defaults = CallDefaults(loaded, settings, self._rendering)
         self._calls = Calls(loaded, settings, defaults, last)
-        self._by_hand = ByHand(loaded, defaults, last, logits_all=logits_all)
+        self._by_hand = ByHand(loaded, defaults, last, logits_all=given["logits_all"])
         self._dispatch = Dispatch(loaded, self._by_hand, last)
         self.cache = ModelCache(loaded, self._by_hand, last, self._dispatch, self._calls, slots)
 
@@ -222,7 +168,7 @@ class Llama:
     last_n_tokens_size = _Setting[int]()
     spm_infill = _Setting[bool]()
     special_tokens_in_content = _Setting[str]()
-    overflow = _Setting["OverflowPolicy | None"]()
+    overflow = _Setting[ChatPolicy | None]()
 
     # -- parts (private: they change with the versions) ----------------------------------------
 
@@ -282,18 +228,30 @@ class Llama:
 
     @overload
     def create_completion(
-        self, prompt: str | Sequence[int], *, stream: Literal[False] = ..., **options: Any
+        self,
+        prompt: str | Sequence[int],
+        *,
+        stream: Literal[False] = ...,
+        **options: Unpack[CompletionOptions],
     ) -> CompletionReply: ...
     @overload
     def create_completion(
-        self, prompt: str | Sequence[int], *, stream: Literal[True], **options: Any
+        self,
+        prompt: str | Sequence[int],
+        *,
+        stream: Literal[True],
+        **options: Unpack[CompletionOptions],
     ) -> ReplyStream[CreateCompletionStreamResponse]: ...
     @overload
     def create_completion(
-        self, prompt: str | Sequence[int], *, stream: bool, **options: Any
+        self, prompt: str | Sequence[int], *, stream: bool, **options: Unpack[CompletionOptions]
     ) -> CompletionReply | ReplyStream[CreateCompletionStreamResponse]: ...
     def create_completion(
-        self, prompt: str | Sequence[int], *, stream: bool = False, **options: Any
+        self,
+        prompt: str | Sequence[int],
+        *,
+        stream: bool = False,
+        **options: Unpack[CompletionOptions],
     ) -> CompletionReply | ReplyStream[CreateCompletionStreamResponse]:
         """Continue a text. See ``llama_py.dialects.openai.parse_completion`` for the options.
 
@@ -314,18 +272,30 @@ class Llama:
 
     @overload
     def create_chat_completion(
-        self, messages: Sequence[Mapping[str, Any]], *, stream: Literal[False] = ..., **options: Any
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        stream: Literal[False] = ...,
+        **options: Unpack[ChatOptions],
     ) -> ChatReply: ...
     @overload
     def create_chat_completion(
-        self, messages: Sequence[Mapping[str, Any]], *, stream: Literal[True], **options: Any
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        stream: Literal[True],
+        **options: Unpack[ChatOptions],
     ) -> ReplyStream[CreateChatCompletionStreamResponse]: ...
     @overload
     def create_chat_completion(
-        self, messages: Sequence[Mapping[str, Any]], *, stream: bool, **options: Any
+        self, messages: Sequence[Mapping[str, Any]], *, stream: bool, **options: Unpack[ChatOptions]
     ) -> ChatReply | ReplyStream[CreateChatCompletionStreamResponse]: ...
     def create_chat_completion(
-        self, messages: Sequence[Mapping[str, Any]], *, stream: bool = False, **options: Any
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        stream: bool = False,
+        **options: Unpack[ChatOptions],
     ) -> ChatReply | ReplyStream[CreateChatCompletionStreamResponse]:
         """Answer a conversation. See ``llama_py.dialects.openai.parse_chat`` for the options.
 
@@ -366,7 +336,7 @@ class Llama:
         continuations: Sequence[str | TokenIds],
         *,
         timeout: float | None = None,
-        **options: Any,
+        **options: Unpack[PromptOptions],
     ) -> list[Score]:
         """Log-probabilities of many continuations of one beginning, which is evaluated once.
 
@@ -433,7 +403,7 @@ class Llama:
         self._rendering.chat_format = name
 
     def render_chat(
-        self, messages: ChatRequest | Sequence[Mapping[str, Any]], **options: Any
+        self, messages: ChatRequest | Sequence[Mapping[str, Any]], **options: Unpack[ChatOptions]
     ) -> RenderedChat:
         """The prompt of a conversation (``.prompt``), and how its reply is to be read.
 
@@ -450,7 +420,9 @@ class Llama:
             raise ParameterError(f"{next(iter(options))}: a ChatRequest has its options already")
         return self._rendering.render(messages)
 
-    def chat_session(self, system: str | None = None, **options: Any) -> ChatSession:
+    def chat_session(
+        self, system: str | None = None, **options: Unpack[TurnOptions]
+    ) -> ChatSession:
         """A new conversation; see ``ChatSession``."""
         return ChatSession(self, system, **options)
 
@@ -573,7 +545,7 @@ class Llama:
         check_number("seed", seed, integer=True)
         self.seed = seed
 
-    def sample(self, *, idx: int | None = None, **options: Any) -> int:
+    def sample(self, *, idx: int | None = None, **options: Unpack[SampleOptions]) -> int:
         """Choose a token from the logits at ``idx`` (default: the last), and do not evaluate it.
 
         Penalties count the tokens that ``eval`` evaluated, also after an earlier ``sample``.
@@ -592,9 +564,7 @@ class Llama:
         tokens: Sequence[int],
         *,
         reset: bool = True,
-        logits_processor: LogitsProcessor | Sequence[LogitsProcessor] | None = None,
-        stopping_criteria: StoppingCriteria | Sequence[StoppingCriteria] | None = None,
-        **options: Any,
+        **options: Unpack[GenerateOptions],
     ) -> Generator[int, Sequence[int] | None, None]:
         """Continue ``tokens`` without end; the caller stops by leaving the loop.
 
@@ -604,16 +574,13 @@ class Llama:
 
         Args:
             reset: False continues the tokens of ``eval`` with these.
-            logits_processor, stopping_criteria: a function of (tokens, logits), or several.
-            options: as for ``create_completion``: ``temperature`` (or ``temp``), ``top_k``,
-                ``grammar``, ...
+            options: ``temperature`` (or ``temp``), ``top_k``, ``grammar``, ``logits_processor``,
+                ``stopping_criteria``, ...
 
         Raises:
             RequestCancelled: another thread called ``reset(cancel=True)``.
         """
-        if logits_processor is not None:
-            options["logits_processor"] = logits_processor
-        return self._by_hand.generate(tokens, reset, stopping_criteria, options)
+        return self._by_hand.generate(tokens, reset, options)
 
     logits_to_logprobs = staticmethod(compat.logits_to_logprobs)
     longest_token_prefix = staticmethod(compat.longest_token_prefix)
@@ -668,7 +635,11 @@ class Llama:
         self.cache.drop(name)
 
     def prewarm(
-        self, messages: Sequence[Mapping[str, Any]], *, pin: bool = True, **options: Any
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        pin: bool = True,
+        **options: Unpack[PromptOptions],
     ) -> Prewarmed:
         """``cache.prewarm(messages, pin=pin, ...)``."""
         return self.cache.prewarm(messages, pin=pin, **options)
@@ -719,7 +690,7 @@ class Llama:
         additional_files: Sequence[str] = (),
         local_dir: str | os.PathLike[str] | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
-        **options: Any,
+        **options: Unpack[LoadOptions],
     ) -> Self:
         """Download a GGUF from the Hugging Face hub (extra ``hub``), and load it.
 
@@ -735,22 +706,3 @@ class Llama:
 
         path = download(repo_id, filename, additional_files, local_dir, cache_dir)
         return cls(path, **options)
-
-
-_NOT_STATE = frozenset({"self", "unknown", "__class__"})
-
-
-def _reject_unknown(unknown: Mapping[str, Any], known: Mapping[str, Any]) -> None:
-    for name in unknown:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise UnknownParameterError(f"Llama has no parameter {name!r}{hint}")
-
-
-def _reject_unsupported(draft_model: Any, lora_base: str | None) -> None:
-    if draft_model is not None:
-        raise ParameterError("draft_model: speculative decoding is not available in this version")
-    if lora_base is not None:
-        raise ParameterError(
-            "lora_base: llama.cpp applies adapters to quantized weights directly; leave it out"
-        )

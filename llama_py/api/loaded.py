@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, TypeVar
 
 from llama_py import forks
 from llama_py.core.context import Context
@@ -19,7 +19,7 @@ from llama_py.engine.engine import Engine
 from llama_py.errors import ParameterError
 from llama_py.memory.cache import CacheLimits, SequenceCache
 from llama_py.memory.kinds import traits_of
-from llama_py.params import ContextParams, ModelParams, as_shares
+from llama_py.params import ContextParams, ModelParams
 from llama_py.storage.store import LlamaRAMCache
 from llama_py.version import LLAMA_CPP_COMMIT
 
@@ -29,6 +29,7 @@ __all__ = ["Loaded", "load"]
 _STATE_FORMAT = 2
 #: ``attention_type`` of a context in which each token sees all others.
 _NON_CAUSAL = 1
+P = TypeVar("P", ModelParams, ContextParams)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,7 @@ def load(arguments: Mapping[str, Any]) -> Loaded:
     """Load a model.
 
     Args:
-        arguments: those of ``Llama``, all of them.
+        arguments: those of ``Llama``, as ``options.LOAD`` completed them, and ``model_path``.
 
     Raises:
         ParameterError: an argument is wrong; nothing was loaded.
@@ -131,7 +132,7 @@ def load(arguments: Mapping[str, Any]) -> Loaded:
     """
     from llama_py.core import backend
 
-    params, context_params = _model_params(arguments), _context_params(arguments)
+    params, context_params = _params(ModelParams, arguments), _params(ContextParams, arguments)
     backend.start(arguments["numa"])
     model = Model(
         arguments["model_path"],
@@ -155,7 +156,7 @@ def _start(model: Model, params: ContextParams, arguments: Mapping[str, Any]) ->
         context.set_adapters([(adapter, arguments["lora_scale"])])
     fingerprint = _fingerprint(model, context)
     # Without a causal mask, a token's cells depend on those that come after it.
-    reuse = arguments["attention_type"] != _NON_CAUSAL
+    reuse = params.attention_type != _NON_CAUSAL
     parking = arguments["parking_bytes"]
     cache = SequenceCache(
         context,
@@ -209,22 +210,7 @@ def _fingerprint(model: Model, context: Context) -> str:
     return repr(parts)
 
 
-def _model_params(arguments: Mapping[str, Any]) -> ModelParams:
-    """The arguments of the same name, and the one that may be any sequence."""
-    shares = as_shares(arguments["tensor_split"])
-    return ModelParams(**{**_fields_of(ModelParams, arguments), "tensor_split": shares})
-
-
-def _context_params(arguments: Mapping[str, Any]) -> ContextParams:
-    """The arguments of the same name, and those that llama-cpp-python lets be None."""
-    op_offload, swa_full = arguments["op_offload"], arguments["swa_full"]
-    changed = {
-        "embeddings": arguments["embedding"],
-        "op_offload": True if op_offload is None else op_offload,
-        "swa_full": bool(swa_full),
-    }
-    return ContextParams(**{**_fields_of(ContextParams, arguments), **changed})
-
-
-def _fields_of(kind: type[ModelParams | ContextParams], given: Mapping[str, Any]) -> dict[str, Any]:
-    return {each.name: given[each.name] for each in fields(kind) if each.name in given}
+def _params(kind: type[P], arguments: Mapping[str, Any]) -> P:
+    """A record of the arguments that have the names of its fields."""
+    names = [each.name for each in fields(kind) if each.name in arguments]
+    return kind(**{name: arguments[name] for name in names})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,23 +18,20 @@ from llama_py.api.loaded import Loaded
 from llama_py.api.records import LastCalls, Outcome
 from llama_py.api.rendering import CallDefaults
 from llama_py.api.scores import ScoreTable
-from llama_py.chat.grammar import CompiledGrammar
 from llama_py.core.sampler import Sampler
-from llama_py.dialects.arguments import Arguments
-from llama_py.dialects.sampling import SAMPLING_PARAMETERS, read_sampling
-from llama_py.dialects.shared import read_grammar
+from llama_py.dialects.requests import read_grammar
+from llama_py.dialects.sampling import read_sampling
 from llama_py.engine.events import Events
 from llama_py.engine.request import GenerationRequest, Prompt, TokenEvent
 from llama_py.errors import LlamaError, ParameterError, StateError, shown
-from llama_py.params import GenerationParams, SamplingParams, check_number
+from llama_py.options import GENERATE, SAMPLE, GenerateOptions, SampleOptions
+from llama_py.params import GenerationParams, check_number
 
 if TYPE_CHECKING:
     from llama_py.memory.sequences import LiveSequence
     from llama_py.memory.state import StoredState
 
 __all__ = ["ByHand"]
-
-_OF_GENERATE = frozenset({"grammar", "stopping_criteria"})
 
 
 class ByHand:
@@ -152,10 +149,10 @@ class ByHand:
 
     # -- sampling -------------------------------------------------------------------------------
 
-    def sample(self, idx: int | None, options: Mapping[str, Any]) -> int:
+    def sample(self, idx: int | None, options: SampleOptions) -> int:
         """See ``Llama.sample``."""
         row = self._row(idx)
-        params = self._sampling("sample", options)
+        params = read_sampling(SAMPLE, SAMPLE.read(options), self._defaults)
         if self._sampler is None or self._sampler.sampler.params != params:
             sampler = Sampler(self._loaded.model.vocab, params, self.tokens)
             self._sampler = _Sampling(sampler)
@@ -172,36 +169,26 @@ class ByHand:
             raise ParameterError(f"idx={shown(idx)}: there are logits only for evaluated positions")
         return row
 
-    def _sampling(
-        self, function: str, options: Mapping[str, Any], grammar: CompiledGrammar | None = None
-    ) -> SamplingParams:
-        arguments = Arguments(function, _without_old_names(options), SAMPLING_PARAMETERS)
-        rules = grammar or CompiledGrammar()
-        return read_sampling(
-            arguments, self._defaults, 0.8, grammar=rules.grammar, constraint=rules.constraint
-        )
-
     def generate(
-        self, tokens: Sequence[int], reset: bool, stopping_criteria: Any, options: dict[str, Any]
+        self, tokens: Sequence[int], reset: bool, options: GenerateOptions
     ) -> Generator[int, Sequence[int] | None, None]:
         """See ``Llama.generate``."""
         tokens = self._loaded.model.vocab.token_list(tokens)
         prompt = tokens if reset else [*self.tokens, *tokens]
-        own = {"grammar": options.pop("grammar", None), "stopping_criteria": stopping_criteria}
-        arguments = Arguments("generate", own, _OF_GENERATE)
-        sampling = self._sampling("generate", options, read_grammar(arguments, self._defaults))
-        generation = GenerationParams(
-            ignore_eos=True, stopping_criteria=arguments.functions("stopping_criteria")
-        )
+        given = GENERATE.read(options)
+        rules = read_grammar(given, self._defaults)
+        sampling = read_sampling(GENERATE, given, self._defaults, rules)
+        criteria: Any = given.get("stopping_criteria") or ()
+        generation = GenerationParams(ignore_eos=True, stopping_criteria=criteria)
         for turn in itertools.count():
             request = GenerationRequest(Prompt(tokens=prompt), sampling, generation, choice=turn)
-            given: list[int] = []
-            more = yield from self._tokens_of(request, given)
+            new: list[int] = []
+            more = yield from self._tokens_of(request, new)
             if more is None:
                 return
             if sampling.grammar is not None or sampling.constraint is not None:
                 raise ParameterError("send(): a grammar cannot tell what tokens of yours mean")
-            prompt = [*prompt, *given, *self._loaded.model.vocab.token_list(more)]
+            prompt = [*prompt, *new, *self._loaded.model.vocab.token_list(more)]
 
     def _tokens_of(
         self, request: GenerationRequest, given: list[int]
@@ -251,14 +238,3 @@ class _Sampling:
             elif self._ahead.popleft() != token:
                 return False
         return True
-
-
-def _without_old_names(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The names that ``sample`` and ``generate`` have in llama-cpp-python."""
-    options = dict(options)
-    options.pop("penalize_nl", None)  # which has no effect there either
-    if "temp" in options:
-        if "temperature" in options:
-            raise ParameterError("temp and temperature are the same thing; give one of them")
-        options["temperature"] = options.pop("temp")
-    return options

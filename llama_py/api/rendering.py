@@ -19,7 +19,7 @@ from llama_py.core.vocab import Vocab
 from llama_py.errors import ParameterTypeError, TemplateError, shown
 
 if TYPE_CHECKING:
-    from llama_py.api.overflow import OverflowPolicy
+    from llama_py.options.values import ChatPolicy
 
 __all__ = ["CallDefaults", "Rendering", "Settings", "check_template", "find_format"]
 
@@ -33,7 +33,7 @@ class Settings:
     last_n_tokens_size: int
     spm_infill: bool
     special_tokens_in_content: str
-    overflow: OverflowPolicy | None
+    overflow: ChatPolicy | None
 
 
 def check_template(text: str) -> None:

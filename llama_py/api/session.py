@@ -17,17 +17,19 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
-from typing_extensions import Self
+from typing_extensions import Self, Unpack
 
 from llama_py.api import session_file
 from llama_py.api.session_reply import ReplyStream
 from llama_py.chat.messages import normalise_messages, normalise_tools
 from llama_py.errors import ClosedError, ParameterError, ParameterTypeError
+from llama_py.options import ChatOptions, TurnOptions
 from llama_py.params import check_policy
 
 if TYPE_CHECKING:
     from llama_py.api.cache import ModelCache
-    from llama_py.api.overflow import OverflowPolicy, OverflowReport
+    from llama_py.api.overflow import OverflowReport
+    from llama_py.options.values import ChatPolicy
 
 __all__ = ["ChatModel", "ChatSession", "ReplyStream"]
 
@@ -44,7 +46,11 @@ class ChatModel(Protocol):
     def cache(self) -> ModelCache: ...
 
     def create_chat_completion(
-        self, messages: Sequence[Mapping[str, Any]], *, stream: Literal[True], **options: Any
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        stream: Literal[True],
+        **options: Unpack[ChatOptions],
     ) -> Any: ...
 
 
@@ -71,16 +77,15 @@ class ChatSession:
         system: str | None = None,
         *,
         session_id: str | None = None,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        overflow: OverflowPolicy | None = None,
-        **defaults: Any,
+        **defaults: Unpack[TurnOptions],
     ) -> None:
         _check_options(defaults)
         if system is not None and not isinstance(system, str):
             raise ParameterTypeError(f"system must be a string, not {type(system).__name__}")
+        tools, overflow = defaults.pop("tools", None), defaults.pop("overflow", None)
         check_policy(overflow)
         self.session_id = session_id or f"chat-{uuid.uuid4().hex}"
-        self.overflow = overflow
+        self.overflow: ChatPolicy | None = overflow
         #: The chat completion of the last turn, or None.
         self.last_response: dict[str, Any] | None = None
         #: Messages that the overflow policy left out in the last turn.
@@ -98,12 +103,20 @@ class ChatSession:
     # -- talking ------------------------------------------------------------------------------
 
     @overload
-    def send(self, text: str, *, stream: Literal[False] = ..., **sampling: Any) -> str: ...
+    def send(
+        self, text: str, *, stream: Literal[False] = ..., **sampling: Unpack[TurnOptions]
+    ) -> str: ...
     @overload
-    def send(self, text: str, *, stream: Literal[True], **sampling: Any) -> ReplyStream: ...
+    def send(
+        self, text: str, *, stream: Literal[True], **sampling: Unpack[TurnOptions]
+    ) -> ReplyStream: ...
     @overload
-    def send(self, text: str, *, stream: bool, **sampling: Any) -> str | ReplyStream: ...
-    def send(self, text: str, *, stream: bool = False, **sampling: Any) -> str | ReplyStream:
+    def send(
+        self, text: str, *, stream: bool, **sampling: Unpack[TurnOptions]
+    ) -> str | ReplyStream: ...
+    def send(
+        self, text: str, *, stream: bool = False, **sampling: Unpack[TurnOptions]
+    ) -> str | ReplyStream:
         """Say something; the text of the reply.
 
         Args:
@@ -122,8 +135,25 @@ class ChatSession:
         new = [*self._results, {"role": "user", "content": text}]
         return self._turn([*self._messages, *new], stream, sampling)
 
+    @overload
     def send_tool_result(
-        self, call_id: str, content: str, *, stream: bool = False, **sampling: Any
+        self,
+        call_id: str,
+        content: str,
+        *,
+        stream: Literal[False] = ...,
+        **sampling: Unpack[TurnOptions],
+    ) -> str | None: ...
+    @overload
+    def send_tool_result(
+        self, call_id: str, content: str, *, stream: Literal[True], **sampling: Unpack[TurnOptions]
+    ) -> ReplyStream | None: ...
+    @overload
+    def send_tool_result(
+        self, call_id: str, content: str, *, stream: bool, **sampling: Unpack[TurnOptions]
+    ) -> str | ReplyStream | None: ...
+    def send_tool_result(
+        self, call_id: str, content: str, *, stream: bool = False, **sampling: Unpack[TurnOptions]
     ) -> str | ReplyStream | None:
         """Give the result of a tool call. When all calls have one, the model goes on.
 
@@ -144,7 +174,19 @@ class ChatSession:
             return None
         return self._turn([*self._messages, *self._results, result], stream, sampling)
 
-    def regenerate(self, *, stream: bool = False, **sampling: Any) -> str | ReplyStream:
+    @overload
+    def regenerate(
+        self, *, stream: Literal[False] = ..., **sampling: Unpack[TurnOptions]
+    ) -> str: ...
+    @overload
+    def regenerate(
+        self, *, stream: Literal[True], **sampling: Unpack[TurnOptions]
+    ) -> ReplyStream: ...
+    @overload
+    def regenerate(self, *, stream: bool, **sampling: Unpack[TurnOptions]) -> str | ReplyStream: ...
+    def regenerate(
+        self, *, stream: bool = False, **sampling: Unpack[TurnOptions]
+    ) -> str | ReplyStream:
         """Replace the last reply by another one.
 
         Raises:
@@ -156,13 +198,13 @@ class ChatSession:
         return self._turn(self._messages[: asked[-1] + 1], stream, sampling)
 
     def _turn(
-        self, messages: list[Message], stream: bool, sampling: Mapping[str, Any]
+        self, messages: list[Message], stream: bool, sampling: TurnOptions
     ) -> str | ReplyStream:
         if self._closed:
             raise ClosedError("this session was closed")
         _check_options(sampling)
         self._give_up_reply()
-        options = {"tools": self._tools, **self._defaults, **sampling}
+        options: TurnOptions = {"tools": self._tools, **self._defaults, **sampling}
         if "overflow" not in options and self.overflow is not None:
             options["overflow"] = self.overflow
         chunks: Any = self._llm.create_chat_completion(
@@ -260,13 +302,7 @@ class ChatSession:
 
         It costs no evaluation: what both have in common is shared in memory.
         """
-        branch = ChatSession(
-            self._llm,
-            session_id=session_id,
-            tools=self._tools,
-            overflow=self.overflow,
-            **self._defaults,
-        )
+        branch = ChatSession(self._llm, session_id=session_id, **self._options())
         branch._messages = self.messages
         branch._results = copy.deepcopy(self._results)
         return branch
@@ -287,9 +323,13 @@ class ChatSession:
         store = self._llm.cache if state else None
         session_file.save(store, self._snapshot(), path, self._of_prompt())
 
+    def _options(self) -> TurnOptions:
+        """What a session like this one is made with."""
+        return {**self._defaults, "tools": self._tools, "overflow": self.overflow}
+
     def _of_prompt(self) -> dict[str, Any]:
         """The session's options that a prompt may depend on."""
-        return {name: value for name, value in self._defaults.items() if name != "overflow"}
+        return dict(self._defaults)
 
     def _snapshot(self) -> dict[str, Any]:
         return {
@@ -304,9 +344,7 @@ class ChatSession:
         cls,
         llm: ChatModel,
         path: str | os.PathLike[str],
-        *,
-        overflow: OverflowPolicy | None = None,
-        **defaults: Any,
+        **defaults: Unpack[TurnOptions],
     ) -> ChatSession:
         """Go on with a saved conversation.
 
@@ -321,16 +359,15 @@ class ChatSession:
             StorageError: it cannot be read, or is not there (then also a ``FileNotFoundError``).
         """
         saved = session_file.load(llm.cache, path)
-        session = cls(
-            llm, session_id=saved["session_id"], tools=saved["tools"], overflow=overflow, **defaults
-        )
+        options: TurnOptions = {**defaults, "tools": saved["tools"]}
+        session = cls(llm, session_id=saved["session_id"], **options)
         session._messages = saved["messages"]
         session._results = saved["tool_results"]
         return session
 
     def reopen(self, path: str | os.PathLike[str]) -> ChatSession:
         """``load`` with this session's model, overflow policy and options."""
-        return ChatSession.load(self._llm, path, overflow=self.overflow, **self._defaults)
+        return ChatSession.load(self._llm, path, **self._options())
 
     def close(self) -> None:
         """End the session. The model, and what it has cached, stay."""

@@ -176,7 +176,7 @@ class Chat:
         if turns:
             what = "the oldest turn was" if turns == 1 else f"the {turns} oldest turns were"
             note(f"the context is full: {what} left out of the conversation")
-        return reply  # type: ignore[return-value]
+        return reply
 
     def _print(self, reply: ReplyStream, progress: Any, interrupts: Interrupts | None) -> None:
         last, thinking = "", False

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from llama_py.cli.terminal import note, sentence
 from llama_py.errors import LlamaError
 
 if TYPE_CHECKING:
-    from llama_py.cli.chat import Chat
+    from llama_py.api.llama import Llama
+    from llama_py.api.session import ChatSession
 
-__all__ = ["Commands"]
+__all__ = ["Commands", "Conversation"]
 
 _HELP = """\
 /reset          begin again; the system message stays
@@ -23,10 +24,20 @@ _HELP = """\
 Ctrl-C stops a reply. A line that ends with \\ goes on in the next one."""
 
 
+class Conversation(Protocol):
+    """What commands act on."""
+
+    llm: Llama
+    session: ChatSession
+
+    def attempt(self, text: str | None) -> None:
+        """Say something (None: ask for the last reply again)."""
+
+
 class Commands:
     """Runs them for one chat."""
 
-    def __init__(self, chat: Chat) -> None:
+    def __init__(self, chat: Conversation) -> None:
         self._chat = chat
         self._known = {
             "help": self._help,
@@ -86,7 +97,7 @@ class Commands:
         note(f"the conversation goes on after {len(session.messages)} messages")
 
     def _info(self, _rest: str) -> None:
-        info = self._chat.llm.cache_info
+        info = self._chat.llm.cache.info
         if not info:
             note("nothing was said yet")
             return

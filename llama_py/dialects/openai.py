@@ -7,14 +7,7 @@ and defaults are those of OpenAI and llama-cpp-python, and llama.cpp's for its s
 
 from __future__ import annotations
 
-from llama_py.dialects.chats import CHAT_PARAMETERS, ChatCall, parse_chat
-from llama_py.dialects.completions import COMPLETION_PARAMETERS, CompletionCall, parse_completion
+from llama_py.dialects.openai_chat import ChatCall, parse_chat
+from llama_py.dialects.openai_completions import CompletionCall, parse_completion
 
-__all__ = [
-    "CHAT_PARAMETERS",
-    "COMPLETION_PARAMETERS",
-    "ChatCall",
-    "CompletionCall",
-    "parse_chat",
-    "parse_completion",
-]
+__all__ = ["ChatCall", "CompletionCall", "parse_chat", "parse_completion"]

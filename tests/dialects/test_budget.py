@@ -12,7 +12,7 @@ from llama_py.chat import guidance
 from llama_py.chat.template import RenderedChat
 from llama_py.core.vocab import Vocab
 from llama_py.dialects.budget import budget_for
-from llama_py.dialects.openai import parse_chat
+from llama_py.dialects.openai_chat import parse_chat
 from llama_py.params import TokenConstraint
 from tests.dialects.playing import Context
 

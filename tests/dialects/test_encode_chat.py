@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from llama_py.chat.template import ChatTemplate
 from llama_py.core.vocab import Vocab
 from llama_py.dialects.fold import fold_chat
-from llama_py.dialects.openai import parse_chat
+from llama_py.dialects.openai_chat import parse_chat
 from llama_py.errors import DecodeError
 from tests.dialects.playing import Context, drive
 
@@ -203,7 +203,7 @@ def test_a_stream_adds_up_to_the_response(
         "tools": data.draw(st.sampled_from([None, TOOLS])),
         "stop": data.draw(st.sampled_from([None, ["ab", "e"]])),
     }
-    streaming = {"stream": True, "stream_options": {"include_usage": True}}
+    streaming: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
     chunks, response = drive(vocab, parse_chat(context, HELLO, **options, **streaming), [reply])
     assert fold_chat(chunks) == response
     plain = drive(vocab, parse_chat(context, HELLO, **options), [reply])[1]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from llama_py.core.vocab import Vocab
 from llama_py.dialects.fold import fold_completion
-from llama_py.dialects.openai import parse_completion
+from llama_py.dialects.openai_completions import parse_completion
 from llama_py.engine.request import Record
 from llama_py.errors import DecodeError
 from tests.dialects.playing import Context, OpenVocab, drive
@@ -232,7 +232,7 @@ def test_a_stream_adds_up_to_the_response(vocab: Vocab, template: Any, data: st.
     }
     prompt = data.draw(st.text(st.characters(codec="utf-8"), min_size=1, max_size=9))
     plain = drive(vocab, parse_completion(context, prompt, **options), replies)[1]
-    streaming = {"stream": True, "stream_options": {"include_usage": True}}
+    streaming: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
     chunks, response = drive(
         vocab, parse_completion(context, prompt, **options, **streaming), replies
     )

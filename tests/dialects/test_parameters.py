@@ -9,18 +9,15 @@ import numpy as np
 import pytest
 
 from llama_py.chat.grammar import LlamaGrammar
-from llama_py.dialects.openai import (
-    CHAT_PARAMETERS,
-    COMPLETION_PARAMETERS,
-    parse_chat,
-    parse_completion,
-)
+from llama_py.dialects.openai_chat import parse_chat
+from llama_py.dialects.openai_completions import parse_completion
 from llama_py.dialects.processors import LogitsProcessorList, StoppingCriteriaList
 from llama_py.errors import (
     LlamaError,
     ParameterTypeError,
     UnknownParameterError,
 )
+from llama_py.options import CHAT, COMPLETION
 from llama_py.params import RANDOM_SEED, GrammarSpec
 from tests.dialects.playing import Context
 
@@ -179,13 +176,14 @@ def test_a_bad_chat_says_what_is_wrong(
 def test_an_unknown_parameter_names_the_nearest(
     context: Context, name: str, nearest: str | None
 ) -> None:
+    unknown: dict[str, Any] = {name: 1}
     with pytest.raises(UnknownParameterError, match=f"no parameter '{name}'") as caught:
-        parse_completion(context, "x", **{name: 1})
+        parse_completion(context, "x", **unknown)
     assert isinstance(caught.value, TypeError)
     if nearest is not None:
         assert f"did you mean '{nearest}'?" in str(caught.value)
     with pytest.raises(UnknownParameterError):
-        parse_chat(context, HELLO, **{name: 1})
+        parse_chat(context, HELLO, **unknown)
 
 
 LLAMA_CPP_PYTHON = {
@@ -197,12 +195,13 @@ LLAMA_CPP_PYTHON = {
 
 
 def test_every_parameter_of_llama_cpp_python_is_known() -> None:
-    assert LLAMA_CPP_PYTHON | {"suffix", "echo", "stopping_criteria"} <= COMPLETION_PARAMETERS
-    tools = {"functions", "function_call", "tools", "tool_choice"}
-    assert LLAMA_CPP_PYTHON | tools | {"response_format", "top_logprobs"} <= CHAT_PARAMETERS
+    of_completions = {"suffix", "echo", "stopping_criteria"}
+    assert (LLAMA_CPP_PYTHON | of_completions) - {"stream"} <= COMPLETION.options.keys()
+    tools = {"functions", "function_call", "tools", "tool_choice", "response_format"}
+    assert (LLAMA_CPP_PYTHON | tools | {"top_logprobs"}) - {"stream"} <= CHAT.options.keys()
 
 
-@pytest.mark.parametrize("name", sorted(COMPLETION_PARAMETERS))
+@pytest.mark.parametrize("name", [*COMPLETION.options, "stream"])
 def test_none_is_not_given_in_completions(context: Context, name: str) -> None:
     request = parse_completion(context, "x", **{name: None}).requests[0]
     plain = parse_completion(context, "x").requests[0]
@@ -211,7 +210,7 @@ def test_none_is_not_given_in_completions(context: Context, name: str) -> None:
         assert request.generation == plain.generation
 
 
-@pytest.mark.parametrize("name", sorted(CHAT_PARAMETERS))
+@pytest.mark.parametrize("name", [*CHAT.options, "stream"])
 def test_none_is_not_given_in_chats(context: Context, name: str) -> None:
     request = parse_chat(context, HELLO, **{name: None}).requests[0]
     plain = parse_chat(context, HELLO).requests[0]
@@ -268,7 +267,7 @@ def test_stop_is_one_string_or_several(context: Context) -> None:
 
 
 def test_logit_bias_takes_ids_as_numbers_and_as_text(context: Context) -> None:
-    bias = {5: 1, "6": -100, 7: False, "8": -math.inf}
+    bias: Any = {5: 1, "6": -100, 7: False, "8": -math.inf}
     sampling = parse_completion(context, "x", logit_bias=bias).requests[0].sampling
     assert sampling.logit_bias == {5: 1.0, 6: -100.0, 7: -math.inf, 8: -math.inf}
 
@@ -303,7 +302,7 @@ def test_samplers_in_any_spelling(context: Context) -> None:
 
 
 def test_grammars(context: Context) -> None:
-    spec = GrammarSpec('root ::= "a"')
+    spec: Any = GrammarSpec('root ::= "a"')
     for given in (spec, spec.gbnf, LlamaGrammar.from_string(spec.gbnf)):
         assert parse_completion(context, "x", grammar=given).requests[0].sampling.grammar == spec
         assert parse_chat(context, HELLO, grammar=given).requests[0].sampling.grammar == spec
@@ -396,7 +395,7 @@ def test_numbers_may_be_numpys(context: Context) -> None:
     tokens = np.array([5, 6, 7], np.int32)
     for prompt in (tokens, list(tokens), [5, 6, 7]):
         assert parse_completion(context, prompt).requests[0].prompt.tokens == [5, 6, 7]
-    bias = {np.int64(3): np.float32(1.5)}
+    bias: Any = {np.int64(3): np.float32(1.5)}
     assert parse_completion(context, "x", logit_bias=bias).requests[0].sampling.logit_bias == {
         3: 1.5
     }
@@ -404,5 +403,5 @@ def test_numbers_may_be_numpys(context: Context) -> None:
 
 def test_wrong_types_are_type_errors_too(context: Context) -> None:
     with pytest.raises(ParameterTypeError) as caught:
-        parse_completion(context, "x", stop=5)
+        parse_completion(context, "x", stop=5)  # type: ignore[arg-type]
     assert isinstance(caught.value, TypeError)

@@ -8,33 +8,20 @@ from numbers import Integral
 from typing import Any
 
 import numpy as np
+from typing_extensions import Unpack
 
-from llama_py.dialects.arguments import Arguments
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.encode import CompletionEncoder, ResponseHead
 from llama_py.dialects.infill import infill_tokens
+from llama_py.dialects.requests import read_grammar, read_head, read_settings
 from llama_py.dialects.sampling import read_generation, read_sampling
-from llama_py.dialects.shared import (
-    MAX_CHOICES,
-    SHARED_PARAMETERS,
-    make_plan,
-    read_choices,
-    read_grammar,
-    read_head,
-    read_max_tokens,
-)
 from llama_py.engine.request import GenerationRequest, Prompt, Record
 from llama_py.errors import ParameterError, ParameterTypeError, shown
-from llama_py.params import GenerationParams, check_number
+from llama_py.options import COMPLETION, MAX_CHOICES, CompletionOptions
+from llama_py.options.checks import check_number
+from llama_py.params import GenerationParams
 
-__all__ = ["COMPLETION_PARAMETERS", "CompletionCall", "parse_completion"]
-
-#: Keyword arguments of ``create_completion``, beside the prompt.
-COMPLETION_PARAMETERS = SHARED_PARAMETERS | {"best_of", "echo", "suffix"}
-
-#: The defaults of llama-cpp-python.
-_TEMPERATURE = 0.8
-_MAX_TOKENS = 16
+__all__ = ["CompletionCall", "parse_completion"]
 
 
 @dataclass(slots=True)
@@ -77,43 +64,41 @@ class CompletionCall:
         )
 
 
-def parse_completion(context: CallContext, prompt: Any, **kwargs: Any) -> CompletionCall:
+def parse_completion(
+    context: CallContext,
+    prompt: Any,
+    *,
+    stream: bool | None = False,
+    **given: Unpack[CompletionOptions],
+) -> CompletionCall:
     """Check the arguments of ``create_completion``.
 
     Args:
         prompt: a text, a list of token ids, or a list of either.
-        kwargs: any of ``COMPLETION_PARAMETERS``.
 
     Raises:
         ParameterError: an argument is wrong; the message names it and what is allowed.
     """
-    arguments = Arguments("create_completion", kwargs, COMPLETION_PARAMETERS)
-    head = read_head(arguments, context, "cmpl")
+    options = COMPLETION.read(given)
+    head = read_head(options, stream, context, "cmpl")
     prompts = _prompts(prompt, context)
-    keep, per_prompt = _best_of(arguments, head.stream)
-    wanted = arguments.integer("logprobs", None, 0, context.vocab.n_tokens)
-    echo = arguments.flag("echo")
-    scoring = echo and arguments.get("max_tokens") == 0
+    keep, per_prompt = _best_of(options, head.stream)
+    wanted = options.get("logprobs")
+    check_number("logprobs", wanted or 0, 0, context.vocab.n_tokens, integer=True)
+    echo = bool(options.get("echo"))
     generation = read_generation(
-        arguments,
+        options,
         context,
-        max_tokens=0 if scoring else read_max_tokens(arguments, "max_tokens", _MAX_TOKENS),
+        max_tokens=_max_tokens(options, echo),
         logprobs=0 if wanted is None and per_prompt > keep else wanted,
         prompt_logprobs=echo and wanted is not None,
     )
-    grammar = read_grammar(arguments, context)
-    sampling = read_sampling(
-        arguments,
-        context,
-        _TEMPERATURE,
-        grammar=grammar.grammar,
-        constraint=grammar.constraint,
-    )
-    plan = make_plan(arguments, sampling, generation)
+    sampling = read_sampling(COMPLETION, options, context, read_grammar(options, context))
+    settings = read_settings(options, sampling, generation)
     shown = echo or wanted is not None
     texts = [_prompt_text(context, each) if shown else "" for each in prompts]
     return CompletionCall(
-        plan.requests(_engine_prompts(arguments, context, prompts, generation), per_prompt),
+        settings.requests(_engine_prompts(options, context, prompts, generation), per_prompt),
         head,
         context,
         per_prompt,
@@ -124,10 +109,19 @@ def parse_completion(context: CallContext, prompt: Any, **kwargs: Any) -> Comple
     )
 
 
-def _best_of(arguments: Arguments, stream: bool) -> tuple[int, int]:
+def _max_tokens(options: CompletionOptions, echo: bool) -> int | None:
+    """None, 0 and less are "as many as there is room for"; with ``echo``, 0 is none."""
+    default = COMPLETION["max_tokens"].default(COMPLETION.function)
+    value: int | None = options.get("max_tokens", default)
+    if value == 0 and echo:
+        return 0
+    return value if value is not None and value > 0 else None
+
+
+def _best_of(options: CompletionOptions, stream: bool) -> tuple[int, int]:
     """How many choices to return and how many to generate, for each prompt."""
-    n = read_choices(arguments)
-    best_of = arguments.integer("best_of", n, 1, MAX_CHOICES) or n
+    n = options.get("n") or 1
+    best_of = options.get("best_of") or n
     if best_of < n:
         raise ParameterError(f"best_of={best_of} contradicts n={n}; it must be at least n")
     if best_of > n and stream:
@@ -174,12 +168,12 @@ def _prompt_text(context: CallContext, prompt: str | list[int]) -> str:
 
 
 def _engine_prompts(
-    arguments: Arguments,
+    options: CompletionOptions,
     context: CallContext,
     prompts: list[str | list[int]],
     generation: GenerationParams,
 ) -> list[Prompt]:
-    suffix = arguments.text("suffix", empty=True)
+    suffix = options.get("suffix")
     if suffix is None:
         return [_plain_prompt(context, prompt) for prompt in prompts]
     if generation.prompt_logprobs:

@@ -6,53 +6,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from typing_extensions import Unpack
+
 from llama_py.chat.grammar import CompiledGrammar
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.template import RenderedChat
-from llama_py.dialects.arguments import Arguments
 from llama_py.dialects.budget import budget_for
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.encode import ResponseHead
 from llama_py.dialects.encode_chat import ChatEncoder
+from llama_py.dialects.requests import RequestSettings, read_grammar, read_head, read_settings
 from llama_py.dialects.sampling import read_generation, read_sampling
-from llama_py.dialects.shared import (
-    SHARED_PARAMETERS,
-    Plan,
-    make_plan,
-    read_choices,
-    read_grammar,
-    read_head,
-    read_max_tokens,
-)
 from llama_py.engine.request import GenerationRequest, Prompt, Record
 from llama_py.errors import ParameterError
+from llama_py.options import CHAT, ChatOptions
+from llama_py.options.checks import check_number
 
-__all__ = ["CHAT_PARAMETERS", "ChatCall", "parse_chat"]
-
-#: Keyword arguments of ``create_chat_completion``, beside the messages.
-CHAT_PARAMETERS = SHARED_PARAMETERS | {
-    "add_generation_prompt",
-    "chat_template_kwargs",
-    "continue_final_message",
-    "enable_thinking",
-    "function_call",
-    "functions",
-    "max_completion_tokens",
-    "parallel_tool_calls",
-    "reasoning_budget",
-    "reasoning_effort",
-    "reasoning_format",
-    "response_format",
-    "special_tokens_in_content",
-    "tool_choice",
-    "tools",
-    "top_logprobs",
-}
-
-
-#: The default of llama-cpp-python.
-_TEMPERATURE = 0.2
-_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+__all__ = ["ChatCall", "parse_chat"]
 
 
 @dataclass(slots=True)
@@ -94,97 +64,99 @@ class ChatCall:
         )
 
 
-def parse_chat(context: CallContext, messages: Any, **kwargs: Any) -> ChatCall:
+def parse_chat(
+    context: CallContext,
+    messages: Any,
+    *,
+    stream: bool | None = False,
+    **given: Unpack[ChatOptions],
+) -> ChatCall:
     """Check the arguments of ``create_chat_completion`` and render the conversation.
+
+    ``overflow`` is for who calls: it has shortened the conversation by now.
 
     Args:
         messages: OpenAI messages.
-        kwargs: any of ``CHAT_PARAMETERS``.
 
     Raises:
         ParameterError: an argument is wrong; the message names it and what is allowed.
         TemplateError: the chat template refuses the messages.
     """
-    arguments = Arguments("create_chat_completion", kwargs, CHAT_PARAMETERS)
-    head = read_head(arguments, context, "chatcmpl")
-    request = _chat_request(arguments, messages)
-    grammar = _grammar(arguments, context, request)
-    logprobs = _chat_logprobs(arguments, context)
-    n = read_choices(arguments)
+    options = CHAT.read(given)
+    head = read_head(options, stream, context, "chatcmpl")
+    request = _chat_request(options, messages)
+    grammar = _grammar(options, context, request)
+    logprobs = _logprobs(options, context)
+    max_tokens = options.get("max_tokens") or 0
     generation = read_generation(
-        arguments, context, max_tokens=_chat_max_tokens(arguments), logprobs=logprobs
+        options, context, max_tokens=max_tokens if max_tokens > 0 else None, logprobs=logprobs
     )
-    sampling = read_sampling(
-        arguments,
-        context,
-        _TEMPERATURE,
-        grammar=grammar.grammar,
-        constraint=grammar.constraint,
-    )
-    plan = make_plan(arguments, sampling, generation)
+    sampling = read_sampling(CHAT, options, context, grammar)
+    settings = read_settings(options, sampling, generation)
     rendered = context.render_chat(request)
-    _adapt(plan, context, request, rendered)
+    _adapt(settings, context, request, rendered)
     return ChatCall(
-        plan.requests([_chat_prompt(rendered)], n),
+        settings.requests([_chat_prompt(rendered)], options.get("n") or 1),
         head,
         context,
         request,
         rendered,
-        "functions" in arguments,
+        "functions" in options,
         logprobs is not None,
     )
 
 
-def _adapt(plan: Plan, context: CallContext, request: ChatRequest, rendered: RenderedChat) -> None:
-    """Give the plan what the chat format wants."""
-    stops = dict.fromkeys([*plan.generation.stop, *rendered.stops])
-    plan.generation = replace(plan.generation, stop=tuple(stops))
-    own = plan.sampling
+def _adapt(
+    settings: RequestSettings, context: CallContext, request: ChatRequest, rendered: RenderedChat
+) -> None:
+    """Add what the chat format wants."""
+    stops = dict.fromkeys([*settings.generation.stop, *rendered.stops])
+    settings.generation = replace(settings.generation, stop=tuple(stops))
+    own = settings.sampling
     constraint = own.constraint or rendered.constraint
-    plan.sampling = replace(
+    settings.sampling = replace(
         own,
         grammar=own.grammar or rendered.grammar,
         constraint=budget_for(context.vocab, rendered, request.reasoning_budget, constraint),
     )
-    plan.visible = _visible(context, rendered)
+    settings.visible = _visible(context, rendered)
 
 
-def _chat_request(arguments: Arguments, messages: Any) -> ChatRequest:
-    _check_tools(arguments)
-    budget = arguments.integer("reasoning_budget", None, -1)
-    parallel = arguments.optional_flag("parallel_tool_calls")
-    if "functions" in arguments:
-        parallel = False  # a function_call is a single one
+def _chat_request(options: ChatOptions, messages: Any) -> ChatRequest:
+    _check_tools(options)
+    budget = options.get("reasoning_budget")
+    # A function_call is a single one.
+    parallel = False if "functions" in options else options.get("parallel_tool_calls")
     return ChatRequest(
         messages,
-        tools=arguments.get("tools"),
-        tool_choice=arguments.get("tool_choice"),
+        tools=options.get("tools"),
+        tool_choice=options.get("tool_choice"),
         parallel_tool_calls=parallel,
-        response_format=arguments.get("response_format"),
-        template_kwargs=arguments.mapping("chat_template_kwargs") or {},
-        enable_thinking=False if budget == 0 else arguments.optional_flag("enable_thinking"),
-        reasoning_effort=arguments.choice("reasoning_effort", _EFFORTS),
+        response_format=options.get("response_format"),
+        template_kwargs=options.get("chat_template_kwargs") or {},
+        enable_thinking=False if budget == 0 else options.get("enable_thinking"),
+        reasoning_effort=options.get("reasoning_effort"),
         reasoning_budget=budget,
-        reasoning_format=arguments.get("reasoning_format", "auto"),
-        continue_final_message=arguments.get("continue_final_message", False),
-        add_generation_prompt=arguments.flag("add_generation_prompt", True),
-        functions=arguments.get("functions"),
-        function_call=arguments.get("function_call"),
-        special_tokens_in_content=arguments.get("special_tokens_in_content"),
+        reasoning_format=options.get("reasoning_format") or "auto",
+        continue_final_message=options.get("continue_final_message") or False,
+        add_generation_prompt=options.get("add_generation_prompt") is not False,
+        functions=options.get("functions"),
+        function_call=options.get("function_call"),
+        special_tokens_in_content=options.get("special_tokens_in_content"),
     )
 
 
-def _check_tools(arguments: Arguments) -> None:
+def _check_tools(options: ChatOptions) -> None:
     for old, new in (("functions", "tools"), ("function_call", "tool_choice")):
-        if old in arguments and new in arguments:
+        if old in options and new in options:
             raise ParameterError(f"{old} contradicts {new}: it is the older name of the same thing")
     for choice, tools in (("tool_choice", "tools"), ("function_call", "functions")):
-        if arguments.get(choice, "none") not in ("none", "auto") and tools not in arguments:
+        if options.get(choice, "none") not in ("none", "auto") and tools not in options:
             raise ParameterError(f"{choice} is given, but there are no {tools} to choose from")
 
 
-def _grammar(arguments: Arguments, context: CallContext, request: ChatRequest) -> CompiledGrammar:
-    if "grammar" not in arguments:
+def _grammar(options: ChatOptions, context: CallContext, request: ChatRequest) -> CompiledGrammar:
+    if "grammar" not in options:
         return CompiledGrammar()
     if request.schema is not None:
         raise ParameterError("grammar contradicts response_format: both say what a reply may be")
@@ -192,23 +164,15 @@ def _grammar(arguments: Arguments, context: CallContext, request: ChatRequest) -
         raise ParameterError(
             'grammar contradicts tools: calls have a form of their own; pass tool_choice="none"'
         )
-    return read_grammar(arguments, context)
+    return read_grammar(options, context)
 
 
-def _chat_logprobs(arguments: Arguments, context: CallContext) -> int | None:
-    wanted = arguments.flag("logprobs")
-    top = arguments.integer("top_logprobs", None, 0, context.vocab.n_tokens)
+def _logprobs(options: ChatOptions, context: CallContext) -> int | None:
+    wanted, top = options.get("logprobs"), options.get("top_logprobs") or 0
+    check_number("top_logprobs", top, 0, context.vocab.n_tokens, integer=True)
     if top and not wanted:
         raise ParameterError(f"top_logprobs={top} needs logprobs=True")
-    return (top or 0) if wanted else None
-
-
-def _chat_max_tokens(arguments: Arguments) -> int | None:
-    old = read_max_tokens(arguments, "max_tokens", None)
-    new = read_max_tokens(arguments, "max_completion_tokens", None)
-    if old is not None and new is not None and old != new:
-        raise ParameterError(f"max_tokens={old} contradicts max_completion_tokens={new}")
-    return old if new is None else new
+    return top if wanted else None
 
 
 def _visible(context: CallContext, rendered: RenderedChat) -> frozenset[int]:

@@ -1,0 +1,292 @@
+"""The options of ``Llama``: how a model and its context are made."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from typing_extensions import TypedDict
+
+from llama_py.options.marks import Default, Doc, Flag, Numbered, Range, Reads, WithoutDefault
+from llama_py.options.values import (
+    CACHE_TYPE_NUMBERS,
+    RANDOM_SEED,
+    CacheType,
+    ChatPolicy,
+    SpecialTokens,
+    read_adapter_path,
+    read_flash,
+    read_numa,
+    read_overrides,
+    read_policy,
+    read_shares,
+    read_tokenizer,
+    unavailable,
+)
+
+__all__ = ["ContextOptions", "LoadOptions", "ModelOptions"]
+
+_LARGEST = 2**31 - 1
+
+
+class ModelOptions(TypedDict, total=False):
+    """How a model file is loaded (``llama_model_params``)."""
+
+    n_gpu_layers: Annotated[
+        int,
+        Range(-1, _LARGEST),
+        Default(-1),
+        Flag("-ngl", "--n-gpu-layers", metavar="N"),
+        Doc("Layers on the GPU; -1 is all of them. Without effect if there is no GPU."),
+    ]
+    split_mode: Annotated[
+        int | Literal["none", "layer", "row", "tensor"],
+        Numbered(0, 1, 2, 3),
+        Default(1),
+        Flag("--split-mode", metavar="MODE"),
+        Doc("How several GPUs share the model."),
+    ]
+    main_gpu: Annotated[
+        int,
+        Range(0, 2**15),
+        Default(0),
+        Doc('The GPU that is used with `split_mode="none"`.'),
+    ]
+    tensor_split: Annotated[
+        Sequence[float] | None,
+        Reads(read_shares),
+        Doc("The proportion for each GPU."),
+    ]
+    vocab_only: Annotated[
+        bool, Default(False), Doc("Load the vocabulary and no weights, to tokenize.")
+    ]
+    use_mmap: Annotated[bool, Default(True), Doc("Map the file instead of reading it.")]
+    use_mlock: Annotated[bool, Default(False), Doc("Keep the weights from being swapped out.")]
+    kv_overrides: Annotated[
+        Mapping[str, bool | int | float | str] | None,
+        Reads(read_overrides),
+        Doc("Values in place of the file's metadata."),
+    ]
+    check_tensors: Annotated[
+        bool, Default(False), Doc("Look for NaN and Inf in the weights while they are loaded.")
+    ]
+
+
+class ContextOptions(TypedDict, total=False):
+    """How a context is made (``llama_context_params``)."""
+
+    n_ctx: Annotated[
+        int,
+        Range(0, _LARGEST),
+        Default(0),
+        Flag("-c", "--n-ctx", metavar="N"),
+        Doc(
+            "Tokens in memory, shared by all conversations; 0 is the model's own context length, "
+            "as far as there is memory for it: a quarter of what this process may use, or most of "
+            "what is free on the GPUs."
+        ),
+    ]
+    n_batch: Annotated[
+        int, Range(1, _LARGEST), Default(2048), Doc("Most tokens in one `llama_decode`.")
+    ]
+    n_ubatch: Annotated[
+        int, Range(1, _LARGEST), Default(512), Doc("Most tokens that are computed at once.")
+    ]
+    n_seq_max: Annotated[
+        int,
+        Range(1, 256),
+        Default(8),
+        Doc("Conversations in memory side by side; others are parked and brought back."),
+    ]
+    n_threads: Annotated[
+        int | None,
+        Range(1, 512),
+        WithoutDefault("the physical cores of this process; 1 for a tiny model"),
+        Flag("-t", "--threads", metavar="N"),
+        Doc("Threads for one token at a time."),
+    ]
+    n_threads_batch: Annotated[
+        int | None,
+        Range(1, 512),
+        WithoutDefault("like `n_threads`"),
+        Doc("Threads for many tokens at once."),
+    ]
+    rope_scaling_type: Annotated[
+        int | Literal["unspecified", "none", "linear", "yarn", "longrope"],
+        Numbered(-1, 0, 1, 2, 3),
+        Default(-1),
+        Doc("How positions are scaled beyond the trained context."),
+    ]
+    pooling_type: Annotated[
+        int | Literal["unspecified", "none", "mean", "cls", "last", "rank"],
+        Numbered(-1, 0, 1, 2, 3, 4),
+        Default(-1),
+        Doc("How the embeddings of a text become one."),
+    ]
+    attention_type: Annotated[
+        int | Literal["unspecified", "causal", "non_causal"],
+        Numbered(-1, 0, 1),
+        Default(-1),
+        Doc("Whether a token sees those that come after it; nothing is reused if it does."),
+    ]
+    rope_freq_base: Annotated[
+        float, Range(0.0), Default(0.0), Doc("Base frequency of RoPE; 0 is the model's.")
+    ]
+    rope_freq_scale: Annotated[
+        float, Range(0.0), Default(0.0), Doc("Scale of the frequencies of RoPE; 0 is the model's.")
+    ]
+    yarn_ext_factor: Annotated[
+        float, Default(-1.0), Doc("Extrapolation mix of YaRN; below 0 is the model's.")
+    ]
+    yarn_attn_factor: Annotated[float, Default(1.0), Doc("Magnitude of attention with YaRN.")]
+    yarn_beta_fast: Annotated[float, Default(32.0), Doc("Low correction dimension of YaRN.")]
+    yarn_beta_slow: Annotated[float, Default(1.0), Doc("High correction dimension of YaRN.")]
+    yarn_orig_ctx: Annotated[
+        int, Range(0, _LARGEST), Default(0), Doc("Trained context for YaRN; 0 is the model's.")
+    ]
+    offload_kqv: Annotated[bool, Default(True), Doc("Keep the KV cache on the GPU.")]
+    op_offload: Annotated[
+        bool | None, Default(True), Doc("Let the GPU compute with weights that are not on it.")
+    ]
+    flash_attn: Annotated[
+        bool | Literal["auto"] | None,
+        Reads(read_flash),
+        WithoutDefault('`"auto"`'),
+        Flag("--flash-attn", metavar="on|off|auto"),
+        Doc('Flash attention; None and `"auto"` use it where it is supported.'),
+    ]
+    swa_full: Annotated[
+        bool | None,
+        Default(False),
+        Doc("A cache of full size for sliding-window layers. Not needed for right results."),
+    ]
+    kv_unified: Annotated[bool, Default(True), Doc("All sequences share one buffer of cells.")]
+    no_perf: Annotated[bool, Default(True), Doc("llama.cpp does not measure times of its own.")]
+    type_k: Annotated[
+        int | CacheType | None,
+        Numbered(*CACHE_TYPE_NUMBERS),
+        WithoutDefault('`"f16"`'),
+        Flag("--type-k", metavar="TYPE"),
+        Doc("Type of the keys in the KV cache."),
+    ]
+    type_v: Annotated[
+        int | CacheType | None,
+        Numbered(*CACHE_TYPE_NUMBERS),
+        WithoutDefault('`"f16"`'),
+        Flag("--type-v", metavar="TYPE"),
+        Doc("Type of the values in the KV cache."),
+    ]
+
+
+class LoadOptions(ModelOptions, ContextOptions, total=False):
+    """Options of ``Llama``, beside ``model_path``."""
+
+    seed: Annotated[
+        int,
+        Range(-(2**31), 2**64 - 1),
+        Default(RANDOM_SEED),
+        Doc("For calls that give none; 4294967295 and -1 choose one for every call."),
+    ]
+    last_n_tokens_size: Annotated[
+        int, Range(-1, _LARGEST), Default(64), Doc("`penalty_last_n` of calls that give none.")
+    ]
+    logits_all: Annotated[
+        bool, Default(False), Doc("`eval` keeps the logits of every token, in `scores`.")
+    ]
+    lora_path: Annotated[
+        str | os.PathLike[str] | None,
+        Reads(read_adapter_path),
+        Doc("A LoRA adapter in a GGUF file."),
+    ]
+    lora_scale: Annotated[float, Default(1.0), Doc("How strong the adapter is.")]
+    chat_format: Annotated[
+        str | None, Doc("The name of a chat format, in place of the model's own template.")
+    ]
+    chat_template: Annotated[
+        str | None,
+        Flag("--chat-template", metavar="FILE"),
+        Doc("A Jinja template, in place of the model's own."),
+    ]
+    chat_handler: Annotated[
+        Callable[..., Any] | None,
+        Doc("Takes over `create_chat_completion` altogether."),
+    ]
+    special_tokens_in_content: Annotated[
+        SpecialTokens,
+        Default("text"),
+        Doc(
+            "The texts of special tokens in user and tool messages are text, tokens, or an error "
+            "([prompt injection](prompt-injection.md))."
+        ),
+    ]
+    overflow: Annotated[
+        ChatPolicy | None,
+        Reads(read_policy),
+        Doc("What to leave out when a conversation is too long ([errors](errors.md))."),
+    ]
+    tokenizer: Annotated[
+        Any,
+        Reads(read_tokenizer),
+        Doc("An object whose `tokenize()` is used in place of the vocabulary's."),
+    ]
+    spm_infill: Annotated[bool, Default(False), Doc("Infill prompts begin with the suffix.")]
+    parking_bytes: Annotated[
+        int,
+        Range(0),
+        Default(1 << 30),
+        Doc("RAM for conversations that there is no room for in the context."),
+    ]
+    checkpoint_bytes: Annotated[
+        int,
+        Range(0),
+        Default(512 << 20),
+        Doc("RAM for checkpoints, of sliding-window, recurrent and hybrid models."),
+    ]
+    prefix_cache_slots: Annotated[
+        int, Range(0), Default(4), Doc("Named snapshots that are kept, at most 8.")
+    ]
+    max_waiting: Annotated[int, Range(1), Default(1024), Doc("Requests that may wait for a place.")]
+    in_place: Annotated[
+        bool,
+        Default(False),
+        Doc(
+            "Start no thread: calls step the engine themselves (WebAssembly, tests). One thread "
+            "at a time may use the model then."
+        ),
+    ]
+    numa: Annotated[
+        bool | int,
+        Reads(read_numa),
+        Default(False),
+        Doc("NUMA strategy: True or 1 distribute, 2 isolate, 3 numactl, 4 mirror."),
+    ]
+    progress: Annotated[
+        Callable[[float], bool | None] | None,
+        Doc(
+            "Called with the fraction loaded, by the calling thread. Returning False or raising "
+            "stops the loading."
+        ),
+    ]
+    verbose: Annotated[
+        bool,
+        Default(False),
+        Flag("-v", "--verbose"),
+        Doc("Print llama.cpp's log on standard error. It always goes to the logger `llama_py`."),
+    ]
+    draft_model: Annotated[
+        None,
+        Reads(unavailable("speculative decoding is not available in this version")),
+        Doc("Not available in this version."),
+    ]
+    lora_base: Annotated[
+        None,
+        Reads(
+            unavailable("llama.cpp applies adapters to quantized weights directly; leave it out")
+        ),
+        Doc("Not needed: adapters are applied to quantized weights."),
+    ]
+    embedding: Annotated[
+        Literal[False],
+        Reads(unavailable("embeddings are not available in this version")),
+        Default(False),
+        Doc("Not available in this version."),
+    ]

@@ -1,0 +1,284 @@
+"""The types of values that options take, and the readers of those that need one of their own."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llama_py.errors import ModelNotFoundError, ParameterError, ParameterTypeError, shown
+from llama_py.options.checks import (
+    check_bool,
+    check_kind,
+    check_number,
+    described,
+    fits_a_float,
+    read_text,
+    read_texts,
+)
+
+__all__ = [
+    "RANDOM_SEED",
+    "SAMPLER_NAMES",
+    "SPECIAL_TOKENS_IN_CONTENT",
+    "CacheType",
+    "ChatPolicy",
+    "CompilesToGrammar",
+    "Effort",
+    "LogitsProcessor",
+    "SpecialTokens",
+    "StoppingCriteria",
+]
+
+#: The seed that means "choose one at random" (``LLAMA_DEFAULT_SEED``).
+RANDOM_SEED = 0xFFFFFFFF
+
+#: ``(tokens so far, logits row)`` -> logits row; both shapes 1-D, logits float32 ``(n_vocab,)``.
+LogitsProcessor: TypeAlias = Callable[[NDArray[np.intc], NDArray[np.single]], NDArray[np.single]]
+#: ``(tokens so far, logits row)`` -> stop here?
+StoppingCriteria: TypeAlias = Callable[[NDArray[np.intc], NDArray[np.single]], bool]
+
+SpecialTokens: TypeAlias = Literal["text", "parse", "refuse"]
+#: What the texts of special tokens in user and tool messages may be: text, tokens, or an error.
+SPECIAL_TOKENS_IN_CONTENT = ("text", "parse", "refuse")
+
+Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
+#: Types that the cells of a KV cache can have; their numbers are ``CACHE_TYPE_NUMBERS``.
+CacheType: TypeAlias = Literal[
+    "f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"
+]
+#: Those of ``ggml_type``. llama.cpp reads past its tables for a number that it has not got.
+CACHE_TYPE_NUMBERS = (0, 1, 30, 8, 2, 3, 20, 6, 7)
+
+
+class CompilesToGrammar(Protocol):
+    """A ``LlamaGrammar``."""
+
+    def compile(self, vocab: Any) -> Any:
+        """The rules, or a constraint, for the tokens of ``vocab``."""
+
+
+class ChatPolicy(Protocol):
+    """An ``OverflowPolicy``, such as ``TrimMessages()``."""
+
+    @property
+    def reserve(self) -> int:
+        """Tokens to keep free for the reply."""
+
+    def shorten(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]] | None:
+        """The conversation with a little less in it; None if nothing more can go."""
+
+
+def as_is(name: str, value: Any) -> Any:
+    """Any value; who uses it checks it."""
+    return value
+
+
+# ---- sampling --------------------------------------------------------------------------------
+
+#: Names that ``samplers`` takes, in the default order.
+SAMPLER_NAMES = (
+    "penalties",
+    "dry",
+    "top_n_sigma",
+    "top_k",
+    "typical_p",
+    "top_p",
+    "min_p",
+    "xtc",
+    "temperature",
+)
+
+_SAMPLER_ALIASES = {
+    "typ_p": "typical_p",
+    "typ": "typical_p",
+    "typical": "typical_p",
+    "nucleus": "top_p",
+    "temp": "temperature",
+}
+
+
+def sampler_name(name: str) -> str:
+    """The name of a sampler in any of llama.cpp's spellings."""
+    name = name.strip().replace("-", "_")
+    return _SAMPLER_ALIASES.get(name, name)
+
+
+def read_samplers(name: str, value: Any) -> tuple[str, ...]:
+    """Names in a list, or in one string with semicolons."""
+    parts = [part for text in read_texts(name, value) for part in text.split(";")]
+    names = tuple(map(sampler_name, parts))
+    for each in names:
+        if each not in SAMPLER_NAMES:
+            raise ParameterError(f"{name}: {each!r} is not one of {', '.join(SAMPLER_NAMES)}")
+    return names
+
+
+def read_bias(name: str, value: Any) -> dict[int, float]:
+    """Token ids, as numbers or as text, to what is added to their logits."""
+    check_kind(name, value, (Mapping,), "a dictionary")
+    return {_bias_token(name, key): _bias_value(name, key, each) for key, each in value.items()}
+
+
+def _bias_token(name: str, key: Any) -> int:
+    if isinstance(key, str):
+        try:
+            key = int(key)
+        except ValueError:
+            raise ParameterError(f"{name}: {shown(key)} is not a token id") from None
+    check_number(f"{name}: token", key, 0, integer=True)
+    return int(key)
+
+
+def _bias_value(name: str, key: Any, value: Any) -> float:
+    if value is False:
+        return -math.inf  # llama.cpp's way to forbid a token
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise ParameterTypeError(f"{name}[{shown(key)}]={shown(value)} must be a number, or False")
+    if not fits_a_float(value) and value != -math.inf:
+        raise ParameterError(
+            f"{name}[{shown(key)}]={shown(value)} must be a finite number, or -inf"
+        )
+    return float(value)
+
+
+# ---- calls -----------------------------------------------------------------------------------
+
+#: Stop strings are compared at every token.
+MAX_STOPS = 256
+
+
+def read_stops(name: str, value: Any) -> tuple[str, ...]:
+    """Stop strings, each once."""
+    stops = read_texts(name, value)
+    if len(stops) > MAX_STOPS:
+        raise ParameterError(f"{name} has {len(stops)} strings; at most {MAX_STOPS} are allowed")
+    if "" in stops:
+        raise ParameterError(f"{name}: the empty string would end every reply at once")
+    return tuple(dict.fromkeys(stops))
+
+
+def read_token_ids(name: str, value: Any) -> frozenset[int]:
+    """A set of token ids, in any collection."""
+    check_kind(name, value, (list, tuple, set, frozenset), "a list of token ids")
+    for token in value:
+        check_number(name, token, 0, integer=True)
+    return frozenset(value)
+
+
+_STREAM_OPTIONS = ("include_usage", "include_obfuscation")
+
+
+def read_stream_options(name: str, value: Any) -> dict[str, bool]:
+    """OpenAI's ``stream_options``."""
+    check_kind(name, value, (Mapping,), "a dictionary")
+    unknown = sorted(str(key) for key in value if key not in _STREAM_OPTIONS)
+    if unknown:
+        raise ParameterError(f"{name} has no member {unknown[0]!r}; allowed: include_usage")
+    include = value.get("include_usage", False)
+    if not isinstance(include, bool):
+        raise ParameterTypeError(f"{name}.include_usage must be a bool, not {shown(include)}")
+    return {"include_usage": include}
+
+
+def read_policy(name: str, value: Any) -> Any:
+    """An overflow policy."""
+    whole = hasattr(value, "shorten") and hasattr(value, "reserve")
+    if value is not None and (isinstance(value, type) or not whole):
+        raise ParameterTypeError(
+            f"{name}={shown(value)} is no overflow policy (shorten() and reserve); pass "
+            "TrimMessages(), or None"
+        )
+    return value
+
+
+# ---- loading ---------------------------------------------------------------------------------
+
+
+def read_path(name: str, value: Any) -> str:
+    """The path of a file or directory, as text."""
+    check_kind(name, value, (str, os.PathLike), "a path")
+    path = os.fspath(value)
+    if not isinstance(path, str):
+        raise ParameterTypeError(f"{name} must be a path of text, not {described(path)}")
+    return read_text(name, path)
+
+
+def read_adapter_path(name: str, value: Any) -> str:
+    """The path of a LoRA adapter, which is there."""
+    path = read_path(name, value)
+    if not Path(path).is_file():
+        raise ModelNotFoundError(f"{name}: there is no LoRA adapter at {path}")
+    return path
+
+
+def read_shares(name: str, value: Any) -> tuple[float, ...]:
+    """A share for each GPU."""
+    check_kind(name, value, (list, tuple, np.ndarray), "a list of numbers")
+    for share in value:
+        check_number(name, share, 0)
+    return tuple(value)
+
+
+def read_overrides(name: str, value: Any) -> Mapping[str, bool | int | float | str]:
+    """Metadata values in place of those of the file; at most 127 bytes of key and of text."""
+    check_kind(name, value, (Mapping,), "a dictionary")
+    for key, each in value.items():
+        _check_override(name, key, each)
+    return value  # type: ignore[no-any-return]
+
+
+def _check_override(name: str, key: Any, value: Any) -> None:
+    if not isinstance(key, str) or len(key.encode()) > 127:
+        raise ParameterError(f"{name}: key {key!r} must be a string of at most 127 bytes")
+    if not isinstance(value, (bool, int, float, str)):
+        raise ParameterTypeError(
+            f"{name}[{key!r}] must be a bool, int, float or str, not {type(value).__name__}"
+        )
+    if type(value) is int and not -(2**63) <= value < 2**63:
+        raise ParameterError(f"{name}[{key!r}]={value} does not fit into 64 bits")
+    if isinstance(value, str) and len(value.encode()) > 127:
+        raise ParameterError(f"{name}[{key!r}] is longer than 127 bytes")
+
+
+def read_flash(name: str, value: Any) -> bool | None:
+    """True, False, or "auto", which is None."""
+    if value is None or value == "auto":
+        return None
+    if isinstance(value, str):
+        raise ParameterError(f'{name}={shown(value)}: expected True, False or "auto"')
+    check_bool(name, value)
+    return bool(value)
+
+
+def read_numa(name: str, value: Any) -> int:
+    """A strategy by its number; True is the first one, False is none."""
+    if isinstance(value, (bool, np.bool_)):
+        return int(value)
+    check_number(name, value, 0, 4, integer=True)
+    return int(value)
+
+
+def read_tokenizer(name: str, value: Any) -> Any:
+    """An object that tokenizes in place of the vocabulary."""
+    if not hasattr(value, "tokenize"):
+        raise ParameterTypeError(f"{name}={shown(value)} has no method tokenize()")
+    return value
+
+
+def unavailable(why: str) -> Callable[[str, Any], Any]:
+    """A reader of an option that exists elsewhere, and not here."""
+
+    def read(name: str, value: Any) -> Any:
+        if value is None or value is False:
+            return value
+        raise ParameterError(f"{name}: {why}")
+
+    return read
