@@ -15,7 +15,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import TypeVar
 
 from llama_py import forks
@@ -198,8 +197,11 @@ class Driver:
                 raise LlamaError("there is nothing left to be done that this call could wait for")
 
     def check_alive(self) -> None:
-        """Raise ``ClosedError`` if nobody is there any more who could deliver something."""
-        if not self._alive():
+        """Raise ``ClosedError`` if nobody is there any more who could deliver something.
+
+        At the end of the process, threads that wait are left waiting: they end with it.
+        """
+        if not self._alive() and not _exiting:
             raise ClosedError(CLOSED)
 
     def post(self, command: Command) -> None:
@@ -321,8 +323,18 @@ class Driver:
         while thread.is_alive():
             thread.join(LOOK)
 
+    def halt(self) -> None:
+        """Let the thread end after its step, without a word to anybody: the process ends."""
+        thread = self._thread
+        if self.inherited or thread is None:
+            return
+        self._loop.commands.put(self._loop.halt)
+        if self.engine.runner.prefilling:
+            self.engine.context.abort.ask()
+        thread.join()
+
     def __del__(self) -> None:
-        if not hasattr(self, "_closed") or self.inherited:
+        if not hasattr(self, "_closed") or self.inherited or _exiting:
             return
         if self._in_callback:  # the engine's thread holds the last reference: it ends by itself
             self._loop.commands.put(self._loop.stop)
@@ -331,11 +343,13 @@ class Driver:
 
 
 _drivers: weakref.WeakSet[Driver] = weakref.WeakSet()
+_exiting = False
 
 
 @atexit.register
 def _close_all() -> None:
     """At the end of the process no thread may be inside of llama.cpp."""
+    global _exiting
+    _exiting = True
     for driver in [*_drivers]:
-        with suppress(LlamaError):
-            driver.close()
+        driver.halt()

@@ -86,7 +86,7 @@ class Job(Generic[T]):
     """
 
     def __init__(self, function: Callable[[], T]) -> None:
-        self._function = function
+        self._function: Callable[[], T] | None = function
         self._done = threading.Lock()
         self._done.acquire()
         self._result: list[T] = []
@@ -95,12 +95,14 @@ class Job(Generic[T]):
 
     def __call__(self) -> None:
         """Run it in the engine's thread, unless its caller has left."""
+        function, self._function = self._function, None  # which may refer to this job
         try:
-            if self.wanted:
-                self._result.append(self._function())
+            if self.wanted and function is not None:
+                self._result.append(function())
         except BaseException as error:
             self._error = error
         finally:
+            del function
             self._done.release()
 
     @property
@@ -254,6 +256,10 @@ class Loop:
         for ticket in {*self.tickets.values()}:
             self._deliver(ticket, [(n, FinishEvent("error", error=error)) for n in ticket.open])
         self.tickets.clear()
+
+    def halt(self) -> None:
+        """The process ends: no step follows, and nobody is told."""
+        self.stopped = True
 
     def stop(self) -> None:
         """Fail what is in flight. No step follows."""
