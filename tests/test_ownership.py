@@ -11,6 +11,7 @@ import json
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -150,6 +151,17 @@ def test_del_frees_at_once_and_in_order(use: str, freed: list[str]) -> None:
     USES[use](llm)
     del llm
     assert order(freed) == PLAIN
+
+
+def test_del_frees_templates_and_samplers(freed: list[str]) -> None:
+    llm = load()
+    llm.create_chat_completion(HELLO, max_tokens=3, temperature=0.7)
+    template = weakref.ref(llm.chat_template)
+    before = freed.count("template")
+    del llm
+    assert freed.count("template") == before + 1
+    assert "sampler" in freed
+    assert template() is None
 
 
 def test_a_session_that_is_dropped_after_its_model(freed: list[str]) -> None:
@@ -423,7 +435,8 @@ def once(n):
 def measured():
     ctypes.CDLL(None).malloc_trim(0)
     pages = int(open("/proc/self/statm").read().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20, len(os.listdir("/proc/self/task"))
+    memory = pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+    return memory, len(os.listdir("/proc/self/task")), len(gc.get_objects())
 
 for n in range(4):  # what is loaded once: libraries, backends, buffers of Python
     once(n)
@@ -438,6 +451,10 @@ print(json.dumps([before, measured()]))
 def test_loading_again_and_again_takes_no_more_memory_and_no_more_threads(adapter: str) -> None:
     command = [sys.executable, "-c", LOOP, demo_model_path(), adapter]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    (memory, running), (memory_after, running_after) = json.loads(done.stdout)
+    (memory, running, objects), (memory_after, running_after, objects_after) = json.loads(
+        done.stdout
+    )
     assert memory_after == pytest.approx(memory, rel=0.05)
     assert running_after == running
+    # Nothing is left to the collector, but for a few types of ctypes.
+    assert objects_after - objects < 100

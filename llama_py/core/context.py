@@ -76,12 +76,13 @@ class Context(Handle[C.llama_context_p]):
             self._prepare()
         except BaseException:  # also Ctrl-C: a context may take gigabytes
             self.close()
-            _free_helpers(self._threads, self.abort)
+            self._threads.free()
+            self.abort.close()
             raise
 
     def _make(self) -> None:
         struct, lines = _context_struct(self.params), logs.ErrorLines()
-        free = partial(_free, C.llama_free, self._threads, self.abort)
+        free = partial(_free, C.llama_free, self._threads.free, self.abort.close)
 
         def make() -> None:
             with lines, self.model.in_use() as model:
@@ -264,18 +265,14 @@ class Context(Handle[C.llama_context_p]):
 
 def _free(
     free: Callable[[C.llama_context_p], None],
-    threads: ThreadPools,
-    abort: Abort,
+    free_threads: Callable[[], None],
+    close_abort: Callable[[], None],
     pointer: C.llama_context_p,
 ) -> None:
+    """Free a context, and then what it computes with."""
     free(pointer)
-    _free_helpers(threads, abort)
-
-
-def _free_helpers(threads: ThreadPools, abort: Abort) -> None:
-    """What a context computes with, and which must outlive it."""
-    threads.free()
-    abort.close()
+    free_threads()
+    close_abort()
 
 
 def _nothing() -> None:

@@ -13,13 +13,14 @@ which knows those of its parents and children, but no handle. So handles are in 
 and ``del`` frees at once, without the garbage collector. There is no lock, which a finalizer or a
 fork could find taken: each change is a single operation on a dictionary or a list.
 
-The C function that frees is bound when the object is made, because at interpreter shutdown modules
-may already be gone. In a forked child nothing is freed: what is freed in C may wait for threads
-that are not there.
+In a forked child nothing is freed: what is freed in C may wait for threads that are not there. Nor
+is it when the interpreter ends: C would log through a callback into Python, which is being taken
+apart, and the system takes everything back a moment later.
 """
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -33,6 +34,38 @@ from llama_py.errors import ClosedError
 __all__ = ["Handle"]
 
 P = TypeVar("P", bound=ctypes.c_void_p)
+
+
+class _Process:
+    """A process that has C objects.
+
+    An object, and not a number to compare with the current one: at the end of the interpreter,
+    modules are emptied before the last handles go.
+
+    Attributes:
+        inherited: this is a child of it.
+        ending: its interpreter ends.
+    """
+
+    inherited = False
+    ending = False
+
+
+_this_process = _Process()
+
+
+def _in_child() -> None:
+    global _this_process
+    _this_process.inherited = True
+    _this_process = _Process()
+
+
+def _at_exit() -> None:
+    _this_process.ending = True
+
+
+forks.after_in_child(_in_child)
+atexit.register(_at_exit)
 
 
 class _Native(Generic[P]):
@@ -50,29 +83,29 @@ class _Native(Generic[P]):
         self.pointer: P | None = pointer
         self._free = free
         self._once = [pointer]  # who takes it out frees it
-        self._process = forks.current()
-        #: What needs this object, oldest first; True for children. "handle" is its own handle.
-        self._users: dict[object, bool] = {"handle": False}
+        self._process = _this_process
+        #: What needs this object, oldest first, and those of them that are its children.
+        self._users: dict[object, _Native[Any] | None] = {"its handle": None}
         self._held: list[tuple[_Native[Any], object]] = []
         self._parents = parents
         for parent in parents:
-            parent._users[self] = True
+            parent._users[self] = self
 
     @property
     def inherited(self) -> bool:
-        return self._process != forks.current()
+        return self._process.inherited
 
     def close(self) -> None:
         """Close the children, newest first, and let go of the object."""
-        for user, is_child in reversed(list(self._users.items())):
-            if is_child and isinstance(user, _Native):
-                user.close()
+        for child in reversed(list(self._users.values())):
+            if child is not None:
+                child.close()
         self.pointer = None
-        self.release("handle")
+        self.release("its handle")
 
     def hold(self, holder: object) -> None:
         """Let it not be freed before ``release(holder)``."""
-        self._users[holder] = False
+        self._users[holder] = None
 
     def release(self, user: object) -> None:
         """``user`` does not need it any more."""
@@ -86,7 +119,7 @@ class _Native(Generic[P]):
         except IndexError:  # another thread was first
             return
         self.pointer = None
-        if not self.inherited:
+        if not (self._process.inherited or self._process.ending):
             self._free(pointer)
         self.keep(())
         for parent in self._parents:
@@ -189,7 +222,7 @@ class Handle(Generic[P]):
     def __del__(self) -> None:
         # Not close(): children whose own handles are still there go on, and free this in the end.
         if self._native is not None:
-            self._native.release("handle")
+            self._native.release("its handle")
 
 
 def _closed(handle: Handle[Any]) -> ClosedError:

@@ -259,6 +259,17 @@ started = threading.Event()
 threading.Thread(target=read, daemon=True).start()
 started.wait(60)
 """,
+    "a model that is freed late": """
+from llama_py.core import handle, logs
+from llama_py import forks
+llm = Llama({demo!r}, n_ctx=256, n_threads=2)
+llm("Once", max_tokens=2)
+""",
+    "a model that is closed at exit": """
+import atexit
+llm = Llama({demo!r}, n_ctx=256, n_threads=2)
+atexit.register(llm.close)
+""",
     "an error": "llm = Llama({tiny!r}, n_ctx=256, n_threads=1)\nsys.exit('the end')",
 }
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -380,3 +382,22 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+
+def test_an_index_that_is_dropped_lets_go_of_its_holders_at_once() -> None:
+    """A holder may be a sequence with gigabytes of checkpoints."""
+
+    class Holder:
+        pass
+
+    gc.disable()
+    try:
+        index: PrefixIndex[Holder] = PrefixIndex()
+        holders = [Holder() for _ in range(3)]
+        for tokens, holder in zip(([1, 2, 3, 4], [1, 2, 5], [1, 2, 3]), holders, strict=True):
+            index.insert(holder, tokens)
+        gone = [weakref.ref(holder) for holder in holders]
+        del holder, holders, index
+        assert [each() for each in gone] == [None, None, None]
+    finally:
+        gc.enable()
