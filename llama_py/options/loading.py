@@ -159,7 +159,6 @@ class ContextOptions(TypedDict, total=False):
         Default(False),
         Doc("A cache of full size for sliding-window layers. Not needed for right results."),
     ]
-    kv_unified: Annotated[bool, Default(True), Doc("All sequences share one buffer of cells.")]
     no_perf: Annotated[bool, Default(True), Doc("llama.cpp does not measure times of its own.")]
     type_k: Annotated[
         int | CacheType | None,

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from collections import abc
 from collections.abc import Mapping
 from typing import Any, get_origin
 
-from llama_py.options.marks import Default, Ignored, Reads, WithoutDefault
+from llama_py.options.marks import Default, Ignored, Range, Reads, WithoutDefault
 from llama_py.options.table import Option, Table
 from llama_py.options.values import TEXTS
 
-__all__ = ["markdown_table", "plain_default", "schema"]
+__all__ = ["json_schema", "markdown_table", "plain_default"]
 
+#: Types in words, by the type itself or by its name.
+_WORDS: dict[Any, str] = {
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    str: "text",
+    abc.Mapping: "dictionary",
+    abc.Sequence: "list",
+    abc.Callable: "function",
+    "PathLike": "path",
+}
+#: Types in JSON schemas.
 _NAMES = {int: "integer", float: "number", bool: "boolean", str: "string"}
 
 
@@ -24,29 +37,43 @@ def plain_default(option: Option, table: Table[Any]) -> str:
     if other is not None:
         return other.text
     value = option.default(table.function)
-    if option.mark(Default) is None or value is None:
+    if value is None:
         return ""
     names = {number: name for name, number in option.names.items()}
-    return f"`{names.get(value, value)!r}`" if value in names else f"`{value!r}`"
+    return f"`{_literal(names.get(value, value) if names else value)}`"
+
+
+def _every_default(option: Option, table: Table[Any]) -> str:
+    mark = option.mark(Default)
+    if mark is None or not mark.of:
+        return plain_default(option, table)
+    others = [f"`{_literal(value)}` in `{function}`" for function, value in mark.of.items()]
+    return "; ".join([f"`{_literal(mark.value)}`", *others])
+
+
+def _literal(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, str) else repr(value)
 
 
 def allowed(option: Option) -> str:
     """Type and range in words, in Markdown."""
-    low, high = option.range.low, option.range.high
-    if (option.choices and not {int, float}.isdisjoint(option.kinds)) or option.choices:
-        texts = [f'`"{text}"`' for text in option.choices]
-        more = [f"`{kind.__name__}`" for kind in option.kinds if kind in (bool, int)]
-        return ", ".join([*more, *texts])
-    kind = _NAMES.get(option.kinds[0], "") if len(option.kinds) == 1 else ""
-    if low is not None and high is not None:
-        return f"{kind}, {_number(low)} to {_number(high)}"
-    if low is not None:
-        return f"{kind}, at least {_number(low)}"
-    return f"{kind}, at most {_number(high)}" if high is not None else kind
+    if option.choices:
+        also = ["`True`", "`False`"] if bool in option.kinds else []
+        return ", ".join([*also, *(f'`"{text}"`' for text in option.choices)])
+    words = (_word_for(kind) for kind in option.kinds)
+    return " or ".join(dict.fromkeys(word for word in words if word)) + _limits(option.range)
 
 
-def _number(value: float) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+def _word_for(kind: Any) -> str:
+    origin = get_origin(kind) or kind
+    return _WORDS.get(origin) or _WORDS.get(getattr(origin, "__name__", ""), "")
+
+
+def _limits(limits: Range) -> str:
+    low, high = limits.low, limits.high
+    if high is None or high >= 2**31 - 1:  # what fits into C's integers is no news
+        return f", at least {low:g}" if low is not None and low > -(2**31) else ""
+    return f", {low:g} to {high:g}" if low is not None else f", at most {high:g}"
 
 
 def markdown_table(table: Table[Any], names: list[str]) -> str:
@@ -58,14 +85,14 @@ def markdown_table(table: Table[Any], names: list[str]) -> str:
 
 
 def _row(option: Option, table: Table[Any]) -> str:
-    cells = (f"`{option.name}`", allowed(option), plain_default(option, table), option.doc)
+    cells = (f"`{option.name}`", allowed(option), _every_default(option, table), option.doc)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 # ---- JSON schema -----------------------------------------------------------------------------
 
 
-def schema(table: Table[Any]) -> dict[str, Any]:
+def json_schema(table: Table[Any]) -> dict[str, Any]:
     """The JSON schema of the options that JSON can express, as an object; for HTTP.
 
     Further members are refused, as the call refuses them.
@@ -88,7 +115,7 @@ def _property(option: Option, table: Table[Any]) -> dict[str, Any] | None:
 def _type_of(option: Option) -> Mapping[str, Any] | None:
     own, first = option.mark(Reads), option.kinds[0]
     if own is not None:
-        return own.json
+        return {"anyOf": [own.json, {"type": "null"}]} if own.json else None
     if option.mark(Ignored):
         return {}
     if option.choices and first not in _NAMES:
