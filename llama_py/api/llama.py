@@ -214,6 +214,7 @@ class Llama(CompatInterface, ReuseInterface, ScoringInterface):
             if lora_path is not None:
                 self._lora, self._lora_scale = LoraAdapter(self._model, lora_path), lora_scale
                 self._context.set_adapters([(self._lora, lora_scale)])
+                self._cache.namespace = self._namespace()
         except BaseException:  # also Ctrl-C: who tries again must have the memory for it
             self.close()
             raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -94,10 +94,15 @@ class ReuseInterface:
         self._snapshots: OrderedDict[str, LlamaState] = OrderedDict()
         self._last = threading.local()
 
-    def _fingerprint(self) -> str:
-        """Everything that the bytes of a saved state depend on."""
+    def _namespace(self) -> tuple[tuple[str, float], ...]:
+        """The adapters and their scales: prompts share nothing with those of other ones."""
+        if self._lora is None:
+            return ()
+        return ((self._lora.fingerprint, self._lora_scale),)
+
+    def _fingerprint(self, namespace: Hashable | None = None) -> str:
+        """Everything that the bytes of a saved state of a namespace depend on."""
         p = self._context.params
-        adapter = (self._lora.fingerprint, self._lora_scale) if self._lora is not None else None
         parts = (
             _STATE_FORMAT,
             LLAMA_CPP_COMMIT,
@@ -116,7 +121,7 @@ class ReuseInterface:
             p.yarn_beta_fast,
             p.yarn_beta_slow,
             p.yarn_orig_ctx,
-            adapter,
+            self._namespace() if namespace is None else namespace,
             tuple(sorted((self._model.params.kv_overrides or {}).items())),
         )
         return repr(parts)
@@ -162,7 +167,7 @@ class ReuseInterface:
             "tokens": len(sequence.tokens),
             "bytes": self._context.state_size(sequence.number) if sequence.tokens else 0,
             "busy": sequence.busy,
-            "pinned": sequence.pinned,
+            "pinned": self._cache.is_pinned(sequence),
             "session": sequence.session,
         }
 
@@ -329,9 +334,8 @@ class ReuseInterface:
         )
         self._run_silently(request)
         with self._engine.lock:
-            sequence = self._cache.live.get(int(request.cache["sequence"]))  # type: ignore[call-overload]
-            if pin and sequence is not None:
-                sequence.pinned = True
+            if pin and request.resolved is not None:
+                self._cache.pin(request.resolved)
         return dict(request.cache)
 
     def _run_silently(self, request: Request) -> None:

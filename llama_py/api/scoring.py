@@ -158,7 +158,6 @@ class ScoringJob:
         self._begun: Tokens = ()
         self._row: NDArray[np.float32] | None = None
         self._sequence: LiveSequence | None = None
-        self._was_pinned = False
 
     def cancel(self) -> None:
         """Let ``run`` end early, with an error."""
@@ -227,9 +226,9 @@ class ScoringJob:
 
     def _take(self, sequence: LiveSequence) -> None:
         """Others may have it, and its cells, when nothing else is left."""
-        self._sequence, self._was_pinned = sequence, sequence.pinned
+        self._sequence = sequence
         # A single sequence is continued, and cut again.
-        sequence.pinned |= self._llama._context.n_seq_max > 1
+        sequence.reserved = self._llama._context.n_seq_max > 1
 
     def _holds(self, sequence: LiveSequence) -> bool:
         count = len(self._begun)
@@ -244,7 +243,7 @@ class ScoringJob:
     def _let_go(self) -> None:
         with self._llama._engine.lock:
             if self._sequence is not None:
-                self._sequence.pinned = self._was_pinned
+                self._sequence.reserved = False
             self._sequence = None
 
     # -- the continuations ----------------------------------------------------------------------

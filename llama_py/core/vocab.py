@@ -60,6 +60,7 @@ class Vocab:
         self._plain_pieces: dict[int, bytes] = {}
         self._eog: dict[int, bool] = {}
         self._special_texts: dict[bytes, bool] | None = None
+        self._longest_piece: int | None = None
 
     @property
     def pointer(self) -> C.llama_vocab_p:
@@ -197,6 +198,14 @@ class Vocab:
             self._special_texts = found
         return self._special_texts
 
+    def longest_piece(self) -> int:
+        """Bytes of the longest token."""
+        if self._longest_piece is None:
+            # With no room for it, llama.cpp says how many bytes there are: 0.3 us for each token.
+            size = partial(_piece_size, self.pointer)
+            self._longest_piece = max(map(size, range(self.n_tokens)), default=0)
+        return self._longest_piece
+
     def eog_tokens(self) -> list[int]:
         """Every token that ends a reply."""
         return [token for token in range(self.n_tokens) if self.is_eog(token)]
@@ -225,3 +234,8 @@ class Vocab:
                     f"token id {shown(token)} is outside of the vocabulary "
                     f"(0 to {self.n_tokens - 1})"
                 )
+
+
+def _piece_size(vocab: C.llama_vocab_p, token: int) -> int:
+    count: int = C.llama_token_to_piece(vocab, token, None, 0, 0, True)
+    return abs(count)

@@ -10,16 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-import numpy as np
-
 from llama_py.core.sampler import Sampler
 from llama_py.core.vocab import Vocab
 from llama_py.engine.board import Board
 from llama_py.engine.request import Request, RequestState
 from llama_py.errors import QueueFullError, StateError
-from llama_py.memory.cache import SequenceCache, common_prefix
+from llama_py.memory.cache import SequenceCache
 from llama_py.memory.sequences import ResolvedPrompt
-from llama_py.memory.text import Source
 
 __all__ = ["Admission"]
 
@@ -105,13 +102,13 @@ class Admission:
                 plain=prompt.plain,
                 add_special=prompt.add_special,
             )
-        request.tokens = request.resolved.tokens
+        request.tokens = request.resolved.tokens.tolist()
         request.resolved_at = self._board.ended
 
     def _resolve_scored(self, request: Request) -> None:
         """Thousands of prompts that begin alike, which nobody will look for by their text."""
         request.tokens = [*(request.prompt.tokens or ())]
-        request.resolved = ResolvedPrompt(request.tokens)
+        request.resolved = self._cache.resolve_tokens(request.tokens)
         request.resolved_at = self._board.ended
 
     # -- out of the queue -----------------------------------------------------------------------
@@ -163,11 +160,11 @@ class Admission:
     def _waits_for(self, request: Request, other: Request) -> bool:
         if other.state is not RequestState.PREFILL or other.lease is None:
             return False
-        mine, others = _prompt_of(request).tokens, other.lease.prompt.tokens
-        shared = min(common_prefix(mine, others), len(mine) - 1)
+        mine = _prompt_of(request)
+        shared = min(mine.shared_with(other.lease.prompt), len(mine.tokens) - 1)
         if shared <= other.lease.position:
             return False
-        if shared - self._cache.best_keep(_prompt_of(request)) < _WORTH_WAITING:
+        if shared - self._cache.best_keep(mine) < _WORTH_WAITING:
             return False
         self._cache.add_cut(other.lease, shared)
         request.waits_for = (other, shared)
@@ -236,7 +233,8 @@ class Admission:
         lease = request.lease
         if lease is not None:
             more = request.generated[request.n_resumed :]
-            prompt, count = self._extended(lease.prompt, more), len(request.generated)
+            prompt = lease.prompt.extended(more, self._cache.spelling)
+            count = len(request.generated)
             # All or nothing: an interrupt cannot come between these.
             request.resolved, request.n_resumed, request.lease = prompt, count, None
             request.preempted = True
@@ -245,25 +243,6 @@ class Admission:
                 self._cache.evict(lease.sequence)
         self._board.set_waiting(request)
         self._board.metrics.preempted += 1
-
-    def _extended(self, prompt: ResolvedPrompt, more: Sequence[int]) -> ResolvedPrompt:
-        """The prompt with generated tokens after it, and their text."""
-        tokens, spelling = [*prompt.tokens, *more], self._cache.spelling
-        text, offsets, sources = prompt.text, prompt.offsets, prompt.sources
-        if text is None or offsets is None or sources is None:
-            return ResolvedPrompt(tokens, boundaries=prompt.boundaries)
-        if any(spelling.is_ambiguous(token) for token in more):
-            return ResolvedPrompt(tokens, boundaries=prompt.boundaries)
-        pieces = [spelling.piece(token) for token in more]
-        ends = offsets[-1] + np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
-        sampled = np.full(len(pieces), Source.SAMPLED, np.uint8)
-        return ResolvedPrompt(
-            tokens,
-            text + b"".join(pieces),
-            np.concatenate([offsets, ends]),
-            prompt.boundaries,
-            sources=np.concatenate([sources, sampled]),
-        )
 
 
 def _begin_sampler(request: Request) -> None:

@@ -309,7 +309,7 @@ class Engine:
     def _before_release(self) -> None:
         """Under the lock, and never within a step: see to those that were cancelled meanwhile."""
         self._stepper.stepping = False  # an interrupt may have come before the step said so
-        if self.cache.suspect or self._board.interrupted:
+        if self._board.interrupted:
             self._stepper.recover()
         while self._cancelled:
             self._board.cancel(self._cancelled.popleft())

@@ -196,8 +196,6 @@ class Stepper:
 
     def recover(self) -> None:
         """Make memory and bookkeeping agree again, whatever was interrupted."""
-        if self._cache.suspect:
-            self._cache.start_over()
         self._board.recover()
         self._choosing.recover()
         self._admission.recover()
