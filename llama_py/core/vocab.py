@@ -201,9 +201,15 @@ class Vocab:
     def longest_piece(self) -> int:
         """Bytes of the longest token."""
         if self._longest_piece is None:
-            # With no room for it, llama.cpp says how many bytes there are: 0.3 us for each token.
-            size = partial(_piece_size, self.pointer)
-            self._longest_piece = max(map(size, range(self.n_tokens)), default=0)
+            # A token's name, which is quick to get, is never shorter than its bytes.
+            names = map(partial(C.llama_vocab_get_text, self.pointer), range(self.n_tokens))
+            lengths = np.fromiter(map(len, names), np.int64, self.n_tokens)
+            longest = 0
+            for token in np.argsort(-lengths).tolist():
+                if lengths[token] <= longest:
+                    break
+                longest = max(longest, len(self.piece(token)))
+            self._longest_piece = longest
         return self._longest_piece
 
     def eog_tokens(self) -> list[int]:
@@ -234,8 +240,3 @@ class Vocab:
                     f"token id {shown(token)} is outside of the vocabulary "
                     f"(0 to {self.n_tokens - 1})"
                 )
-
-
-def _piece_size(vocab: C.llama_vocab_p, token: int) -> int:
-    count: int = C.llama_token_to_piece(vocab, token, None, 0, 0, True)
-    return abs(count)

@@ -70,7 +70,7 @@ class Planner:
     def why(self, prompt: ResolvedPrompt, decision: Decision) -> str:
         """Why not more can be kept: where the prompt parts from the cache, or what is missing."""
         plan, held = decision
-        matched = max((view.matched for view in held), default=0)
+        matched = max([plan.keep, *(view.matched for view in held)])
         if matched == 0 and self._tiers.has_foreign(prompt.tokens, prompt.namespace):
             return "what is stored was made under other settings (fingerprint)"
         if plan.reason or matched >= len(prompt.tokens) - 1:
