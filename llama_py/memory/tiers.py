@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -63,8 +64,8 @@ class Tiers:
         fingerprint: Fingerprint,
         parking: StateStore | None,
     ) -> None:
-        self._memory = memory
-        self._traits = traits
+        self.memory = memory
+        self.traits = traits
         self._index = index
         self.fingerprint = fingerprint
         self.parking = parking
@@ -151,7 +152,7 @@ class Tiers:
         """Write a sequence to a store. What cannot be written is lost, and fails no request."""
         count = len(sequence.tokens)
         try:
-            size = self._memory.state_size(sequence.number)
+            size = self.memory.state_size(sequence.number)
             if size > store.capacity_bytes:  # before a copy of it is made
                 _log.info(
                     "a conversation of %d tokens is not stored: its state has %d bytes, and the "
@@ -168,6 +169,10 @@ class Tiers:
 
     def export(self, sequence: LiveSequence) -> StoredState:
         """Everything that is needed to bring ``sequence`` back, elsewhere or later."""
+        return replace(self.describe(sequence), state=self.memory.state_get(sequence.number))
+
+    def describe(self, sequence: LiveSequence) -> StoredState:
+        """The same without the cells: what they are, and the checkpoints."""
         self._index.commit(sequence)
         tokens = as_tokens(sequence.tokens)
         known = sequence.spelled == len(tokens)
@@ -176,10 +181,10 @@ class Tiers:
             offsets=sequence.offsets if known else None,
             text=sequence.text if known else None,
             sources=sequence.sources if known else None,
-            state=self._memory.state_get(sequence.number),
+            state=np.zeros(0, np.uint8),
             checkpoints=self._checkpoints_of(tokens, sequence.namespace),
             # A saved state leaves out cells that the window has passed, also those still in memory.
-            pos_min=max(0, self._memory.pos_min(sequence.number), self._window_start(sequence)),
+            pos_min=max(0, self.memory.pos_min(sequence.number), self._window_start(sequence)),
             fingerprint=self.fingerprint(sequence.namespace),
             session=sequence.session,
         )
@@ -193,7 +198,7 @@ class Tiers:
         return tuple(Checkpoint(place, along[place].state) for place in sorted(chosen))
 
     def _window_start(self, sequence: LiveSequence) -> int:
-        return sequence.end - self._traits.window if self._traits.window else 0
+        return sequence.end - self.traits.window if self.traits.window else 0
 
     def clear(self) -> None:
         """Forget what is parked and pinned. What was saved stays: it is the caller's."""
