@@ -203,7 +203,7 @@ class Vocab:
         if self._longest_piece is None:
             # A token's name, which is quick to get, is never shorter than its bytes.
             names = map(partial(C.llama_vocab_get_text, self.pointer), range(self.n_tokens))
-            lengths = np.fromiter(map(len, names), np.int64, self.n_tokens)
+            lengths = np.fromiter((len(name or b"") for name in names), np.int64, self.n_tokens)
             longest = 0
             for token in np.argsort(-lengths).tolist():
                 if lengths[token] <= longest:
