@@ -138,27 +138,35 @@ class ContextOverflowError(LlamaError, ValueError):
 
     Attributes:
         prompt_tokens: tokens in the prompt.
+        at_least: ``prompt_tokens`` is a lower bound: the prompt is so long that it was not counted.
         limit: tokens that one sequence of this context can hold.
         fits: the largest prompt, in tokens, that would have been accepted.
         what: which text it is, if it is not the prompt of a reply.
     """
 
     def __init__(
-        self, prompt_tokens: int, limit: int, fits: int | None = None, what: str = ""
+        self,
+        prompt_tokens: int,
+        limit: int,
+        fits: int | None = None,
+        what: str = "",
+        at_least: bool = False,
     ) -> None:
         self.prompt_tokens = prompt_tokens
+        self.at_least = at_least
         self.limit = limit
         self.fits = max(0, limit - 1) if fits is None else fits
         self.what = what
         remedy = "shorten it" if what else "shorten the messages, pass overflow=TrimMessages()"
+        count = f"at least {prompt_tokens}" if at_least else prompt_tokens
         super().__init__(
-            f"{what or 'the prompt'} has {prompt_tokens} tokens, but this context holds {limit} "
+            f"{what or 'the prompt'} has {count} tokens, but this context holds {limit} "
             f"(a prompt of up to {self.fits} tokens fits); {remedy}, or load the model with a "
             "larger n_ctx"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.prompt_tokens, self.limit, self.fits, self.what)
+        return type(self), (self.prompt_tokens, self.limit, self.fits, self.what, self.at_least)
 
 
 class DecodeError(LlamaError, RuntimeError):

@@ -270,13 +270,13 @@ def test_a_callback_of_a_request_cannot_score(full: Llama) -> None:
 
 
 def at_rest(llm: Llama) -> None:
-    """Nothing is in flight, pinned or leased, and the books are what the memory says."""
+    """Nothing is in flight, reserved or leased, and the books are what the memory says."""
     assert in_flight(llm) == 0
     for number in range(llm._context.n_seq_max):
         sequence = llm._cache.live.get(number)
         held = len(sequence.tokens) if sequence is not None else 0
         assert llm._context.pos_max(number) + 1 == held
-        assert sequence is None or not (sequence.busy or sequence.pinned)
+        assert sequence is None or not (sequence.busy or sequence.reserved)
 
 
 @pytest.mark.parametrize("n_seq_max", [1, 2, 4])

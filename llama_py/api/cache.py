@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from typing_extensions import Unpack
@@ -108,7 +108,7 @@ class ModelCache:
             "tokens": len(sequence.tokens),
             "bytes": size(sequence.number) if sequence.tokens else 0,
             "busy": sequence.busy,
-            "pinned": sequence.pinned,
+            "pinned": self._loaded.cache.is_pinned(sequence),
             "session": sequence.session,
         }
 
@@ -249,12 +249,15 @@ class ModelCache:
         self._loaded.driver.run(lambda: self._pin(what))
 
     def _pin(self, what: Prewarmed | str) -> None:
-        held = [*self._holding(self._tokens_of(what))]
-        if not held and isinstance(what, str):
-            held = [self._states.bring_in(self._snapshots.get(what).stored)]
-        if not held:
+        cache = self._loaded.cache
+        prompt = cache.resolve_tokens(self._tokens_of(what))
+        if cache.pin(prompt) == len(prompt.tokens):
+            return
+        if isinstance(what, str):
+            self._states.bring_in(self._snapshots.get(what).stored)
+        else:
+            cache.unpin(prompt)
             raise StateError("this is not in memory any more; prewarm it again")
-        min(held, key=lambda sequence: len(sequence.tokens)).pinned = True
 
     def unpin(self, what: Prewarmed | str | None = None) -> None:
         """Let a beginning leave the memory like everything else.
@@ -262,12 +265,12 @@ class ModelCache:
         Args:
             what: as for ``pin``; None for everything that is pinned.
         """
-
-        def let_go() -> None:
-            for sequence in self._holding(() if what is None else self._tokens_of(what)):
-                sequence.pinned = False
-
-        self._loaded.driver.run(let_go)
+        cache = self._loaded.cache
+        if what is None:
+            self._loaded.driver.run(cache.unpin_all)
+        else:
+            prompt = cache.resolve_tokens(self._tokens_of(what))
+            self._loaded.driver.run(lambda: cache.unpin(prompt))
 
     def _tokens_of(self, what: Prewarmed | str) -> tuple[int, ...]:
         if isinstance(what, Prewarmed):
@@ -277,12 +280,6 @@ class ModelCache:
         raise ParameterTypeError(
             f"what must be what prewarm() returned or the name of a snapshot, not {shown(what)}"
         )
-
-    def _holding(self, tokens: Sequence[int]) -> Iterator[LiveSequence]:
-        start = [*tokens]
-        for sequence in self._loaded.cache.live.values():
-            if sequence.tokens[: len(start)] == start:
-                yield sequence
 
     # -- conversations that are saved to files --------------------------------------------------
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
@@ -39,7 +39,6 @@ class _Running:
     context: Context
     cache: SequenceCache
     driver: Driver
-    fingerprint: str
 
 
 class Loaded:
@@ -97,7 +96,8 @@ class Loaded:
     @property
     def fingerprint(self) -> str:
         """Everything that the bytes of a saved state depend on."""
-        return self._parts().fingerprint
+        cache = self._parts().cache
+        return cache.fingerprint(cache.namespace)
 
     def _parts(self) -> _Running:
         if self._process != forks.current():
@@ -154,7 +154,6 @@ def _start(model: Model, params: ContextParams, arguments: Mapping[str, Any]) ->
     if arguments["lora_path"] is not None:
         adapter = LoraAdapter(model, arguments["lora_path"])
         context.set_adapters([(adapter, arguments["lora_scale"])])
-    fingerprint = _fingerprint(model, context)
     # Without a causal mask, a token's cells depend on those that come after it.
     reuse = params.attention_type != _NON_CAUSAL
     parking = arguments["parking_bytes"]
@@ -162,16 +161,17 @@ def _start(model: Model, params: ContextParams, arguments: Mapping[str, Any]) ->
         context,
         traits_of(model, context.params.swa_full),
         model.vocab,
-        functools.partial(str, fingerprint),
+        functools.partial(_fingerprint, model, context),
         CacheLimits(checkpoint_bytes=arguments["checkpoint_bytes"], reuse=reuse),
         LlamaRAMCache(parking) if parking > 0 else None,
     )
+    cache.namespace = context.adapters  # prompts share nothing with those of other adapters
     driver = Driver(
         Engine(context, cache),
         max_waiting=arguments["max_waiting"],
         in_place=arguments["in_place"],
     )
-    return _Running(context, cache, driver, fingerprint)
+    return _Running(context, cache, driver)
 
 
 def _check_generates(model: Model) -> None:
@@ -184,7 +184,8 @@ def _check_generates(model: Model) -> None:
         )
 
 
-def _fingerprint(model: Model, context: Context) -> str:
+def _fingerprint(model: Model, context: Context, namespace: Hashable) -> str:
+    """Everything that the bytes of a saved state of a namespace depend on."""
     p = context.params
     parts = (
         _STATE_FORMAT,
@@ -204,7 +205,7 @@ def _fingerprint(model: Model, context: Context) -> str:
         p.yarn_beta_fast,
         p.yarn_beta_slow,
         p.yarn_orig_ctx,
-        context.adapters or None,
+        namespace,
         tuple(sorted((model.params.kv_overrides or {}).items())),
     )
     return repr(parts)

@@ -107,7 +107,6 @@ class ScoringJob:
         self._begun: Tokens = ()
         self._row: NDArray[np.float32] | None = None
         self._sequence: LiveSequence | None = None
-        self._was_pinned = False
 
     def cancel(self) -> None:
         """Let ``run`` end early, with an error."""
@@ -174,9 +173,9 @@ class ScoringJob:
         """Others may have the sequence, and its cells, when nothing else is left."""
         sequence = self._loaded.cache.live.get(number)
         if sequence is not None and self._holds(sequence):
-            self._sequence, self._was_pinned = sequence, sequence.pinned
+            self._sequence = sequence
             # A single sequence is continued, and cut again.
-            sequence.pinned |= self._loaded.context.n_seq_max > 1
+            sequence.reserved = self._loaded.context.n_seq_max > 1
 
     def _holds(self, sequence: LiveSequence) -> bool:
         count = len(self._begun)
@@ -194,7 +193,7 @@ class ScoringJob:
     def _let_go(self) -> None:
         sequence, self._sequence = self._sequence, None
         if sequence is not None:
-            self._loaded.driver.run(lambda: setattr(sequence, "pinned", self._was_pinned))
+            self._loaded.driver.run(lambda: setattr(sequence, "reserved", False))
 
     # -- the continuations ----------------------------------------------------------------------
 

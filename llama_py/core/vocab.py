@@ -63,6 +63,7 @@ class Vocab(Handle[C.llama_vocab_p]):
         self._plain_pieces: dict[int, bytes] = {}
         self._eog: dict[int, bool] = {}
         self._special_texts: dict[bytes, bool] | None = None
+        self._longest_piece: int | None = None
 
     def tokenize(
         self, text: str | bytes, *, add_special: bool = True, parse_special: bool = False
@@ -191,6 +192,20 @@ class Vocab(Handle[C.llama_vocab_p]):
                     found[piece] = found.get(piece, False) or always
             self._special_texts = found
         return self._special_texts
+
+    def longest_piece(self) -> int:
+        """Bytes of the longest token."""
+        if self._longest_piece is None:
+            # A token's name, which is quick to get, is never shorter than its bytes.
+            names = map(partial(C.llama_vocab_get_text, self.pointer), range(self.n_tokens))
+            lengths = np.fromiter((len(name or b"") for name in names), np.int64, self.n_tokens)
+            longest = 0
+            for token in np.argsort(-lengths).tolist():
+                if lengths[token] <= longest:
+                    break
+                longest = max(longest, len(self.piece(token)))
+            self._longest_piece = longest
+        return self._longest_piece
 
     def eog_tokens(self) -> list[int]:
         """Every token that ends a reply."""

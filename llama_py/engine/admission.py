@@ -8,9 +8,6 @@ that had to give its sequence back waits until there is room for it.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-
-import numpy as np
 
 from llama_py.core.vocab import Vocab
 from llama_py.engine.preparing import begin_sampler, resolve
@@ -18,9 +15,7 @@ from llama_py.engine.request import Record
 from llama_py.engine.requests import Requests
 from llama_py.engine.running import RequestState, Running
 from llama_py.errors import StateError
-from llama_py.memory.cache import SequenceCache, common_prefix
-from llama_py.memory.sequences import ResolvedPrompt
-from llama_py.memory.text import Source
+from llama_py.memory.cache import SequenceCache
 
 __all__ = ["Admission"]
 
@@ -88,11 +83,11 @@ class Admission:
     def _waits_for(self, waiting: Running, other: Running) -> bool:
         if other.state is not RequestState.PREFILL or other.lease is None:
             return False
-        mine, others = waiting.prompt.tokens, other.lease.prompt.tokens
-        shared = min(common_prefix(mine, others), len(mine) - 1)
+        mine = waiting.prompt
+        shared = min(mine.shared_with(other.lease.prompt), len(mine.tokens) - 1)
         if shared <= other.lease.position:
             return False
-        if shared - self._cache.best_keep(waiting.prompt) < _WORTH_WAITING:
+        if shared - self._cache.best_keep(mine) < _WORTH_WAITING:
             return False
         self._cache.add_cut(other.lease, shared)
         waiting.waits_for = (other, shared)
@@ -132,7 +127,7 @@ class Admission:
         if not changed or running.preempted or prompt.tokens is not None:
             return
         running.prompt = resolve(running.request, self._cache, self._vocab)
-        tokens = [*running.prompt.tokens]
+        tokens = running.prompt.tokens.tolist()
         if tokens != running.record.tokens:
             running.record.tokens = tokens
             begin_sampler(running)
@@ -164,32 +159,15 @@ class Admission:
         """Put a request back into the queue. What it generated becomes part of its prompt."""
         lease, generated = running.lease, running.record.generated
         if lease is not None:
-            running.prompt = self._extended(lease.prompt, generated[running.n_resumed :])
+            running.prompt = lease.prompt.extended(
+                generated[running.n_resumed :], self._cache.spelling
+            )
             running.n_resumed, running.lease, running.preempted = len(generated), None, True
             self._cache.release(lease)
             if self._cache.live.get(lease.sequence.number) is lease.sequence:
                 self._cache.evict(lease.sequence)
         self._requests.send_back(running)
         self._requests.metrics.preempted += 1
-
-    def _extended(self, prompt: ResolvedPrompt, more: Sequence[int]) -> ResolvedPrompt:
-        """The prompt with generated tokens after it, and their text."""
-        tokens, spelling = [*prompt.tokens, *more], self._cache.spelling
-        text, offsets, sources = prompt.text, prompt.offsets, prompt.sources
-        if text is None or offsets is None or sources is None:
-            return ResolvedPrompt(tokens, boundaries=prompt.boundaries)
-        if any(spelling.is_ambiguous(token) for token in more):
-            return ResolvedPrompt(tokens, boundaries=prompt.boundaries)
-        pieces = [spelling.piece(token) for token in more]
-        ends = offsets[-1] + np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
-        sampled = np.full(len(pieces), Source.SAMPLED, np.uint8)
-        return ResolvedPrompt(
-            tokens,
-            text + b"".join(pieces),
-            np.concatenate([offsets, ends]),
-            prompt.boundaries,
-            sources=np.concatenate([sources, sampled]),
-        )
 
 
 def _typed(error: Exception) -> Exception:

@@ -40,7 +40,7 @@ def prepare(
                     prompt = before.prompt  # another choice of the same prompt
                 else:
                     prompt = resolve(request, cache, vocab)
-                record = Record(request, [*prompt.tokens])
+                record = Record(request, prompt.tokens.tolist())
                 running = Running(request, record, prompt, sampler, resolved_at)
                 begin_sampler(running)
             except BaseException:
@@ -63,11 +63,11 @@ def resolve(request: GenerationRequest, cache: SequenceCache, vocab: Vocab) -> R
             prompt.boundaries,
             plain=prompt.plain,
             add_special=prompt.add_special,
+            namespace=request.namespace,
         )
-    if request.targets:  # one of thousands that begin alike, and checked by whoever made them
-        return ResolvedPrompt([*prompt.tokens])
-    vocab.check_tokens(prompt.tokens)
-    return cache.resolve_tokens(prompt.tokens)
+    if not request.targets:  # which are thousands that begin alike, checked by whoever made them
+        vocab.check_tokens(prompt.tokens)
+    return cache.resolve_tokens(prompt.tokens, namespace=request.namespace)
 
 
 def begin_sampler(running: Running) -> None:

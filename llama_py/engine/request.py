@@ -119,7 +119,7 @@ class GenerationRequest:
         pin: what it evaluated stays in memory as long as anything else can go.
         keep_logits: a copy of the logits behind its last token goes to ``Record.logits``.
         namespace: what the cells depend on beside the tokens (adapters, tenants). Requests reuse
-            only what was evaluated in their own namespace.
+            only what was evaluated in their own namespace. None: that of the loaded adapters.
     """
 
     prompt: Prompt
@@ -134,7 +134,7 @@ class GenerationRequest:
     targets: tuple[int, ...] = ()
     pin: bool = False
     keep_logits: bool = False
-    namespace: Hashable = ()
+    namespace: Hashable | None = None
 
 
 @dataclass(slots=True, eq=False)

@@ -117,7 +117,8 @@ class Requests:
         running.sampler.close()
         self.put(running, event)
         if lease is not None and self.cache.live.get(lease.sequence.number) is lease.sequence:
-            lease.sequence.pinned |= running.request.pin and event.error is None
+            if running.request.pin and event.error is None:
+                self.cache.pin(running.prompt)
             ends, transient = self._reply_ends(running), bool(running.request.targets)
             self.cache.release(lease, running.undecoded(lease), ends, transient=transient)
         running.lease = None

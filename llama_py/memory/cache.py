@@ -1,39 +1,166 @@
 """``SequenceCache``: gives every prompt a sequence that already holds as much of it as possible.
 
-It finds the tokens of a prompt (cached ones as far as their text agrees, then the tokenizer's),
-*decides* through ``plan_reuse`` and *acts* through the ``SequenceMemory`` protocol. It never
-decodes, and all of it runs under the engine's lock.
+The one door to the sequences of a context, composed of parts that own one thing each:
+
+* ``index``: what is in memory, found by tokens or text (``index.py``, with the checkpoints);
+* the live set: which sequences there are, and who has to go (``live.py``);
+* the tiers: copies in the stores below (``tiers.py``), and what is pinned (``pins.py``);
+* ``resolve.py`` finds the tokens of a prompt, ``planner.py`` what of it is held where, and
+  ``apply_plan.py`` begins a sequence with that.
+
+It never decodes. One thread uses it; ``resolve_text`` and ``resolve_tokens`` may be called from
+others meanwhile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
-from llama_py.errors import ContextOverflowError, ParameterError
-from llama_py.memory.changes import changing
-from llama_py.memory.plan import Action, Held, ReusePlan, plan_reuse
-from llama_py.memory.pool import CacheLimits, common_prefix
-from llama_py.memory.prefix import TextPath
-from llama_py.memory.sequences import CacheInfo, Lease, LiveSequence, ResolvedPrompt
-from llama_py.memory.spelling import MARK
-from llama_py.memory.starting import PromptStarter
-from llama_py.memory.text import read_prompt
+from llama_py.memory.apply_plan import PlanApplier
+from llama_py.memory.checkpoints import Checkpoints
+from llama_py.memory.index import CacheIndex
+from llama_py.memory.kinds import MemoryTraits, SequenceMemory
+from llama_py.memory.live import LiveSet
+from llama_py.memory.plan import Action, ReusePlan
+from llama_py.memory.planner import Planner
+from llama_py.memory.radix import TokenInput
+from llama_py.memory.resolve import PromptResolver
+from llama_py.memory.sequences import (
+    CacheInfo,
+    Lease,
+    LiveSequence,
+    Namespace,
+    ResolvedPrompt,
+    common_prefix,
+)
+from llama_py.memory.spelling import Spelling, Tokenizer
+from llama_py.memory.state import Key, StateStore, StoredState
+from llama_py.memory.tiers import WORTH_SAVING, Fingerprint, Tiers
 
 __all__ = ["CacheLimits", "SequenceCache", "common_prefix"]
 
-#: Role boundaries closer than this behind another cut are not worth a checkpoint of their own.
-_CUT_DISTANCE = 24
+
+@dataclass(frozen=True, slots=True)
+class CacheLimits:
+    """How much may be kept.
+
+    Attributes:
+        checkpoint_bytes, checkpoint_count: for checkpoints of all conversations together.
+        reuse: False evaluates every prompt from its beginning.
+        text: False looks for token prefixes only.
+    """
+
+    checkpoint_bytes: int = 512 << 20
+    checkpoint_count: int = 256
+    reuse: bool = True
+    text: bool = True
 
 
-class SequenceCache(PromptStarter):
-    """See the module, and ``SequencePool`` for the arguments."""
+class SequenceCache:
+    """See the module.
 
-    def resolve_tokens(self, tokens: Sequence[int]) -> ResolvedPrompt:
-        """A prompt given as tokens: it is found by its tokens, and says nothing about texts."""
-        return self._checked(ResolvedPrompt([*tokens]))
+    Args:
+        memory: the context.
+        traits: what its memory can do.
+        tokenizer: its vocabulary.
+        fingerprint: everything that the saved states of a namespace depend on.
+        limits: how much may be kept.
+        parking: where sequences are parked when there is no room for them, or None.
+
+    Attributes:
+        namespace: that of prompts which name none: the adapters that the context uses.
+        limit: tokens that one sequence can hold.
+        index: what is in memory.
+        spelling: texts as keys.
+    """
+
+    def __init__(
+        self,
+        memory: SequenceMemory,
+        traits: MemoryTraits,
+        tokenizer: Tokenizer,
+        fingerprint: Fingerprint,
+        limits: CacheLimits | None = None,
+        parking: StateStore | None = None,
+    ) -> None:
+        self.memory = memory
+        self.traits = traits
+        self.tokenizer = tokenizer
+        self.fingerprint = fingerprint
+        self.limits = limits = limits or CacheLimits()
+        self.namespace: Namespace = ()
+        self.limit = min(memory.n_ctx_seq, traits.max_position or memory.n_ctx_seq)
+        self.spelling = Spelling(tokenizer)
+        self.index = CacheIndex(self.spelling, limits.checkpoint_bytes, limits.checkpoint_count)
+        self._tiers = Tiers(memory, traits, self.index, fingerprint, parking)
+        self._live = LiveSet(memory, traits, self.index, self._tiers)
+        self._planner = Planner(memory, traits, self.index, self._tiers)
+        self._applier = PlanApplier(memory, traits, self.index, self._live, self._tiers)
+        self._resolver = PromptResolver(
+            self.spelling,
+            self.index,
+            self._tiers,
+            self.limit,
+            use_text=limits.reuse and limits.text,
+        )
+
+    # -- what there is --------------------------------------------------------------------------
+
+    @property
+    def live(self) -> dict[int, LiveSequence]:
+        """The sequences in memory, by number."""
+        return self._live.by_number
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        """Partial states of places to go back to."""
+        return self.index.checkpoints
+
+    @property
+    def parking(self) -> StateStore | None:
+        """The store for sequences that have to make room."""
+        return self._tiers.parking
+
+    @property
+    def saved(self) -> StateStore | None:
+        """The store that every conversation is written to when a request ends. It may outlive the
+        process and be shared with others."""
+        return self._tiers.saved
+
+    @saved.setter
+    def saved(self, store: StateStore | None) -> None:
+        self._tiers.saved = store
+
+    @property
+    def stores(self) -> list[StateStore]:
+        """The tiers below the context, fastest first. One that its owner has closed is given up."""
+        return self._tiers.stores
+
+    @property
+    def parked(self) -> int:
+        """How often a sequence had to go, and a copy of it was kept."""
+        return self._tiers.parked
+
+    @property
+    def dropped(self) -> int:
+        """How often a sequence had to go without a copy."""
+        return self._tiers.dropped
+
+    def cells_used(self) -> int:
+        """Cells in use: tokens of all sequences, those that share a prefix counted once."""
+        return self._live.cells_used()
+
+    # -- prompts --------------------------------------------------------------------------------
+
+    def resolve_tokens(
+        self, tokens: TokenInput, *, namespace: Namespace | None = None
+    ) -> ResolvedPrompt:
+        """A prompt given as tokens: it is found by its tokens, and says nothing about texts.
+
+        From any thread. Raises like ``resolve_text``.
+        """
+        return self._resolver.from_tokens(tokens, self._or_default(namespace))
 
     def resolve_text(
         self,
@@ -42,69 +169,34 @@ class SequenceCache(PromptStarter):
         *,
         plain: Sequence[tuple[int, int]] = (),
         add_special: bool = True,
+        namespace: Namespace | None = None,
     ) -> ResolvedPrompt:
         """A prompt given as text: the tokens of cached replies in it, and the tokenizer's.
+
+        From any thread.
 
         Args:
             boundaries: byte offsets at which messages begin.
             plain: ascending disjoint byte ranges in which nothing is read as a special token.
+            namespace: that of the cache by default.
 
         Raises:
             ContextOverflowError: it does not fit, with a token left to generate.
             ParameterError: it is empty.
         """
-        if MARK in text:  # no UTF-8: its key would say nothing
-            return self._checked(
-                ResolvedPrompt(
-                    self.tokenizer.tokenize(text, add_special=add_special, parse_special=True)
-                )
-            )
-        prompt = self.spelling.mark(text, plain)
-        path = self._cached_text(prompt.key, add_special)
-        reading = read_prompt(self.spelling, prompt, path, add_special=add_special)
-        if reading.kept and len(reading.tokens) > self.limit:
-            # Whether a prompt fits must not depend on how a model once spelled a reply.
-            reading = read_prompt(self.spelling, prompt, None, add_special=add_special)
-        starts: tuple[int, ...] = ()
-        if reading.offsets is not None and len(boundaries):
-            places = prompt.in_key(boundaries)
-            starts = tuple(np.searchsorted(reading.offsets[:-1], places).tolist())
-        return self._checked(
-            ResolvedPrompt(
-                reading.tokens,
-                prompt.key,
-                reading.offsets,
-                starts,
-                reading.kept,
-                reading.sources,
-            )
+        return self._resolver.from_text(
+            text, boundaries, plain, self._or_default(namespace), add_special=add_special
         )
 
-    def _cached_text(self, key: bytes, add_special: bool) -> TextPath | None:
-        if not (self.limits.reuse and self.limits.text):
-            return None
-        found = [self.index.match_text(key)]
-        found += [store.find_text(key, self.fingerprint()) for store in self.stores]
-        paths = [path for path in found if path is not None and self._same_start(path, add_special)]
-        return max(paths, key=lambda path: int(path.offsets[-1]), default=None)
+    def _or_default(self, namespace: Namespace | None) -> Namespace:
+        return self.namespace if namespace is None else namespace
 
-    def _same_start(self, path: TextPath, add_special: bool) -> bool:
-        """A cached text that begins with an added BOS serves only prompts that get one."""
-        if not len(path.tokens):
-            return False
-        first = self.spelling.added[0][:1]
-        has_bos = [*path.tokens[:1]] == first and bool(path.offsets[1] == 0)
-        return has_bos == (add_special and bool(first))
+    def best_keep(self, prompt: ResolvedPrompt) -> int:
+        """How many tokens ``acquire`` would not have to evaluate."""
+        return self._planner.decide(prompt).plan.keep if self.limits.reuse else 0
 
-    def _checked(self, prompt: ResolvedPrompt) -> ResolvedPrompt:
-        count = len(prompt.tokens)
-        if count == 0:
-            raise ParameterError("the prompt is empty: there is nothing to evaluate")
-        if count > self.limit:
-            raise ContextOverflowError(count, self.limit, self.limit)
-        return prompt
+    # -- requests -------------------------------------------------------------------------------
 
-    @changing
     def acquire(
         self,
         prompt: ResolvedPrompt,
@@ -120,44 +212,32 @@ class SequenceCache(PromptStarter):
         Args:
             most: tokens that may be reused; all but the last one by default.
         """
-        plan, info = self._plan(prompt, reuse, most)
-        lease = self._begin(plan, prompt, info)
-        if lease is None:
+        if reuse and self.limits.reuse:
+            decision = self._planner.decide(prompt, most)
+            plan, reason = decision.plan, self._planner.why(prompt, decision)
+        else:
+            plan, reason = ReusePlan(Action.EVALUATE), "reuse is off"
+        info = CacheInfo(action=plan.action.value, reason=reason)
+        sequence = self._applier.begin(plan, prompt, info)
+        if sequence is None:
             return None
-        sequence = lease.sequence
         sequence.busy = True
         sequence.pending, sequence.transient = None, False
         sequence.session = info.session = session
         sequence.touch()
-        info.sequence = sequence.number
-        info.reused = len(sequence.tokens)
-        info.evaluated = len(prompt.tokens) - info.reused
-        if info.reused:
-            info.path = "text" if prompt.by_text else "tokens"
-        if info.reused == len(prompt.tokens) - 1:
-            info.reason = ""
-        lease.cuts = self._cuts(prompt, info.reused)
-        return lease
+        _describe(info, sequence, prompt)
+        cuts = self._planner.cuts(prompt, info.reused) if self.limits.reuse else []
+        return Lease(sequence, prompt, cuts, info)
 
-    def shared_with(self, prompt: ResolvedPrompt, other: ResolvedPrompt) -> int:
-        """How many leading tokens two prompts have in common."""
-        return common_prefix(prompt.tokens, other.tokens)
-
-    def best_keep(self, prompt: ResolvedPrompt) -> int:
-        """How many tokens ``acquire`` would not have to evaluate."""
-        return self._plan(prompt, True)[0].keep
-
-    @changing
     def advance(self, lease: Lease, count: int) -> None:
         """``count`` further prompt tokens were decoded."""
         tokens = lease.sequence.tokens
-        tokens.extend(lease.prompt.tokens[len(tokens) : len(tokens) + count])
+        tokens.extend(lease.prompt.tokens[len(tokens) : len(tokens) + count].tolist())
         if lease.cuts and lease.cuts[0] <= len(tokens):
-            position = lease.cuts.pop(0)
-            if position == len(tokens):
-                self._take_checkpoint(lease.sequence)
+            place = lease.cuts.pop(0)
+            if place == len(tokens) and self.limits.reuse:
+                self._live.take_checkpoint(lease.sequence)
 
-    @changing
     def release(
         self,
         lease: Lease,
@@ -191,92 +271,135 @@ class SequenceCache(PromptStarter):
     def repair(self, lease: Lease) -> None:
         """A decode failed: find out what is left in memory, and keep only what is certain."""
         self.trim(lease.sequence)
-        lease.cuts = [cut for cut in lease.cuts if cut > lease.position]
+        lease.cuts = [cut for cut in lease.cuts if cut > lease.held]
 
-    def _plan(
-        self, prompt: ResolvedPrompt, reuse: bool, most: int | None = None
-    ) -> tuple[ReusePlan, CacheInfo]:
-        if not (reuse and self.limits.reuse):
-            return ReusePlan(Action.EVALUATE, reason="reuse is off"), CacheInfo(
-                reason="reuse is off"
-            )
-        tokens = np.array(prompt.tokens, np.int32)
-        matches = self.index.match_tokens(tokens)
-        held = [
-            self._view(holder, matched)
-            for holder, matched in matches
-            if isinstance(holder, LiveSequence)
-        ]
-        held += self._stored_views(tokens)
-        checkpoints = self.checkpoints.along(matches)
-        count = len(tokens) if most is None else most + 1
-        plan = plan_reuse(self.traits, count, held, sorted(checkpoints))
-        info = CacheInfo(action=plan.action.value, reason=self._why(prompt, held, plan))
-        return plan, info
+    def add_cut(self, lease: Lease, length: int) -> None:
+        """Ask for one more checkpoint, after so many tokens that were not evaluated yet."""
+        if self.traits.needs_checkpoints and length > lease.held:
+            lease.cuts = sorted({*lease.cuts, length})
 
-    def _view(self, sequence: LiveSequence, matched: int) -> Held:
-        return Held(
-            sequence.number,
-            len(sequence.tokens),
-            min(matched, sequence.indexed),  # the index knows a token that is not in memory
-            max(0, self.memory.pos_min(sequence.number)),
-            busy=sequence.busy,
-        )
+    # -- sequences ------------------------------------------------------------------------------
 
-    def _stored_views(self, tokens: NDArray[np.int32]) -> list[Held]:
-        return [
-            Held(
-                (store, found.key),
-                found.length,
-                found.matched,
-                found.pos_min,
-                stored=True,
-                checkpoints=found.checkpoints,
-            )
-            for store in self.stores
-            for found in store.find(tokens, self.fingerprint())
-        ]
+    def take(self, *, namespace: Namespace | None = None) -> LiveSequence | None:
+        """An empty sequence for a caller who evaluates by hand; None if all are busy."""
+        sequence = self._live.obtain(self._or_default(namespace))
+        if sequence is not None:
+            sequence.busy = sequence.by_hand = True
+        return sequence
 
-    def _why(self, prompt: ResolvedPrompt, held: Sequence[Held], plan: ReusePlan) -> str:
-        """Why not more could be kept: where the prompt parts from the cache, or what is missing."""
-        matched = max((view.matched for view in held), default=0)
-        if matched == 0 and self._foreign(prompt):
-            return "what is stored was made under other settings (fingerprint)"
-        if plan.reason or matched >= len(prompt.tokens) - 1:
-            return plan.reason
-        if any(view.length == view.matched == matched for view in held):
-            return ""
-        message = prompt.message_at(matched)
-        where = f"message {message}" if message is not None else f"token {matched}"
-        return f"the prompt differs from what is cached in {where}"
+    def give_back(self, sequence: LiveSequence) -> None:
+        """The caller of ``take`` is done: what it evaluated may be reused."""
+        sequence.busy = sequence.by_hand = False
+        sequence.touch()
+        if sequence.tokens:
+            self.commit(sequence)
+        else:
+            self.drop(sequence)
 
-    def _foreign(self, prompt: ResolvedPrompt) -> bool:
-        tokens, fingerprint = np.array(prompt.tokens, np.int32), self.fingerprint()
-        return any(store.match_foreign(tokens, fingerprint) for store in self.stores)
+    def commit(
+        self,
+        sequence: LiveSequence,
+        prompt: ResolvedPrompt | None = None,
+        ends: Collection[int] = (),
+    ) -> None:
+        """Let what ``sequence`` holds be found (see ``CacheIndex.commit``)."""
+        self.index.commit(sequence, prompt, ends)
 
-    def _cuts(self, prompt: ResolvedPrompt, kept: int) -> list[int]:
-        """Where to stop for a checkpoint: at role boundaries that others may share, and the end.
+    def trim(self, sequence: LiveSequence) -> None:
+        """Remove from the memory what was decoded beyond ``sequence.tokens``."""
+        self._live.trim(sequence)
 
-        The first boundary ends what conversations have in common, and the last message but the
-        reply's opening is where the next edit or another question parts from this prompt. They are
-        left out where a checkpoint shortly *before* serves as well: what comes behind a boundary
-        may be as short as it likes.
+    def drop(self, sequence: LiveSequence) -> None:
+        """Forget a sequence and free its cells."""
+        self._live.drop(sequence)
+
+    def evict(self, sequence: LiveSequence) -> None:
+        """Park a sequence in the store, and free its cells."""
+        self._live.evict(sequence)
+
+    def make_room(self) -> bool:
+        """Park the least recently used idle sequence; False if there is none."""
+        return self._live.make_room()
+
+    def copy_prefix(self, source: LiveSequence, length: int) -> LiveSequence:
+        """A sequence that holds the first ``length`` tokens of another.
+
+        Raises:
+            StateError: this memory cannot give them back, or every sequence is busy.
         """
-        if not self.traits.needs_checkpoints or not self.limits.reuse:
-            return []
-        last = len(prompt.tokens) - 1
-        cuts: list[int] = []
-        before = kept
-        for boundary in sorted({*prompt.boundaries[:1], *prompt.boundaries[-2:-1]}):
-            if before + _CUT_DISTANCE <= boundary < last:
-                cuts.append(boundary)
-                before = boundary
-        opening = prompt.boundaries[-1] if prompt.boundaries else last
-        if before + _CUT_DISTANCE <= opening <= last - _CUT_DISTANCE:
-            cuts.append(opening)
-        return [*cuts, last] if last > kept else cuts
+        return self._applier.copy_prefix(source, length)
 
-    def add_cut(self, lease: Lease, position: int) -> None:
-        """Ask for one more checkpoint, at a position that was not evaluated yet."""
-        if self.traits.needs_checkpoints and position > lease.position:
-            lease.cuts = sorted({*lease.cuts, position})
+    def clear(self) -> None:
+        """Forget every sequence, checkpoint and pin, and clear the context's memory."""
+        self._live.clear()
+        self._tiers.clear()
+
+    # -- stores ---------------------------------------------------------------------------------
+
+    def save(self, sequence: LiveSequence, *, least: int = WORTH_SAVING) -> Key | None:
+        """Write a sequence to the saving store, if it grew by ``least`` tokens since last time."""
+        return self._tiers.save(sequence, least=least)
+
+    def export(self, sequence: LiveSequence) -> StoredState:
+        """Everything that is needed to bring ``sequence`` back, elsewhere or later."""
+        return self._tiers.export(sequence)
+
+    def bring_in(
+        self, stored: StoredState, *, namespace: Namespace | None = None
+    ) -> LiveSequence | None:
+        """Load a stored state into a sequence; None if there is no room for it.
+
+        Raises:
+            FingerprintError: it was made in another namespace, or under other settings.
+            StateError: the state does not fit this context.
+        """
+        return self._applier.bring_in(stored, self._or_default(namespace))
+
+    # -- pins -----------------------------------------------------------------------------------
+
+    def pin(self, prompt: ResolvedPrompt) -> int:
+        """Keep the beginning that ``prompt`` is, as long as there is room for anything else.
+
+        A pin belongs to these tokens, not to the sequence that holds them now: a prompt that goes
+        on behind them gets a sequence of its own, if there is one, and otherwise a copy of them is
+        parked. Pinning again changes nothing.
+
+        Returns:
+            How many of the tokens are in memory now; what is missing is kept once it is evaluated.
+        """
+        return self._live.pin(prompt)
+
+    def unpin(self, prompt: ResolvedPrompt) -> bool:
+        """Let a pinned prompt (the same tokens, or the same text) be evicted like any other.
+
+        Returns:
+            False if it was not pinned.
+        """
+        return self._live.unpin(prompt)
+
+    def unpin_all(self) -> None:
+        """Let everything be evicted."""
+        for pin in self._tiers.pins:
+            self.unpin(ResolvedPrompt(pin.tokens, namespace=pin.namespace))
+
+    @property
+    def pins(self) -> list[ResolvedPrompt]:
+        """What is pinned."""
+        return [
+            ResolvedPrompt(pin.tokens, pin.text, namespace=pin.namespace)
+            for pin in self._tiers.pins
+        ]
+
+    def is_pinned(self, sequence: LiveSequence) -> bool:
+        """Whether a sequence is kept for a pin."""
+        return sequence in self._tiers.pins.keepers()
+
+
+def _describe(info: CacheInfo, sequence: LiveSequence, prompt: ResolvedPrompt) -> None:
+    info.sequence = sequence.number
+    info.reused = len(sequence.tokens)
+    info.evaluated = len(prompt.tokens) - info.reused
+    if info.reused:
+        info.path = "text" if prompt.by_text else "tokens"
+    if info.reused == len(prompt.tokens) - 1:
+        info.reason = ""

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_py.memory.prefix import PrefixIndex
+from llama_py.memory.sequences import Namespace
 
 __all__ = ["CheckpointRecord", "Checkpoints"]
 
@@ -30,10 +31,11 @@ class CheckpointRecord:
         position: tokens before it.
         state: uint8 ``(nbytes,)``, the partial state.
         previous: the checkpoint before it on its path when it was taken.
+        pinned: it is never thinned out.
         dropped: it is not kept any more.
     """
 
-    __slots__ = ("__weakref__", "dropped", "position", "previous", "state")
+    __slots__ = ("__weakref__", "dropped", "pinned", "position", "previous", "state")
 
     def __init__(
         self, position: int, state: NDArray[np.uint8], previous: CheckpointRecord | None = None
@@ -41,6 +43,7 @@ class CheckpointRecord:
         self.position = position
         self.state = state
         self.previous = previous
+        self.pinned = False
         self.dropped = False
 
     def gap(self) -> int:
@@ -67,16 +70,24 @@ class Checkpoints:
     def __len__(self) -> int:
         return len(self._records)
 
-    def add(self, tokens: NDArray[np.int32], state: NDArray[np.uint8]) -> CheckpointRecord | None:
+    def add(
+        self,
+        tokens: NDArray[np.int32],
+        state: NDArray[np.uint8],
+        namespace: Namespace = (),
+        *,
+        pinned: bool = False,
+    ) -> CheckpointRecord | None:
         """Keep a checkpoint taken after ``tokens``; None if it alone is over the budget."""
         if state.nbytes > self.capacity_bytes or self.capacity < 1:
             return None
-        before = self.along(self._index.match_tokens(tokens[:-1]))
+        before = self.along(self._index.match_tokens(tokens[:-1], namespace=namespace))
         previous = before[max(before)] if before else None
         record = CheckpointRecord(len(tokens), state, previous)
+        record.pinned = pinned
         self._records[record] = None
         self.used_bytes += state.nbytes
-        self._index.insert(record, tokens, None, None)
+        self._index.insert(record, tokens, namespace=namespace)
         self._thin(record)
         return record
 
@@ -106,7 +117,7 @@ class Checkpoints:
 
     def _thin(self, newest: CheckpointRecord) -> None:
         while self.used_bytes > self.capacity_bytes or len(self._records) > self.capacity:
-            older = [record for record in self._records if record is not newest]
+            older = [each for each in self._records if each is not newest and not each.pinned]
             if not older:
                 return
             self._drop(min(older[: len(older) // 2 + 1], key=CheckpointRecord.gap))

@@ -20,6 +20,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from llama_py.memory.positions import TEXT, Positions
+
 __all__ = ["MemoryKind", "MemoryTraits", "ModelFacts", "SequenceMemory", "traits_of"]
 
 
@@ -128,19 +130,20 @@ class MemoryTraits:
         """True if a checkpoint alone brings back the sequence (no attention cells exist)."""
         return self.kind is MemoryKind.RECURRENT
 
-    def can_resume(self, pos_min: int, length: int, position: int) -> bool:
-        """Whether a sequence of ``length`` tokens may go on at ``position`` after a mere cut.
+    def can_resume(self, pos_min: int, length: int, keep: int, positions: Positions = TEXT) -> bool:
+        """Whether a sequence of ``length`` tokens may go on behind its first ``keep`` ones after a
+        mere cut.
 
         Args:
             pos_min: smallest position that the memory still has for it.
         """
-        if position == length:
+        if keep == length:
             return True
-        if position <= 0:
+        if keep <= 0:
             return False
         if self.recurrent:
             return False
-        return pos_min <= (max(0, position - self.window) if self.window else 0)
+        return pos_min <= (max(0, positions.after(keep) - self.window) if self.window else 0)
 
     def why_not(self) -> str:
         """Names what stood in the way, for ``cache_info``."""

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llama_py.memory.kinds import MemoryTraits
+from llama_py.memory.positions import TEXT, Positions
 
 __all__ = ["Action", "Held", "ReusePlan", "plan_reuse"]
 
@@ -40,7 +41,9 @@ class Held:
         pos_min: smallest position that its memory has.
         busy: a request is using it.
         stored: it is in a store and not in memory.
-        checkpoints: positions of checkpoints that come with a stored state.
+        checkpoints: after how many tokens it was taken, for each checkpoint that comes with a
+            stored state.
+        positions: which positions its tokens take.
     """
 
     holder: object
@@ -50,6 +53,7 @@ class Held:
     busy: bool = False
     stored: bool = False
     checkpoints: tuple[int, ...] = ()
+    positions: Positions = TEXT
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,8 @@ def plan_reuse(
     Args:
         n_prompt: tokens in the prompt; at least one is always evaluated, for its logits.
         held: what shares a prefix with the prompt.
-        checkpoints: positions of the checkpoints in memory whose whole prefix is the prompt's.
+        checkpoints: after how many tokens the checkpoints in memory were taken, of those whose
+            whole prefix is the prompt's.
     """
     plans = [_with(traits, n_prompt, view, checkpoints) for view in held]
     if traits.checkpoint_is_whole:
@@ -91,7 +96,7 @@ def plan_reuse(
 def _with(traits: MemoryTraits, n_prompt: int, view: Held, checkpoints: Sequence[int]) -> ReusePlan:
     wanted = min(view.matched, n_prompt - 1)
     action = Action.LOAD if view.stored else Action.FORK if view.busy else Action.CONTINUE
-    if traits.can_resume(view.pos_min, view.length, wanted):
+    if traits.can_resume(view.pos_min, view.length, wanted, view.positions):
         return ReusePlan(action, wanted, view.holder)
     known = view.checkpoints if view.stored else checkpoints
     deepest = max((position for position in known if position <= wanted), default=0)

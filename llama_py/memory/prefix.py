@@ -13,14 +13,17 @@ different texts (a leading space, a begin-of-sequence marker that one caller spe
 first text stays. Tokens without text, such as those of a prompt that was given as tokens, are found
 by their tokens only.
 
-Not thread-safe: the owner locks. A change that an interrupt ends in the middle empties the index:
-nothing is wrong then, and what is not indexed again is not found.
+Every entry belongs to a *namespace*, which has a tree of its own: equal tokens and texts of two
+namespaces have nothing in common.
+
+Safe to call from any thread: each method holds a lock while it runs, and nothing that takes long
+runs in it. What a method returns does not change afterwards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Generic, NamedTuple
 
@@ -32,6 +35,7 @@ from llama_py.memory.radix import (
     H,
     Node,
     OffsetInput,
+    Root,
     Span,
     TokenInput,
     above,
@@ -101,8 +105,12 @@ class PrefixIndex(Generic[H]):
     """
 
     def __init__(self) -> None:
-        self._root: Node[H] = Node(None, Span(_NO_TOKENS, None, b""))
+        self._lock = threading.Lock()
+        self._roots: dict[Hashable, Root[H]] = {}
         self._ends: dict[H, Node[H]] = {}
+
+    def _forked(self) -> None:
+        """For ``forks.hold``: a fork waits until no thread is in here, so nothing is half done."""
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -122,11 +130,16 @@ class PrefixIndex(Generic[H]):
         offsets: OffsetInput = None,
         text: bytes | None = None,
         sources: NDArray[np.uint8] | None = None,
+        *,
+        namespace: Hashable = (),
     ) -> None:
         """Put ``holder`` at the end of ``tokens``; one that is elsewhere moves."""
         span = make_span(tokens, offsets, text, sources)
-        with self._change():
-            self._place(holder, self._grow(self._root, span))
+        with self._lock:
+            root = self._roots.get(namespace)
+            if root is None:
+                root = self._roots[namespace] = Root(namespace)
+            self._place(holder, self._grow(root, span))
 
     def extend(
         self,
@@ -142,9 +155,8 @@ class PrefixIndex(Generic[H]):
             KeyError: there is no such holder.
         """
         span = make_span(tokens, offsets, text, sources)
-        end = self._ends[holder]
-        with self._change():
-            self._place(holder, self._grow(end, span))
+        with self._lock:
+            self._place(holder, self._grow(self._ends[holder], span))
 
     def truncate(self, holder: H, length: int) -> None:
         """Move ``holder`` up to its first ``length`` tokens.
@@ -153,43 +165,32 @@ class PrefixIndex(Generic[H]):
             KeyError: there is no such holder.
             ParameterError: it has fewer tokens.
         """
-        node = self._ends[holder]
-        if not 0 <= length <= node.depth:
-            raise ParameterError(f"cannot cut a path of {node.depth} tokens to {length}")
-        while node.parent is not None and node.start >= length:
-            node = node.parent
-        with self._change():
-            self._place(holder, self._split(node, length - node.start) if length else self._root)
+        with self._lock:
+            node = self._ends[holder]
+            if not 0 <= length <= node.depth:
+                raise ParameterError(f"cannot cut a path of {node.depth} tokens to {length}")
+            while node.parent is not None and node.start >= length:
+                node = node.parent
+            self._place(holder, self._split(node, length - node.start) if length else node)
 
     def rename(self, old: H, new: H) -> None:
         """Put ``new`` where ``old`` was (a parked sequence becomes a stored state)."""
-        node = self._ends[old]
-        with self._change():
-            self._place(new, node)
+        with self._lock:
+            self._place(new, self._ends[old])
             if new != old:
-                self.remove(old)
+                self._remove(old)
 
     def remove(self, holder: H) -> None:
         """Forget ``holder``, and the path that only it used. One that is not here is no error."""
-        if holder in self._ends:
-            with self._change():
-                node = self._ends.pop(holder)
-                del node.holders[holder]
-                self._prune(node)
+        with self._lock:
+            if holder in self._ends:
+                self._remove(holder)
 
     def clear(self) -> None:
         """Forget everything."""
-        self._root = Node(None, Span(_NO_TOKENS, None, b""))
-        self._ends = {}
-
-    @contextmanager
-    def _change(self) -> Iterator[None]:
-        """A tree that an interrupt left half changed would fail everybody who asks it later."""
-        try:
-            yield
-        except BaseException:
-            self.clear()
-            raise
+        with self._lock:
+            self._roots = {}
+            self._ends = {}
 
     # --- asking -------------------------------------------------------------------------------
 
@@ -199,34 +200,32 @@ class PrefixIndex(Generic[H]):
 
     def tokens_of(self, holder: H) -> NDArray[np.int32]:
         """The path of ``holder``: a new int32 array ``(length_of(holder),)``."""
-        spans = [node.span.tokens for node in self._ends[holder].upwards()]
+        with self._lock:
+            spans = [node.span.tokens for node in self._ends[holder].upwards()]
         return np.concatenate([_NO_TOKENS, *reversed(spans)])
 
-    def match_tokens(self, tokens: TokenInput, *, side: int | None = None) -> list[tuple[H, int]]:
+    def match_tokens(
+        self, tokens: TokenInput, *, side: int | None = None, namespace: Hashable = ()
+    ) -> list[tuple[H, int]]:
         """Holders that begin like ``tokens``, with the number of tokens shared, deepest first.
 
         Of equally deep ones, those that end there come first. ``side`` limits how many are listed
         of those that leave the path at one place: they are alike, and a shared system prompt can
         have thousands. Holders that end on the path are always listed.
         """
-        node, shared = self._descend(np.asarray(tokens, np.int32))
-        found: list[tuple[H, int]] = []
-        skip: Node[H] | None = None
-        for upper in node.upwards():
-            depth = min(upper.depth, shared)
-            here: Iterator[H] = iter(upper.holders)
-            if depth == upper.depth:
-                found.extend((holder, depth) for holder in here)
-                here = iter(())
-            found.extend((holder, depth) for holder in _first(side, here, upper.below(skip)))
-            skip = upper
-        return found
+        ids = np.asarray(tokens, np.int32)
+        with self._lock:
+            root = self._roots.get(namespace)
+            return _holders(*_descend(root, ids), side) if root else []
 
-    def match_depth(self, tokens: TokenInput) -> int:
+    def match_depth(self, tokens: TokenInput, *, namespace: Hashable = ()) -> int:
         """The most leading tokens that any holder shares with ``tokens``."""
-        return self._descend(np.asarray(tokens, np.int32))[1]
+        ids = np.asarray(tokens, np.int32)
+        with self._lock:
+            root = self._roots.get(namespace)
+            return _descend(root, ids)[1] if root else 0
 
-    def match_text(self, text: bytes) -> TextPath | None:
+    def match_text(self, text: bytes, *, namespace: Hashable = ()) -> TextPath | None:
         """The path whose text is the longest prefix of ``text``; None if no token lies inside it.
 
         All paths are tried that read like ``text``, whatever their tokens. The longest is the one
@@ -235,36 +234,16 @@ class PrefixIndex(Generic[H]):
         part of the path only where a token with text follows. A path does not end in the middle
         of a reply.
         """
-        best = _TextHit(self._root)
-        stack = [(self._root, _START, _START)]
-        while stack:
-            node, at, whole = stack.pop()
-            fan = node.fan
-            best.offer(node, whole, at.covered + (fan.partial(text, at.covered) if fan else 0))
-            for child in fan.whole(text, at.covered) if fan else ():
-                agreed = common_bytes(child.span.text or b"", text, at.covered)
-                inside = _tokens_inside(child, agreed)
-                place = _Place(at.covered + inside.covered, child.start + inside.tokens)
-                ended = _last_whole(child, inside.tokens)
-                here = whole if ended is None else _Place(at.covered + ended[0], ended[1])
-                if inside.covered == len(child.span.text or b""):
-                    stack.append((child, place, here))
-                else:
-                    best.offer(child, here, at.covered + agreed)
-        return self._text_path(best) if best.place.covered else None
+        with self._lock:
+            root = self._roots.get(namespace)
+            return _longest_text(root, text) if root else None
 
     # --- the tree -----------------------------------------------------------------------------
 
-    def _descend(self, tokens: Tokens) -> tuple[Node[H], int]:
-        """The node whose edge holds the last shared token, and how many are shared."""
-        node, shared = self._root, 0
-        while shared == node.depth and shared < len(tokens):
-            child = node.children.get(int(tokens[shared]))
-            if child is None:
-                break
-            node = child
-            shared += common_tokens(child.span.tokens, tokens[shared:])
-        return node, shared
+    def _remove(self, holder: H) -> None:
+        node = self._ends.pop(holder)
+        del node.holders[holder]
+        self._prune(node)
 
     def _grow(self, node: Node[H], span: Span) -> Node[H]:
         """The node at the end of ``span`` below ``node``, made where it is missing."""
@@ -318,7 +297,11 @@ class PrefixIndex(Generic[H]):
             parent = node.parent
             parent.detach(node)
             node = parent
-        self._join(node)
+        if isinstance(node, Root):
+            if not node.holders and not node.children:
+                self._roots.pop(node.namespace, None)
+        else:
+            self._join(node)
 
     def _join(self, node: Node[H]) -> None:
         """Make one edge of the two around ``node``, if it has one child and no holder."""
@@ -331,17 +314,66 @@ class PrefixIndex(Generic[H]):
         child.span = node.span.joined(child.span)
         node.parent.attach(child)
 
-    def _text_path(self, hit: _TextHit[H]) -> TextPath:
-        spans = [node.span for node in hit.node.upwards()][::-1]
-        tokens = np.concatenate([_NO_TOKENS, *(span.tokens for span in spans)])
-        sources = np.concatenate([np.empty(0, np.uint8), *(span.sources for span in spans)])
-        offsets = [np.zeros(1, np.int64)]
-        for span in spans:
-            assert span.offsets is not None  # only edges with text were walked
-            offsets.append(offsets[-1][-1] + span.offsets[1:].astype(np.int64))
-        count = hit.place.tokens
-        at = np.concatenate(offsets)[: count + 1]
-        return TextPath(tokens[:count], at, hit.matched, sources[:count])
+
+def _descend(root: Node[H], tokens: Tokens) -> tuple[Node[H], int]:
+    """The node whose edge holds the last shared token, and how many are shared."""
+    node, shared = root, 0
+    while shared == node.depth and shared < len(tokens):
+        child = node.children.get(int(tokens[shared]))
+        if child is None:
+            break
+        node = child
+        shared += common_tokens(child.span.tokens, tokens[shared:])
+    return node, shared
+
+
+def _holders(node: Node[H], shared: int, side: int | None) -> list[tuple[H, int]]:
+    """What ``match_tokens`` returns, from where the shared tokens end."""
+    found: list[tuple[H, int]] = []
+    skip: Node[H] | None = None
+    for upper in node.upwards():
+        depth = min(upper.depth, shared)
+        here: Iterator[H] = iter(upper.holders)
+        if depth == upper.depth:
+            found.extend((holder, depth) for holder in here)
+            here = iter(())
+        found.extend((holder, depth) for holder in _first(side, here, upper.below(skip)))
+        skip = upper
+    return found
+
+
+def _longest_text(root: Node[H], text: bytes) -> TextPath | None:
+    """What ``match_text`` returns, for one namespace."""
+    best = _TextHit(root)
+    stack = [(root, _START, _START)]
+    while stack:
+        node, at, whole = stack.pop()
+        fan = node.fan
+        best.offer(node, whole, at.covered + (fan.partial(text, at.covered) if fan else 0))
+        for child in fan.whole(text, at.covered) if fan else ():
+            agreed = common_bytes(child.span.text or b"", text, at.covered)
+            inside = _tokens_inside(child, agreed)
+            place = _Place(at.covered + inside.covered, child.start + inside.tokens)
+            ended = _last_whole(child, inside.tokens)
+            here = whole if ended is None else _Place(at.covered + ended[0], ended[1])
+            if inside.covered == len(child.span.text or b""):
+                stack.append((child, place, here))
+            else:
+                best.offer(child, here, at.covered + agreed)
+    return _text_path(best) if best.place.covered else None
+
+
+def _text_path(hit: _TextHit[H]) -> TextPath:
+    spans = [node.span for node in hit.node.upwards()][::-1]
+    tokens = np.concatenate([_NO_TOKENS, *(span.tokens for span in spans)])
+    sources = np.concatenate([np.empty(0, np.uint8), *(span.sources for span in spans)])
+    offsets = [np.zeros(1, np.int64)]
+    for span in spans:
+        assert span.offsets is not None  # only edges with text were walked
+        offsets.append(offsets[-1][-1] + span.offsets[1:].astype(np.int64))
+    count = hit.place.tokens
+    at = np.concatenate(offsets)[: count + 1]
+    return TextPath(tokens[:count], at, hit.matched, sources[:count])
 
 
 def _first(limit: int | None, *parts: Iterator[H]) -> Iterator[H]:

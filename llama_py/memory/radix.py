@@ -17,7 +17,16 @@ from typing_extensions import TypeVar
 
 from llama_py.errors import ParameterError
 
-__all__ = ["H", "Node", "OffsetInput", "Span", "TokenInput", "common_bytes", "common_tokens"]
+__all__ = [
+    "H",
+    "Node",
+    "OffsetInput",
+    "Root",
+    "Span",
+    "TokenInput",
+    "common_bytes",
+    "common_tokens",
+]
 
 H = TypeVar("H", bound=Hashable, default=Any)
 Tokens = NDArray[np.int32]
@@ -242,6 +251,16 @@ class Node(Generic[H]):
             node = stack.pop()
             yield from node.holders
             stack.extend(node.children.values())
+
+
+class Root(Node[H]):
+    """The beginning of all paths of one namespace."""
+
+    __slots__ = ("namespace",)
+
+    def __init__(self, namespace: Hashable) -> None:
+        super().__init__(None, Span(np.empty(0, np.int32), None, b""))
+        self.namespace = namespace
 
 
 def above(node: Node[H]) -> Node[H]:

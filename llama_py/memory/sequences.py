@@ -1,17 +1,45 @@
-"""``LiveSequence``: what one sequence of the context holds; ``ResolvedPrompt``; ``Lease``."""
+"""What one sequence of the context holds, a prompt whose tokens are known, and a ``Lease``."""
 
 from __future__ import annotations
 
 import itertools
 from bisect import bisect_right
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CacheInfo", "Lease", "LiveSequence", "ResolvedPrompt"]
+from llama_py.memory.positions import TEXT, Positions
+from llama_py.memory.radix import TokenInput, common_tokens
+from llama_py.memory.spelling import Spelling
+from llama_py.memory.text import Source
+
+__all__ = [
+    "CacheInfo",
+    "Lease",
+    "LiveSequence",
+    "Namespace",
+    "ResolvedPrompt",
+    "as_tokens",
+    "common_prefix",
+]
+
+#: Within it, equal tokens have equal states: the adapters and their scales, and whatever else
+#: changes what a model computes. Entries of different namespaces never share anything.
+Namespace = Hashable
 
 _clock = itertools.count(1)
+
+
+def as_tokens(tokens: TokenInput) -> NDArray[np.int32]:
+    """Token ids as int32 ``(n,)``; an array that is one already is not copied."""
+    return np.asarray(tokens, np.int32).reshape(-1)
+
+
+def common_prefix(a: TokenInput, b: TokenInput) -> int:
+    """How many leading tokens two prompts share."""
+    return common_tokens(as_tokens(a), as_tokens(b))
 
 
 @dataclass(slots=True, eq=False)
@@ -20,14 +48,16 @@ class LiveSequence:
 
     Attributes:
         number: its id in the context.
+        namespace: what its state was computed with.
         tokens: what is in memory, in order. Changed only after a successful decode.
+        positions: which positions these take.
         text: the key (``spelling.py``) of the first ``len(offsets) - 1`` of those tokens. It ends
             where tokens come that were given as tokens, or evaluated by hand.
         offsets: offset of each token in ``text``, and of the end.
         sources: uint8, where each token with text comes from (``text.Source``).
         busy: a request is using it, or a caller who evaluates by hand.
         by_hand: it is such a caller.
-        pinned: it is evicted only when nothing else is left.
+        reserved: a caller goes on forking from it: it is not continued, and evicted last.
         session: the conversation it was last used for.
         parked_key, saved_key: its entries in the stores, if an older state of it is there.
         saved_length: tokens that it had when it was saved last.
@@ -40,13 +70,15 @@ class LiveSequence:
     """
 
     number: int
+    namespace: Namespace = ()
     tokens: list[int] = field(default_factory=list)
+    positions: Positions = TEXT
     text: bytes = b""
     offsets: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
     sources: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))
     busy: bool = False
     by_hand: bool = False
-    pinned: bool = False
+    reserved: bool = False
     session: str | None = None
     parked_key: str | None = None
     saved_key: str | None = None
@@ -61,8 +93,13 @@ class LiveSequence:
         """Mark as just used."""
         self.last_used = next(_clock)
 
+    @property
+    def end(self) -> int:
+        """The position of the next token."""
+        return self.positions.after(len(self.tokens))
+
     def forget_stored(self) -> None:
-        """It was cut: what the stores have is another branch now, and stays there."""
+        """It becomes another branch: what the stores have of it stays there."""
         self.parked_key = self.saved_key = None
         self.saved_length = 0
 
@@ -72,7 +109,7 @@ class LiveSequence:
         return len(self.offsets) - 1
 
     def spell(self, text: bytes, offsets: NDArray[np.int64], sources: NDArray[np.uint8]) -> None:
-        """Set what is known of the text. All or nothing: no interrupt can come between."""
+        """Set what is known of the text."""
         self.text, self.offsets, self.sources = text, offsets, sources
 
     def forget_text_after(self, count: int) -> None:
@@ -82,29 +119,56 @@ class LiveSequence:
             self.spell(self.text[: int(offsets[-1])], offsets, self.sources[:count])
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class ResolvedPrompt:
     """A prompt whose tokens are known.
 
     Attributes:
-        tokens: the prompt, at least one token.
+        tokens: int32 ``(n,)``, the prompt, at least one token.
         text: its key (``spelling.py``), or None: it was given as tokens.
-        offsets: int64 ``(len(tokens) + 1,)`` offsets of the tokens in ``text``, or None.
+        offsets: int64 ``(n + 1,)`` offsets of the tokens in ``text``, or None.
         boundaries: positions (in tokens) at which the second and later messages begin, ascending.
         by_text: how many tokens come from a cached text instead of the tokenizer.
-        sources: uint8 ``(len(tokens),)``, where each comes from (``text.Source``), or None.
+        sources: uint8 ``(n,)``, where each comes from (``text.Source``), or None.
+        namespace: only what is cached in this namespace can be reused for it.
     """
 
-    tokens: list[int]
+    tokens: NDArray[np.int32]
     text: bytes | None = None
     offsets: NDArray[np.int64] | None = None
     boundaries: tuple[int, ...] = ()
     by_text: int = 0
     sources: NDArray[np.uint8] | None = None
+    namespace: Namespace = ()
 
     def message_at(self, position: int) -> int | None:
         """Index of the message that a token belongs to, or None if it is not known."""
         return bisect_right(self.boundaries, position) if self.boundaries else None
+
+    def shared_with(self, other: ResolvedPrompt) -> int:
+        """How many leading tokens can be evaluated once for both prompts."""
+        if self.namespace != other.namespace:
+            return 0
+        return common_tokens(self.tokens, other.tokens)
+
+    def extended(self, sampled: Sequence[int], spelling: Spelling) -> ResolvedPrompt:
+        """This prompt with sampled tokens behind it, and their text as far as it is known."""
+        tokens = np.concatenate([self.tokens, as_tokens(sampled)])
+        text, offsets, sources = self.text, self.offsets, self.sources
+        unclear = any(spelling.is_ambiguous(token) for token in sampled)
+        if text is None or offsets is None or sources is None or unclear:
+            return ResolvedPrompt(tokens, boundaries=self.boundaries, namespace=self.namespace)
+        pieces = [spelling.piece(token) for token in sampled]
+        ends = offsets[-1] + np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
+        origin = np.full(len(pieces), Source.SAMPLED, np.uint8)
+        return replace(
+            self,
+            tokens=tokens,
+            text=text + b"".join(pieces),
+            offsets=np.concatenate([offsets, ends]),
+            by_text=0,
+            sources=np.concatenate([sources, origin]),
+        )
 
 
 @dataclass(slots=True)
@@ -141,7 +205,7 @@ class Lease:
     Attributes:
         sequence: the sequence; its tokens are a prefix of the prompt until the prompt is done.
         prompt: what is to be evaluated.
-        cuts: positions at which a checkpoint is to be taken, ascending.
+        cuts: after how many tokens a checkpoint is to be taken, ascending.
         info: what was reused.
     """
 
@@ -151,9 +215,14 @@ class Lease:
     info: CacheInfo
 
     @property
-    def position(self) -> int:
-        """Tokens in memory, which is the position of the next one."""
+    def held(self) -> int:
+        """Tokens in memory."""
         return len(self.sequence.tokens)
+
+    @property
+    def position(self) -> int:
+        """The position of the next token; for text, ``held``."""
+        return self.sequence.end
 
     @property
     def remaining(self) -> int:

@@ -11,9 +11,8 @@ tokenizer finds it (``tokenizer_st_partition`` of llama-vocab.cpp): longer ones 
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -30,6 +29,13 @@ __all__ = ["MARK", "PromptText", "Spelling", "Tokenizer"]
 MARK = b"\xff"
 
 Range = tuple[int, int]
+
+#: Bytes of a long text that are looked at in one go.
+_STEP = 1 << 16
+#: A text with fewer bytes per token than this may fit; it is tokenized to find out.
+_ORDINARY_TOKEN = 16
+#: Characters whose UTF-8 contains every byte that can stand in it, but for the rarest.
+_ALL_BYTES = "".join(map(chr, [*range(0x80, 0x800, 31), *range(0x800, 0xD800, 997), 0x1F600]))
 
 
 class Tokenizer(Protocol):
@@ -52,6 +58,9 @@ class Tokenizer(Protocol):
     def special_texts(self) -> Mapping[bytes, bool]:
         """Texts that are read as one special token; True: even where special tokens are not
         parsed. Without those that are white space only."""
+
+    def longest_piece(self) -> int:
+        """Bytes of the longest token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +90,6 @@ class Spelling:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
-        self._texts: Mapping[bytes, bool] | None = None
-        #: Lengths of special texts by their first two bytes, longest first.
-        self._lengths: dict[bytes, list[int]] = {}
-        self._head: re.Pattern[bytes] | None = None
         self._pieces: dict[int, bytes] = {}
         self._special: dict[int, bool] = {}
 
@@ -98,7 +103,7 @@ class Spelling:
         piece = self._pieces.get(token)
         if piece is None:
             piece = self.tokenizer.piece(token)
-            if self.is_special(token) and piece in self._special_texts():
+            if self.is_special(token) and piece in self._special_texts:
                 piece = MARK + piece
             self._pieces[token] = piece
         return piece
@@ -121,17 +126,13 @@ class Spelling:
         """True for a token of bytes that cannot be told from a mark (no UTF-8 contains them)."""
         return MARK in self.piece(token)[1:] or self.piece(token) == MARK
 
+    @cached_property
     def _special_texts(self) -> Mapping[bytes, bool]:
-        if self._texts is None:
-            texts = self.tokenizer.special_texts()
-            heads = {(text[:2], len(text)) for text in texts}
-            for head, length in sorted(heads, key=lambda each: -each[1]):
-                self._lengths.setdefault(head, []).append(length)
-            if texts:  # looks ahead: the next one may begin within this one
-                either = b"|".join(map(re.escape, sorted(self._lengths, reverse=True)))
-                self._head = re.compile(b"(?=" + either + b")")
-            self._texts = texts
-        return self._texts
+        return self.tokenizer.special_texts()
+
+    @cached_property
+    def _heads(self) -> _Heads:
+        return _Heads(self._special_texts)
 
     # ---- where special tokens are --------------------------------------------------------------
 
@@ -161,17 +162,13 @@ class Spelling:
 
     def _find(self, text: bytes) -> list[Range]:
         """All occurrences of special texts, overlapping ones included."""
-        texts = self._special_texts()
-        if self._head is None:
-            return []
-        found: list[Range] = []
-        for match in self._head.finditer(text):
-            start = match.start()
-            for head in {text[start : start + 2], text[start : start + 1]}:
-                for length in self._lengths.get(head, ()):
-                    if text[start : start + length] in texts:
-                        found.append((start, start + length))
-        return found
+        texts = self._special_texts
+        return [
+            (start, start + length)
+            for start in self._heads.places(text)
+            for length in self._heads.lengths(text, start)
+            if text[start : start + length] in texts
+        ]
 
     # ---- tokens --------------------------------------------------------------------------------
 
@@ -190,6 +187,33 @@ class Spelling:
             part = text.key[begin:stop]
             tokens += self._read_literal(text, begin, stop) if literal else self._read(part, False)
         return tokens + behind
+
+    def fewest_tokens(self, text: bytes, enough: int) -> int:
+        """A number of tokens that a text has at least, found without tokenizing it.
+
+        It is what the text's length and the vocabulary's longest token say. 0 where that is not
+        known; the count stops soon after ``enough``.
+        """
+        if len(text) <= enough * _ORDINARY_TOKEN or not self._keeps_text:
+            return 0
+        longest = max(1, self.tokenizer.longest_piece())
+        count = at = 0
+        while at < len(text) and count <= enough * longest:  # short steps: others go on meanwhile
+            # White space behind a special token may be dropped.
+            count += len(text[at : at + _STEP].translate(None, b" \t\n\v\f\r"))
+            at += _STEP
+        return -(-count // longest)
+
+    @cached_property
+    def _keeps_text(self) -> bool:
+        """True if tokens spell the text that they are made of: nothing is normalised or unknown."""
+        probe = bytes(range(1, 128)).decode() + "  a\n\n" + _ALL_BYTES
+        try:
+            tokens = self.tokenizer.tokenize(probe, add_special=False)
+        except TokenizationError:
+            return False
+        spelled = b"".join(map(self.tokenizer.piece, tokens))
+        return spelled.removeprefix(b" ") == probe.encode()
 
     def _read(self, key: bytes, add_special: bool) -> list[int]:
         raw = key.replace(MARK, b"")
@@ -222,7 +246,7 @@ class Spelling:
                 if not self.tokenizer.strips_right(token):
                     break
                 begin += 1
-        texts = self._special_texts()
+        texts = self._special_texts
         # What is read as one token even where special tokens are not parsed is taken apart.
         first = bisect_left(text.literal, begin, key=_start)
         last = bisect_left(text.literal, stop, key=_start)
@@ -260,6 +284,44 @@ class Spelling:
             if self.tokenizer.piece(token).endswith(b"\n"):
                 return tokens[count + 1 :]
         return tokens
+
+
+class _Heads:
+    """Finds where special texts may begin, by their first two bytes.
+
+    A long text is looked through in steps, in numpy: no other thread has to wait for it.
+    """
+
+    def __init__(self, texts: Iterable[bytes]) -> None:
+        #: Lengths of special texts by their first two bytes, longest first.
+        self._lengths: dict[bytes, list[int]] = {}
+        for head, length in sorted({(text[:2], len(text)) for text in texts}, key=_longer_first):
+            self._lengths.setdefault(head, []).append(length)
+        self._pairs = np.zeros(1 << 16, np.bool_)
+        for head in self._lengths:
+            first, last = head[0] << 8, head[0] << 8 | 0xFF
+            self._pairs[first + head[1] if len(head) > 1 else slice(first, last + 1)] = True
+
+    def places(self, text: bytes) -> Iterator[int]:
+        """Where the first two bytes of a special text stand (one, at the end), ascending."""
+        if not self._lengths:
+            return
+        data = np.frombuffer(text, np.uint8)
+        for at in range(0, len(data), _STEP):
+            part = data[at : at + _STEP + 1]
+            pairs = part.astype(np.uint16) << 8  # the last byte stands alone
+            pairs[:-1] |= part[1:]
+            found = np.flatnonzero(self._pairs[pairs[:_STEP]])
+            yield from (found + at).tolist()
+
+    def lengths(self, text: bytes, start: int) -> Iterator[int]:
+        """Lengths of the special texts that may begin at ``start``."""
+        for head in {text[start : start + 2], text[start : start + 1]}:
+            yield from self._lengths.get(head, ())
+
+
+def _longer_first(each: tuple[bytes, int]) -> int:
+    return -each[1]
 
 
 def _first_character(key: bytes, start: int) -> int:

@@ -1,0 +1,285 @@
+"""``PlanApplier``: carries out a ``ReusePlan``.
+
+A checkpoint is always loaded before the tail is cut. Whenever the memory refuses something, or says
+afterwards that it holds other positions than it should, the sequence is dropped, and the prompt is
+evaluated from its beginning: slower, and never wrong.
+"""
+
+from __future__ import annotations
+
+from llama_py.errors import FingerprintError, StateError
+from llama_py.memory.checkpoints import CheckpointRecord
+from llama_py.memory.index import CacheIndex
+from llama_py.memory.kinds import MemoryTraits, SequenceMemory
+from llama_py.memory.live import LiveSet
+from llama_py.memory.plan import Action, ReusePlan
+from llama_py.memory.sequences import (
+    CacheInfo,
+    LiveSequence,
+    Namespace,
+    ResolvedPrompt,
+    as_tokens,
+)
+from llama_py.memory.state import StoredState
+from llama_py.memory.tiers import StoredSource, Tiers
+
+__all__ = ["PlanApplier"]
+
+
+class PlanApplier:
+    """Begins sequences with what a plan says can be kept."""
+
+    def __init__(
+        self,
+        memory: SequenceMemory,
+        traits: MemoryTraits,
+        index: CacheIndex,
+        live: LiveSet,
+        tiers: Tiers,
+    ) -> None:
+        self._memory = memory
+        self._traits = traits
+        self._index = index
+        self._live = live
+        self._tiers = tiers
+
+    def begin(
+        self, plan: ReusePlan, prompt: ResolvedPrompt, info: CacheInfo
+    ) -> LiveSequence | None:
+        """A sequence that holds what can be kept; ``info`` says what was done. None if all are
+        busy."""
+        sequence: LiveSequence | None = None
+        if plan.action in (Action.CONTINUE, Action.FORK):
+            source = self._live.by_number[plan.source]  # type: ignore[index]
+            sequence = self._continue_or_fork(source, plan, prompt, info)
+        elif plan.action is Action.LOAD:
+            sequence = self._load(plan, prompt, info)
+        elif plan.action is Action.RESTORE:
+            sequence = self._restore(plan, prompt, info)
+        if sequence is None:
+            info.action = Action.EVALUATE.value
+            sequence = self._live.obtain(prompt.namespace)
+        return sequence
+
+    # -- from a sequence in memory --------------------------------------------------------------
+
+    def _continue_or_fork(
+        self, source: LiveSequence, plan: ReusePlan, prompt: ResolvedPrompt, info: CacheInfo
+    ) -> LiveSequence | None:
+        record = self._checkpoint(prompt, plan.keep) if plan.checkpoint else None
+        if plan.checkpoint and record is None:
+            return None
+        if not self._extends(source, plan.keep):
+            target = self._live.obtain(prompt.namespace, keep=source)
+            if target is not None and target is not source:
+                info.action = Action.FORK.value
+                return self._fork(source, target, plan.keep, record, info)
+            if source.busy:
+                return None
+            self._tiers.park(source)
+        if plan.keep == len(source.tokens):
+            self._live.take_checkpoint(source)
+        info.action = Action.CONTINUE.value
+        return source if self._shorten(source, plan.keep, record, info) else None
+
+    def _extends(self, source: LiveSequence, keep: int) -> bool:
+        """Whether to go on in ``source``, because nobody else needs what it holds."""
+        if source.busy or source.reserved or len(source.tokens) - keep > 1:
+            return False
+        pin = self._tiers.pins.keepers().get(source)
+        return pin is None or not pin.is_all_of(source)
+
+    def copy_prefix(self, source: LiveSequence, length: int) -> LiveSequence:
+        """A sequence that holds the first ``length`` tokens of another.
+
+        Raises:
+            StateError: this memory cannot give them back, or every sequence is busy.
+        """
+        record = None
+        if not self._live.can_resume(source, length):
+            tokens = as_tokens(source.tokens[:length])
+            record = self._index.checkpoints_along(tokens, source.namespace).get(length)
+            if record is None:
+                raise StateError(
+                    f"the first {length} of {len(source.tokens)} tokens cannot be copied: "
+                    f"{self._traits.why_not()}, and there is no checkpoint at {length}"
+                )
+        target = self._live.obtain(source.namespace, keep=source)
+        if target is None or target is source:
+            raise StateError("every sequence is busy; wait for a request, or raise n_seq_max")
+        copy = self._fork(source, target, length, record, CacheInfo())
+        if copy is None:
+            raise StateError(f"the first {length} tokens could not be copied")
+        return copy
+
+    def _fork(
+        self,
+        source: LiveSequence,
+        target: LiveSequence,
+        keep: int,
+        record: CheckpointRecord | None,
+        info: CacheInfo,
+    ) -> LiveSequence | None:
+        """Let ``target``, which is empty, begin with the first ``keep`` tokens of ``source``."""
+        self._copy_cells(source, target, keep)
+        # More than ``keep`` may have been copied; it is cut below.
+        target.tokens, target.positions = [*source.tokens], source.positions
+        target.spell(source.text, source.offsets, source.sources)
+        if record is None and self._traits.forgets:
+            record = self._window_of(target)
+        if record is not None and not self._load_checkpoint(target, record, info):
+            return None
+        target.tokens = source.tokens[:keep]
+        target.forget_text_after(keep)
+        if not self._live.cut(target, keep):
+            self._live.drop(target)
+            return None
+        self._index.commit(target)
+        return target
+
+    def _copy_cells(self, source: LiveSequence, target: LiveSequence, keep: int) -> None:
+        memory = self._memory
+        if keep == len(source.tokens):
+            memory.seq_cp(source.number, target.number)
+        elif self._traits.copies_parts:
+            memory.seq_cp(source.number, target.number, 0, source.positions.after(keep))
+        else:
+            memory.state_set(target.number, memory.state_get(source.number))
+
+    def _window_of(self, target: LiveSequence) -> CheckpointRecord:
+        """The window of a sequence that was just copied, so that it can get cells of its own.
+
+        Cells of a window's cache that two sequences share are not used again when the window has
+        passed them, and a cache of such cells is soon full.
+        """
+        state = self._memory.state_get(target.number, partial=True)
+        return CheckpointRecord(len(target.tokens), state)
+
+    def _shorten(
+        self, sequence: LiveSequence, keep: int, record: CheckpointRecord | None, info: CacheInfo
+    ) -> bool:
+        """Cut a sequence in place; False if it had to be dropped."""
+        if keep == len(sequence.tokens):
+            return True
+        if record is not None and not self._load_checkpoint(sequence, record, info):
+            return False
+        resumes = record is not None or self._live.can_resume(sequence, keep)
+        if not resumes or not self._live.cut(sequence, keep):
+            self._live.drop(sequence)
+            return False
+        del sequence.tokens[keep:]
+        sequence.pending = None
+        sequence.forget_text_after(keep)
+        sequence.forget_stored()
+        self._index.commit(sequence)
+        return True
+
+    # -- from a checkpoint ----------------------------------------------------------------------
+
+    def _checkpoint(self, prompt: ResolvedPrompt, length: int) -> CheckpointRecord | None:
+        along = self._index.checkpoints_along(prompt.tokens[:length], prompt.namespace)
+        return along.get(length)
+
+    def _load_checkpoint(
+        self, sequence: LiveSequence, record: CheckpointRecord, info: CacheInfo
+    ) -> bool:
+        try:
+            self._memory.state_set(sequence.number, record.state, partial=True)
+        except StateError:
+            self._live.drop(sequence)
+            return False
+        info.restored_bytes += record.state.nbytes
+        self._index.checkpoints.touch(record)
+        return True
+
+    def _restore(
+        self, plan: ReusePlan, prompt: ResolvedPrompt, info: CacheInfo
+    ) -> LiveSequence | None:
+        record = self._checkpoint(prompt, plan.keep)
+        target = self._live.obtain(prompt.namespace) if record is not None else None
+        if record is None or target is None or not self._load_checkpoint(target, record, info):
+            return None
+        target.tokens = prompt.tokens[: plan.keep].tolist()
+        if not self._live.cut(target, plan.keep):
+            self._live.drop(target)
+            return None
+        self._index.commit(target, prompt)
+        return target
+
+    # -- from a store ---------------------------------------------------------------------------
+
+    def _load(
+        self, plan: ReusePlan, prompt: ResolvedPrompt, info: CacheInfo
+    ) -> LiveSequence | None:
+        assert isinstance(plan.source, StoredSource)
+        stored = plan.source.store.get(plan.source.key)
+        if stored is None:
+            return None
+        try:
+            sequence = self.bring_in(stored, prompt.namespace)
+        except StateError as error:
+            info.reason = str(error)
+            return None
+        if sequence is None:
+            return None
+        info.restored_bytes += stored.state.nbytes
+        self._tiers.remember_origin(sequence, plan.source)
+        record = self._checkpoint(prompt, plan.keep) if plan.checkpoint else None
+        if plan.checkpoint and record is None:
+            self._live.drop(sequence)
+            return None
+        return sequence if self._shorten(sequence, plan.keep, record, info) else None
+
+    def bring_in(self, stored: StoredState, namespace: Namespace) -> LiveSequence | None:
+        """Load a stored state into a sequence; None if there is no room for it.
+
+        Raises:
+            FingerprintError: it was made in another namespace, or under other settings.
+            StateError: the state does not fit this context.
+        """
+        if stored.fingerprint != self._tiers.fingerprint(namespace):
+            raise FingerprintError(
+                "a stored state was made by another model, or under other settings"
+            )
+        sequence = self._live.obtain(namespace)
+        if sequence is None:
+            return None
+        self._load_state(sequence, stored)
+        sequence.tokens = stored.tokens.tolist()
+        if not self._live.agrees(sequence):
+            self._live.drop(sequence)
+            raise StateError("a stored state holds other positions than it says; it was not used")
+        if stored.text is not None and stored.offsets is not None and stored.sources is not None:
+            sequence.spell(stored.text, stored.offsets, stored.sources)
+        sequence.session = stored.session
+        sequence.touch()
+        self._index.commit(sequence)
+        self._adopt_checkpoints(stored, namespace)
+        return sequence
+
+    def _load_state(self, sequence: LiveSequence, stored: StoredState) -> None:
+        """Load, parking idle sequences until there is room for the cells."""
+        sequence.busy = True  # not a victim itself
+        try:
+            while True:
+                try:
+                    self._memory.state_set(sequence.number, stored.state)
+                    return
+                except StateError:
+                    if not self._live.make_room():
+                        self._live.drop(sequence)
+                        raise
+        finally:
+            sequence.busy = False
+
+    def _adopt_checkpoints(self, stored: StoredState, namespace: Namespace) -> None:
+        known = self._index.checkpoints_along(stored.tokens, namespace)
+        pinned = self._tiers.pins.lengths_along(stored.tokens, namespace)
+        for each in stored.checkpoints:
+            if each.position not in known:
+                self._index.checkpoints.add(
+                    stored.tokens[: each.position],
+                    each.state,
+                    namespace,
+                    pinned=each.position in pinned,
+                )

@@ -1,0 +1,176 @@
+"""``CacheIndex``: finds what is in the context's memory, by tokens or by text.
+
+Two kinds of things are in it: live sequences, each where its tokens end, and checkpoints. A
+sequence is found as far as it was committed (``commit``), which happens when a request ends and
+while its prompt is evaluated.
+
+The engine's thread alone changes it, and only ``match_text`` is called by other threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llama_py import forks
+from llama_py.memory.checkpoints import CheckpointRecord, Checkpoints
+from llama_py.memory.prefix import PrefixIndex, TextPath
+from llama_py.memory.sequences import LiveSequence, Namespace, ResolvedPrompt, as_tokens
+from llama_py.memory.spelling import Spelling
+from llama_py.memory.text import Source
+
+__all__ = ["CacheIndex", "Matches"]
+
+#: What shares leading tokens with a prompt, and how many, deepest first.
+Matches = list[tuple[LiveSequence | CheckpointRecord, int]]
+
+
+class CacheIndex:
+    """See the module.
+
+    Attributes:
+        checkpoints: partial states, within their budget.
+    """
+
+    def __init__(self, spelling: Spelling, checkpoint_bytes: int, checkpoint_count: int) -> None:
+        self._prefixes: PrefixIndex[LiveSequence | CheckpointRecord] = PrefixIndex()
+        self._spelling = spelling
+        self.checkpoints = Checkpoints(self._prefixes, checkpoint_bytes, checkpoint_count)
+        forks.hold(self._prefixes)
+
+    # -- asking ---------------------------------------------------------------------------------
+
+    def match_text(self, key: bytes, namespace: Namespace) -> TextPath | None:
+        """The longest path of cached tokens whose text ``key`` begins with. From any thread."""
+        return self._prefixes.match_text(key, namespace=namespace)
+
+    def match(self, tokens: NDArray[np.int32], namespace: Namespace) -> Matches:
+        """Sequences and checkpoints that begin like ``tokens``."""
+        return self._prefixes.match_tokens(tokens, namespace=namespace)
+
+    def holders(
+        self, tokens: NDArray[np.int32], namespace: Namespace
+    ) -> list[tuple[LiveSequence, int]]:
+        """Sequences that begin like ``tokens``, and how many of these they have in memory."""
+        return held_by(self.match(tokens, namespace))
+
+    def checkpoints_along(
+        self, tokens: NDArray[np.int32], namespace: Namespace
+    ) -> dict[int, CheckpointRecord]:
+        """Checkpoints that ``tokens`` pass through, by their number of tokens."""
+        return self.checkpoints.along(self.match(tokens, namespace))
+
+    def own_tail(self, sequence: LiveSequence) -> int:
+        """Tokens of ``sequence`` that no other one in memory holds as well."""
+        found = self.holders(as_tokens(sequence.tokens), sequence.namespace)
+        others = [matched for holder, matched in found if holder is not sequence]
+        return len(sequence.tokens) - max(others, default=0)
+
+    # -- changing -------------------------------------------------------------------------------
+
+    def remove(self, sequence: LiveSequence) -> None:
+        """Let a sequence be found no longer."""
+        self._prefixes.remove(sequence)
+        sequence.indexed = 0
+
+    def clear(self) -> None:
+        """Forget every sequence and checkpoint."""
+        self.checkpoints.clear()
+        self._prefixes.clear()
+
+    def commit(
+        self,
+        sequence: LiveSequence,
+        prompt: ResolvedPrompt | None = None,
+        ends: Collection[int] = (),
+    ) -> None:
+        """Let what ``sequence`` holds be found.
+
+        Args:
+            prompt: what it was evaluated for; tokens behind that were sampled. Without a prompt
+                nobody knows a text for tokens that have none yet, and they get none.
+            ends: after how many tokens (the pending one included) a reply may end.
+        """
+        known = sequence.indexed == len(sequence.tokens) and sequence in self._prefixes
+        if known and not ends and (sequence.pending is None or prompt is None):
+            return
+        if ends:
+            sequence.pending_ends = len(sequence.tokens) + 1 in ends
+        if prompt is not None:
+            self._complete_text(sequence, prompt)
+        _mark_ends(sequence, ends)
+        self._insert(sequence)
+
+    def _insert(self, sequence: LiveSequence) -> None:
+        tokens, spelled = as_tokens(sequence.tokens), sequence.spelled
+        self._prefixes.remove(sequence)
+        self._prefixes.insert(
+            sequence,
+            tokens[:spelled],
+            sequence.offsets,
+            sequence.text,
+            sequence.sources,
+            namespace=sequence.namespace,
+        )
+        if spelled < len(tokens):
+            self._prefixes.extend(sequence, tokens[spelled:])
+        else:
+            self._add_pending(sequence)
+        sequence.indexed = len(tokens)
+
+    def _add_pending(self, sequence: LiveSequence) -> None:
+        """Add the token that was sampled last, which is not in memory."""
+        token = sequence.pending
+        if token is not None and not self._spelling.is_ambiguous(token):
+            piece = self._spelling.piece(token)
+            source = np.array(
+                [Source.SAMPLED | (Source.LAST if sequence.pending_ends else 0)], np.uint8
+            )
+            self._prefixes.extend(sequence, [token], [0, len(piece)], piece, source)
+
+    def _complete_text(self, sequence: LiveSequence, prompt: ResolvedPrompt) -> None:
+        """Extend the text to all tokens: the prompt's own text, then that of sampled tokens."""
+        if prompt.offsets is None or prompt.text is None or prompt.sources is None:
+            return
+        count = min(len(sequence.tokens), len(prompt.tokens))
+        if sequence.spelled < count:
+            offsets = prompt.offsets[: count + 1]
+            sequence.spell(prompt.text[: int(offsets[-1])], offsets, prompt.sources[:count])
+        if sequence.spelled >= len(prompt.tokens):
+            self._spell_sampled(sequence)
+
+    def _spell_sampled(self, sequence: LiveSequence) -> None:
+        pieces = []
+        for token in sequence.tokens[sequence.spelled :]:
+            if self._spelling.is_ambiguous(token):
+                break
+            pieces.append(self._spelling.piece(token))
+        if pieces:
+            ends = np.cumsum([len(piece) for piece in pieces]) + sequence.offsets[-1]
+            sampled = np.full(len(pieces), Source.SAMPLED, np.uint8)
+            sequence.spell(
+                sequence.text + b"".join(pieces),
+                np.concatenate([sequence.offsets, ends]),
+                np.concatenate([sequence.sources, sampled]),
+            )
+
+
+def held_by(matches: Matches) -> list[tuple[LiveSequence, int]]:
+    """Of the matches, the sequences; the index may know a token that is not in memory."""
+    return [
+        (holder, min(matched, holder.indexed))
+        for holder, matched in matches
+        if isinstance(holder, LiveSequence)
+    ]
+
+
+def _mark_ends(sequence: LiveSequence, ends: Collection[int]) -> None:
+    places = [end - 1 for end in ends if 0 < end <= sequence.spelled]
+    if places:
+        sources = sequence.sources.copy()
+        sources[places] |= np.where(sources[places] & Source.SAMPLED, Source.LAST, 0).astype(
+            np.uint8
+        )
+        sequence.spell(sequence.text, sequence.offsets, sources)

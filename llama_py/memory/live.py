@@ -1,0 +1,203 @@
+"""``LiveSet``: the sequences of a context, and who has to go when there is no room.
+
+The invariant: ``sequence.tokens`` is what the context's memory holds for it, no more and no less.
+It is extended only after a decode succeeded; a sequence of which that is not certain is emptied.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from llama_py.errors import LlamaError
+from llama_py.memory.index import CacheIndex
+from llama_py.memory.kinds import MemoryTraits, SequenceMemory
+from llama_py.memory.sequences import (
+    LiveSequence,
+    Namespace,
+    ResolvedPrompt,
+    as_tokens,
+    common_prefix,
+)
+from llama_py.memory.tiers import Tiers
+
+__all__ = ["LiveSet"]
+
+_log = logging.getLogger("llama_py")
+
+
+class LiveSet:
+    """See the module.
+
+    Attributes:
+        by_number: the sequences in memory.
+    """
+
+    def __init__(
+        self, memory: SequenceMemory, traits: MemoryTraits, index: CacheIndex, tiers: Tiers
+    ) -> None:
+        self._memory = memory
+        self._traits = traits
+        self._index = index
+        self._tiers = tiers
+        self.by_number: dict[int, LiveSequence] = {}
+
+    def __contains__(self, sequence: LiveSequence) -> bool:
+        return self.by_number.get(sequence.number) is sequence
+
+    # -- getting and giving back ----------------------------------------------------------------
+
+    def obtain(
+        self, namespace: Namespace, *, keep: LiveSequence | None = None
+    ) -> LiveSequence | None:
+        """An empty sequence, in place of an idle one if need be; None if all are busy.
+
+        Args:
+            keep: it is not evicted; if there is no other one, it is returned as it is.
+        """
+        if len(self.by_number) >= self._memory.n_seq_max:
+            victim = self._victim()
+            if victim is None or victim is keep:
+                return victim
+            self.evict(victim)
+        number = min({*range(self._memory.n_seq_max)} - self.by_number.keys())
+        self._memory.seq_rm(number, -1, -1)
+        self.by_number[number] = sequence = LiveSequence(number, namespace)
+        return sequence
+
+    def _victim(self) -> LiveSequence | None:
+        """The idle sequence that was not used for longest; what is kept for a pin goes last."""
+        idle = [sequence for sequence in self.by_number.values() if not sequence.busy]
+        kept = self._tiers.pins.keepers()
+        return min(
+            idle,
+            key=lambda each: (each.reserved or each in kept, each.last_used),
+            default=None,
+        )
+
+    def make_room(self) -> bool:
+        """Park the least recently used idle sequence; False if there is none."""
+        victim = self._victim()
+        if victim is None:
+            return False
+        self.evict(victim)
+        return True
+
+    def evict(self, sequence: LiveSequence) -> None:
+        """Park a sequence in the store, and free its cells."""
+        self._tiers.park(sequence)
+        self.drop(sequence)
+
+    def drop(self, sequence: LiveSequence) -> None:
+        """Forget a sequence and free its cells."""
+        if sequence in self:
+            sequence.busy = False
+            self.empty(sequence)
+            del self.by_number[sequence.number]
+
+    def empty(self, sequence: LiveSequence) -> None:
+        """Forget what a sequence holds."""
+        self._index.remove(sequence)
+        sequence.tokens = []
+        sequence.pending = None
+        sequence.forget_text_after(0)
+        self._memory.seq_rm(sequence.number, -1, -1)  # removing a whole sequence never fails
+
+    def clear(self) -> None:
+        """Forget every sequence, and clear the context's memory."""
+        self._memory.clear()
+        self._index.clear()
+        self.by_number.clear()
+
+    # -- what the memory really holds -----------------------------------------------------------
+
+    def agrees(self, sequence: LiveSequence) -> bool:
+        """Whether the memory ends where ``sequence`` does."""
+        return self._memory.pos_max(sequence.number) + 1 == sequence.end
+
+    def trim(self, sequence: LiveSequence) -> None:
+        """Remove from the memory what was decoded beyond ``sequence.tokens``."""
+        present = self._memory.pos_max(sequence.number) + 1
+        if present > sequence.end and not self._traits.recurrent:
+            self._memory.seq_rm(sequence.number, sequence.end, -1)
+        if not self.agrees(sequence) or not self._window_whole(sequence):
+            self.empty(sequence)
+
+    def _window_whole(self, sequence: LiveSequence) -> bool:
+        """False if cells that the next token sees were overwritten by tokens that are gone.
+
+        Beside a recurrent state this cannot be asked, and need not be: what overwrites cells has
+        advanced the state as well, and a sequence whose state is too far on is emptied.
+        """
+        if self._traits.recurrent or not self._traits.window:
+            return True
+        # A token sees itself and ``window - 1`` before it.
+        needed = max(0, sequence.end - self._traits.window + 1)
+        return self._memory.pos_min(sequence.number) <= needed
+
+    def can_resume(self, sequence: LiveSequence, keep: int) -> bool:
+        """Whether a mere cut to ``keep`` tokens is enough, asked of the memory itself."""
+        pos_min = max(0, self._memory.pos_min(sequence.number))
+        return self._traits.can_resume(pos_min, len(sequence.tokens), keep, sequence.positions)
+
+    def cut(self, sequence: LiveSequence, keep: int) -> bool:
+        """Remove everything behind ``keep`` tokens, and see whether the memory really did.
+
+        Hybrid memory reports the smaller end of its two parts, so ``pos_max`` alone cannot tell
+        whether attention cells are left behind a restored recurrent state: always ask to remove.
+        """
+        end = sequence.positions.after(keep)
+        removed = self._memory.seq_rm(sequence.number, end, -1)
+        return removed and self._memory.pos_max(sequence.number) + 1 == end
+
+    def take_checkpoint(self, sequence: LiveSequence) -> None:
+        """Keep a partial state of where ``sequence`` is now, unless there is one already."""
+        if not self._traits.needs_checkpoints or not sequence.tokens:
+            return
+        tokens, namespace = as_tokens(sequence.tokens), sequence.namespace
+        pinned = len(tokens) in self._tiers.pins.lengths_along(tokens, namespace)
+        record = self._index.checkpoints_along(tokens, namespace).get(len(tokens))
+        if record is not None:
+            record.pinned |= pinned
+            return
+        try:
+            state = self._memory.state_get(sequence.number, partial=True)
+        except (LlamaError, MemoryError) as error:
+            _log.warning("no checkpoint could be taken at %d tokens: %r", len(tokens), error)
+        else:
+            self._index.checkpoints.add(tokens, state, namespace, pinned=pinned)
+
+    def cells_used(self) -> int:
+        """Cells in use: tokens of all sequences, those that share a prefix counted once."""
+        total = 0
+        seen: list[LiveSequence] = []
+        for sequence in self.by_number.values():
+            others = [each for each in seen if each.namespace == sequence.namespace]
+            shared = [common_prefix(sequence.tokens, other.tokens) for other in others]
+            total += len(sequence.tokens) - max(shared, default=0)
+            seen.append(sequence)
+        return total
+
+    # -- pins -----------------------------------------------------------------------------------
+
+    def pin(self, prompt: ResolvedPrompt) -> int:
+        """Pin a prompt; how many of its tokens are in memory."""
+        pin = self._tiers.pins.add(prompt)
+        found = self._index.holders(pin.tokens, pin.namespace)
+        for sequence, matched in found:
+            if matched == len(pin.tokens) == len(sequence.tokens):
+                self.take_checkpoint(sequence)
+        self._pin_checkpoint(prompt, pinned=True)
+        return max((matched for _, matched in found), default=0)
+
+    def unpin(self, prompt: ResolvedPrompt) -> bool:
+        """Let a prompt go like any other; False if it was not pinned."""
+        gone = self._tiers.pins.remove(prompt)
+        if gone:
+            self._pin_checkpoint(prompt, pinned=False)
+        return bool(gone)
+
+    def _pin_checkpoint(self, prompt: ResolvedPrompt, *, pinned: bool) -> None:
+        along = self._index.checkpoints_along(prompt.tokens, prompt.namespace)
+        record = along.get(len(prompt.tokens))
+        if record is not None:
+            record.pinned = pinned

@@ -1,0 +1,107 @@
+"""``Pins``: beginnings of prompts that are to stay, whatever else has to go.
+
+A pin belongs to tokens, and not to the sequence that happens to hold them. Of each pinned beginning
+one sequence is kept as long as there is room for anything else (its *keeper*): the one that holds
+this and nothing else, or, if there is none and no copy of it is parked, the shortest one that
+begins with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llama_py.memory.index import CacheIndex
+from llama_py.memory.sequences import LiveSequence, Namespace, ResolvedPrompt
+from llama_py.memory.state import Key
+
+__all__ = ["Pin", "Pins"]
+
+
+@dataclass(slots=True, eq=False)
+class Pin:
+    """One pinned beginning.
+
+    Attributes:
+        tokens: int32 ``(n,)``.
+        text: their key (``spelling.py``), or None if they were given as tokens.
+        parked_key: its entry in the parking store, if a copy was put there.
+    """
+
+    tokens: NDArray[np.int32]
+    text: bytes | None
+    namespace: Namespace
+    parked_key: Key | None = None
+
+    def is_for(self, prompt: ResolvedPrompt) -> bool:
+        """Whether it pins this prompt: the same tokens, or the same text."""
+        if self.namespace != prompt.namespace:
+            return False
+        same_text = self.text is not None and self.text == prompt.text
+        return same_text or np.array_equal(self.tokens, prompt.tokens)
+
+    def is_all_of(self, sequence: LiveSequence) -> bool:
+        """Whether a sequence that begins with it holds hardly anything else."""
+        return len(sequence.tokens) <= len(self.tokens) + 1
+
+
+class Pins:
+    """See the module.
+
+    Args:
+        is_parked: whether the parking store still has an entry.
+    """
+
+    def __init__(self, index: CacheIndex, is_parked: Callable[[Key], bool]) -> None:
+        self._index = index
+        self._is_parked = is_parked
+        self._pins: list[Pin] = []
+
+    def __iter__(self) -> Iterator[Pin]:
+        return iter([*self._pins])
+
+    def __len__(self) -> int:
+        return len(self._pins)
+
+    def add(self, prompt: ResolvedPrompt) -> Pin:
+        """Pin a prompt; the pin that there is, if it is pinned."""
+        for pin in self._pins:
+            if pin.is_for(prompt):
+                return pin
+        self._pins.append(Pin(prompt.tokens.copy(), prompt.text, prompt.namespace))
+        return self._pins[-1]
+
+    def remove(self, prompt: ResolvedPrompt) -> list[Pin]:
+        """Unpin a prompt; the pins that there were."""
+        gone = [pin for pin in self._pins if pin.is_for(prompt)]
+        self._pins = [pin for pin in self._pins if pin not in gone]
+        return gone
+
+    def clear(self) -> None:
+        """Unpin everything."""
+        self._pins = []
+
+    def keeper(self, pin: Pin) -> LiveSequence | None:
+        """The sequence that is kept for a pin; None if none is needed, or there is none."""
+        found = self._index.holders(pin.tokens, pin.namespace)
+        holders = [sequence for sequence, matched in found if matched == len(pin.tokens)]
+        best = min(holders, key=lambda each: (len(each.tokens), each.number), default=None)
+        if best is None or pin.is_all_of(best):
+            return best
+        return None if pin.parked_key is not None and self._is_parked(pin.parked_key) else best
+
+    def keepers(self) -> dict[LiveSequence, Pin]:
+        """Each sequence that is kept, and a pin that it is kept for."""
+        kept = [(self.keeper(pin), pin) for pin in self._pins]
+        return {sequence: pin for sequence, pin in kept if sequence is not None}
+
+    def lengths_along(self, tokens: NDArray[np.int32], namespace: Namespace) -> set[int]:
+        """After how many of ``tokens`` a pinned beginning ends."""
+        return {
+            len(pin.tokens)
+            for pin in self._pins
+            if pin.namespace == namespace and np.array_equal(pin.tokens, tokens[: len(pin.tokens)])
+        }

@@ -1,0 +1,104 @@
+"""``Planner``: what of a prompt is held where, and how it is best begun.
+
+It collects the views that ``plan_reuse`` decides on, and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from llama_py.memory.index import CacheIndex, held_by
+from llama_py.memory.kinds import MemoryTraits, SequenceMemory
+from llama_py.memory.plan import Held, ReusePlan, plan_reuse
+from llama_py.memory.sequences import LiveSequence, ResolvedPrompt
+from llama_py.memory.tiers import Tiers
+
+__all__ = ["Decision", "Planner"]
+
+#: Role boundaries closer than this behind another cut are not worth a checkpoint of their own.
+_CUT_DISTANCE = 24
+
+
+class Decision(NamedTuple):
+    """A plan, and everything that shares a beginning with the prompt."""
+
+    plan: ReusePlan
+    held: Sequence[Held]
+
+
+class Planner:
+    """See the module."""
+
+    def __init__(
+        self, memory: SequenceMemory, traits: MemoryTraits, index: CacheIndex, tiers: Tiers
+    ) -> None:
+        self._memory = memory
+        self._traits = traits
+        self._index = index
+        self._tiers = tiers
+
+    def decide(self, prompt: ResolvedPrompt, most: int | None = None) -> Decision:
+        """How to begin ``prompt``, of which at most ``most`` tokens may be reused."""
+        matches = self._index.match(prompt.tokens, prompt.namespace)
+        held = [self._view(sequence, matched) for sequence, matched in held_by(matches)]
+        held += [
+            Held(
+                source,
+                found.length,
+                found.matched,
+                found.pos_min,
+                stored=True,
+                checkpoints=found.checkpoints,
+            )
+            for source, found in self._tiers.find(prompt.tokens, prompt.namespace)
+        ]
+        count = len(prompt.tokens) if most is None else most + 1
+        checkpoints = sorted(self._index.checkpoints.along(matches))
+        return Decision(plan_reuse(self._traits, count, held, checkpoints), held)
+
+    def _view(self, sequence: LiveSequence, matched: int) -> Held:
+        return Held(
+            sequence.number,
+            len(sequence.tokens),
+            matched,
+            max(0, self._memory.pos_min(sequence.number)),
+            busy=sequence.busy,
+            positions=sequence.positions,
+        )
+
+    def why(self, prompt: ResolvedPrompt, decision: Decision) -> str:
+        """Why not more can be kept: where the prompt parts from the cache, or what is missing."""
+        plan, held = decision
+        matched = max([plan.keep, *(view.matched for view in held)])
+        if matched == 0 and self._tiers.has_foreign(prompt.tokens, prompt.namespace):
+            return "what is stored was made under other settings (fingerprint)"
+        if plan.reason or matched >= len(prompt.tokens) - 1:
+            return plan.reason
+        if any(view.length == view.matched == matched for view in held):
+            return ""
+        message = prompt.message_at(matched)
+        where = f"message {message}" if message is not None else f"token {matched}"
+        return f"the prompt differs from what is cached in {where}"
+
+    def cuts(self, prompt: ResolvedPrompt, kept: int) -> list[int]:
+        """Where to stop for a checkpoint: at role boundaries that others may share, and the end.
+
+        The first boundary ends what conversations have in common, and the last message but the
+        reply's opening is where the next edit or another question parts from this prompt. They are
+        left out where a checkpoint shortly *before* serves as well: what comes behind a boundary
+        may be as short as it likes.
+        """
+        if not self._traits.needs_checkpoints:
+            return []
+        last = len(prompt.tokens) - 1
+        cuts: list[int] = []
+        before = kept
+        for boundary in sorted({*prompt.boundaries[:1], *prompt.boundaries[-2:-1]}):
+            if before + _CUT_DISTANCE <= boundary < last:
+                cuts.append(boundary)
+                before = boundary
+        opening = prompt.boundaries[-1] if prompt.boundaries else last
+        if before + _CUT_DISTANCE <= opening <= last - _CUT_DISTANCE:
+            cuts.append(opening)
+        return [*cuts, last] if last > kept else cuts

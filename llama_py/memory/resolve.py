@@ -1,0 +1,117 @@
+"""``PromptResolver``: the tokens of a prompt, those of cached replies where their text stands.
+
+Safe to call from any thread: the index is locked while it is asked, and what takes long (finding
+special tokens, tokenizing, reading a store) runs without that lock. What it returns may be evicted
+before it is used; its tokens are the prompt's all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from llama_py.errors import ContextOverflowError, ParameterError
+from llama_py.memory.index import CacheIndex
+from llama_py.memory.prefix import TextPath
+from llama_py.memory.radix import TokenInput
+from llama_py.memory.sequences import Namespace, ResolvedPrompt, as_tokens
+from llama_py.memory.spelling import MARK, PromptText, Spelling
+from llama_py.memory.text import Reading, read_prompt
+from llama_py.memory.tiers import Tiers
+
+__all__ = ["PromptResolver"]
+
+
+class PromptResolver:
+    """See the module.
+
+    Args:
+        limit: tokens that one sequence can hold.
+        use_text: whether cached replies are looked for by their text.
+    """
+
+    def __init__(
+        self, spelling: Spelling, index: CacheIndex, tiers: Tiers, limit: int, *, use_text: bool
+    ) -> None:
+        self._spelling = spelling
+        self._index = index
+        self._tiers = tiers
+        self._limit = limit
+        self._use_text = use_text
+
+    def from_tokens(self, tokens: TokenInput, namespace: Namespace) -> ResolvedPrompt:
+        """A prompt given as tokens: it is found by its tokens, and says nothing about texts."""
+        self._check(len(tokens))
+        return ResolvedPrompt(np.array(tokens, np.int32), namespace=namespace)
+
+    def from_text(
+        self,
+        text: bytes,
+        boundaries: Sequence[int],
+        plain: Sequence[tuple[int, int]],
+        namespace: Namespace,
+        *,
+        add_special: bool,
+    ) -> ResolvedPrompt:
+        """See ``SequenceCache.resolve_text``."""
+        least = self._spelling.fewest_tokens(text, self._limit)
+        if least > self._limit:
+            raise ContextOverflowError(least, self._limit, self._limit, at_least=True)
+        if MARK in text:  # no UTF-8: its key would say nothing
+            tokens = self._spelling.tokenizer.tokenize(
+                text, add_special=add_special, parse_special=True
+            )
+            return self.from_tokens(tokens, namespace)
+        prompt = self._spelling.mark(text, plain)
+        reading = self._read(prompt, namespace, add_special=add_special)
+        self._check(len(reading.tokens))
+        return ResolvedPrompt(
+            as_tokens(reading.tokens),
+            prompt.key,
+            reading.offsets,
+            _message_starts(prompt, reading, boundaries),
+            reading.kept,
+            reading.sources,
+            namespace,
+        )
+
+    def _read(self, prompt: PromptText, namespace: Namespace, *, add_special: bool) -> Reading:
+        path = self._cached(prompt.key, namespace, add_special=add_special)
+        reading = read_prompt(self._spelling, prompt, path, add_special=add_special)
+        if reading.kept and len(reading.tokens) > self._limit:
+            # Whether a prompt fits must not depend on how a model once spelled a reply.
+            reading = read_prompt(self._spelling, prompt, None, add_special=add_special)
+        return reading
+
+    def _cached(self, key: bytes, namespace: Namespace, *, add_special: bool) -> TextPath | None:
+        """The longest cached path that ``key`` begins with."""
+        if not self._use_text:
+            return None
+        found = [self._index.match_text(key, namespace), *self._tiers.find_text(key, namespace)]
+        paths = [path for path in found if path is not None and self._fits(path, add_special)]
+        return max(paths, key=lambda path: int(path.offsets[-1]), default=None)
+
+    def _fits(self, path: TextPath, add_special: bool) -> bool:
+        """A cached text that begins with an added BOS serves only prompts that get one."""
+        if not len(path.tokens):
+            return False
+        first = self._spelling.added[0][:1]
+        has_bos = path.tokens[:1].tolist() == first and bool(path.offsets[1] == 0)
+        return has_bos == (add_special and bool(first))
+
+    def _check(self, count: int) -> None:
+        if count == 0:
+            raise ParameterError("the prompt is empty: there is nothing to evaluate")
+        if count > self._limit:
+            raise ContextOverflowError(count, self._limit, self._limit)
+
+
+def _message_starts(
+    prompt: PromptText, reading: Reading, boundaries: Sequence[int]
+) -> tuple[int, ...]:
+    """At which tokens the messages begin."""
+    if reading.offsets is None or not len(boundaries):
+        return ()
+    places = prompt.in_key(boundaries)
+    return tuple(np.searchsorted(reading.offsets[:-1], places).tolist())

@@ -1,0 +1,215 @@
+"""``Tiers``: where sequences are copied to, below the context's memory.
+
+There are two: the *parking* store, for sequences that have to make room, and the *saving* store,
+which every conversation is written to when a request ends, and which may outlive the process. A
+state goes to a store with the fingerprint of its namespace, and is looked for with that one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llama_py.errors import ClosedError, LlamaError
+from llama_py.memory.index import CacheIndex
+from llama_py.memory.kinds import MemoryTraits, SequenceMemory
+from llama_py.memory.pins import Pins
+from llama_py.memory.prefix import TextPath
+from llama_py.memory.sequences import LiveSequence, Namespace, as_tokens
+from llama_py.memory.state import Checkpoint, Key, StateStore, StoredMatch, StoredState
+
+__all__ = ["WORTH_SAVING", "Fingerprint", "StoredSource", "Tiers"]
+
+_log = logging.getLogger("llama_py")
+
+#: A sequence whose own tail is shorter than this is not worth a place in the store.
+_WORTH_PARKING = 32
+#: A conversation is saved again when it grew by this many tokens, which a crash may then cost.
+WORTH_SAVING = 48
+#: Checkpoints that travel with a stored state.
+_STORED_CHECKPOINTS = 8
+
+#: Everything that the saved states of a namespace depend on, as a text to compare.
+Fingerprint = Callable[[Namespace], str]
+
+
+class StoredSource(NamedTuple):
+    """An entry of a store, as the source of a ``ReusePlan``."""
+
+    store: StateStore
+    key: Key
+
+
+class Tiers:
+    """See the module.
+
+    Args:
+        parking: the store for sequences that have to make room, or None.
+
+    Attributes:
+        saved: the store for every conversation, or None.
+        parked, dropped: how often a sequence had to go, with and without a copy.
+    """
+
+    def __init__(
+        self,
+        memory: SequenceMemory,
+        traits: MemoryTraits,
+        index: CacheIndex,
+        fingerprint: Fingerprint,
+        parking: StateStore | None,
+    ) -> None:
+        self.memory = memory
+        self.traits = traits
+        self._index = index
+        self.fingerprint = fingerprint
+        self.parking = parking
+        self.saved: StateStore | None = None
+        self.pins = Pins(index, self._is_parked)
+        self.parked = 0
+        self.dropped = 0
+
+    @property
+    def stores(self) -> list[StateStore]:
+        """The stores, fastest first. One that its owner has closed is given up."""
+        saved = self.saved
+        if saved is not None and saved.closed:
+            _log.warning("the cache that was set is closed, and not used any more")
+            self.saved = saved = None
+        return [store for store in (self.parking, saved) if store is not None]
+
+    # -- looking for something ------------------------------------------------------------------
+
+    def find(
+        self, tokens: NDArray[np.int32], namespace: Namespace
+    ) -> Iterator[tuple[StoredSource, StoredMatch]]:
+        """Entries that begin like ``tokens``."""
+        fingerprint = self.fingerprint(namespace)
+        for store in self.stores:
+            for found in store.find(tokens, fingerprint):
+                yield StoredSource(store, found.key), found
+
+    def find_text(self, key: bytes, namespace: Namespace) -> list[TextPath]:
+        """The longest path of tokens that ``key`` begins with, of each store. From any thread."""
+        paths = []
+        fingerprint = self.fingerprint(namespace)
+        for store in self.stores:
+            try:
+                path = store.find_text(key, fingerprint)
+            except ClosedError:  # just now, by another thread
+                continue
+            if path is not None:
+                paths.append(path)
+        return paths
+
+    def has_foreign(self, tokens: NDArray[np.int32], namespace: Namespace) -> bool:
+        """Whether entries made under other settings begin like ``tokens``."""
+        fingerprint = self.fingerprint(namespace)
+        return any(store.match_foreign(tokens, fingerprint) for store in self.stores)
+
+    def _is_parked(self, key: Key) -> bool:
+        return self.parking is not None and self.parking.info(key) is not None
+
+    # -- writing --------------------------------------------------------------------------------
+
+    def park(self, sequence: LiveSequence) -> None:
+        """Copy a sequence that has to make room to the parking store, if that is worth it."""
+        pin = self.pins.keepers().get(sequence)
+        worth = pin is not None or self._index.own_tail(sequence) >= _WORTH_PARKING
+        if self.parking is None or (sequence.transient and pin is None) or not worth:
+            self.dropped += 1
+            return
+        self._keep_pinned_entries(self.parking)
+        sequence.parked_key = key = self._put(self.parking, sequence, sequence.parked_key)
+        if pin is not None and key is not None:
+            pin.parked_key = key
+            sequence.forget_stored()  # so that no longer state replaces the copy
+        self.parked += key is not None
+        self.dropped += key is None
+
+    def _keep_pinned_entries(self, store: StateStore) -> None:
+        """What is pinned is used: a store evicts what was not used for longest."""
+        for pin in self.pins:
+            if pin.parked_key is not None:
+                store.touch(pin.parked_key)
+
+    def save(self, sequence: LiveSequence, *, least: int = WORTH_SAVING) -> Key | None:
+        """Write a sequence to the saving store, if it grew by ``least`` tokens since last time."""
+        grown = len(sequence.tokens) - sequence.saved_length
+        if self.saved is None or sequence.transient or grown < least:
+            return None
+        key = self._put(self.saved, sequence, sequence.saved_key)
+        if key is not None:
+            sequence.saved_key, sequence.saved_length = key, len(sequence.tokens)
+        return key
+
+    def _put(self, store: StateStore, sequence: LiveSequence, replaces: Key | None) -> Key | None:
+        """Write a sequence to a store. What cannot be written is lost, and fails no request."""
+        count = len(sequence.tokens)
+        try:
+            size = self.memory.state_size(sequence.number)
+            if size > store.capacity_bytes:  # before a copy of it is made
+                _log.info(
+                    "a conversation of %d tokens is not stored: its state has %d bytes, and the "
+                    "capacity is %d bytes",
+                    count,
+                    size,
+                    store.capacity_bytes,
+                )
+                return None
+            return store.put(self.export(sequence), replaces=replaces)
+        except (LlamaError, MemoryError, OSError) as error:
+            _log.warning("a conversation of %d tokens could not be stored: %r", count, error)
+            return None
+
+    def export(self, sequence: LiveSequence) -> StoredState:
+        """Everything that is needed to bring ``sequence`` back, elsewhere or later."""
+        return replace(self.describe(sequence), state=self.memory.state_get(sequence.number))
+
+    def describe(self, sequence: LiveSequence) -> StoredState:
+        """The same without the cells: what they are, and the checkpoints."""
+        self._index.commit(sequence)
+        tokens = as_tokens(sequence.tokens)
+        known = sequence.spelled == len(tokens)
+        return StoredState(
+            tokens=tokens,
+            offsets=sequence.offsets if known else None,
+            text=sequence.text if known else None,
+            sources=sequence.sources if known else None,
+            state=np.zeros(0, np.uint8),
+            checkpoints=self._checkpoints_of(tokens, sequence.namespace),
+            # A saved state leaves out cells that the window has passed, also those still in memory.
+            pos_min=max(0, self.memory.pos_min(sequence.number), self._window_start(sequence)),
+            fingerprint=self.fingerprint(sequence.namespace),
+            session=sequence.session,
+        )
+
+    def _checkpoints_of(
+        self, tokens: NDArray[np.int32], namespace: Namespace
+    ) -> tuple[Checkpoint, ...]:
+        along = self._index.checkpoints_along(tokens, namespace)
+        chosen = {*sorted(along)[-_STORED_CHECKPOINTS:]}
+        chosen |= self.pins.lengths_along(tokens, namespace) & along.keys()
+        return tuple(Checkpoint(place, along[place].state) for place in sorted(chosen))
+
+    def _window_start(self, sequence: LiveSequence) -> int:
+        return sequence.end - self.traits.window if self.traits.window else 0
+
+    def clear(self) -> None:
+        """Forget what is parked and pinned. What was saved stays: it is the caller's."""
+        if self.parking is not None:
+            self.parking.clear()
+        self.pins.clear()
+        self.parked = self.dropped = 0
+
+    def remember_origin(self, sequence: LiveSequence, source: StoredSource) -> None:
+        """A longer state of the same sequence will replace this entry, until it is cut."""
+        if source.store is self.saved:
+            sequence.saved_key, sequence.saved_length = source.key, len(sequence.tokens)
+        elif all(pin.parked_key != source.key for pin in self.pins):
+            sequence.parked_key = source.key
