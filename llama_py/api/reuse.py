@@ -180,9 +180,24 @@ class ReuseInterface:
         """
         _check_store(cache)
         with self._engine.lock:
+            self._cache.saving.flush()
             self._cache.saved = cache
             for sequence in self._cache.live.values():
                 sequence.saved_key, sequence.saved_length = None, 0
+
+    def flush(self, timeout: float = 10.0) -> bool:
+        """Wait until what calls left behind is in the cache that was set; False if time is over.
+
+        Conversations are written beside other calls, after the end of their replies.
+        """
+        with self._engine.lock:
+            self._cache.saving.flush()
+            store = self._cache.saved
+        return store is None or store.wait(0, timeout)
+
+    def _write_what_is_left(self) -> None:
+        if not self._engine.lock.inherited and not self.flush():
+            _log.warning("the model is closed before all conversations were written")
 
     # -- saved states --------------------------------------------------------------------------
 

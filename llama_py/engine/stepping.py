@@ -72,13 +72,21 @@ class Stepper:
         self.forbid_callbacks()
         try:
             self.stepping = True
-            return self._step()
+            worked = self._step()
+            self._save()
+            return worked
         except BaseException:
             # An interrupt may have come between a decode and its bookkeeping.
             self.recover()
             raise
         finally:
             self.stepping = False
+
+    def _save(self) -> None:
+        """Copy a piece of what ended before; all of it if nobody waits for the next step."""
+        more = self._cache.saving.step()
+        while more and not self._board.everything:
+            more = self._cache.saving.step()
 
     def _step(self) -> bool:
         board = self._board

@@ -6,6 +6,7 @@ It is extended only after a decode succeeded; a sequence of which that is not ce
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from llama_py.memory.changes import changing
 from llama_py.memory.checkpoints import CheckpointRecord, Checkpoints
 from llama_py.memory.kinds import MemoryTraits, SequenceMemory
 from llama_py.memory.prefix import PrefixIndex
+from llama_py.memory.saving import WORTH_SAVING, Saving, load_cells
 from llama_py.memory.sequences import LiveSequence, ResolvedPrompt
 from llama_py.memory.spelling import Spelling, Tokenizer
 from llama_py.memory.state import Checkpoint, Key, StateStore, StoredState
@@ -28,8 +30,6 @@ _log = logging.getLogger("llama_py")
 
 #: A sequence whose own tail is shorter than this is not worth a place in the store.
 _WORTH_PARKING = 32
-#: A conversation is saved again when it grew by this many tokens, which a crash may then cost.
-_WORTH_SAVING = 48
 #: Checkpoints that travel with a stored state.
 _STORED_CHECKPOINTS = 8
 
@@ -95,6 +95,7 @@ class SequencePool:
         self.parked = 0
         self.dropped = 0
         self.suspect = False
+        self.saving = Saving(self)
 
     @property
     def limit(self) -> int:
@@ -273,6 +274,7 @@ class SequencePool:
     @changing
     def evict(self, sequence: LiveSequence) -> None:
         """Park a sequence in the store, and free its cells."""
+        self.saving.finish(sequence)
         self._park(sequence)
         self.drop(sequence)
 
@@ -282,12 +284,15 @@ class SequencePool:
         if self.live.get(sequence.number) is not sequence:
             return
         sequence.busy = False
+        self.saving.finish(sequence)
         self._empty(sequence)
         del self.live[sequence.number]
 
     def _empty(self, sequence: LiveSequence) -> None:
+        self.saving.give_up(sequence)
         self.index.remove(sequence)
         sequence.tokens = []
+        sequence.forget_segments_after(0)
         sequence.pending = None
         sequence.forget_text_after(0)
         sequence.indexed = 0
@@ -299,23 +304,20 @@ class SequencePool:
             self.dropped += 1
             return
         sequence.parked_key = self._put(self.parking, sequence, sequence.parked_key)
+        self.saving.parked(sequence)
         self.parked += sequence.parked_key is not None
         self.dropped += sequence.parked_key is None
 
     @changing
-    def save(self, sequence: LiveSequence, *, least: int = _WORTH_SAVING) -> Key | None:
-        """Write a sequence to the saving store, if it grew by ``least`` tokens since last time."""
-        grown = len(sequence.tokens) - sequence.saved_length
-        if self.saved is None or sequence.transient or grown < least:
-            return None
-        key = self._put(self.saved, sequence, sequence.saved_key)
-        if key is not None:
-            sequence.saved_key, sequence.saved_length = key, len(sequence.tokens)
-        return key
+    def save(self, sequence: LiveSequence, *, least: int = WORTH_SAVING) -> None:
+        """Have a sequence written to the saving store, if it grew by ``least`` tokens since."""
+        self.saving.begin(sequence, least=least)
 
     def _put(self, store: StateStore, sequence: LiveSequence, replaces: Key | None) -> Key | None:
         """Write a sequence to a store. What cannot be written is lost, and fails no request."""
         try:
+            if not store.accepts(self.memory.state_size(sequence.number)):
+                return None  # asked before gigabytes are copied for nothing
             return store.put(self.export(sequence), replaces=replaces)
         except (LlamaError, MemoryError, OSError) as error:
             count = len(sequence.tokens)
@@ -334,6 +336,11 @@ class SequencePool:
 
     def export(self, sequence: LiveSequence) -> StoredState:
         """Everything that is needed to bring ``sequence`` back, elsewhere or later."""
+        state = self.describe(sequence)
+        return dataclasses.replace(state, state=self.memory.state_get(sequence.number))
+
+    def describe(self, sequence: LiveSequence) -> StoredState:
+        """The same without the cells: what says what they are, and checkpoints."""
         self.commit(sequence)
         tokens = np.array(sequence.tokens, np.int32)
         along = self.checkpoints.along(self.index.match_tokens(tokens))
@@ -344,7 +351,7 @@ class SequencePool:
             offsets=sequence.offsets if known else None,
             text=sequence.text if known else None,
             sources=sequence.sources if known else None,
-            state=self.memory.state_get(sequence.number),
+            state=np.zeros(0, np.uint8),
             checkpoints=tuple(Checkpoint(place, along[place].state) for place in positions),
             # A saved state leaves out cells that the window has passed, also those still in memory.
             pos_min=max(0, self.memory.pos_min(sequence.number), self._window_start(len(tokens))),
@@ -382,7 +389,7 @@ class SequencePool:
         """Load, parking idle sequences until there is room for the cells."""
         while True:
             try:
-                self.memory.state_set(sequence.number, stored.state)
+                load_cells(self.memory, sequence.number, stored)
                 return
             except StateError:
                 sequence.busy = True  # not a victim itself
@@ -411,6 +418,7 @@ class SequencePool:
     @changing
     def clear(self) -> None:
         """Forget every sequence and every checkpoint, and clear the context's memory."""
+        self.saving.flush()
         self.memory.clear()
         self.checkpoints.clear()
         self.index.clear()
@@ -426,6 +434,7 @@ class SequencePool:
         """
         _log.info("interrupted in the middle of a change: idle conversations are forgotten")
         self.suspect = True
+        self.saving.give_up()
         self.live = {number: each for number, each in self.live.items() if each.busy}
         for number in range(self.memory.n_seq_max):
             if number not in self.live:

@@ -7,6 +7,7 @@ evaluated from its beginning: slower, and never wrong.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -17,7 +18,7 @@ from llama_py.memory.checkpoints import CheckpointRecord
 from llama_py.memory.plan import Action, ReusePlan
 from llama_py.memory.pool import SequencePool
 from llama_py.memory.sequences import CacheInfo, Lease, LiveSequence, ResolvedPrompt
-from llama_py.memory.state import Key, StateStore
+from llama_py.memory.state import Key, StateStore, StoredState
 
 __all__ = ["PromptStarter"]
 
@@ -108,6 +109,7 @@ class PromptStarter(SequencePool):
         # The range was copied exactly, except where a checkpoint or a whole copy brought more.
         target.tokens = source.tokens[:keep]
         target.forget_text_after(keep)
+        target.forget_segments_after(keep)
         if not self._tail_removed(target, keep):
             self._empty(target)
             self.drop(target)
@@ -127,6 +129,7 @@ class PromptStarter(SequencePool):
     def _inherit(self, target: LiveSequence, source: LiveSequence, count: int) -> None:
         target.tokens = source.tokens[:count]
         target.spell(source.text, source.offsets, source.sources)
+        target.segments = source.segments
         target.forget_text_after(count)
 
     def _cut(
@@ -138,6 +141,7 @@ class PromptStarter(SequencePool):
             return False
         if keep == len(sequence.tokens):
             return True
+        self.saving.finish(sequence)
         if record is not None and not self._load_checkpoint(sequence, record, info):
             return False
         if record is None and not self._resumable(sequence, keep):
@@ -209,8 +213,8 @@ class PromptStarter(SequencePool):
             return None
         if sequence is None:
             return None
-        info.restored_bytes += stored.state.nbytes
-        self._remember_origin(sequence, store, key)
+        info.restored_bytes += stored.state.nbytes + sum(each.nbytes for each in stored.segments)
+        self._remember_origin(sequence, store, key, stored)
         record = None
         if plan.checkpoint:
             along = self.checkpoints.along(self.index.match_tokens(stored.tokens[: plan.keep]))
@@ -220,9 +224,13 @@ class PromptStarter(SequencePool):
                 return None
         return sequence if self._cut(sequence, plan.keep, record, info) else None
 
-    def _remember_origin(self, sequence: LiveSequence, store: StateStore, key: Key) -> None:
+    def _remember_origin(
+        self, sequence: LiveSequence, store: StateStore, key: Key, stored: StoredState
+    ) -> None:
         """A longer state of the same sequence will replace this entry, until it is cut."""
         if store is self.saved:
             sequence.saved_key, sequence.saved_length = key, len(sequence.tokens)
+            sequence.segments = tuple(replace(each, state=None) for each in stored.segments)
         else:
             sequence.parked_key = key
+            self.saving.unparked(sequence, key)
