@@ -495,7 +495,8 @@ class Llama(CompatInterface, ReuseInterface, ScoringInterface):
         engine = getattr(self, "_engine", None)
         if engine is not None:
             engine.close()
-            self._write_what_is_left()
+            if isinstance(engine, Engine) and not engine.lock.inherited:
+                self._write_what_is_left()
         if getattr(self, "_template", None) is not None:
             self.chat_template.close()
         model = getattr(self, "_model", None)

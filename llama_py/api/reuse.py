@@ -196,7 +196,7 @@ class ReuseInterface:
         return store is None or store.wait(0, timeout)
 
     def _write_what_is_left(self) -> None:
-        if not self._engine.lock.inherited and not self.flush():
+        if not self.flush():
             _log.warning("the model is closed before all conversations were written")
 
     # -- saved states --------------------------------------------------------------------------

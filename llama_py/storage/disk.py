@@ -21,12 +21,8 @@ used costs no transaction, and every process sees it.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import secrets
-import socket
-import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -37,10 +33,10 @@ from numpy.typing import NDArray
 
 from llama_py.errors import ParameterTypeError, StateError, StorageError
 from llama_py.memory.state import EntryInfo, Key, PendingPut, StoredState
+from llama_py.storage.files import Files, new_key
 from llama_py.storage.ledger import LEDGER_ERRORS, OPENING, Ledger, Row
 from llama_py.storage.payload import Payload, read_head, read_state
 from llama_py.storage.ram import BaseLlamaCache, entry_info
-from llama_py.storage.segments import SUFFIX as SEGMENT_SUFFIX
 from llama_py.storage.segments import Segments, named
 from llama_py.storage.writer import Writer
 
@@ -49,9 +45,6 @@ __all__ = ["LlamaDiskCache"]
 _log = logging.getLogger("llama_py")
 _T = TypeVar("_T")
 
-_SUFFIX = ".state"
-#: A file without a row is removed when its writer is gone, or after this many seconds.
-_ORPHAN_AGE = 3600.0
 #: Seconds that ``close`` waits for what is still to be written.
 _CLOSING = 10.0
 #: Files that are removed in one transaction: others wait for its end.
@@ -62,10 +55,10 @@ class LlamaDiskCache(BaseLlamaCache):
     """Keeps the states of sequences in ``cache_dir``, up to ``capacity_bytes``.
 
     Several models, ``Llama`` objects and processes may share a directory; each process keeps to its
-    own ``capacity_bytes`` when it saves. What calls leave behind is written by a thread beside them:
-    ``wait()`` returns when it is there, ``close()`` and the end of the process wait up to 10 s.
-    A crash loses at most what was not written; losing power may lose the last entries. Neither
-    brings back a damaged one.
+    own ``capacity_bytes`` when it saves. What calls leave behind is written beside later ones, by a
+    thread: ``wait()`` returns when it is there; ``close()`` and the end of the process wait up to
+    10 s. A crash loses at most what was not written; losing power may lose the last entries.
+    Neither brings back a damaged one.
 
     Pickling it keeps the path and the capacity: the copy, in whatever process, opens the same
     directory.
@@ -89,6 +82,7 @@ class LlamaDiskCache(BaseLlamaCache):
         # Its own folder: the directory may hold the pickles of another library.
         self._folder = Path(cache_dir) / "llama_py-1"
         self._ledger = _open_ledger(self._folder, cache_dir)
+        self._files = Files(self._folder, ".state")
         self._segments = Segments(self._folder)
         self._listed: set[str] = set()  # fingerprints whose entries are in the catalog
 
@@ -122,21 +116,19 @@ class LlamaDiskCache(BaseLlamaCache):
             return None
         if own.segments:
             self._writer.wait(0, _CLOSING)
-        return self._prepare(_new_key(), own, replaces)
+        return self._prepare(new_key(), own, replaces)
 
     def _prepare(self, key: Key, state: StoredState, replaces: Key | None) -> PendingPut | None:
         payload = Payload(key, state)
         opening = tuple(state.tokens[:OPENING].tolist())
-        row = Row(
-            state.fingerprint, payload.file_bytes, payload.head_bytes, opening, named(state)
-        )
+        row = Row(state.fingerprint, payload.file_bytes, payload.head_bytes, opening, named(state))
         with self._lock:
             self._check_open()
             if not self._fits(row.nbytes):
                 return None
             self._pending.add(key)
         try:
-            payload.write(self._path(key))
+            payload.write(self._files.path(key))
         except OSError as error:
             _log.warning("a state of %d bytes was not stored: %s", row.nbytes, error)
             self._pending.discard(key)
@@ -150,7 +142,7 @@ class LlamaDiskCache(BaseLlamaCache):
         own = self._with_own_segments(state) if self.accepts(state.nbytes) else None
         if own is None:
             return None
-        key = _new_key()
+        key = new_key()
         with self._lock:
             self._ready(own.fingerprint)
             self._soon[key] = own
@@ -186,7 +178,7 @@ class LlamaDiskCache(BaseLlamaCache):
                 self._show(entry_info(key, state, row.nbytes), state)
                 self._counts["saved"] += 1
         if gone is None:
-            self._unlink([key])
+            self._files.unlink([key])
             return None
         self._remove_files(gone)
         return key
@@ -197,7 +189,7 @@ class LlamaDiskCache(BaseLlamaCache):
         """Add the row and take away those that have to go; None if a file is gone already."""
         with self._ledger.transaction():
             self._refresh()
-            if not (self._path(key).exists() and self._is_complete(row)):
+            if not (self._files.path(key).exists() and self._is_complete(row)):
                 return None
             gone = self._replaced(state, replaces)
             evicted = self._victims(row, gone)
@@ -227,7 +219,7 @@ class LlamaDiskCache(BaseLlamaCache):
         victims: list[Key] = []
         if usage.nbytes <= self.capacity_bytes:
             return victims
-        for key in sorted(rows.keys() - set(gone), key=self._age):
+        for key in sorted(rows.keys() - set(gone), key=self._files.age):
             if usage.nbytes <= self.capacity_bytes:
                 break
             usage.remove(rows[key].file_bytes, rows[key].segments)
@@ -237,7 +229,7 @@ class LlamaDiskCache(BaseLlamaCache):
     def _abort(self, key: Key) -> None:
         with self._lock:
             self._pending.discard(key)
-            self._unlink([key])
+            self._files.unlink([key])
 
     def wait(self, backlog: int = 0, timeout: float = 10.0) -> bool:
         """Wait until at most ``backlog`` bytes are still to be written; False if time is over."""
@@ -247,7 +239,7 @@ class LlamaDiskCache(BaseLlamaCache):
 
     def keep(self, state: NDArray[np.uint8]) -> Key:
         """Take over the bytes of a segment, which is written beside the caller."""
-        key = _new_key()
+        key = new_key()
         with self._lock:
             self._check_open()
             self._segments.writing[key] = state
@@ -306,9 +298,9 @@ class LlamaDiskCache(BaseLlamaCache):
 
     def _read_state(self, key: Key, row: Row | None, state: StoredState | None) -> StoredState:
         if state is None and row is not None:
-            state = read_state(self._path(key), key, row.head_bytes, row.file_bytes)
+            state = read_state(self._files.path(key), key, row.head_bytes, row.file_bytes)
             if named(state) != row.segments:
-                raise StateError(f"{self._path(key)} has other segments than its row says")
+                raise StateError(f"{self._files.path(key)} has other segments than its row says")
         assert state is not None
         return self._segments.fill(state)
 
@@ -323,9 +315,7 @@ class LlamaDiskCache(BaseLlamaCache):
 
     def touch(self, key: Key) -> None:
         """Mark an entry as just used, for every process."""
-        now = time.time_ns()
-        with contextlib.suppress(OSError):
-            os.utime(self._path(key), ns=(now, now))
+        self._files.touch(key)
 
     def match_foreign(self, tokens: NDArray[np.int32], fingerprint: str) -> int:
         """Leading tokens (of the first few) that entries of other fingerprints share.
@@ -426,7 +416,7 @@ class LlamaDiskCache(BaseLlamaCache):
 
     def _remove_files(self, gone: dict[Key, Row]) -> None:
         """Remove the files of entries that are gone, and of segments that nobody needs now."""
-        self._unlink(gone)
+        self._files.unlink(gone)
         names = list({name for row in gone.values() for name, _ in row.segments})
         with self._lock:
             free = [name for name in names if name not in self._ledger.usage]
@@ -467,27 +457,27 @@ class LlamaDiskCache(BaseLlamaCache):
             row = self._ledger.rows.get(key)
             if row is None or key in self._soon:
                 continue
-            read = partial(read_head, self._path(key), key, row.head_bytes, row.file_bytes)
+            read = partial(read_head, self._files.path(key), key, row.head_bytes, row.file_bytes)
             head = self._read(key, read)
             if head is not None:
                 self._catalog.add(head.info, head.tokens, head.offsets, head.text, head.sources)
 
     def _sweep(self) -> None:
         """Remove files of writers that were killed before their entry existed."""
-        rows, usage = self._ledger.rows, self._ledger.usage
         own = self._pending | self._segments.waiting | self._segments.writing.keys()
-        for suffix, known in ((_SUFFIX, rows), (SEGMENT_SUFFIX, usage)):
-            for path in self._folder.glob("*" + suffix):
-                key = path.name.removesuffix(suffix)
-                if key not in known and key not in own and _is_orphan(path, key):
-                    self._guarded(partial(self._remove_orphan, path, key))
+        kinds = (
+            (self._files, self._ledger.rows.keys()),
+            (self._segments, self._ledger.usage.keys()),
+        )
+        for files, known in kinds:
+            for key in files.orphans(own | known):
+                self._guarded(partial(self._remove_orphan, files, key))
 
-    def _remove_orphan(self, path: Path, key: Key) -> None:
+    def _remove_orphan(self, files: Files, key: Key) -> None:
         with self._ledger.transaction():  # so that it cannot become an entry meanwhile
             self._refresh()
             if key not in self._ledger.rows and key not in self._ledger.usage:
-                with contextlib.suppress(OSError):
-                    path.unlink()
+                files.unlink([key])
 
     def _guarded(self, action: Callable[[], _T]) -> _T | None:
         """Run ``action``; a database that does not work costs entries, and never a request."""
@@ -496,22 +486,6 @@ class LlamaDiskCache(BaseLlamaCache):
         except LEDGER_ERRORS as error:
             _log.warning("the cache index in %s does not work: %s", self._folder, error)
             return None
-
-    # --- files --------------------------------------------------------------------------------
-
-    def _path(self, key: Key) -> Path:
-        return self._folder / (key + _SUFFIX)
-
-    def _age(self, key: Key) -> int:
-        try:
-            return os.stat(f"{self._folder}/{key}{_SUFFIX}").st_mtime_ns  # noqa: PTH116 (3x faster)
-        except OSError:
-            return 0  # gone: the first to go
-
-    def _unlink(self, keys: Iterable[Key]) -> None:
-        for key in keys:
-            with contextlib.suppress(OSError):  # Windows keeps a file that is being read
-                self._path(key).unlink()
 
 
 def _open_ledger(folder: Path, cache_dir: str | os.PathLike[str]) -> Ledger:
@@ -528,42 +502,8 @@ def _open_ledger(folder: Path, cache_dir: str | os.PathLike[str]) -> Ledger:
         ) from error
 
 
-def _new_key() -> Key:
-    return f"{_this_host()}-{os.getpid()}-{secrets.token_hex(12)}"
-
-
-def _is_orphan(path: Path, key: Key) -> bool:
-    """Whether nobody can still be writing a file."""
-    try:
-        age = time.time() - path.stat().st_mtime
-    except OSError:
-        return False
-    return age > _ORPHAN_AGE or not _writer_lives(key)
-
-
 def _shared(opening: Sequence[int], other: Sequence[int]) -> int:
     return next(
         (i for i, (a, b) in enumerate(zip(opening, other, strict=False)) if a != b),
         min(len(opening), len(other)),
     )
-
-
-def _this_host() -> str:
-    """The host's name as far as it can be part of a file's name."""
-    name = "".join(letter for letter in socket.gethostname() if letter.isalnum())
-    return name[:32] or "host"
-
-
-def _writer_lives(key: Key) -> bool:
-    """Whether the process that began this entry may still be writing it."""
-    host, _, rest = key.partition("-")
-    process = rest.partition("-")[0]
-    if host != _this_host() or not process.isdecimal() or os.name != "posix":
-        return True  # nobody to ask: its age decides
-    try:
-        os.kill(int(process), 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass
-    return True

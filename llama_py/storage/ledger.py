@@ -318,7 +318,7 @@ def _damage(path: Path) -> str:
 
 
 def _foreign_settings(database: sqlite3.Connection) -> str:
-    """"ok", unless somebody added settings: diskcache makes each an attribute of its objects."""
+    """ "ok", unless somebody added settings: diskcache makes each an attribute of its objects."""
     if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'Settings'").fetchone():
         return "ok"
     known = DEFAULT_SETTINGS.keys() | _COUNTERS

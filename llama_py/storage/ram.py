@@ -129,7 +129,7 @@ class BaseLlamaCache(ABC):
     def release(self, segments: Sequence[Key]) -> None:
         """Forget those of these segments that belong to no entry."""
 
-    def wait(self, backlog: int = 0, timeout: float = 10.0) -> bool:  # noqa: ARG002
+    def wait(self, backlog: int = 0, timeout: float = 10.0) -> bool:
         """Wait until at most ``backlog`` bytes are still to be written; False if time is over.
 
         After ``wait()`` everything that was saved so far is where other processes find it.
@@ -195,7 +195,7 @@ class BaseLlamaCache(ABC):
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _ready(self, fingerprint: str) -> None:  # noqa: ARG002
+    def _ready(self, fingerprint: str) -> None:
         """Bring the catalog up to date for one fingerprint."""
         self._check_open()
 

@@ -7,9 +7,7 @@ between it belongs to the process that wrote it: ``writing`` are those that only
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +15,10 @@ from numpy.typing import NDArray
 
 from llama_py.errors import StateError
 from llama_py.memory.state import Key, StoredState
+from llama_py.storage.files import Files
 from llama_py.storage.payload import read_segment, segment_file_bytes, write_segment
 
-__all__ = ["SUFFIX", "Segments", "named"]
-
-SUFFIX = ".segment"
+__all__ = ["Segments", "named"]
 
 
 def named(state: StoredState) -> tuple[tuple[Key, int], ...]:
@@ -29,13 +26,13 @@ def named(state: StoredState) -> tuple[tuple[Key, int], ...]:
     return tuple((each.key, segment_file_bytes(each.nbytes)) for each in state.segments)
 
 
-class Segments:
+class Segments(Files):
     """The files of one directory. Calls must not overlap, but for ``write`` and ``fill``."""
 
     def __init__(self, folder: Path) -> None:
         self.writing: dict[Key, NDArray[np.uint8]] = {}
         self.waiting: set[Key] = set()
-        self._folder = folder
+        super().__init__(folder, ".segment")
 
     def __contains__(self, key: object) -> bool:
         return key in self.writing or key in self.waiting
@@ -45,19 +42,9 @@ class Segments:
         self.writing.clear()
         self.waiting.clear()
 
-    def path(self, key: Key) -> Path:
-        """Where its file is."""
-        return self._folder / (key + SUFFIX)
-
     def write(self, key: Key, state: NDArray[np.uint8]) -> None:
         """Write its file. Raises ``OSError``."""
         write_segment(self.path(key), key, state)
-
-    def unlink(self, keys: Sequence[Key]) -> None:
-        """Remove files."""
-        for key in keys:
-            with contextlib.suppress(OSError):  # Windows keeps a file that is being read
-                self.path(key).unlink()
 
     def fill(self, state: StoredState) -> StoredState:
         """The same with the bytes of its segments.

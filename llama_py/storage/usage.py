@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 from llama_py.memory.state import Key
 
@@ -23,6 +23,10 @@ class Usage:
 
     def __contains__(self, segment: object) -> bool:
         return segment in self._entries
+
+    def keys(self) -> Set[Key]:
+        """The segments of all entries."""
+        return self._entries.keys()
 
     def copy(self) -> Usage:
         """An independent copy, to try things out."""
