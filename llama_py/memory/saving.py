@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -35,12 +36,12 @@ _log = logging.getLogger("llama_py")
 
 #: A conversation is saved again when it grew by this many tokens, which a crash may then cost.
 WORTH_SAVING = 48
-#: Bytes that one step copies: about a millisecond.
+#: Bytes that are copied at a time: about a millisecond.
 _PIECE = 4 << 20
 #: Copies that may wait for the store before no more are made: a disk may be slower than memory.
 _BACKLOG = 256 << 20
-#: Seconds that a step waits for a slow store before the streams go on.
-_PATIENCE = 0.002
+#: Seconds after which a step lets the streams go on, also if the store is slow.
+_BUDGET = 0.003
 
 
 @dataclass(slots=True, eq=False)
@@ -113,13 +114,16 @@ class Saving:
             self._jobs[sequence] = job
 
     def step(self) -> bool:
-        """Do one piece of a few MiB; True if there is more to do."""
-        job = next(iter(self._jobs.values()), None)
-        if job is None:
-            return False
-        if job.store.wait(_BACKLOG, _PATIENCE):
+        """Copy pieces for about 3 ms, at least one; True if there is more to do."""
+        end = 0.0
+        while self._jobs:
+            now = time.perf_counter()
+            end = end or now + _BUDGET
+            job = next(iter(self._jobs.values()))
+            if now >= end or not job.store.wait(_BACKLOG, _BUDGET):
+                return True
             self._advance(job)
-        return bool(self._jobs)
+        return False
 
     def finish(self, sequence: LiveSequence) -> None:
         """Copy at once what is left of a sequence: its cells are about to go."""
