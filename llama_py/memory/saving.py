@@ -115,15 +115,16 @@ class Saving:
 
     def step(self) -> bool:
         """Copy pieces for about 3 ms, at least one; True if there is more to do."""
-        end = 0.0
+        if not self._jobs:
+            return False
+        end = time.perf_counter() + _BUDGET
         while self._jobs:
-            now = time.perf_counter()
-            end = end or now + _BUDGET
             job = next(iter(self._jobs.values()))
-            if now >= end or not job.store.wait(_BACKLOG, _BUDGET):
-                return True
-            self._advance(job)
-        return False
+            if job.store.wait(_BACKLOG, _BUDGET):
+                self._advance(job)
+            if time.perf_counter() >= end:
+                break
+        return bool(self._jobs)
 
     def finish(self, sequence: LiveSequence) -> None:
         """Copy at once what is left of a sequence: its cells are about to go."""
@@ -178,7 +179,7 @@ class Saving:
             _not_saved(len(job.state.tokens), error)
             return
         if done:
-            del self._jobs[job.sequence]
+            self._jobs.pop(job.sequence, None)
 
     def _copy_piece(self, job: _Job) -> bool:
         sequence, length = job.sequence, len(job.state.tokens)
@@ -192,7 +193,8 @@ class Saving:
         if end == length:
             return self._put(job, state)
         if not job.store.holds([segment.key for segment in sequence.segments[-1:]]):
-            raise StateError("the store could not keep its first part")
+            self.give_up(sequence)  # it could not be written, as the store has told
+            return False
         key = job.store.keep(state)
         sequence.segments += (Segment(key, start, end, state.nbytes),)
         return False

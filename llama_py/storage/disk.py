@@ -77,6 +77,7 @@ class LlamaDiskCache(BaseLlamaCache):
         self._pending: set[Key] = set()  # what this process has prepared
         self._soon: dict[Key, StoredState] = {}  # what it will write
         self._writer = Writer()
+        self._failing = False
         super().__init__(capacity_bytes)
         self.cache_dir = cache_dir
         # Its own folder: the directory may hold the pickles of another library.
@@ -253,10 +254,12 @@ class LlamaDiskCache(BaseLlamaCache):
         try:
             self._segments.write(key, state)
         except OSError as error:
-            if self._segments.writing.pop(key, None) is not None:
-                _log.warning("%d bytes of a state were not stored: %s", state.nbytes, error)
+            if self._segments.writing.pop(key, None) is not None and not self._failing:
+                self._failing = True  # said once, and not for each segment
+                _log.warning("a conversation was not stored: %s", error)
             return
         with self._lock:
+            self._failing = False
             wanted = self._segments.writing.pop(key, None) is not None
             if wanted:
                 self._segments.waiting.add(key)
