@@ -128,11 +128,25 @@ class ModelCache:
         cache = self._loaded.cache
 
         def use() -> None:
+            cache.saving.flush()
             cache.saved = store
             for sequence in cache.live.values():
                 sequence.saved_key, sequence.saved_length = None, 0
 
         self._loaded.driver.run(use)
+
+    def flush(self, timeout: float = 10.0) -> bool:
+        """Wait until what calls left behind is in the store that was set.
+
+        Conversations are written beside other calls, after the end of their replies.
+
+        Returns:
+            False if that took longer than ``timeout`` seconds.
+        """
+        cache = self._loaded.cache
+        self._loaded.driver.run(cache.saving.flush)
+        store = cache.saved
+        return store is None or store.wait(0, timeout)
 
     # -- saved states ---------------------------------------------------------------------------
 

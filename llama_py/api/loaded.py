@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
@@ -25,8 +26,12 @@ from llama_py.version import LLAMA_CPP_COMMIT
 
 __all__ = ["Loaded", "load"]
 
+_log = logging.getLogger("llama_py")
+
 #: How a state describes its tokens and their text; states of another format are not used.
 _STATE_FORMAT = 2
+#: Seconds that ``close`` waits for conversations to be written.
+_PATIENCE = 10.0
 #: ``attention_type`` of a context in which each token sees all others.
 _NON_CAUSAL = 1
 P = TypeVar("P", ModelParams, ContextParams)
@@ -117,6 +122,9 @@ class Loaded:
         """
         if self._running is not None:
             self._running.driver.close()
+            store = self._running.cache.saved
+            if store is not None and not store.closed and not store.wait(0, _PATIENCE):
+                _log.warning("the model was closed before all conversations were written")
         self._model.close()
 
 

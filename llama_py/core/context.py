@@ -57,6 +57,7 @@ class Context(Handle[C.llama_context_p]):
         n_ctx_seq: cells that one sequence can take.
         n_batch: most tokens in one ``decode``.
         n_seq_max: number of sequences.
+        spare: one more, to copy ranges of cells through; None where that cannot be done.
         abort: ends a ``decode`` early.
         adapters: the LoRA adapters that are applied, each as (fingerprint, scale).
 
@@ -83,6 +84,9 @@ class Context(Handle[C.llama_context_p]):
     def _make(self) -> None:
         struct, lines = _context_struct(self.params), logs.ErrorLines()
         free = partial(_free, C.llama_free, self._threads.free, self.abort.close)
+        spare = _has_spare(self.params, self.model)
+        struct.n_seq_max += spare
+        self.spare = self.params.n_seq_max if spare else None
 
         def make() -> None:
             with lines, self.model.in_use() as model:
@@ -111,7 +115,7 @@ class Context(Handle[C.llama_context_p]):
         self.n_ctx_seq = int(C.llama_n_ctx_seq(pointer))
         self.n_batch = int(C.llama_n_batch(pointer))
         self.n_ubatch = int(C.llama_n_ubatch(pointer))
-        self.n_seq_max = int(C.llama_n_seq_max(pointer))
+        self.n_seq_max = int(C.llama_n_seq_max(pointer)) - (self.spare is not None)
         self.n_vocab = model.vocab.n_tokens
         self._every_output = model.architecture in _NEEDS_EVERY_OUTPUT
         self._rows: dict[int | None, NDArray[np.float32]] = {}
@@ -363,6 +367,12 @@ def _check_sizes(params: ContextParams, model: Model) -> None:
             f"a context of n_ctx={params.n_ctx} needs at least {needed / 2**30:.0f} GiB, and this "
             f"machine has {there / 2**30:.0f}; try a smaller n_ctx (0 chooses one that fits)"
         )
+
+
+def _has_spare(params: ContextParams, model: Model) -> bool:
+    """Whether another sequence costs nothing: all share one buffer, and have no other state."""
+    shared = params.kv_unified and not (model.is_recurrent or model.is_hybrid or model.n_swa)
+    return shared and params.n_seq_max < min(256, params.n_ctx, params.n_batch)
 
 
 def _least_cache_bytes(params: ContextParams, model: Model) -> float:

@@ -118,6 +118,7 @@ class Engine:
         Nothing of what they say is certain any more.
         """
         requests = self.requests
+        self.cache.saving.give_up()
         for running in requests:
             running.sampler.close()
         requests.metrics.failed += len(requests.waiting) + len(requests.running)
@@ -130,6 +131,7 @@ class Engine:
         """Fail what is in flight and stop the threads that sample. The context stays."""
         self.fail_all(ClosedError("the model was closed while this request was running"))
         self._sampling.close()
+        self.cache.saving.flush()
 
     def take_outputs(self) -> list[Output]:
         """What came out since the last time, in the order in which it came."""
@@ -143,6 +145,8 @@ class Engine:
         self.stepping = True
         try:
             self.worked = self._step()
+            if self.cache.saving.pending:  # a piece at a time, between two steps of the others
+                self.worked |= self.cache.saving.step()
         finally:
             self.stepping = False
         return self.take_outputs()

@@ -260,6 +260,7 @@ class Loop:
     def halt(self) -> None:
         """The process ends: no step follows, and nobody is told."""
         self.stopped = True
+        self.engine.cache.saving.flush()
 
     def stop(self) -> None:
         """Fail what is in flight. No step follows."""

@@ -13,6 +13,7 @@ from llama_py.memory.index import CacheIndex
 from llama_py.memory.kinds import MemoryTraits, SequenceMemory
 from llama_py.memory.live import LiveSet
 from llama_py.memory.plan import Action, ReusePlan
+from llama_py.memory.saving import Saving, load_cells
 from llama_py.memory.sequences import (
     CacheInfo,
     LiveSequence,
@@ -36,12 +37,14 @@ class PlanApplier:
         index: CacheIndex,
         live: LiveSet,
         tiers: Tiers,
+        saving: Saving,
     ) -> None:
         self._memory = memory
         self._traits = traits
         self._index = index
         self._live = live
         self._tiers = tiers
+        self._saving = saving
 
     def begin(
         self, plan: ReusePlan, prompt: ResolvedPrompt, info: CacheInfo
@@ -125,12 +128,14 @@ class PlanApplier:
         # More than ``keep`` may have been copied; it is cut below.
         target.tokens, target.positions = [*source.tokens], source.positions
         target.spell(source.text, source.offsets, source.sources)
+        target.segments = source.segments
         if record is None and self._traits.forgets:
             record = self._window_of(target)
         if record is not None and not self._load_checkpoint(target, record, info):
             return None
         target.tokens = source.tokens[:keep]
         target.forget_text_after(keep)
+        target.forget_segments_after(keep)
         if not self._live.cut(target, keep):
             self._live.drop(target)
             return None
@@ -161,6 +166,7 @@ class PlanApplier:
         """Cut a sequence in place; False if it had to be dropped."""
         if keep == len(sequence.tokens):
             return True
+        self._saving.finish(sequence)
         if record is not None and not self._load_checkpoint(sequence, record, info):
             return False
         resumes = record is not None or self._live.can_resume(sequence, keep)
@@ -222,8 +228,10 @@ class PlanApplier:
             return None
         if sequence is None:
             return None
-        info.restored_bytes += stored.state.nbytes
-        self._tiers.remember_origin(sequence, plan.source)
+        info.restored_bytes += stored.state.nbytes + sum(each.nbytes for each in stored.segments)
+        self._tiers.remember_origin(sequence, plan.source, stored)
+        if sequence.parked_key == plan.source.key:
+            self._saving.unparked(sequence, plan.source.key)
         record = self._checkpoint(prompt, plan.keep) if plan.checkpoint else None
         if plan.checkpoint and record is None:
             self._live.drop(sequence)
@@ -263,7 +271,7 @@ class PlanApplier:
         try:
             while True:
                 try:
-                    self._memory.state_set(sequence.number, stored.state)
+                    load_cells(self._memory, sequence.number, stored)
                     return
                 except StateError:
                     if not self._live.make_room():

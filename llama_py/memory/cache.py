@@ -26,6 +26,7 @@ from llama_py.memory.plan import Action, ReusePlan
 from llama_py.memory.planner import Planner
 from llama_py.memory.radix import TokenInput
 from llama_py.memory.resolve import PromptResolver
+from llama_py.memory.saving import WORTH_SAVING, Saving
 from llama_py.memory.sequences import (
     CacheInfo,
     Lease,
@@ -35,8 +36,8 @@ from llama_py.memory.sequences import (
     common_prefix,
 )
 from llama_py.memory.spelling import Spelling, Tokenizer
-from llama_py.memory.state import Key, StateStore, StoredState
-from llama_py.memory.tiers import WORTH_SAVING, Fingerprint, Tiers
+from llama_py.memory.state import StateStore, StoredState
+from llama_py.memory.tiers import Fingerprint, Tiers
 
 __all__ = ["CacheLimits", "SequenceCache", "common_prefix"]
 
@@ -73,6 +74,7 @@ class SequenceCache:
         limit: tokens that one sequence can hold.
         index: what is in memory.
         spelling: texts as keys.
+        saving: conversations on their way to the saving store.
     """
 
     def __init__(
@@ -94,9 +96,12 @@ class SequenceCache:
         self.spelling = Spelling(tokenizer)
         self.index = CacheIndex(self.spelling, limits.checkpoint_bytes, limits.checkpoint_count)
         self._tiers = Tiers(memory, traits, self.index, fingerprint, parking)
-        self._live = LiveSet(memory, traits, self.index, self._tiers)
+        self.saving = Saving(self._tiers)
+        self._live = LiveSet(memory, traits, self.index, self._tiers, self.saving)
         self._planner = Planner(memory, traits, self.index, self._tiers)
-        self._applier = PlanApplier(memory, traits, self.index, self._live, self._tiers)
+        self._applier = PlanApplier(
+            memory, traits, self.index, self._live, self._tiers, self.saving
+        )
         self._resolver = PromptResolver(
             self.spelling,
             self.index,
@@ -331,14 +336,15 @@ class SequenceCache:
 
     def clear(self) -> None:
         """Forget every sequence, checkpoint and pin, and clear the context's memory."""
+        self.saving.flush()
         self._live.clear()
         self._tiers.clear()
 
     # -- stores ---------------------------------------------------------------------------------
 
-    def save(self, sequence: LiveSequence, *, least: int = WORTH_SAVING) -> Key | None:
-        """Write a sequence to the saving store, if it grew by ``least`` tokens since last time."""
-        return self._tiers.save(sequence, least=least)
+    def save(self, sequence: LiveSequence, *, least: int = WORTH_SAVING) -> None:
+        """Have a sequence written to the saving store, if it grew by ``least`` tokens since."""
+        self.saving.begin(sequence, least=least)
 
     def export(self, sequence: LiveSequence) -> StoredState:
         """Everything that is needed to bring ``sequence`` back, elsewhere or later."""

@@ -31,6 +31,8 @@ class SequenceMemory(Protocol):
     n_ctx: int
     n_ctx_seq: int
     n_seq_max: int
+    #: A sequence that no conversation gets, to copy ranges of cells through; None if there is none.
+    spare: int | None
 
     def clear(self) -> None:
         """Forget every sequence."""

@@ -11,6 +11,7 @@ import logging
 from llama_py.errors import LlamaError
 from llama_py.memory.index import CacheIndex
 from llama_py.memory.kinds import MemoryTraits, SequenceMemory
+from llama_py.memory.saving import Saving
 from llama_py.memory.sequences import (
     LiveSequence,
     Namespace,
@@ -33,12 +34,18 @@ class LiveSet:
     """
 
     def __init__(
-        self, memory: SequenceMemory, traits: MemoryTraits, index: CacheIndex, tiers: Tiers
+        self,
+        memory: SequenceMemory,
+        traits: MemoryTraits,
+        index: CacheIndex,
+        tiers: Tiers,
+        saving: Saving,
     ) -> None:
         self._memory = memory
         self._traits = traits
         self._index = index
         self._tiers = tiers
+        self._saving = saving
         self.by_number: dict[int, LiveSequence] = {}
 
     def __contains__(self, sequence: LiveSequence) -> bool:
@@ -84,22 +91,27 @@ class LiveSet:
 
     def evict(self, sequence: LiveSequence) -> None:
         """Park a sequence in the store, and free its cells."""
+        self._saving.finish(sequence)
         self._tiers.park(sequence)
+        self._saving.parked(sequence)
         self.drop(sequence)
 
     def drop(self, sequence: LiveSequence) -> None:
         """Forget a sequence and free its cells."""
         if sequence in self:
             sequence.busy = False
+            self._saving.finish(sequence)
             self.empty(sequence)
             del self.by_number[sequence.number]
 
     def empty(self, sequence: LiveSequence) -> None:
         """Forget what a sequence holds."""
+        self._saving.give_up(sequence)
         self._index.remove(sequence)
         sequence.tokens = []
         sequence.pending = None
         sequence.forget_text_after(0)
+        sequence.forget_segments_after(0)
         self._memory.seq_rm(sequence.number, -1, -1)  # removing a whole sequence never fails
 
     def clear(self) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from llama_py.memory.positions import TEXT, Positions
 from llama_py.memory.radix import TokenInput, common_tokens
 from llama_py.memory.spelling import Spelling
+from llama_py.memory.state import Segment
 from llama_py.memory.text import Source
 
 __all__ = [
@@ -61,6 +62,7 @@ class LiveSequence:
         session: the conversation it was last used for.
         parked_key, saved_key: its entries in the stores, if an older state of it is there.
         saved_length: tokens that it had when it was saved last.
+        segments: its first cells, as far as the saving store has them.
         pending: the token that was sampled last and is not in memory, or None. The index knows its
             text, so that a reply which ends with it is found whole: its token is kept, and the
             prompt is cut behind it, where the next message begins.
@@ -83,6 +85,7 @@ class LiveSequence:
     parked_key: str | None = None
     saved_key: str | None = None
     saved_length: int = 0
+    segments: tuple[Segment, ...] = ()
     pending: int | None = None
     pending_ends: bool = False
     indexed: int = 0
@@ -102,6 +105,11 @@ class LiveSequence:
         """It becomes another branch: what the stores have of it stays there."""
         self.parked_key = self.saved_key = None
         self.saved_length = 0
+        self.forget_segments_after(len(self.tokens))
+
+    def forget_segments_after(self, count: int) -> None:
+        """Only the first ``count`` cells are still those that were saved."""
+        self.segments = tuple(segment for segment in self.segments if segment.end <= count)
 
     @property
     def spelled(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -17,6 +17,7 @@ __all__ = [
     "EntryInfo",
     "Key",
     "PendingPut",
+    "Segment",
     "StateStore",
     "StoreStats",
     "StoredMatch",
@@ -41,6 +42,28 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Segment:
+    """The cells ``[start, end)`` of a sequence, which a store keeps apart from the rest.
+
+    A conversation that grows is written as a chain of segments: what is there already is never
+    written again, and two branches share the segments of their common beginning.
+
+    Attributes:
+        key: its name in the store that has it.
+        start, end: positions of the cells.
+        nbytes: bytes of its state.
+        state: uint8 ``(nbytes,)``, the state of a sequence that holds these cells only; None where
+            only the store has it.
+    """
+
+    key: Key
+    start: int
+    end: int
+    nbytes: int
+    state: NDArray[np.uint8] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class StoredState:
     """A sequence, as it can be brought back into a context with the same fingerprint.
 
@@ -49,12 +72,14 @@ class StoredState:
         offsets: int64 ``(n + 1,)``, where each token starts in ``text``; None if unknown.
         text: the key (``spelling.py``) of the tokens, from ``offsets[0]`` to ``offsets[-1]``; None
             if unknown.
-        state: uint8 ``(nbytes,)``, the whole sequence state; read-only in what a store returns.
+        state: uint8 ``(nbytes,)``, the state of the cells that are in no segment, which is the
+            whole sequence if there are none; read-only in what a store returns.
         checkpoints: partial states of positions along ``tokens``.
         pos_min: the smallest position that was in memory (window caches drop the first ones).
         fingerprint: model file, context parameters, KV types, adapters, library version.
         session: the conversation that it belongs to, or None.
         sources: uint8 ``(n,)``, where each token comes from (``text.Source``); None with ``text``.
+        segments: the first cells, without gaps from position 0 on; ``state`` has those behind them.
 
     Raises:
         ParameterError: shapes that contradict each other.
@@ -69,6 +94,7 @@ class StoredState:
     fingerprint: str
     session: str | None
     sources: NDArray[np.uint8] | None = None
+    segments: tuple[Segment, ...] = ()
 
     def __post_init__(self) -> None:
         if (self.offsets is None) != (self.text is None):
@@ -84,6 +110,9 @@ class StoredState:
                 f"{len(self.tokens)} tokens need {len(self.tokens) + 1} offsets, "
                 f"not {self.offsets.size}"
             )
+        starts = [0, *(segment.end for segment in self.segments)]
+        if starts != [*(each.start for each in self.segments), min(starts[-1], len(self.tokens))]:
+            raise ParameterError("the segments of a stored state must follow each other")
 
     @property
     def nbytes(self) -> int:
@@ -91,6 +120,7 @@ class StoredState:
         described = self.tokens.nbytes + (self.offsets.nbytes if self.offsets is not None else 0)
         described += self.sources.nbytes if self.sources is not None else 0
         states = self.state.nbytes + sum(c.state.nbytes for c in self.checkpoints)
+        states += sum(segment.nbytes for segment in self.segments)
         return described + len(self.text or b"") + states
 
 
@@ -203,6 +233,30 @@ class StateStore(Protocol):
 
     def prepare(self, state: StoredState, *, replaces: Key | None = None) -> PendingPut | None:
         """Write without showing or evicting anything; None where ``put`` would say None."""
+
+    def put_soon(self, state: StoredState, *, replaces: Key | None = None) -> Key | None:
+        """Like ``put``, but what takes time is done beside the caller.
+
+        The entry can be found at once. It is gone again if it cannot be written after all.
+        """
+
+    def accepts(self, nbytes: int) -> bool:
+        """Whether a state of so many bytes can be saved at all: ask before copying one."""
+
+    def keep(self, state: NDArray[np.uint8]) -> Key:
+        """Take over the bytes of a segment, for an entry that is to come; returns its key.
+
+        It is written beside the caller, and the array must not change.
+        """
+
+    def holds(self, segments: Sequence[Key]) -> bool:
+        """Whether the store (still) has all of these segments."""
+
+    def release(self, segments: Sequence[Key]) -> None:
+        """Forget those of these segments that belong to no entry: none will come."""
+
+    def wait(self, backlog: int, timeout: float) -> bool:
+        """Wait until at most ``backlog`` bytes are still to be written; False if time is over."""
 
     def get(self, key: Key) -> StoredState | None:
         """The entry, marked as just used; None if it is not there (any more)."""

@@ -23,14 +23,12 @@ from llama_py.memory.prefix import TextPath
 from llama_py.memory.sequences import LiveSequence, Namespace, as_tokens
 from llama_py.memory.state import Checkpoint, Key, StateStore, StoredMatch, StoredState
 
-__all__ = ["WORTH_SAVING", "Fingerprint", "StoredSource", "Tiers"]
+__all__ = ["Fingerprint", "StoredSource", "Tiers"]
 
 _log = logging.getLogger("llama_py")
 
 #: A sequence whose own tail is shorter than this is not worth a place in the store.
 _WORTH_PARKING = 32
-#: A conversation is saved again when it grew by this many tokens, which a crash may then cost.
-WORTH_SAVING = 48
 #: Checkpoints that travel with a stored state.
 _STORED_CHECKPOINTS = 8
 
@@ -138,28 +136,14 @@ class Tiers:
             if pin.parked_key is not None:
                 store.touch(pin.parked_key)
 
-    def save(self, sequence: LiveSequence, *, least: int = WORTH_SAVING) -> Key | None:
-        """Write a sequence to the saving store, if it grew by ``least`` tokens since last time."""
-        grown = len(sequence.tokens) - sequence.saved_length
-        if self.saved is None or sequence.transient or grown < least:
-            return None
-        key = self._put(self.saved, sequence, sequence.saved_key)
-        if key is not None:
-            sequence.saved_key, sequence.saved_length = key, len(sequence.tokens)
-        return key
-
     def _put(self, store: StateStore, sequence: LiveSequence, replaces: Key | None) -> Key | None:
         """Write a sequence to a store. What cannot be written is lost, and fails no request."""
         count = len(sequence.tokens)
         try:
             size = self.memory.state_size(sequence.number)
-            if size > store.capacity_bytes:  # before a copy of it is made
+            if not store.accepts(size):  # asked before gigabytes are copied for nothing
                 _log.info(
-                    "a conversation of %d tokens is not stored: its state has %d bytes, and the "
-                    "capacity is %d bytes",
-                    count,
-                    size,
-                    store.capacity_bytes,
+                    "a conversation of %d tokens is not stored: its state has %d bytes", count, size
                 )
                 return None
             return store.put(self.export(sequence), replaces=replaces)
@@ -207,9 +191,12 @@ class Tiers:
         self.pins.clear()
         self.parked = self.dropped = 0
 
-    def remember_origin(self, sequence: LiveSequence, source: StoredSource) -> None:
+    def remember_origin(
+        self, sequence: LiveSequence, source: StoredSource, stored: StoredState
+    ) -> None:
         """A longer state of the same sequence will replace this entry, until it is cut."""
         if source.store is self.saved:
             sequence.saved_key, sequence.saved_length = source.key, len(sequence.tokens)
+            sequence.segments = tuple(replace(each, state=None) for each in stored.segments)
         elif all(pin.parked_key != source.key for pin in self.pins):
             sequence.parked_key = source.key

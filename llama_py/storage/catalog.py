@@ -37,11 +37,11 @@ class Catalog:
         text: bytes | None,
         sources: NDArray[np.uint8] | None,
     ) -> None:
-        """List an entry. Adding it again changes nothing."""
+        """List an entry. Adding it again only brings what is known of it up to date."""
         if info.key not in self._infos:
             tree = self._trees.setdefault(info.fingerprint, PrefixIndex())
             tree.insert(info.key, tokens, offsets, text, sources)
-            self._infos[info.key] = info
+        self._infos[info.key] = info
 
     def remove(self, key: Key) -> None:
         """Forget an entry, if it is listed."""

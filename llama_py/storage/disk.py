@@ -5,6 +5,13 @@ the file; then, in one transaction, add its row and take away the rows of what i
 what has to go; then remove their files. Killed anywhere in between, what is left is a file without
 a row, which nobody reads, and which the next process that opens the directory removes.
 
+A long conversation is an entry whose first cells are in segments (``segments.py``). They are
+written once, before the first entry that refers to them; the rows say who refers to which, and
+those that nobody refers to any more are removed in a transaction of their own, so that no process
+can come to refer to one meanwhile.
+
+What is to be written soon is written by a thread (``writer.py``), and found from memory until then.
+
 Finding does not touch the disk: the heads of a fingerprint's entries (tokens and text, a few
 kilobytes each) are read into a prefix tree when the fingerprint is first asked for, and afterwards
 only those of entries that are new. That gives exact longest matches by token and by text, which
@@ -14,39 +21,44 @@ used costs no transaction, and every process sees it.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import secrets
-import socket
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from llama_py.errors import ParameterTypeError, StateError, StorageError
 from llama_py.memory.state import EntryInfo, Key, PendingPut, StoredState
-from llama_py.storage.ledger import LEDGER_ERRORS, Ledger, Row
+from llama_py.storage.files import Files, new_key
+from llama_py.storage.ledger import LEDGER_ERRORS, OPENING, Ledger, Row
 from llama_py.storage.payload import Payload, read_head, read_state
 from llama_py.storage.ram import BaseLlamaCache, entry_info
+from llama_py.storage.segments import Segments, named
+from llama_py.storage.writer import Writer
 
 __all__ = ["LlamaDiskCache"]
 
 _log = logging.getLogger("llama_py")
 _T = TypeVar("_T")
 
-_SUFFIX = ".state"
-#: A file without a row is removed when its writer is gone, or after this many seconds.
-_ORPHAN_AGE = 3600.0
+#: Seconds that ``close`` waits for what is still to be written.
+_CLOSING = 10.0
+#: Files that are removed in one transaction: others wait for its end.
+_AT_ONCE = 16
 
 
 class LlamaDiskCache(BaseLlamaCache):
     """Keeps the states of sequences in ``cache_dir``, up to ``capacity_bytes``.
 
     Several models, ``Llama`` objects and processes may share a directory; each process keeps to its
-    own ``capacity_bytes`` when it saves. Losing power may lose the last entries, and never brings
-    back a damaged one.
+    own ``capacity_bytes`` when it saves. What calls leave behind is written beside later ones, by a
+    thread: ``wait()`` returns when it is there; ``close()`` and the end of the process wait up to
+    10 s. A crash loses at most what was not written; losing power may lose the last entries.
+    Neither brings back a damaged one.
 
     Pickling it keeps the path and the capacity: the copy, in whatever process, opens the same
     directory.
@@ -63,49 +75,95 @@ class LlamaDiskCache(BaseLlamaCache):
         if not isinstance(cache_dir, (str, os.PathLike)):
             raise ParameterTypeError(f"cache_dir must be a path, not {cache_dir!r}")
         self._pending: set[Key] = set()  # what this process has prepared
+        self._soon: dict[Key, StoredState] = {}  # what it will write
+        self._writer = Writer()
+        self._failing = False
         super().__init__(capacity_bytes)
         self.cache_dir = cache_dir
         # Its own folder: the directory may hold the pickles of another library.
         self._folder = Path(cache_dir) / "llama_py-1"
         self._ledger = _open_ledger(self._folder, cache_dir)
+        self._files = Files(self._folder, ".state")
+        self._segments = Segments(self._folder)
         self._listed: set[str] = set()  # fingerprints whose entries are in the catalog
 
     def _forked(self) -> None:
         self._pending.clear()
+        self._give_up_soon()
+        self._segments.clear()
+        self._writer = Writer()
+        self._ledger.forked()
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of all entries' files."""
+        """Bytes of all entries' files; segments that several share count once."""
         with self._lock:
             self._refresh()
-            return self._ledger.used_bytes
+            return self._ledger.usage.nbytes
 
     def __len__(self) -> int:
         with self._lock:
             self._refresh()
-            return len(self._ledger.rows)
+            return len(self._ledger.rows.keys() | self._soon.keys())
 
     # --- saving -------------------------------------------------------------------------------
 
     def prepare(self, state: StoredState, *, replaces: Key | None = None) -> PendingPut | None:
         """Write the file; None if it is larger than the capacity or cannot be written."""
-        key = _new_key()
+        if not self.accepts(state.nbytes):
+            return None
+        own = self._with_own_segments(state)
+        if own is None:
+            return None
+        if own.segments:
+            self._writer.wait(0, _CLOSING)
+        return self._prepare(new_key(), own, replaces)
+
+    def _prepare(self, key: Key, state: StoredState, replaces: Key | None) -> PendingPut | None:
         payload = Payload(key, state)
+        opening = tuple(state.tokens[:OPENING].tolist())
+        row = Row(state.fingerprint, payload.file_bytes, payload.head_bytes, opening, named(state))
         with self._lock:
             self._check_open()
-            if not self._fits(payload.file_bytes):
+            if not self._fits(row.nbytes):
                 return None
             self._pending.add(key)
         try:
-            payload.write(self._path(key))
+            payload.write(self._files.path(key))
         except OSError as error:
-            _log.warning("a state of %d bytes was not stored: %s", payload.file_bytes, error)
+            _log.warning("a state of %d bytes was not stored: %s", row.nbytes, error)
             self._pending.discard(key)
             return None
-        row = Row(state.fingerprint, payload.file_bytes, payload.head_bytes)
         return PendingPut(
             lambda: self._confirm(key, row, state, replaces), lambda: self._abort(key)
         )
+
+    def put_soon(self, state: StoredState, *, replaces: Key | None = None) -> Key | None:
+        """Like ``put``, but written beside the caller; it can be found at once."""
+        own = self._with_own_segments(state) if self.accepts(state.nbytes) else None
+        if own is None:
+            return None
+        key = new_key()
+        with self._lock:
+            self._ready(own.fingerprint)
+            self._soon[key] = own
+            self._show(entry_info(key, own, own.nbytes), own)
+        self._writer.submit(partial(self._write_soon, key, replaces), own.state.nbytes)
+        return key
+
+    def _write_soon(self, key: Key, replaces: Key | None) -> None:
+        with self._lock:
+            state = self._soon.get(key)
+            if state is None or self._closed:
+                return
+        pending = self._prepare(key, state, replaces)
+        if pending is None or pending.confirm() is None:
+            with self._lock:
+                self._soon.pop(key, None)
+                self._catalog.remove(key)
+
+    def _show(self, info: EntryInfo, state: StoredState) -> None:
+        self._catalog.add(info, state.tokens, state.offsets, state.text, state.sources)
 
     def _confirm(self, key: Key, row: Row, state: StoredState, replaces: Key | None) -> Key | None:
         with self._lock:
@@ -114,55 +172,114 @@ class LlamaDiskCache(BaseLlamaCache):
             self._ready(state.fingerprint)
             gone = self._guarded(lambda: self._commit(key, row, state, replaces))
             self._pending.discard(key)
-            if gone is None:
-                self._unlink(key)
-                return None
-            self._forget(gone)
-            info = entry_info(key, state, row.file_bytes)
-            self._catalog.add(info, state.tokens, state.offsets, state.text, state.sources)
-            self._counts["saved"] += 1
-            return key
+            self._soon.pop(key, None)
+            if gone is not None:
+                self._segments.waiting.difference_update(name for name, _ in row.segments)
+                self._forget(gone)
+                self._show(entry_info(key, state, row.nbytes), state)
+                self._counts["saved"] += 1
+        if gone is None:
+            self._files.unlink([key])
+            return None
+        self._remove_files(gone)
+        return key
 
     def _commit(
         self, key: Key, row: Row, state: StoredState, replaces: Key | None
-    ) -> list[Key] | None:
-        """Add the row and take away those that have to go; None if the file is gone already."""
+    ) -> dict[Key, Row] | None:
+        """Add the row and take away those that have to go; None if a file is gone already."""
         with self._ledger.transaction():
             self._refresh()
-            if not self._path(key).exists():
+            if not (self._files.path(key).exists() and self._is_complete(row)):
                 return None
             gone = self._replaced(state, replaces)
-            evicted = self._victims(row.file_bytes, gone)
-            for old in gone + evicted:
-                self._ledger.remove(old)
+            evicted = self._victims(row, gone)
+            away = {old: self._ledger.rows[old] for old in gone + evicted}
             self.touch(key)  # the kernel's own file times are too coarse to tell an order
             self._ledger.add(key, row)
+            for old in away:
+                self._ledger.remove(old)
         self._counts["evicted"] += len(evicted)
-        return gone + evicted
+        return away
+
+    def _is_complete(self, row: Row) -> bool:
+        usage, waiting = self._ledger.usage, self._segments.waiting
+        return all(name in usage or name in waiting for name, _ in row.segments)
 
     def _replaced(self, state: StoredState, replaces: Key | None) -> list[Key]:
         gone = set(self._catalog.twins(state.tokens, state.fingerprint, state.session))
         gone |= {replaces} if replaces is not None else set()
         return [key for key in gone if key in self._ledger.rows]
 
-    def _victims(self, nbytes: int, gone: list[Key]) -> list[Key]:
-        """The least recently used entries that have to go before ``nbytes`` more fit."""
-        rows = self._ledger.rows
-        used = self._ledger.used_bytes - sum(rows[key].file_bytes for key in gone)
+    def _victims(self, new: Row, gone: list[Key]) -> list[Key]:
+        """The least recently used entries that have to go before a new one fits."""
+        rows, usage = self._ledger.rows, self._ledger.usage.copy()
+        usage.add(new.file_bytes, new.segments)
+        for key in gone:
+            usage.remove(rows[key].file_bytes, rows[key].segments)
         victims: list[Key] = []
-        if used + nbytes <= self.capacity_bytes:
+        if usage.nbytes <= self.capacity_bytes:
             return victims
-        for key in sorted(rows.keys() - set(gone), key=self._age):
-            if used + nbytes <= self.capacity_bytes:
+        for key in sorted(rows.keys() - set(gone), key=self._files.age):
+            if usage.nbytes <= self.capacity_bytes:
                 break
-            used -= rows[key].file_bytes
+            usage.remove(rows[key].file_bytes, rows[key].segments)
             victims.append(key)
         return victims
 
     def _abort(self, key: Key) -> None:
         with self._lock:
             self._pending.discard(key)
-            self._unlink(key)
+            self._files.unlink([key])
+
+    def wait(self, backlog: int = 0, timeout: float = 10.0) -> bool:
+        """Wait until at most ``backlog`` bytes are still to be written; False if time is over."""
+        return self._writer.wait(backlog, timeout)
+
+    # --- segments -----------------------------------------------------------------------------
+
+    def keep(self, state: NDArray[np.uint8]) -> Key:
+        """Take over the bytes of a segment, which is written beside the caller."""
+        key = new_key()
+        with self._lock:
+            self._check_open()
+            self._segments.writing[key] = state
+        self._writer.submit(partial(self._write_segment, key), state.nbytes)
+        return key
+
+    def _write_segment(self, key: Key) -> None:
+        state = self._segments.writing.get(key)
+        if state is None:  # it was released
+            return
+        try:
+            self._segments.write(key, state)
+        except OSError as error:
+            if self._segments.writing.pop(key, None) is not None and not self._failing:
+                self._failing = True  # said once, and not for each segment
+                _log.warning("a conversation was not stored: %s", error)
+            return
+        with self._lock:
+            self._failing = False
+            wanted = self._segments.writing.pop(key, None) is not None
+            if wanted:
+                self._segments.waiting.add(key)
+        if not wanted:
+            self._segments.unlink([key])
+
+    def holds(self, segments: Sequence[Key]) -> bool:
+        """Whether the store (still) has all of these segments."""
+        with self._lock:
+            return all(key in self._segments or key in self._ledger.usage for key in segments)
+
+    def release(self, segments: Sequence[Key]) -> None:
+        """Forget those of these segments that belong to no entry."""
+        with self._lock:
+            for key in segments:
+                self._segments.writing.pop(key, None)
+            free = self._segments.waiting.intersection(segments)
+            self._segments.waiting -= free
+        if free:
+            self._writer.submit(partial(self._segments.unlink, list(free)))
 
     # --- reading ------------------------------------------------------------------------------
 
@@ -170,15 +287,25 @@ class LlamaDiskCache(BaseLlamaCache):
         """The entry, marked as just used; None if it is not there, or not what was written."""
         with self._lock:
             self._check_open()
-            if key not in self._ledger.rows:  # one that is here may be gone: its file will tell
-                self._refresh()
+            state = self._soon.get(key)
+            if state is None and key not in self._ledger.rows:
+                self._refresh()  # one that is there may be gone: its file will tell
             row = self._ledger.rows.get(key)
-        state = self._read(key, row, read_state) if row else None
+        if state is not None or row is not None:
+            state = self._read(key, partial(self._read_state, key, row, state))
         if state is not None:
             self.touch(key)
             with self._lock:
                 self._counts["restored"] += 1
         return state
+
+    def _read_state(self, key: Key, row: Row | None, state: StoredState | None) -> StoredState:
+        if state is None and row is not None:
+            state = read_state(self._files.path(key), key, row.head_bytes, row.file_bytes)
+            if named(state) != row.segments:
+                raise StateError(f"{self._files.path(key)} has other segments than its row says")
+        assert state is not None
+        return self._segments.fill(state)
 
     def info(self, key: Key) -> EntryInfo | None:
         """What is known of an entry without reading its state."""
@@ -191,14 +318,24 @@ class LlamaDiskCache(BaseLlamaCache):
 
     def touch(self, key: Key) -> None:
         """Mark an entry as just used, for every process."""
-        now = time.time_ns()
-        with contextlib.suppress(OSError):
-            os.utime(self._path(key), ns=(now, now))
+        self._files.touch(key)
 
-    def _read(self, key: Key, row: Row, read: Callable[[Path, Key, int, int], _T]) -> _T | None:
-        """Read an entry's file, and drop an entry whose file is missing or damaged."""
+    def match_foreign(self, tokens: NDArray[np.int32], fingerprint: str) -> int:
+        """Leading tokens (of the first few) that entries of other fingerprints share.
+
+        Their rows say it: none of their files is opened.
+        """
+        with self._lock:
+            self._check_open()
+            self._refresh()
+            opening = tokens[:OPENING].tolist()
+            others = (r.opening for r in self._ledger.rows.values() if r.fingerprint != fingerprint)
+            return max((_shared(opening, other) for other in others), default=0)
+
+    def _read(self, key: Key, read: Callable[[], _T]) -> _T | None:
+        """Read an entry's files, and drop an entry of which one is missing or damaged."""
         try:
-            return read(self._path(key), key, row.head_bytes, row.file_bytes)
+            return read()
         except (StateError, FileNotFoundError) as error:
             self._drop_damaged(key, error)
         except (OSError, MemoryError) as error:  # too many open files: the entry may be all right
@@ -223,6 +360,9 @@ class LlamaDiskCache(BaseLlamaCache):
         """Forget every entry, also those of other models and processes."""
         with self._lock:
             self._check_open()
+            self._give_up_soon()
+            for key in list(self._segments.writing):
+                self._segments.writing.pop(key, None)
             self._refresh()
             self._discard(list(self._ledger.rows))
 
@@ -231,45 +371,76 @@ class LlamaDiskCache(BaseLlamaCache):
         return type(self), (self.cache_dir, self.capacity_bytes)
 
     def close(self) -> None:
-        """Close the database. Entries stay; what was prepared and not confirmed goes."""
+        """Write what is still to be written, and close the database. Entries stay.
+
+        What was prepared and not confirmed goes. It waits 10 s at most for slow disks.
+        """
+        if self._closed:
+            return
+        if not self._writer.wait(0, _CLOSING):
+            _log.warning("the cache in %s is closed before all was written", self._folder)
         with self._lock:
             if not self._closed:
                 self._closed = True
                 for key in list(self._pending):
                     self._abort(key)
+                self._give_up_soon()
+                self._segments.unlink(list(self._segments.waiting))
+                self._segments.clear()
                 self._ledger.close()
+
+    def _give_up_soon(self) -> None:
+        for key in self._soon:
+            if key not in self._ledger.rows:
+                self._catalog.remove(key)
+        self._soon.clear()
 
     def _discard(self, keys: list[Key]) -> None:
         with self._lock:
             self._check_open()
-            self._forget(self._guarded(lambda: self._take_away(keys)) or [])
+            for key in keys:
+                if self._soon.pop(key, None) is not None:
+                    self._catalog.remove(key)
+            gone = self._guarded(lambda: self._take_away(keys)) or {}
+            self._forget(gone)
+        self._remove_files(gone)
 
-    def _forget(self, gone: list[Key]) -> None:
-        """Clean up after a transaction that took entries away."""
+    def _forget(self, gone: Iterable[Key]) -> None:
         for key in gone:
             self._catalog.remove(key)
-            self._unlink(key)
 
-    def _take_away(self, keys: list[Key]) -> list[Key]:
+    def _take_away(self, keys: list[Key]) -> dict[Key, Row]:
         with self._ledger.transaction():
             self._refresh()
-            gone = [key for key in keys if key in self._ledger.rows]
+            gone = {key: self._ledger.rows[key] for key in keys if key in self._ledger.rows}
             for key in gone:
                 self._ledger.remove(key)
         return gone
 
+    def _remove_files(self, gone: dict[Key, Row]) -> None:
+        """Remove the files of entries that are gone, and of segments that nobody needs now."""
+        self._files.unlink(gone)
+        names = list({name for row in gone.values() for name, _ in row.segments})
+        with self._lock:
+            free = [name for name in names if name not in self._ledger.usage]
+        for start in range(0, len(free), _AT_ONCE):
+            with self._lock:
+                self._guarded(partial(self._remove_segments, free[start : start + _AT_ONCE]))
+
+    def _remove_segments(self, names: list[Key]) -> None:
+        with self._ledger.transaction():  # so that no entry can refer to them meanwhile
+            self._refresh()
+            usage = self._ledger.usage
+            self._segments.unlink([name for name in names if name not in usage])
+
     # --- keeping up ---------------------------------------------------------------------------
 
-    def _ready(self, fingerprint: str | None) -> None:
+    def _ready(self, fingerprint: str) -> None:
         self._check_open()
         self._refresh()
-        wanted = {row.fingerprint for row in self._ledger.rows.values()} - self._listed
-        if fingerprint is not None:
-            wanted &= {fingerprint}
+        if fingerprint not in self._listed:
             self._listed.add(fingerprint)
-        self._listed |= wanted
-        if wanted:
-            self._list([k for k, row in self._ledger.rows.items() if row.fingerprint in wanted])
+            self._list([k for k, r in self._ledger.rows.items() if r.fingerprint == fingerprint])
 
     def _refresh(self) -> None:
         """Take over changes of the ledger, and clean up when it is read for the first time."""
@@ -287,28 +458,29 @@ class LlamaDiskCache(BaseLlamaCache):
     def _list(self, keys: list[Key]) -> None:
         for key in keys:
             row = self._ledger.rows.get(key)
-            head = self._read(key, row, read_head) if row else None
+            if row is None or key in self._soon:
+                continue
+            read = partial(read_head, self._files.path(key), key, row.head_bytes, row.file_bytes)
+            head = self._read(key, read)
             if head is not None:
                 self._catalog.add(head.info, head.tokens, head.offsets, head.text, head.sources)
 
     def _sweep(self) -> None:
         """Remove files of writers that were killed before their entry existed."""
-        for path in self._folder.glob("*" + _SUFFIX):
-            key = path.name.removesuffix(_SUFFIX)
-            if key not in self._ledger.rows and self._is_orphan(path, key):
-                self._guarded(partial(self._remove_orphan, key))
+        own = self._pending | self._segments.waiting | self._segments.writing.keys()
+        kinds = (
+            (self._files, self._ledger.rows.keys()),
+            (self._segments, self._ledger.usage.keys()),
+        )
+        for files, known in kinds:
+            for key in files.orphans(own | known):
+                self._guarded(partial(self._remove_orphan, files, key))
 
-    def _is_orphan(self, path: Path, key: Key) -> bool:
-        try:
-            age = time.time() - path.stat().st_mtime
-        except OSError:
-            return False
-        return key not in self._pending and (age > _ORPHAN_AGE or not _writer_lives(key))
-
-    def _remove_orphan(self, key: Key) -> None:
+    def _remove_orphan(self, files: Files, key: Key) -> None:
         with self._ledger.transaction():  # so that it cannot become an entry meanwhile
-            if not self._ledger.has(key):
-                self._unlink(key)
+            self._refresh()
+            if key not in self._ledger.rows and key not in self._ledger.usage:
+                files.unlink([key])
 
     def _guarded(self, action: Callable[[], _T]) -> _T | None:
         """Run ``action``; a database that does not work costs entries, and never a request."""
@@ -317,21 +489,6 @@ class LlamaDiskCache(BaseLlamaCache):
         except LEDGER_ERRORS as error:
             _log.warning("the cache index in %s does not work: %s", self._folder, error)
             return None
-
-    # --- files --------------------------------------------------------------------------------
-
-    def _path(self, key: Key) -> Path:
-        return self._folder / (key + _SUFFIX)
-
-    def _age(self, key: Key) -> int:
-        try:
-            return os.stat(f"{self._folder}/{key}{_SUFFIX}").st_mtime_ns  # noqa: PTH116 (3x faster)
-        except OSError:
-            return 0  # gone: the first to go
-
-    def _unlink(self, key: Key) -> None:
-        with contextlib.suppress(OSError):  # Windows keeps a file that is being read
-            self._path(key).unlink()
 
 
 def _open_ledger(folder: Path, cache_dir: str | os.PathLike[str]) -> Ledger:
@@ -348,26 +505,8 @@ def _open_ledger(folder: Path, cache_dir: str | os.PathLike[str]) -> Ledger:
         ) from error
 
 
-def _new_key() -> Key:
-    return f"{_this_host()}-{os.getpid()}-{secrets.token_hex(12)}"
-
-
-def _this_host() -> str:
-    """The host's name as far as it can be part of a file's name."""
-    name = "".join(letter for letter in socket.gethostname() if letter.isalnum())
-    return name[:32] or "host"
-
-
-def _writer_lives(key: Key) -> bool:
-    """Whether the process that began this entry may still be writing it."""
-    host, _, rest = key.partition("-")
-    process = rest.partition("-")[0]
-    if host != _this_host() or not process.isdecimal() or os.name != "posix":
-        return True  # nobody to ask: its age decides
-    try:
-        os.kill(int(process), 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass
-    return True
+def _shared(opening: Sequence[int], other: Sequence[int]) -> int:
+    return next(
+        (i for i, (a, b) in enumerate(zip(opening, other, strict=False)) if a != b),
+        min(len(opening), len(other)),
+    )

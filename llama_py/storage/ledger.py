@@ -6,7 +6,9 @@ Changes are transactions, so a process that is killed leaves the rows as they we
 Each process keeps the rows in memory. A counter says whether anybody changed them, and a journal of
 the last changes says what: looking for news costs one read of one row (30 µs), and news cost what
 they are. A process that comes back after more changes than the journal holds reads all rows again.
-Keys are text and values JSON: nothing that is read here is ever unpickled.
+Whoever may write to the directory may also have written what is read here. Keys are text and values
+JSON: nothing is ever unpickled. Names of files are made from keys, so that what does not look like
+a key is no entry; and no column of the database names a file.
 """
 
 from __future__ import annotations
@@ -14,17 +16,19 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import re
 import sqlite3
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from diskcache import UNKNOWN, Cache, Disk, Timeout
+from diskcache import DEFAULT_SETTINGS, UNKNOWN, Cache, Disk, Timeout
 
 from llama_py.memory.state import Key
+from llama_py.storage.usage import Usage
 
-__all__ = ["LEDGER_ERRORS", "Ledger", "Row"]
+__all__ = ["LEDGER_ERRORS", "OPENING", "Ledger", "Row", "is_key"]
 
 _log = logging.getLogger("llama_py")
 
@@ -40,37 +44,65 @@ _PATIENCE = 10
 _JOURNAL = 512
 _ENTRY = "entry:"
 _VERSION = "version"
+_KEY = re.compile(r"[A-Za-z0-9]{1,32}-[0-9]{1,20}-[0-9a-f]{2,64}")
+#: What diskcache counts in its table of settings, beside the settings.
+_COUNTERS = {"count", "size", "hits", "misses"}
+#: Tokens of an entry's beginning that its row repeats.
+OPENING = 16
+
+
+def is_key(text: object) -> bool:
+    """Whether this can be the key of an entry or a segment, and so a part of a file's name."""
+    return isinstance(text, str) and _KEY.fullmatch(text) is not None
 
 
 class Row(NamedTuple):
-    """What is known of an entry before its file is opened."""
+    """What is known of an entry before its file is opened.
+
+    Attributes:
+        opening: its first tokens, at most ``OPENING``.
+        segments: keys and sizes (in bytes) of the files of its segments.
+    """
 
     fingerprint: str
     file_bytes: int
     head_bytes: int
+    opening: tuple[int, ...] = ()
+    segments: tuple[tuple[Key, int], ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all its files."""
+        return self.file_bytes + sum(size for _, size in self.segments)
 
 
 _Changes = dict[Key, Row | None]
 
 
 class _JSONDisk(Disk):  # type: ignore[misc]
-    """Keys as they are and values as JSON text.
+    """Keys as they are and values as JSON text, always in the database.
 
     What is something else, which somebody may have put there, reads as None. diskcache would
-    unpickle it.
+    unpickle it, and read and remove whatever file the row names.
     """
 
+    def put(self, key: Any) -> tuple[Any, bool]:
+        return str(key), True
+
     def get(self, key: Any, raw: bool) -> Any:
-        return super().get(key, raw) if raw else None
+        return key if raw and isinstance(key, str) else None
 
     def store(self, value: Any, read: bool, key: Any = UNKNOWN) -> Any:
-        return super().store(json.dumps(value), read, key)
+        return super().store(json.dumps(value), False, key)
 
     def fetch(self, mode: int, filename: str | None, value: Any, read: bool) -> Any:
         try:
             return json.loads(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, RecursionError):
             return None
+
+    def remove(self, file_path: Any) -> None:
+        """No row of ours has a file."""
 
 
 class _PerThread(threading.local):
@@ -97,14 +129,14 @@ class Ledger:
 
     Attributes:
         rows: the entries as of the last ``refresh`` or transaction.
-        used_bytes: the sum of their files' sizes.
+        usage: bytes of their files, and who refers to which segment.
     """
 
     def __init__(self, directory: Path) -> None:
         self._opened = _open(directory)
         self._per_thread = _PerThread(self._opened)
         self.rows: dict[Key, Row] = {}
-        self.used_bytes = 0
+        self.usage = Usage()
         self._seen: int | None = None
         self._changes: dict[Key, Row | None] | None = None  # of the transaction under way
 
@@ -152,11 +184,11 @@ class Ledger:
             record = self._cache.get(_slot(number))
             if not isinstance(record, list) or record[:1] != [number]:
                 return None
-            changes.update({key: _row(item) for key, item in record[1].items()})
+            changes.update({key: _row(item) for key, item in _noted(record)})
         return changes
 
     def _everything(self) -> _Changes:
-        names = [name for name in self._cache.iterkeys() if str(name).startswith(_ENTRY)]
+        names = [name for name in self._cache.iterkeys() if _is_entry(name)]
         changes: _Changes = dict.fromkeys(self.rows)
         changes.update({name[len(_ENTRY) :]: _row(self._cache.get(name)) for name in names})
         return changes
@@ -165,11 +197,16 @@ class Ledger:
         changed = {key for key, row in changes.items() if self.rows.get(key) != row}
         for key in changed:
             old, new = self.rows.pop(key, None), changes[key]
-            self.used_bytes -= old.file_bytes if old else 0
-            if new:
+            if new:  # first, so that segments which both have stay
                 self.rows[key] = new
-                self.used_bytes += new.file_bytes
+                self.usage.add(new.file_bytes, new.segments)
+            if old:
+                self.usage.remove(old.file_bytes, old.segments)
         return changed
+
+    def forked(self) -> None:
+        """In a forked child: what another thread of the parent was doing is the parent's."""
+        self._seen = self._changes = self._opened._txn_id = None
 
     # --- changing -----------------------------------------------------------------------------
 
@@ -223,9 +260,29 @@ def _slot(version: int) -> str:
     return f"log:{version % _JOURNAL}"
 
 
+def _noted(record: list[Any]) -> list[tuple[Key, Any]]:
+    changes = record[1] if len(record) == 2 and isinstance(record[1], dict) else {}
+    return [(key, item) for key, item in changes.items() if is_key(key)]
+
+
+def _is_entry(name: Any) -> bool:
+    return isinstance(name, str) and name.startswith(_ENTRY) and is_key(name[len(_ENTRY) :])
+
+
 def _row(item: Any) -> Row | None:
-    sound = isinstance(item, list) and [type(part) for part in item] == [str, int, int]
-    return Row(*item) if sound else None
+    """A row as it was written; None for anything else."""
+    if not isinstance(item, list) or [type(part) for part in item] != [str, int, int, list, list]:
+        return None
+    fingerprint, file_bytes, head_bytes, opening, segments = item
+    sound = all(type(token) is int for token in opening)
+    sound = sound and all(
+        isinstance(part, list) and len(part) == 2 and is_key(part[0]) and type(part[1]) is int
+        for part in segments
+    )
+    if not sound or file_bytes < 0 or any(size < 0 for _, size in segments):
+        return None
+    parts = tuple((key, size) for key, size in segments)
+    return Row(fingerprint, file_bytes, head_bytes, tuple(opening), parts)
 
 
 def _open(directory: Path) -> Any:
@@ -234,7 +291,8 @@ def _open(directory: Path) -> Any:
     if not problem:
         try:
             return _connect(directory)
-        except (*LEDGER_ERRORS, TypeError, ValueError) as error:  # damage that is sound SQLite
+        except (*LEDGER_ERRORS, TypeError, ValueError, LookupError, AttributeError) as error:
+            # Damage that is sound SQLite.
             problem = str(error)
             if any(word in problem for word in _NO_DAMAGE):
                 raise OSError(f"the cache index in {directory}: {problem}") from error
@@ -251,6 +309,7 @@ def _damage(path: Path) -> str:
     try:
         with contextlib.closing(sqlite3.connect(path, timeout=_PATIENCE)) as database:
             (found,) = database.execute("PRAGMA quick_check(1)").fetchone()
+            found = found if found != "ok" else _foreign_settings(database)
     except sqlite3.OperationalError:
         return ""
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
@@ -258,13 +317,22 @@ def _damage(path: Path) -> str:
     return "" if found == "ok" else str(found)
 
 
+def _foreign_settings(database: sqlite3.Connection) -> str:
+    """ "ok", unless somebody added settings: diskcache makes each an attribute of its objects."""
+    if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'Settings'").fetchone():
+        return "ok"
+    known = DEFAULT_SETTINGS.keys() | _COUNTERS
+    names = [name for (name,) in database.execute("SELECT key FROM Settings")]
+    foreign = [name for name in names if name not in known]
+    return f"it has a setting {foreign[0]!r}" if foreign else "ok"
+
+
 def _connect(directory: Path) -> Any:
-    return Cache(
-        str(directory),
-        timeout=_PATIENCE,
-        disk=_JSONDisk,
-        eviction_policy="none",  # the store decides what goes: the rows are not the bytes
-        cull_limit=0,
-        size_limit=2**62,
-        disk_min_file_size=2**30,  # always in the database
-    )
+    wanted = {
+        **DEFAULT_SETTINGS,  # all of them, so that none is read from the database
+        "eviction_policy": "none",  # the store decides what goes: the rows are not the bytes
+        "cull_limit": 0,
+        "size_limit": 2**62,
+        "disk_min_file_size": 2**30,  # always in the database
+    }
+    return Cache(str(directory), timeout=_PATIENCE, disk=_JSONDisk, **wanted)

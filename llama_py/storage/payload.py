@@ -1,5 +1,8 @@
 """One stored state as one file: written once from start to end, never changed, checked when read.
 
+A state whose first cells are kept apart names their segments in its head; each has a file of its
+own, with a head of 64 bytes (magic, digests of the body and of the key).
+
 ::
 
     head     magic, digest of the rest of the head, lengths, JSON (key, fingerprint, session,
@@ -31,16 +34,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_py.errors import StateError
-from llama_py.memory.state import Checkpoint, EntryInfo, Key, StoredState
+from llama_py.memory.state import Checkpoint, EntryInfo, Key, Segment, StoredState
 
-__all__ = ["Head", "Payload", "digest", "read_head", "read_state"]
+__all__ = [
+    "Head",
+    "Payload",
+    "digest",
+    "read_head",
+    "read_segment",
+    "read_state",
+    "segment_file_bytes",
+    "write_segment",
+]
 
 Bytes = NDArray[np.uint8]
 
-_MAGIC = b"LLPYST02"
+_MAGIC = b"LLPYST03"
 _END = b"LLPYEND1"
 #: magic, digest of the head behind it, bytes of the whole head, bytes of JSON.
 _PREFIX = struct.Struct("<8s16sQQ")
+_SEGMENT = struct.Struct("<8s16s16s24x")
+_SEGMENT_MAGIC = b"LLPYSG01"
 _CHECKED = 24  # where what the digest covers begins
 _ALIGN = 64
 _PAGE = 4096
@@ -135,6 +149,7 @@ def _make_head(key: Key, state: StoredState, sizes: list[int]) -> bytes:
         "text": None if state.text is None else len(state.text),
         "checkpoints": [checkpoint.position for checkpoint in state.checkpoints],
         "sizes": sizes,
+        "segments": [[each.key, each.start, each.end, each.nbytes] for each in state.segments],
     }
     note = json.dumps(described).encode()
     rest = note + state.tokens.astype("<i4").tobytes()
@@ -162,6 +177,31 @@ def _trailer_bytes(parts: int) -> int:
     return 16 * parts + 16 + len(_END)
 
 
+def segment_file_bytes(nbytes: int) -> int:
+    """How long the file of a segment of ``nbytes`` bytes is."""
+    return _SEGMENT.size + nbytes
+
+
+def write_segment(path: Path, key: Key, state: Bytes) -> None:
+    """Write the file of a segment; there must be none.
+
+    Raises:
+        OSError: it cannot be written; what was written is gone again.
+    """
+    with path.open("xb") as file:
+        try:
+            file.write(_SEGMENT.pack(_SEGMENT_MAGIC, digest(state), _digest_of_key(key)))
+            file.write(state.data)
+            file.flush()
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+
+
+def _digest_of_key(key: Key) -> bytes:
+    return hashlib.blake2b(key.encode(), digest_size=16).digest()
+
+
 # --- reading --------------------------------------------------------------------------------------
 
 
@@ -172,6 +212,7 @@ class Head:
     Attributes:
         check: the head's digest, which the trailer repeats.
         sizes: bytes of the sequence state and of each checkpoint.
+        segments: where the first cells are, without their bytes.
     """
 
     info: EntryInfo
@@ -181,6 +222,7 @@ class Head:
     sources: NDArray[np.uint8] | None
     check: bytes
     sizes: tuple[int, ...]
+    segments: tuple[Segment, ...]
 
 
 def read_head(path: Path, key: Key, head_bytes: int, file_bytes: int) -> Head:
@@ -195,7 +237,7 @@ def read_head(path: Path, key: Key, head_bytes: int, file_bytes: int) -> Head:
 
 
 def read_state(path: Path, key: Key, head_bytes: int, file_bytes: int) -> StoredState:
-    """Read a whole state; each array has its own memory.
+    """Read a whole state, without the bytes of its segments; each array has its own memory.
 
     Raises:
         StateError: the file is not what was written.
@@ -219,7 +261,27 @@ def read_state(path: Path, key: Key, head_bytes: int, file_bytes: int) -> Stored
         pos_min=info.pos_min,
         fingerprint=info.fingerprint,
         session=info.session,
+        segments=head.segments,
     )
+
+
+def read_segment(path: Path, key: Key, nbytes: int) -> Bytes:
+    """Read a segment of ``nbytes`` bytes.
+
+    Raises:
+        StateError: the file is not what was written.
+        OSError: it cannot be read.
+        MemoryError: there is no room for it.
+    """
+    with FileIO(str(path)) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size != segment_file_bytes(nbytes):
+            raise StateError(f"{path} has {size} bytes, not {segment_file_bytes(nbytes)}")
+        head = _read_exactly(file, _SEGMENT.size).tobytes()
+        (state,), (check,) = _read_body(file, (nbytes,))
+    if head != _SEGMENT.pack(_SEGMENT_MAGIC, check, _digest_of_key(key)):
+        raise StateError(f"{path} is damaged: its bytes are not those that were written")
+    return state
 
 
 def _read_head(file: FileIO, path: Path, key: Key, head_bytes: int, file_bytes: int) -> Head:
@@ -244,6 +306,8 @@ def _parse_head(note: dict[str, object], rest: bytes, check: bytes, file_bytes: 
     assert isinstance(count, int)
     assert isinstance(positions, list)
     assert isinstance(sizes, list)
+    assert isinstance(note["segments"], list)
+    segments = tuple(Segment(*described) for described in note["segments"])
     tokens = np.frombuffer(rest, "<i4", count).astype(np.int32, copy=False)
     offsets, text, sources = None, None, None
     if isinstance(text_bytes, int):
@@ -259,9 +323,9 @@ def _parse_head(note: dict[str, object], rest: bytes, check: bytes, file_bytes: 
         length=count,
         pos_min=int(str(note["pos_min"])),
         checkpoints=tuple(positions),
-        nbytes=file_bytes,
+        nbytes=file_bytes + sum(segment.nbytes for segment in segments),
     )
-    return Head(info, tokens, offsets, text, sources, check, tuple(sizes))
+    return Head(info, tokens, offsets, text, sources, check, tuple(sizes), segments)
 
 
 def _read_body(file: FileIO, sizes: tuple[int, ...]) -> tuple[list[Bytes], list[bytes]]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import logging
 import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -26,6 +28,7 @@ from llama_py.memory.state import (
     StoreStats,
 )
 from llama_py.storage.catalog import Catalog
+from llama_py.storage.usage import Usage
 
 __all__ = ["BaseLlamaCache", "LlamaRAMCache", "entry_info"]
 
@@ -104,6 +107,46 @@ class BaseLlamaCache(ABC):
         pending = self.prepare(state, replaces=replaces)
         return pending.confirm() if pending else None
 
+    def put_soon(self, state: StoredState, *, replaces: Key | None = None) -> Key | None:
+        """Like ``put``, but what takes time is done beside the caller."""
+        return self.put(state, replaces=replaces)
+
+    def accepts(self, nbytes: int) -> bool:
+        """Whether a state of so many bytes can be saved at all."""
+        with self._lock:
+            self._check_open()
+            return self._fits(nbytes)
+
+    @abstractmethod
+    def keep(self, state: NDArray[np.uint8]) -> Key:
+        """Take over the bytes of a segment, for an entry that is to come; returns its key."""
+
+    @abstractmethod
+    def holds(self, segments: Sequence[Key]) -> bool:
+        """Whether the store (still) has all of these segments."""
+
+    @abstractmethod
+    def release(self, segments: Sequence[Key]) -> None:
+        """Forget those of these segments that belong to no entry."""
+
+    def wait(self, backlog: int = 0, timeout: float = 10.0) -> bool:
+        """Wait until at most ``backlog`` bytes are still to be written; False if time is over.
+
+        After ``wait()`` everything that was saved so far is where other processes find it.
+        """
+        return True
+
+    def _with_own_segments(self, state: StoredState) -> StoredState | None:
+        """The same; segments that came from another store are taken over, if they are there."""
+        segments = list(state.segments)
+        for number, segment in enumerate(segments):
+            if not self.holds([segment.key]):
+                if segment.state is None:
+                    return None
+                key = self.keep(segment.state)
+                segments[number] = dataclasses.replace(segment, key=key, state=None)
+        return dataclasses.replace(state, segments=tuple(segments)) if segments else state
+
     def find(self, tokens: NDArray[np.int32], fingerprint: str) -> list[StoredMatch]:
         """Entries of this fingerprint that share leading tokens, deepest first."""
         with self._lock:
@@ -125,7 +168,7 @@ class BaseLlamaCache(ABC):
     def match_foreign(self, tokens: NDArray[np.int32], fingerprint: str) -> int:
         """Leading tokens that entries of other fingerprints share."""
         with self._lock:
-            self._ready(None)
+            self._ready(fingerprint)
             return self._catalog.match_foreign(tokens, fingerprint)
 
     def stats(self) -> StoreStats:
@@ -152,8 +195,8 @@ class BaseLlamaCache(ABC):
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _ready(self, fingerprint: str | None) -> None:
-        """Bring the catalog up to date for one fingerprint, or for all (None)."""
+    def _ready(self, fingerprint: str) -> None:
+        """Bring the catalog up to date for one fingerprint."""
         self._check_open()
 
     def _check_open(self) -> None:
@@ -184,13 +227,14 @@ class LlamaRAMCache(BaseLlamaCache):
     def __init__(self, capacity_bytes: int = 2 << 30) -> None:
         super().__init__(capacity_bytes)
         self._states: OrderedDict[Key, StoredState] = OrderedDict()  # least recently used first
-        self._used = 0
+        self._segments: dict[Key, NDArray[np.uint8]] = {}
+        self._usage = Usage()
         self._numbers = itertools.count()
 
     @property
     def used_bytes(self) -> int:
         """Bytes of all entries."""
-        return self._used
+        return self._usage.nbytes
 
     def __len__(self) -> int:
         return len(self._states)
@@ -201,18 +245,46 @@ class LlamaRAMCache(BaseLlamaCache):
             self._check_open()
             if not self._fits(state.nbytes):
                 return None
-        kept = _read_only(state)
+            own = self._with_own_segments(state)
+        if own is None:
+            return None
+        kept = _read_only(own)
         return PendingPut(lambda: self._confirm(kept, replaces), lambda: None)
+
+    def keep(self, state: NDArray[np.uint8]) -> Key:
+        """Hold the bytes of a segment for an entry that is to come; returns its key."""
+        with self._lock:
+            self._check_open()
+            key = f"ram-{next(self._numbers)}"
+            self._segments[key] = _frozen(state)
+            return key
+
+    def holds(self, segments: Sequence[Key]) -> bool:
+        """Whether the store (still) has all of these segments."""
+        with self._lock:
+            return all(key in self._segments for key in segments)
+
+    def release(self, segments: Sequence[Key]) -> None:
+        """Forget those of these segments that belong to no entry."""
+        with self._lock:
+            for key in segments:
+                if key not in self._usage:
+                    self._segments.pop(key, None)
 
     def get(self, key: Key) -> StoredState | None:
         """The entry, marked as just used; its arrays are the store's own, read-only."""
         with self._lock:
             self._check_open()
             state = self._states.get(key)
-            if state is not None:
-                self._states.move_to_end(key)
-                self._counts["restored"] += 1
-            return state
+            if state is None:
+                return None
+            self._states.move_to_end(key)
+            self._counts["restored"] += 1
+            segments = (
+                dataclasses.replace(segment, state=self._segments[segment.key])
+                for segment in state.segments
+            )
+            return dataclasses.replace(state, segments=tuple(segments))
 
     def info(self, key: Key) -> EntryInfo | None:
         """What is known of an entry."""
@@ -231,14 +303,16 @@ class LlamaRAMCache(BaseLlamaCache):
             self._catalog.remove(key)
             state = self._states.pop(key, None)
             if state is not None:
-                self._used -= state.nbytes
+                for segment in self._usage.remove(*_shares(state)):
+                    del self._segments[segment]
 
     def clear(self) -> None:
         """Forget every entry."""
         with self._lock:
             self._states.clear()
             self._catalog.clear()
-            self._used = 0
+            self._segments.clear()
+            self._usage = Usage()
 
     def __reduce__(self) -> tuple[Any, ...]:
         self._check_open()
@@ -252,28 +326,30 @@ class LlamaRAMCache(BaseLlamaCache):
 
     def _confirm(self, state: StoredState, replaces: Key | None) -> Key | None:
         with self._lock:
-            if self._closed:
+            if self._closed or not self.holds([each.key for each in state.segments]):
                 return None
-            for old in self._catalog.twins(state.tokens, state.fingerprint, state.session):
+            gone = self._catalog.twins(state.tokens, state.fingerprint, state.session)
+            self._usage.add(*_shares(state))  # first, so that what it shares with them stays
+            for old in [*gone, *([] if replaces is None else [replaces])]:
                 self.discard(old)
-            if replaces is not None:
-                self.discard(replaces)
-            self._evict(state.nbytes)
+            while self._states and self._usage.nbytes > self.capacity_bytes:
+                self.discard(next(iter(self._states)))
+                self._counts["evicted"] += 1
             return self._add(state)
-
-    def _evict(self, nbytes: int) -> None:
-        while self._states and self._used + nbytes > self.capacity_bytes:
-            self.discard(next(iter(self._states)))
-            self._counts["evicted"] += 1
 
     def _add(self, state: StoredState) -> Key:
         key = f"ram-{next(self._numbers)}"
         self._states[key] = state
-        self._used += state.nbytes
         self._counts["saved"] += 1
         info = entry_info(key, state, state.nbytes)
         self._catalog.add(info, state.tokens, state.offsets, state.text, state.sources)
         return key
+
+
+def _shares(state: StoredState) -> tuple[int, list[tuple[Key, int]]]:
+    """Its own bytes, and the segments that others may have as well."""
+    segments = [(segment.key, segment.nbytes) for segment in state.segments]
+    return state.nbytes - sum(size for _, size in segments), segments
 
 
 def _read_only(state: StoredState) -> StoredState:
@@ -289,6 +365,7 @@ def _read_only(state: StoredState) -> StoredState:
         fingerprint=state.fingerprint,
         session=state.session,
         sources=_frozen(state.sources) if state.sources is not None else None,
+        segments=tuple(dataclasses.replace(segment, state=None) for segment in state.segments),
     )
 
 

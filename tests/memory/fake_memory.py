@@ -65,6 +65,7 @@ class FakeMemory:
         self.traits = traits
         self.n_ctx = self.n_ctx_seq = n_ctx
         self.n_seq_max = n_seq_max
+        self.spare: int | None = None
         self.cells: dict[int, list[Any]] = {}
         self.pos_mins: dict[int, int] = {}
         self.copied = 0

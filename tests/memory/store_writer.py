@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import random
 import sys
+from dataclasses import replace
 
 import numpy as np
 
-from llama_py.storage.store import Checkpoint, LlamaDiskCache, StoredState
+from llama_py.memory.state import Segment
+from llama_py.storage.store import BaseLlamaCache, Checkpoint, LlamaDiskCache, StoredState
 
 CAPACITY = 3_000_000
 FINGERPRINTS = ("model one", "model two")
@@ -42,6 +44,30 @@ def state_of(seed: int, session: str | None = None) -> StoredState:
     )
 
 
+def chain_of(seed: int, session: str | None, count: int) -> StoredState:
+    """The same with its first ``count`` tokens in as many segments of up to 60 kB."""
+    state, draw = state_of(seed, session), np.random.default_rng(seed)
+    sizes = draw.integers(1, 60_000, len(state.tokens)).tolist()
+    segments = tuple(
+        Segment("", place, place + 1, size, np.full(size, (seed + place) % 251, np.uint8))
+        for place, size in enumerate(sizes[:count])
+    )
+    return replace(state, state=state.state[: 30_000 + count], segments=segments)
+
+
+def grow(store: BaseLlamaCache, seed: int, sessions: list[str | None]) -> list[str | None]:
+    """Save a conversation once per session, with one segment more each time; returns the keys."""
+    kept: list[Segment] = []
+    keys: list[str | None] = []
+    for session in sessions:
+        state = chain_of(seed, session, min(len(kept) + 1, len(state_of(seed).tokens)))
+        for segment in state.segments[len(kept) :]:
+            assert segment.state is not None
+            kept.append(replace(segment, key=store.keep(segment.state), state=None))
+        keys.append(store.put_soon(replace(state, segments=tuple(kept))))
+    return keys
+
+
 def same(a: StoredState, b: StoredState) -> bool:
     """Whether two states are equal in everything."""
     plain = (a.text, a.pos_min, a.fingerprint, a.session, len(a.checkpoints))
@@ -51,8 +77,12 @@ def same(a: StoredState, b: StoredState) -> bool:
         offsets_agree = a.offsets is b.offsets
     else:
         offsets_agree = np.array_equal(a.offsets, b.offsets)
+    spans = [[(each.start, each.end) for each in state.segments] for state in (a, b)]
+    cells = [(x.state, y.state) for x, y in zip(a.segments, b.segments, strict=False)]
     return (
         offsets_agree
+        and spans[0] == spans[1]
+        and all(x is not None and y is not None and np.array_equal(x, y) for x, y in cells)
         and np.array_equal(a.tokens, b.tokens)
         and np.array_equal(a.state, b.state)
         and all(
@@ -64,7 +94,9 @@ def same(a: StoredState, b: StoredState) -> bool:
 
 def is_right(state: StoredState) -> bool:
     """Whether a restored state is exactly what its number says."""
-    return same(state, state_of(int(state.tokens[1]), state.session))
+    seed, count = int(state.tokens[1]), len(state.segments)
+    right = chain_of(seed, state.session, count) if count else state_of(seed, state.session)
+    return same(state, right)
 
 
 def step(store: LlamaDiskCache, draw: random.Random, mine: list[str]) -> None:
@@ -76,6 +108,9 @@ def step(store: LlamaDiskCache, draw: random.Random, mine: list[str]) -> None:
     if restored is not None and not is_right(restored):
         raise RuntimeError(f"restored garbage: {restored}")
     kind = draw.random()
+    if kind < 0.2:
+        grow(store, seed, draw.choices([None, "alice", "bob"], k=3))
+        return
     pending = store.prepare(wanted, replaces=draw.choice(mine) if mine and kind < 0.3 else None)
     if pending is not None and kind < 0.9:
         mine[:] = [*mine[-5:], pending.confirm() or ""]

@@ -87,6 +87,7 @@ def main(model: str, directory: str) -> None:
             texts = [words(draw, draw.randrange(5, 60)) for _ in range(count)]
         for text in texts:
             turn = say(llm, messages, text)
+            llm.cache.flush()
             messages = turn.messages if len(turn.tokens) < LONGEST else []
             print(json.dumps(vars(turn)), flush=True)
 

@@ -93,6 +93,8 @@ def check_everything(folder: Path) -> int:
         assert store.stats().damaged == 0
         assert store.used_bytes <= CAPACITY
         assert {path.stem for path in files(store)} == set(keys)
+        referred = set(store._ledger.usage.keys())
+        assert {path.stem for path in folder.glob("*/*.segment")} == referred
         for fingerprint in FINGERPRINTS:
             store.find(np.array([COMMON], np.int32), fingerprint)
         key = saved(store, state_of(1))
@@ -117,6 +119,16 @@ def test_killed_at_any_moment_it_opens_and_restores_no_garbage(tmp_path: Path) -
             process.communicate()
         entries.append(check_everything(tmp_path))
     assert max(entries) > 3
+
+
+def test_a_killed_one_leaves_what_it_had_written(tmp_path: Path) -> None:
+    """The same once, quickly."""
+    process = writer(tmp_path, 5)
+    wait_until_ready(process)
+    time.sleep(0.5)
+    process.kill()
+    process.communicate()
+    assert check_everything(tmp_path) > 0
 
 
 @pytest.mark.slow
