@@ -240,10 +240,10 @@ def test_an_interrupt_anywhere_breaks_nothing(make_rig: MakeRig, kind: str) -> N
 
 @pytest.mark.parametrize("after", [False, True])
 def test_a_call_interrupted_at_its_start_leaves_no_request(rig: Rig, after: bool) -> None:
-    with interrupted(rig.llm, "_release_manual", 0, after=after), pytest.raises(KeyboardInterrupt):
+    with interrupted(rig.llm._by_hand, "release", 0, after=after), pytest.raises(KeyboardInterrupt):
         rig.llm.create_completion(words(1, 30), max_tokens=50, stream=True)
     rig.check_at_rest()
-    with interrupted(rig.llm, "_release_manual", 0, after=after), pytest.raises(KeyboardInterrupt):
+    with interrupted(rig.llm._by_hand, "release", 0, after=after), pytest.raises(KeyboardInterrupt):
         next(rig.llm.generate(words(1, 30)))
     rig.check_at_rest()
     assert rig.engine.metrics.cancelled == 2
