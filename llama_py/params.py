@@ -212,7 +212,7 @@ class ContextParams:
     op_offload: bool = _C["op_offload"]
     flash_attn: bool | None = None
     swa_full: bool = _C["swa_full"]
-    kv_unified: bool = _C["kv_unified"]
+    kv_unified: bool = True
     no_perf: bool = _C["no_perf"]
     type_k: int | None = None
     type_v: int | None = None
@@ -220,6 +220,7 @@ class ContextParams:
     def __post_init__(self) -> None:
         _read_fields(self, _CONTEXT)
         check_bool("embeddings", self.embeddings)
+        check_bool("kv_unified", self.kv_unified)
 
 
 @dataclass(frozen=True, slots=True)

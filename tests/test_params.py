@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
+from llama_py import demo_model_path
+from llama_py.core.model import Model
+from llama_py.core.sampler import Sampler
+from llama_py.core.vocab import Vocab
 from llama_py.errors import LlamaError, ParameterError, ParameterTypeError
 from llama_py.params import (
     SAMPLER_NAMES,
@@ -125,9 +130,47 @@ def test_numpy_numbers_are_numbers() -> None:
     assert ContextParams(n_ctx=np.int32(64), swa_full=np.bool_(True)).n_ctx == 64  # type: ignore[arg-type]
 
 
+#: Step -> options with which it alone decides: only the likeliest token can come, or it never does.
+STEPS: dict[str, tuple[dict[str, Any], bool]] = {
+    "penalties": ({"repeat_penalty": 1e6}, False),
+    "dry": ({"dry_multiplier": 1e6, "dry_penalty_last_n": 64}, False),
+    "top_n_sigma": ({"top_n_sigma": 0.01}, True),
+    "top_k": ({"top_k": 1}, True),
+    "typical_p": ({"typical_p": 0.01}, False),
+    "top_p": ({"top_p": 0.1}, True),
+    "min_p": ({"min_p": 0.9}, True),
+    "xtc": ({"xtc_probability": 1.0, "xtc_threshold": 0.05}, False),
+    "temperature": ({"temperature": 1e-3}, True),
+}
+
+
+@pytest.fixture(scope="module")
+def vocab() -> Iterator[Vocab]:
+    with Model(demo_model_path(), ModelParams(vocab_only=True)) as model:
+        yield model.vocab
+
+
 @pytest.mark.parametrize("name", SAMPLER_NAMES)
-def test_every_sampler_can_be_named(name: str) -> None:
-    assert SamplingParams(samplers=(name,)).samplers == (name,)
+def test_every_sampler_can_be_named(vocab: Vocab, name: str) -> None:
+    """As the only step it does what it is for, and without it that does not happen."""
+    options, only = STEPS[name]
+    row = np.full(vocab.n_tokens, -30, np.float32)
+    row[500:504] = (9.0, 8.8, 8.7, 8.6)  # token 500 is the likeliest, and the others come often
+
+    def share_of_the_likeliest(samplers: tuple[str, ...]) -> float:
+        history = [*[501, 502, 500] * 3, 501, 502] if name == "dry" else [500]  # repeats 500
+        drawn = [
+            Sampler(vocab, SamplingParams(**options, seed=seed, samplers=samplers), history).sample(
+                row.copy()
+            )
+            for seed in range(60)
+        ]
+        return drawn.count(500) / len(drawn)
+
+    with_it = share_of_the_likeliest((name,))
+    assert with_it == (1.0 if only else 0.0)
+    other = "min_p" if name != "min_p" else "top_p"
+    assert 0.1 < share_of_the_likeliest((other,)) < 0.6
 
 
 @pytest.mark.parametrize(

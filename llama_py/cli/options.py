@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from llama_py.errors import ParameterError
+from llama_py.options import CHAT, COMPLETION, LOAD, Option, Table
+from llama_py.options.marks import Flag
+from llama_py.options.text import plain_default
 from llama_py.version import LLAMA_CPP_COMMIT, __version__
 
 if TYPE_CHECKING:
@@ -24,6 +29,12 @@ __all__ = [
     "sampling",
     "version_text",
 ]
+
+
+#: Options whose value is the text of a file on the command line.
+_FILES = frozenset({"grammar", "chat_template"})
+#: Options that may be given several times.
+_REPEATED = frozenset({"stop"})
 
 
 class Parser(argparse.ArgumentParser):
@@ -53,43 +64,73 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         metavar="REPO[:QUANT]",
         help="download from the Hugging Face hub, for example Qwen/Qwen3-0.6B-GGUF:Q8_0",
     )
-    group.add_argument(
-        "-c", "--n-ctx", type=int, metavar="N", help="tokens of context (default: the model's own)"
-    )
-    group.add_argument(
-        "-ngl", "--n-gpu-layers", type=int, metavar="N", help="layers on the GPU (default: all)"
-    )
-    group.add_argument("-t", "--threads", type=int, metavar="N", help="threads (default: cores)")
-    group.add_argument(
-        "--chat-template", metavar="FILE", help="a Jinja template, in place of the model's own"
-    )
-    group.add_argument("-v", "--verbose", action="store_true", help="print llama.cpp's log")
+    for option in _flagged(LOAD):
+        add_flag(group, option, LOAD)
 
 
 def add_sampling_options(parser: argparse.ArgumentParser, max_tokens: int | None) -> None:
-    """How a reply is chosen, and when it ends."""
+    """How a reply is chosen, and when it ends.
+
+    Args:
+        max_tokens: most tokens to write if ``-n`` is not given, None for as many as fit.
+    """
     group = parser.add_argument_group("sampling")
-    group.add_argument("--temp", type=float, metavar="T", help="temperature; 0 is greedy")
-    group.add_argument("--top-k", type=int, metavar="K", help="only the K most likely tokens")
-    group.add_argument("--top-p", type=float, metavar="P", help="only the most likely P of 1.0")
-    group.add_argument(
-        "--min-p", type=float, metavar="P", help="at least P times as likely as the most likely"
-    )
-    group.add_argument("--repeat-penalty", type=float, metavar="X", help="1.0 is no penalty")
-    group.add_argument("--seed", type=int, metavar="N", help="of the random numbers")
+    for option in _flagged(COMPLETION):
+        if option.name != "max_tokens":
+            add_flag(group, option, COMPLETION if max_tokens else CHAT)
     limit = "until it ends" if max_tokens is None else str(max_tokens)
+    option = COMPLETION["max_tokens"]
+    add_flag(group, option, COMPLETION, f"most tokens to write (default: {limit})", max_tokens)
+
+
+def add_flag(
+    group: argparse._ActionsContainer,
+    option: Option,
+    table: Table[Any],
+    help: str | None = None,
+    default: Any = None,
+) -> None:
+    """The flag of an option, with its checks, and its meaning as the help."""
+    flag = option.mark(Flag)
+    if flag is None:
+        raise ValueError(f"{option.name} has no flag")
+    shown = help or flag.help or _help(option, table)
+    if flag.metavar is None:
+        group.add_argument(*flag.flags, dest=option.name, action="store_true", help=shown)
+        return
+    several = option.name in _REPEATED
     group.add_argument(
-        "-n",
-        "--max-tokens",
-        type=int,
-        default=max_tokens,
-        metavar="N",
-        help=f"most tokens to write (default: {limit})",
+        *flag.flags,
+        dest=option.name,
+        metavar=flag.metavar,
+        type=str if several or option.name in _FILES else _reader(option),
+        action="append" if several else "store",
+        default=default,
+        help=shown + ("; may be repeated" if several else ""),
     )
-    group.add_argument(
-        "--stop", action="append", metavar="TEXT", help="end before this text; may be repeated"
-    )
-    group.add_argument("--grammar", metavar="FILE", help="GBNF rules that the reply has to follow")
+
+
+def _flagged(table: Table[Any]) -> list[Option]:
+    return [option for option in table if option.mark(Flag)]
+
+
+def _reader(option: Option) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        try:
+            return option.parse(text)
+        except ParameterError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read
+
+
+def _help(option: Option, table: Table[Any]) -> str:
+    """The first sentence of what is said about it, in plain text, and its default."""
+    text = re.sub(r" \(\[.*?\)\)|`", "", option.doc).split(". ")[0].removesuffix(".")
+    names = f": {', '.join(option.choices)}" if option.names else ""
+    default = plain_default(option, table).replace("`", "")
+    shown = f"{text[0].lower()}{text[1:]}{names}" + (f" (default: {default})" if default else "")
+    return shown.replace("%", "%%")
 
 
 # ---- what is made of them --------------------------------------------------------------------
@@ -97,18 +138,14 @@ def add_sampling_options(parser: argparse.ArgumentParser, max_tokens: int | None
 
 def sampling(parsed: argparse.Namespace) -> dict[str, Any]:
     """The options of ``create_completion`` and ``create_chat_completion`` that were given."""
-    options = {
-        "temperature": parsed.temp,
-        "top_k": parsed.top_k,
-        "top_p": parsed.top_p,
-        "min_p": parsed.min_p,
-        "repeat_penalty": parsed.repeat_penalty,
-        "seed": parsed.seed,
-        "max_tokens": parsed.max_tokens,
-        "stop": parsed.stop,
-        "grammar": read_argument(parsed.grammar, "--grammar"),
-    }
-    return {name: value for name, value in options.items() if value is not None}
+    return _given(parsed, COMPLETION)
+
+
+def _given(parsed: argparse.Namespace, table: Table[Any]) -> dict[str, Any]:
+    given = {option.name: getattr(parsed, option.name) for option in _flagged(table)}
+    for name in _FILES & given.keys():
+        given[name] = read_argument(given[name], f"--{name.replace('_', '-')}")
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def read_argument(path: str | None, option: str) -> str | None:
@@ -149,16 +186,9 @@ def load_model(parsed: argparse.Namespace) -> Llama:
     from llama_py.cli.progress import Progress
 
     path = model_path(parsed.model, parsed.hf)
-    options: dict[str, Any] = {}
-    for name, value in (
-        ("n_ctx", parsed.n_ctx),
-        ("n_gpu_layers", parsed.n_gpu_layers),
-        ("n_threads", parsed.threads),
-        ("n_threads_batch", parsed.threads),
-        ("chat_template", read_argument(parsed.chat_template, "--chat-template")),
-    ):
-        if value is not None:
-            options[name] = value
+    options = _given(parsed, LOAD)
+    if "n_threads" in options:
+        options["n_threads_batch"] = options["n_threads"]
     progress = Progress("loading the model", enabled=sys.stderr.isatty() and not parsed.verbose)
     with progress:
-        return Llama(path, verbose=parsed.verbose, progress=progress.fraction, **options)
+        return Llama(path, progress=progress.fraction, **options)

@@ -19,6 +19,8 @@ from llama_py.options.marks import (
 )
 from llama_py.options.sampling import CriteriaOptions, SamplingOptions
 from llama_py.options.values import (
+    LIST_OF_OBJECTS,
+    TEXTS,
     ChatPolicy,
     Effort,
     SpecialTokens,
@@ -58,13 +60,13 @@ class ReplyOptions(SamplingOptions, CriteriaOptions, total=False):
     ]
     stop: Annotated[
         str | Sequence[str] | None,
-        Reads(read_stops),
+        Reads(read_stops, TEXTS),
         Flag("--stop", metavar="TEXT"),
         Doc("Texts that end the reply, and are no part of it; the earliest one counts."),
     ]
     stop_token_ids: Annotated[
         Sequence[int] | set[int] | frozenset[int] | None,
-        Reads(read_token_ids),
+        Reads(read_token_ids, {"type": "array", "items": {"type": "integer", "minimum": 0}}),
         Doc("Tokens that end the reply, beside the vocabulary's own."),
     ]
     ignore_eos: Annotated[
@@ -112,7 +114,10 @@ class RequestOptions(TypedDict, total=False):
     user: Annotated[str | None, Empty(), Doc("Used as `session_id` if there is none.")]
     stream_options: Annotated[
         Mapping[str, bool] | None,
-        Reads(read_stream_options),
+        Reads(
+            read_stream_options,
+            {"type": "object", "properties": {"include_usage": {"type": "boolean"}}},
+        ),
         Doc('With `stream=True`: `{"include_usage": True}` adds a last chunk with the usage.'),
     ]
 
@@ -144,12 +149,12 @@ class PromptOptions(TypedDict, total=False):
 
     tools: Annotated[
         Sequence[Mapping[str, Any]] | None,
-        Reads(as_is),
+        Reads(as_is, LIST_OF_OBJECTS),
         Doc("Functions that the model may call, in OpenAI's form ([tools](chat.md#tools))."),
     ]
     tool_choice: Annotated[
         Literal["auto", "none", "required"] | str | Mapping[str, Any] | None,
-        Reads(as_is),
+        Reads(as_is, {"type": ["string", "object"]}),
         WithoutDefault('`"auto"`'),
         Doc(
             '`"auto"`, `"none"`, `"required"`, or `{"type": "function", "function": {"name": …}}`.'
@@ -162,17 +167,17 @@ class PromptOptions(TypedDict, total=False):
     ]
     functions: Annotated[
         Sequence[Mapping[str, Any]] | None,
-        Reads(as_is),
+        Reads(as_is, LIST_OF_OBJECTS),
         Doc("The form of `tools` before 2024."),
     ]
     function_call: Annotated[
         str | Mapping[str, Any] | None,
-        Reads(as_is),
+        Reads(as_is, {"type": ["string", "object"]}),
         Doc("The form of `tool_choice` before 2024."),
     ]
     response_format: Annotated[
         Mapping[str, Any] | None,
-        Reads(as_is),
+        Reads(as_is, {"type": "object"}),
         Doc(
             "A JSON schema that the reply has to follow "
             "([structured output](structured-output.md))."
@@ -185,7 +190,6 @@ class PromptOptions(TypedDict, total=False):
     enable_thinking: Annotated[
         bool | None,
         WithoutDefault("the template's"),
-        Flag("--no-think"),
         Doc("Whether a reasoning model reasons."),
     ]
     reasoning_effort: Annotated[
@@ -205,7 +209,7 @@ class PromptOptions(TypedDict, total=False):
     ]
     continue_final_message: Annotated[
         bool | Literal["content", "reasoning_content"] | None,
-        Reads(as_is),
+        Reads(as_is, {"enum": [True, False, "content", "reasoning_content"]}),
         Default(False),
         Doc("The last message is the beginning of the reply, which goes on with it."),
     ]

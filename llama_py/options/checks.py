@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import difflib
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping
+from numbers import Integral, Real
 from typing import Any
-
-import numpy as np
 
 from llama_py.errors import ParameterError, ParameterTypeError, UnknownParameterError, shown
 
@@ -16,6 +16,7 @@ __all__ = [
     "check_kind",
     "check_number",
     "fits_a_float",
+    "is_bool",
     "read_function",
     "read_functions",
     "read_mapping",
@@ -34,7 +35,7 @@ def check_number(
     integer: bool = False,
 ) -> None:
     """Raise unless ``value`` is a finite number (an ``int`` if ``integer``) within [low, high]."""
-    wanted: Any = (int, np.integer) if integer else (int, float, np.number)
+    wanted: Any = (int, Integral) if integer else (int, float, Real)  # numpy's are among these
     if isinstance(value, bool) or not isinstance(value, wanted):
         kind = "an integer" if integer else "a number"
         raise ParameterTypeError(f"{name} must be {kind}, not {described(value)}")
@@ -62,7 +63,16 @@ def _range_text(low: float | None, high: float | None) -> str:
 
 def check_bool(name: str, value: Any) -> None:
     """Raise unless ``value`` is a bool."""
-    check_kind(name, value, (bool, np.bool_), "True or False")
+    if not is_bool(value):
+        raise ParameterTypeError(f"{name} must be True or False, not {described(value)}")
+
+
+def is_bool(value: Any) -> bool:
+    """True for a bool, numpy's included. Who has one has imported numpy."""
+    if isinstance(value, bool):
+        return True
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.bool_)
 
 
 def check_kind(name: str, value: Any, kinds: tuple[type, ...], what: str) -> None:

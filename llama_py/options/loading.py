@@ -35,7 +35,7 @@ class ModelOptions(TypedDict, total=False):
         int,
         Range(-1, _LARGEST),
         Default(-1),
-        Flag("-ngl", "--n-gpu-layers", metavar="N"),
+        Flag("-ngl", "--n-gpu-layers", metavar="N", help="layers on the GPU (default: all)"),
         Doc("Layers on the GPU; -1 is all of them. Without effect if there is no GPU."),
     ]
     split_mode: Annotated[
@@ -78,7 +78,7 @@ class ContextOptions(TypedDict, total=False):
         int,
         Range(0, _LARGEST),
         Default(0),
-        Flag("-c", "--n-ctx", metavar="N"),
+        Flag("-c", "--n-ctx", metavar="N", help="tokens of context (default: the model's own)"),
         Doc(
             "Tokens in memory, shared by all conversations; 0 is the model's own context length, "
             "as far as there is memory for it: a quarter of what this process may use, or most of "
@@ -101,7 +101,7 @@ class ContextOptions(TypedDict, total=False):
         int | None,
         Range(1, 512),
         WithoutDefault("the physical cores of this process; 1 for a tiny model"),
-        Flag("-t", "--threads", metavar="N"),
+        Flag("-t", "--threads", metavar="N", help="threads (default: cores)"),
         Doc("Threads for one token at a time."),
     ]
     n_threads_batch: Annotated[
@@ -151,7 +151,7 @@ class ContextOptions(TypedDict, total=False):
         bool | Literal["auto"] | None,
         Reads(read_flash),
         WithoutDefault('`"auto"`'),
-        Flag("--flash-attn", metavar="on|off|auto"),
+        Flag("--flash-attn", metavar="on|off|auto", help="flash attention (default: auto)"),
         Doc('Flash attention; None and `"auto"` use it where it is supported.'),
     ]
     swa_full: Annotated[
@@ -159,7 +159,6 @@ class ContextOptions(TypedDict, total=False):
         Default(False),
         Doc("A cache of full size for sliding-window layers. Not needed for right results."),
     ]
-    kv_unified: Annotated[bool, Default(True), Doc("All sequences share one buffer of cells.")]
     no_perf: Annotated[bool, Default(True), Doc("llama.cpp does not measure times of its own.")]
     type_k: Annotated[
         int | CacheType | None,
@@ -261,7 +260,7 @@ class LoadOptions(ModelOptions, ContextOptions, total=False):
     verbose: Annotated[
         bool,
         Default(False),
-        Flag("-v", "--verbose"),
+        Flag("-v", "--verbose", help="print llama.cpp's log"),
         Doc("Print llama.cpp's log on standard error. It always goes to the logger `llama_py`."),
     ]
     draft_model: Annotated[

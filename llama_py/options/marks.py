@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,9 +91,15 @@ class SameAs:
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """Checks a value and brings it to the form that the library uses: ``read(name, value)``."""
+    """How a value is checked and brought to the form that the library uses.
+
+    Attributes:
+        read: ``read(name, value)`` returns that form, or raises.
+        json: the JSON schema of such values; None if JSON cannot express them.
+    """
 
     read: Callable[[str, Any], Any]
+    json: Mapping[str, Any] | None = None
 
 
 class Flag:
@@ -101,11 +107,13 @@ class Flag:
 
     Args:
         flags: ``"-c", "--n-ctx"``.
-        metavar: the name of its value in the help.
+        metavar: the name of its value in the help; None for a flag that has no value.
+        help: what the help says, where its meaning and default are not said in other words.
     """
 
-    __slots__ = ("flags", "metavar")
+    __slots__ = ("flags", "help", "metavar")
 
-    def __init__(self, *flags: str, metavar: str | None = None) -> None:
+    def __init__(self, *flags: str, metavar: str | None = None, help: str | None = None) -> None:
         self.flags: Sequence[str] = flags
         self.metavar = metavar
+        self.help = help

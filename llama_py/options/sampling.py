@@ -17,6 +17,7 @@ from llama_py.options.marks import (
 )
 from llama_py.options.values import (
     RANDOM_SEED,
+    TEXTS,
     CompilesToGrammar,
     LogitsProcessor,
     StoppingCriteria,
@@ -190,7 +191,7 @@ class SamplingOptions(TypedDict, total=False):
         Range(-(2**31), 2**64 - 1),
         Default(RANDOM_SEED),
         WithoutDefault("`seed` of the model (random)"),
-        Flag("--seed", metavar="N"),
+        Flag("--seed", metavar="N", help="of the random numbers"),
         Doc(
             "Of the random numbers; the same seed gives the same reply to the same logits. "
             "4294967295 and -1 choose one."
@@ -198,7 +199,10 @@ class SamplingOptions(TypedDict, total=False):
     ]
     logit_bias: Annotated[
         Mapping[int, float] | Mapping[str, float] | None,
-        Reads(read_bias),
+        Reads(
+            read_bias,
+            {"type": "object", "additionalProperties": {"type": ["number", "boolean"]}},
+        ),
         Doc('Token id → what is added to its logit; `float("-inf")` or False forbids the token.'),
     ]
     logits_processor: Annotated[
@@ -207,7 +211,7 @@ class SamplingOptions(TypedDict, total=False):
     ]
     samplers: Annotated[
         str | Sequence[str] | None,
-        Reads(read_samplers),
+        Reads(read_samplers, TEXTS),
         WithoutDefault("llama.cpp's"),
         Doc(
             "The steps to take and their order, by name: a list, or a text with semicolons "
@@ -238,7 +242,8 @@ class CriteriaOptions(TypedDict, total=False):
     grammar: Annotated[
         CompilesToGrammar | str | None,
         # Compiled by whoever uses it, for the vocabulary that is loaded.
-        Reads(as_is),
+        Reads(as_is, {"type": "string"}),
+        Flag("--grammar", metavar="FILE", help="GBNF rules that the reply has to follow"),
         Doc(
             "A `LlamaGrammar`, or GBNF rules as text, that the reply has to follow "
             "([structured output](structured-output.md))."

@@ -43,6 +43,8 @@ T = TypeVar("T")
 M = TypeVar("M")
 Reader = Callable[[str, Any], Any]
 
+_ON_AND_OFF = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}
+
 
 class Option:
     """One option, as it was declared.
@@ -95,6 +97,14 @@ class Option:
         """Its value for ``function`` if it is not given; None if that depends on something."""
         default = self.mark(Default)
         return default.of.get(function or "", default.value) if default else None
+
+    def parse(self, text: str) -> Any:
+        """The value that a text on the command line stands for, checked.
+
+        Raises:
+            ParameterError: it is not a value of this option.
+        """
+        return self.read(_value_of(text, self))
 
     # -- reading --------------------------------------------------------------------------------
 
@@ -243,6 +253,18 @@ def _number_by_name_reader(name: str, numbers: Mapping[str, int]) -> Callable[[A
         return int(number)
 
     return read
+
+
+def _value_of(text: str, option: Option) -> Any:
+    kind: Any = option.kinds[0]
+    if text in option.choices:
+        return text
+    if kind is bool:
+        return _ON_AND_OFF.get(text.lower(), text)
+    try:
+        return kind(text) if kind in (int, float) else text
+    except ValueError:
+        return text  # which is refused with the reason
 
 
 def _is_union(hint: Any) -> bool:

@@ -7,10 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from llama_py.errors import ModelNotFoundError, ParameterError, ParameterTypeError, shown
 from llama_py.options.checks import (
@@ -19,6 +16,7 @@ from llama_py.options.checks import (
     check_number,
     described,
     fits_a_float,
+    is_bool,
     read_text,
     read_texts,
 )
@@ -39,10 +37,20 @@ __all__ = [
 #: The seed that means "choose one at random" (``LLAMA_DEFAULT_SEED``).
 RANDOM_SEED = 0xFFFFFFFF
 
-#: ``(tokens so far, logits row)`` -> logits row; both shapes 1-D, logits float32 ``(n_vocab,)``.
-LogitsProcessor: TypeAlias = Callable[[NDArray[np.intc], NDArray[np.single]], NDArray[np.single]]
-#: ``(tokens so far, logits row)`` -> stop here?
-StoppingCriteria: TypeAlias = Callable[[NDArray[np.intc], NDArray[np.single]], bool]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Tokens: TypeAlias = NDArray[np.intc]
+    Row: TypeAlias = NDArray[np.single]
+    #: ``(tokens so far, logits row)`` -> logits row; both 1-D, logits float32 ``(n_vocab,)``.
+    LogitsProcessor: TypeAlias = Callable[
+        [NDArray[np.intc], NDArray[np.single]], NDArray[np.single]
+    ]
+    #: ``(tokens so far, logits row)`` -> stop here?
+    StoppingCriteria: TypeAlias = Callable[[NDArray[np.intc], NDArray[np.single]], bool]
+else:  # reading options, as the help of the command line does, needs no numpy
+    LogitsProcessor = StoppingCriteria = Callable[..., Any]
 
 SpecialTokens: TypeAlias = Literal["text", "parse", "refuse"]
 #: What the texts of special tokens in user and tool messages may be: text, tokens, or an error.
@@ -56,6 +64,11 @@ CacheType: TypeAlias = Literal[
 ]
 #: Those of ``ggml_type``. llama.cpp reads past its tables for a number that it has not got.
 CACHE_TYPE_NUMBERS = (0, 1, 30, 8, 2, 3, 20, 6, 7)
+
+
+#: JSON schemas of values that several options take.
+TEXTS = {"type": ["string", "array"], "items": {"type": "string"}}
+LIST_OF_OBJECTS = {"type": "array", "items": {"type": "object"}}
 
 
 class CompilesToGrammar(Protocol):
@@ -221,7 +234,8 @@ def read_adapter_path(name: str, value: Any) -> str:
 
 def read_shares(name: str, value: Any) -> tuple[float, ...]:
     """A share for each GPU."""
-    check_kind(name, value, (list, tuple, np.ndarray), "a list of numbers")
+    if not isinstance(value, (list, tuple)) and not hasattr(value, "__array__"):
+        raise ParameterTypeError(f"{name} must be a list of numbers, not {described(value)}")
     for share in value:
         check_number(name, share, 0)
     return tuple(value)
@@ -260,7 +274,7 @@ def read_flash(name: str, value: Any) -> bool | None:
 
 def read_numa(name: str, value: Any) -> int:
     """A strategy by its number; True is the first one, False is none."""
-    if isinstance(value, (bool, np.bool_)):
+    if is_bool(value):
         return int(value)
     check_number(name, value, 0, 4, integer=True)
     return int(value)

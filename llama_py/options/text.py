@@ -1,0 +1,134 @@
+"""What can be said in words about options: tables for the docs, and a JSON schema."""
+
+from __future__ import annotations
+
+import json
+from collections import abc
+from collections.abc import Mapping
+from typing import Any, get_origin
+
+from llama_py.options.marks import Default, Ignored, Range, Reads, WithoutDefault
+from llama_py.options.table import Option, Table
+from llama_py.options.values import TEXTS
+
+__all__ = ["json_schema", "markdown_table", "plain_default"]
+
+#: Types in words, by the type itself or by its name.
+_WORDS: dict[Any, str] = {
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    str: "text",
+    abc.Mapping: "dictionary",
+    abc.Sequence: "list",
+    abc.Callable: "function",
+    "PathLike": "path",
+}
+#: Types in JSON schemas.
+_NAMES = {int: "integer", float: "number", bool: "boolean", str: "string"}
+
+
+# ---- docs ------------------------------------------------------------------------------------
+
+
+def plain_default(option: Option, table: Table[Any]) -> str:
+    """The default in words, in Markdown; nothing where there is none."""
+    other = option.mark(WithoutDefault)
+    if other is not None:
+        return other.text
+    value = option.default(table.function)
+    if value is None:
+        return ""
+    names = {number: name for name, number in option.names.items()}
+    return f"`{_literal(names.get(value, value) if names else value)}`"
+
+
+def _every_default(option: Option, table: Table[Any]) -> str:
+    mark = option.mark(Default)
+    if mark is None or not mark.of:
+        return plain_default(option, table)
+    others = [f"`{_literal(value)}` in `{function}`" for function, value in mark.of.items()]
+    return "; ".join([f"`{_literal(mark.value)}`", *others])
+
+
+def _literal(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, str) else repr(value)
+
+
+def allowed(option: Option) -> str:
+    """Type and range in words, in Markdown."""
+    if option.choices:
+        also = ["`True`", "`False`"] if bool in option.kinds else []
+        return ", ".join([*also, *(f'`"{text}"`' for text in option.choices)])
+    words = (_word_for(kind) for kind in option.kinds)
+    return " or ".join(dict.fromkeys(word for word in words if word)) + _limits(option.range)
+
+
+def _word_for(kind: Any) -> str:
+    origin = get_origin(kind) or kind
+    return _WORDS.get(origin) or _WORDS.get(getattr(origin, "__name__", ""), "")
+
+
+def _limits(limits: Range) -> str:
+    low, high = limits.low, limits.high
+    if high is None or high >= 2**31 - 1:  # what fits into C's integers is no news
+        return f", at least {low:g}" if low is not None and low > -(2**31) else ""
+    return f", {low:g} to {high:g}" if low is not None else f", at most {high:g}"
+
+
+def markdown_table(table: Table[Any], names: list[str]) -> str:
+    """A table with some of the options, one row for each."""
+    rows = [_row(table[name], table) for name in names]
+    return "\n".join(
+        ["| option | allowed | default | meaning |", "| --- | --- | --- | --- |", *rows]
+    )
+
+
+def _row(option: Option, table: Table[Any]) -> str:
+    cells = (f"`{option.name}`", allowed(option), _every_default(option, table), option.doc)
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+# ---- JSON schema -----------------------------------------------------------------------------
+
+
+def json_schema(table: Table[Any]) -> dict[str, Any]:
+    """The JSON schema of the options that JSON can express, as an object; for HTTP.
+
+    Further members are refused, as the call refuses them.
+    """
+    properties = {
+        option.name: each for option in table if (each := _property(option, table)) is not None
+    }
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+def _property(option: Option, table: Table[Any]) -> dict[str, Any] | None:
+    value = _type_of(option)
+    if value is None:
+        return None
+    default = option.default(table.function)
+    known = {} if default is None or isinstance(default, tuple) else {"default": default}
+    return {**value, "description": option.doc, **known}
+
+
+def _type_of(option: Option) -> Mapping[str, Any] | None:
+    own, first = option.mark(Reads), option.kinds[0]
+    if own is not None:
+        return {"anyOf": [own.json, {"type": "null"}]} if own.json else None
+    if option.mark(Ignored):
+        return {}
+    if option.choices and first not in _NAMES:
+        return {"enum": [*option.choices, None]}
+    if first in _NAMES:
+        return TEXTS if first is str and len(option.kinds) > 1 else _plain_type(option)
+    return {"type": "object"} if get_origin(first) is abc.Mapping else None
+
+
+def _plain_type(option: Option) -> dict[str, Any]:
+    names = [_NAMES[kind] for kind in option.kinds if kind in _NAMES]
+    limits = {"minimum": option.range.low, "maximum": option.range.high}
+    return {
+        "type": [*names, "null"] if option.optional else names[0],
+        **{name: limit for name, limit in limits.items() if limit is not None},
+    }
