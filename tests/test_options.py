@@ -214,7 +214,7 @@ def test_attention_to_what_comes_after_reuses_nothing_by_name_either() -> None:
         with Llama(demo_model_path(), n_ctx=128, n_threads=1, **options) as llm:
             llm.create_completion("Once upon a time", max_tokens=1)
             again = llm.create_completion("Once upon a time", max_tokens=1)
-            assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == 0  # type: ignore[index]
+            assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
 
 
 # ---- before the weights ----------------------------------------------------------------------
