@@ -315,7 +315,7 @@ class Driver:
                         messages, temperature=0.0, max_tokens=5, ignore_eos=True, stream=True
                     )
                 )
-                requests.append(self.last_request())
+                requests.append(streams[-1]._requests[0])
             except ContextOverflowError:
                 break
             next(streams[-1])
