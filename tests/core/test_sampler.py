@@ -84,7 +84,7 @@ def test_greedy_takes_the_most_likely(vocab: Vocab, row: Row) -> None:
         assert sampler.sample(row) == int(row.argmax())
 
 
-def test_r28_logit_bias_equals_adding_to_the_row(vocab: Vocab, row: Row) -> None:
+def test_logit_bias_equals_adding_to_the_row(vocab: Vocab, row: Row) -> None:
     bias = {3: 40.0, 7: 41.5, int(row.argmax()): -100.0}
     shifted = row.copy()
     for token, value in bias.items():
@@ -94,7 +94,7 @@ def test_r28_logit_bias_equals_adding_to_the_row(vocab: Vocab, row: Row) -> None
     check_drawn(drawn, chances(shifted.astype(np.float64)))
 
 
-def test_r28_a_bias_of_minus_infinity_forbids(vocab: Vocab, row: Row) -> None:
+def test_a_bias_of_minus_infinity_forbids(vocab: Vocab, row: Row) -> None:
     order = np.argsort(-row)
     banned = {int(token): -math.inf for token in order[:5]}
     assert make(vocab, temperature=0, logit_bias=banned).sample(row) == int(order[5])

@@ -60,7 +60,7 @@ def comparable(response: Any) -> Any:
         {"logit_bias": {"65": 5}},
     ],
 )
-def test_17_completions_stream_as_they_are(llm: Llama, options: dict[str, Any]) -> None:
+def test_completions_stream_as_they_are(llm: Llama, options: dict[str, Any]) -> None:
     llm.reset()  # so that both evaluate the same batches, and the numbers are equal to the last bit
     plain = complete(llm, **options)
     llm.reset()
@@ -77,7 +77,7 @@ def test_17_completions_stream_as_they_are(llm: Llama, options: dict[str, Any]) 
         {"n": 2, "temperature": 1, "seed": 3},
     ],
 )
-def test_17_chats_stream_as_they_are(llm: Llama, options: dict[str, Any]) -> None:
+def test_chats_stream_as_they_are(llm: Llama, options: dict[str, Any]) -> None:
     llm.reset()
     plain = chat(llm, **options)
     llm.reset()
