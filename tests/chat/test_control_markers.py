@@ -70,7 +70,8 @@ def message_of(llm: Llama, reply: str, stream: bool, **options: Any) -> tuple[An
         stream=stream,
         **options,
     )
-    choice = (fold_chat(list(response)) if stream else response)["choices"][0]
+    whole: Any = fold_chat(list(response)) if stream else response
+    choice = whole["choices"][0]
     return choice["message"], choice["finish_reason"]
 
 

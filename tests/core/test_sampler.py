@@ -474,6 +474,22 @@ def test_logits_processors_see_the_tokens_and_change_the_logits(vocab: Vocab, ro
     assert seen == [([1, 2], np.float32)] * 2 + [([1, 2, 77], np.float32)] * 2
 
 
+def test_logits_processors_get_no_copy_of_the_whole_history(vocab: Vocab, row: Row) -> None:
+    """One per token would cost a long conversation milliseconds a token."""
+    seen: list[NDArray[np.intc]] = []
+
+    def look(tokens: NDArray[np.intc], logits: Row) -> Row:
+        seen.append(tokens)
+        return logits
+
+    sampler = make(vocab, range(10_000), logits_processors=(look, look), temperature=0)
+    token = sampler.sample(row)
+    sampler.sample(row)
+    assert [len(tokens) for tokens in seen] == [10_000, 10_000, 10_001, 10_001]
+    assert seen[-1][-1] == token
+    assert all(np.shares_memory(seen[0], tokens) for tokens in seen)
+
+
 def test_a_constraint_masks_and_is_told_what_was_chosen(vocab: Vocab, row: Row) -> None:
     class Counting:
         finished = False
