@@ -268,7 +268,7 @@ class ChatSession:
         """
         from llama_py.api import session_file
 
-        session_file.save(self._llm, self._snapshot(), path, self._defaults, with_state=state)
+        session_file.save(self._llm, self._snapshot(), path, with_state=state)
 
     def _snapshot(self) -> dict[str, Any]:
         return {

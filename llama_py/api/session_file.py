@@ -45,21 +45,11 @@ _VERSION = 1
 
 
 def save(
-    llm: Llama,
-    session: Mapping[str, Any],
-    path: str | os.PathLike[str],
-    options: Mapping[str, Any],
-    *,
-    with_state: bool,
+    llm: Llama, session: Mapping[str, Any], path: str | os.PathLike[str], *, with_state: bool
 ) -> None:
-    """Write a session; an older file is replaced only by a complete new one.
-
-    Args:
-        options: the session's options for ``create_chat_completion``: prompts may depend on them.
-    """
+    """Write a session; an older file is replaced only by a complete new one."""
     path = _as_path(path)
-    options = {"tools": session["tools"], **options}
-    state = _state_if_possible(llm, session, options) if with_state else None
+    state = _state_if_possible(llm, session) if with_state else None
     try:
         _write(path, session, state)
     except OSError as error:
@@ -118,33 +108,29 @@ def _write_state(path: Path, state: StoredState) -> dict[str, Any]:
     return {"key": key, "head_bytes": payload.head_bytes, "file_bytes": payload.file_bytes}
 
 
-def _state_if_possible(
-    llm: Llama, session: Mapping[str, Any], options: Mapping[str, Any]
-) -> StoredState | None:
+def _state_if_possible(llm: Llama, session: Mapping[str, Any]) -> StoredState | None:
     """The state only saves work: whatever is in its way must not cost the conversation."""
     try:
-        return _find_state(llm, session, options)
+        return _find_state(llm, session)
     except (LlamaError, MemoryError) as error:
         _log.warning("the state of the conversation is not saved: %s", error)
         return None
 
 
-def _find_state(
-    llm: Llama, session: Mapping[str, Any], options: Mapping[str, Any]
-) -> StoredState | None:
+def _find_state(llm: Llama, session: Mapping[str, Any]) -> StoredState | None:
     """The longest state that holds this conversation's beginning and nothing else.
 
     When the sequence went on with another branch, the conversation is given one of its own again,
     for which little is evaluated. A conversation that is not in memory has no state.
     """
-    prompt = _prompt_of(llm, session, options)
+    prompt = _prompt_of(llm, session)
     if prompt is None:
         return None
     text = llm._cache.spelling.mark(prompt.text or b"", prompt.plain).key
     found = _search(llm, session["session_id"], text)
     if found is None and _mostly_cached(llm, prompt):
         messages = [*session["messages"], *session["tool_results"]]
-        llm.prewarm(messages, pin=False, **options)
+        llm.prewarm(messages, pin=False, tools=session["tools"])
         found = _search(llm, session["session_id"], text)
     return found
 
@@ -185,11 +171,11 @@ def _begins(text: bytes, cached: bytes | None) -> bool:
     return bool(cached) and text.startswith(cached or b"\0")
 
 
-def _prompt_of(llm: Llama, session: Mapping[str, Any], options: Mapping[str, Any]) -> Prompt | None:
+def _prompt_of(llm: Llama, session: Mapping[str, Any]) -> Prompt | None:
     """The prompt of the conversation's next turn."""
     messages = [*session["messages"], *session["tool_results"], {"role": "user", "content": "."}]
     try:
-        return llm._prompt_of(messages, options)
+        return llm._prompt_of(messages, {"tools": session["tools"]})
     except LlamaError as error:  # a template may refuse an unfinished tool call
         _log.info("the state of the conversation is not saved: %s", error)
         return None
