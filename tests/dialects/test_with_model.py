@@ -156,7 +156,12 @@ def test_biases_and_penalties_are_not_reported(llm: Llama) -> None:
 
 
 def test_a_forbidden_token_has_a_finite_number(llm: Llama) -> None:
-    response = complete(llm, logprobs=2, max_tokens=2, logit_bias={5: False})
+    (likeliest,) = complete(llm, logprobs=0, max_tokens=1)["choices"][0]["logprobs"]["tokens"]
+    token = llm.tokenize(likeliest.encode(), add_bos=False)[0]
+    response = complete(llm, logprobs=2, max_tokens=2, logit_bias={token: False})
+    logprobs = response["choices"][0]["logprobs"]
+    assert logprobs["tokens"][0] != likeliest
+    assert np.isfinite(logprobs["top_logprobs"][0][likeliest])
     json.dumps(response, allow_nan=False)
 
 
