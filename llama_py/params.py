@@ -470,6 +470,10 @@ def _check_samplers(names: Sequence[str]) -> None:
             raise ParameterError(f"samplers: {name!r} is not one of {', '.join(SAMPLER_NAMES)}")
 
 
+#: Characters of one stop string. As much text as the longest has may be held back from a stream.
+MAX_STOP_LENGTH = 4096
+
+
 @dataclass(frozen=True, slots=True)
 class GenerationParams:
     """When one request ends, and what it reports.
@@ -506,3 +510,8 @@ class GenerationParams:
                 raise ParameterTypeError(f"stop: {shown(text)} must be a string")
             if not text:
                 raise ParameterError("stop: the empty string would end every reply at once")
+            if len(text) > MAX_STOP_LENGTH:
+                raise ParameterError(
+                    f"a stop string has {len(text)} characters; at most {MAX_STOP_LENGTH} are "
+                    "allowed"
+                )

@@ -74,8 +74,6 @@ GENERATION_PARAMETERS = frozenset(
 
 #: Stop strings are compared at every token.
 MAX_STOPS = 256
-#: Characters of one stop string. As much text as the longest has may be held back from a stream.
-MAX_STOP_LENGTH = 4096
 
 #: GGUF key -> (field of ``SamplingParams``, its type); the keys are llama.cpp's.
 _MODEL_KEYS: dict[str, tuple[str, type[int] | type[float]]] = {
@@ -293,11 +291,6 @@ def _stops(arguments: Arguments) -> tuple[str, ...]:
     stops = arguments.texts("stop")
     if len(stops) > MAX_STOPS:
         raise ParameterError(f"stop has {len(stops)} strings; at most {MAX_STOPS} are allowed")
-    longest = max(map(len, stops), default=0)
-    if longest > MAX_STOP_LENGTH:
-        raise ParameterError(
-            f"a stop string has {longest} characters; at most {MAX_STOP_LENGTH} are allowed"
-        )
     return stops
 
 
