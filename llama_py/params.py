@@ -61,6 +61,10 @@ class TokenConstraint(Protocol):
         """True when only an end-of-generation token may follow."""
 
 
+#: Characters of one stop string. As much text as the longest has may be held back from a stream.
+MAX_STOP_LENGTH = 4096
+
+
 @dataclass(frozen=True, slots=True)
 class GrammarSpec:
     """What llama.cpp's grammar sampler is made of.
@@ -468,10 +472,6 @@ def _check_samplers(names: Sequence[str]) -> None:
     for name in names:
         if name not in SAMPLER_NAMES:
             raise ParameterError(f"samplers: {name!r} is not one of {', '.join(SAMPLER_NAMES)}")
-
-
-#: Characters of one stop string. As much text as the longest has may be held back from a stream.
-MAX_STOP_LENGTH = 4096
 
 
 @dataclass(frozen=True, slots=True)
