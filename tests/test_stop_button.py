@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from llama_py import Llama
+from llama_py.api.session import ReplyStream
 from tests.models import tiny_model
 
 GREEDY: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
@@ -84,6 +85,27 @@ def test_another_thread_closes_it(llm: Llama, name: str) -> None:
         again = llm.create_completion([9, 8, 7], max_tokens=5, **GREEDY)
         assert again["choices"][0]["text"] == expected
     assert not any(sequence["busy"] for sequence in llm.memory_report()["sequences"])
+
+
+class ClosedMeanwhile:
+    """Chunks of a reply that another thread closes while one is waited for."""
+
+    def __init__(self, close: Callable[[], None]) -> None:
+        self._close = close
+
+    def __next__(self) -> Any:
+        self._close()
+        raise StopIteration
+
+
+@pytest.mark.parametrize("how", ["close", "stop"])
+def test_a_sessions_reply_that_was_closed_meanwhile_is_not_committed(how: str) -> None:
+    committed: list[Any] = []
+    chunks: Any = ClosedMeanwhile(lambda: getattr(stream, how)())
+    stream = ReplyStream(lambda *turn: committed.append(turn), [], chunks)
+    assert [*stream] == []
+    assert stream.read() == ""
+    assert committed == []
 
 
 def test_several_threads_close_it_at_once(llm: Llama) -> None:
