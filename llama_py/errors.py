@@ -4,6 +4,9 @@ The tree (each class also derives from the builtin that callers of similar libra
 
     LlamaError(Exception)
     ├── NativeLibraryError        (OSError)        the C libraries are missing or do not load
+    │   ├── LibraryNotFoundError  (OSError)        ... because one is in none of their places
+    │   └── LibraryLoadError      (OSError)        ... because the system refuses one
+    ├── SymbolNotFoundError       (AttributeError) the C libraries are of another version
     ├── ModelLoadError            (ValueError)     a GGUF file cannot be used
     │   ├── ModelNotFoundError    (FileNotFoundError)
     │   └── InvalidModelError     (ValueError)     not a GGUF, damaged, or not supported
@@ -11,6 +14,7 @@ The tree (each class also derives from the builtin that callers of similar libra
     ├── ParameterError            (ValueError)     an argument is out of range or contradictory
     │   ├── ParameterTypeError    (TypeError)      an argument has the wrong type
     │   └── UnknownParameterError (TypeError)      an argument that does not exist
+    ├── DownloadError             (OSError)        a model cannot be downloaded
     ├── MissingPackageError       (ImportError)    an optional package is not installed
     ├── ClosedError               (RuntimeError)   the object was closed before this call
     ├── ForkedProcessError        (RuntimeError)   the model is that of the process that forked
@@ -39,11 +43,14 @@ __all__ = [
     "ContextCreationError",
     "ContextOverflowError",
     "DecodeError",
+    "DownloadError",
     "FingerprintError",
     "ForkedProcessError",
     "GenerationTimeout",
     "GrammarError",
     "InvalidModelError",
+    "LibraryLoadError",
+    "LibraryNotFoundError",
     "LlamaError",
     "MissingPackageError",
     "ModelLoadError",
@@ -56,6 +63,7 @@ __all__ = [
     "StateError",
     "StorageError",
     "StorageNotFoundError",
+    "SymbolNotFoundError",
     "TemplateError",
     "TokenizationError",
     "UnknownParameterError",
@@ -77,6 +85,18 @@ class LlamaError(Exception):
 
 class NativeLibraryError(LlamaError, OSError):
     """The llama.cpp libraries were not found, or were found and could not be loaded."""
+
+
+class LibraryNotFoundError(NativeLibraryError):
+    """A native library is in none of the places where it is looked for."""
+
+
+class LibraryLoadError(NativeLibraryError):
+    """A native library is there, but the system refuses to load it."""
+
+
+class SymbolNotFoundError(LlamaError, AttributeError):
+    """The libraries lack a function: they were built from another version of llama.cpp."""
 
 
 class ModelLoadError(LlamaError, ValueError):
@@ -105,6 +125,10 @@ class ParameterTypeError(ParameterError, TypeError):
 
 class UnknownParameterError(ParameterError, TypeError):
     """An argument that does not exist; the message names the nearest one that does."""
+
+
+class DownloadError(LlamaError, OSError):
+    """A model could not be downloaded."""
 
 
 class MissingPackageError(LlamaError, ImportError):

@@ -16,7 +16,7 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
-from llama_py.errors import LlamaError, ModelNotFoundError, ParameterError
+from llama_py.errors import DownloadError, ModelNotFoundError, ParameterError
 
 __all__ = ["DownloadError", "Hub", "HuggingFace", "download", "select"]
 
@@ -28,10 +28,6 @@ _USUAL = ("Q4_K_M", "Q8_0")
 _MOST_LISTED = 30
 
 PathLike = str | os.PathLike[str]
-
-
-class DownloadError(LlamaError, OSError):
-    """A file could not be downloaded."""
 
 
 class Hub(Protocol):

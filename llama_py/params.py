@@ -64,6 +64,10 @@ class TokenConstraint(Protocol):
         """True when only an end-of-generation token may follow."""
 
 
+#: Characters of one stop string. As much text as the longest has may be held back from a stream.
+MAX_STOP_LENGTH = 4096
+
+
 @dataclass(frozen=True, slots=True)
 class GrammarSpec:
     """What llama.cpp's grammar sampler is made of.
@@ -327,3 +331,8 @@ class GenerationParams:
                 raise ParameterTypeError(f"stop: {shown(text)} must be a string")
             if not text:
                 raise ParameterError("stop: the empty string would end every reply at once")
+            if len(text) > MAX_STOP_LENGTH:
+                raise ParameterError(
+                    f"a stop string has {len(text)} characters; at most {MAX_STOP_LENGTH} are "
+                    "allowed"
+                )

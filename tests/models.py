@@ -13,6 +13,7 @@ recurrent      mamba2          a state per sequence, which cannot be cut
 hybrid         granitehybrid   mamba2 layers and attention layers in turn
 hybrid_swa     lfm2            short convolutions and attention layers with a window of 32
 hybrid_conv    lfm2            the same without a window
+learned        gpt2            full attention; positions are a table of n_ctx_train rows
 iswa_gemma     gemma3          like iswa; its GELU rounds to F16, which makes noise of 1e-14
                                a difference of 1e-9, so nothing can be bit-equal with it
 =============  ==============  ==============================================================
@@ -43,7 +44,7 @@ __all__ = ["CHATML", "KINDS", "Kind", "TinySpec", "tiny_model", "tiny_vocab"]
 Kind = str
 Array = npt.NDArray[np.float32]
 
-#: The five kinds of memory. "hybrid_conv" and "iswa_gemma" are extras.
+#: The five kinds of memory. "hybrid_conv", "iswa_gemma" and "learned" are extras.
 KINDS: tuple[Kind, ...] = ("full", "iswa", "recurrent", "hybrid", "hybrid_swa")
 
 SPECIAL = (
@@ -238,6 +239,7 @@ class _ModelWriter:
             "hybrid": ("granitehybrid", self._granite_hybrid),
             "hybrid_swa": ("lfm2", self._lfm2),
             "hybrid_conv": ("lfm2", self._lfm2),
+            "learned": ("gpt2", self._gpt2),
         }
 
     def write(self) -> None:
@@ -447,6 +449,31 @@ class _ModelWriter:
                 self._short_convolution(block)
             self._ffn(block)
 
+    def _gpt2(self) -> None:
+        spec = self.spec
+        self._attention_metadata(spec.n_head)
+        self.gguf.add_layer_norm_eps(1e-5)
+        positions = self.random.standard_normal((spec.n_ctx_train, spec.n_embd), dtype=np.float32)
+        self._add("position_embd.weight", positions * np.float32(0.5))
+        self._bias("output_norm", spec.n_embd)
+        for layer in range(spec.n_layer):
+            block = f"blk.{layer}"
+            for norm in ("attn_norm", "ffn_norm"):
+                self._norm(f"{block}.{norm}", spec.n_embd)
+                self._bias(f"{block}.{norm}", spec.n_embd)
+            self._biased_matrix(f"{block}.attn_qkv", 3 * spec.n_embd, spec.n_embd)
+            self._biased_matrix(f"{block}.attn_output", spec.n_embd, spec.n_embd)
+            self._biased_matrix(f"{block}.ffn_up", spec.n_ff, spec.n_embd)
+            self._biased_matrix(f"{block}.ffn_down", spec.n_embd, spec.n_ff)
+
+    def _biased_matrix(self, name: str, rows: int, columns: int) -> None:
+        self._matrix(name, rows, columns)
+        self._bias(name, rows)
+
+    def _bias(self, name: str, size: int) -> None:
+        noise = self.random.standard_normal(size, dtype=np.float32)
+        self._add(f"{name}.bias", np.float32(0.1) * noise)
+
     def _short_convolution(self, block: str) -> None:
         size = self.spec.n_embd
         conv = self.random.standard_normal((size, 3), dtype=np.float32)
@@ -457,7 +484,7 @@ class _ModelWriter:
 
 def main() -> None:
     """Make all tiny models and print their paths."""
-    for kind in (*KINDS, "hybrid_conv", "iswa_gemma"):
+    for kind in (*KINDS, "hybrid_conv", "iswa_gemma", "learned"):
         path = tiny_model(kind)
         print(f"{path.stat().st_size:>9}  {path}")
 

@@ -146,7 +146,7 @@ def test_a_cancelled_reader_of_a_stream(run: Any, model: AsyncLlama) -> None:
 
 @pytest.mark.parametrize("started", [False, True])
 @pytest.mark.parametrize("close", [False, True])
-def test_r15_an_abandoned_stream(run: Any, model: AsyncLlama, started: bool, close: bool) -> None:
+def test_an_abandoned_stream(run: Any, model: AsyncLlama, started: bool, close: bool) -> None:
     async def main() -> None:
         stream = await model.create_completion("x y", stream=True, **LONG)
         if started:

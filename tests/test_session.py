@@ -544,3 +544,15 @@ def test_tools_and_open_results_are_saved(llm: Llama, tmp_path: Path) -> None:
     resumed = ChatSession.load(llm, tmp_path / "chat.json", temperature=0.0, max_tokens=8)
     assert [open_call["id"] for open_call in resumed.tool_calls] == ["1"]
     assert resumed.send_tool_result("1", "warm", tool_choice="none") is not None
+
+
+def test_options_of_a_session_are_not_written_to_its_file(llm: Llama, tmp_path: Path) -> None:
+    """They may be functions; whoever loads the session gives them again."""
+    chat = session(llm, logits_processor=[lambda tokens, logits: logits])
+    chat.send("Hello!")
+    chat.save(tmp_path / "chat.json")
+    saved = json.loads((tmp_path / "chat.json").read_text())
+    assert {*saved} == {
+        "format", "version", "session_id", "messages", "tool_results", "tools", "state",
+    }  # fmt: skip
+    assert saved["state"] is not None

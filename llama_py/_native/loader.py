@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from llama_py.errors import LlamaError, NativeLibraryError
+from llama_py.errors import LibraryLoadError, LibraryNotFoundError, SymbolNotFoundError
 
 __all__ = [
     "LibraryLoadError",
@@ -51,18 +51,6 @@ FIRST = {"llama": "ggml", "mtmd": "llama", "chat": "llama"}
 _loaded: dict[str, ctypes.CDLL] = {}
 _lock = threading.RLock()
 _dll_directories: dict[Path, Any] = {}
-
-
-class LibraryNotFoundError(NativeLibraryError):
-    """A native library is in none of the places where it is looked for."""
-
-
-class LibraryLoadError(NativeLibraryError):
-    """A native library is there, but the system refuses to load it."""
-
-
-class SymbolNotFoundError(LlamaError, AttributeError):
-    """The libraries lack a function: they were built from another version of llama.cpp."""
 
 
 def library(name: str) -> ctypes.CDLL:

@@ -108,8 +108,9 @@ class ReplyStream(Iterator[str]):
         try:
             chunk = next(self._chunks)
         except StopIteration:
-            self._end()
-            self._commit(partial=False)
+            if not self._done:  # else another thread closed it meanwhile
+                self._end()
+                self._commit(partial=False)
             raise
         except BaseException:
             self._end()

@@ -62,8 +62,12 @@ def _schema_of(schema: Any) -> Any:
         return schema
     try:
         return json.loads(schema)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise GrammarError(f"the JSON schema is not JSON: {error}") from None
+    except RecursionError:
+        raise GrammarError(
+            'the JSON schema is nested too deep to be read; use "$defs" and "$ref"'
+        ) from None
 
 
 def compile_schema(

@@ -133,7 +133,7 @@ class QuickRenderer:
             return None
         try:
             prompt = formatter(**self._values(inputs, objects)).prompt
-        except TemplateError:
+        except Exception:  # whatever it was: this is a short cut, and llama.cpp has the last word
             return None
         return prompt.removeprefix(bos)
 

@@ -23,6 +23,7 @@ from llama_py._native import llama_h as C
 from llama_py.core import logs
 from llama_py.core.grammar import CANDIDATE, GrammarSampler
 from llama_py.core.handle import Handle
+from llama_py.core.history import TokenHistory
 from llama_py.core.select import largest, nucleus
 from llama_py.core.vocab import Vocab
 from llama_py.errors import DecodeError, ParameterError, ParameterTypeError
@@ -62,7 +63,7 @@ class Sampler:
         self._chain: Handle[C.llama_sampler_p] | None = None
         self._top_p: Handle[C.llama_sampler_p] | None = None
         self._grammar: GrammarSampler | None = None
-        self._history: list[int] | None = None
+        self._history: TokenHistory | None = None
         self._constraint: TokenConstraint | None = (
             params.constraint() if params.constraint else None
         )
@@ -102,7 +103,7 @@ class Sampler:
         """
         params = self.params
         self._window = _PenaltyWindow(params, history) if self._own_penalties else None
-        self._history = [*history] if params.logits_processors else None
+        self._history = TokenHistory(history) if params.logits_processors else None
         if self._chain is not None:
             self._chain.close()
         self._chain = self._build_chain(history) if self._draws else None
@@ -176,8 +177,10 @@ class Sampler:
         return self._constraint is not None or early or self._history is not None
 
     def _restrict(self, row: Row) -> Row:
-        for process in self.params.logits_processors:
-            row = _processed(process(np.asarray(self._history, np.intc), row), row)
+        if self._history is not None:
+            tokens = self._history.array
+            for process in self.params.logits_processors:
+                row = _processed(process(tokens, row), row)
         if self._sampled < self.params.min_tokens:
             row[self._eog_ids()] = -np.inf
         if self._constraint is not None:

@@ -113,6 +113,20 @@ def test_a_template_that_python_cannot_read() -> None:
     assert quick.render(inputs) is None
 
 
+@pytest.mark.parametrize("error", [TemplateError, RecursionError, KeyError, MemoryError])
+def test_whatever_goes_wrong_in_the_short_cut_llama_cpp_renders(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    template = families.load("Qwen-Qwen2.5-7B-Instruct")
+    expected = [template.render(request).prompt for request in requests(False)]
+
+    def fail(*_: object, **__: object) -> None:
+        raise error("no room")
+
+    monkeypatch.setattr(QuickRenderer, "_values", fail)
+    assert [template.render(request).prompt for request in requests(False)] == expected
+
+
 def test_a_hundred_turns_render_in_milliseconds() -> None:
     template = ChatTemplate.from_text(families.source("Qwen-Qwen2.5-7B-Instruct"))
     for turns in (2, 3):

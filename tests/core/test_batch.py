@@ -53,7 +53,7 @@ def naive(added: Columns) -> list[tuple[int, int, int, bool]]:
 
 
 @given(st.lists(columns(), min_size=1, max_size=4))
-def test_r28_set_and_add_write_what_a_loop_would(parts: list[Columns]) -> None:
+def test_set_and_add_write_what_a_loop_would(parts: list[Columns]) -> None:
     batch = Batch(64)
     batch.set([9] * 50, 3, 1, True)  # what was there before is gone
     expected: list[tuple[int, int, int, bool]] = []
@@ -68,7 +68,7 @@ def test_r28_set_and_add_write_what_a_loop_would(parts: list[Columns]) -> None:
     assert len(batch) == len(expected)
 
 
-def test_r28_numpy_arrays_and_scalars_are_taken_too() -> None:
+def test_numpy_arrays_and_scalars_are_taken_too() -> None:
     batch = Batch(8)
     tokens = np.array([7, 8, 9], np.int32)
     batch.set(tokens, np.int64(5), np.int32(2), np.array([0, 0, 1], np.int8))
@@ -86,7 +86,7 @@ def test_one_token_at_a_time() -> None:
     assert rows(batch) == []
 
 
-def test_r28_more_than_the_capacity_is_refused_and_changes_nothing() -> None:
+def test_more_than_the_capacity_is_refused_and_changes_nothing() -> None:
     batch = Batch(4)
     batch.set([1, 2, 3], 0, 0, False)
     before = rows(batch)
@@ -117,7 +117,7 @@ def naive_largest(row: np.ndarray, k: int) -> list[int]:
     st.sampled_from([2, 10, 1000, None]),
     st.integers(0, 2**32 - 1),
 )
-def test_r28_top_k_equals_a_stable_sort(size: int, k: int, values: int | None, seed: int) -> None:
+def test_top_k_equals_a_stable_sort(size: int, k: int, values: int | None, seed: int) -> None:
     random = np.random.default_rng(seed)
     row = random.standard_normal(size).astype(np.float32)
     if values is not None:  # many ties
@@ -129,7 +129,7 @@ def test_r28_top_k_equals_a_stable_sort(size: int, k: int, values: int | None, s
 
 
 @pytest.mark.parametrize("size", [32001, 151936])
-def test_r28_top_k_of_a_whole_vocabulary(size: int) -> None:
+def test_top_k_of_a_whole_vocabulary(size: int) -> None:
     row = np.random.default_rng(1).standard_normal(size).astype(np.float32)
     row[-3:] = [50, 51, 52]  # beyond the last full line of the table that is looked at
     for k in (1, 5, 40):
@@ -137,6 +137,6 @@ def test_r28_top_k_of_a_whole_vocabulary(size: int) -> None:
     assert largest_sorted(row, 3).tolist() == [size - 1, size - 2, size - 3]
 
 
-def test_r28_all_equal_logits_give_the_lowest_ids() -> None:
+def test_all_equal_logits_give_the_lowest_ids() -> None:
     assert sorted(largest(np.zeros(5000, np.float32), 7).tolist()) == list(range(7))
     assert len(largest(np.zeros(5, np.float32), 50)) == 5

@@ -84,7 +84,7 @@ def test_greedy_takes_the_most_likely(vocab: Vocab, row: Row) -> None:
         assert sampler.sample(row) == int(row.argmax())
 
 
-def test_r28_logit_bias_equals_adding_to_the_row(vocab: Vocab, row: Row) -> None:
+def test_logit_bias_equals_adding_to_the_row(vocab: Vocab, row: Row) -> None:
     bias = {3: 40.0, 7: 41.5, int(row.argmax()): -100.0}
     shifted = row.copy()
     for token, value in bias.items():
@@ -94,7 +94,7 @@ def test_r28_logit_bias_equals_adding_to_the_row(vocab: Vocab, row: Row) -> None
     check_drawn(drawn, chances(shifted.astype(np.float64)))
 
 
-def test_r28_a_bias_of_minus_infinity_forbids(vocab: Vocab, row: Row) -> None:
+def test_a_bias_of_minus_infinity_forbids(vocab: Vocab, row: Row) -> None:
     order = np.argsort(-row)
     banned = {int(token): -math.inf for token in order[:5]}
     assert make(vocab, temperature=0, logit_bias=banned).sample(row) == int(order[5])
@@ -472,6 +472,22 @@ def test_logits_processors_see_the_tokens_and_change_the_logits(vocab: Vocab, ro
     sampler = make(vocab, [1, 2], logits_processors=(one, two), temperature=0)
     assert [sampler.sample(row), sampler.sample(row)] == [77, 77]
     assert seen == [([1, 2], np.float32)] * 2 + [([1, 2, 77], np.float32)] * 2
+
+
+def test_logits_processors_get_no_copy_of_the_whole_history(vocab: Vocab, row: Row) -> None:
+    """One per token would cost a long conversation milliseconds a token."""
+    seen: list[NDArray[np.intc]] = []
+
+    def look(tokens: NDArray[np.intc], logits: Row) -> Row:
+        seen.append(tokens)
+        return logits
+
+    sampler = make(vocab, range(10_000), logits_processors=(look, look), temperature=0)
+    token = sampler.sample(row)
+    sampler.sample(row)
+    assert [len(tokens) for tokens in seen] == [10_000, 10_000, 10_001, 10_001]
+    assert seen[-1][-1] == token
+    assert all(np.shares_memory(seen[0], tokens) for tokens in seen)
 
 
 def test_a_constraint_masks_and_is_told_what_was_chosen(vocab: Vocab, row: Row) -> None:

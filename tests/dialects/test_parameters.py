@@ -60,6 +60,7 @@ BAD_ANYWHERE: list[tuple[dict[str, Any], str]] = [
     ({"stop": ["a", 1]}, "stop"),
     ({"stop": 5}, "stop must be a string or a list of strings"),
     ({"stop": ["a"] * 300}, "at most 256"),
+    ({"stop": ["a", "b" * 4097]}, "4097 characters; at most 4096"),
     ({"stop_token_ids": [10**9]}, "stop_token_ids"),
     ({"stop_token_ids": 3}, "stop_token_ids"),
     ({"logit_bias": [1]}, "logit_bias must be a dictionary"),

@@ -60,7 +60,7 @@ def comparable(response: Any) -> Any:
         {"logit_bias": {"65": 5}},
     ],
 )
-def test_17_completions_stream_as_they_are(llm: Llama, options: dict[str, Any]) -> None:
+def test_completions_stream_as_they_are(llm: Llama, options: dict[str, Any]) -> None:
     llm.reset()  # so that both evaluate the same batches, and the numbers are equal to the last bit
     plain = complete(llm, **options)
     llm.reset()
@@ -77,7 +77,7 @@ def test_17_completions_stream_as_they_are(llm: Llama, options: dict[str, Any]) 
         {"n": 2, "temperature": 1, "seed": 3},
     ],
 )
-def test_17_chats_stream_as_they_are(llm: Llama, options: dict[str, Any]) -> None:
+def test_chats_stream_as_they_are(llm: Llama, options: dict[str, Any]) -> None:
     llm.reset()
     plain = chat(llm, **options)
     llm.reset()
@@ -156,7 +156,12 @@ def test_biases_and_penalties_are_not_reported(llm: Llama) -> None:
 
 
 def test_a_forbidden_token_has_a_finite_number(llm: Llama) -> None:
-    response = complete(llm, logprobs=2, max_tokens=2, logit_bias={5: False})
+    (likeliest,) = complete(llm, logprobs=0, max_tokens=1)["choices"][0]["logprobs"]["tokens"]
+    token = llm.tokenize(likeliest.encode(), add_bos=False)[0]
+    response = complete(llm, logprobs=2, max_tokens=2, logit_bias={token: False})
+    logprobs = response["choices"][0]["logprobs"]
+    assert logprobs["tokens"][0] != likeliest
+    assert np.isfinite(logprobs["top_logprobs"][0][likeliest])
     json.dumps(response, allow_nan=False)
 
 

@@ -45,7 +45,7 @@ def failing_decode(rig: Rig, step: int, code: int, *, late: bool) -> Iterator[No
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("code", [-3, -2])
 @pytest.mark.parametrize("step", [0, 1, 4])
-def test_r10_a_failed_decode_fails_its_requests_and_repairs_the_memory(
+def test_a_failed_decode_fails_its_requests_and_repairs_the_memory(
     rig: Rig, step: int, code: int, late: bool
 ) -> None:
     earlier = ask(words(1, 90), 6)
@@ -196,13 +196,13 @@ def test_an_interrupt_in_place_ends_what_is_in_flight_and_breaks_nothing(
 # -- allocations ----------------------------------------------------------------------------------
 
 
-def test_r12_a_context_that_cannot_be_allocated_is_a_typed_error() -> None:
+def test_a_context_that_cannot_be_allocated_is_a_typed_error() -> None:
     with pytest.raises(ContextCreationError, match="n_ctx"):
         Llama(str(tiny_model("full")), **{**EXACT, "n_ctx": 2**31 - 1})
 
 
 @pytest.mark.parametrize("error", [MemoryError, LlamaError])
-def test_r12_a_failed_allocation_stores_nothing_half(
+def test_a_failed_allocation_stores_nothing_half(
     make_rig: MakeRig, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
     rig = make_rig("hybrid", n_seq_max=1)

@@ -1,4 +1,4 @@
-"""The numbered regression tests of reuse. Each compares with a context that begins from nothing."""
+"""Regression tests of reuse. Each compares with a context that begins from nothing."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ LONG = "the quick brown fox jumps over the lazy dog. " * 3
 
 
 @pytest.mark.parametrize("swa_full", [False, True])
-def test_r1_second_and_sixth_chat_on_a_sliding_window(load: Loader, swa_full: bool) -> None:
+def test_the_second_and_the_sixth_chat_on_a_sliding_window(load: Loader, swa_full: bool) -> None:
     llm = load("iswa", swa_full=swa_full)
     messages: list[dict[str, str]] = []
     for number in range(6):
@@ -97,7 +97,7 @@ def test_r1_second_and_sixth_chat_on_a_sliding_window(load: Loader, swa_full: bo
         messages.append(assistant(text))
 
 
-def test_r1_on_the_trained_sliding_window_model() -> None:
+def test_a_trained_sliding_window_model_reuses_across_turns() -> None:
     """The model answers with facts from its first turn, through a window of 64 tokens."""
     turns = [
         "My name is Anna.", "What is 2 + 3?", "Count to 5.", "What is 7 - 4?",
@@ -124,7 +124,7 @@ def _six_turns(turns: list[str], *, reuse: bool) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_r2_reset_clears_memory_and_counters(load: Loader, kind: str) -> None:
+def test_reset_clears_memory_and_counters(load: Loader, kind: str) -> None:
     llm = load(kind)
     reply(llm, [user("alpha beta")])
     llm.reset()
@@ -138,7 +138,7 @@ def test_r2_reset_clears_memory_and_counters(load: Loader, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["iswa", "recurrent", "hybrid", "hybrid_swa"])
-def test_r3_extension_reuses_and_divergence_restores(load: Loader, kind: str) -> None:
+def test_extension_reuses_and_divergence_restores(load: Loader, kind: str) -> None:
     # Long enough that even a window's cache, which is padded to 256 cells, has lost the beginning.
     llm = load(kind, n_ctx=1024, n_ubatch=64, n_seq_max=2)
     first = [user(LONG * 14)]
@@ -156,7 +156,7 @@ def test_r3_extension_reuses_and_divergence_restores(load: Loader, kind: str) ->
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_r4_cached_and_shorter_prompts_get_fresh_logits(load: Loader, kind: str) -> None:
+def test_cached_and_shorter_prompts_get_fresh_logits(load: Loader, kind: str) -> None:
     llm = load(kind)
     tokens = llm.tokenize(LONG)
     for prompt in (tokens, tokens, tokens[:30], tokens[:5]):
@@ -168,7 +168,7 @@ def test_r4_cached_and_shorter_prompts_get_fresh_logits(load: Loader, kind: str)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_r5_a_reply_that_tokenizes_otherwise_takes_the_text_path(load: Loader, kind: str) -> None:
+def test_a_reply_that_tokenizes_otherwise_takes_the_text_path(load: Loader, kind: str) -> None:
     llm = load(kind)
     prompt = "<|im_start|>user\n fox<|im_end|>\n<|im_start|>assistant\n"
     letters = [
@@ -185,7 +185,7 @@ def test_r5_a_reply_that_tokenizes_otherwise_takes_the_text_path(load: Loader, k
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_r6_one_changed_byte_in_the_history(load: Loader, kind: str) -> None:
+def test_one_changed_byte_in_the_history(load: Loader, kind: str) -> None:
     llm = load(kind)
     history = [user(LONG), assistant("one two three"), user("go on")]
     reply(llm, history)
@@ -197,7 +197,7 @@ def test_r6_one_changed_byte_in_the_history(load: Loader, kind: str) -> None:
     assert reply(llm, changed) == warm
 
 
-def test_r7_sessions_are_chosen_by_the_user_parameter_alone(load: Loader) -> None:
+def test_sessions_are_chosen_by_the_user_parameter_alone(load: Loader) -> None:
     llm = load()
     chats = {name: [user(f"I am {name}. {LONG}")] for name in ("alice", "bob")}
     for _ in range(3):
@@ -212,7 +212,7 @@ def test_r7_sessions_are_chosen_by_the_user_parameter_alone(load: Loader) -> Non
     assert llm.cache_info["session"] is None
 
 
-def test_r7_nothing_of_one_session_reaches_the_other(load: Loader) -> None:
+def test_nothing_of_one_session_reaches_the_other(load: Loader) -> None:
     llm = load()
     reply(llm, [user("My secret is 12345.")], user="alice")
     warm = reply(llm, [user("What is the secret?")], user="bob")
@@ -221,7 +221,7 @@ def test_r7_nothing_of_one_session_reaches_the_other(load: Loader) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_r8_overflow_touches_nothing(load: Loader, kind: str) -> None:
+def test_overflow_touches_nothing(load: Loader, kind: str) -> None:
     llm = load(kind, n_ctx=256)
     messages = [user(LONG)]
     text = reply(llm, messages)
@@ -238,7 +238,7 @@ def test_r8_overflow_touches_nothing(load: Loader, kind: str) -> None:
     assert_like_fresh(llm, kind=kind)
 
 
-def test_r14_another_kv_type_evaluates_again(load: Loader, tmp_path: Path) -> None:
+def test_another_kv_type_evaluates_again(load: Loader, tmp_path: Path) -> None:
     messages = [user(LONG)]
     store = LlamaDiskCache(str(tmp_path))
     for kv_type, reused in ((0, False), (0, True), (1, False)):
@@ -269,7 +269,7 @@ def test_a_cache_that_was_closed_is_given_up(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_r19_what_eval_evaluates_is_known(load: Loader, kind: str) -> None:
+def test_what_eval_evaluates_is_known(load: Loader, kind: str) -> None:
     llm = load(kind)
     tokens = llm.tokenize(LONG)
     llm.eval(tokens[:10])
@@ -283,7 +283,7 @@ def test_r19_what_eval_evaluates_is_known(load: Loader, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_r20_snapshot_after_four_of_eight_tokens(load: Loader, kind: str) -> None:
+def test_snapshot_after_four_of_eight_tokens(load: Loader, kind: str) -> None:
     llm = load(kind)
     prompt = llm.tokenize(LONG)
     stream = llm.generate(prompt, temperature=0.0)
@@ -339,7 +339,7 @@ def test_a_snapshot_of_a_part(load: Loader, kind: str) -> None:
     assert llm.snapshot("end", length=len(tokens) - 1).n_tokens == len(tokens) - 1  # a checkpoint
 
 
-def test_r21_a_failed_snapshot_keeps_the_old_one(load: Loader) -> None:
+def test_a_failed_snapshot_keeps_the_old_one(load: Loader) -> None:
     llm = load()
     reply(llm, [user("alpha")])
     old = llm.snapshot("a")
@@ -353,7 +353,7 @@ def test_r21_a_failed_snapshot_keeps_the_old_one(load: Loader) -> None:
     assert llm.snapshots() == [new]
 
 
-def test_r21_an_aborted_put_keeps_the_old_entry(load: Loader) -> None:
+def test_an_aborted_put_keeps_the_old_entry(load: Loader) -> None:
     llm = load()
     reply(llm, [user(LONG)])
     state = llm.save_state().stored
@@ -371,9 +371,7 @@ def test_r21_an_aborted_put_keeps_the_old_entry(load: Loader) -> None:
     assert len(store) == 1
 
 
-def test_r22_slots_are_clamped_with_a_warning(
-    load: Loader, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_slots_are_clamped_with_a_warning(load: Loader, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "llama_py"):
         llm = load(prefix_cache_slots=9)
     assert "clamped to 8" in caplog.text
@@ -408,7 +406,7 @@ def test_without_a_causal_mask_nothing_is_reused(load: Loader) -> None:
     assert warm.cache_info["reused"] == 0
 
 
-def test_r23_a_snapshot_of_another_context_is_refused(load: Loader) -> None:
+def test_a_snapshot_of_another_context_is_refused(load: Loader) -> None:
     llm, other = load(), load(n_ctx=1024)
     reply(llm, [user(LONG)])
     state = llm.save_state()
@@ -420,7 +418,7 @@ def test_r23_a_snapshot_of_another_context_is_refused(load: Loader) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("separator", ["", "\n", "\n\n"])
-def test_r24_the_deepest_boundary_wins(load: Loader, kind: str, separator: str) -> None:
+def test_the_deepest_boundary_wins(load: Loader, kind: str, separator: str) -> None:
     """Five prompts that branch ever deeper: each resumes at the deepest role boundary it shares."""
     llm = load(kind, n_ctx=1024)
     system = {"role": "system", "content": f"You have tools. {LONG}{separator}"}
@@ -435,7 +433,7 @@ def test_r24_the_deepest_boundary_wins(load: Loader, kind: str, separator: str) 
     assert shared[0] > 0
 
 
-def test_r25_no_empty_reply_over_growing_prefixes() -> None:
+def test_no_empty_reply_over_growing_prefixes() -> None:
     """Six growing prompts; the same with a cache and without."""
     lint = "src/a.py:12:5: E501 line too long (101 > 100 characters)\n"
     sizes = [130, 500, 1000, 1500, 2000, 2600]
