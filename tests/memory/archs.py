@@ -282,7 +282,8 @@ _HEAD = """\
 
 Reuse, checked on every architecture for which llama.cpp's own `test-llama-archs -o DIR` writes a
 model. The models are small and have random weights, but a real graph and memory: {count} files
-of {architectures} architectures. llama.cpp commit `{commit}`, CPU, flash attention off, cells in F32.
+of {architectures} architectures. llama.cpp commit `{commit}`, CPU, flash attention off,
+cells in F32.
 
 | memory | models | bit-equal | NMSE ≤ 1e-12 | more (see below) | cannot generate |
 | --- | --- | --- | --- | --- | --- |
@@ -301,8 +302,8 @@ After each call, the logits at the last position, and the next four greedy token
 those of an empty context that evaluated the same tokens with the same cuts. A column contains the
 largest normalised mean squared error (NMSE) of its calls; *0* means bit-equal. *Sensitivity* is the
 smallest NMSE of the same comparison when one token, 20 before the end, is replaced ({measured}
-prompts): a wrong or lost cell causes an error of about this size. *Noise* is the largest NMSE between
-two contexts that reused nothing and differ only in where their cells lie in memory. Where it is not
+prompts): a wrong or lost cell causes an error of about this size. *Noise* is the largest NMSE
+between two contexts that reused nothing and differ only in where their cells lie in memory. Where it is not
 0, bit-equality is impossible, because the same numbers are summed in a different order.
 
 """
