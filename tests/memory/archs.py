@@ -303,8 +303,8 @@ those of an empty context that evaluated the same tokens with the same cuts. A c
 largest normalised mean squared error (NMSE) of its calls; *0* means bit-equal. *Sensitivity* is the
 smallest NMSE of the same comparison when one token, 20 before the end, is replaced ({measured}
 prompts): a wrong or lost cell causes an error of about this size. *Noise* is the largest NMSE
-between two contexts that reused nothing and differ only in where their cells lie in memory. Where it
-is not 0, bit-equality is impossible, because the same numbers are summed in a different order.
+between two contexts that reused nothing and differ only in where their cells lie in memory. Where
+it is not 0, bit-equality is impossible, because the same numbers are summed in a different order.
 
 """
 
