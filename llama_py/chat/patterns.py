@@ -57,8 +57,9 @@ def _class(token: str) -> str:
 
 
 def pattern_problem(pattern: str) -> str | None:
-    """What in a plain pattern the converter does not know, or what would be no JSON; None if all
-    is well."""
+    """The part of a plain pattern that the converter does not support, or that would allow text
+    that is not JSON; None if there is none.
+    """
     if not (pattern.startswith("^") and pattern.endswith("$")):
         return "a pattern that is not anchored with ^ and $"
     for token in _TOKEN.findall(pattern[1:-1]):
