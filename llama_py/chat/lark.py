@@ -1,11 +1,11 @@
-"""JSON schemas in llguidance's notation, with room for every spelling that models use.
+"""JSON schemas in llguidance's notation, with every spelling that models use.
 
-llguidance has a compiler of its own (``%json``), which knows all of JSON schema that it can enforce
-but one spelling of a text only: no ``\\u00e9``, no ``\\/``, the same white space at every joint.
-``lark_rules`` writes the common part of JSON schema as rules, in which a joint allows the white
-space that fits its depth, and hands what it does not know to ``%json``, node by node.
+llguidance's own compiler (``%json``) supports all of JSON schema that it can enforce, but only one
+spelling of each text: no ``\\u00e9``, no ``\\/``, and the same white space at every joint.
+``lark_rules`` writes the common part of JSON schema as rules in which each joint allows the white
+space that fits its depth. Nodes that it does not support are left to ``%json``.
 
-It never checks a schema: compile that with ``%json`` first, which names what cannot be enforced.
+It does not check the schema. Compile it with ``%json`` first, which names what cannot be enforced.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Regular expressions of JSON schemas, in the words that llama.cpp's converter knows.
+"""Regular expressions of JSON schemas, rewritten with the syntax that llama.cpp's converter
+supports.
 
 The converter copies a pattern into the grammar of a quoted JSON string. There a dot or a negated
-class would accept the closing quote, a backslash and control characters, and the text would be no
-JSON any more; and the shorthands (``\\d``) are unknown to it. What it does not know it takes for
-"any string", so that has to be found before.
+class would accept the closing quote, backslashes and control characters, so that the text would not
+be JSON. The converter does not support shorthands (``\\d``), and it treats an unsupported pattern
+as "any string", so such patterns have to be found before.
 """
 
 from __future__ import annotations
