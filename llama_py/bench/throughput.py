@@ -96,7 +96,7 @@ class _Ours:
         return (llm or self._llm).create_completion(prompt, max_tokens=count, temperature=0.0)
 
     def _warm_up(self, prompt: int, llm: Any = None) -> None:
-        """Evaluate a prompt and generate eight tokens: the tools warm up before they measure, too."""
+        """Evaluate a prompt and generate eight tokens: the tools warm up as well."""
         self._complete(self._tokens(prompt), 8, llm)
         (llm or self._llm).reset()
 
