@@ -13,11 +13,12 @@ import argparse
 import inspect
 import re
 import sys
-import typing
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from typing_extensions import is_typeddict
 
 import llama_py
 from llama_py import errors
@@ -29,13 +30,7 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference.md"
 #: What is documented first; the other classes follow in alphabetical order.
 FIRST = ("Llama", "AsyncLlama", "ChatSession")
 #: Classes that are not exported at the top, and that calls return.
-REACHABLE = (
-    "llama_py.api.replies:ReplyStream",
-    "llama_py.api.session_reply:ReplyStream",
-    "llama_py.api.aio:AsyncReplyStream",
-    "llama_py.api.reuse:SnapshotInfo",
-    "llama_py.api.overflow:OverflowReport",
-)
+REACHABLE = ("llama_py.api.session_reply:ReplyStream",)
 
 _HEAD = """\
 # API reference
@@ -57,7 +52,8 @@ def reference() -> str:
     parts = [
         _part("Classes", _class, sorted(_of(values, _is_plain_class), key=_rank)),
         _part("Functions", _function, sorted(_of(values, inspect.isfunction))),
-        _part("Dictionaries", _dictionary, sorted(_of(values, typing.is_typeddict))),
+        _part("Dictionaries", _dictionary, sorted(_of(values, is_typeddict))),
+        _part("Type aliases", _alias, sorted(_of(values, _is_alias))),
         _errors(),
     ]
     return _HEAD + "".join(f"\n{part}" for part in parts if part)
@@ -74,10 +70,12 @@ def _of(values: list[tuple[str, Any]], which: Callable[[Any], bool]) -> list[tup
 
 def _is_plain_class(value: Any) -> bool:
     return (
-        inspect.isclass(value)
-        and not issubclass(value, BaseException)
-        and not typing.is_typeddict(value)
+        inspect.isclass(value) and not issubclass(value, BaseException) and not is_typeddict(value)
     )
+
+
+def _is_alias(value: Any) -> bool:
+    return not (inspect.isclass(value) or inspect.isfunction(value) or isinstance(value, str))
 
 
 def _rank(entry: tuple[str, Any]) -> tuple[int, str, str]:
@@ -95,10 +93,10 @@ def _part(title: str, write: Callable[[str, Any], str], entries: list[tuple[str,
 
 
 def _class(name: str, kind: type) -> str:
-    title = name if name in llama_py.__all__ else f"{kind.__module__}.{name}"
+    title = name if getattr(llama_py, name, None) is kind else f"{kind.__module__}.{name}"
     if kind.__name__ != name:
         return f"### {title}\n\nAnother name of `{kind.__name__}`.\n"
-    text = f"### {title}\n\n{_code(name, kind)}{_markdown(inspect.getdoc(kind))}"
+    text = f"### {title}\n\n{_code(name, kind)}{_markdown(_doc(kind))}"
     return text + "".join(_members(name, kind))
 
 
@@ -140,8 +138,14 @@ def _function(name: str, function: Any) -> str:
     return f"### {name}\n\n{_code(name, function)}{_markdown(inspect.getdoc(function))}"
 
 
+def _alias(name: str, value: Any) -> str:
+    return f"### {name}\n\n```py\n{name} = {inspect.formatannotation(value)}\n```\n"
+
+
 def _dictionary(name: str, kind: Any) -> str:
-    lines = [f"### {name}\n\n{_markdown(inspect.getdoc(kind))}\n| key | type |\n| --- | --- |\n"]
+    if kind.__name__ != name:
+        return f"### {name}\n\nAnother name of `{kind.__name__}`.\n"
+    lines = [f"### {name}\n\n{_markdown(_doc(kind))}\n| key | type |\n| --- | --- |\n"]
     for key, given in kind.__annotations__.items():
         text = getattr(given, "__forward_arg__", None) or inspect.formatannotation(given)
         lines.append(f"| `{key}` | `{_escaped(text)}` |\n")
@@ -157,7 +161,9 @@ def _escaped(text: str) -> str:
 
 def _code(name: str, function: Any, prefix: str = "") -> str:
     start = "" if inspect.isclass(function) else f"{prefix}{_how(function)}"
-    return f"```py\n{start}{name}{_signature(function)}\n```\n\n"
+    signature = _signature(function)
+    options = "" if "Unpack[" not in signature else "Its [options](options.md).\n\n"
+    return f"```py\n{start}{name}{signature}\n```\n\n{options}"
 
 
 def _how(function: Any) -> str:
@@ -206,6 +212,11 @@ def _annotation(function: Any) -> str:
 # -- docstrings ------------------------------------------------------------------------------------
 
 
+def _doc(kind: type) -> str:
+    """The docstring of a class; ``getdoc`` would give that of ``dict`` where it has none."""
+    return inspect.cleandoc(kind.__doc__ or "")
+
+
 def _markdown(doc: str | None) -> str:
     """A docstring of ours as Markdown."""
     lines: list[str] = []
@@ -242,9 +253,7 @@ def _errors() -> str:
     tree = (errors.__doc__ or "").partition("::\n")[2].strip("\n")
     own = [getattr(errors, name) for name in errors.__all__]
     kinds = sorted((kind for kind in own if inspect.isclass(kind)), key=lambda kind: kind.__name__)
-    described = "".join(
-        f"\n### {kind.__name__}\n\n{_markdown(inspect.getdoc(kind))}" for kind in kinds
-    )
+    described = "".join(f"\n### {kind.__name__}\n\n{_markdown(_doc(kind))}" for kind in kinds)
     return f"## Errors\n\n```text\n{inspect.cleandoc(tree)}\n```\n{described}"
 
 
