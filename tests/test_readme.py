@@ -68,11 +68,9 @@ def test_promises_are_found_and_compared() -> None:
     assert first_broken(promised(code), "{'a': 1, 'b': 2}\n1\n") == "{'a': ..., 'b': 2}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.parametrize("page", [page for page in PAGES if program(page)], ids=name_of)
 def test_its_blocks_run(page: Path, tmp_path: Path) -> None:
     code = program(page)
-    if not code:
-        return
     script = tmp_path / f"{page.stem}.py"
     script.write_text(code, encoding="utf-8")
     done = subprocess.run(
