@@ -1,4 +1,4 @@
-"""Options that several commands share, and functions that turn them into arguments."""
+"""Options that several commands share, and what is made of them."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ __all__ = [
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one sentence, without the usage."""
+    """Says what is wrong in one sentence."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
 def version_text() -> str:
-    """The text that ``--version`` prints."""
+    """What ``--version`` prints."""
     return f"llama-py {__version__} (llama.cpp {LLAMA_CPP_COMMIT})"
 
 
@@ -42,7 +42,7 @@ def version_text() -> str:
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
-    """Add options that name the model, and say how it is loaded."""
+    """Which model, and how it is loaded."""
     group = parser.add_argument_group("model")
     which = group.add_mutually_exclusive_group()
     which.add_argument(
@@ -67,7 +67,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_sampling_options(parser: argparse.ArgumentParser, max_tokens: int | None) -> None:
-    """Add options for sampling, and for the end of a reply."""
+    """How a reply is chosen, and when it ends."""
     group = parser.add_argument_group("sampling")
     group.add_argument("--temp", type=float, metavar="T", help="temperature; 0 is greedy")
     group.add_argument("--top-k", type=int, metavar="K", help="only the K most likely tokens")
@@ -96,7 +96,7 @@ def add_sampling_options(parser: argparse.ArgumentParser, max_tokens: int | None
 
 
 def sampling(parsed: argparse.Namespace) -> dict[str, Any]:
-    """Keyword arguments of ``create_completion`` for the sampling options that were given."""
+    """The options of ``create_completion`` and ``create_chat_completion`` that were given."""
     options = {
         "temperature": parsed.temp,
         "top_k": parsed.top_k,
@@ -112,7 +112,7 @@ def sampling(parsed: argparse.Namespace) -> dict[str, Any]:
 
 
 def read_argument(path: str | None, option: str) -> str | None:
-    """Read the text of a file that an option names."""
+    """The text of a file that an option names."""
     if path is None:
         return None
     try:
@@ -122,7 +122,7 @@ def read_argument(path: str | None, option: str) -> str | None:
 
 
 def read_schema(given: str) -> Any:
-    """Read a JSON schema, given as text or as the name of a file."""
+    """A JSON schema, given as text or as the name of a file."""
     text = given if given.lstrip().startswith("{") else read_argument(given, "--json-schema")
     try:
         return json.loads(text or "")
@@ -131,7 +131,7 @@ def read_schema(given: str) -> Any:
 
 
 def model_path(model: str | None, hf: str | None) -> str:
-    """The path of the model's file, downloaded first if it comes from the hub."""
+    """The file of the model that was asked for; downloads it if it has to be."""
     if hf is not None:
         from llama_py.hub import download
 
@@ -144,7 +144,7 @@ def model_path(model: str | None, hf: str | None) -> str:
 
 
 def load_model(parsed: argparse.Namespace) -> Llama:
-    """Load the model, with a progress bar on a terminal if it takes long."""
+    """Load the model, with a progress bar if it takes long and somebody is looking."""
     from llama_py.api.llama import Llama
     from llama_py.cli.progress import Progress
 
