@@ -1,7 +1,7 @@
 """Downloading GGUF files from the Hugging Face hub (extra ``hub``).
 
-Which file of a repository is meant is decided here; ``huggingface_hub`` does the rest (the cache,
-resuming, tokens of private repositories, the progress bar).
+This module decides which file of a repository is meant. ``huggingface_hub`` does the rest (caching,
+resuming, tokens for private repositories, the progress bar).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PathLike = str | os.PathLike[str]
 
 
 class Hub(Protocol):
-    """What is needed of a hub."""
+    """The methods of a hub that this module uses."""
 
     def list_files(self, repo_id: str) -> Sequence[str]:
         """The files of a repository, as relative paths."""
@@ -49,20 +49,19 @@ def download(
     *,
     hub: Hub | None = None,
 ) -> str:
-    """Download a model; the path of its (first) file.
+    """Download a model, and return the path of its (first) file.
 
     Args:
         repo_id: ``"owner/name"``, or ``"owner/name:Q4_K_M"`` for the file of that quantization.
-        filename: a file of the repository, or a pattern such as ``"*Q8_0.gguf"``. None is the only
-            GGUF in it; of several the one of Q4_K_M, else of Q8_0. All parts of a split model are
-            downloaded.
-        additional_files: further files or patterns, a projector for example.
-        local_dir: where to put the files, in place of the cache of huggingface_hub.
-        cache_dir: that cache.
-        hub: what to download with.
+        filename: a file of the repository, or a pattern such as ``"*Q8_0.gguf"``. None takes the
+            only GGUF, or else Q4_K_M, or else Q8_0. All parts of a split model are downloaded.
+        additional_files: further files or patterns, for example a projector.
+        local_dir: where to put the files, instead of the cache of huggingface_hub.
+        cache_dir: the directory of that cache.
+        hub: the hub to download from; the Hugging Face hub by default.
 
     Raises:
-        ParameterError: what is asked for fits no file, or several; the message lists the files.
+        ParameterError: no file matches, or several do; the message lists the files.
         ModelNotFoundError: there is no such repository, or it asks for a login.
         DownloadError: the hub cannot be reached, or the extra is not installed.
     """
@@ -97,10 +96,10 @@ def _split_reference(repo_id: str, filename: str | None) -> tuple[str, str | Non
 
 
 def select(files: Iterable[str], filename: str | None, quant: str | None, repo: str) -> list[str]:
-    """The file, or the parts of the one split model, that is meant.
+    """The file that is meant, or all parts of a split model.
 
     Raises:
-        ParameterError: none is, or several are.
+        ParameterError: no file matches, or several do.
     """
     models = _models(files)
     if filename is not None:
@@ -122,7 +121,7 @@ def select(files: Iterable[str], filename: str | None, quant: str | None, repo: 
 
 
 def _models(files: Iterable[str]) -> dict[str, list[str]]:
-    """First file -> all files, of every model. Projectors are no models."""
+    """First file -> all files, for each model. Projectors are left out."""
     models: dict[str, list[str]] = {}
     for name in sorted(files):
         if not name.endswith(".gguf") or PurePosixPath(name).name.startswith("mmproj"):

@@ -101,12 +101,38 @@ def test_the_readme_has_blocks_that_run() -> None:
     assert sum(not block["skip"] for block in blocks) >= 6
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_its_links_lead_somewhere(page: Path) -> None:
+def links(page: Path) -> list[str]:
+    """The targets of the links of a page that lead into the repository."""
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    for target in re.findall(r"\]\(([^)\s]+)\)", text):
-        if not re.match(r"[a-z]+:|#", target):
-            assert (page.parent / target.partition("#")[0]).exists(), target
+    return [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if not re.match(r"[a-z]+:", link)]
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=name_of)
+def test_its_links_lead_somewhere(page: Path) -> None:
+    for link in links(page):
+        name, _, anchor = link.partition("#")
+        target = page.parent / name if name else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_every_page_is_linked_to() -> None:
+    found = {ROOT / "README.md"}
+    new = list(found)
+    while new:
+        page = new.pop()
+        targets = {(page.parent / link.partition("#")[0]).resolve() for link in links(page)}
+        further = {t for t in targets if t.suffix == ".md"} - found
+        found |= further
+        new += further
+    assert not [name_of(page) for page in PAGES if page not in found]
 
 
 def test_the_first_screen_names_the_two_commands() -> None:

@@ -1,1 +1,1 @@
-"""Benchmarks: ``llama-py bench NAME``. Each says what it measures, and checks that it was right."""
+"""Benchmarks: ``llama-py bench NAME``. Each describes what it measures, and checks its results."""

@@ -1,7 +1,7 @@
 """``llama-py bench build-tools``: llama-bench and llama-batched-bench, on demand.
 
 They are built from llama.cpp's source at the pinned commit and linked to the libraries of this
-package, so that what they measure is the same code. They stay in the user's cache.
+package, so that they measure the same code. They are kept in the user's cache.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def find_tool(name: str) -> Path:
     """A tool that was built for these libraries.
 
     Raises:
-        ParameterError: it was not.
+        ParameterError: the tool was not built.
     """
     path = _folder() / "bin" / (f"{name}.exe" if sys.platform == "win32" else name)
     if not path.is_file():
@@ -83,7 +83,7 @@ def find_tool(name: str) -> Path:
 
 
 def _folder() -> Path:
-    """One for each place that libraries are in: the tools point to them."""
+    """The folder of the tools, one for each folder of libraries, because tools contain its path."""
     where = hashlib.sha256(str(_libraries()).encode()).hexdigest()[:8]
     return cache_directory() / f"bench-tools-{LLAMA_CPP_COMMIT}-{where}"
 
@@ -99,7 +99,7 @@ def _search_path() -> str:
 
 
 def _find_source() -> Path:
-    """What a build of this package used: the named folder, a checkout's, or the cache's."""
+    """The source that this package was built from: in a named folder, a checkout or the cache."""
     named = os.environ.get("LLAMA_PY_LLAMA_CPP_DIR")
     checkout = Path(__file__).parents[2] / "vendor" / "llama.cpp"
     cached = sorted(cache_directory().glob(f"llama.cpp-{LLAMA_CPP_COMMIT}-*"))

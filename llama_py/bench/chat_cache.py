@@ -1,14 +1,14 @@
 """Ten turns of one conversation: without reuse, with token prefixes, with text prefixes.
 
-Each turn brings a question of --user-tokens tokens and gets a reply of --max-tokens tokens. With
---replies letters the model is made to spell its reply letter by letter, so that tokenizing the
-conversation again gives other tokens than those in memory; with --replies model it says what it
-likes. The modes (and llama-cpp-python, with --peer-python) answer each turn one after the other, so
-that all of them meet the same machine. Times are of whole calls, in milliseconds, the median over
-the repeats. Every warm answer is held against an evaluation from nothing of the same tokens.
+Each turn has a question of --user-tokens tokens and a reply of --max-tokens tokens. With --replies
+letters the model is made to spell its reply letter by letter, so that tokenizing the conversation
+again gives other tokens than those in memory; with --replies model it chooses its reply. The modes
+(and llama-cpp-python, with --peer-python) answer each turn one after the other, so that they share
+the same conditions. Times are those of whole calls in milliseconds, the median over the repeats.
+The logits of every warm answer are compared with those of an empty context.
 
-Wrong, and exit code 1: an answer whose logits differ, or a turn with text-prefix reuse that
-evaluates anything before the last reply again.
+Exit code 1 if the logits of an answer differ, or if a turn with text-prefix reuse evaluates
+anything before the last reply again.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class _Conversation:
             peer.ask("reset")
 
     def play(self) -> list[dict[str, Any]]:
-        """A record for each turn."""
+        """Play all turns; return a record for each."""
         return [self._turn(number) for number in range(self._options.turns)]
 
     def _turn(self, number: int) -> dict[str, Any]:

@@ -38,8 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one benchmark.
 
     Returns:
-        0; 1 if something was wrong (or a target was missed, with ``--strict``); 2 if it could not
-        run.
+        0; 1 if a result was wrong (or a target was missed, with ``--strict``); 2 if the benchmark
+        could not run.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] and given[0] in COMMANDS:

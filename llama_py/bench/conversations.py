@@ -1,4 +1,4 @@
-"""What benchmarks of conversations have in common: their arguments, and who answers beside us."""
+"""Shared parts of the benchmarks of conversations: arguments, verifier and peer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MARKUP = 24
 
 
 def add_conversation_arguments(parser: argparse.ArgumentParser, turns: int) -> None:
-    """The model, the peer, and the sizes of the messages."""
+    """Add the options for the model, the peer, and the sizes of messages."""
     add_model_arguments(parser)
     add_peer_arguments(parser)
     parser.add_argument("--turns", type=int, default=turns, metavar="N")
@@ -34,14 +34,14 @@ def add_conversation_arguments(parser: argparse.ArgumentParser, turns: int) -> N
 
 
 def cells_of_one(options: argparse.Namespace) -> int:
-    """A context that holds one conversation to its end."""
+    """The context size, in tokens, that holds one whole conversation."""
     turn = options.user_tokens + options.max_tokens + _MARKUP
     return whole_context(options.system_tokens + options.turns * turn + 64)
 
 
 @contextmanager
 def witnesses(options: argparse.Namespace, n_ctx: int) -> Iterator[tuple[Verifier, Peer | None]]:
-    """Who checks the logits, and the peer with a context of ``n_ctx``, if there is one."""
+    """The verifier of the logits, and the peer with a context of ``n_ctx`` if there is one."""
     alone = load(options, cells_of_one(options), n_seq_max=1)
     with (
         closing(Verifier(alone, clock_of(options))) as verifier,

@@ -1,4 +1,4 @@
-"""What benchmarks keep in the user's cache: models with random weights, and llama.cpp's tools."""
+"""Files of the benchmarks in the user's cache: models with random weights, llama.cpp's tools."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def cache_directory() -> Path:
 
 
 def resolve_model(name: str) -> str:
-    """The file that ``--model`` means.
+    """The file that the value of ``--model`` names.
 
     Args:
         name: a GGUF file; ``demo``; or ``SHAPE[:vocab=N][:quant=Q]`` with random weights, which is

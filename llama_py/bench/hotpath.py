@@ -1,4 +1,4 @@
-"""The cost of a token: single steps beside naive ones, options beside plain greedy, the overhead.
+"""The cost of a token: single operations, options compared with plain greedy decoding, overhead.
 
 Three parts (--parts):
   micro     set_batch, log-probabilities, logit_bias, detokenizing and a grammar, each beside a
@@ -8,7 +8,7 @@ Three parts (--parts):
   overhead  microseconds a token outside of llama_decode and of choosing the token, with the parts
             that they go to (on --overhead-model)
 
-Wrong, and exit code 1: a step that does not return what the naive way returns.
+Exit code 1 if an operation does not return the same as the naive way.
 """
 
 from __future__ import annotations

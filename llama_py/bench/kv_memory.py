@@ -1,10 +1,10 @@
-"""Memory of the KV cache: the small window cache, which is the default, beside a full-size one.
+"""Memory of the KV cache: the small window cache (the default) compared with a full-size one.
 
 The same model is loaded twice with --n-ctx tokens, with ``swa_full`` off (our default) and on
 (llama.cpp's and llama-cpp-python's default). The bytes are those that llama.cpp reports for its
 buffers. --prompt tokens are evaluated and --max-tokens generated in both.
 
-Wrong, and exit code 1: the two differ in their logits or their tokens.
+Exit code 1 if the two differ in their logits or their tokens.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class _Listener(logging.Handler):
             self.mebibytes += float(found[1])
 
     def stop(self) -> None:
-        """Listen no longer."""
+        """Stop listening."""
         self._logger.removeHandler(self)
         self._logger.setLevel(self._level)
 

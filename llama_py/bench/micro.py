@@ -1,4 +1,4 @@
-"""Single steps of the hot path, each beside a naive way to do the same (part of ``hotpath``)."""
+"""Single operations of the hot path, each compared with a naive way (part of ``hotpath``)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ws ::= [ \n]*
 
 
 def run_micro(report: Report, llm: Any, options: argparse.Namespace) -> None:
-    """Add a table of microseconds; anything that differs from the naive way is a failure."""
+    """Add a table of microseconds; a result that differs from the naive way's is a failure."""
     table = report.table(
         "microseconds of a step, median", "step", "naive", "here", "times", "equal"
     )
@@ -39,7 +39,7 @@ def run_micro(report: Report, llm: Any, options: argparse.Namespace) -> None:
 
 
 class _Pair:
-    """Times two ways in turn, and compares what they return."""
+    """Times two ways alternately, and compares their results."""
 
     def __init__(self, report: Report, table: Table, runs: int) -> None:
         self._report, self._table, self._runs = report, table, runs
@@ -146,7 +146,7 @@ def _detokenize(pair: _Pair, llm: Any, random: np.random.Generator) -> None:
     vocab = llm.vocab
 
     def naive() -> str:
-        """All of the reply after every token, as a stream would need it."""
+        """Detokenize the whole reply after every token, as a naive stream would."""
         text = ""
         for end in range(1, len(tokens) + 1):
             pieces = [vocab._read_piece(token, False) for token in tokens[:end]]

@@ -1,7 +1,7 @@
 """Models with random weights and realistic shapes, for benchmarks without downloads.
 
-How fast a model is does not depend on what it has learned: only on its shape, its quantization
-and its vocabulary. So a benchmark model can be made anywhere, in seconds::
+The speed of a model depends on its shape, its quantization and its vocabulary, not on what it has
+learned. So a benchmark model can be made anywhere, in seconds::
 
     python -m llama_py.bench.models --shape smollm2-135m --quant q8_0 model.gguf
 
@@ -121,7 +121,7 @@ SHAPES: Final[dict[str, Shape]] = {
 
 @dataclass(frozen=True)
 class _Tensor:
-    """A tensor to be: its shape as in numpy, and how its elements are made."""
+    """A tensor to write: its shape as in numpy, and the function that makes its elements."""
 
     name: str
     shape: tuple[int, ...]

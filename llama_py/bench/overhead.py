@@ -1,9 +1,9 @@
-"""Where the time of one token goes, outside of evaluating and sampling (part of ``hotpath``).
+"""The time of one token outside of evaluating and sampling (part of ``hotpath``).
 
-A greedy call's time is split: ``llama_decode`` (the evaluation itself), choosing the tokens, and
-everything else, which is the cost of this library; the difference of a long call and a short one is
-what a token costs. Then the engine's parts are wrapped with clocks, which are part of what they
-measure, a third of a microsecond each.
+The time of a greedy call is split into ``llama_decode`` (the evaluation itself), choosing the
+tokens, and everything else, which is the cost of this library. The difference between a long call
+and a short one gives the cost per token. Then the engine's parts are wrapped with clocks, each of
+which adds a third of a microsecond to what it measures.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def run_overhead(report: Report, llm: Any, options: argparse.Namespace) -> None:
 
 
 def _one_token(llm: Any, prompt: list[int], count: int, stream: bool) -> _Split:
-    """What one more token costs: the difference of two calls, by the tokens they differ in."""
+    """The cost of a token: the difference between two calls, divided by that of their tokens."""
     short, few = _timed_call(llm, prompt, count, stream)
     long, many = _timed_call(llm, prompt, 3 * count, stream)
     wall, decode, choosing = ((b - a) / (many - few) for a, b in zip(short, long, strict=True))

@@ -41,7 +41,7 @@ class Worker:
         return {"version": self._library.__version__}
 
     def reset(self) -> dict[str, Any]:
-        """Forget everything, as a freshly loaded model has."""
+        """Forget everything, so that the next call is like that of a freshly loaded model."""
         self._llm.reset()
         self._llm._ctx.kv_cache_clear()
         return {}

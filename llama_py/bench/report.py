@@ -1,9 +1,9 @@
-"""``Report``: what a benchmark found, as a table for people and as JSON.
+"""``Report``: the results of a benchmark, as tables for people and as JSON.
 
-A report knows two kinds of verdict. A *failure* is a wrong result (another conversation's text, a
-history that was evaluated again): the exit code is then 1. A *target* is a figure that was hoped
-for: missing it is shown, and counts only with ``--strict``, because it says as much about the
-machine's other work as about this library.
+A report has two kinds of verdict. A *failure* is a wrong result (another conversation's text, a
+history that was evaluated again); the exit code is then 1. A *target* is a figure to reach. Missing
+it is shown, but affects the exit code only with ``--strict``, because it depends as much on the
+machine's other work as on this library.
 """
 
 from __future__ import annotations
@@ -81,12 +81,12 @@ class Target:
 
 @dataclass(slots=True)
 class Report:
-    """What one benchmark found.
+    """The results of one benchmark.
 
     Attributes:
         name: the benchmark.
-        conditions: what has to be known to measure the same again.
-        failures: what was wrong, a sentence each.
+        conditions: everything that is needed to repeat the measurement.
+        failures: wrong results, a sentence for each.
         exit_code: overrides the code that follows from the failures.
     """
 
@@ -112,11 +112,11 @@ class Report:
         self.targets.append(Target(name, value, least=limit))
 
     def fail(self, sentence: str) -> None:
-        """Record something wrong."""
+        """Record a wrong result."""
         self.failures.append(sentence)
 
     def exit_code(self, strict: bool = False) -> int:
-        """1 if something was wrong, or with ``strict`` if a target was missed; else 0."""
+        """1 if a result was wrong, or with ``strict`` if a target was missed; otherwise 0."""
         missed = strict and not all(target.met for target in self.targets)
         return 1 if self.failures or missed else 0
 
@@ -148,17 +148,17 @@ class Report:
 
 
 def median(values: Sequence[float]) -> float:
-    """The median; NaN of nothing."""
+    """The median; NaN if there are no values."""
     return statistics.median(values) if values else float("nan")
 
 
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
-    """Pairwise quotients: what was measured one after the other met the same machine."""
+    """Pairwise quotients of values that were measured right after each other."""
     return [a / b for a, b in zip(ours, theirs, strict=True)]
 
 
 def _known(cell: Cell) -> Cell:
-    """None for a figure that there is none of."""
+    """The figure, or None for NaN, which JSON cannot express."""
     return None if isinstance(cell, float) and not math.isfinite(cell) else cell
 
 

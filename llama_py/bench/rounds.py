@@ -1,11 +1,12 @@
-"""Six rounds of chat with every GGUF in a folder: does each answer, and as a fresh context would?
+"""Six rounds of chat with every GGUF in a folder, compared with a fresh context.
 
-For each model: --rounds greedy turns of one conversation, the last one a regenerated answer, each
-held against an evaluation from nothing of the same tokens. Shown are the kind of memory, what was
-reused, and milliseconds a turn. Models that cannot chat (encoders, vocabularies, adapters) are
-skipped with the reason.
+For each model: --rounds greedy turns of one conversation, of which the last is a regenerated
+    answer.
+The logits of each turn are compared with those of an empty context. The table shows the kind of
+memory, the reused tokens, and milliseconds per turn. Models that cannot chat (encoders,
+vocabularies, adapters) are skipped with the reason.
 
-Wrong, and exit code 1: an error, an empty answer, or other logits.
+Exit code 1 for an error, an empty answer, or different logits.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Several conversations in turn in one model: what a switch costs, and that none leaks.
+"""Several conversations that take turns in one model: the cost of switching, and that none leaks.
 
-Every session has its own system prompt of --system-tokens tokens, and brings --user-tokens new
-tokens a turn. The sessions speak in turn: all of them their first turn, then all of them their
-second one. llama-cpp-python (with --peer-python) answers the same call right after us. Times are of
-whole calls in milliseconds, the mean of the sessions, the median over the repeats.
+Every session has its own system prompt of --system-tokens tokens, and --user-tokens new tokens in
+each turn. All sessions have their first turn, then all of them their second one, and so on.
+llama-cpp-python (with --peer-python) answers the same call right after us. Times are those of whole
+calls in milliseconds: the mean of the sessions, the median over the repeats.
 
-Wrong, and exit code 1: a prompt in memory that is not this session's own text, or logits that
-differ from those of an evaluation from nothing of the same tokens.
+Exit code 1 if a prompt in memory is not the session's own text, or if logits differ from those of
+an empty context that evaluates the same tokens.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class _Round:
             peer.ask("reset")
 
     def play(self) -> list[list[dict[str, Any]]]:
-        """For each turn a record for each session."""
+        """Play all turns; return, for each turn, a record for each session."""
         sessions = range(self._options.sessions)
         return [
             [self._turn(number, session) for session in sessions]

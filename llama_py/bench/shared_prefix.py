@@ -1,12 +1,13 @@
-"""Requests that arrive together and begin with the same long prompt: it should be evaluated once.
+"""Requests that arrive together and begin with the same long prompt, which should be evaluated
+once.
 
 --requests threads ask at the same moment, each with its own question after a shared system prompt
-of --system-tokens tokens. What is counted: prompt tokens that were evaluated in all, and the time
-until the last of them has its first token, beside the time that one such request takes alone from
-nothing (both measured in each repeat, medians).
+of --system-tokens tokens. The benchmark counts the prompt tokens that were evaluated in all, and
+measures the time until the last request has its first token, relative to the time of one such
+request alone in an empty context (both in each repeat; medians).
 
-Wrong, and exit code 1: a reply with a token that is not the likeliest when the same tokens are
-evaluated alone, by more than what batches of other sizes change.
+Exit code 1 if a token of a reply is not the likeliest when the same tokens are evaluated alone, by
+more than batches of different sizes explain.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the stores cost beside a plain copy and a plain file of the same bytes.
+"""The cost of the stores, relative to a plain copy and a plain file of the same bytes.
 
 ``python -m llama_py.bench.store [DIRECTORY] [MEBIBYTES]``. Each round does everything once, so that
-store and yardstick meet the same machine. Files are not synced on either side.
+store and yardstick share the same conditions. Files are not synced on either side.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def store_bandwidth(directory: str | Path, nbytes: int, rounds: int = 8) -> dict
 
     Returns:
         For each of ``ram_save``, ``ram_restore``, ``disk_save``, ``disk_restore``: GB/s of the
-        fastest round, the same of the plain copy or file (``..._plain``), the store's time by its
-        time (``..._ratio``), the median of the rounds' ratios (``..._median_ratio``: on a busy
-        machine it tells of luck), and processor time by processor time (``..._cpu_ratio``).
+        fastest round, the same for the plain copy or file (``..._plain``), the store's time divided
+        by that (``..._ratio``), the median of the rounds' ratios (``..._median_ratio``; it depends
+        on luck if the machine is busy), and the ratio of processor times (``..._cpu_ratio``).
     """
     data = np.random.default_rng(0).integers(0, 2**63, nbytes // 8, np.int64).view(np.uint8)
     times: _Times = {}
@@ -66,7 +66,7 @@ def _summary(times: _Times, nbytes: int) -> dict[str, float]:
 
 
 def _ram_round(data: NDArray[np.uint8], times: _Times, turn: int) -> None:
-    """A context hands out a copy of its state and takes one back: that copy is the yardstick."""
+    """One round in RAM. The yardstick is the copy with which a context returns or takes a state."""
     target = np.zeros_like(data)
 
     def plain() -> None:
@@ -98,7 +98,7 @@ def _disk_round(
 
 
 def _in_turn(turn: int, plain: Callable[[], None], own: Callable[[], None]) -> None:
-    """Whoever writes second waits for the first one's pages, so the order alternates."""
+    """Alternate the order, because the second writer waits for the pages of the first."""
     first, second = (plain, own) if turn % 2 else (own, plain)
     first()
     second()

@@ -1,13 +1,12 @@
-"""A running stream while somebody else's long prompt is evaluated, and how fast that is cancelled.
+"""The gaps in a running stream while another long prompt is evaluated, and the time to cancel it.
 
-One stream generates; after --before tokens another thread asks with a prompt of --prompt tokens.
-Printed: the distribution of the gaps between the stream's tokens before and during that evaluation,
-beside the time that one chunk of the prompt takes (a step near the end of the same prompt, alone).
-Then a prompt of that length is cancelled in the middle: the time until the caller has its answer,
-with ``timeout`` and from another thread.
+One stream generates; after --before tokens another thread makes a call with a prompt of --prompt
+tokens. The table shows the distribution of the gaps between the stream's tokens before and during
+that evaluation, and the time of one chunk of the prompt (a step near the end of the same prompt,
+alone). Then a prompt of that length is cancelled in the middle, with ``timeout`` and from another
+thread, and the time until the caller has its answer is measured.
 
-Wrong, and exit code 1: the call after a cancelled one has other logits than an evaluation from
-nothing.
+Exit code 1 if the call after a cancelled one has other logits than an empty context.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ def run(options: argparse.Namespace) -> Report:
 
 
 def _prompt_seconds(llm: Any, tokens: list[int], clock: Clock) -> tuple[float, float]:
-    """A step of the prompt's last quarter (they attend to most), alone; and all of the prompt."""
+    """Seconds of a step in the prompt's last quarter (which attends to most), and of the prompt."""
     llm.reset()
     marks = [clock()]
     llm.create_completion(
@@ -102,7 +101,7 @@ def _prompt_seconds(llm: Any, tokens: list[int], clock: Clock) -> tuple[float, f
 def _gaps(
     llm: Any, tokens: list[int], before: int, chunk: float, table: Any, repeat: int, clock: Clock
 ) -> float:
-    """One running stream and one long prompt; the longest gap by what is allowed."""
+    """One running stream and one long prompt; the longest gap divided by the allowed one."""
     llm.reset()
     done, marks = threading.Event(), []
     span = [0.0, 0.0]
@@ -155,7 +154,7 @@ def _cancel(
     repeat: int,
     clock: Clock,
 ) -> float:
-    """Two ways to cancel after some time; the slower one by a chunk's time."""
+    """Cancel in two ways after some time; the slower one, divided by a chunk's time."""
     # A timeout counts seconds on the wall, whatever is measured.
     timeout_late = _by_timeout(llm, tokens, seconds) if clock is time.perf_counter else _NAN
     returned = _by_thread(llm, tokens, clock)
@@ -164,7 +163,7 @@ def _cancel(
 
 
 def _check_next(llm: Any, verifier: Verifier, report: Report, repeat: int) -> None:
-    """The next call, which begins as the cancelled one did, is right."""
+    """Check the next call, whose prompt begins like the cancelled one's."""
     turn = chat(llm, [{"role": "user", "content": "Hello"}], max_tokens=8)
     difference, _ = verifier.check(turn)
     if difference > verifier.tolerance:
@@ -172,7 +171,7 @@ def _check_next(llm: Any, verifier: Verifier, report: Report, repeat: int) -> No
 
 
 def _by_timeout(llm: Any, tokens: list[int], seconds: float) -> float:
-    """Seconds that ``GenerationTimeout`` came late; NaN if the prompt was done before."""
+    """Seconds by which ``GenerationTimeout`` was late; NaN if the prompt was finished before."""
     llm.reset()
     start = time.perf_counter()
     try:

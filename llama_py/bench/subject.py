@@ -1,4 +1,4 @@
-"""The ``Llama`` that is measured, one timed turn of it, and what it is held against."""
+"""The ``Llama`` that is measured, a timed turn, and the verifier of its logits."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Clock = Callable[[], float]
 
 
 def add_model_arguments(parser: argparse.ArgumentParser, model: str = "demo") -> None:
-    """What every benchmark with a model takes."""
+    """Add the options of every benchmark with a model."""
     parser.add_argument(
         "--model",
         default=model,
@@ -76,7 +76,7 @@ def add_model_arguments(parser: argparse.ArgumentParser, model: str = "demo") ->
 
 
 def clock_of(options: argparse.Namespace) -> Clock:
-    """The clock of ``--clock``. While one thread of a process computes, its others wait."""
+    """The clock that ``--clock`` names: wall-clock time, or processor time of the process."""
     return time.process_time if options.clock == "cpu" else time.perf_counter
 
 
@@ -101,7 +101,7 @@ def flash_attention(options: argparse.Namespace) -> dict[str, bool]:
 
 
 def whole_context(tokens: int) -> int:
-    """As many cells as llama.cpp makes for that many tokens."""
+    """The number of cells that llama.cpp allocates for a number of tokens."""
     return (tokens + 255) // 256 * 256
 
 
@@ -110,7 +110,7 @@ _NOT_CONDITIONS = {"name", "model", "n_ctx", "json", "output", "strict", "peer_p
 
 
 def conditions(options: argparse.Namespace, n_ctx: int) -> dict[str, Any]:
-    """What has to be known to measure the same again."""
+    """Everything that is needed to repeat the measurement."""
     load_average = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     given = {name: value for name, value in vars(options).items() if name not in _NOT_CONDITIONS}
     return {
@@ -125,13 +125,13 @@ def conditions(options: argparse.Namespace, n_ctx: int) -> dict[str, Any]:
 
 
 def set_reuse(llm: Llama, mode: str) -> None:
-    """``off``: every prompt from its beginning; ``token``: token prefixes only; ``text``: all."""
+    """Select reuse: ``off`` (none), ``token`` (only token prefixes) or ``text`` (all)."""
     cache = llm._cache
     cache.limits = dataclasses.replace(cache.limits, reuse=mode != "off", text=mode == "text")
 
 
 def counter(llm: Llama) -> Any:
-    """Counts the tokens of a text."""
+    """A function that counts the tokens of a text."""
     return lambda text: len(llm.tokenize(text, add_bos=False))
 
 
@@ -197,22 +197,22 @@ def chat(
 
 
 def nmse(a: Row, b: Row) -> float:
-    """Mean squared difference by the mean square of ``b``."""
+    """Mean squared difference, divided by the mean square of ``b``."""
     wide = a.astype(np.float64), b.astype(np.float64)
     return float(np.mean((wide[0] - wide[1]) ** 2) / np.mean(wide[1] ** 2))
 
 
 def tolerance(llm: Llama) -> float:
-    """The largest NMSE that is noise: batches were cut differently, or cells lie in another order.
+    """The largest NMSE that batches of other sizes, or cells in another order, explain.
 
-    Weights that are quantized have their input quantized as well, which makes much of little.
+    With quantized weights, their inputs are quantized as well, which magnifies small differences.
     """
     unquantized = llm.metadata.get("general.file_type") == "0"
     return 1e-8 if unquantized and llm._context.params.flash_attn is False else 2e-3
 
 
 class Verifier:
-    """Evaluates from nothing what a turn had in memory, and compares the logits at the end.
+    """Evaluates the tokens of a turn in an empty context, and compares the logits at the end.
 
     Args:
         llm: a model of its own, with nothing in memory.
@@ -224,7 +224,7 @@ class Verifier:
         self.tolerance = tolerance(llm)
 
     def check(self, turn: Turn) -> tuple[float, float]:
-        """The NMSE, and the seconds that the prompt alone took from nothing."""
+        """The NMSE, and the seconds that the prompt took in the empty context."""
         self._llm.reset()
         start = self._clock()
         self._llm.eval(turn.tokens)

@@ -1,13 +1,14 @@
-"""Prompt and generation speed, one stream and many, beside llama.cpp's own benchmarks.
+"""Prompt and generation speed, one stream and many, compared with llama.cpp's own benchmarks.
 
-Four figures in tokens a second: a prompt of --prompt tokens; one greedy stream of --generate tokens
+Four figures in tokens per second: a prompt of --prompt tokens; one greedy stream of --generate
+    tokens
 after a prompt of one token (``create_completion``, whole call); --streams greedy streams of 64
 tokens after 32-token prompts, called from as many threads; and the same streams as one call. Beside
 them ``llama-bench`` and ``llama-batched-bench``, built from the same source and linked to the same
 libraries (``llama-py bench build-tools``), under the same settings. ``llama-bench`` makes its
-context just large enough for its tokens, so the one stream has a context of that size as well
+context just large enough for its tokens, so the single stream has a context of that size as well
 (without flash attention, values lie further apart in a larger one). The tools never sample.
-In each repeat a figure of ours and the tool's are taken right after each other, each after a short
+In each repeat, our figure and the tool's are taken right after each other, each after a short
 warm-up; figures are medians, and ratios are medians of the ratios within a repeat. Without the
 tools, only our own figures are shown. With --clock cpu, the tools' figures are differences between
 two runs, and those of many streams leave prompts out.
@@ -69,7 +70,7 @@ def run(options: argparse.Namespace) -> Report:
 
 
 class _Ours:
-    """What this library does; ``single`` has room for one stream only."""
+    """Figures of this library; ``single`` is a model with room for one stream only."""
 
     def __init__(self, llm: Any, single: Any, options: argparse.Namespace) -> None:
         self._llm = llm
@@ -87,7 +88,7 @@ class _Ours:
         ]
 
     def _tokens(self, count: int) -> list[int]:
-        """Random ones, as llama.cpp's tools use; none that could be special."""
+        """Random tokens, as llama.cpp's tools use, without special ones."""
         most = min(self._llm.n_vocab() - 16, 100_000)
         return [self._random.randrange(16, most) for _ in range(count)]
 
@@ -95,7 +96,7 @@ class _Ours:
         return (llm or self._llm).create_completion(prompt, max_tokens=count, temperature=0.0)
 
     def _warm_up(self, prompt: int, llm: Any = None) -> None:
-        """What the tools do before they measure."""
+        """Evaluate a prompt and generate eight tokens: the tools warm up as well."""
         self._complete(self._tokens(prompt), 8, llm)
         (llm or self._llm).reset()
 
@@ -122,7 +123,7 @@ class _Ours:
         return self._streams(self._complete_all)
 
     def _streams(self, run: Callable[[list[list[int]], int], int]) -> float:
-        """Tokens a second; with --clock cpu of generating only, as for the tool beside it."""
+        """Tokens per second; with --clock cpu those of generating only, as for the tool."""
         if self._options.clock == "wall":
             seconds, count = self._timed(run, _STREAM_REPLY)
             return count / seconds
@@ -155,7 +156,7 @@ class _Ours:
 
 
 class _Theirs:
-    """What llama.cpp's tools do; nothing if they were not built."""
+    """Figures of llama.cpp's tools; none if they were not built."""
 
     def __init__(self, options: argparse.Namespace, n_ctx: int, report: Report) -> None:
         self._options = options

@@ -1,9 +1,9 @@
-"""What options cost beside plain greedy decoding in the same process (part of ``hotpath``).
+"""The cost of options, relative to plain greedy decoding in the same process (part of ``hotpath``).
 
-Every variant is measured right before or right after a plain greedy call on the same prompt, and
-its figure is the quotient of the two speeds; the table has the medians over the repeats. Speeds
-count the tokens after the first one, so that evaluating the prompt and compiling a schema are not
-part of them; the time until the first token has its own column.
+Every variant is measured right before or right after a plain greedy call on the same prompt. Its
+figure is the ratio of the two speeds; the table shows the medians over the repeats. Speeds count
+the tokens after the first one, so they do not include evaluating the prompt and compiling a schema.
+The time until the first token has its own column.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _SCHEMA = {
 
 @dataclass(slots=True)
 class _Variant:
-    """One way to call, and what came out.
+    """A set of options, and its measurements.
 
     Attributes:
-        least: the ratio that is hoped for, None for none.
-        per_token: seconds a token, and the plain call's beside each.
+        least: the target for the ratio, or None.
+        per_token: seconds per token, each with those of the plain call beside it.
     """
 
     name: str

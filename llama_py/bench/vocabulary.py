@@ -1,9 +1,9 @@
 """A byte-level BPE vocabulary of any size, for the benchmark models.
 
 It is trained on the sources of the running Python's standard library, so nothing is downloaded,
-and the same Python version gives the same vocabulary. Where the library has no more pairs to
-merge, pairs of frequent pieces fill the vocabulary to the size that was asked for. Tokenizing
-thus does the work that it does for a real model: tens of thousands of merges, long pieces, code
+and the same Python version gives the same vocabulary. When the library has no more pairs to
+merge, pairs of frequent pieces fill the vocabulary up to the requested size. Tokenizing therefore
+does as much work as for a real model: tens of thousands of merges, long pieces, code
 and English. (The weights are random, so what the tokens mean does not matter.)
 """
 

@@ -1,4 +1,4 @@
-"""What the benchmarks make the models read and say: deterministic, and of a given length."""
+"""Texts and replies of the benchmarks: deterministic, and of a given length."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ def user_message(seed: str, tokens: int, count: Counter) -> Message:
 
 
 def letters(seed: str, length: int, tokenize: Callable[[str], Sequence[int]]) -> list[int]:
-    """A reply of ``length`` tokens that its own text does not give back.
+    """A reply of ``length`` tokens whose text is tokenized differently.
 
-    It spells words letter by letter; tokenizing the text finds the words' own tokens.
+    It spells words letter by letter, while the tokenizer uses longer tokens.
     """
     source = random.Random(f"letters {seed}")
     text = ""

@@ -1,12 +1,14 @@
 """Where messages start in a prompt.
 
-The memory keeps checkpoints at such places: there the tokenizer splits in any case, and the next
-request of the same conversation is likely to agree at least that far. A place too many costs
-nothing but a checkpoint; so a delimiter that a user quotes does no harm.
+Checkpoints are taken at such places: the tokenizer splits there in any case, and the next request
+    of
+the same conversation is likely to agree at least that far. A false positive, such as a delimiter
+that a user quotes, costs one extra checkpoint.
 
-llama.cpp knows the delimiters of some families; for the others they are learned, once per
-template, by rendering a probe conversation message by message: what stands between the end of the
-prompt without a message and that message's text is how a message of its role starts.
+llama.cpp knows the delimiters of some families. For the others they are learned once per template,
+by
+rendering a probe conversation message by message: the text between the end of the prompt without a
+message and the content of that message is the delimiter of its role.
 """
 
 from __future__ import annotations
@@ -56,10 +58,10 @@ def _before_marker(text: str, at: int) -> int:
 def learn_delimiters(
     render: Callable[[list[dict[str, Any]]], str],
 ) -> tuple[tuple[str, str], ...]:
-    """(role, text) pairs with which messages start, as far as a probe conversation shows them.
+    """(role, text) pairs: the texts that start messages, as far as a probe conversation shows them.
 
     Args:
-        render: messages to a prompt without a generation prompt.
+        render: renders messages as a prompt without a generation prompt.
     """
     for skip in (0, 1):  # with the system message; without, for templates that refuse it
         probe = [{"role": role, "content": text} for role, text in _PROBE[skip:]]

@@ -1,9 +1,9 @@
-"""What a JSON schema must not be, found before anything native gets it.
+"""Limits of JSON schemas, checked before native code sees them.
 
-A schema comes from a client, often. Whoever compiles it copies what it repeats, recurses into what
-it nests, and some schemas have no value at all: those would make the model write until it is cut
-off. Here each is a ``GrammarError`` that says where (as a JSON pointer) and what to change. What a
-schema may use beyond that is decided by whoever enforces it (``schema``, ``guidance``).
+Schemas often come from clients. Compilers of schemas copy what is repeated and recurse into what is
+nested, and a schema that no value fits would make the model write until it is cut off. Each of
+these is a ``GrammarError`` that names the place (as a JSON pointer) and the remedy. Which keywords
+are supported is checked by the engine that enforces the schema (``schema``, ``guidance``).
 """
 
 from __future__ import annotations
@@ -81,16 +81,16 @@ _NOTES = frozenset({"default", "example", "examples", "description", "title", "$
 
 
 def check_optional(schema: Any) -> None:
-    """Raise if llama.cpp's converter would take too long: it writes out what may follow what."""
+    """Raise if an object has too many optional properties for llama.cpp's converter."""
     _Walk(MOST_OPTIONAL_GBNF).check(schema, "the JSON schema")
 
 
 def check_bounds(schema: Any, name: str = "the JSON schema") -> None:
-    """Raise for a schema that is too large, contradicts itself, or is no JSON.
+    """Raise for a schema that is too large, contradicts itself, or is not JSON.
 
     Args:
         schema: the schema, as Python values.
-        name: what the message calls it.
+        name: the schema's name in the error message.
 
     Raises:
         GrammarError: with the place and the remedy.
@@ -102,7 +102,7 @@ def check_bounds(schema: Any, name: str = "the JSON schema") -> None:
 
 
 def check_tools(tools: Sequence[Mapping[str, Any]]) -> None:
-    """The same for the parameters of tools, which become one grammar: the limits are for all.
+    """Check the parameters of tools. They become one grammar, so the limits apply to their sum.
 
     Args:
         tools: function tools in OpenAI's form.
@@ -117,7 +117,7 @@ def check_tools(tools: Sequence[Mapping[str, Any]]) -> None:
 
 
 class _Passed:
-    """The schemas that passed lately, by their content: many requests bring the same."""
+    """Recently accepted schemas, by content, since many requests repeat the same schema."""
 
     def __init__(self) -> None:
         self._keys: dict[bytes, None] = {}
@@ -125,7 +125,7 @@ class _Passed:
 
     @contextmanager
     def check(self, value: Any) -> Iterator[bool]:
-        """Whether a value is known; when the block ends without an error, it is from then on."""
+        """Whether a value was accepted before. If the block raises nothing, it is remembered."""
         try:
             key = marshal.dumps(value)  # knows what it wrote before, so that circles end
         except ValueError:  # deeper than it goes, or no plain values
@@ -281,7 +281,7 @@ class _Walk:
 
 
 def _role(key: str, role: str) -> str:
-    """What a member of an object in a schema is: a schema, a table of them, or plain data."""
+    """Whether a member of an object in a schema is a schema, a table of schemas, or plain data."""
     if role in ("data", "note"):
         return role
     if role in ("properties", "table"):
@@ -315,8 +315,7 @@ def _shown(value: Any) -> str:
 def pattern_problem(pattern: str) -> str | None:
     """What is wrong with the size of a regular expression, or None.
 
-    Repetitions within repetitions multiply. Nothing else is judged: what does not parse is found by
-    whoever compiles it.
+    Repetitions within repetitions multiply. Syntax errors are left to the compiler.
     """
     if len(pattern) > MOST_PATTERN:
         return f"has {len(pattern)} characters, and {MOST_PATTERN} is the most"

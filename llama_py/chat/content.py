@@ -1,13 +1,17 @@
-"""What users and tools say is text: it cannot forge a role, a tool call or the end of a turn.
+"""User and tool messages are plain text: they cannot forge a role, a tool call or the end of a
+turn.
 
-A prompt is one text, and in it ``<|im_end|>`` is a token that ends a message, even if a user wrote
-it. So where the content of a user or tool message has markup in it (``chat.markup``), the template
-gets that content with a *seam* inside of the markup: some letters that nothing else contains. They
-go through whatever the template does to text (trimming, JSON, sorting), and to the template the
-broken markup is text like any other. In the rendered prompt the seams are taken out again, and
-where they were is where the tokenizer has to read plain characters.
+A prompt is one text, in which ``<|im_end|>`` is a token that ends a message, even if a user wrote
+it. So if the content of a user or tool message contains markup (``chat.markup``), the template gets
+that
+content with a *seam* inside the markup: a few letters that occur nowhere else. Seams survive
+    whatever
+the template does to text (trimming, JSON, sorting), and the broken markup is ordinary text for the
+template. The seams are then removed from the rendered prompt, and their positions tell the
+tokenizer which characters to read as plain text.
 
-Messages without markup are rendered as they are. System and assistant messages are the caller's.
+Messages without markup are rendered unchanged. System and assistant messages come from the caller,
+and are not treated.
 """
 
 from __future__ import annotations
@@ -116,10 +120,10 @@ _Cuts = dict[int, list[tuple[int, str]]]
 
 
 def _cuts(texts: Sequence[_Text], markup: Markup) -> _Cuts:
-    """Cuts through all the markup that a prompt may show of these texts.
+    """Cuts through all the markup that a prompt may contain because of these texts.
 
-    Templates join texts (the parts of a message), some after trimming them, and llama.cpp reads the
-    result of a tool as JSON for some: markup may be whole only then.
+    Templates join texts (the parts of a message), sometimes after trimming them, and llama.cpp
+    decodes tool results as JSON for some families. Markup may become whole only then.
     """
     cuts: dict[int, set[tuple[int, str]]] = {}
     whole = [item.text for item in texts]
@@ -182,7 +186,7 @@ def _refuse(texts: Sequence[_Text], markup: Markup) -> None:
 
 
 class _Seams:
-    """What is put into markup, and taken out of the prompt."""
+    """The letters that are put into markup, and removed from the prompt."""
 
     def __init__(self, markup: Markup) -> None:
         self._markup = markup
@@ -206,11 +210,11 @@ class _Seams:
         return f"{self._secret}{number:06x}"
 
     def without(self, text: str) -> str:
-        """The text as it would be without seams."""
+        """The text with its seams removed."""
         return self._pattern.sub("", text)
 
     def taken_out(self, rendered: RenderedChat) -> RenderedChat:
-        """The rendered chat without seams, and with the ranges of plain text that they mark."""
+        """The rendered chat without seams; ``plain_ranges`` says where they were."""
         seams = list(self._pattern.finditer(rendered.prompt))
         prompt = self.without(rendered.prompt)
         ends = [match.end() for match in seams]
@@ -264,7 +268,7 @@ def _with_seams(
 
 
 def _renamed(message: dict[str, Any], ids: Mapping[str, str]) -> dict[str, Any]:
-    """A call keeps the id by which a result names it."""
+    """The message with the ids of its calls changed in the same way as those of their results."""
     if "tool_calls" not in message:
         return message
     calls = [dict(call) for call in message["tool_calls"]]

@@ -1,7 +1,8 @@
-"""Work on the text of GBNF grammars: renaming and uniting rules, and making room for spellings.
+"""Editing the text of GBNF grammars: renaming and uniting rules, and allowing more spellings.
 
-llama.cpp writes the grammars of schemas and of tools. Some of their rules are narrower than JSON,
-and would change a reply that fits; ``widened`` replaces those, by their names and bodies.
+llama.cpp writes the grammars of schemas and tools. Some of their rules are narrower than JSON and
+would change a reply that fits the schema. ``widened`` recognises these rules by name and body, and
+replaces them.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def unite(first: str, second: str) -> str:
 
 
 def call_or_answer(call: str, answer: str) -> str:
-    """A grammar for a tool call or an answer that follows a schema, and for nothing around them.
+    """A grammar for either a tool call or an answer that follows a schema, with nothing around it.
 
     Args:
         call: llama.cpp's grammar for a reply that has to call a tool.
@@ -64,7 +65,7 @@ def call_or_answer(call: str, answer: str) -> str:
 
 
 def only_calls(grammar: str) -> str:
-    """llama.cpp's grammar for a reply that has to call a tool, without room for words before it."""
+    """llama.cpp's grammar for a required tool call, without words before the call."""
     return _edit_root(_PRELUDE, "", grammar)
 
 
@@ -109,10 +110,10 @@ _PIECE = re.compile(r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]|[^"\[]+')
 
 @lru_cache(64)
 def widened(grammar: str, levels: int) -> str:
-    """llama.cpp's grammar, with the room that JSON gives to names, strings, numbers and joints.
+    """llama.cpp's grammar, with every JSON spelling of names, strings, numbers and white space.
 
     Args:
-        levels: how many brackets deep the texts go; see ``spelling.levels_of``.
+        levels: the depth of nested brackets in the texts; see ``spelling.levels_of``.
     """
     lines = grammar.split("\n")
     taken = {line.split(" ", 1)[0] for line in lines}
@@ -124,7 +125,7 @@ def widened(grammar: str, levels: int) -> str:
 
 
 def free_name(name: str, taken: set[str]) -> str:
-    """The name of a rule with which no other one begins: this one, or a longer one."""
+    """A rule name based on ``name`` that is not the beginning of any other rule's name."""
     while any(rule.startswith(name) for rule in taken):
         name += "-"
     return name
@@ -176,7 +177,7 @@ def _unit(digits: str) -> str:
 
 
 def _first_of_name(taken: str) -> str:
-    """The character with which a name parts from the names that a schema lists."""
+    """The character at which a name differs from the names that a schema lists."""
     escaped = _NOT_ASCII if taken.isascii() else r'"\\" ["\\/bfnrt]'
     return rf'([^"\\\x00-\x1F{taken}] | {escaped})'
 
@@ -197,9 +198,9 @@ _BOUNDED = re.compile(r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]|\{(\d+),(\d+)\}')
 def opened(grammar: str, most: int = _MOST_LENGTHS) -> str:
     """The grammar without its largest upper bounds, if they come to more than ``most`` together.
 
-    Agents bring dozens of tools whose texts may have thousands of characters each. A bound that is
-    left out costs nothing but a longer text than the tool wants, which its caller has to check; one
-    that is kept costs a rule for each character.
+    Agents have dozens of tools whose texts may have thousands of characters each. A bound costs one
+    rule per character. Without it, a text may be longer than the tool wants, which its caller has
+    to check.
     """
     found = (match for match in _BOUNDED.finditer(grammar) if match[2])
     sizes = sorted(int(match[2]) - int(match[1]) for match in found)

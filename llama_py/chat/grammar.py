@@ -1,9 +1,9 @@
 """Grammars for replies: ``LlamaGrammar``, JSON schemas, and which engine enforces them.
 
-Two engines can: llama.cpp's grammar sampler (GBNF text, always there) and llguidance (the extra
-``structured``), which knows more of JSON schema and costs microseconds per token. ``"auto"`` takes
-llguidance where it is installed. What the chosen engine cannot express is a ``GrammarError`` that
-names keyword and place: nothing in a schema is dropped.
+There are two engines: llama.cpp's grammar sampler (GBNF text, always available) and llguidance (the
+extra ``structured``), which supports more of JSON schema and costs microseconds per token.
+``"auto"`` takes llguidance if it is installed. A schema that the chosen engine cannot express is a
+``GrammarError`` that names the keyword and its place; nothing in a schema is dropped.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ BACKENDS = ("auto", "llguidance", "gbnf")
 
 @dataclass(frozen=True, slots=True)
 class CompiledGrammar:
-    """What ``SamplingParams`` takes; at most one of the two is set by ``compile_schema``.
+    """A grammar in the form that ``SamplingParams`` takes. ``compile_schema`` sets one of the two.
 
     Attributes:
         grammar: for llama.cpp's grammar sampler.
-        constraint: makes the constraint of one generated sequence.
+        constraint: a function that makes the constraint of one generated sequence (llguidance).
     """
 
     grammar: GrammarSpec | None = None
@@ -78,11 +78,11 @@ def compile_schema(
     Args:
         schema: the schema, or its JSON text.
         vocab: the model's vocabulary; without one llguidance cannot be used.
-        backend: ``"llguidance"``, ``"gbnf"``, or ``"auto"``: the first where it is installed, and
-            llama.cpp's for a schema that only that one can express.
+        backend: ``"llguidance"``, ``"gbnf"``, or ``"auto"``: llguidance if it is installed, and
+            llama.cpp's for a schema that only llama.cpp can express.
 
     Raises:
-        GrammarError: the schema asks for what the engine does not implement.
+        GrammarError: the schema uses a keyword that the engine does not implement.
     """
     schema = _schema_of(schema)
     check_bounds(schema)
@@ -102,7 +102,7 @@ def compile_schema(
 
 
 class LlamaGrammar:
-    """A grammar, made as in llama-cpp-python.
+    """A grammar for ``grammar=``: rules in GBNF, or made from a JSON schema.
 
     Args:
         grammar: GBNF rules.
@@ -158,11 +158,11 @@ class LlamaGrammar:
 
     @property
     def spec(self) -> GrammarSpec:
-        """For ``SamplingParams.grammar``."""
+        """The grammar in the form that ``SamplingParams.grammar`` takes."""
         return GrammarSpec(self.grammar, self.root)
 
     def compile(self, vocab: VocabLike | None, backend: Backend = "auto") -> CompiledGrammar:
-        """The fastest way to enforce it: a schema by llguidance if that is there."""
+        """Compile it for the fastest engine: llguidance for a schema, if it is installed."""
         if self.schema is None or vocab is None:
             return CompiledGrammar(grammar=self.spec)
         return compile_schema(self.schema, vocab, backend)
@@ -177,11 +177,11 @@ def render_constrained(
     vocab: VocabLike | None,
     backend: Backend = "auto",
 ) -> RenderedChat:
-    """Render a request and decide who enforces its schema.
+    """Render a request, and choose the engine that enforces its schema.
 
-    Reasoning is free, and a reply may be a tool call in place of an answer; the answer fits the
-    schema. In the rendered chat ``grammar`` is what llama.cpp's sampler enforces (the grammar of
-    the tools, and of the schema if nobody else does) and ``constraint`` what llguidance does.
+    Reasoning is not constrained, and the reply may be a tool call instead of an answer. In the
+    rendered chat, ``grammar`` is enforced by llama.cpp's sampler (the grammar of the tools, and of
+    the schema unless llguidance enforces that), and ``constraint`` by llguidance.
 
     Raises:
         GrammarError: nobody can express the schema.
@@ -221,7 +221,7 @@ def constrain_plain(rendered: RenderedChat, vocab: VocabLike | None) -> Rendered
 
 
 def _is_simple(rendered: RenderedChat) -> bool:
-    """Whether the reply is: reasoning in marks if any, then the answer and nothing else."""
+    """Whether a reply consists of optional reasoning between marks and then only the answer."""
     if rendered.calls_tools and not rendered.call_marks:
         return False
     if rendered.plain or rendered.parser is None:

@@ -1,9 +1,10 @@
 """Constraints by the llguidance library (the extra ``structured``): JSON schemas at full speed.
 
-llguidance works on the bytes of tokens and computes, per token, a bit mask over the vocabulary in
-microseconds. It is made once per vocabulary (about a second for 150 000 tokens) and kept. A
-constraint follows one generated sequence: reasoning runs free, a tool call ends the constraint
-(what follows is the business of the tool grammar), and everything else has to fit the schema.
+llguidance works on the bytes of tokens. For each token it computes a bit mask over the vocabulary
+in microseconds. Its view of a vocabulary is made once (about a second for 150 000 tokens) and kept.
+A
+constraint follows one generated sequence: reasoning is not constrained, a tool call ends the
+constraint (the tool grammar takes over), and everything else must fit the schema.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _BIAS = np.where(
 
 
 class VocabLike(Protocol):
-    """What is needed of a vocabulary (``core.vocab.Vocab`` has it)."""
+    """The part of ``core.vocab.Vocab`` that this module uses."""
 
     n_tokens: int
     eos: int
@@ -74,7 +75,7 @@ def available() -> bool:
 
 
 def unsatisfiable(error: GrammarError) -> bool:
-    """True if llguidance refused a schema because no value fits it: nobody else may try."""
+    """True if llguidance refused a schema because no value fits it. No other engine is tried."""
     return "nsatisfiable" in str(error)
 
 
@@ -157,16 +158,16 @@ class Guide:
         inside: bool = False,
         calls: Sequence[str] = (),
     ) -> Callable[[], TokenConstraint]:
-        """A maker of constraints; each call of it is for a new generated sequence.
+        """A function that makes constraints; call it once for each generated sequence.
 
         Args:
             schema: the JSON schema of the answer.
             thinking_start, thinking_end: marks of a block of reasoning that may come first.
-            inside: the reply begins in such a block.
-            calls: marks with which a tool call begins, in place of the answer.
+            inside: the reply begins inside such a block.
+            calls: marks that begin a tool call in place of the answer.
 
         Raises:
-            GrammarError: for what the schema asks and llguidance does not implement.
+            GrammarError: the schema uses a keyword that llguidance does not implement.
         """
         body = {} if schema is True else schema
         if not isinstance(body, dict):
@@ -197,7 +198,7 @@ class Guide:
         return plain if problem else free
 
     def _matcher(self, rules: Iterable[str]) -> tuple[Any, str]:
-        """A matcher, and what llguidance has against it."""
+        """A matcher, and llguidance's objection to the schema ("" if there is none)."""
         from llguidance import LLMatcher, LLParserLimits
 
         lark = "\n".join([_HEAD, *rules])
@@ -210,7 +211,7 @@ class Guide:
         return matcher, problem
 
     def _try_out(self, matcher: Any) -> str:
-        """What llguidance says after the first step: some limits are met only there."""
+        """llguidance's objection after the first step, where some limits show up first."""
         for opening in (b'{"', b"[", b'"'):
             trial = matcher.deep_copy()
             for byte in opening:
@@ -232,7 +233,7 @@ class Guide:
         return json.dumps(text) if token is None else f"<[{token}]>"
 
     def _until(self, name: str, mark: str) -> str:
-        """A rule for any text up to and with a mark."""
+        """A rule for any text up to and including a mark."""
         parts = self._mark(mark)
         if parts.startswith("<"):  # a special token cannot be part of text
             return f"{name}: /(.|\\n)*/ {parts}"
@@ -241,7 +242,7 @@ class Guide:
     def _frame(
         self, start: str, end: str, inside: bool, calls: Sequence[str], answer: Iterable[str]
     ) -> list[str]:
-        """The rules of an answer, and those of what may stand around it."""
+        """The rules of an answer, together with those for the reasoning and calls around it."""
         rules = [*answer, f"LEAD: /{LEAD}/", f"TRAIL: /{TRAIL}/"]
         rest = "answer TRAIL?"
         if calls:
@@ -260,7 +261,7 @@ def _with_options(schema: dict[str, Any]) -> str:
 
 
 def _explain(problem: str, schema: Any) -> str:
-    """llguidance's message, with the places of the keywords that it names."""
+    """llguidance's error message, with the places in the schema of the keywords that it names."""
     line = problem.splitlines()[0][:300]
     words = re.findall(r"[\w-]+", line)
     places = [
@@ -305,7 +306,7 @@ class SchemaConstraint:
         logits[self._n :] = -np.inf
 
     def _fill(self) -> None:
-        """Compute the bits of the next token. Lets go of the interpreter lock."""
+        """Compute the bits of the next token, with the interpreter lock released."""
         start = perf_counter()
         self._matcher.unsafe_compute_mask_ptr(self._address, self._size)
         if self._matcher.is_error():
@@ -315,8 +316,8 @@ class SchemaConstraint:
     def accept(self, token: int) -> None:
         """Advance past a sampled token.
 
-        Most masks take microseconds, a few take milliseconds, and those come in a row (in a string
-        of limited length, say). There the next one is computed while the model decodes.
+        Most masks take microseconds. A few take milliseconds, usually several in a row (in a string
+        of limited length, for example). Then the next one is computed while the model decodes.
 
         Raises:
             GrammarError: the token was not allowed.
@@ -348,7 +349,7 @@ class SchemaConstraint:
 
 
 def _reason(matcher: Any) -> str:
-    """llguidance's own words, without the state of its parser."""
+    """llguidance's error message without the dump of its parser's state."""
     return str(matcher.get_error()).partition("\n")[0][:200]
 
 
@@ -373,7 +374,7 @@ forks.after_in_child(_begin_anew)
 
 
 def guide_for(vocab: VocabLike) -> Guide:
-    """The guide of a vocabulary, made at its first use. Other vocabularies do not wait for it."""
+    """The guide of a vocabulary, made at its first use without blocking other vocabularies."""
     with _GUIDES_LOCK:
         making = _MAKING.setdefault(vocab, threading.Lock())
     with making:

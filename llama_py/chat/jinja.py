@@ -1,9 +1,9 @@
 """``Jinja2ChatFormatter``: a chat template rendered by Python's Jinja2, as Transformers does it.
 
-llama.cpp's own engine renders what the library needs. This one is for callers who bring their own
-environment, for code written for llama-cpp-python, and for comparing the two.
-Templates come with models, from anywhere: they run in a sandbox that cannot reach attributes of
-Python objects or change what it is given.
+The library itself renders with llama.cpp's engine. This one is for callers with a Jinja environment
+of their own, for code written for llama-cpp-python, and for comparing the two. Templates come with
+models, and so from untrusted sources: they run in a sandbox that cannot reach attributes of Python
+objects or change its arguments.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 
 @dataclass
 class ChatFormatterResponse:
-    """What a formatter makes of a conversation.
+    """The result of a formatter: the prompt of a conversation, and when its reply ends.
 
     Attributes:
         prompt: the text to continue.
@@ -113,7 +113,7 @@ def _compiled(template: str) -> jinja2.Template:
 
 
 def _told(error: Exception) -> str:
-    """Jinja's own errors by their message, others with their kind."""
+    """The message of an error of Jinja; for other errors, their type as well."""
     if isinstance(error, jinja2.TemplateSyntaxError):
         return f"line {error.lineno}: {error.message}"
     if isinstance(error, jinja2.TemplateError):
@@ -122,7 +122,7 @@ def _told(error: Exception) -> str:
 
 
 def explain_refusal(template: str, refusal: TemplateError) -> TemplateError:
-    """Why llama.cpp does not take a template: it says only that it does not. Jinja2 knows more."""
+    """An error with the line and the reason from Jinja2, as llama.cpp gives neither."""
     try:
         Jinja2ChatFormatter(template, "", "")
     except TemplateError as error:
@@ -215,7 +215,7 @@ def read_literals(sources: Iterable[str]) -> tuple[str, frozenset[str]]:
 
 
 def _looking(tree: Node) -> Iterator[Node]:
-    """Where a template may say what it looks for."""
+    """The nodes in which a template may contain a text that it looks for in messages."""
     for compared in tree.find_all(nodes.Compare):
         yield compared.expr
         yield from (operand.expr for operand in compared.ops)

@@ -1,11 +1,11 @@
-"""JSON schemas in llguidance's notation, with room for every spelling that models use.
+"""JSON schemas in llguidance's notation, with every spelling that models use.
 
-llguidance has a compiler of its own (``%json``), which knows all of JSON schema that it can enforce
-but one spelling of a text only: no ``\\u00e9``, no ``\\/``, the same white space at every joint.
-``lark_rules`` writes the common part of JSON schema as rules, in which a joint allows the white
-space that fits its depth, and hands what it does not know to ``%json``, node by node.
+llguidance's own compiler (``%json``) supports all of JSON schema that it can enforce, but only one
+spelling of each text: no ``\\u00e9``, no ``\\/``, and the same white space at every joint.
+``lark_rules`` writes the common part of JSON schema as rules in which each joint allows the white
+space that fits its depth. Nodes that it does not support are left to ``%json``.
 
-It never checks a schema: compile that with ``%json`` first, which names what cannot be enforced.
+It does not check the schema. Compile it with ``%json`` first, which names what cannot be enforced.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ _MOST_LETTERS = 50_000
 
 
 def lark_rules(schema: Any, name: str, options: Mapping[str, Any]) -> list[str] | None:
-    """Rules of which ``name`` is a JSON text that fits the schema, white space around it excluded.
+    """Rules in which ``name`` is a JSON text that fits the schema, without white space around it.
 
-    None if there would be very many, or very deep ones: llguidance's stack has an end.
+    None if there would be too many rules, or too deep ones for llguidance's stack.
 
     Args:
         schema: a schema that ``%json`` compiles.
@@ -75,7 +75,7 @@ def lark_rules(schema: Any, name: str, options: Mapping[str, Any]) -> list[str] 
 
 
 class _TooManyRulesError(Exception):
-    """The schema is left to ``%json``."""
+    """There would be too many rules; the schema is left to ``%json``."""
 
 
 class _Writer:
@@ -145,7 +145,7 @@ class _Writer:
         return self._leave(node) if write is None else write(node, depth)
 
     def _writer_of(self, node: Mapping[str, Any]) -> Any:
-        """The method for this node, None where it says more than is known here."""
+        """The method for this node, or None if it has keywords that are not supported here."""
         words = _words(node)
         if words == {"$ref"} and self._target(node["$ref"]) is not None:
             return self._reference
@@ -308,7 +308,7 @@ class _Writer:
         return self._enclosed("{}", self._rule(rest[0]) if rest[0] else "", depth)
 
     def _other_names(self, taken: Iterable[str]) -> str:
-        """A property name that is none of these, however it is spelled."""
+        """A property name, in any spelling, that is not one of these."""
         free = self._regex(f'"({CHARACTER})*"')
         names = "|".join(any_spelling(name) for name in taken)
         if not names:
@@ -318,7 +318,7 @@ class _Writer:
 
 
 def _items(named: Sequence[str], more: str | None, least: int, most: int | None, comma: str) -> str:
-    """The inside of a list: the named items, then more of one kind, with commas between."""
+    """The inside of a list: the items listed by position, then any number of further ones."""
     if more is None:
         tail = ""
     elif named:

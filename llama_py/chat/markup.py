@@ -1,9 +1,9 @@
-"""``Markup``: the texts with which a prompt is built, and which a message could forge.
+"""``Markup``: the texts that structure a prompt, which a message could forge.
 
-These are the texts of the vocabulary's special tokens, and what the template itself looks for in a
-message: Qwen3's, for one, takes a user message that begins with ``<tool_response>`` for the result
-of a tool. Tokens that are there for ordinary text (a run of spaces, the HTML tags in Gemma's
-vocabulary) are none.
+These are the texts of the vocabulary's special tokens, and the texts that the template itself looks
+for in messages. (Qwen3's, for example, treats a user message that begins with ``<tool_response>``
+as the result of a tool.) Tokens for ordinary text (runs of spaces, the HTML tags in Gemma's
+vocabulary) are not markup.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ class Markup:
     """Finds the texts that a message could forge.
 
     Args:
-        control: texts of the tokens that plain text never gives (control tokens, the unknown one).
-        defined: texts of the tokens that plain text does give (user-defined ones); those among
-            them that are markers count.
+        control: texts of the tokens that plain text never becomes (control tokens, the unknown
+            one).
+        defined: texts of user-defined tokens, which plain text does become; the markers among
+            them count.
         sources: the chat template's texts, () if there is none.
 
     Attributes:
@@ -64,9 +65,9 @@ class Markup:
 
     @classmethod
     def of(cls, special: Mapping[bytes, bool], sources: Iterable[str]) -> Markup:
-        """For the special texts of a vocabulary (``Vocab.special_texts``).
+        """The markup of a vocabulary (from ``Vocab.special_texts``) and a template.
 
-        Texts that are no UTF-8 are left out: no message contains them.
+        Texts that are not UTF-8 are left out, because no message contains them.
         """
         texts: tuple[list[str], list[str]] = ([], [])
         for text, always in special.items():
@@ -75,7 +76,7 @@ class Markup:
         return cls(*texts, sources)
 
     def find(self, text: str) -> Iterator[tuple[int, str]]:
-        """Where in ``text`` (in characters) which of the texts stands; they may overlap."""
+        """(offset in characters, markup) for each occurrence in ``text``; they may overlap."""
         texts, lengths = self._texts, self._lengths
         if self._candidate is None:
             return
@@ -101,8 +102,8 @@ def _escapes(characters: set[str]) -> re.Pattern[str]:
 def _candidates(texts: Iterable[str]) -> re.Pattern[str] | None:
     """Matches a first character where one of the texts may begin.
 
-    One character, so that places which overlap are all seen; and first, so that ``re`` jumps over
-    everything else.
+    It matches one character, so that overlapping places are all found, and the first one, so that
+    ``re`` can skip everything else.
     """
     ahead = defaultdict(set)
     for text in texts:

@@ -1,9 +1,9 @@
-"""``ChatRequest``: one chat request, checked and brought to one form before anything is rendered.
+"""``ChatRequest``: one chat request, checked and normalised before anything is rendered.
 
-The form is OpenAI's: messages with a role, tools as functions. Older spellings (``functions``,
-``function_call``, the ``function`` role) become their successors here, so that nothing further
-down knows about them. Every mistake is a ``ParameterError`` that names the place
-(``messages[3].content[0]``), what stands there, and what would be accepted.
+The normal form is OpenAI's: messages with a role, tools as functions. Older forms (``functions``,
+``function_call``, the ``function`` role) are converted here, so that no other module knows them.
+Every mistake is a ``ParameterError`` that names the place (``messages[3].content[0]``), the value
+found there, and the values that would be accepted.
 """
 
 from __future__ import annotations
@@ -235,10 +235,10 @@ def _tool(tool: Any, where: str) -> Message:
 
 
 def normalise_tools(tools: Any) -> tuple[Message, ...]:
-    """Check tool definitions. None is no tools.
+    """Check tool definitions; None means that there are no tools.
 
     Raises:
-        ParameterError: with the place of the first mistake; also for two tools of one name.
+        ParameterError: a definition is wrong, or two tools have the same name; with the place.
     """
     if tools is None:
         return ()
@@ -281,8 +281,9 @@ def _tool_choice(choice: Any, names: Sequence[str]) -> str | Message:
 def response_schema(response_format: Any) -> Any:
     """The JSON schema that a ``response_format`` asks for, or None for free text.
 
-    ``{"type": "json_object"}`` is any object; llama-cpp-python's ``"schema"`` key beside it and
-    OpenAI's ``{"type": "json_schema", "json_schema": {"schema": ...}}`` give their schema.
+    ``{"type": "json_object"}`` allows any object. The schema may be given as llama-cpp-python does,
+    in a key ``"schema"`` beside it, or as OpenAI does, in ``{"type": "json_schema",
+    "json_schema": {"schema": ...}}``.
     """
     if response_format is None:
         return None
@@ -327,17 +328,17 @@ class ChatRequest:
         messages: the conversation, normalised.
         tools: function tools, normalised.
         tool_choice: ``"auto"``, ``"none"``, ``"required"``, or ``{"function": {"name": ...}}``.
-        parallel_tool_calls: more than one call in a reply; None is what the template supports.
+        parallel_tool_calls: allow several calls in a reply; None means if the template supports it.
         response_format: as in OpenAI's API.
         template_kwargs: further variables for the template, of any JSON type.
         enable_thinking: let a reasoning model reason; None is the model's default (yes).
-        reasoning_effort: for templates that know it; ``"none"`` turns reasoning off.
-        reasoning_budget: at most so many tokens of reasoning (the engine enforces it); None: any.
+        reasoning_effort: passed to templates that use it; ``"none"`` turns reasoning off.
+        reasoning_budget: most tokens of reasoning (the engine enforces it); None for no limit.
         reasoning_format: ``"auto"`` parses reasoning out of the reply, ``"none"`` leaves it in.
-        continue_final_message: the last message is the beginning of the reply. True finds out
-            which part goes on; ``"content"`` and ``"reasoning_content"`` say it.
+        continue_final_message: the last message is the beginning of the reply. ``"content"`` and
+            ``"reasoning_content"`` name the part that continues; True detects it.
         add_generation_prompt: end the prompt with the opening of an assistant message.
-        now: seconds since the epoch that the template sees; None is the clock.
+        now: the current time for the template, in seconds since the epoch; None for the clock's.
         functions, function_call: the names of ``tools`` and ``tool_choice`` before 2024.
         special_tokens_in_content: what the texts of special tokens in user and tool messages are:
             ``"text"``, ``"parse"`` (the tokens), or ``"refuse"`` (an error); None is the default
@@ -413,7 +414,7 @@ class ChatRequest:
 
     @property
     def forced_tool(self) -> str | None:
-        """The one tool that has to be called, if ``tool_choice`` names one."""
+        """The name of the one tool that must be called, or None if ``tool_choice`` names none."""
         choice = self.tool_choice
         return str(choice["function"]["name"]) if isinstance(choice, Mapping) else None
 
@@ -426,8 +427,8 @@ class ChatRequest:
     def shown_tools(self) -> Sequence[Mapping[str, Any]]:
         """The tools that the prompt lists.
 
-        A model that may call none is better not told of them: it would write the call as text. A
-        conversation that has calls already keeps its list, and with it what is cached of it.
+        With ``tool_choice="none"`` they are not listed, because the model would write a call as
+        text. A conversation that contains calls keeps the list, and with it its cached prefix.
         """
         if self.tool_choice == "none" and not any(map(_is_about_tools, self.messages)):
             return ()

@@ -1,8 +1,8 @@
-"""The order of properties in GBNF grammars: that of the schema.
+"""Properties in GBNF grammars in the order of the schema.
 
-llama.cpp's converter wants the required properties of an object first, and then the others. A
-model writes them as the schema (or the tool's description) lists them. ``in_order`` rewrites the
-rules of objects in which the two differ; the schemas say what the order is.
+llama.cpp's converter puts the required properties of an object first. A model writes properties in
+the order in which the schema (or the tool's description) lists them. ``in_order`` rewrites the
+rules of objects in which these two orders differ.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def in_order(grammar: str, schemas: Iterable[Any]) -> str:
 
     Args:
         grammar: as llama.cpp writes it.
-        schemas: what it was made from. Objects that they describe in two orders stay as they are.
+        schemas: those that the grammar was made from. If they list the properties of an object in
+            two different orders, its rules are not changed.
     """
     orders: _Orders = {}
     for schema in schemas:
@@ -93,7 +94,7 @@ def _ordered(line: str, names: Mapping[str, str], orders: _Orders, taken: set[st
 def _object_rules(
     name: str, stem: str, listed: list[tuple[str, bool]], extra: list[str]
 ) -> Iterable[str]:
-    """Rules for an object: ``-first-`` before any property, ``-next-`` behind one."""
+    """Rules for an object: ``-first-`` for its first property, ``-next-`` for those after one."""
     tail = "".join(f'( "," space {rule} )*' for rule in extra)
     yield f'{name} ::= "{{" space {stem}-first-0 space "}}"'
     behind = False

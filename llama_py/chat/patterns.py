@@ -1,9 +1,10 @@
-"""Regular expressions of JSON schemas, in the words that llama.cpp's converter knows.
+"""Regular expressions of JSON schemas, rewritten with the syntax that llama.cpp's converter
+supports.
 
 The converter copies a pattern into the grammar of a quoted JSON string. There a dot or a negated
-class would accept the closing quote, a backslash and control characters, and the text would be no
-JSON any more; and the shorthands (``\\d``) are unknown to it. What it does not know it takes for
-"any string", so that has to be found before.
+class would accept the closing quote, backslashes and control characters, so that the text would not
+be JSON. The converter does not support shorthands (``\\d``), and it treats an unsupported pattern
+as "any string", so such patterns have to be found before.
 """
 
 from __future__ import annotations
@@ -57,8 +58,9 @@ def _class(token: str) -> str:
 
 
 def pattern_problem(pattern: str) -> str | None:
-    """What in a plain pattern the converter does not know, or what would be no JSON; None if all
-    is well."""
+    """The part of a plain pattern that the converter does not support, or that would allow text
+    that is not JSON; None if there is none.
+    """
     if not (pattern.startswith("^") and pattern.endswith("$")):
         return "a pattern that is not anchored with ^ and $"
     for token in _TOKEN.findall(pattern[1:-1]):

@@ -1,14 +1,14 @@
 """Rendering long conversations quickly.
 
 llama.cpp renders a conversation three times per request (with and without the opening of the reply,
-to know that opening), analyses the template, and its Jinja engine takes some ten times as long as
-Python's: for a hundred turns that adds up to the time of hundreds of tokens. So once a request of
-some shape was rendered by llama.cpp, and Python's Jinja gave the very same prompt, further requests
-of that shape are rendered by Python, and what else llama.cpp said (grammar, parser, opening, which
-depend on the options and not on the words) is taken from the first one.
+to find that opening) and analyses the template each time, and its Jinja engine takes about ten
+times as long as Python's. For a hundred turns, that costs as much time as hundreds of tokens. So
+when llama.cpp has rendered a request and Python's Jinja produced the same prompt byte for byte,
+further requests of the same *shape* are rendered by Python. The other results (grammar, parser,
+opening) depend only on the options, and are taken from the first request.
 
-A shape is which kinds of messages follow each other. A template that Python renders differently,
-or not at all, stays with llama.cpp.
+The shape of a request is its options and the kinds of its messages in order. Templates that Python
+renders differently, or not at all, stay with llama.cpp.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TRIMMED = "You have access to the following functions in JSONSchema format"
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What llama.cpp said about a shape.
+    """llama.cpp's answer for a shape.
 
     Attributes:
         params: its answer, without the prompt.
@@ -66,7 +66,7 @@ class QuickRenderer:
         self._lock = threading.Lock()
 
     def render(self, inputs: Inputs) -> dict[str, Any] | None:
-        """The answer of ``TemplateHandle.apply``, or None if only llama.cpp can tell."""
+        """The answer of ``TemplateHandle.apply``, or None if llama.cpp has to render it."""
         known = self._find(inputs)
         if known is None:
             return None
@@ -174,7 +174,7 @@ def _with_object(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kinds(messages: Any) -> list[tuple[Any, ...]]:
-    """What in each message, besides its words, llama.cpp may treat in its own way."""
+    """The properties of each message, apart from its words, on which rendering may depend."""
     out, calls = [], list[Any]()
     for message in messages:
         content = message["content"]
@@ -190,7 +190,7 @@ def _kinds(messages: Any) -> list[tuple[Any, ...]]:
 
 
 def _key(inputs: Inputs) -> Key | None:
-    """The options and the shape of a request; None for requests that are better left alone."""
+    """The options and the shape of a request; None for requests that llama.cpp should render."""
     messages = inputs["messages"]
     if inputs["continue_final_message"] or inputs["now"] is not None:
         return None

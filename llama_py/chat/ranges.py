@@ -1,4 +1,4 @@
-"""Regular expressions of decimal numbers within bounds, with an end to their digits."""
+"""Regular expressions for decimal numbers within bounds, with a limited number of digits."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _LARGE = rf"[1-9](\.[0-9]{{1,{DIGITS}}})?[eE]\+?[0-9]{{1,3}}"
 
 @dataclass(frozen=True, slots=True)
 class NumberRange:
-    """Numbers of one sign. Regular expressions are of the text behind the sign.
+    """Numbers of one sign, as regular expressions for the text after the sign.
 
     Attributes:
-        negative: a minus comes first.
-        all_of: what a text has to match, all of these
-        or_else: or one of these.
+        negative: the numbers begin with a minus.
+        all_of: a text fits if it matches all of these,
+        or_else: or any one of these.
     """
 
     negative: bool
@@ -122,8 +122,8 @@ def at_least(bound: Decimal, strictly: bool, fraction: bool) -> str:
 
 
 def at_most(bound: Decimal, strictly: bool, fraction: bool) -> str | None:
-    """The same for numbers from 0 on that are not greater than a bound of 0 or more; None if
-    there are none."""
+    """A regular expression for numbers from 0 up to a bound of 0 or more; None if there are no
+    such numbers. The arguments are those of ``at_least``."""
     whole, rest = _parts(bound)
     more = _fraction(fraction)
     ways = [f"(0|[1-9][0-9]{{0,{len(whole) - 2}}}){more}"] if len(whole) > 1 else []
@@ -143,7 +143,7 @@ def at_most(bound: Decimal, strictly: bool, fraction: bool) -> str | None:
 
 
 def _parts(bound: Decimal) -> tuple[str, str]:
-    """The digits before and behind the point."""
+    """The digits before and after the decimal point."""
     whole, _, rest = format(bound, "f").partition(".")
     rest = rest.rstrip("0")
     if len(whole) > DIGITS or len(rest) > DIGITS:
@@ -156,10 +156,11 @@ def _fraction(allowed: bool) -> str:
 
 
 def _differing(digits: str, steps: range, first: int | None = None) -> Iterable[str]:
-    """Numbers of as many digits that part from these at one place, by one of these steps.
+    """Numbers with the same count of digits that first differ from these at one place, upwards or
+    downwards.
 
     Args:
-        first: the least first digit; None for that of a whole number.
+        first: the smallest first digit; None for the smallest one of a whole number.
     """
     for place, digit in enumerate(digits):
         least = 0 if place or first == 0 or len(digits) == 1 else 1

@@ -1,8 +1,8 @@
-"""Whether a JSON schema has a value at all, as far as that is plain to see.
+"""Whether any value fits a JSON schema, as far as simple rules can tell.
 
-A schema without one would let the model write until it is cut off, or refuse it every token. Looked
-at are bounds that contradict each other, lists of nothing, ``false``, and references that can never
-end; a schema that hides its contradiction better than that is found by whoever enforces it.
+With a schema that no value fits, the model would write until it is cut off, or no token would be
+allowed. The checks cover contradictory bounds, empty lists of values, ``false``, and references
+that never end. Less obvious contradictions are left to the engine that enforces the schema.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def check_satisfiable(schema: Any, name: str = "the JSON schema", *, lax: bool =
     """Raise for a schema that no value fits.
 
     Args:
-        lax: a choice need not be of the type beside it, which llama.cpp passes over (tools come
-            with ``{"type": "integer", "enum": ["1", "2"]}``).
+        lax: accept values of ``enum`` and ``const`` that contradict the ``type`` beside them, which
+            llama.cpp ignores (tools contain ``{"type": "integer", "enum": ["1", "2"]}``).
 
     Raises:
         GrammarError: with the place and what is contradictory there.
@@ -90,7 +90,7 @@ def _number(value: Any) -> int | float | None:
 
 
 def _range(node: Mapping[str, Any]) -> tuple[int | float, bool, int | float, bool]:
-    """The bounds of a number, and whether each is excluded itself."""
+    """The bounds of a number, and for each whether it is exclusive."""
     low, high = _number(node.get("minimum")), _number(node.get("maximum"))
     low_out = node.get("exclusiveMinimum") is True and low is not None  # as before draft 6
     high_out = node.get("exclusiveMaximum") is True and high is not None
@@ -175,10 +175,10 @@ _Need = tuple[list[Any], str]
 
 
 class _Nodes:
-    """Every schema in a schema, and those of them that were seen to have a value.
+    """All schemas within a schema, and those that are known to have a value.
 
-    A node has a value if each of its needs is met by a part that has one. Those that need
-    themselves never get that far, which is what finds references that cannot end.
+    A node has a value if each of its needs is met by a part that has one. Nodes that need
+    themselves never reach that state, which is how references that never end are found.
     """
 
     def __init__(self, root: Any) -> None:
@@ -229,9 +229,9 @@ class _Nodes:
                 depth[number] = total
 
     def check_merges(self, name: str) -> None:
-        """Raise where combinations and references come to too much when they are written out.
+        """Raise where combinations and references become too large when they are written out.
 
-        What is referred to from within a combination is not shared, but merged each time.
+        A schema that is referred to from within a combination is merged each time, not shared.
         """
         numbers = {key: i for i, key in enumerate(self._known)}
         nodes = [*self._known.values()]
@@ -264,7 +264,7 @@ class _Nodes:
         return [*parts, self._target(node["$ref"])] if isinstance(node.get("$ref"), str) else parts
 
     def settle(self) -> None:
-        """Find the nodes with a value, each of which may be what others were waiting for."""
+        """Find the nodes that have a value, until no further node depends on a newly found one."""
         waiting: dict[int, list[tuple[int, int]]] = {}
         met: set[tuple[int, int]] = set()
         left: dict[int, int] = {}
@@ -296,7 +296,7 @@ class _Nodes:
         return id(node) in self._possible if isinstance(node, Mapping) else node is not False
 
     def why(self, node: Any) -> tuple[str, str]:
-        """Where it fails, and how: the innermost place that everything above it depends on."""
+        """Place and reason of the contradiction: the innermost node that others depend on."""
         seen: set[int] = set()
         path, what = "#", "it is false"
         while isinstance(node, Mapping):
@@ -348,7 +348,7 @@ class _Nodes:
             yield [rest], f'"minItems" is {least}, and no more than {len(first)} are allowed'
 
     def _target(self, reference: str) -> Any:
-        """What a local reference means; True for all others, and for those that lead nowhere."""
+        """The schema that a local reference points to; True for other or broken references."""
         if not reference.startswith("#"):
             return True
         node = self._root

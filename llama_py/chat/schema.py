@@ -1,9 +1,9 @@
-"""JSON schemas that llama.cpp's converter can turn into a grammar, and those that it cannot.
+"""Converting JSON schemas into grammars with llama.cpp's converter, and checking what it supports.
 
-The converter reads a schema by its own rules and passes over what it does not implement, so that a
-grammar may accept what the schema forbids. ``check_schema`` follows the same rules and raises a
-``GrammarError`` with keyword and place for everything that would be passed over. A grammar that is
-stricter than its schema is not an error: each text that it accepts fits the schema.
+The converter ignores keywords that it does not implement, so its grammar may accept what the schema
+forbids. ``check_schema`` follows the same rules, and raises a ``GrammarError`` with keyword and
+place for everything that the converter would ignore. A grammar that is stricter than its schema is
+not an error, because each text that it accepts fits the schema.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def gbnf_of_schema(schema: Any) -> str:
 
 
 def prepare_schema(schema: Any) -> Any:
-    """The schema as llama.cpp's converter understands it best.
+    """The schema, rewritten so that llama.cpp's converter supports as much of it as possible.
 
     Raises:
         GrammarError: the schema uses what the converter does not implement.
@@ -82,12 +82,12 @@ def prepare_schema(schema: Any) -> Any:
 
 
 def check_schema(schema: Any) -> None:
-    """Raise GrammarError for what llama.cpp's converter would pass over."""
+    """Raise GrammarError for keywords that llama.cpp's converter would ignore."""
     _Checker(schema).check(schema, "#")
 
 
 def _with_plain_patterns(schema: Any) -> Any:
-    """The schema with its patterns in the words that the converter knows."""
+    """The schema with its patterns rewritten by ``plain_pattern``."""
     if isinstance(schema, list):
         return [_with_plain_patterns(value) for value in schema]
     if not isinstance(schema, Mapping):
@@ -165,7 +165,7 @@ class _Checker:
     # ---- references and combinations -----------------------------------------------------------
 
     def _only(self, node: Mapping[str, Any], path: str, allowed: Iterable[str]) -> None:
-        """No keyword that restricts values besides the allowed ones."""
+        """Raise for keywords that restrict values, other than the allowed ones."""
         for keyword in node:
             restricts = keyword in _GENERAL or keyword in _TYPED or keyword == "type"
             if restricts and keyword not in allowed and node[keyword] not in (None, False):
@@ -319,13 +319,13 @@ class _Checker:
 
 
 def _check_most(node: Mapping[str, Any], path: str, key: str) -> None:
-    """llama.cpp takes so large an upper bound for none."""
+    """Raise for an upper bound so large that llama.cpp treats it as no bound."""
     if node.get(key, 0) > MOST_REPEATED:
         _refuse(path, f'"{key}": {node[key]} (more than {MOST_REPEATED})')
 
 
 def _disjoint(branches: list[Mapping[str, Any]]) -> bool:
-    """Whether no value fits two of the branches, as far as that is plain to see."""
+    """Whether the branches are known to exclude each other: no value fits two of them."""
     pairs = [(a, b) for i, a in enumerate(branches) for b in branches[i + 1 :]]
     return all(_apart(a, b) for a, b in pairs)
 

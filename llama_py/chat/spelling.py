@@ -1,10 +1,11 @@
 """How models spell JSON: white space, escapes and numbers, for both grammar engines.
 
-A constraint must not change a reply that fits anyway. So it allows what people and JSON libraries
-write. Behind an opening bracket comes nothing, a space, or a line break with the indentation of its
-depth; behind a comma the same; before a closing bracket too, but a line break only if the opening
-one had one. A string may escape what some library escapes, and a number may have an exponent. All
-of it has an end, so that a model that likes white space or digits cannot go on for ever.
+A constraint must not change a reply that fits anyway, so it allows what people and JSON libraries
+write. After an opening bracket or a comma there may be nothing, a space, or a line break with the
+indentation of its depth. The same goes for the place before a closing bracket, but with a line
+break only if there was one after the opening bracket. Strings may contain the escapes of any
+library, and numbers may have exponents. Everything is limited in length, so that a model cannot
+write white space or digits for ever.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ _WARY = frozenset("<>&'\x7f")
 
 
 def deepest_level() -> int:
-    """The depth from which on indentation does not grow."""
+    """The depth beyond which indentation does not grow."""
     return _LEVELS
 
 
@@ -79,8 +80,8 @@ def space_regex(depth: int) -> str:
 
 
 def levels_of(schema: Any) -> int:
-    """How many brackets deep a text that fits a schema goes, and the deepest level that counts
-    where the schema does not say (references, values of any kind)."""
+    """The depth of nested brackets in texts that fit a schema. Where the schema does not limit it
+    (references, values of any type), the deepest level that counts."""
     if isinstance(schema, list):
         return max(map(levels_of, schema), default=0)
     if not isinstance(schema, Mapping):
@@ -105,7 +106,7 @@ def usual_spelling(text: str) -> str:
 
 
 def is_escaped_by_some(letter: str) -> bool:
-    """Whether some JSON library writes a character by its number that may stand as it is."""
+    """Whether some JSON library escapes a character by its number although it need not."""
     return letter in _WARY or letter > "~"
 
 

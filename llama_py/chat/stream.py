@@ -1,8 +1,8 @@
-"""``ChatStream``: the text of a reply in, what a reader sees out, piece by piece.
+"""``ChatStream``: parses the text of a reply into reasoning, content and tool calls, piece by
+piece.
 
-A reply may consist of reasoning, content and tool calls, in a form that depends on the model's
-family. Text that may be the beginning of a marker is held back until it is clear what it is. A
-reply that can only be content is passed on untouched, and costs nothing.
+The form of these parts depends on the model's family. Text that may be the beginning of a marker is
+held back until that is decided. A reply that can only be content is passed on without parsing.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ __all__ = ["ChatStream", "Delta", "ParsedReply", "ToolCall", "ToolCallDelta", "f
 
 @dataclass(frozen=True, slots=True)
 class ToolCallDelta:
-    """News about one tool call.
+    """The new part of one tool call in a stream.
 
     Attributes:
         index: which call of the reply.
         id, name: set in the first delta of a call, and None in the others.
-        arguments: what follows in the JSON text of the arguments.
+        arguments: the next piece of the JSON text of the arguments.
     """
 
     index: int
@@ -37,7 +37,7 @@ class ToolCallDelta:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What is new in a reply: exactly one of the three is set."""
+    """The new part of a reply: a piece of content, of reasoning, or of a tool call."""
 
     content: str = ""
     reasoning: str = ""
@@ -58,7 +58,7 @@ class ParsedReply:
     """A finished reply.
 
     Attributes:
-        complete: False if the reply ended where its format wants more (cut off by a limit, say).
+        complete: False if the reply ended in the middle of its format (cut off by a limit).
     """
 
     content: str = ""
@@ -67,7 +67,7 @@ class ParsedReply:
     complete: bool = True
 
     def add(self, delta: Delta) -> None:
-        """Add what a delta says."""
+        """Append a delta."""
         self.content += delta.content
         self.reasoning += delta.reasoning
         call = delta.tool_call
@@ -116,7 +116,7 @@ class ChatStream:
 
     Args:
         rendered: the prompt that is being answered.
-        new_id: makes an id for a tool call where the model's format has none.
+        new_id: makes ids for tool calls if the model's format has none.
     """
 
     def __init__(self, rendered: RenderedChat, *, new_id: Callable[[], str] = _new_id) -> None:
@@ -131,13 +131,13 @@ class ChatStream:
         self._flushed = False
 
     def feed(self, text: str) -> list[Delta]:
-        """Take generated text; return what a reader may see of it now (often nothing yet)."""
+        """Add generated text; return the deltas that are certain now (often none)."""
         if self._parser is None:
             return [self._tell(Delta(content=text))] if text else []
         return self._convert(self._parser.feed(text)) if text else []
 
     def flush(self) -> list[Delta]:
-        """Say that the reply ended; return what was held back."""
+        """End the reply; return the deltas that were held back."""
         if self._flushed:
             return []
         self._flushed = True
@@ -148,7 +148,7 @@ class ChatStream:
         return news
 
     def finish(self) -> ParsedReply:
-        """End the reply and return it whole: what all deltas, those of ``flush`` too, add up to."""
+        """End the reply and return the sum of all deltas, including those of ``flush``."""
         self.flush()
         calls = [ToolCall(call_id, name, "".join(text)) for call_id, name, text in self._calls]
         content, reasoning = "".join(self._content), "".join(self._reasoning)
@@ -156,7 +156,7 @@ class ChatStream:
 
     @property
     def has_tool_calls(self) -> bool:
-        """True once a tool call was seen."""
+        """True if a tool call has been found so far."""
         return bool(self._calls)
 
     def _convert(self, news: list[dict[str, Any]]) -> list[Delta]:

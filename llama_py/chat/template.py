@@ -1,9 +1,9 @@
-"""``ChatTemplate``: a conversation in, a ``RenderedChat`` out: prompt, grammar, reply format.
+"""``ChatTemplate``: renders a conversation as a ``RenderedChat``: prompt, grammar, reply format.
 
-llama.cpp renders the template and knows how the model's family writes reasoning and tool calls;
-this module asks it once per request and keeps what the engine, the sampler, the memory and the
-parser of the reply each need. Where a request asks for more than llama.cpp combines (a schema
-together with tools, one named tool), it renders more than once and puts the parts together.
+llama.cpp renders the template, and knows how each model family writes reasoning and tool calls.
+This module asks it once per request, and collects what the engine, the sampler, the cache and the
+parser of the reply need. Combinations that llama.cpp does not support (a schema together with
+tools, one named tool) are rendered more than once and put together here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["ChatTemplate", "RenderedChat"]
 
 
 class _ModelLike(Protocol):
-    """What is needed of a model (``core.model.Model`` has it)."""
+    """The part of ``core.model.Model`` that this module uses."""
 
     vocab: Any
 
@@ -47,27 +47,27 @@ class RenderedChat:
 
     Attributes:
         prompt: to be tokenized with special tokens parsed, and with BOS as the vocabulary adds it.
-        generation_prompt: the end of the prompt that opens the reply, the beginning of the reply
-            that the request gave included.
+        generation_prompt: the end of the prompt, which opens the reply; it includes the beginning
+            of the reply if the request contained one.
         stops: texts that end the reply, besides the vocabulary's end-of-generation tokens.
         grammar: what the sampler has to enforce, or None.
         grammar_prefill: text whose tokens a new grammar sampler accepts before the first generated
             one; "" if it starts at the reply.
-        preserved_tokens: texts of special tokens that the parser has to see: the detokenizer
-            writes them out instead of leaving them away.
-        parser: what ``ChatStream`` makes the reply's parser from.
+        preserved_tokens: texts of special tokens that the parser needs: the detokenizer writes them
+            instead of omitting them.
+        parser: llama.cpp's description of the reply's format, for ``ChatStream``.
         plain: the reply is content and nothing else.
-        delimiters: (role, text) with which a message of that role starts.
+        delimiters: (role, text) pairs: the text that starts a message of that role.
         message_starts: character offsets in the prompt at which a message starts, the reply
             included; ascending, without 0.
         schema: the JSON schema that the reply's content has to follow, or None.
         supports_thinking: the model's family reasons in a marked block.
         thinking_start, thinking_ends: the marks of that block, "" and () where there are none.
         calls_tools: the reply may contain tool calls.
-        call_marks: texts with which a tool call begins, () if that is more than a text.
-        constraint: makes what enforces the schema, if that is not the grammar.
-        plain_ranges: (start, end) in characters of the prompt, ascending and disjoint: what looks
-            like special tokens there is what a user or a tool said, and is read as plain text.
+        call_marks: texts that begin a tool call; () if no fixed text does.
+        constraint: makes the object that enforces the schema, if the grammar does not.
+        plain_ranges: (start, end) in characters of the prompt, ascending and disjoint: content of
+            users and tools that looks like special tokens and is read as plain text.
     """
 
     prompt: str
@@ -130,7 +130,7 @@ class ChatTemplate:
     def from_model(cls, model: _ModelLike, text: str | None = None) -> ChatTemplate:
         """The model's own template, or ``text`` with the model's BOS and EOS texts.
 
-        A model without a template gets ChatML, and ``explicit`` is False.
+        For a model without a template it is ChatML, and ``explicit`` is False.
 
         Raises:
             TemplateError: the template does not parse.
@@ -163,13 +163,13 @@ class ChatTemplate:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The template's text, and that of the one for requests with tools if there are two."""
+        """The template's text, and the text of the separate template for tools if there is one."""
         texts = (self._info["source"], self._info["source_tool_use"])
         return tuple(str(text) for text in texts if text)
 
     @property
     def explicit(self) -> bool:
-        """False if the model had no template and ChatML stands in."""
+        """False if the model has no template, so that ChatML is used."""
         return bool(self._info["explicit"])
 
     @property
@@ -188,12 +188,12 @@ class ChatTemplate:
     def render(self, request: ChatRequest, *, schema_grammar: bool = True) -> RenderedChat:
         """Render a conversation.
 
-        With tools and a schema the reply is a call, or an answer that fits the schema; if a call
-        is required, the schema has nothing to say.
+        With tools and a schema, the reply is either a call or an answer that fits the schema. If a
+        call is required, the schema has no effect.
 
         Args:
-            schema_grammar: put a requested JSON schema into the grammar. False leaves it to
-                another engine, which finds it in ``schema``.
+            schema_grammar: put a requested JSON schema into the grammar. If False, another engine
+                enforces it, and finds it in ``schema``.
 
         Raises:
             TemplateError: the template refuses the messages, or cannot do what is asked for.

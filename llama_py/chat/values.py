@@ -1,8 +1,7 @@
 """Checks of texts and JSON values that come with a chat request.
 
-What is checked here goes through llama.cpp's JSON, whose own complaints give a column of a text
-that the caller never saw. Everything raised here names the place instead
-(``messages[0].content``).
+The values are passed to llama.cpp as JSON, whose errors name a column of a text that the caller
+never saw. The errors raised here name the place instead (``messages[0].content``).
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _SAFE = 1e300
 
 
 def check_text(value: Any, where: str) -> str:
-    """A string that can be encoded, or an error that names ``where``."""
+    """Return a string that can be encoded as UTF-8, or raise an error that names ``where``."""
     if not isinstance(value, str):
         raise ParameterTypeError(f"{where} must be a string, not {shown(value)}")
     return whole_text(value, where)
@@ -34,7 +33,7 @@ def whole_text(text: str, where: str) -> str:
     """The text, with surrogate pairs joined to the characters they stand for.
 
     Raises:
-        ParameterError: it has half of a pair, which is no character and has no UTF-8 form.
+        ParameterError: it contains half of a pair, which has no UTF-8 form.
     """
     if text.isascii():
         return text
@@ -70,7 +69,7 @@ def _lone_surrogate(text: str, start: int) -> tuple[int, int]:
 
 
 def check_json(value: Any, where: str) -> None:
-    """Raise unless ``value`` consists of what JSON has: objects, lists, texts, numbers, null.
+    """Raise unless ``value`` consists of JSON values: objects, lists, strings, numbers, null.
 
     Raises:
         ParameterTypeError: a value or a key of another type.
@@ -81,7 +80,7 @@ def check_json(value: Any, where: str) -> None:
 
 
 def _is_sound(value: Any, depth: int) -> bool:
-    """True if nothing is wrong with it; what is less usual is left to ``_look_closer``."""
+    """True if the value is certainly valid; ``_look_closer`` decides the less usual cases."""
     kind = type(value)
     if kind is str:
         return bool(value.isascii())

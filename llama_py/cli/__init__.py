@@ -1,6 +1,6 @@
 """The command ``llama-py``: chat, generate, inspect, bench.
 
-Whatever goes wrong is one sentence on standard error and exit code 2, never a traceback. Modules of
+Errors print one sentence on standard error and exit with code 2, without a traceback. Modules of
 the package are imported when a command needs them, so that ``--help`` is quick and loads no native
 library.
 """
@@ -36,7 +36,7 @@ Every command has its own --help.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code."""
+    """Run one command, and return the exit code."""
     arguments = [*(sys.argv[1:] if argv is None else argv)]
     try:
         return _run(arguments)

@@ -23,7 +23,7 @@ _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 
 
 def add_parser(commands: Any) -> None:
-    """Add the command."""
+    """Add ``chat`` to the subcommands of ``llama-py``."""
     parser = commands.add_parser(
         "chat",
         help="ask one question, or talk",
@@ -99,7 +99,7 @@ class Chat:
     """A conversation on the terminal.
 
     Attributes:
-        session: the conversation; ``/load`` puts another one here.
+        session: the conversation; ``/load`` replaces it.
     """
 
     def __init__(self, llm: Llama, session: ChatSession, *, stats: bool = False) -> None:
@@ -111,7 +111,7 @@ class Chat:
     # -- at the keyboard ------------------------------------------------------------------------
 
     def talk(self, first: str | None = None) -> int:
-        """Read and answer until the end of the input or ``/exit``; the exit code."""
+        """Read and answer until the end of the input or ``/exit``; return the exit code."""
         reader = LineReader()
         commands = Commands(self)
         if reader.interactive:
@@ -128,7 +128,7 @@ class Chat:
                 line = None
 
     def attempt(self, text: str | None) -> None:
-        """Say something (None: ask for the last reply again). A failure does not end the chat."""
+        """Send a message, or regenerate the reply if it is None. An error does not end the chat."""
         try:
             with Interrupts() as interrupts:
                 self.say(text, interrupts)
@@ -144,7 +144,7 @@ class Chat:
     # -- one turn -------------------------------------------------------------------------------
 
     def say(self, text: str | None, interrupts: Interrupts | None = None) -> None:
-        """One turn: send, print the reply as it comes.
+        """One turn: send a message, and print the reply as it is generated.
 
         When the context is full, the oldest turns are left out, and the user is told.
         """
@@ -224,7 +224,7 @@ class Chat:
 
 
 class Stopped(Exception):
-    """Ctrl-C came while the prompt was being processed."""
+    """Raised for Ctrl-C while the prompt is evaluated."""
 
 
 def _stats(response: dict[str, Any]) -> str:

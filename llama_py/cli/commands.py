@@ -1,4 +1,4 @@
-"""What begins with a slash in ``llama-py chat``."""
+"""The commands of ``llama-py chat`` that begin with a slash."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Conversation(Protocol):
 
 
 class Commands:
-    """Runs them for one chat."""
+    """Runs slash commands for one chat."""
 
     def __init__(self, chat: Conversation) -> None:
         self._chat = chat
@@ -50,7 +50,7 @@ class Commands:
         }
 
     def run(self, line: str) -> bool:
-        """Run one; True if it was the wish to leave."""
+        """Run one command; True if it ends the chat."""
         name, _, rest = line[1:].partition(" ")
         if name in ("exit", "quit", "bye"):
             return True

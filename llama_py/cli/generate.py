@@ -15,7 +15,7 @@ _MAX_TOKENS = 256
 
 
 def add_parser(commands: Any) -> None:
-    """Add the command."""
+    """Add ``generate`` to the subcommands of ``llama-py``."""
     parser = commands.add_parser(
         "generate",
         help="continue a text",

@@ -1,4 +1,4 @@
-"""``llama-py inspect``: what is in a model file; without one, what is installed."""
+"""``llama-py inspect``: describes a model file, or without one, the installation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _UNITS = ("KiB", "MiB", "GiB", "TiB")
 
 
 def add_parser(commands: Any) -> None:
-    """Add the command."""
+    """Add ``inspect`` to the subcommands of ``llama-py``."""
     parser = commands.add_parser(
         "inspect",
         help="show what is in a model file, or what is installed",
@@ -65,7 +65,7 @@ def _run(parsed: argparse.Namespace) -> int:
 
 
 def model_report(path: str) -> dict[str, Any]:
-    """Everything about a model file that can be known without running it."""
+    """Describe a model file, as far as that is possible without running the model."""
     from llama_py.gguf.check import check_model_file
 
     info = check_model_file(path)
@@ -90,7 +90,7 @@ def model_report(path: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Facts:
-    """What llama.cpp says of a model that it has not read the weights of."""
+    """Facts about a model that llama.cpp reports without reading the weights."""
 
     architecture: str
     n_ctx_train: int
@@ -102,7 +102,7 @@ class _Facts:
 
 
 def _facts(info: GGUFInfo) -> _Facts:
-    """Ask llama.cpp, which knows each architecture; no weights are read, whatever their size."""
+    """Ask llama.cpp, which knows each architecture. No weights are read."""
     from llama_py._native import llama_h
     from llama_py.core import logs
 
@@ -179,7 +179,7 @@ def _template_text(template: str | None, full: bool) -> Iterator[str]:
 
 
 def installation_report() -> dict[str, Any]:
-    """What is installed, and what it found on this machine."""
+    """Describe the installation: versions, libraries, devices, CPU features, build options."""
     from llama_py._native.loader import STEMS, library, search_directories
     from llama_py.core import backend, logs
 
@@ -211,7 +211,7 @@ def _build_info(directories: list[Path]) -> dict[str, Any]:
 
 
 def _features(line: str) -> dict[str, list[str]]:
-    """``CPU : SSE3 = 1 | AVX = 1 | ...`` as backend -> what is on."""
+    """Parse ``CPU : SSE3 = 1 | AVX = 1 | ...`` into backend -> features that are on."""
     found: dict[str, list[str]] = {}
     backend = "CPU"
     for part in filter(None, map(str.strip, line.split("|"))):

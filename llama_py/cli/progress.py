@@ -1,4 +1,4 @@
-"""``Progress``: one line on standard error for what takes long, gone when it is done."""
+"""``Progress``: one line on standard error during long operations, erased at their end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BAR = 24
 
 
 class Progress:
-    """Shows ``what`` after a moment, with a bar once it is known how much there is to do.
+    """Shows ``what`` after a moment, and a bar once the amount of work is known.
 
     Args:
         enabled: False shows nothing at all.
@@ -46,15 +46,15 @@ class Progress:
         self.clear()
 
     def fraction(self, done: float) -> None:
-        """Part that is done, 0.0 to 1.0 (``Llama(progress=...)``)."""
+        """Show the fraction done, 0.0 to 1.0 (for ``Llama(progress=...)``)."""
         self._show(done, f"{done:4.0%}")
 
     def tokens(self, done: int, total: int) -> None:
-        """Tokens that are done, of so many (``on_progress=...``)."""
+        """Show how many of the tokens are done (for ``on_progress=...``)."""
         self._show(done / max(total, 1), f"{done}/{total} tokens")
 
     def clear(self) -> None:
-        """Erase the line; nothing is shown from now on."""
+        """Erase the line, and show nothing from now on."""
         if self._timer is not None:
             self._timer.cancel()
         with self._lock:

@@ -18,27 +18,27 @@ _HISTORY_LINES = 1000
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Whether a person is at the other end."""
+    """Whether a stream is open and leads to a terminal."""
     return stream is not None and not stream.closed and stream.isatty()
 
 
 def note(text: str) -> None:
-    """Something about the conversation, which is no part of it."""
+    """Print a remark about the conversation on standard error."""
     print(f"({text})", file=sys.stderr, flush=True)
 
 
 def sentence(error: BaseException) -> str:
-    """What went wrong, on one line."""
+    """The message of an error, on one line."""
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return " ".join(str(error).split()) or type(error).__name__
 
 
 class Interrupts:
-    """While it is entered, the first Ctrl-C is only noted; the second one interrupts as usual.
+    """While it is entered, the first Ctrl-C only sets ``seen``; the second one interrupts as usual.
 
     Attributes:
-        seen: there was one.
+        seen: Ctrl-C was pressed.
     """
 
     def __init__(self) -> None:
@@ -61,10 +61,10 @@ class Interrupts:
 
 
 class LineReader:
-    """Lines from the keyboard, with editing and history where ``readline`` is there.
+    """Reads lines from the keyboard, with editing and history if ``readline`` is available.
 
-    A line that ends with a backslash goes on in the next one. The history is in
-    ``$LLAMA_PY_HISTORY`` (empty: none is kept), or in the user's state directory.
+    A line that ends with a backslash continues on the next line. The history is in
+    ``$LLAMA_PY_HISTORY`` (none is kept if that is empty), or in the user's state directory.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
-"""Which architectures' graphs in llama.cpp assert what: the tables of ``gguf_rules``.
+"""Tables for ``rules``: what the graph of each architecture in llama.cpp asserts.
 
-Taken from ``src/models/*.cpp`` of the llama.cpp that is pinned. An architecture that is missing
-here is checked less, and never refused wrongly.
+Taken from ``src/models/*.cpp`` of the pinned llama.cpp. An architecture that is missing here is
+checked less strictly, and never refused by mistake.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Is this file a model that llama.cpp can be given? Pure Python, before anything is loaded.
+"""Checks a model file in pure Python, before llama.cpp loads it.
 
-``check_model_file`` answers in milliseconds, and when the answer is no, the error says what the
-file is (a web page, a Git LFS pointer, a cut-off download, ...) and what to do. It is also what
-keeps the process alive: llama.cpp ends it on some broken files, see ``gguf_rules``.
+``check_model_file`` takes milliseconds. If a file cannot be used, the error says what it is (a web
+page, a Git LFS pointer, an incomplete download, ...) and what to do. The check also protects the
+process, which llama.cpp ends on some broken files: see ``rules``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["GGUFInfo", "check_model_file"]
 
 @dataclass(frozen=True)
 class GGUFInfo:
-    """What a model file says about itself.
+    """The contents of a model file's header.
 
     Attributes:
         path: the file; of a split model, the first part.
@@ -33,7 +33,7 @@ class GGUFInfo:
         version: the GGUF version.
         metadata: all metadata that is not an array (``tokenizer.chat_template`` among it).
         arrays: the metadata arrays; short numeric ones with their values.
-        n_tensors, n_params: how many tensors, and elements in them, over all parts.
+        n_tensors, n_params: numbers of tensors, and of their elements, in all parts together.
         n_bytes: the size of the file or of all parts.
         shards: all parts of a split model in order, else just the file.
         tensor_types: how many tensors there are of each type.
@@ -59,7 +59,7 @@ class GGUFInfo:
 
     @property
     def n_vocab(self) -> int | None:
-        """How many tokens the vocabulary has; None if the file does not list them."""
+        """Number of tokens in the vocabulary; None if the file does not list them."""
         tokens = self.arrays.get("tokenizer.ggml.tokens")
         return None if tokens is None else tokens.count
 
@@ -75,18 +75,18 @@ class GGUFInfo:
 
     @cached_property
     def context_length(self) -> int | None:
-        """The context that the model was trained for."""
+        """The context length, in tokens, that the model was trained for."""
         value = self.metadata.get(f"{self.architecture}.context_length")
         return value if isinstance(value, int) else None
 
 
 def check_model_file(path: str | os.PathLike[str]) -> GGUFInfo:
-    """Check a model file, or the first part of a split one, and return what it is.
+    """Check a model file, or the first part of a split one, and return its header.
 
     Raises:
         ModelNotFoundError: there is no such file; the message names similar ones beside it.
-        InvalidModelError: it is not a GGUF, it is cut off or damaged, it is not a language
-            model, or llama.cpp would not survive it.
+        InvalidModelError: it is not a GGUF, it is incomplete or damaged, it is not a language
+            model, or it would make llama.cpp end the process.
     """
     path = Path(path)
     try:

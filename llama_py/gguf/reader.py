@@ -1,4 +1,4 @@
-"""Reading a GGUF's header without llama.cpp: what is in the file, and where.
+"""Reads the header of a GGUF file without llama.cpp: its contents and their places.
 
 The format is that of ``docs/gguf.md`` of ggml: a fixed header (magic, version, two counts), the
 metadata pairs, one record per tensor, padding, and the tensors' bytes. Everything is
@@ -91,13 +91,13 @@ _KEPT_ELEMENTS: Final = 4096  # numeric arrays up to this length are read
 
 @dataclass(frozen=True)
 class GGUFArray:
-    """A metadata array: its element type, its length, and where it is in the file.
+    """A metadata array: its element type, its length and its place in the file.
 
     Attributes:
         type: the name of the element type ("str", "i32", ...).
-        count: how many elements it has.
+        count: number of elements.
         values: the elements of a short numeric array; None for strings and for long arrays.
-        start, end: where the elements are in the file.
+        start, end: offsets of the elements in the file, in bytes.
     """
 
     type: str
@@ -124,7 +124,7 @@ class GGUFTensor:
 
 @dataclass(frozen=True)
 class GGUFHeader:
-    """All that the header of one file says."""
+    """The header of one file: version, metadata, and the records of its tensors."""
 
     version: int
     scalars: Mapping[str, Scalar]
@@ -140,8 +140,8 @@ def read_header(path: Path) -> GGUFHeader:
     """Read and check the header of a file that begins like a GGUF.
 
     Raises:
-        InvalidModelError: it is damaged; the message says what and where, and how many bytes
-            are missing when the file is cut off.
+        InvalidModelError: it is damaged; the message says what is wrong and where, and how many
+            bytes are missing if the file is incomplete.
     """
     with path.open("rb") as file:
         buffer = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

@@ -1,8 +1,8 @@
-"""What a model must say about itself for llama.cpp to survive it.
+"""Rules for metadata and tensors, whose violation would make llama.cpp end the process.
 
-llama.cpp reports most contradictions with an error, and those are left to it: it knows each
-architecture. But some end the process (``GGML_ASSERT``, a division by zero, a crash inside a
-layer) or never return, and these are found here, before. Most rules restate assertions of
+llama.cpp reports most contradictions as errors, which are left to it because it knows each
+architecture. Others end the process (``GGML_ASSERT``, a division by zero, a crash inside a layer)
+or never return; the rules here find those before. Most of them restate assertions of
 ``llama_model_base::load_hparams``, of the graphs in ``src/models`` and of ``ggml-cpu``.
 """
 
@@ -57,7 +57,7 @@ def check_rules(headers: Sequence[GGUFHeader], architecture: str) -> None:
 
 
 class _Facts:
-    """The hyper-parameters of a model, by their names without the architecture."""
+    """The hyper-parameters of a model, by name without the prefix of the architecture."""
 
     def __init__(self, headers: Sequence[GGUFHeader], architecture: str) -> None:
         self.headers = headers
@@ -324,7 +324,7 @@ def _byte_tokens(facts: _Facts) -> Iterator[str]:
 
 
 def _needed_tensors(facts: _Facts) -> Iterator[str]:
-    """Find tensors that llama.cpp loads if they are there, but uses in any case."""
+    """Find missing tensors that llama.cpp treats as optional when loading, but uses in any case."""
     table = NEEDED.get(facts.architecture)
     if table is None:
         return
@@ -350,7 +350,7 @@ def _tensors(facts: _Facts) -> Iterator[str]:
 
 
 def _tensor_type(tensor: GGUFTensor) -> Iterator[str]:
-    """Reject types that the CPU has no such operation for; it would end the process."""
+    """Reject tensor types whose operation the CPU backend lacks; it would end the process."""
     named = tensor.name.endswith((".weight", ".bias", ".scale", ".input_scale"))
     # vectors of integers are tables (which token, which expert), unless they are named as weights
     vector = len(tensor.shape) <= 1 and (named or tensor.type not in _NOT_FOR_WEIGHTS)

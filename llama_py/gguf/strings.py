@@ -1,8 +1,8 @@
 """Walking the string arrays of a GGUF with numpy.
 
-A vocabulary is an array of some 150 000 strings, each a length of eight bytes followed by its
-bytes, and its merges are another one. A loop in Python over them takes longer than all else that
-is read from a header, so they are walked as arrays of offsets and lengths.
+A vocabulary is an array of some 150 000 strings, each with a length of eight bytes before its
+bytes, and its merges are another one. A loop over them in Python would take longer than the rest of
+the header, so they are handled as arrays of offsets and lengths.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def scan_strings(buffer: mmap.mmap, at: int, count: int) -> tuple[_Offsets, _Off
     """Return where each of ``count`` length-prefixed strings begins, and the strings' lengths.
 
     A length below 256 is a byte followed by seven zeros, which text does not contain. So all
-    places that look like one are found at once, and a chain "this begins where the one before
-    ends" proves them. Other strings (long ones, and what follows a NUL) are walked one by one.
+    places that look like a length are found at once, and confirmed if each string begins where the
+    one before ends. Other strings (long ones, and those after a NUL) are read one by one.
     Fewer than ``count`` are returned if the file ends too early.
     """
     starts: list[_Offsets] = []

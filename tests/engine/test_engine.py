@@ -127,7 +127,7 @@ def test_cancel_from_another_thread_takes_one_step(make_rig: MakeRig) -> None:
 
 
 @pytest.mark.parametrize("started", [False, True])
-def test_r15_an_abandoned_generator_frees_its_sequence(rig: Rig, started: bool) -> None:
+def test_an_abandoned_generator_frees_its_sequence(rig: Rig, started: bool) -> None:
     for leave in ("close", "drop"):
         stream: Any = rig.llm.create_completion(
             words(7, 50), max_tokens=400, temperature=0.0, ignore_eos=True, stream=True
@@ -148,7 +148,7 @@ class ConsumerError(Exception):
     """Raised by the consumer of a stream."""
 
 
-def test_r11_a_raising_consumer_got_every_token_and_the_next_call_works(rig: Rig) -> None:
+def test_a_raising_consumer_got_every_token_and_the_next_call_works(rig: Rig) -> None:
     prompt = words(8, 40)
     seen: list[int] = []
 
@@ -393,7 +393,7 @@ def test_metrics_add_up(rig: Rig) -> None:
 @pytest.mark.parametrize(
     "end", [{"max_tokens": 9}, {"stop": "?"}, {"max_tokens": 40, "stop": "ab"}]
 )
-def test_r17_streaming_and_not_count_and_finish_alike(rig: Rig, end: dict[str, Any]) -> None:
+def test_streaming_and_not_count_and_finish_alike(rig: Rig, end: dict[str, Any]) -> None:
     options: dict[str, Any] = {"temperature": 0.0, "max_tokens": 60, "seed": 1, **end}
     prompt = words(11, 20)
     whole: Any = rig.llm.create_completion(prompt, **options)
@@ -409,7 +409,7 @@ def test_r17_streaming_and_not_count_and_finish_alike(rig: Rig, end: dict[str, A
         assert last["usage"][name] == whole["usage"][name]
 
 
-def test_r16_reuse_under_repetition_penalties_equals_a_cold_call(rig: Rig) -> None:
+def test_reuse_under_repetition_penalties_equals_a_cold_call(rig: Rig) -> None:
     options: dict[str, Any] = {
         "temperature": 0.0,
         "max_tokens": 20,
@@ -429,7 +429,7 @@ def test_r16_reuse_under_repetition_penalties_equals_a_cold_call(rig: Rig) -> No
     assert warm["choices"][0]["text"] == cold["choices"][0]["text"]
 
 
-def test_r18_the_context_stays_the_same_object(rig: Rig) -> None:
+def test_the_context_stays_the_same_object(rig: Rig) -> None:
     context = rig.context
     address = context.pointer.value
     for temperature in (0.0, 0.7, 1.2):

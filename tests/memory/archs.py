@@ -283,31 +283,31 @@ def show(outcome: Outcome) -> str:
 _HEAD = """\
 # Architectures
 
-Reuse, checked on every architecture that llama.cpp's own `test-llama-archs -o DIR` writes: small
-models with random weights and a real graph and memory, {count} files of {architectures}
-architectures. llama.cpp commit `{commit}`, CPU, flash attention off, cells in F32.
+Reuse, checked on every architecture for which llama.cpp's own `test-llama-archs -o DIR` writes a
+model. The models are small and have random weights, but a real graph and memory: {count} files
+of {architectures} architectures. llama.cpp commit `{commit}`, CPU, flash attention off,
+cells in F32.
 
 | memory | models | bit-equal | NMSE ≤ 1e-12 | more (see below) | cannot generate |
 | --- | --- | --- | --- | --- | --- |
 {summary}
 
-What was done, with room for three sequences and again with room for one:
+Each model went through three steps, with room for three sequences and again with room for one:
 
-* **extension**: a prompt of up to {prompt} tokens, a reply, and the two of them with more tokens
-  after them, twice;
-* **divergence**: other tokens after the last token of the prompt, after most of the reply, and
+* **extension**: a prompt of up to {prompt} tokens, a reply, and then both of them with more
+  tokens appended, twice;
+* **divergence**: different tokens after the last token of the prompt, after most of the reply, and
   after half of the prompt;
 * **restore**: `save_state`, `reset`, `load_state`, and more tokens; then the sequence is parked and
-  other tokens come after it.
+  continued with different tokens.
 
-After each call, the logits at the last position are compared with those of an empty context that
-evaluated the same tokens with the same cuts, and so are the four greedy tokens. A column holds the
-largest normalised mean squared error (NMSE) of its calls; *0* is bit-equal. *Sensitivity* is the
-least that the same comparison gives when one token, 20 before the end, is replaced ({measured}
-prompts): a wrong or lost cell costs about as much. *Noise* is the most it gives between two
-contexts, neither of which reused anything, when only the places of the cells in memory differ:
-where it is not 0, bit-equality is not to be had, because the same numbers are summed in another
-order.
+After each call, the logits at the last position, and the next four greedy tokens, are compared with
+those of an empty context that evaluated the same tokens with the same cuts. A column contains the
+largest normalised mean squared error (NMSE) of its calls; *0* means bit-equal. *Sensitivity* is the
+smallest NMSE of the same comparison when one token, 20 before the end, is replaced ({measured}
+prompts): a wrong or lost cell causes an error of about this size. *Noise* is the largest NMSE
+between two contexts that reused nothing and differ only in where their cells lie in memory. Where
+it is not 0, bit-equality is impossible, because the same numbers are summed in a different order.
 
 """
 

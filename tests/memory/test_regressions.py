@@ -385,7 +385,7 @@ def test_slots_are_clamped_with_a_warning(load: Loader, caplog: pytest.LogCaptur
         off.snapshot("a")
 
 
-def test_r23_the_fingerprint_covers_what_states_depend_on(load: Loader) -> None:
+def test_the_fingerprint_covers_what_states_depend_on(load: Loader) -> None:
     plain = load("iswa")._loaded.fingerprint
     for changes in ({"type_k": 1}, {"type_v": 1}, {"swa_full": True}, {"n_ctx": 1024},
                     {"rope_freq_base": 5000.0}, {"flash_attn": True},

@@ -1,4 +1,4 @@
-"""Chat formats by name, and a formatter for Jinja templates in Python."""
+"""Chat formats by name, in place of the model's own template."""
 
 from __future__ import annotations
 

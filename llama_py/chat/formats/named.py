@@ -1,7 +1,7 @@
-"""The chat formats that have names, as a table.
+"""A table of named chat formats.
 
-They are for models whose GGUF has no template, or a wrong one. Each entry is data: what stands
-before and after the messages of each role. BOS is left to the tokenizer.
+They are for models whose GGUF has no template, or a wrong one. Each entry is data: the texts before
+and after the messages of each role. The tokenizer adds BOS.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class NamedFormat:
     """A chat format made of fixed texts.
 
     Attributes:
-        user, assistant: what stands before and after such a message.
-        system: the same for the system message; None leaves it in front of the first user message.
+        user, assistant: the texts before and after such a message.
+        system: the same for the system message; None puts it before the first user message.
         default_system: the system message of a conversation without one.
-        opening: how the reply begins, if not with what stands before assistant messages.
-        first: what stands before the first user message after a system message, if that differs
-            (because the system message is a part of it).
+        opening: the text that opens the reply, if it is not the text before assistant messages.
+        first: the text before the first user message after a system message, if it differs
+            (because the system message is a part of that message).
         stops: texts that end a reply.
     """
 
@@ -41,7 +41,7 @@ class NamedFormat:
 
     @property
     def source(self) -> str:
-        """Its fixed texts, as a Jinja template writes them."""
+        """Its fixed texts as a Jinja template, which ``Markup`` reads."""
         pairs = (self.user, self.assistant, self.system or ())
         return "\n".join((*(text for pair in pairs for text in pair), *self.stops))
 
@@ -49,7 +49,7 @@ class NamedFormat:
         """Render a conversation.
 
         Raises:
-            TemplateError: there are tools or tool messages, which the format has no form for.
+            TemplateError: there are tools or tool messages, which the format cannot express.
         """
         if request.uses_tools:
             raise TemplateError(

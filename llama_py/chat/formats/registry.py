@@ -1,4 +1,4 @@
-"""Chat formats by name: the table's, a caller's own functions, and those that are templates."""
+"""Chat formats by name: those of the table, registered functions, and templates."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ F = TypeVar("F", bound=ChatFormatter)
 
 
 class ChatHandler(Protocol):
-    """Takes over ``Llama.create_chat_completion``: gets its arguments, returns its result."""
+    """A function that replaces ``Llama.create_chat_completion``, with its arguments and results."""
 
     def __call__(
         self, *, llama: Any, messages: list[dict[str, Any]], stream: bool = False, **kwargs: Any
@@ -36,7 +36,7 @@ class ChatHandler(Protocol):
 
 @runtime_checkable
 class ChatFormat(Protocol):
-    """What a name stands for."""
+    """A chat format: renders conversations in place of the model's template."""
 
     def render(self, request: ChatRequest, model: Any) -> RenderedChat:
         """Render a conversation for a model (``core.model.Model``)."""
@@ -92,7 +92,7 @@ class _Function:
 
 
 class _Template:
-    """A template of ours with the model's BOS and EOS, or the model's own."""
+    """A format that is a Jinja template: one of this package, or the model's own."""
 
     def __init__(self, text: str | None) -> None:
         self._text = text
