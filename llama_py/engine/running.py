@@ -10,6 +10,7 @@ import enum
 import itertools
 from dataclasses import dataclass, field
 
+from llama_py.core.history import TokenHistory
 from llama_py.core.sampler import Sampler
 from llama_py.engine.request import GenerationRequest, Record
 from llama_py.engine.text import ReplyText
@@ -49,6 +50,7 @@ class Running:
         state: see ``RequestState``.
         text: the text of the reply so far.
         lease: its sequence, while it has one.
+        history: prompt and reply, for stopping criteria; made when they are first asked.
         paused: its consumer is behind; it generates nothing until ``Engine.resume``.
         waits_for: a request whose prefill this one is going to share, and up to which position.
         resolved_at: ``Requests.ended`` when ``prompt`` was looked up in the cache.
@@ -65,6 +67,7 @@ class Running:
     state: RequestState = RequestState.WAITING
     text: ReplyText = field(init=False)
     lease: Lease | None = None
+    history: TokenHistory | None = None
     paused: bool = False
     waits_for: tuple[Running, int] | None = None
     preempted: bool = False

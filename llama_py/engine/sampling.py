@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 import numpy as np
 from numpy.typing import NDArray
 
+from llama_py.core.history import TokenHistory
 from llama_py.core.vocab import Vocab
 from llama_py.engine.logprobs import top_logprobs
 from llama_py.engine.request import FinishEvent, TokenEvent, TokenLogprobs
@@ -130,7 +131,11 @@ class Sampling:
 
     def _criteria_met(self, running: Running, row: int) -> bool:
         record, logits = running.record, self._runner.logits(row)
-        tokens = np.array(record.tokens + record.generated, np.intc)
+        if running.history is None:
+            running.history = TokenHistory(record.tokens)
+        for token in record.generated[len(running.history) - record.n_prompt :]:
+            running.history.append(token)
+        tokens = running.history.array
         try:
             return any(stop(tokens, logits) for stop in record.request.generation.stopping_criteria)
         except BaseException as error:  # it is the caller's, and reaches the caller
