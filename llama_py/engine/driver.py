@@ -4,7 +4,8 @@ The engine belongs to one thread, which runs commands from a queue and steps whi
 Callers post a request, or a function to be run between two steps, and wait; signals reach only the
 main thread, so that Ctrl-C hits a wait and never a half-done change of the engine's books.
 
-Where no thread can be started (``StepsInPlace``), whoever waits steps the engine himself.
+Where no thread can be started (WebAssembly), or none is wanted, the engine is stepped *in place*,
+by the thread that waits.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ __all__ = ["Driver"]
 
 _log = logging.getLogger("llama_py")
 T = TypeVar("T")
+
+#: Seconds that a driver which nobody refers to any more waits for its thread.
+_PATIENCE = 5.0
 
 
 class Driver:
@@ -336,10 +340,17 @@ class Driver:
     def __del__(self) -> None:
         if not hasattr(self, "_closed") or self.inherited or _exiting:
             return
-        if self._in_callback:  # the engine's thread holds the last reference: it ends by itself
-            self._loop.commands.put(self._loop.stop)
-        else:
-            self.close()
+        loop, thread = self._loop, self._thread
+        self._closed = True
+        loop.commands.put(loop.stop)
+        if thread is None:
+            loop.obey()
+        elif not self._in_callback:  # else the engine's thread has the last reference, and ends
+            if self.engine.runner.prefilling:
+                self.engine.context.abort.ask()
+            # Not for ever: the garbage collector may run this while a lock is held that the thread
+            # needs. The thread keeps what it works with alive until it ends.
+            thread.join(_PATIENCE)
 
 
 _drivers: weakref.WeakSet[Driver] = weakref.WeakSet()

@@ -155,7 +155,10 @@ class Loop:
                 self._run_command(self.commands.get_nowait())
 
     def _run_command(self, command: Command) -> None:
-        command()
+        try:
+            command()
+        except Exception:  # of what nobody waits for; the thread must live on
+            _log.exception("a command to the engine failed")
         self._hand_out(self.engine.take_outputs())
         if self._quiet:
             self._use_the_quiet()
