@@ -105,7 +105,8 @@ class PrefixIndex(Generic[H]):
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        # A signal's handler may fork, which waits for this, while its own thread is in here.
+        self._lock = threading.RLock()
         self._roots: dict[Hashable, Root[H]] = {}
         self._ends: dict[H, Node[H]] = {}
 
