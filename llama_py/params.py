@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_py.errors import ParameterError, ParameterTypeError, shown
-from llama_py.options import LOAD, ContextOptions, ModelOptions, SamplingOptions, Table
+from llama_py.options import ContextOptions, ModelOptions, SamplingOptions, Table
 from llama_py.options.checks import check_bool, check_number
 from llama_py.options.values import (
     RANDOM_SEED,
@@ -24,9 +24,6 @@ from llama_py.options.values import (
     SPECIAL_TOKENS_IN_CONTENT,
     LogitsProcessor,
     StoppingCriteria,
-    read_path,
-    read_policy,
-    read_shares,
 )
 
 __all__ = [
@@ -41,12 +38,8 @@ __all__ = [
     "SamplingParams",
     "StoppingCriteria",
     "TokenConstraint",
-    "as_shares",
-    "check_arguments",
     "check_bool",
-    "check_content_mode",
     "check_number",
-    "check_policy",
 ]
 
 
@@ -87,32 +80,6 @@ class GrammarSpec:
     trigger_patterns: tuple[str, ...] = ()
     trigger_tokens: tuple[int, ...] = ()
     prefill: str = ""
-
-
-def check_arguments(arguments: Mapping[str, Any]) -> None:
-    """Check those arguments of ``Llama`` that belong to none of the classes below.
-
-    Raises:
-        ParameterTypeError, ParameterError: naming the argument, and what it may be.
-    """
-    given = dict(arguments)
-    read_path("model_path", given.pop("model_path", None))
-    LOAD.read(given)
-
-
-def check_policy(policy: Any) -> None:
-    """Raise unless ``overflow=policy`` is a policy, or None."""
-    read_policy("overflow", policy)
-
-
-def check_content_mode(value: Any) -> None:
-    """Raise unless ``value`` is one of ``SPECIAL_TOKENS_IN_CONTENT``."""
-    LOAD["special_tokens_in_content"].read(value)
-
-
-def as_shares(value: Any) -> tuple[float, ...] | None:
-    """``tensor_split`` as ``ModelParams`` takes it."""
-    return None if value is None else read_shares("tensor_split", value)
 
 
 # ---- records ---------------------------------------------------------------------------------

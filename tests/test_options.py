@@ -6,6 +6,7 @@ import inspect
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -215,6 +216,22 @@ def test_attention_to_what_comes_after_reuses_nothing_by_name_either() -> None:
             llm.create_completion("Once upon a time", max_tokens=1)
             again: Any = llm.create_completion("Once upon a time", max_tokens=1)
             assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+
+
+def test_a_warning_names_the_line_of_the_caller() -> None:
+    with Llama(demo_model_path(), n_ctx=128, n_threads=1) as llm:
+        calls: list[Callable[[], Any]] = [
+            lambda: llm.create_completion("Hello", max_tokens=1, tfs_z=0.5),
+            lambda: llm.create_chat_completion(
+                [{"role": "user", "content": "Hello!"}], max_tokens=1, tfs_z=0.5
+            ),
+            lambda: llm.chat_session(max_tokens=1, tfs_z=0.5).send("Hello!"),
+            lambda: llm.sample(tfs_z=0.5),
+        ]
+        for call in calls:
+            with pytest.warns(DeprecationWarning, match="tfs_z") as caught:
+                call()
+            assert {Path(each.filename) for each in caught} == {Path(__file__)}
 
 
 # ---- before the weights ----------------------------------------------------------------------

@@ -21,7 +21,6 @@ from llama_py.params import (
     GenerationParams,
     ModelParams,
     SamplingParams,
-    check_arguments,
 )
 
 CLASSES: list[type[Any]] = [ModelParams, ContextParams, SamplingParams, GenerationParams]
@@ -188,12 +187,3 @@ def test_every_sampler_can_be_named(vocab: Vocab, name: str) -> None:
 def test_what_parameters_mean(options: dict[str, Any], greedy: bool, penalises: bool) -> None:
     params = SamplingParams(**options)
     assert (params.greedy, params.penalises) == (greedy, penalises)
-
-
-def test_arguments_of_the_facade() -> None:
-    check_arguments({"model_path": "x", "numa": True, "verbose": False, "lora_path": None})
-    for name, value in (("numa", 9), ("checkpoint_bytes", -1), ("max_waiting", 0)):
-        with pytest.raises(ParameterError, match=name):
-            check_arguments({"model_path": "x", name: value})
-    with pytest.raises(ParameterTypeError, match="model_path"):
-        check_arguments({})

@@ -50,7 +50,7 @@ def expected() -> dict[int, str]:
 def test_every_wrong_call_is_reported_and_no_other() -> None:
     found = {number: text for (file, number), text in findings().items() if file == WRONG.name}
     marked = expected()
-    assert len(marked) > 60
+    assert len(marked) >= 60
     assert found.keys() == marked.keys()
     for number, name in marked.items():
         assert name in found[number], f"line {number}: {found[number]}"

@@ -12,9 +12,10 @@ from llama_py.api.records import Call, LastCalls, Outcome
 from llama_py.api.rendering import CallDefaults, Settings
 from llama_py.chat.template import RenderedChat
 from llama_py.core.vocab import Vocab
-from llama_py.dialects import openai
+from llama_py.dialects.openai_chat import ChatCall, parse_chat
+from llama_py.dialects.openai_completions import CompletionCall, parse_completion
 from llama_py.engine.request import Prompt
-from llama_py.params import check_policy
+from llama_py.options.values import read_policy
 
 __all__ = ["Calls"]
 
@@ -37,17 +38,17 @@ class Calls:
         self, prompt: str | Sequence[int], stream: bool, options: Mapping[str, Any]
     ) -> Call:
         """A call of ``create_completion``."""
-        parsed = openai.parse_completion(self.defaults, prompt, stream=stream, **options)
+        parsed = parse_completion(self.defaults, prompt, stream=stream, **options)
         return self._call(parsed, None)
 
     def chat(self, messages: Messages, stream: bool, options: Mapping[str, Any]) -> Call:
         """A call of ``create_chat_completion``, shortened by the overflow policy."""
         options = dict(options)
         policy = options.pop("overflow", self._settings.overflow)
-        check_policy(policy)
+        read_policy("overflow", policy)
 
-        def parse(some: Messages) -> openai.ChatCall:
-            return openai.parse_chat(self.defaults, some, stream=stream, **options)
+        def parse(some: Messages) -> ChatCall:
+            return parse_chat(self.defaults, some, stream=stream, **options)
 
         if policy is None or not all(isinstance(message, Mapping) for message in messages):
             return self._call(parse(messages), None)  # what is no message, it says
@@ -58,9 +59,9 @@ class Calls:
         policy: OverflowPolicy,
         messages: Messages,
         options: Mapping[str, Any],
-        parse: Callable[[Messages], openai.ChatCall],
+        parse: Callable[[Messages], ChatCall],
     ) -> Call:
-        tried: dict[int, openai.ChatCall] = {}  # by how many messages were left
+        tried: dict[int, ChatCall] = {}  # by how many messages were left
 
         def count(some: Messages) -> int:
             call = tried[len(some)] = parse(some)
@@ -77,14 +78,12 @@ class Calls:
         )
         return self._call(tried.get(len(kept)) or parse(kept), dropped)
 
-    def _call(
-        self, parsed: openai.CompletionCall | openai.ChatCall, dropped: OverflowReport | None
-    ) -> Call:
+    def _call(self, parsed: CompletionCall | ChatCall, dropped: OverflowReport | None) -> Call:
         return Call(parsed, Outcome(self._last, dropped))
 
     def rendered(self, messages: Any, options: Mapping[str, Any]) -> RenderedChat:
         """A conversation as ``create_chat_completion`` would render it."""
-        return openai.parse_chat(self.defaults, messages, **options).rendered
+        return parse_chat(self.defaults, messages, **options).rendered
 
     def prompt_of(self, messages: Messages, options: Mapping[str, Any]) -> Prompt:
         """The prompt of a conversation.
@@ -93,7 +92,7 @@ class Calls:
             options: those of ``create_chat_completion``.
         """
         relevant = {name: value for name, value in options.items() if name != "stream_options"}
-        return openai.parse_chat(self.defaults, messages, **relevant).requests[0].prompt
+        return parse_chat(self.defaults, messages, **relevant).requests[0].prompt
 
     def tokens_of(self, prompt: Prompt) -> list[int]:
         """The tokens of a prompt, as the tokenizer gives them to somebody who knows no replies."""

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from llama_py.api.overflow import OverflowReport
-from llama_py.dialects import openai
 from llama_py.dialects.encode import CompletionEncoder
 from llama_py.dialects.encode_chat import ChatEncoder
+from llama_py.dialects.openai_chat import ChatCall
+from llama_py.dialects.openai_completions import CompletionCall
 from llama_py.dialects.types import (
     ChatCompletionResponseChoice,
     CompletionChoice,
@@ -164,7 +165,7 @@ class Call:
         outcome: what happens to it.
     """
 
-    parsed: openai.CompletionCall | openai.ChatCall
+    parsed: CompletionCall | ChatCall
     outcome: Outcome
 
     def encoder(self) -> CompletionEncoder | ChatEncoder:
@@ -175,5 +176,5 @@ class Call:
         self, response: CreateCompletionResponse | CreateChatCompletionResponse
     ) -> CompletionReply | ChatReply:
         """The whole reply, from what the encoder made."""
-        kind = ChatReply if isinstance(self.parsed, openai.ChatCall) else CompletionReply
+        kind = ChatReply if isinstance(self.parsed, ChatCall) else CompletionReply
         return kind.of(response, self.outcome)  # type: ignore[no-any-return]

@@ -24,7 +24,7 @@ from llama_py.api.session_reply import ReplyStream
 from llama_py.chat.messages import normalise_messages, normalise_tools
 from llama_py.errors import ClosedError, ParameterError, ParameterTypeError
 from llama_py.options import ChatOptions, TurnOptions
-from llama_py.params import check_policy
+from llama_py.options.values import read_policy
 
 if TYPE_CHECKING:
     from llama_py.api.cache import ModelCache
@@ -83,7 +83,7 @@ class ChatSession:
         if system is not None and not isinstance(system, str):
             raise ParameterTypeError(f"system must be a string, not {type(system).__name__}")
         tools, overflow = defaults.pop("tools", None), defaults.pop("overflow", None)
-        check_policy(overflow)
+        read_policy("overflow", overflow)
         self.session_id = session_id or f"chat-{uuid.uuid4().hex}"
         self.overflow: ChatPolicy | None = overflow
         #: The chat completion of the last turn, or None.

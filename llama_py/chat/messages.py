@@ -16,7 +16,7 @@ from typing import Any
 from llama_py.chat.bounds import check_bounds, check_tools
 from llama_py.chat.values import check_json, check_text, whole_text
 from llama_py.errors import ParameterError, ParameterTypeError, shown
-from llama_py.params import check_content_mode
+from llama_py.options import LOAD
 
 __all__ = ["ChatRequest", "normalise_messages", "normalise_tools", "response_schema"]
 
@@ -387,7 +387,7 @@ class ChatRequest:
                 f'reasoning_format is {shown(self.reasoning_format)}; expected "auto" or "none"'
             )
         if self.special_tokens_in_content is not None:
-            check_content_mode(self.special_tokens_in_content)
+            LOAD["special_tokens_in_content"].read(self.special_tokens_in_content)
         budget = self.reasoning_budget
         if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int)):
             raise ParameterTypeError(f"reasoning_budget must be an integer, not {shown(budget)}")

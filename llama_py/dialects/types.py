@@ -1,10 +1,8 @@
 """The shapes of OpenAI's completions API, with llama-cpp-python's names for them.
 
 Beyond OpenAI: ``timings`` (milliseconds and rates, as llama.cpp's server reports them) and
-``reasoning_content``.
+``reasoning_content``. Annotations are evaluated here, so that ``__required_keys__`` is right.
 """
-
-from __future__ import annotations
 
 from typing import Any, Literal
 
@@ -106,11 +104,20 @@ class CreateCompletionResponse(TypedDict):
     created: int
     model: str
     choices: list[CompletionChoice]
-    usage: NotRequired[CompletionUsage | None]
+    usage: CompletionUsage
     timings: NotRequired[Timings]
 
 
-CreateCompletionStreamResponse = CreateCompletionResponse
+class CreateCompletionStreamResponse(TypedDict):
+    """A chunk. With ``include_usage`` each has a ``usage``, which is None but for the last one."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: NotRequired[CompletionUsage | None]
+    timings: NotRequired[Timings]
 
 
 # ---- chat ------------------------------------------------------------------------------------
@@ -197,6 +204,8 @@ class ChatCompletionChunkChoice(TypedDict):
 
 
 class CreateChatCompletionStreamResponse(TypedDict):
+    """A chunk. With ``include_usage`` each has a ``usage``, which is None but for the last one."""
+
     id: str
     object: Literal["chat.completion.chunk"]
     created: int

@@ -64,7 +64,7 @@ class Admission:
         running = [other for other in self._requests.running if not other.paused]
         if not waiting.preempted or not running:
             return True
-        used = sum(other.lease.position + _GROWTH for other in running if other.lease is not None)
+        used = sum(other.lease.held + _GROWTH for other in running if other.lease is not None)
         return used + len(waiting.prompt.tokens) <= self._cache.memory.n_ctx
 
     def _must_wait(self, waiting: Running) -> bool:
@@ -72,7 +72,7 @@ class Admission:
         if waiting.waits_for is not None:
             other, position = waiting.waits_for
             if other.state is RequestState.PREFILL and other.lease is not None:
-                if other.lease.position < position:
+                if other.lease.held < position:
                     return True
                 self._cache.commit(other.lease.sequence, other.lease.prompt)
             waiting.waits_for = None
@@ -85,7 +85,7 @@ class Admission:
             return False
         mine = waiting.prompt
         shared = min(mine.shared_with(other.lease.prompt), len(mine.tokens) - 1)
-        if shared <= other.lease.position:
+        if shared <= other.lease.held:
             return False
         if shared - self._cache.best_keep(mine) < _WORTH_WAITING:
             return False

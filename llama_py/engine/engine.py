@@ -221,7 +221,7 @@ class Engine:
         if request.on_progress is not None and running.lease is not None:
             total = running.record.n_prompt
             try:
-                request.on_progress(min(running.lease.position, total), total)
+                request.on_progress(min(running.lease.held, total), total)
             except BaseException as error:  # it is the caller's, and reaches the caller
                 self.requests.fail(running, error)
 
@@ -253,7 +253,7 @@ class Engine:
         if running.state is RequestState.DECODING:
             self.requests.end(running, FinishEvent("length", running.text.finish()))
             return
-        position = running.lease.position if running.lease else 0
+        position = running.lease.held if running.lease else 0
         message = (
             f"no free cells after {position} of {running.record.n_prompt} prompt tokens, with "
             "nothing else in memory; load the model with a larger n_ctx"
@@ -270,9 +270,9 @@ class Engine:
             lease = running.lease
             if lease is None:
                 continue
-            before = lease.position
+            before = lease.held
             self.cache.repair(lease)
-            if lease.position != before:
+            if lease.held != before:
                 self._admission.preempt(running)
 
     # -- without a request ----------------------------------------------------------------------

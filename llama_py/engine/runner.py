@@ -100,10 +100,10 @@ class Runner:
         lease = running.lease
         if lease is None:
             raise RuntimeError("a request without a sequence was scheduled")
-        position = lease.position
-        tokens = lease.prompt.tokens[position : position + count]
-        start = self._batch.add(tokens, position, lease.sequence.number, False)
+        held = lease.held
+        tokens = lease.prompt.tokens[held : held + count]
+        start = self._batch.add(tokens, lease.position, lease.sequence.number, False)
         # A request that was preempted has generated tokens behind its prompt.
         first = running.first_output if not running.n_resumed else len(lease.prompt.tokens) - 1
-        self._batch.outputs[start + max(0, first - position) : start + count] = True
+        self._batch.outputs[start + max(0, first - held) : start + count] = True
         return start + count - 1

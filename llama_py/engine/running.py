@@ -100,7 +100,7 @@ class Running:
     def undecoded(self, lease: Lease) -> int | None:
         """The token that was sampled last, if it is not in the memory of ``lease``."""
         generated = self.record.generated
-        return generated[-1] if generated and lease.position == self.expected else None
+        return generated[-1] if generated and lease.held == self.expected else None
 
     @property
     def first_output(self) -> int:
@@ -127,5 +127,5 @@ class Running:
             return 0
         limit = lease.remaining
         if self.request.targets or self.request.generation.prompt_logprobs:
-            limit = max(0, self.first_output - lease.position) + _LOGPROB_CHUNK
-        return min(limit, lease.cuts[0] - lease.position) if lease.cuts else limit
+            limit = max(0, self.first_output - lease.held) + _LOGPROB_CHUNK
+        return min(limit, lease.cuts[0] - lease.held) if lease.cuts else limit

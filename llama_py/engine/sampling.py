@@ -127,7 +127,7 @@ class Sampling:
         most = running.request.generation.max_tokens
         if most is not None and len(running.record.generated) >= most:
             return True
-        return running.lease is not None and running.lease.position >= self._limit
+        return running.lease is not None and running.lease.held >= self._limit
 
     def _criteria_met(self, running: Running, row: int) -> bool:
         record, logits = running.record, self._runner.logits(row)
@@ -150,11 +150,11 @@ class Sampling:
         if lease is None:
             return
         if running.request.targets:
-            self._read_targets(running, lease.position, count, row)
+            self._read_targets(running, lease.held, count, row)
             return
         wanted, known = running.request.generation.logprobs or 0, record.prompt_logprobs
         for back in range(count - 1, -1, -1):
-            follower = lease.position - back
+            follower = lease.held - back
             # A request that was preempted sees its prompt a second time.
             if follower < record.n_prompt and follower == len(known) + 1:
                 logits = self._runner.logits(row - back)

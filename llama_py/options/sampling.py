@@ -38,7 +38,10 @@ class SamplingOptions(TypedDict, total=False):
         float | None,
         Default(0.8, create_chat_completion=0.2),
         Flag("--temp", metavar="T"),
-        Doc("How far the choice departs from the most likely token; 0 or less always takes that."),
+        Doc(
+            "How far the choice departs from the most likely token; 0 or less always takes that "
+            "([what it depends on](performance.md#what-a-result-depends-on))."
+        ),
     ]
     top_k: Annotated[
         int | None,
@@ -101,7 +104,7 @@ class SamplingOptions(TypedDict, total=False):
         Range(1e-6),
         Default(1.0),
         Flag("--repeat-penalty", metavar="X"),
-        Doc("Divides the logits of tokens that occurred; 1 is no penalty."),
+        Doc("Divides the logits of tokens that occurred, in prompt or reply; 1 is no penalty."),
     ]
     frequency_penalty: Annotated[
         float | None,
@@ -193,8 +196,8 @@ class SamplingOptions(TypedDict, total=False):
         WithoutDefault("`seed` of the model (random)"),
         Flag("--seed", metavar="N", help="of the random numbers"),
         Doc(
-            "Of the random numbers; the same seed gives the same reply to the same logits. "
-            "4294967295 and -1 choose one."
+            "Of the random numbers; the same seed gives the same reply to the same logits "
+            "([more](performance.md#what-a-result-depends-on)). 4294967295 and -1 choose one."
         ),
     ]
     logit_bias: Annotated[
@@ -207,7 +210,10 @@ class SamplingOptions(TypedDict, total=False):
     ]
     logits_processor: Annotated[
         LogitsProcessor | Sequence[LogitsProcessor] | None,
-        Doc("Functions of (tokens, logits) that return the logits to use."),
+        Doc(
+            "Functions of (tokens, logits) that return the logits to use "
+            "([what they may do](threads.md#callbacks))."
+        ),
     ]
     samplers: Annotated[
         str | Sequence[str] | None,

@@ -44,11 +44,9 @@ if TYPE_CHECKING:
     Tokens: TypeAlias = NDArray[np.intc]
     Row: TypeAlias = NDArray[np.single]
     #: ``(tokens so far, logits row)`` -> logits row; both 1-D, logits float32 ``(n_vocab,)``.
-    LogitsProcessor: TypeAlias = Callable[
-        [NDArray[np.intc], NDArray[np.single]], NDArray[np.single]
-    ]
+    LogitsProcessor: TypeAlias = Callable[[Tokens, Row], Row]
     #: ``(tokens so far, logits row)`` -> stop here?
-    StoppingCriteria: TypeAlias = Callable[[NDArray[np.intc], NDArray[np.single]], bool]
+    StoppingCriteria: TypeAlias = Callable[[Tokens, Row], bool]
 else:  # reading options, as the help of the command line does, needs no numpy
     LogitsProcessor = StoppingCriteria = Callable[..., Any]
 

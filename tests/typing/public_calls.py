@@ -16,12 +16,12 @@ from typing_extensions import assert_type
 from llama_py import (
     AsyncLlama,
     AsyncReplyStream,
+    ChatCompletionChunk,
     ChatReply,
     ChatSession,
+    CompletionChunk,
     CompletionReply,
     CompletionUsage,
-    CreateChatCompletionStreamResponse,
-    CreateCompletionResponse,
     Llama,
     LlamaState,
     ModelCache,
@@ -58,19 +58,20 @@ assert_type(Llama.from_pretrained("owner/name", n_ctx=512), Llama)
 assert_type(
     llm.create_completion("x", max_tokens=5, stop=["a"], logit_bias={5: 1.0}), CompletionReply
 )
-assert_type(llm.create_completion([1, 2], stream=True), ReplyStream[CreateCompletionResponse])
+assert_type(llm.create_completion([1, 2], stream=True), ReplyStream[CompletionChunk])
 assert_type(
-    llm.create_completion("x", stream=flag), CompletionReply | ReplyStream[CreateCompletionResponse]
+    llm.create_completion("x", stream=flag),
+    CompletionReply | ReplyStream[CompletionChunk],
 )
 assert_type(llm("x", temperature=None), CompletionReply)
 assert_type(llm.create_chat_completion(messages, temperature=0.5, seed=7, tools=[{}]), ChatReply)
 assert_type(
     llm.create_chat_completion(messages, stream=True),
-    ReplyStream[CreateChatCompletionStreamResponse],
+    ReplyStream[ChatCompletionChunk],
 )
 assert_type(
     llm.create_chat_completion(messages, stream=flag),
-    ChatReply | ReplyStream[CreateChatCompletionStreamResponse],
+    ChatReply | ReplyStream[ChatCompletionChunk],
 )
 assert_type(llm.render_chat(messages, tools=[{}]), RenderedChat)
 assert_type(llm.chat_session("Be brief.", temperature=0.5), ChatSession)
@@ -160,7 +161,7 @@ assert_type(answer["choices"][0]["finish_reason"], FinishReason | None)
 assert_type(answer["choices"][0]["logprobs"], ChatCompletionLogprobs | None)
 assert_type(answer["usage"]["total_tokens"], int)
 stream = llm.create_chat_completion(messages, stream=True)
-assert_type(next(stream), CreateChatCompletionStreamResponse)
+assert_type(next(stream), ChatCompletionChunk)
 assert_type(next(stream)["choices"][0]["delta"], ChatCompletionDelta)
 assert_type(next(stream)["choices"][0]["finish_reason"], FinishReason | None)
 assert_type(stream.cache, dict[str, Any])
@@ -199,17 +200,18 @@ async def asynchronous(model: AsyncLlama) -> None:
     assert_type(await AsyncLlama.load("m.gguf", n_ctx=512), AsyncLlama)
     assert_type(await model.create_completion("x", max_tokens=5), CompletionReply)
     assert_type(
-        await model.create_completion("x", stream=True), AsyncReplyStream[CreateCompletionResponse]
+        await model.create_completion("x", stream=True),
+        AsyncReplyStream[CompletionChunk],
     )
     assert_type(
         await model.create_completion("x", stream=flag),
-        CompletionReply | AsyncReplyStream[CreateCompletionResponse],
+        CompletionReply | AsyncReplyStream[CompletionChunk],
     )
     assert_type(await model("x"), CompletionReply)
     assert_type(await model.create_chat_completion(messages, temperature=0.5), ChatReply)
     chunks = await model.create_chat_completion(messages, stream=True)
-    assert_type(chunks, AsyncReplyStream[CreateChatCompletionStreamResponse])
-    assert_type(await chunks.__anext__(), CreateChatCompletionStreamResponse)
+    assert_type(chunks, AsyncReplyStream[ChatCompletionChunk])
+    assert_type(await chunks.__anext__(), ChatCompletionChunk)
     assert_type(chunks.cache, dict[str, Any])
     assert_type(chunks.dropped, OverflowReport | None)
     assert_type(await chunks.whole(), CompletionReply | ChatReply)
