@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import llama_py.storage.disk as disk_module
 from llama_py.errors import ClosedError, ParameterError
 from llama_py.memory.state import Segment
+from llama_py.storage.payload import Payload
 from llama_py.storage.store import BaseLlamaCache, LlamaDiskCache, LlamaRAMCache, StoredState
 from tests.memory.store_writer import chain_of, grow, is_right, same
 from tests.memory.stores import files, saved, small, there
@@ -125,7 +125,7 @@ def test_growing_writes_only_what_is_new(tmp_path: Path) -> None:
     with LlamaDiskCache(tmp_path) as store:
         before: dict[str, int] = {}
         kept: tuple[Segment, ...] = ()
-        key = None
+        key: str | None = None
         for count in (1, 2, 3):
             state = chain_of(SEED, None, count)
             new = held(store, replace(state, segments=()))
@@ -140,7 +140,7 @@ def test_growing_writes_only_what_is_new(tmp_path: Path) -> None:
             assert before.items() <= found.items()
             before = found
         assert len(files(store)) == 1
-        assert is_right(there(store.get(key)))
+        assert is_right(there(store.get(there(key))))
 
 
 def test_replacing_frees_what_the_new_one_does_not_have(tmp_path: Path) -> None:
@@ -342,13 +342,13 @@ def test_what_cannot_be_written_is_told_once_and_is_not_there(
 def test_a_slow_disk_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody who saves or finds waits for the file."""
     go_on = threading.Event()
-    write = disk_module.Payload.write
+    write = Payload.write
 
-    def slow(self: disk_module.Payload, path: Path) -> None:
+    def slow(self: Payload, path: Path) -> None:
         go_on.wait(30)
         write(self, path)
 
-    monkeypatch.setattr(disk_module.Payload, "write", slow)
+    monkeypatch.setattr(Payload, "write", slow)
     with LlamaDiskCache(tmp_path) as store:
         state = small([1, 2], 1000)
         key = there(store.put_soon(state))
@@ -379,7 +379,11 @@ def test_a_closed_store_takes_nothing(make_store: MakeStore) -> None:
 def test_a_forked_child_does_not_write_what_is_the_parents(tmp_path: Path) -> None:
     go_on = threading.Event()
     with LlamaDiskCache(tmp_path) as store:
-        store._writer.submit(lambda: there(go_on.wait(30)) and None)
+
+        def wait() -> None:
+            go_on.wait(30)
+
+        store._writer.submit(wait)
         key = there(store.put_soon(held(store, chain_of(SEED, None, 2))))
         child = os.fork()
         if not child:
@@ -402,7 +406,7 @@ def test_explaining_a_miss_opens_no_file(tmp_path: Path, monkeypatch: pytest.Mon
         for number in range(20):
             saved(store, small([1, 2, 3, number], fingerprint="other"))
     opened: list[Path] = []
-    monkeypatch.setattr(disk_module, "read_head", lambda path, *_: opened.append(path))
+    monkeypatch.setattr("llama_py.storage.disk.read_head", lambda path, *_: opened.append(path))
     with LlamaDiskCache(tmp_path) as store:
         assert store.find(np.array([1, 2], np.int32), "f") == []
         assert store.match_foreign(np.array([1, 2, 9], np.int32), "f") == 2
