@@ -207,8 +207,7 @@ class ReuseInterface:
         Raises:
             StateError: nothing was evaluated yet.
         """
-        with self._engine.lock:
-            return self._capture(self._current())
+        return self._copied_out()
 
     def load_state(self, state: LlamaState) -> None:
         """Bring a saved state back. ``eval`` goes on after it, and other calls may reuse it.
@@ -229,11 +228,18 @@ class ReuseInterface:
             raise StateError("nothing was evaluated yet, so there is no state to save")
         return max(used, key=lambda sequence: sequence.last_used)
 
-    def _capture(self, sequence: LiveSequence) -> LlamaState:
-        if not sequence.tokens:
-            raise StateError("nothing was evaluated yet, so there is no state to save")
-        logits = self._engine.last_logits if sequence is self._engine.last_sequence else None
-        return LlamaState(self._cache.export(sequence), logits)
+    def _copied_out(self) -> LlamaState:
+        """The current sequence, copied a few MiB at a time: the streams of others go on."""
+        with self._engine.lock:
+            sequence = self._current()
+            if not sequence.tokens:
+                raise StateError("nothing was evaluated yet, so there is no state to save")
+            logits = self._engine.last_logits if sequence is self._engine.last_sequence else None
+            copying = self._cache.saving.copy(sequence)
+        while copying.result is None:
+            with self._engine.lock:
+                self._cache.saving.advance(copying)
+        return LlamaState(copying.result, logits)
 
     def _capture_part(self, length: int) -> LlamaState:
         with self._engine.lock:

@@ -6,6 +6,7 @@ import statistics
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,10 +49,22 @@ class Stream(threading.Thread):
 @pytest.mark.timeout(900)
 def test_a_stream_goes_on_while_200_mib_are_saved(tmp_path: Path) -> None:
     """The longest gap is at most three usual ones and 50 ms."""
-    shape = {"n_embd": 256, "n_head": 4, "n_head_kv": 4, "n_layer": 128, "n_ff": 128}
+    shape: dict[str, Any] = {
+        "n_embd": 256,
+        "n_head": 4,
+        "n_head_kv": 4,
+        "n_layer": 128,
+        "n_ff": 128,
+    }
     path = str(tiny_model("full", quant="q8_0", **shape))
-    options = {"n_ctx": 4096, "n_seq_max": 4, "n_threads": 1, "type_k": 0, "type_v": 0}
-    with Llama(path, **options) as llm:  # type: ignore[arg-type]
+    options: dict[str, Any] = {
+        "n_ctx": 4096,
+        "n_seq_max": 4,
+        "n_threads": 1,
+        "type_k": 0,
+        "type_v": 0,
+    }
+    with Llama(path, **options) as llm:
         tokens = llm.tokenize(" ".join(f"w{i % 97}" for i in range(2 * TOKENS)).encode())[:TOKENS]
         llm.create_completion(tokens, max_tokens=1)
         size = llm._context.state_size(llm.cache_info["sequence"])
