@@ -47,11 +47,8 @@ class Snapshots:
         _check_name(name)
         if not self._slots:
             raise ParameterError("snapshots are off; load the model with prefix_cache_slots > 0")
-        return self._loaded.driver.run(lambda: self._take(name, length))
-
-    def _take(self, name: str, length: int | None) -> SnapshotInfo:
-        state = self._states.copy(length)
-        self._use(name, state)
+        state = self._states.save(length)
+        self._loaded.driver.run(lambda: self._use(name, state))
         return _info(name, state)
 
     def _use(self, name: str, state: LlamaState) -> None:

@@ -19,6 +19,7 @@ from llama_py.api.lowlevel import ByHand
 from llama_py.api.records import LastCalls
 from llama_py.engine.request import Prompt, Record
 from llama_py.errors import FingerprintError, ParameterTypeError, StateError, shown
+from llama_py.memory.saving import Copying
 from llama_py.memory.sequences import LiveSequence
 from llama_py.memory.state import StoredState
 from llama_py.params import check_number
@@ -78,21 +79,28 @@ class States:
             StateError: nothing was evaluated yet; it is not in memory any more; or this memory
                 cannot give back its first ``length`` tokens.
         """
-        return self._loaded.driver.run(lambda: self.copy(length))
+        driver = self._loaded.driver
+        begun = driver.run(lambda: self._begin(length))
+        if isinstance(begun, LlamaState):
+            return begun
+        copying, logits = begun
+        saving = self._loaded.cache.saving
+        while copying.result is None:  # a few MiB at a time: the streams of others go on
+            driver.run(lambda: saving.advance(copying))
+        return LlamaState(copying.result, logits)
 
-    def copy(self, length: int | None = None) -> LlamaState:
-        """``save``, in the engine's thread."""
+    def _begin(
+        self, length: int | None
+    ) -> LlamaState | tuple[Copying, NDArray[np.float32] | None]:
+        """In the engine's thread: what to copy, or the copy if only a part of it is wanted."""
         sequence, count = self._source()
         if length is None and len(sequence.tokens) == count:
-            return self._export(sequence)
+            books = self._loaded.engine.requests
+            logits = books.last_logits if sequence is books.last_sequence else None
+            return self._loaded.cache.saving.copy(sequence), logits
         if length is not None:
             check_number("length", length, 1, count, integer=True)
         return self._export_part(sequence, length or count)
-
-    def _export(self, sequence: LiveSequence) -> LlamaState:
-        books = self._loaded.engine.requests
-        logits = books.last_logits if sequence is books.last_sequence else None
-        return LlamaState(self._loaded.cache.export(sequence), logits)
 
     def _export_part(self, sequence: LiveSequence, length: int) -> LlamaState:
         cache = self._loaded.cache

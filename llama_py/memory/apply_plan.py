@@ -80,6 +80,7 @@ class PlanApplier:
             if source.busy:
                 return None
             self._tiers.park(source)
+            self._saving.parked(source)
         if plan.keep == len(source.tokens):
             self._live.take_checkpoint(source)
         info.action = Action.CONTINUE.value

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from llama_py.memory.kinds import SequenceMemory
     from llama_py.memory.tiers import Tiers
 
-__all__ = ["WORTH_SAVING", "Saving", "load_cells"]
+__all__ = ["WORTH_SAVING", "Copying", "Saving", "load_cells"]
 
 _Chain = tuple[Segment, ...]
 
@@ -45,18 +45,25 @@ _BUDGET = 0.003
 
 
 @dataclass(slots=True, eq=False)
-class _Job:
-    """A conversation that is being saved.
+class Copying:
+    """A conversation that is being copied out of the context.
 
     Attributes:
-        state: all of it but the cells, as it was when its reply ended.
+        store: what gets it; None: a caller who wants it in memory.
+        state: all of it but the cells, as it was when this began.
         cells: of one segment; None: they can only be copied whole.
+        segments: what was copied so far.
+        result: the whole, when it is copied; None before, and if a store got it.
+        error: why that failed.
     """
 
     sequence: LiveSequence
-    store: StateStore
+    store: StateStore | None
     state: StoredState
     cells: int | None
+    segments: _Chain = ()
+    result: StoredState | None = None
+    error: Exception | None = None
 
 
 class Saving:
@@ -67,7 +74,7 @@ class Saving:
 
     def __init__(self, tiers: Tiers) -> None:
         self._tiers = tiers
-        self._jobs: dict[LiveSequence, _Job] = {}
+        self._jobs: list[Copying] = []
         self._cell_bytes = 0.0
         #: Of parked sequences, by key: the store, and what it had of them.
         self._parked: dict[Key, tuple[StateStore | None, Key | None, int, _Chain]] = {}
@@ -111,7 +118,36 @@ class Saving:
             _not_saved(len(sequence.tokens), error)
             return
         if job is not None:
-            self._jobs[sequence] = job
+            # An older one ends here; what it copied is the beginning of this one.
+            self._jobs = [it for it in self._jobs if it.sequence is not sequence or not it.store]
+            self._jobs.append(job)
+
+    def copy(self, sequence: LiveSequence) -> Copying:
+        """Begin to copy a sequence for a caller, who calls ``advance`` until there is a result.
+
+        Raises:
+            StateError: it cannot be copied.
+        """
+        state, cells = self._tiers.describe(sequence), self._cells_per_piece(sequence)
+        job = Copying(sequence, None, state, cells)
+        self._jobs.append(job)
+        self.advance(job)
+        return job
+
+    def advance(self, job: Copying) -> bool:
+        """Copy a few pieces for a caller; True if there are more.
+
+        Raises:
+            StateError: its cells went before they were copied.
+        """
+        end = time.perf_counter() + _BUDGET
+        while job in self._jobs:
+            self._advance(job)
+            if time.perf_counter() >= end:
+                break
+        if job.error is not None:
+            raise job.error
+        return job.result is None
 
     @property
     def pending(self) -> bool:
@@ -124,8 +160,8 @@ class Saving:
             return False
         end = time.perf_counter() + _BUDGET
         while self._jobs:
-            job = next(iter(self._jobs.values()))
-            if job.store.wait(_BACKLOG, _BUDGET):
+            job = self._jobs[0]
+            if job.store is None or job.store.wait(_BACKLOG, _BUDGET):
                 self._advance(job)
             if time.perf_counter() >= end:
                 break
@@ -133,36 +169,43 @@ class Saving:
 
     def finish(self, sequence: LiveSequence) -> None:
         """Copy at once what is left of a sequence: its cells are about to go."""
-        while (job := self._jobs.get(sequence)) is not None:
-            self._advance(job)
+        while jobs := [job for job in self._jobs if job.sequence is sequence]:
+            self._advance(jobs[0])
 
     def flush(self) -> None:
         """The same for all. The stores may still be writing afterwards: ask them to ``wait``."""
-        for sequence in list(self._jobs):
-            self.finish(sequence)
+        while self._jobs:
+            self._advance(self._jobs[0])
 
     def give_up(self, sequence: LiveSequence | None = None) -> None:
         """Forget a sequence, or all: its cells are gone, or not certain."""
-        for each in list(self._jobs) if sequence is None else [sequence]:
-            job = self._jobs.pop(each, None)
-            if job is not None:
-                _release(job)
+        for job in [*self._jobs]:
+            if sequence is None or job.sequence is sequence:
+                self._drop(job, StateError("the cells went before they were copied"))
+
+    def _drop(self, job: Copying, error: Exception) -> None:
+        self._jobs.remove(job)
+        job.error = error
+        _release(job)
 
     # -- pieces ---------------------------------------------------------------------------------
 
-    def _job(self, sequence: LiveSequence, store: StateStore) -> _Job | None:
-        state = self._tiers.describe(sequence)
-        in_parts = self._comes_apart()
-        if in_parts:
-            nbytes = int(self._bytes_per_cell(sequence) * len(sequence.tokens))
-            cells = max(1, int(_PIECE // self._bytes_per_cell(sequence)))
-        else:
+    def _job(self, sequence: LiveSequence, store: StateStore) -> Copying | None:
+        state, cells = self._tiers.describe(sequence), self._cells_per_piece(sequence)
+        if cells is None:
             nbytes = self._tiers.memory.state_size(sequence.number)
+        else:
+            nbytes = int(self._bytes_per_cell(sequence) * len(sequence.tokens))
         if not store.accepts(state.nbytes + nbytes):
             return None
         if not store.holds([segment.key for segment in sequence.segments]):
             sequence.segments = ()
-        return _Job(sequence, store, state, cells if in_parts else None)
+        return Copying(sequence, store, state, cells, sequence.segments)
+
+    def _cells_per_piece(self, sequence: LiveSequence) -> int | None:
+        if not self._comes_apart():
+            return None
+        return max(1, int(_PIECE // self._bytes_per_cell(sequence)))
 
     def _comes_apart(self) -> bool:
         traits = self._tiers.traits
@@ -175,34 +218,36 @@ class Saving:
             self._cell_bytes = max(1.0, size / len(sequence.tokens))
         return self._cell_bytes
 
-    def _advance(self, job: _Job) -> None:
+    def _advance(self, job: Copying) -> None:
         """Copy the next piece of a job. It is no job any more when that was the last."""
         try:
-            done = self._copy_piece(job)
+            self._copy_piece(job)
         except (LlamaError, MemoryError, OSError) as error:
-            self.give_up(job.sequence)
-            _not_saved(len(job.state.tokens), error)
-            return
-        if done:
-            self._jobs.pop(job.sequence, None)
+            self._drop(job, error)
+            if job.store is not None:
+                _not_saved(len(job.state.tokens), error)
 
-    def _copy_piece(self, job: _Job) -> bool:
+    def _copy_piece(self, job: Copying) -> None:
         sequence, length = job.sequence, len(job.state.tokens)
         if job.cells is None:
-            if len(sequence.tokens) != length:
-                return True  # it went on: it is saved when that has ended
-            return self._put(job, self._tiers.memory.state_get(sequence.number))
-        start = sequence.segments[-1].end if sequence.segments else 0
+            if len(sequence.tokens) != length:  # a saved one is saved when that has ended
+                self._drop(job, StateError("the conversation went on before it was copied"))
+            else:
+                self._put(job, self._tiers.memory.state_get(sequence.number))
+            return
+        start = job.segments[-1].end if job.segments else 0
         end = min(start + job.cells, length)
         state = self._cells(sequence, start, end)
         if end == length:
-            return self._put(job, state)
-        if not job.store.holds([segment.key for segment in sequence.segments[-1:]]):
-            self.give_up(sequence)  # it could not be written, as the store has told
-            return False
-        key = job.store.keep(state)
-        sequence.segments += (Segment(key, start, end, state.nbytes),)
-        return False
+            self._put(job, state)
+        elif job.store is None:
+            job.segments += (Segment("", start, end, state.nbytes, state),)
+        elif job.store.holds([segment.key for segment in job.segments[-1:]]):
+            key = job.store.keep(state)
+            job.segments += (Segment(key, start, end, state.nbytes),)
+            sequence.segments = job.segments
+        else:  # it could not be written, as the store has told
+            self._drop(job, StateError("the store could not keep the first part"))
 
     def _cells(self, sequence: LiveSequence, start: int, end: int) -> NDArray[np.uint8]:
         """The state of a sequence that holds only the cells ``[start, end)`` of this one."""
@@ -216,20 +261,23 @@ class Saving:
         finally:
             memory.seq_rm(spare, -1, -1)
 
-    def _put(self, job: _Job, cells: NDArray[np.uint8]) -> bool:
+    def _put(self, job: Copying, cells: NDArray[np.uint8]) -> None:
         sequence = job.sequence
-        state = dataclasses.replace(job.state, state=cells, segments=sequence.segments)
-        key = job.store.put_soon(state, replaces=sequence.saved_key)
-        if key is None:
-            _release(job)
-        else:
+        state = dataclasses.replace(job.state, state=cells, segments=job.segments)
+        if job.store is None:
+            job.result = state
+        elif key := job.store.put_soon(state, replaces=sequence.saved_key):
             sequence.saved_key, sequence.saved_length = key, len(state.tokens)
-        return True
+        else:
+            _release(job)
+        self._jobs.remove(job)
 
 
-def _release(job: _Job) -> None:
+def _release(job: Copying) -> None:
+    if job.store is None:
+        return
     try:
-        job.store.release([segment.key for segment in job.sequence.segments])
+        job.store.release([segment.key for segment in job.segments])
     except LlamaError:  # it was closed
         pass
 

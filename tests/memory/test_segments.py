@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import llama_py.storage.disk as disk_module
 from llama_py.errors import ClosedError, ParameterError
 from llama_py.memory.state import Segment
 from llama_py.storage.payload import Payload
@@ -126,7 +125,7 @@ def test_growing_writes_only_what_is_new(tmp_path: Path) -> None:
     with LlamaDiskCache(tmp_path) as store:
         before: dict[str, int] = {}
         kept: tuple[Segment, ...] = ()
-        key = None
+        key: str | None = None
         for count in (1, 2, 3):
             state = chain_of(SEED, None, count)
             new = held(store, replace(state, segments=()))
@@ -380,7 +379,11 @@ def test_a_closed_store_takes_nothing(make_store: MakeStore) -> None:
 def test_a_forked_child_does_not_write_what_is_the_parents(tmp_path: Path) -> None:
     go_on = threading.Event()
     with LlamaDiskCache(tmp_path) as store:
-        store._writer.submit(lambda: go_on.wait(30))
+
+        def wait() -> None:
+            go_on.wait(30)
+
+        store._writer.submit(wait)
         key = there(store.put_soon(held(store, chain_of(SEED, None, 2))))
         child = os.fork()
         if not child:
@@ -403,7 +406,7 @@ def test_explaining_a_miss_opens_no_file(tmp_path: Path, monkeypatch: pytest.Mon
         for number in range(20):
             saved(store, small([1, 2, 3, number], fingerprint="other"))
     opened: list[Path] = []
-    monkeypatch.setattr(disk_module, "read_head", lambda path, *_: opened.append(path))
+    monkeypatch.setattr("llama_py.storage.disk.read_head", lambda path, *_: opened.append(path))
     with LlamaDiskCache(tmp_path) as store:
         assert store.find(np.array([1, 2], np.int32), "f") == []
         assert store.match_foreign(np.array([1, 2, 9], np.int32), "f") == 2
