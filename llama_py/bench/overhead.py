@@ -71,7 +71,7 @@ def _timed_call(llm: Any, prompt: list[int], count: int, stream: bool) -> tuple[
 
 
 def _breakdown(llm: Any, prompt: list[int], count: int) -> dict[str, list[float]]:
-    """Seconds of the engine's parts, each without what is listed below it."""
+    """Seconds spent in the engine's parts, each without the parts listed below it."""
     engine = llm._engine
     stepper, runner, choosing = engine._stepper, engine._runner, engine._stepper._choosing
     places = [
