@@ -21,22 +21,22 @@ PAGE = Path(__file__).parent.parent / "docs" / "options.md"
 _HEAD = """\
 # Options
 
-Every option of the library, with what it may be and its default. Wrong values, wrong types and
-names that do not exist are errors before anything is done: `Llama(path, n_ctx=-1)` fails before the
-file is opened, and `max_token=5` is answered with "did you mean 'max_tokens'?". Type checkers and
-editors know the options, too: the signatures unpack the classes of `llama_py.options`.
+Every option of the library, with its allowed values and its default. Wrong values, wrong types and
+unknown names are errors before anything else happens: `Llama(path, n_ctx=-1)` fails before the file
+    is
+opened, and `max_token=5` gets the answer "did you mean 'max_tokens'?". Type checkers and editors
+know the options too, because the signatures unpack the classes of `llama_py.options`.
 
-Names such as `"q8_0"` may also be given as llama.cpp's numbers. In calls, `None` is the same as not
-given unless the table says otherwise.
+Instead of names such as `"q8_0"`, llama.cpp's numbers are accepted as well. In calls, `None` means
+"not given" unless the table says otherwise.
 
 This page is generated: `python -m tools.option_tables`.
 """
 
 _DEFAULTS = """\
 Options of `create_completion`, `create_chat_completion`, the turns of a session, `sample` and
-`generate`. The steps and their order are llama.cpp's. What a model brings along
-(`general.sampling.*` in its GGUF) goes before these defaults, and what a call gives goes before
-both.
+`generate`. The steps and their order are llama.cpp's. Defaults in a model's file
+(`general.sampling.*` in its GGUF) take precedence over these, and arguments of the call over both.
 """
 
 _REPLY = "Options of `create_completion`, `create_chat_completion` and the turns of a session.\n"

@@ -1,1 +1,1 @@
-"""What people call: ``Llama``, ``AsyncLlama``, ``ChatSession``, and what belongs to them."""
+"""The public interface: ``Llama``, ``AsyncLlama``, ``ChatSession``, and their parts."""

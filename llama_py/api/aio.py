@@ -1,4 +1,4 @@
-"""``AsyncLlama``: the same model for asyncio (and uvloop).
+"""``AsyncLlama``: the calls of ``Llama`` for asyncio (and uvloop).
 
 Checking, rendering and tokenizing a call happens in a worker thread; the engine has its own, and
 calls the event loop once per step; the loop only passes events on. Cancelling the task, closing the
@@ -197,7 +197,7 @@ class AsyncLlama:
             raise
 
     async def run(self, method: Callable[..., T], *arguments: Any, **options: Any) -> T:
-        """Any other method of ``llama`` in a worker thread: ``await a.run(a.llama.reset)``."""
+        """Run any other method of ``llama`` in a worker thread: ``await a.run(a.llama.reset)``."""
         self._check_open()
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._workers, partial(method, *arguments, **options))

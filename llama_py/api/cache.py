@@ -42,10 +42,10 @@ class Prewarmed(dict[str, Any]):
 
 
 class ModelCache:
-    """Everything about reuse: what happened, what there is, and what is to be kept.
+    """The cache of a model: reports, stores, snapshots, saved states and pins.
 
-    Conversations are found by what they say, without any help: most programs need ``info`` and
-    ``report()`` only. All methods may be called by any thread.
+    Conversations are found by their text automatically; most programs need only ``info`` and
+    ``report()``. All methods may be called by any thread.
     """
 
     def __init__(
@@ -71,9 +71,9 @@ class ModelCache:
     def info(self) -> dict[str, Any]:
         """What was reused for the reply that ended last, or whose stream was read last.
 
-        By whichever thread: with several of them, look at the ``cache`` of each reply instead. The
-        keys are path, action, reused, evaluated, restored_bytes, reason (why not more), sequence
-        and session; there are none before the first reply.
+        The reply may belong to any thread; with several threads, use the ``cache`` of each reply
+        instead. Keys: path, action, reused, evaluated, restored_bytes, reason (why no more was
+        reused), sequence, session. It is empty before the first reply.
         """
         outcome = self._last.outcome
         return outcome.cache if outcome is not None else {}
@@ -208,15 +208,16 @@ class ModelCache:
     def prewarm(
         self, messages: Messages, *, pin: bool = True, **options: Unpack[PromptOptions]
     ) -> Prewarmed:
-        """Evaluate the beginning of conversations ahead of time, so that they start at once.
+        """Evaluate the beginning of conversations ahead of time, so that they start without delay.
 
         Args:
-            messages: what they begin with: the system message, or more.
-            pin: keep it in memory when there is not enough room for everything.
-            options: what changes the prompt: ``tools``, ``chat_template_kwargs``, ...
+            messages: the messages that they begin with: the system message, or more.
+            pin: evict it only when nothing else is left to evict.
+            options: those of ``create_chat_completion`` that change the prompt: ``tools``,
+                ``chat_template_kwargs``, ...
 
         Returns:
-            What was reused and evaluated; ``unpin`` takes it.
+            What was reused and evaluated, like ``info``. Pass it to ``unpin``.
         """
         given: Any = messages
         if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
@@ -274,7 +275,7 @@ class ModelCache:
             raise StateError("this is not in memory any more; prewarm it again")
 
     def unpin(self, what: Prewarmed | str | None = None) -> None:
-        """Let a beginning leave the memory like everything else.
+        """Release a pin: the beginning may be evicted like everything else.
 
         Args:
             what: as for ``pin``; None for everything that is pinned.
@@ -352,7 +353,7 @@ class ModelCache:
 
 
 def _check_store(store: Any) -> None:
-    """Raise unless it has what a ``StateStore`` has: every later call would fail without."""
+    """Raise unless ``store`` has the attributes of a ``StateStore``, which every call needs."""
     if store is None:
         return
     wanted = sorted(name for name in vars(StateStore) if not name.startswith("_"))

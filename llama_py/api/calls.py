@@ -95,7 +95,7 @@ class Calls:
         return parse_chat(self.defaults, messages, **relevant).requests[0].prompt
 
     def tokens_of(self, prompt: Prompt) -> list[int]:
-        """The tokens of a prompt, as the tokenizer gives them to somebody who knows no replies."""
+        """The tokens that a freshly loaded model would give a prompt, without cached replies."""
         if prompt.tokens is not None:
             return [*prompt.tokens]
         spelling = self._loaded.cache.spelling

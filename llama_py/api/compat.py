@@ -1,6 +1,6 @@
-"""Small things of llama-cpp-python that code written for it may use.
+"""Small functions and classes of llama-cpp-python, for code that was written for it.
 
-Nothing in the package needs them: each says in a line what the rest of ``Llama`` offers already.
+Nothing in this package uses them; each is a thin wrapper of other methods of ``Llama``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["LlamaTokenizer", "logits_to_logprobs", "longest_token_prefix", "with
 
 
 class HasVocab(Protocol):
-    """A ``Llama``, or another thing with a vocabulary."""
+    """A ``Llama``, or another object with a vocabulary."""
 
     @property
     def vocab(self) -> Vocab: ...

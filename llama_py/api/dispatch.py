@@ -60,7 +60,7 @@ class Dispatch:
         return call.reply(encoder.response())
 
     def run(self, request: GenerationRequest) -> Record:
-        """Evaluate a request whose tokens nobody wants."""
+        """Evaluate a request and discard its output."""
         outcome = Outcome(self._last)
         events = self.submit([request], whole=True)
         outcome.records = events.records

@@ -107,15 +107,15 @@ class Llama:
         logits_all: ``eval`` keeps the logits of every token, in ``scores``.
         chat_format: the name of a chat format, in place of the model's own template.
         chat_template: a Jinja template, in place of the model's own.
-        chat_handler: takes over ``create_chat_completion`` altogether.
+        chat_handler: a function that replaces ``create_chat_completion``.
         special_tokens_in_content: what the texts of special tokens (``<|im_end|>``) in user and
             tool messages are: ``"text"`` (the default), ``"parse"`` for the tokens themselves, or
             ``"refuse"`` for an error. A call may say otherwise.
-        parking_bytes: RAM for conversations that there is no room for in the context.
+        parking_bytes: RAM for conversations that do not fit into the context.
         checkpoint_bytes: RAM for checkpoints (sliding-window, recurrent and hybrid models).
         overflow: what to do when a conversation is too long; by default that is an error.
         prefix_cache_slots: named snapshots that are kept (0 to 8).
-        max_waiting: requests that may wait for a place.
+        max_waiting: most requests that may wait for a free sequence.
         in_place: start no thread: calls step the engine themselves (WebAssembly, tests). One
             thread at a time may use the model then.
         progress: called with the fraction loaded, by the calling thread. Returning False or raising
@@ -192,7 +192,7 @@ class Llama:
 
     @property
     def vocab(self) -> Vocab:
-        """The vocabulary."""
+        """The model's tokens, and the functions that turn text into tokens and back."""
         return self._model.vocab
 
     @property
@@ -338,17 +338,17 @@ class Llama:
         timeout: float | None = None,
         **options: Unpack[PromptOptions],
     ) -> list[Score]:
-        """Log-probabilities of many continuations of one beginning, which is evaluated once.
+        """Log-probabilities of many continuations of one beginning, which is evaluated only once.
 
-        They are what the model says, before any temperature, bias or penalty, in natural
-        logarithms, and the same as one by one (``create_completion`` with ``echo`` and
-        ``logprobs``) but for rounding.
+        They are natural logarithms of the model's own probabilities, before any temperature, bias
+        or penalty. Apart from rounding, they equal those of ``create_completion`` with ``echo`` and
+        ``logprobs``, called once for each continuation.
 
-        The tokens of a text are those that it has behind the prefix. Where its beginning would
-        melt into the last token of a prefix that is a text (``"The answer is "`` and ``"yes"`` have
-        the token ``" yes"``), that token is scored too, for every continuation of the call, so that
-        they compare. Tokens, and conversations, are continued where they end. Give tokens
-        to say exactly what is scored.
+        A continuation is tokenized together with the prefix. If it merges with the last token of a
+        text prefix (``"The answer is "`` and ``"yes"`` share the token ``" yes"``), that token is
+        scored too, for every continuation of the call, so that they can be compared. Prefixes of
+        tokens or messages are continued where they end. Pass tokens to determine exactly what is
+        scored.
 
         Args:
             prefix: a text, which begins as a prompt of ``create_completion`` does (with BOS, if the
@@ -481,7 +481,7 @@ class Llama:
     def ctx(self) -> llama_context_p:
         """The C pointer of the context, for functions of ``llama_py.llama_cpp``.
 
-        What they do to its memory is not known to the cache: call ``reset()`` afterwards.
+        The cache does not notice when they change its memory: call ``reset()`` afterwards.
         """
         return self._context.pointer
 
@@ -531,8 +531,8 @@ class Llama:
     def eval(self, tokens: Sequence[int]) -> None:
         """Evaluate tokens after those that ``eval`` evaluated before.
 
-        They are appended to the sequence that ``eval`` owns, whose text is updated with them; the
-        conversations of other calls are not touched. ``reset()`` begins a new one.
+        They are appended to the sequence of ``eval``. Conversations of other calls are not
+        affected. ``reset()`` begins a new sequence.
 
         Raises:
             ContextOverflowError: they do not fit; nothing was evaluated.
@@ -566,11 +566,11 @@ class Llama:
         reset: bool = True,
         **options: Unpack[GenerateOptions],
     ) -> Generator[int, Sequence[int] | None, None]:
-        """Continue ``tokens`` without end; the caller stops by leaving the loop.
+        """Generate tokens after ``tokens`` until the caller leaves the loop.
 
-        What the prompt shares with anything cached is reused. Closing the generator ends the
-        request, and what it evaluated stays in the cache. ``send(tokens)`` puts tokens of the
-        caller's behind the one that came last, and gives the token after them.
+        The beginning that the prompt shares with cached tokens is reused. Closing the generator
+        ends the request; its tokens stay in the cache. ``send(tokens)`` appends tokens of the
+        caller after the last one, and returns the token that follows them.
 
         Args:
             reset: False continues the tokens of ``eval`` with these.

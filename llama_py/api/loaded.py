@@ -39,7 +39,7 @@ P = TypeVar("P", ModelParams, ContextParams)
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """What a model has unless only its vocabulary was loaded."""
+    """The context, cache and engine of a model; absent if only the vocabulary was loaded."""
 
     context: Context
     cache: SequenceCache
@@ -90,7 +90,7 @@ class Loaded:
 
     @property
     def driver(self) -> Driver:
-        """What evaluates."""
+        """The engine, which evaluates requests."""
         return self._parts().driver
 
     @property

@@ -1,7 +1,8 @@
-"""``ByHand``: tokens in, logits and tokens out, for callers who decide themselves.
+"""``ByHand``: evaluating and sampling token by token (``eval``, ``sample``, ``generate``).
 
-``eval`` works on a sequence of its own, beside the conversations. What it evaluated is known to the
-cache like everything else: a later call whose prompt begins the same way reuses it.
+``eval`` works on a sequence of its own, beside the conversations. Its tokens are in the cache like
+all
+others: a later call whose prompt begins with the same tokens reuses them.
 """
 
 from __future__ import annotations
@@ -231,7 +232,7 @@ class _Sampling:
         return token
 
     def hear(self, tokens: Sequence[int]) -> bool:
-        """Tokens were evaluated. False if others were expected: its history is not the text's."""
+        """Record evaluated tokens. False if they contradict the sampler's history."""
         for token in tokens:
             if not self._ahead:
                 self.sampler.accept(token)

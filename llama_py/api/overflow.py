@@ -1,13 +1,13 @@
-"""What to do when a conversation does not fit: by default nothing, which is an error.
+"""Policies for conversations that do not fit. Without one, such a call is an error.
 
-A policy is asked for it, per ``Llama`` or per call (``overflow=TrimMessages()``). It drops whole
-messages, never parts of one, and says which.
+A policy is set for a ``Llama``, a session or a call (``overflow=TrimMessages()``). It drops whole
+messages, never parts of one, and reports which.
 
-What is dropped changes the beginning of the prompt, and everything behind it has to be evaluated
-again. So a policy may drop more than it must, in *bites*, and the turns until the next bite cost
-only their new tokens. Callers pass the whole history with every call, and nothing is remembered
-between calls: where a bite may end follows from the dropped messages alone, counted from the
-oldest, so that a longer history is cut at the same place again.
+Dropping messages changes the beginning of the prompt, and everything after it must be evaluated
+again. So a policy may drop more than it must, in *bites*; the turns until the next bite cost only
+their new tokens. Callers pass the whole history with every call, and nothing is remembered between
+calls: the end of a bite depends only on the dropped messages, counted from the oldest, so that a
+longer history is cut at the same place again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MOST_KNOWN = 16384
 
 @dataclass(frozen=True, slots=True)
 class OverflowReport:
-    """What was left out.
+    """The messages that a policy left out, and the room that is left.
 
     Attributes:
         dropped: the messages, oldest first.

@@ -89,9 +89,7 @@ class States:
             driver.run(lambda: saving.advance(copying))
         return LlamaState(copying.result, logits)
 
-    def _begin(
-        self, length: int | None
-    ) -> LlamaState | tuple[Copying, NDArray[np.float32] | None]:
+    def _begin(self, length: int | None) -> LlamaState | tuple[Copying, NDArray[np.float32] | None]:
         """In the engine's thread: what to copy, or the copy if only a part of it is wanted."""
         sequence, count = self._source()
         if length is None and len(sequence.tokens) == count:

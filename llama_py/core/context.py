@@ -280,7 +280,7 @@ def _free(
 
 
 def _nothing() -> None:
-    """There is no way to stop the making of a context: it is waited for, and freed."""
+    """Do nothing: making a context cannot be stopped, so it is waited for and then freed."""
 
 
 def _address_function(
@@ -353,7 +353,7 @@ def _room_for_cache(model: Model, params: ContextParams) -> float:
 
 
 def _check_sizes(params: ContextParams, model: Model) -> None:
-    """Raise for sizes that llama.cpp would not refuse but die of."""
+    """Raise for sizes with which llama.cpp would end the process instead of returning an error."""
     at_once = min(params.n_ctx, params.n_batch)
     if at_once < params.n_seq_max:
         name = "n_ctx" if params.n_ctx <= params.n_batch else "n_batch"

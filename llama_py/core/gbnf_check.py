@@ -1,9 +1,10 @@
-"""What a GBNF grammar must not be, found before llama.cpp's grammar sampler gets it.
+"""Checks a GBNF grammar before llama.cpp's grammar sampler reads it.
 
-The sampler keeps one stack for each way in which a text can be read so far. Some grammars make it
-loop for ever while it looks for the next stacks (left recursion behind what may be empty), some end
-the process (no stack is left), and some make so many stacks that it takes minutes. Why it refuses
-one it prints, where no program can read it. Here each is a ``GrammarError`` with line and rule.
+The sampler keeps one stack for each way to read the text so far. Some grammars make it loop for
+ever while it looks for the next stacks (left recursion after something that may be empty), some end
+the process (no stack is left), and some need so many stacks that it takes minutes. It prints its
+reasons instead of returning them. Here each of these is a ``GrammarError`` with the line and the
+rule.
 """
 
 from __future__ import annotations

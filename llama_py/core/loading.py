@@ -29,13 +29,13 @@ ProgressCallback = Callable[[float], bool | None]
 
 
 class Loading:
-    """See the module.
+    """Loads a model in another thread, so that Ctrl-C and ``progress`` can stop it.
 
     Args:
         progress: called by the thread that calls ``run``.
 
     Attributes:
-        stopped: ``progress`` said that it is enough.
+        stopped: ``progress`` returned False.
     """
 
     def __init__(self, progress: ProgressCallback | None) -> None:

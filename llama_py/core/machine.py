@@ -1,4 +1,4 @@
-"""What this process may use of the machine: cores and memory.
+"""The cores and the memory that this process may use.
 
 A container sees the whole machine: ``os.cpu_count()`` and ``sysconf`` know nothing of its limits,
 which are in files of the control groups it belongs to (both versions of them, and those of all

@@ -1,4 +1,4 @@
-"""``CallContext``: what the parsing of a request has to know about the loaded model."""
+"""``CallContext``: the facts about a loaded model that parsing a request needs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PieceVocab(Protocol):
 
 
 class VocabLike(PieceVocab, Protocol):
-    """What the parsing of requests needs of ``core.vocab.Vocab``."""
+    """The part of ``core.vocab.Vocab`` that parsing requests needs."""
 
     n_tokens: int
     kind: int
@@ -56,7 +56,7 @@ class VocabLike(PieceVocab, Protocol):
 
 
 class CallContext(Protocol):
-    """What ``Llama`` offers to ``parse_completion`` and ``parse_chat``."""
+    """The interface of a model for ``parse_completion`` and ``parse_chat``."""
 
     #: Used when a call gives no seed; ``RANDOM_SEED`` chooses one for every call.
     @property

@@ -38,7 +38,7 @@ __all__ = ["CompletionEncoder", "ResponseHead"]
 
 @dataclass(slots=True)
 class ResponseHead:
-    """What is the same in every chunk of a response.
+    """The fields that are the same in every chunk of a response.
 
     Attributes:
         model: the name that the response gives.
@@ -277,7 +277,7 @@ class CompletionEncoder(EncoderBase):
     # -- the whole -------------------------------------------------------------------------------
 
     def response(self) -> CreateCompletionResponse:
-        """The whole response, or what there is of it."""
+        """The whole response, or the part that has been generated so far."""
         choices = [self._choice(index, reply) for index, reply in enumerate(self._kept())]
         return cast("CreateCompletionResponse", self._whole(self.kind, choices))
 

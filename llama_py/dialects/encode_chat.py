@@ -177,7 +177,7 @@ class ChatEncoder(EncoderBase):
     # -- the whole -------------------------------------------------------------------------------
 
     def response(self) -> CreateChatCompletionResponse:
-        """The whole response, or what there is of it."""
+        """The whole response, or the part that has been generated so far."""
         choices = [self._choice(reply) for reply in self._replies]
         return cast("CreateChatCompletionResponse", self._whole("chat.completion", choices))
 

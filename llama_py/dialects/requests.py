@@ -1,4 +1,4 @@
-"""What completions and chats have in common: from their options to engine requests."""
+"""Turns the options of completions and chats into engine requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["RequestSettings", "read_grammar", "read_head", "read_settings"]
 def read_head(
     options: CompletionOptions | ChatOptions, stream: bool | None, context: CallContext, prefix: str
 ) -> ResponseHead:
-    """What is the same in every chunk of the response.
+    """The fields that are the same in every chunk of the response.
 
     Raises:
         ParameterError: there are options for a stream, and there is none.
@@ -50,7 +50,7 @@ def read_grammar(options: CriteriaOptions, context: CallContext) -> CompiledGram
 
 @dataclass(slots=True)
 class RequestSettings:
-    """What the requests of one call share."""
+    """The settings that all requests of one call share."""
 
     sampling: SamplingParams
     generation: GenerationParams

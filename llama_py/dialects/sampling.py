@@ -148,7 +148,7 @@ def _warn_of_tfs() -> None:
 
 
 def _level_of_the_caller() -> int:
-    """How far up, from who asks, the first frame outside of this package is."""
+    """The number of frames from the caller up to the first one outside of this package."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame, level = frame.f_back, level + 1

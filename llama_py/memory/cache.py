@@ -44,7 +44,7 @@ __all__ = ["CacheLimits", "SequenceCache", "common_prefix"]
 
 @dataclass(frozen=True, slots=True)
 class CacheLimits:
-    """How much may be kept.
+    """Budgets for what the cache keeps, and switches for reuse.
 
     Attributes:
         checkpoint_bytes, checkpoint_count: for checkpoints of all conversations together.
@@ -59,7 +59,7 @@ class CacheLimits:
 
 
 class SequenceCache:
-    """See the module.
+    """The sequences of one context, and everything that can be reused from them.
 
     Args:
         memory: the context.
@@ -67,7 +67,7 @@ class SequenceCache:
         tokenizer: its vocabulary.
         fingerprint: everything that the saved states of a namespace depend on.
         limits: how much may be kept.
-        parking: where sequences are parked when there is no room for them, or None.
+        parking: the store for sequences that had to leave the context, or None.
 
     Attributes:
         namespace: that of prompts which name none: the adapters that the context uses.
@@ -161,7 +161,7 @@ class SequenceCache:
     def resolve_tokens(
         self, tokens: TokenInput, *, namespace: Namespace | None = None
     ) -> ResolvedPrompt:
-        """A prompt given as tokens: it is found by its tokens, and says nothing about texts.
+        """Resolve a prompt given as tokens. It is found only by its tokens, and indexes no text.
 
         From any thread. Raises like ``resolve_text``.
         """
@@ -176,7 +176,7 @@ class SequenceCache:
         add_special: bool = True,
         namespace: Namespace | None = None,
     ) -> ResolvedPrompt:
-        """A prompt given as text: the tokens of cached replies in it, and the tokenizer's.
+        """Resolve a prompt given as text. Cached replies in it keep their tokens.
 
         From any thread.
 

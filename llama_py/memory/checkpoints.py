@@ -4,9 +4,10 @@ A checkpoint at position ``p`` holds the window or recurrent part of a sequence 
 It belongs to those tokens and not to the sequence it was taken from, so every branch of a
 conversation, and every other conversation with the same beginning, may use it.
 
-When the budget is spent they are thinned out: of the half that was not used for longest, the one
-goes that lies closest behind another one, so that a long conversation keeps a few places to go back
-to, evenly spread, instead of only its latest.
+When the budget is spent they are thinned out: of the less recently used half, the checkpoint that
+    is
+closest after another one is removed, so that a long conversation keeps a few evenly spread places
+to go back to, instead of only the latest.
 """
 
 from __future__ import annotations

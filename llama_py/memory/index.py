@@ -28,7 +28,7 @@ Matches = list[tuple[LiveSequence | CheckpointRecord, int]]
 
 
 class CacheIndex:
-    """See the module.
+    """The live sequences and checkpoints of a context, by their tokens and text.
 
     Attributes:
         checkpoints: partial states, within their budget.
@@ -71,7 +71,7 @@ class CacheIndex:
     # -- changing -------------------------------------------------------------------------------
 
     def remove(self, sequence: LiveSequence) -> None:
-        """Let a sequence be found no longer."""
+        """Remove a sequence from the index."""
         self._prefixes.remove(sequence)
         sequence.indexed = 0
 
@@ -86,7 +86,7 @@ class CacheIndex:
         prompt: ResolvedPrompt | None = None,
         ends: Collection[int] = (),
     ) -> None:
-        """Let what ``sequence`` holds be found.
+        """Make the tokens of ``sequence`` findable, by tokens and by text.
 
         Args:
             prompt: what it was evaluated for; tokens behind that were sampled. Without a prompt

@@ -1,4 +1,4 @@
-"""What a context's memory can do: asked of the context, never looked up by the model's name.
+"""The abilities of a context's memory, found by asking the context, not by the model's name.
 
 llama.cpp has five kinds of sequence memory. For reuse, two questions matter: from which positions
 can a sequence be *resumed* after its tail is cut, and what does a *checkpoint* (a partial state)
@@ -62,7 +62,7 @@ class SequenceMemory(Protocol):
 
 
 class ModelFacts(Protocol):
-    """What a model says about its memory (``core.model.Model`` has it)."""
+    """The part of ``core.model.Model`` that decides which kind of memory it has."""
 
     @property
     def n_swa(self) -> int:
@@ -86,7 +86,7 @@ class ModelFacts(Protocol):
 
 
 class MemoryKind(enum.Enum):
-    """The five kinds."""
+    """The five kinds of sequence memory in llama.cpp."""
 
     FULL = "full attention"
     ISWA = "sliding window"

@@ -1,4 +1,4 @@
-"""``LiveSet``: the sequences of a context, and who has to go when there is no room.
+"""``LiveSet``: the sequences of a context, and which of them is evicted when there is no room.
 
 The invariant: ``sequence.tokens`` is what the context's memory holds for it, no more and no less.
 It is extended only after a decode succeeded; a sequence of which that is not certain is emptied.
@@ -27,7 +27,7 @@ _log = logging.getLogger("llama_py")
 
 
 class LiveSet:
-    """See the module.
+    """The sequences of a context, by number; evicts, cuts and checkpoints them.
 
     Attributes:
         by_number: the sequences in memory.
@@ -72,7 +72,7 @@ class LiveSet:
         return sequence
 
     def _victim(self) -> LiveSequence | None:
-        """The idle sequence that was not used for longest; what is kept for a pin goes last."""
+        """The least recently used idle sequence; pinned ones only if there is no other."""
         idle = [sequence for sequence in self.by_number.values() if not sequence.busy]
         kept = self._tiers.pins.keepers()
         return min(
@@ -202,7 +202,7 @@ class LiveSet:
         return max((matched for _, matched in found), default=0)
 
     def unpin(self, prompt: ResolvedPrompt) -> bool:
-        """Let a prompt go like any other; False if it was not pinned."""
+        """Release the pin of a prompt; False if it was not pinned."""
         gone = self._tiers.pins.remove(prompt)
         if gone:
             self._pin_checkpoint(prompt, pinned=False)

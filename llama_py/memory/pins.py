@@ -1,4 +1,4 @@
-"""``Pins``: beginnings of prompts that are to stay, whatever else has to go.
+"""``Pins``: beginnings of prompts that are evicted only when nothing else is left.
 
 A pin belongs to tokens, and not to the sequence that happens to hold them. Of each pinned beginning
 one sequence is kept as long as there is room for anything else (its *keeper*): the one that holds
@@ -49,7 +49,7 @@ class Pin:
 
 
 class Pins:
-    """See the module.
+    """The pinned beginnings, and the sequence that keeps each of them.
 
     Args:
         is_parked: whether the parking store still has an entry.

@@ -1,9 +1,9 @@
 """``LlamaDiskCache``: sequence states in a directory, across processes and restarts.
 
-Each entry is one file (``payload.py``); the ledger says which of them are entries. A save is: write
-the file; then, in one transaction, add its row and take away the rows of what it replaces and of
-what has to go; then remove their files. Killed anywhere in between, what is left is a file without
-a row, which nobody reads, and which the next process that opens the directory removes.
+Each entry is one file (``payload.py``), and the ledger lists the entries. Saving writes the file;
+then, in one transaction, adds its row and removes the rows of the entries that it replaces or
+evicts; then removes their files. A process that is killed in between leaves a file without a row,
+which is never read, and which the next process that opens the directory removes.
 
 A long conversation is an entry whose first cells are in segments (``segments.py``). They are
 written once, before the first entry that refers to them; the rows say who refers to which, and
@@ -483,7 +483,7 @@ class LlamaDiskCache(BaseLlamaCache):
                 files.unlink([key])
 
     def _guarded(self, action: Callable[[], _T]) -> _T | None:
-        """Run ``action``; a database that does not work costs entries, and never a request."""
+        """Run ``action``. If the database fails, entries are lost, but no request fails."""
         try:
             return action()
         except LEDGER_ERRORS as error:

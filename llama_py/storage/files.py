@@ -1,4 +1,4 @@
-"""``Files``: the files of a store, one per key, and which of them nobody will ever need."""
+"""``Files``: the files of a store, one per key, and those that are left over."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Files:
 
 
 def new_key() -> Key:
-    """A key that nobody else makes, and that tells which process made it."""
+    """A unique key that contains the host and process that made it."""
     return f"{_this_host()}-{os.getpid()}-{secrets.token_hex(12)}"
 
 

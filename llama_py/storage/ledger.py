@@ -57,7 +57,7 @@ def is_key(text: object) -> bool:
 
 
 class Row(NamedTuple):
-    """What is known of an entry before its file is opened.
+    """One entry of the ledger: everything about it that is not in its file.
 
     Attributes:
         opening: its first tokens, at most ``OPENING``.
@@ -176,7 +176,7 @@ class Ledger:
         return version if isinstance(version, int) else 0
 
     def _news(self, version: int) -> _Changes | None:
-        """The last change of each entry since the last look; None if the journal is too short."""
+        """Changes since the last refresh; None if the journal is too short for them."""
         if self._seen is None or not 0 < version - self._seen <= _JOURNAL:
             return None
         changes: _Changes = {}
@@ -212,9 +212,9 @@ class Ledger:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """Nobody else changes anything meanwhile; all of it happens, or nothing.
+        """A transaction: other processes wait, and either all of its changes happen or none.
 
-        Call ``refresh`` first thing inside. One in another joins it.
+        Call ``refresh`` first inside it. A nested transaction joins the outer one.
         """
         if self._changes is not None:
             yield
