@@ -6,6 +6,7 @@ A whole reply is the dictionary that OpenAI describes, with two attributes: ``ca
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -36,7 +37,7 @@ class LastCalls:
         ended: the record of the request that ended last.
     """
 
-    __slots__ = ("ended", "outcome")
+    __slots__ = ("__weakref__", "ended", "outcome")
 
     def __init__(self) -> None:
         self.forget()
@@ -67,7 +68,8 @@ class Outcome:
     def __init__(self, last: LastCalls, dropped: OverflowReport | None = None) -> None:
         self.records: Sequence[Record] = ()
         self.dropped = dropped
-        self._last = last
+        #: Weak, because that refers to this one.
+        self._last = weakref.ref(last)
         self._ended = 0
 
     @property
@@ -77,16 +79,21 @@ class Outcome:
 
     def note(self, index: int, event: Event) -> None:
         """The call's consumer has got this event of one of its requests."""
-        self._last.outcome = self
+        last = self._last()
+        if last is not None:
+            last.outcome = self
         if type(event) is FinishEvent:
             self._ended += 1
-            self._last.ended = self.records[index]
+            if last is not None:
+                last.ended = self.records[index]
 
     def note_end(self) -> None:
         """The consumer wants nothing more of it; unless it has got everything, that is its end."""
         if self._ended < len(self.records):
             self._ended = len(self.records)
-            self._last.outcome, self._last.ended = self, self.records[-1]
+            last = self._last()
+            if last is not None:
+                last.outcome, last.ended = self, self.records[-1]
 
 
 class Reply(dict[str, Any]):

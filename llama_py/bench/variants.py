@@ -152,7 +152,7 @@ class _Timer:
         if options.get("stream"):
             for _ in answer:
                 pass
-        count = len(self._llm._last.request.generated)
+        count = len(self._llm._last.record.generated)
         if count < 2:
             raise RuntimeError("the model ended its reply at once; use another model")
         return count

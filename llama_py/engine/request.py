@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -135,6 +135,18 @@ class GenerationRequest:
     pin: bool = False
     keep_logits: bool = False
     namespace: Hashable | None = None
+
+    def without_callbacks(self) -> GenerationRequest:
+        """The same for the record: what callers gave may refer to their model, and so keep it."""
+        sampling, generation = self.sampling, self.generation
+        if not (sampling.logits_processors or generation.stopping_criteria or self.on_progress):
+            return self
+        return replace(
+            self,
+            sampling=replace(sampling, logits_processors=()),
+            generation=replace(generation, stopping_criteria=()),
+            on_progress=None,
+        )
 
 
 @dataclass(slots=True, eq=False)

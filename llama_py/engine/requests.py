@@ -113,7 +113,9 @@ class Requests:
             if running.request.keep_logits:
                 running.record.logits = self.last_logits
         self._withdraw(running, _STATES.get(event.reason, RequestState.FINISHED))
-        running.record.reason, running.record.ended = event.reason, time.perf_counter()
+        record = running.record
+        record.reason, record.ended = event.reason, time.perf_counter()
+        record.request = record.request.without_callbacks()
         running.sampler.close()
         self.put(running, event)
         if lease is not None and self.cache.live.get(lease.sequence.number) is lease.sequence:

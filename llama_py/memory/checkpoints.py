@@ -97,7 +97,9 @@ class Checkpoints:
         return {
             holder.position: holder
             for holder, matched in matches
-            if isinstance(holder, CheckpointRecord) and matched == holder.position
+            if isinstance(holder, CheckpointRecord)
+            and matched == holder.position
+            and not holder.dropped
         }
 
     def touch(self, record: CheckpointRecord) -> None:
@@ -106,9 +108,11 @@ class Checkpoints:
             self._records.move_to_end(record)
 
     def clear(self) -> None:
-        """Forget all."""
-        for record in list(self._records):
-            self._drop(record)
+        """Forget all; the index has forgotten them."""
+        for record in self._records:
+            record.dropped = True
+        self._records.clear()
+        self.used_bytes = 0
 
     def _drop(self, record: CheckpointRecord) -> None:
         record.dropped = True

@@ -76,9 +76,9 @@ class CacheIndex:
         sequence.indexed = 0
 
     def clear(self) -> None:
-        """Forget every sequence and checkpoint."""
-        self.checkpoints.clear()
+        """Forget every sequence and checkpoint, also if an interrupt has left half a change."""
         self._prefixes.clear()
+        self.checkpoints.clear()
 
     def commit(
         self,

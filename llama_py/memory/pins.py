@@ -8,7 +8,7 @@ begins with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from llama_py.memory.index import CacheIndex
 from llama_py.memory.sequences import LiveSequence, Namespace, ResolvedPrompt
-from llama_py.memory.state import Key
+from llama_py.memory.state import Key, StateStore
 
 __all__ = ["Pin", "Pins"]
 
@@ -52,12 +52,12 @@ class Pins:
     """The pinned beginnings, and the sequence that keeps each of them.
 
     Args:
-        is_parked: whether the parking store still has an entry.
+        parking: the store that parked copies are in, or None.
     """
 
-    def __init__(self, index: CacheIndex, is_parked: Callable[[Key], bool]) -> None:
+    def __init__(self, index: CacheIndex, parking: StateStore | None) -> None:
         self._index = index
-        self._is_parked = is_parked
+        self._parking = parking
         self._pins: list[Pin] = []
 
     def __iter__(self) -> Iterator[Pin]:
@@ -91,7 +91,11 @@ class Pins:
         best = min(holders, key=lambda each: (len(each.tokens), each.number), default=None)
         if best is None or pin.is_all_of(best):
             return best
-        return None if pin.parked_key is not None and self._is_parked(pin.parked_key) else best
+        return None if self._is_parked(pin.parked_key) else best
+
+    def _is_parked(self, key: Key | None) -> bool:
+        parking = self._parking
+        return key is not None and parking is not None and parking.info(key) is not None
 
     def keepers(self) -> dict[LiveSequence, Pin]:
         """Each sequence that is kept, and a pin that it is kept for."""

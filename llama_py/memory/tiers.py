@@ -68,7 +68,7 @@ class Tiers:
         self.fingerprint = fingerprint
         self.parking = parking
         self.saved: StateStore | None = None
-        self.pins = Pins(index, self._is_parked)
+        self.pins = Pins(index, parking)
         self.parked = 0
         self.dropped = 0
 
@@ -109,9 +109,6 @@ class Tiers:
         """Whether entries made under other settings begin like ``tokens``."""
         fingerprint = self.fingerprint(namespace)
         return any(store.match_foreign(tokens, fingerprint) for store in self.stores)
-
-    def _is_parked(self, key: Key) -> bool:
-        return self.parking is not None and self.parking.info(key) is not None
 
     # -- writing --------------------------------------------------------------------------------
 

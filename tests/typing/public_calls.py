@@ -132,6 +132,7 @@ cache = llm.cache
 assert_type(cache, ModelCache)
 assert_type(cache.info, dict[str, Any])
 assert_type(cache.report(), dict[str, Any])
+assert_type(cache.flush(), bool)
 assert_type(cache.set_store(None), None)
 assert_type(cache.save_state(), LlamaState)
 assert_type(cache.load_state(cache.save_state()), None)
