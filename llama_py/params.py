@@ -21,7 +21,6 @@ from llama_py.options.checks import check_bool, check_number
 from llama_py.options.values import (
     RANDOM_SEED,
     SAMPLER_NAMES,
-    SPECIAL_TOKENS_IN_CONTENT,
     LogitsProcessor,
     StoppingCriteria,
 )
@@ -29,7 +28,6 @@ from llama_py.options.values import (
 __all__ = [
     "RANDOM_SEED",
     "SAMPLER_NAMES",
-    "SPECIAL_TOKENS_IN_CONTENT",
     "ContextParams",
     "GenerationParams",
     "GrammarSpec",

@@ -253,7 +253,7 @@ class Llama:
         stream: bool = False,
         **options: Unpack[CompletionOptions],
     ) -> CompletionReply | ReplyStream[CreateCompletionStreamResponse]:
-        """Continue a text. See ``llama_py.dialects.openai.parse_completion`` for the options.
+        """Continue a text. Its [options](options.md) are those of ``CompletionOptions``.
 
         Args:
             prompt: text, or token ids.
@@ -297,7 +297,7 @@ class Llama:
         stream: bool = False,
         **options: Unpack[ChatOptions],
     ) -> ChatReply | ReplyStream[CreateChatCompletionStreamResponse]:
-        """Answer a conversation. See ``llama_py.dialects.openai.parse_chat`` for the options.
+        """Answer a conversation. Its [options](options.md) are those of ``ChatOptions``.
 
         Args:
             messages: in OpenAI's form: ``{"role": ..., "content": ...}``.

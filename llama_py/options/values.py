@@ -24,7 +24,6 @@ from llama_py.options.checks import (
 __all__ = [
     "RANDOM_SEED",
     "SAMPLER_NAMES",
-    "SPECIAL_TOKENS_IN_CONTENT",
     "CacheType",
     "ChatPolicy",
     "CompilesToGrammar",
@@ -50,9 +49,8 @@ if TYPE_CHECKING:
 else:  # reading options, as the help of the command line does, needs no numpy
     LogitsProcessor = StoppingCriteria = Callable[..., Any]
 
-SpecialTokens: TypeAlias = Literal["text", "parse", "refuse"]
 #: What the texts of special tokens in user and tool messages may be: text, tokens, or an error.
-SPECIAL_TOKENS_IN_CONTENT = ("text", "parse", "refuse")
+SpecialTokens: TypeAlias = Literal["text", "parse", "refuse"]
 
 Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
