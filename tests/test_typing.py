@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 WRONG = ROOT / "tests" / "typing" / "wrong_calls.py"
 PUBLIC = ROOT / "tests" / "typing" / "public_calls.py"
 #: Public names that are for other parts of the library, or have no type of their own.
-NOT_CALLED = {"create_chat_completion_openai_v1", "state_of", "bring_in", "flush"}
+NOT_CALLED = {"create_chat_completion_openai_v1", "state_of", "bring_in"}
 
 
 @cache
