@@ -70,10 +70,14 @@ class Saving:
     """What is being saved, one piece after another. Calls must not overlap: the engine's thread.
 
     Nothing here fails a request: a conversation that cannot be saved is a line in the log.
+
+    Attributes:
+        piece: bytes that are copied at a time, and of a segment.
     """
 
     def __init__(self, tiers: Tiers) -> None:
         self._tiers = tiers
+        self.piece = _PIECE
         self._jobs: list[Copying] = []
         self._cell_bytes = 0.0
         #: Of parked sequences, by key: the store, and what it had of them.
@@ -205,7 +209,7 @@ class Saving:
     def _cells_per_piece(self, sequence: LiveSequence) -> int | None:
         if not self._comes_apart():
             return None
-        return max(1, int(_PIECE // self._bytes_per_cell(sequence)))
+        return max(1, int(self.piece // self._bytes_per_cell(sequence)))
 
     def _comes_apart(self) -> bool:
         traits = self._tiers.traits

@@ -85,13 +85,19 @@ class Driver:
         }
         self.tolerance = tolerance
         self.oracle = Oracle(path, n_ctx=N_CTX, flash_attn=flash_attn)
-        self.llm = Llama(str(path), **self.options)
+        self.llm = self.load()
         self.cuts = CutRecorder()
         self.cuts.watch(self.llm)
         self.disk: LlamaDiskCache | None = None
         self.operations = 0
         self.worst = 0.0
         self.conversations: list[Conversation] = []
+
+    def load(self) -> Llama:
+        """Load the model; what is saved of it is in segments of some 20 tokens."""
+        llm = Llama(str(self.path), **self.options)
+        llm._cache.saving.piece = 40_000
+        return llm
 
     def begin(self) -> None:
         """An empty beginning for a new sequence of operations."""
@@ -289,7 +295,7 @@ class Driver:
         if self.disk is not None:
             self.disk.close()
             self.disk = None
-        self.llm = Llama(str(self.path), **self.options)
+        self.llm = self.load()
         self.cuts.watch(self.llm)
         self.use_disk()
 

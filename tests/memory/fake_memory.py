@@ -156,6 +156,7 @@ class FakeRig:
             self.memory.decode(sequence.number, sequence.namespace, [token])
             sequence.tokens.append(token)
         self.cache.release(lease, tokens[-1] if tokens else None, {start + len(tokens)})
+        self.cache.saving.flush()  # which an engine does bit by bit, between its steps
 
     def ask(self, text: bytes, reply: Sequence[int] = (), namespace: Namespace = ()) -> Lease:
         lease = self.begin(self.prompt(text, namespace))

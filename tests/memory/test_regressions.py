@@ -286,9 +286,7 @@ def test_what_eval_evaluates_is_known(load: Loader, kind: str) -> None:
 def test_snapshot_after_four_of_eight_tokens(load: Loader, kind: str) -> None:
     llm = load(kind)
     prompt = llm.tokenize(LONG)
-    stream = llm.generate(prompt, temperature=0.0)
-    first = [next(stream) for _ in range(4)]
-    stream.close()
+    first = _continue(llm, prompt, 4)
     llm.snapshot("half")
     rest = _continue(llm, [*prompt, *first], 4)
     llm.reset()
@@ -311,7 +309,7 @@ def test_a_state_never_carries_the_logits_of_another_place(load: Loader, kind: s
     llm.create_completion(tokens, **GREEDY)
     request = llm._last.record
     more = [*request.tokens, *request.generated, 50, 51, 52]
-    with llm.create_completion(more, **{**GREEDY, "max_tokens": 20}, stream=True) as stream:
+    with llm.create_completion(more, **{**GREEDY, "max_tokens": 400}, stream=True) as stream:
         next(stream)
     assert llm.cache_info["action"] == "continue"
     assert llm.save_state().logits is None

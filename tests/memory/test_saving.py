@@ -176,6 +176,23 @@ def test_a_parked_conversation_is_not_written_again(llm: Llama, store: LlamaDisk
     assert len(store) == 1
 
 
+def test_one_that_is_parked_while_it_is_saved(llm: Llama, store: LlamaDiskCache) -> None:
+    pool = llm._cache
+    tokens = prompt(400)
+    sequence = evaluate(llm, tokens)
+    pool.saved = store
+    pool.save(sequence)
+    pool.evict(sequence)
+    assert store.wait()
+    before = {name for name in written(store) if name.endswith(".segment")}
+    assert len(before) > 5
+    evaluate(llm, [*tokens, *prompt(60, 3)])
+    assert llm.cache_info["action"] == "load"
+    assert llm.flush()
+    assert before <= written(store).keys()
+    assert len(store) == 1
+
+
 def test_another_store_gets_all_of_it(llm: Llama, store: LlamaDiskCache, tmp_path: Path) -> None:
     llm.set_cache(store)
     tokens = prompt(300)

@@ -176,6 +176,17 @@ def test_an_entry_keeps_what_it_shares_with_the_one_that_has_to_go(make_store: M
     assert is_right(there(store.get(new)))
 
 
+def test_what_is_shared_takes_no_room_twice(make_store: MakeStore) -> None:
+    store = make_store(1 << 20)
+    own = held(store, chain_of(SEED, None, 3))
+    old = saved(store, own)
+    shared = sum(segment.nbytes for segment in own.segments)
+    store.capacity_bytes = 2 * store.used_bytes - shared + 1000
+    new = saved(store, replace(own, session="alice"))
+    assert is_right(there(store.get(old)))
+    assert is_right(there(store.get(new)))
+
+
 def test_released_segments_are_gone(make_store: MakeStore, tmp_path: Path) -> None:
     store = make_store()
     own = held(store, chain_of(SEED, None, 3))
@@ -387,8 +398,9 @@ def test_a_forked_child_does_not_write_what_is_the_parents(tmp_path: Path) -> No
         key = there(store.put_soon(held(store, chain_of(SEED, None, 2))))
         child = os.fork()
         if not child:
-            mine = store.put(small([1, 2]))
-            right = store.get(key) is None and store.get(mine or "") is not None and len(store) == 1
+            mine = store.put_soon(small([1, 2]))
+            right = store.wait(0, 20) and store.get(key) is None
+            right = right and store.get(mine or "") is not None and len(store) == 1
             os._exit(0 if right else 1)
         _, status = os.waitpid(child, 0)
         go_on.set()
