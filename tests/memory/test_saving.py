@@ -188,7 +188,7 @@ def test_one_that_is_parked_while_it_is_saved(llm: Llama, store: LlamaDiskCache)
     assert len(before) > 5
     evaluate(llm, [*tokens, *prompt(60, 3)])
     assert llm.cache_info["action"] == "load"
-    assert llm.flush()
+    assert llm.cache.flush()
     assert before <= written(store).keys()
     assert len(store) == 1
 

@@ -65,6 +65,7 @@ def test_a_conversation_that_grows_is_one_entry(store: BaseLlamaCache) -> None:
     rig.cache.saved = store
     for count in range(1, 5):
         rig.ask(STEM + b"x" * 60 * count)
+    assert store.wait()
     assert len(store) == 1
 
 
