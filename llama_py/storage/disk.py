@@ -157,8 +157,10 @@ class LlamaDiskCache(BaseLlamaCache):
             if state is None or self._closed:
                 return
         pending = self._prepare(key, state, replaces)
-        if pending is None or pending.confirm() is None:
-            with self._lock:
+        with self._lock:
+            if pending is not None and key not in self._soon:  # it was cleared meanwhile
+                pending.abort()
+            elif pending is None or pending.confirm() is None:
                 self._soon.pop(key, None)
                 self._catalog.remove(key)
 
