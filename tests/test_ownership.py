@@ -416,7 +416,7 @@ def test_a_grammar_that_does_not_begin_with_its_prefill_is_freed(freed: list[str
 # -- again and again ------------------------------------------------------------------------------
 
 LOOP = """
-import ctypes, gc, json, os, sys
+import ctypes, gc, json, os, sys, time
 gc.disable()
 from llama_py import Llama
 from llama_py.errors import ContextCreationError
@@ -433,6 +433,7 @@ def once(n):
         pass
 
 def measured():
+    time.sleep(0.1)  # a thread that was joined is there for a moment longer
     ctypes.CDLL(None).malloc_trim(0)
     pages = int(open("/proc/self/statm").read().split()[1])
     memory = pages * os.sysconf("SC_PAGE_SIZE") / 2**20

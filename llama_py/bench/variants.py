@@ -130,7 +130,7 @@ class _Timer:
         start = time.perf_counter()
         count = self._answer(options, self._tokens)
         end = time.perf_counter()
-        request = self._llm._last.request
+        request = self._llm._last.record
         # The end of the call, not of the request: what the answer costs belongs to it.
         return (end - request.first_token) / (count - 1), request.first_token - start
 

@@ -19,7 +19,7 @@ from tests.hostile.child import cases
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Beside three usual gaps.
-MOST_GAP = 0.05
+MOST_GAP = 0.1
 #: A machine that is busy with something else makes gaps of its own: such a case runs again.
 TRIES = 3
 
