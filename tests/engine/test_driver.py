@@ -230,7 +230,7 @@ AT_THE_END = {
         def wait(*_):
             inside.set()
             threading.Event().wait()
-        stream = llm.create_completion([5, 6], max_tokens=3, stream=True, stopping_criteria=wait)
+        stream = llm.create_completion([5, 6], stream=True, stopping_criteria=wait, **GREEDY)
         inside.wait()
     """,
 }
