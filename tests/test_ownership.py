@@ -459,3 +459,42 @@ def test_loading_again_and_again_takes_no_more_memory_and_no_more_threads(adapte
     assert running_after == running
     # Nothing is left to the collector, but for a few types of ctypes.
     assert objects_after - objects < 100
+
+
+CLOSED_MEANWHILE = """
+import threading
+from llama_py import Llama
+from llama_py.errors import ClosedError
+
+TEXT = "the quick brown fox " * 2000
+CHAT = [{{"role": "user", "content": TEXT}}]
+
+def use(call):
+    begun.wait()
+    try:
+        while True:
+            call()
+    except ClosedError:
+        pass
+
+for turn in range(12):
+    llm = Llama({path!r}, n_ctx=64, n_threads=1)
+    begun = threading.Event()
+    calls = [lambda: llm.tokenize(TEXT.encode()), lambda: llm.render_chat(CHAT)] * 2
+    users = [threading.Thread(target=use, args=(call,)) for call in calls]
+    for user in users:
+        user.start()
+    begun.set()
+    threading.Event().wait(0.003 * turn)
+    llm.close()
+    for user in users:
+        user.join()
+"""
+
+
+def test_a_model_that_is_closed_while_threads_tokenize_and_render() -> None:
+    script = CLOSED_MEANWHILE.format(path=str(tiny_model("full")))
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert ended.returncode == 0, ended.stderr

@@ -67,6 +67,8 @@ class AsyncLlama:
     ) -> None:
         if (model_path is None) == (llama is None) or (llama is not None and options):
             raise ParameterError("give a model_path with its parameters, or llama=, and not both")
+        if (llama._arguments if llama is not None else options).get("in_place"):
+            raise ParameterError("a model that is loaded with in_place=True cannot be awaited")
         self._owned = llama is None
         self.llama = llama if llama is not None else Llama(model_path, **options)  # type: ignore[arg-type]
         self._begin()

@@ -103,7 +103,8 @@ class TemplateHandle(Handle[chat_h.llama_py_chat_templates_p]):
 
     def info(self) -> dict[str, Any]:
         """What the template is; the keys are those of ``llama_py_chat_templates_info``."""
-        text = _call(chat_h.llama_py_chat_templates_info, TemplateError, self.pointer)
+        with self.in_use() as pointer:
+            text = _call(chat_h.llama_py_chat_templates_info, TemplateError, pointer)
         return cast("dict[str, Any]", json.loads(_take(text)))
 
     def apply(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -112,7 +113,9 @@ class TemplateHandle(Handle[chat_h.llama_py_chat_templates_p]):
         Raises:
             TemplateError: the template refuses these messages.
         """
-        text = _call(chat_h.llama_py_chat_apply, TemplateError, self.pointer, _dump(inputs))
+        given = _dump(inputs)
+        with self.in_use() as pointer:  # another thread may close the model meanwhile
+            text = _call(chat_h.llama_py_chat_apply, TemplateError, pointer, given)
         return cast("dict[str, Any]", json.loads(_take(text)))
 
 

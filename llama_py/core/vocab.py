@@ -109,9 +109,10 @@ class Vocab(Handle[C.llama_vocab_p]):
     def _tokenize_into(
         self, raw: bytes, out: np.ndarray, add_special: bool, parse_special: bool
     ) -> int:
-        count: int = C.llama_tokenize(
-            self.pointer, raw, len(raw), out.ctypes.data, len(out), add_special, parse_special
-        )
+        with self.in_use() as pointer:  # another thread may close the model meanwhile
+            count: int = C.llama_tokenize(
+                pointer, raw, len(raw), out.ctypes.data, len(out), add_special, parse_special
+            )
         if count == -(2**31):
             raise TokenizationError(f"a text of {len(raw)} bytes has more than 2**31 tokens")
         return count
@@ -137,10 +138,11 @@ class Vocab(Handle[C.llama_vocab_p]):
     def _read_piece(self, token: int, special: bool) -> bytes:
         self.check_tokens((token,))
         buffer = ctypes.create_string_buffer(64)
-        count = C.llama_token_to_piece(self.pointer, token, buffer, 64, 0, special)
-        if count < 0:
-            buffer = ctypes.create_string_buffer(-count)
-            count = C.llama_token_to_piece(self.pointer, token, buffer, -count, 0, special)
+        with self.in_use() as pointer:
+            count = C.llama_token_to_piece(pointer, token, buffer, 64, 0, special)
+            if count < 0:
+                buffer = ctypes.create_string_buffer(-count)
+                count = C.llama_token_to_piece(pointer, token, buffer, -count, 0, special)
         return buffer.raw[: max(0, count)]
 
     def detokenize(self, tokens: Iterable[int], *, special: bool = False) -> bytes:
@@ -192,7 +194,9 @@ class Vocab(Handle[C.llama_vocab_p]):
         if self._special_texts is None:
             found: dict[bytes, bool] = {}
             # One call for each token of the vocabulary: 0.3 us each this way.
-            attributes = map(partial(C.llama_vocab_get_attr, self.pointer), range(self.n_tokens))
+            with self.in_use() as pointer:
+                attribute_of = partial(C.llama_vocab_get_attr, pointer)
+                attributes = [*map(attribute_of, range(self.n_tokens))]
             for token, attribute in enumerate(attributes):
                 if attribute & _SPECIAL and (piece := self.piece(token)).strip():
                     always = not attribute & _PARSED
@@ -204,8 +208,9 @@ class Vocab(Handle[C.llama_vocab_p]):
         """Bytes of the longest token."""
         if self._longest_piece is None:
             # A token's name, which is quick to get, is never shorter than its bytes.
-            names = map(partial(C.llama_vocab_get_text, self.pointer), range(self.n_tokens))
-            lengths = np.fromiter((len(name or b"") for name in names), np.int64, self.n_tokens)
+            with self.in_use() as pointer:
+                names = map(partial(C.llama_vocab_get_text, pointer), range(self.n_tokens))
+                lengths = np.fromiter((len(name or b"") for name in names), np.int64, self.n_tokens)
             longest = 0
             for token in np.argsort(-lengths).tolist():
                 if lengths[token] <= longest:

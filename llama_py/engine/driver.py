@@ -51,8 +51,7 @@ class Driver:
         self._loop = Loop(engine)
         self._max_waiting = max_waiting
         self._process = forks.current()
-        self._thread: threading.Thread | None = None
-        self._starting = threading.Lock()
+        self._starting = threading.RLock()
         self._in_place = in_place
         #: In place, the books are being changed. Still true afterwards: that was interrupted.
         self._inside = False
@@ -87,8 +86,21 @@ class Driver:
         """
         self.check()
         self._check_room(len(requests))
-        prepared = self._prepare(requests)
-        ticket = Ticket(prepared, mailbox, threading.get_ident() if read_here else None)
+        me = threading.get_ident()
+        try:
+            # ``close`` waits until nobody needs the vocabulary any more, and posts after them.
+            self._preparing.add(me)
+            self.check()
+            engine = self.engine
+            prepared = prepare(requests, engine.cache, engine.vocab, engine.requests.ended)
+            ticket = Ticket(prepared, mailbox, me if read_here else None)
+            self._queue(prepared, ticket, first)
+        finally:
+            self._preparing.discard(me)
+        return ticket
+
+    def _queue(self, prepared: list[Running], ticket: Ticket, first: Command | None) -> None:
+        """Hand the requests of a call over to the engine's thread."""
         loop = self._loop
         try:
             for number in ticket.numbers:  # they count from now on
@@ -96,22 +108,9 @@ class Driver:
             if first is not None:
                 self.post(first)
             self.post(lambda: loop.add(prepared, ticket))
-        except BaseException:  # Ctrl-C, maybe when they are queued: then nobody reads, and they end
-            for number in ticket.numbers:
-                loop.tickets.pop(number, None)
+        except BaseException:  # Ctrl-C, maybe when they are queued, and nobody will read
+            self.post(lambda: loop.give_up(ticket))
             raise
-        return ticket
-
-    def _prepare(self, requests: Sequence[GenerationRequest]) -> list[Running]:
-        """In the caller's thread; ``close`` waits until nobody needs the vocabulary any more."""
-        me = threading.get_ident()
-        self._preparing.add(me)
-        try:
-            self.check()
-            engine = self.engine
-            return prepare(requests, engine.cache, engine.vocab, engine.requests.ended)
-        finally:
-            self._preparing.discard(me)
 
     def _check_room(self, count: int) -> None:
         most = self.engine.context.n_seq_max
@@ -137,7 +136,7 @@ class Driver:
         prefilling = self.engine.runner.prefilling
         if prefilling and {*prefilling} <= {*ticket.numbers}:
             self.engine.context.abort.ask()
-        if wait and not self._in_callback:
+        if wait and not self._in_callback and not _exiting:
             self.wait_for(ticket.ended.is_set)
             while not ticket.ended.wait(LOOK):
                 self.check_alive()
@@ -165,8 +164,9 @@ class Driver:
             if self._in_place:
                 self._round(step=False)
             return job.wait(self._alive)
-        except BaseException:
+        except BaseException as error:
             job.wanted = False
+            self._note_interrupt(error)
             if self.engine.runner.abortable and not self._closed:
                 self.engine.context.abort.ask()
             raise
@@ -189,13 +189,21 @@ class Driver:
         try:
             self.wait_for(lambda: job.done)
             return job.wait(self._alive)
-        except BaseException:
+        except BaseException as error:
             job.wanted = False
+            self._note_interrupt(error)
+            self.post(loop.forget_unwanted)
             raise
 
     def wait_for(self, done: Callable[[], bool]) -> None:
-        """In place: step until ``done()`` is true. Where there is a thread, it sees to that."""
+        """In place: step until ``done()`` is true. Where there is a thread, it sees to that.
+
+        Raises:
+            LlamaError: a callback would wait for the step that it is a part of.
+        """
         self.check_process()
+        if not done():
+            self.refuse_callbacks()
         while self._in_place and not done():
             if not self._round() and not done():
                 raise LlamaError("there is nothing left to be done that this call could wait for")
@@ -203,9 +211,11 @@ class Driver:
     def check_alive(self) -> None:
         """Raise ``ClosedError`` if nobody is there any more who could deliver something.
 
-        At the end of the process, threads that wait are left waiting: they end with it.
+        At the end of the process, threads that wait are left waiting: they end with it. The main
+        thread is what ends it, and must go on.
         """
-        if not self._alive() and not _exiting:
+        main = threading.current_thread() is threading.main_thread()
+        if not self._alive() and (main or not _exiting):
             raise ClosedError(CLOSED)
 
     def post(self, command: Command) -> None:
@@ -216,10 +226,16 @@ class Driver:
 
     # -- the thread -----------------------------------------------------------------------------
 
+    @property
+    def _thread(self) -> threading.Thread | None:
+        """The engine's thread, when there is one."""
+        return self._loop.thread
+
     def _start(self) -> None:
         with self._starting:
             if self._thread is not None or self._in_place:
                 return
+            # Interrupted here, it may run or not: should two be started, the second one ends.
             thread = threading.Thread(target=self._loop.run, name="llama_py-engine", daemon=True)
             try:
                 thread.start()
@@ -227,7 +243,7 @@ class Driver:
                 _log.info("no thread can be started; the engine is stepped by its callers")
                 self._in_place = True
             else:
-                self._thread = thread
+                self._loop.begun.wait()
 
     def _alive(self) -> bool:
         thread = self._thread
@@ -248,6 +264,11 @@ class Driver:
     def in_flight(self) -> int:
         """How many requests were submitted and have not ended."""
         return len(self._loop.tickets)
+
+    def _note_interrupt(self, error: BaseException) -> None:
+        """In place, it may have come in the middle of a change of the books."""
+        if self._in_place and not isinstance(error, Exception):
+            self._inside = True
 
     def _round(self, *, step: bool = True) -> bool:
         """In place: the commands that have come, and a step; False if there was nothing to do."""
@@ -279,7 +300,8 @@ class Driver:
         thread = self._thread
         if thread is None:
             return self.engine.stepping
-        return thread.ident == threading.get_ident()
+        # The number of a thread that has ended may be that of another one.
+        return thread.ident == threading.get_ident() and thread.is_alive()
 
     def check_process(self) -> None:
         """Raise ``ForkedProcessError`` in a child of the process that made it."""
@@ -320,22 +342,27 @@ class Driver:
             loop.commands.put(loop.stop)
             if self.engine.runner.prefilling:
                 self.engine.context.abort.ask()
-        thread = self._thread
-        if thread is None:
-            loop.obey()
+        if loop.obey_without_thread():
             return
-        while thread.is_alive():
+        loop.begun.wait()
+        thread = self._thread
+        while thread is not None and thread.is_alive():
             thread.join(LOOK)
 
     def halt(self) -> None:
-        """Let the thread end after its step, without a word to anybody: the process ends."""
+        """Let the thread end after its step, without a word to anybody: the process ends.
+
+        It is not waited for in a callback, which may wait for something that never comes.
+        """
         thread = self._thread
         if self.inherited or thread is None:
             return
         self._loop.commands.put(self._loop.halt)
         if self.engine.runner.prefilling:
             self.engine.context.abort.ask()
-        thread.join()
+        thread.join(_PATIENCE)
+        while thread.is_alive() and self.engine.runner.decoding:
+            thread.join(LOOK)
 
     def __del__(self) -> None:
         if not hasattr(self, "_closed") or self.inherited or _exiting:
@@ -344,7 +371,7 @@ class Driver:
         self._closed = True
         loop.commands.put(loop.stop)
         if thread is None:
-            loop.obey()
+            loop.obey_without_thread()
         elif not self._in_callback:  # else the engine's thread has the last reference, and ends
             if self.engine.runner.prefilling:
                 self.engine.context.abort.ask()

@@ -132,6 +132,8 @@ class Events(Iterator[tuple[int, Event]]):
                 outputs = box.arrived.get(timeout=LOOK)
             except queue.Empty:
                 driver.check_alive()
+                if not self._unfinished:  # another thread has read the end
+                    return
             else:
                 break
         self._unread.extend(outputs)

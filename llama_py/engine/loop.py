@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from llama_py.engine.engine import Engine
 from llama_py.engine.request import FinishEvent, Output, Record
@@ -25,6 +26,8 @@ Command = Callable[[], None]
 MOST_EVENTS = 256
 #: Seconds between two looks at whether what is waited for can still come.
 LOOK = 0.5
+#: Most seconds in one wait: a timeout may be longer than what a clock can express.
+_LONGEST = 3600.0
 CLOSED = "the model was closed while this request was running"
 
 
@@ -133,20 +136,38 @@ class Loop:
         #: The ticket of each request in flight, by the request's number.
         self.tickets: dict[int, Ticket] = {}
         self.stopped = False
+        #: The thread that works with it, and that it has begun to.
+        self.thread: threading.Thread | None = None
+        self.begun = threading.Event()
+        self._working = threading.Lock()
         #: Jobs that wait until nothing is in flight, and calls that wait for those.
-        self._quiet: deque[Command] = deque()
+        self._quiet: deque[Job[Any]] = deque()
         self._held: deque[tuple[Sequence[Running], Ticket]] = deque()
 
     def run(self) -> None:
-        """Run commands and step, until ``stop``."""
-        commands, requests = self.commands, self.engine.requests
+        """Run commands and step, until ``stop``; of several threads, only the first does."""
+        if not self._working.acquire(blocking=False):
+            return
+        self.thread = threading.current_thread()
+        self.begun.set()
+        commands = self.commands
         while not self.stopped:
             if not commands.empty():
                 self.obey()
             elif not self.step():
                 with suppress(queue.Empty):
-                    self._run_command(commands.get(timeout=requests.time_left()))
+                    self._run_command(commands.get(timeout=self._time_left()))
         self.obey()  # who comes too late finds the engine closed
+
+    def obey_without_thread(self) -> bool:
+        """``obey``, in a thread of the caller's; False if there is one that does."""
+        if not self._working.acquire(blocking=False):
+            return False
+        try:
+            self.obey()
+        finally:
+            self._working.release()
+        return True
 
     def obey(self) -> None:
         """Run the commands that have come."""
@@ -165,6 +186,8 @@ class Loop:
 
     def step(self) -> bool:
         """One step; False if there was nothing to do."""
+        if self._held:
+            self._begin_late_ones()
         try:
             outputs = self.engine.step()
         except Exception as error:  # a fault of ours, of which nobody else would ever hear
@@ -208,7 +231,7 @@ class Loop:
         for number in ticket.numbers:
             self.engine.pause(number, False)
 
-    def when_quiet(self, job: Command, *, cancel: bool, thread: int) -> None:
+    def when_quiet(self, job: Job[Any], *, cancel: bool, thread: int) -> None:
         """Run a job as soon as nothing is in flight. Calls that come meanwhile begin after it.
 
         Args:
@@ -241,6 +264,38 @@ class Loop:
         if self.stopped:
             self.engine.fail_all(ClosedError(CLOSED))
 
+    def forget_unwanted(self) -> None:
+        """Whoever wanted a job to be run when it is quiet has left."""
+        self._quiet = deque(job for job in self._quiet if job.wanted)
+        while self._held and not self._quiet:
+            self.add(*self._held.popleft())
+
+    def _time_left(self) -> float | None:
+        """Seconds until somebody's time is over, or None if nobody has a timeout."""
+        ends = [end for end in map(_end_of, self._held) if end is not None]
+        left = [max(0.0, min(ends) - time.perf_counter())] if ends else []
+        first = self.engine.requests.time_left()
+        if first is not None:
+            left.append(first)
+        return min(*left, _LONGEST) if left else None
+
+    def _begin_late_ones(self) -> None:
+        """Calls whose time was over before they could begin: the engine tells them so."""
+        now = time.perf_counter()
+        for entry in [*self._held]:
+            end = _end_of(entry)
+            if end is not None and now > end:
+                self._held.remove(entry)
+                for running in entry[0]:
+                    self.engine.add(running)
+
+    def give_up(self, ticket: Ticket) -> None:
+        """A call that nobody will read; it may have begun, or not."""
+        self.cancel(ticket)
+        self._hand_out(self.engine.take_outputs())
+        for number in ticket.numbers:
+            self.tickets.pop(number, None)
+
     def cancel(self, ticket: Ticket) -> None:
         """End the requests of a call."""
         for entry in [*self._held]:
@@ -271,3 +326,9 @@ class Loop:
         while self._held:
             self.add(*self._held.popleft())
         self.engine.close()
+
+
+def _end_of(held: tuple[Sequence[Running], Ticket]) -> float | None:
+    """When the time of all requests of a call is over, or None."""
+    ends = [running.deadline for running in held[0]]
+    return max((end for end in ends if end is not None), default=None) if None not in ends else None

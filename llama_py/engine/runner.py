@@ -25,6 +25,7 @@ class Runner:
         abortable: what an aborted decode leaves behind can be removed (not a recurrent state).
         prefilling: numbers of the requests whose prompts the decode in progress evaluates. Read by
             other threads, which abort a decode that nobody wants any more.
+        decoding: a decode is in progress.
     """
 
     def __init__(self, context: Context, metrics: Metrics, *, abortable: bool) -> None:
@@ -33,6 +34,7 @@ class Runner:
         self.n_batch = context.n_batch
         self.abortable = abortable
         self.prefilling: tuple[int, ...] = ()
+        self.decoding = False
         self._batch = Batch(self.n_batch)
 
     def decode(self, plan: StepPlan[Running], seconds: float | None) -> tuple[int, list[int]]:
@@ -80,9 +82,13 @@ class Runner:
 
     def _decode(self) -> int:
         start = time.perf_counter()
-        code = self.context.decode(self._batch)
-        if self.context.asynchronous:  # the time until the logits are there belongs to the decode
-            self.context.synchronize()
+        self.decoding = True
+        try:
+            code = self.context.decode(self._batch)
+            if self.context.asynchronous:  # the time until the logits are there belongs to it
+                self.context.synchronize()
+        finally:
+            self.decoding = False
         self.metrics.decode_seconds += time.perf_counter() - start
         self.metrics.steps += 1
         return code
