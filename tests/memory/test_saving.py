@@ -436,3 +436,28 @@ def test_a_context_without_a_spare_sequence_saves_whole(tmp_path: Path) -> None:
         assert llm.cache.flush()
         (key,) = store._ledger.rows
         assert there(store.get(key)).segments == ()
+
+
+@pytest.mark.parametrize("make", [LlamaRAMCache, None])
+def test_what_another_store_has_is_not_taken_for_what_this_one_has(
+    make: Any, llm: Llama, tmp_path: Path
+) -> None:
+    def made(name: str) -> Any:
+        return make() if make else LlamaDiskCache(tmp_path / name)
+
+    one, two = made("one"), made("two")
+    llm.set_cache(two)
+    evaluate(llm, prompt(400, 3))
+    llm.set_cache(one)
+    evaluate(llm, prompt(400))
+    llm.set_cache(two)
+    tokens = prompt(460)
+    evaluate(llm, tokens)
+    text = llm.create_completion(tokens, max_tokens=9, temperature=0)["choices"][0]["text"]
+    assert llm.cache.flush()
+    llm.reset()
+    again = llm.create_completion(tokens, max_tokens=9, temperature=0)["choices"][0]["text"]
+    assert llm.cache_info["action"] == "load"
+    assert again == text
+    one.close()
+    two.close()
