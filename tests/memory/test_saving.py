@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -461,3 +461,56 @@ def test_what_another_store_has_is_not_taken_for_what_this_one_has(
     assert again == text
     one.close()
     two.close()
+
+
+def evaluate_while(llm: Llama, tokens: list[int], do: Callable[[], None]) -> None:
+    """Call ``do`` when the first token of a short reply was sampled."""
+
+    def first(tokens: Any, logits: Any) -> bool:
+        nonlocal done
+        if not done:
+            do()
+        done = True
+        return False
+
+    done = False
+    llm.create_completion(
+        tokens, max_tokens=3, temperature=0, ignore_eos=True, stopping_criteria=[first]
+    )
+    assert done
+
+
+def test_what_another_process_evicts_meanwhile_is_written_again(
+    llm: Llama, store: LlamaDiskCache
+) -> None:
+    llm.set_cache(store)
+    evaluate(llm, prompt(400))
+    assert llm.cache.flush()
+    with LlamaDiskCache(store.cache_dir) as other:
+        assert len(other) == 1
+        evaluate_while(llm, prompt(460), other.clear)
+        assert llm.cache.flush()
+        assert len(other) == 1
+
+
+def test_what_was_evicted_is_written_again_however_little_it_grew(
+    llm: Llama, store: LlamaDiskCache
+) -> None:
+    llm.set_cache(store)
+    sequence = evaluate(llm, prompt(400))
+    assert llm.cache.flush()
+    store.discard(there(sequence.saved_key))
+    assert len(store) == 0
+    evaluate(llm, prompt(410))
+    assert llm.cache.flush()
+    assert len(store) == 1
+
+
+def test_a_store_that_is_closed_meanwhile_fails_no_request(
+    store: LlamaDiskCache, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Llama(str(tiny_model("full")), **OPTIONS, parking_bytes=0) as llm:
+        llm.set_cache(store)
+        evaluate_while(llm, prompt(100), store.close)
+        assert llm._cache.saved is None
+        assert "failed" not in caplog.text
