@@ -330,7 +330,11 @@ class Driver:
     def halt(self) -> None:
         """Let the thread end after its step, without a word to anybody: the process ends."""
         thread = self._thread
-        if self.inherited or thread is None:
+        if self.inherited:
+            return
+        if thread is None:
+            if not self._inside:  # else what is in memory is not certain
+                self._loop.halt()
             return
         self._loop.commands.put(self._loop.halt)
         if self.engine.runner.prefilling:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -514,3 +516,23 @@ def test_a_store_that_is_closed_meanwhile_fails_no_request(
         evaluate_while(llm, prompt(100), store.close)
         assert llm._cache.saved is None
         assert "failed" not in caplog.text
+
+
+SCRIPT = """
+import sys
+from llama_py import Llama, LlamaDiskCache
+from llama_py.memory import saving
+
+saving._PIECE, saving._BUDGET = 30_000, 0.0
+llm = Llama(sys.argv[1], n_ctx=1024, n_threads=1, in_place=sys.argv[3] == "in place")
+llm.set_cache(LlamaDiskCache(sys.argv[2]))
+llm.create_completion([50 + 7 * place % 200 for place in range(400)], max_tokens=1)
+"""
+
+
+@pytest.mark.parametrize("stepped", ["in place", "by a thread"])
+def test_the_end_of_the_process_saves_what_is_left(stepped: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SCRIPT, str(tiny_model("full")), str(tmp_path), stepped]
+    subprocess.run(command, cwd=Path(__file__).parents[2], check=True, timeout=60)
+    with LlamaDiskCache(tmp_path) as store:
+        assert len(store) == 1
