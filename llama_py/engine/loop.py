@@ -25,6 +25,8 @@ Command = Callable[[], None]
 MOST_EVENTS = 256
 #: Seconds between two looks at whether what is waited for can still come.
 LOOK = 0.5
+#: Seconds that the end of the process waits for a store to write what was left.
+_LAST_MOMENTS = 10.0
 CLOSED = "the model was closed while this request was running"
 
 
@@ -263,7 +265,11 @@ class Loop:
     def halt(self) -> None:
         """The process ends: no step follows, and nobody is told."""
         self.stopped = True
-        self.engine.cache.saving.flush()
+        cache = self.engine.cache
+        cache.saving.flush()
+        store = cache.saved
+        if store is not None and not store.closed:
+            store.wait(0, _LAST_MOMENTS)  # it may have waited for the last time already
 
     def stop(self) -> None:
         """Fail what is in flight. No step follows."""
