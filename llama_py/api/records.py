@@ -34,7 +34,7 @@ class LastCalls:
 
     Attributes:
         outcome: of the call that ended last, or whose stream was read last.
-        ended: the record of the request that ended last.
+        ended: the record of the request that ended last, of those that had begun.
     """
 
     __slots__ = ("__weakref__", "ended", "outcome")
@@ -84,7 +84,7 @@ class Outcome:
             last.outcome = self
         if type(event) is FinishEvent:
             self._ended += 1
-            if last is not None:
+            if last is not None and self.records[index].started:
                 last.ended = self.records[index]
 
     def note_end(self) -> None:
@@ -93,7 +93,8 @@ class Outcome:
             self._ended = len(self.records)
             last = self._last()
             if last is not None:
-                last.outcome, last.ended = self, self.records[-1]
+                last.outcome = self
+                last.ended = next((each for each in self.records[::-1] if each.started), last.ended)
 
 
 class Reply(dict[str, Any]):

@@ -355,7 +355,11 @@ class Driver:
         It is not waited for in a callback, which may wait for something that never comes.
         """
         thread = self._thread
-        if self.inherited or thread is None:
+        if self.inherited:
+            return
+        if thread is None:
+            if not self._inside:  # else what is in memory is not certain
+                self._loop.halt()
             return
         self._loop.commands.put(self._loop.halt)
         if self.engine.runner.prefilling:

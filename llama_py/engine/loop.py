@@ -28,6 +28,8 @@ MOST_EVENTS = 256
 LOOK = 0.5
 #: Most seconds in one wait: a timeout may be longer than what a clock can express.
 _LONGEST = 3600.0
+#: Seconds that the end of the process waits for a store to write what was left.
+_LAST_MOMENTS = 10.0
 CLOSED = "the model was closed while this request was running"
 
 
@@ -318,7 +320,11 @@ class Loop:
     def halt(self) -> None:
         """The process ends: no step follows, and nobody is told."""
         self.stopped = True
-        self.engine.cache.saving.flush()
+        cache = self.engine.cache
+        cache.saving.flush()
+        store = cache.saved
+        if store is not None and not store.closed:
+            store.wait(0, _LAST_MOMENTS)  # it may have waited for the last time already
 
     def stop(self) -> None:
         """Fail what is in flight. No step follows."""

@@ -110,14 +110,13 @@ class Saving:
         It takes the place of an older note of the same sequence; what was copied for that is used.
         """
         tiers = self._tiers
-        grown = len(sequence.tokens) - sequence.saved_length
-        if tiers.saved is None or sequence.transient or grown < max(1, least):
+        if tiers.saved is None or sequence.transient:
             return
-        store = tiers.stores[-1]
-        if store is not tiers.saved:  # it was closed
+        stores = tiers.stores
+        if not stores or (store := stores[-1]) is not tiers.saved:  # it was closed
             return
         try:
-            job = self._job(sequence, store)
+            job = self._job(sequence, store) if _grown(sequence, store) >= max(1, least) else None
         except (LlamaError, MemoryError, OSError) as error:
             _not_saved(len(sequence.tokens), error)
             return
@@ -275,6 +274,13 @@ class Saving:
         else:
             _release(job)
         self._jobs.remove(job)
+
+
+def _grown(sequence: LiveSequence, store: StateStore) -> int:
+    """How many tokens the store does not have of it: all, if its entry was evicted meanwhile."""
+    if sequence.saved_key is not None and store.info(sequence.saved_key) is None:
+        sequence.saved_key, sequence.saved_length = None, 0
+    return len(sequence.tokens) - sequence.saved_length
 
 
 def _release(job: Copying) -> None:

@@ -271,6 +271,7 @@ class LlamaDiskCache(BaseLlamaCache):
     def holds(self, segments: Sequence[Key]) -> bool:
         """Whether the store (still) has all of these segments."""
         with self._lock:
+            self._refresh()  # another process may have evicted their entries
             return all(key in self._segments or key in self._ledger.usage for key in segments)
 
     def release(self, segments: Sequence[Key]) -> None:

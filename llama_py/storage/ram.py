@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import logging
+import secrets
 import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
@@ -229,7 +229,6 @@ class LlamaRAMCache(BaseLlamaCache):
         self._states: OrderedDict[Key, StoredState] = OrderedDict()  # least recently used first
         self._segments: dict[Key, NDArray[np.uint8]] = {}
         self._usage = Usage()
-        self._numbers = itertools.count()
 
     @property
     def used_bytes(self) -> int:
@@ -255,7 +254,7 @@ class LlamaRAMCache(BaseLlamaCache):
         """Hold the bytes of a segment for an entry that is to come; returns its key."""
         with self._lock:
             self._check_open()
-            key = f"ram-{next(self._numbers)}"
+            key = _new_key()
             self._segments[key] = _frozen(state)
             return key
 
@@ -338,12 +337,17 @@ class LlamaRAMCache(BaseLlamaCache):
             return self._add(state)
 
     def _add(self, state: StoredState) -> Key:
-        key = f"ram-{next(self._numbers)}"
+        key = _new_key()
         self._states[key] = state
         self._counts["saved"] += 1
         info = entry_info(key, state, state.nbytes)
         self._catalog.add(info, state.tokens, state.offsets, state.text, state.sources)
         return key
+
+
+def _new_key() -> Key:
+    """A key that no other store has: states are passed from one to another, and name segments."""
+    return f"ram-{secrets.token_hex(12)}"
 
 
 def _shares(state: StoredState) -> tuple[int, list[tuple[Key, int]]]:

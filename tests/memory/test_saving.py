@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -436,3 +438,101 @@ def test_a_context_without_a_spare_sequence_saves_whole(tmp_path: Path) -> None:
         assert llm.cache.flush()
         (key,) = store._ledger.rows
         assert there(store.get(key)).segments == ()
+
+
+@pytest.mark.parametrize("make", [LlamaRAMCache, None])
+def test_what_another_store_has_is_not_taken_for_what_this_one_has(
+    make: Any, llm: Llama, tmp_path: Path
+) -> None:
+    def made(name: str) -> Any:
+        return make() if make else LlamaDiskCache(tmp_path / name)
+
+    one, two = made("one"), made("two")
+    llm.set_cache(two)
+    evaluate(llm, prompt(400, 3))
+    llm.set_cache(one)
+    evaluate(llm, prompt(400))
+    llm.set_cache(two)
+    tokens = prompt(460)
+    evaluate(llm, tokens)
+    text = llm.create_completion(tokens, max_tokens=9, temperature=0)["choices"][0]["text"]
+    assert llm.cache.flush()
+    llm.reset()
+    again = llm.create_completion(tokens, max_tokens=9, temperature=0)["choices"][0]["text"]
+    assert llm.cache_info["action"] == "load"
+    assert again == text
+    one.close()
+    two.close()
+
+
+def evaluate_while(llm: Llama, tokens: list[int], do: Callable[[], None]) -> None:
+    """Call ``do`` when the first token of a short reply was sampled."""
+
+    left = [do]
+
+    def first(tokens: Any, logits: Any) -> bool:
+        while left:
+            left.pop()()
+        return False
+
+    llm.create_completion(
+        tokens, max_tokens=3, temperature=0, ignore_eos=True, stopping_criteria=[first]
+    )
+    assert not left
+
+
+def test_what_another_process_evicts_meanwhile_is_written_again(
+    llm: Llama, store: LlamaDiskCache
+) -> None:
+    llm.set_cache(store)
+    evaluate(llm, prompt(400))
+    assert llm.cache.flush()
+    with LlamaDiskCache(store.cache_dir) as other:
+        assert len(other) == 1
+        evaluate_while(llm, prompt(460), other.clear)
+        assert llm.cache.flush()
+        assert len(other) == 1
+
+
+def test_what_was_evicted_is_written_again_however_little_it_grew(
+    llm: Llama, store: LlamaDiskCache
+) -> None:
+    llm.set_cache(store)
+    sequence = evaluate(llm, prompt(400))
+    assert llm.cache.flush()
+    store.discard(there(sequence.saved_key))
+    assert len(store) == 0
+    evaluate(llm, prompt(410))
+    assert llm.cache.flush()
+    assert len(store) == 1
+
+
+def test_a_store_that_is_closed_meanwhile_fails_no_request(
+    store: LlamaDiskCache, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Llama(str(tiny_model("full")), **OPTIONS, parking_bytes=0) as llm:
+        llm.set_cache(store)
+        evaluate_while(llm, prompt(100), store.close)
+        assert llm._cache.saved is None
+        assert "failed" not in caplog.text
+
+
+SCRIPT = """
+import sys
+from llama_py import Llama, LlamaDiskCache
+from llama_py.memory import saving
+
+saving._PIECE = 30_000
+saving.Saving.step = lambda self: False  # nothing is saved beside the steps
+llm = Llama(sys.argv[1], n_ctx=1024, n_threads=1, in_place=sys.argv[3] == "in place")
+llm.set_cache(LlamaDiskCache(sys.argv[2]))
+llm.create_completion([50 + 7 * place % 200 for place in range(400)], max_tokens=1)
+"""
+
+
+@pytest.mark.parametrize("stepped", ["in place", "by a thread"])
+def test_the_end_of_the_process_saves_what_is_left(stepped: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SCRIPT, str(tiny_model("full")), str(tmp_path), stepped]
+    subprocess.run(command, cwd=Path(__file__).parents[2], check=True, timeout=60)
+    with LlamaDiskCache(tmp_path) as store:
+        assert len(store) == 1

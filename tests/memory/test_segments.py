@@ -94,6 +94,18 @@ def test_a_state_of_another_store_is_taken_over(make_store: MakeStore) -> None:
     assert is_right(there(two.get(key)))
 
 
+def test_segments_of_two_stores_are_not_mistaken_for_each_other(make_store: MakeStore) -> None:
+    one, two = make_store(folder="one"), make_store(folder="two")
+    state = there(one.get(saved(one, held(one, chain_of(SEED, None, 3)))))
+    other = saved(two, held(two, chain_of(9, None, 3)))
+    key = saved(two, state)
+    assert is_right(there(two.get(key)))
+    assert is_right(there(two.get(other)))
+    unfilled = (replace(each, state=None) for each in state.segments)
+    assert not two.holds([each.key for each in state.segments])
+    assert two.put(replace(state, session="alice", segments=tuple(unfilled))) is None
+
+
 def test_a_segment_that_nobody_has_means_no_entry(make_store: MakeStore) -> None:
     store = make_store()
     unknown = Segment("host-1-00ff", 0, 1, 9)
