@@ -71,7 +71,7 @@ class Admission:
         """True while another request is about to evaluate what this one begins with."""
         if waiting.waits_for is not None:
             other, position = waiting.waits_for
-            if other.state is RequestState.PREFILL and other.lease is not None:
+            if other.state is RequestState.PREFILL and other.lease is not None and not other.paused:
                 if other.lease.held < position:
                     return True
                 self._cache.commit(other.lease.sequence, other.lease.prompt)
@@ -81,7 +81,7 @@ class Admission:
         return any(self._waits_for(waiting, other) for other in self._requests.running)
 
     def _waits_for(self, waiting: Running, other: Running) -> bool:
-        if other.state is not RequestState.PREFILL or other.lease is None:
+        if other.state is not RequestState.PREFILL or other.lease is None or other.paused:
             return False
         mine = waiting.prompt
         shared = min(mine.shared_with(other.lease.prompt), len(mine.tokens) - 1)

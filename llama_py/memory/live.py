@@ -111,7 +111,7 @@ class LiveSet:
         sequence.tokens = []
         sequence.pending = None
         sequence.forget_text_after(0)
-        sequence.forget_segments_after(0)
+        sequence.forget_stored()
         self._memory.seq_rm(sequence.number, -1, -1)  # removing a whole sequence never fails
 
     def clear(self) -> None:
