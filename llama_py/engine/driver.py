@@ -105,9 +105,7 @@ class Driver:
         try:
             for number in ticket.numbers:  # they count from now on
                 loop.tickets[number] = ticket
-            if first is not None:
-                self.post(first)
-            self.post(lambda: loop.add(prepared, ticket))
+            self.post(lambda: loop.begin(prepared, ticket, first))
         except BaseException:  # Ctrl-C, maybe when they are queued, and nobody will read
             self.post(lambda: loop.give_up(ticket))
             raise

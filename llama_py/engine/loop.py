@@ -255,8 +255,16 @@ class Loop:
         while self._held:
             self.add(*self._held.popleft())
 
+    def begin(
+        self, requests: Sequence[Running], ticket: Ticket, first: Command | None = None
+    ) -> None:
+        """Begin a call; ``first`` is run before, and its failure is not the call's."""
+        if first is not None:
+            self._run_command(first)
+        self.add(requests, ticket)
+
     def add(self, requests: Sequence[Running], ticket: Ticket) -> None:
-        """Begin a call."""
+        """Begin a call, or let it wait for those who want a quiet moment."""
         if self._quiet and not self.stopped:
             self._held.append((requests, ticket))
             return
