@@ -54,7 +54,7 @@ def test_an_interrupt_when_a_call_was_queued_already(
     def interrupted(command: Any) -> None:
         post(command)
         posted.append(command)
-        if len(posted) == 2:  # the call has begun by then
+        if len(posted) == 1:  # the call has begun by then
             time.sleep(0.05)
             raise KeyboardInterrupt
 
