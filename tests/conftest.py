@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 
 # Children that a debugger spawns for a backtrace can hang an aborting process.
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 # With OpenMP, threads that spin make tiny models a hundred times slower on a busy machine.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# A shell that starts the tests in the background lets them ignore Ctrl-C, which some of them send.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
