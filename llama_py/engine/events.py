@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import weakref
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
@@ -20,7 +21,7 @@ def _nobody() -> None:
     """Whom a mailbox belongs to at first."""
 
 
-class Box:
+class Box(ABC):
     """The mailbox of a call. Subclasses say how its owner is woken.
 
     Args:
@@ -63,8 +64,9 @@ class Box:
             kept, self._kept = self._kept, []
             self._pass_on(kept)
 
+    @abstractmethod
     def _pass_on(self, outputs: list[Output]) -> None:
-        raise NotImplementedError
+        """Give outputs to the owner, and wake it."""
 
 
 class _ThreadBox(Box):
