@@ -31,6 +31,7 @@ ALLOWED: dict[str, set[str]] = {
     # "llama_cpp" for the types of the C pointers that it offers
     "api": {"llama_cpp", "core", "memory", "storage", "engine", "chat", "dialects", "hub", *LEAVES},
 }
+ALLOWED["server"] = {"api", "demo", *ALLOWED["api"]}
 #: What a person starts: it may import everything.
 TOP = {"__main__", "cli", "bench"}
 #: Modules whose whole business is the layer below: the C names under llama-cpp-python's name.

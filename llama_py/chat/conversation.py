@@ -1,0 +1,143 @@
+"""A conversation as data, in no provider's form: messages of parts, tools, and which to call.
+
+Dialects read their own forms into these, and templates are given what is made from them. Nothing
+here is checked; who makes them has checked what came in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+__all__ = [
+    "Audio",
+    "Image",
+    "Message",
+    "Part",
+    "Role",
+    "Text",
+    "Thinking",
+    "Tool",
+    "ToolCall",
+    "ToolChoice",
+    "ToolResult",
+]
+
+Role = Literal["system", "developer", "user", "assistant", "tool"]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Words."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A picture: its bytes, or where it is.
+
+    Attributes:
+        data: the encoded file; empty if there is only a ``url``.
+        media_type: such as ``image/png``; empty if it is not known.
+    """
+
+    data: bytes = b""
+    media_type: str = ""
+    url: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Audio:
+    """A recording: the encoded file."""
+
+    data: bytes = b""
+    media_type: str = ""
+    url: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """What an assistant thought before it spoke."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call that an assistant made.
+
+    Attributes:
+        arguments: JSON text of an object.
+        id: what its result refers to; may be empty.
+    """
+
+    name: str
+    arguments: str = "{}"
+    id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What a call gave.
+
+    Attributes:
+        call_id: the call's id.
+        content: texts and pictures.
+        is_error: the call failed.
+        name: of the tool, where it is known.
+    """
+
+    call_id: str
+    content: tuple[Text | Image | Audio, ...] = ()
+    is_error: bool = False
+    name: str = ""
+
+
+Part = Text | Image | Audio | Thinking | ToolCall | ToolResult
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What one side said.
+
+    Attributes:
+        parts: in order. Assistants think, speak and call; messages of the role ``tool`` have one
+            ``ToolResult``; all others have texts, pictures and sounds.
+        name: of the speaker, or empty.
+    """
+
+    role: Role
+    parts: tuple[Part, ...] = ()
+    name: str = ""
+
+    @property
+    def text(self) -> str:
+        """Its texts, without what separates them."""
+        return "".join(part.text for part in self.parts if isinstance(part, Text))
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that may be called.
+
+    Attributes:
+        parameters: JSON schema of its arguments, an object.
+    """
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """Whether tools are called.
+
+    Attributes:
+        mode: ``named`` means the one with this name.
+    """
+
+    mode: Literal["auto", "none", "required", "named"] = "auto"
+    name: str = ""
