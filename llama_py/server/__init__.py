@@ -1,0 +1,1 @@
+"""``llama-py serve``: the engine behind HTTP, in the forms of several APIs."""
