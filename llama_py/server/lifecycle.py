@@ -1,7 +1,7 @@
-"""``Lifecycle``: whether the server is loading, ready or draining, and what it is doing.
+"""``Lifecycle``: whether the server is loading, ready or draining, and how much is in flight.
 
 One event loop uses it. ``guard`` asks it whether to let a request in and tells it about each one;
-``serve`` moves it on. It never waits itself.
+``serve`` moves it on.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ import asyncio
 from enum import Enum
 
 from llama_py.dialects.failures import Failure, Kind
-from llama_py.server.records import RequestRecord
 
 __all__ = ["Lifecycle", "Phase"]
 
 #: Seconds after which to try again.
-_RETRY = {"loading": 2, "draining": 5}
+_WHILE_LOADING, _WHILE_DRAINING = 2.0, 5.0
 
 
 class Phase(Enum):
@@ -30,37 +29,37 @@ class Lifecycle:
     """See the module.
 
     Attributes:
-        phase: where it is. It begins as ready: who loads first says so.
-        live: the requests in flight.
+        phase: where it is. It begins as ready: who loads a model first says so.
+        in_flight: requests that were let in and are not over.
     """
 
     def __init__(self) -> None:
         self.phase = Phase.READY
-        self.live: set[RequestRecord] = set()
+        self.in_flight = 0
         self._idle: asyncio.Event | None = None
 
     def refusal(self) -> Failure | None:
         """Why no request is let in now, or None."""
         if self.phase is Phase.READY:
             return None
-        if self.phase is Phase.LOADING:
-            return Failure(Kind.UNAVAILABLE, "Loading model", retry_after=_RETRY["loading"])
+        if self.phase is Phase.LOADING:  # llama-server's words, which its clients wait for
+            return Failure(Kind.UNAVAILABLE, "Loading model", retry_after=_WHILE_LOADING)
         message = "the server is about to stop; try again later"
-        return Failure(Kind.UNAVAILABLE, message, retry_after=_RETRY["draining"])
+        return Failure(Kind.UNAVAILABLE, message, retry_after=_WHILE_DRAINING)
 
-    def begin(self, record: RequestRecord) -> None:
+    def begin(self) -> None:
         """A request was let in."""
-        self.live.add(record)
+        self.in_flight += 1
 
-    def end(self, record: RequestRecord) -> None:
+    def end(self) -> None:
         """A request is over."""
-        self.live.discard(record)
-        if self._idle is not None and not self.live:
+        self.in_flight -= 1
+        if self._idle is not None and not self.in_flight:
             self._idle.set()
 
     async def until_idle(self, seconds: float) -> bool:
-        """Wait until no request is in flight; False if that took longer."""
-        if not self.live:
+        """Wait until no request is in flight; False if that takes longer."""
+        if not self.in_flight:
             return True
         self._idle = asyncio.Event()
         try:
@@ -70,11 +69,3 @@ class Lifecycle:
         finally:
             self._idle = None
         return True
-
-    def abort(self) -> int:
-        """End what is in flight, each reply in the form of its dialect; how many there were."""
-        failure = Failure(Kind.UNAVAILABLE, "the server stopped before this reply was complete")
-        live = [*self.live]
-        for record in live:
-            record.abort(failure)
-        return len(live)
