@@ -12,7 +12,8 @@ __all__ = ["dialect_of", "failure_answer", "route_path"]
 
 def route_path(scope: Scope) -> str:
     """The path of a request below ``root_path``."""
-    path, root = scope["path"], scope.get("root_path", "")
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "")
     return path[len(root) :] if root and path.startswith(f"{root}/") else path
 
 

@@ -26,6 +26,7 @@ from llama_py.server.values import (
     read_directory,
     read_file,
     read_hosts,
+    read_list,
     read_model_id,
     read_origins,
     read_root_path,
@@ -142,6 +143,12 @@ class Limits:
     ] = 20
     max_stops: Annotated[int, Range(1, 256), Doc("Stop strings.")] = 16
     max_tools: Annotated[int, Range(0, 10_000), Doc("Tools of one call.")] = 512
+    template_kwargs: Annotated[
+        tuple[str, ...],
+        Reads(read_list),
+        Flag("--template-kwargs", metavar="NAME,..."),
+        Doc("Variables of the template that `chat_template_kwargs` may set."),
+    ] = ("enable_thinking", "thinking", "reasoning_effort", "preserve_thinking")
     overflow_status: Annotated[
         int,
         Reads(read_status(413, 400), {"enum": [413, 400]}),
@@ -227,7 +234,7 @@ class Watching:
 GROUPS = (Listening, Access, Limits, Times, Loading, Keeping, Watching)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ModelSettings:
     """A model that the server offers.
 

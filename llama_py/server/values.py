@@ -99,9 +99,8 @@ def read_directory(name: str, value: Any) -> Path:
 
 
 def _path(name: str, value: Any) -> Path:
-    if not isinstance(value, Path):
-        value = Path(read_text(name, value))
-    return value.expanduser()
+    path = value if isinstance(value, Path) else Path(read_text(name, value))
+    return path.expanduser()
 
 
 def read_status(*allowed: int) -> Callable[[str, Any], int]:
