@@ -109,7 +109,7 @@ class Door:
 def test_a_key_opens(given: dict[str, str]) -> None:
     door = Door(api_keys=(ALICE, OPS))
     assert door.ask("POST", CHATS, {**JSON, **given}).status == 200
-    assert (door.callers[0].name, door.callers[0].scopes) == ("alice", {CHAT})
+    assert door.callers == [Caller("alice", frozenset({CHAT}))]
     assert door.records[0].caller.name == "alice"
 
 

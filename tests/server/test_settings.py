@@ -29,6 +29,11 @@ def read(
     return read_configuration(Given(**given), environ or {}, demo_model_path)
 
 
+def made(name: str, value: Any) -> Settings:
+    """Settings with one value."""
+    return Settings(**{name: value})
+
+
 # ---- declarations ------------------------------------------------------------------------------
 
 
@@ -48,9 +53,9 @@ def test_ranges_are_kept_and_named(setting: Setting) -> None:
     limits = setting.mark(Range)
     for edge, beyond in ((limits.low, -1), (limits.high, 1)) if limits else ():
         if edge is not None:
-            assert getattr(Settings(**{setting.name: edge}), setting.name) == edge
+            assert getattr(made(setting.name, edge), setting.name) == edge
             with pytest.raises(ParameterError, match=rf"{setting.name}=.* out of range"):
-                Settings(**{setting.name: edge + beyond})
+                made(setting.name, edge + beyond)
 
 
 def test_flags_and_variables_are_unlike_each_other() -> None:
