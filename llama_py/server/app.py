@@ -25,7 +25,7 @@ from llama_py.server.lifecycle import Lifecycle
 from llama_py.server.logs import log_request
 from llama_py.server.metrics import ServerMetrics
 from llama_py.server.models import ModelPool
-from llama_py.server.routes import health, openai
+from llama_py.server.routes import health, openai, page
 from llama_py.server.running import Exchange
 from llama_py.server.settings import Settings
 
@@ -88,7 +88,7 @@ def create_app(settings: Settings, models: ModelPool | None = None) -> ASGIApp:
             await asyncio.to_thread(service.workers.shutdown)
 
     app = Starlette(
-        routes=[*health.ROUTES, *openai.ROUTES],
+        routes=[*health.ROUTES, *openai.ROUTES, *page.ROUTES],
         lifespan=lifespan,
         middleware=[
             Middleware(

@@ -27,15 +27,17 @@ export class Chat {
    * @param {object} parts.store
    * @param {() => {model?: string, limit?: number}} parts.choice the model, and how many tokens its
    *   context holds
+   * @param {string} parts.name of the page, the same in all its tabs
    * @param {{changed: Function, grew: Function, ended: Function}} parts.events called with the
    *   conversation: it changed, its running reply grew, a reply ended
    */
-  constructor({ api, store, choice, events }) {
+  constructor({ api, store, name, choice, events }) {
     this.#api = api;
     this.#store = store;
     this.#choice = choice;
     this.#events = events;
-    this.#tabs = new Tabs((id) => [...this.#running.values()].some((each) => each.message.id === id));
+    const isOurs = (id) => [...this.#running.values()].some((each) => each.message.id === id);
+    this.#tabs = new Tabs(name, isOurs);
     // What breaks because the page is left goes on when it is there again.
     addEventListener("pagehide", () => (this.#leaving = true));
     addEventListener("pageshow", () => (this.#leaving = false));
@@ -133,8 +135,16 @@ export class Chat {
     this.#running.get(conversation.id)?.stop();
   }
 
-  async #run(conversation, message, upTo) {
-    if (this.#running.has(conversation.id)) return;
+  /** Ends the running reply, and waits until nothing more is written. */
+  async end(id) {
+    const reply = this.#running.get(id);
+    reply?.stop();
+    await reply?.finished;
+  }
+
+  /** Resolves when the reply has ended, however it did. */
+  #run(conversation, message, upTo) {
+    if (this.#running.has(conversation.id)) return undefined;
     const path = conversation.pathTo(upTo.id);
     const reply = new Reply({
       api: this.#api,
@@ -144,10 +154,17 @@ export class Chat {
     });
     reply.conversation = conversation;
     this.#running.set(conversation.id, reply);
-    await this.save(conversation, path.slice(-2).concat(message));
+    reply.finished = this.#finish(conversation, reply, path);
+    return reply.finished;
+  }
+
+  async #finish(conversation, reply, path) {
+    const { message } = reply;
+    const running = reply.run();
+    await this.save(conversation, [...path.slice(-2), message]);
     const saving = setInterval(() => this.#keep(message), SAVE_EVERY);
     try {
-      await reply.run();
+      await running;
     } finally {
       clearInterval(saving);
       this.#running.delete(conversation.id);
@@ -183,12 +200,17 @@ export class Chat {
    */
   async leaveOut(conversation, id) {
     const reply = conversation.get(id);
-    const path = conversation.pathTo(reply.parent);
+    const begun = reply.finish === "length";
+    const path = conversation.pathTo(begun ? id : reply.parent);
     const first = await this.#firstThatFits(conversation, path, reply.error);
+    if (!first) {
+      reply.error = { ...reply.error, alone: true };
+      await this.save(conversation, [reply]);
+      return false;
+    }
     reply.madeRoom = true;
-    if (!first) return false;
     conversation.record.firstSeen = first;
-    await this.retry(conversation, id);
+    await (begun ? this.continue(conversation, id) : this.retry(conversation, id));
     return true;
   }
 
@@ -242,9 +264,10 @@ export class Chat {
 
 /** Asks the other tabs of this page whether a reply is theirs. */
 class Tabs {
-  #channel = new BroadcastChannel("llama-py");
+  #channel;
 
-  constructor(isOurs) {
+  constructor(name, isOurs) {
+    this.#channel = new BroadcastChannel(name);
     this.#channel.addEventListener("message", ({ data }) => {
       if (data.ask && isOurs(data.ask)) this.#channel.postMessage({ has: data.ask });
     });

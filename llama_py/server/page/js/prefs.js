@@ -6,8 +6,9 @@ export const DEFAULTS = {
   theme: "auto", // or "light", "dark"
   model: "",
   userMarkdown: false,
-  certainty: false,
   sidebar: true,
+  draft: "", // of a conversation that has not begun
+  defaults: {}, // of new conversations: `system`, `options`
 };
 
 /** Reads and writes choices; where nothing can be kept, they last as long as the page. */

@@ -7,9 +7,9 @@
  */
 export const PARAMETERS = [
   { name: "temperature", label: "Temperature", min: 0, max: 5, step: 0.1,
-    help: "0 always takes the likeliest token" },
-  { name: "max_tokens", label: "Longest reply", min: 1, step: 1, unit: "tokens",
-    help: "empty: as long as the context has room" },
+    help: "0: always the likeliest token" },
+  { name: "max_tokens", label: "Longest reply", min: 1, step: 1,
+    help: "in tokens; empty: until the context is full" },
   { name: "top_p", label: "Top-p", min: 0, max: 1, step: 0.05 },
   { name: "top_k", label: "Top-k", min: 0, step: 1 },
   { name: "min_p", label: "Min-p", min: 0, max: 1, step: 0.01 },

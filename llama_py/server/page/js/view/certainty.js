@@ -80,5 +80,5 @@ function alternatives({ token, logprob, top_logprobs: top = [] }) {
 
 /** A token with its spaces to be seen. */
 function visible(token) {
-  return token.replace(/ /g, "␣").replace(/\n/g, "⏎").replace(/\t/g, "⇥") || "∅";
+  return token.replace(/ /g, "·").replace(/\n/g, "⏎").replace(/\t/g, "⇥") || "∅";
 }

@@ -69,7 +69,7 @@ const PATHS = {
   attach: "M19 11.5l-7.2 7.2a4.6 4.6 0 0 1-6.5-6.5l7.6-7.6a3.1 3.1 0 0 1 4.4 4.4l-7.5 7.5a1.6 1.6 0 0 1-2.2-2.2l6.7-6.8",
   more: "M6 12h.01M12 12h.01M18 12h.01",
   onward: "M5 12h13M12.5 6.5 18 12l-5.5 5.5",
-  tool: "M14.6 6.4a4.2 4.2 0 0 1 5 5.3L9.4 21.9M14.6 6.4 4.4 16.6M9.4 21.9a2.6 2.6 0 0 1-5-5.3",
+  tool: "M9 4.5c-2.2 0-2.5 1.2-2.5 3.2 0 2.6-.3 4.3-2.5 4.3 2.2 0 2.5 1.7 2.5 4.3 0 2 .3 3.2 2.5 3.2M15 4.5c2.2 0 2.5 1.2 2.5 3.2 0 2.6.3 4.3 2.5 4.3-2.2 0-2.5 1.7-2.5 4.3 0 2-.3 3.2-2.5 3.2",
   certainty: "M5 19v-5M10 19V9M15 19v-8M20 19V5",
   file: "M7 3.5h7l4 4v13H7zM14 3.5v4h4",
   warning: "M12 4.5 21 19.5H3zM12 10.5v4.2M12 17.2v.1",
@@ -85,6 +85,7 @@ export function icon(name) {
   const svg = document.createElementNS(SVG, "svg");
   svg.setAttribute("viewBox", "0 0 24 24");
   svg.setAttribute("class", "icon");
+  svg.dataset.icon = name;
   svg.setAttribute("aria-hidden", "true");
   const path = document.createElementNS(SVG, "path");
   path.setAttribute("d", PATHS[name]);
