@@ -126,8 +126,8 @@ class Scripted:
         away: every request is refused as while a model is loaded.
     """
 
-    def __init__(self) -> None:
-        self.url = ""
+    def __init__(self, url: str = "") -> None:
+        self.url = url
         self.models = ["model"]
         self.n_ctx = 4096
         self.key = ""
@@ -139,10 +139,19 @@ class Scripted:
         self.cancelled = 0
         self.away = False
         self._replies: deque[Reply] = deque()
+        self._gates: list[Gate] = []
+
+    def reset(self) -> None:
+        """Forget everything that it was told and has done."""
+        for gate in self._gates:
+            gate.open()
+        self.__init__(self.url)  # type: ignore[misc]
 
     def will(self, *replies: Reply) -> None:
         """What it answers to the next chats; afterwards "OK."."""
         self._replies.extend(replies)
+        steps = [step for reply in replies if not isinstance(reply, Refusal) for step in reply]
+        self._gates += [step for step in steps if isinstance(step, Gate)]
 
     # -- the API --------------------------------------------------------------------------------
 
@@ -215,6 +224,7 @@ class Scripted:
                 elif isinstance(step, Refusal):
                     yield f"data: {json.dumps({'error': step.error})}\n\n"
                 elif isinstance(step, Break):
+                    await asyncio.sleep(0.05)  # what was said before arrives
                     raise ConnectionError("broken on purpose")
                 else:
                     await asyncio.sleep(step)

@@ -202,7 +202,7 @@ export class Chat {
     const reply = conversation.get(id);
     const begun = reply.finish === "length";
     const path = conversation.pathTo(begun ? id : reply.parent);
-    const first = await this.#firstThatFits(conversation, path, reply.error);
+    const first = await this.#firstThatFits(conversation, path, reply.error, true);
     if (!first) {
       reply.error = { ...reply.error, alone: true };
       await this.save(conversation, [reply]);
@@ -214,12 +214,12 @@ export class Chat {
     return true;
   }
 
-  #firstThatFits(conversation, path, { tokens, limit } = {}) {
+  #firstThatFits(conversation, path, { tokens, limit } = {}, less) {
     const holds = limit ?? this.#choice().limit ?? 2048;
     const seen = path.slice(conversation.firstSeenIn(path));
     const known = { path: seen, tokens: tokens ?? holds };
     const count = counter(this.#api, conversation, known, this.#choice());
-    return chooseFirst(conversation, path, holds, count);
+    return chooseFirst(conversation, path, holds, count, less);
   }
 
   /**
@@ -231,7 +231,7 @@ export class Chat {
   async summarise(conversation, id, grew, signal) {
     const reply = conversation.get(id);
     const path = conversation.pathTo(reply.parent).slice(0, -1);
-    const first = await this.#firstThatFits(conversation, path, reply.error);
+    const first = await this.#firstThatFits(conversation, path, reply.error, false);
     if (!first) throw new Error("What is to be summarised does not fit into the context.");
     const from = path.findIndex((message) => message.id === first);
     const body = summaryBody(conversation, path.slice(from), this.#choice());

@@ -14,10 +14,12 @@ const KEEP = 0.5;
  * @param {import("./conversation.js").Message[]} path up to the message to reply to
  * @param {number} limit tokens that the context holds
  * @param {(path: object[]) => Promise<number>} count tokens of a prompt
+ * @param {boolean} less something has to go, whatever is counted
  * @returns {Promise<string|null>} its id; null if even the last turn alone does not fit
  */
-export async function chooseFirst(conversation, path, limit, count) {
-  const starts = turnsOf(path).filter((index) => index >= conversation.firstSeenIn(path));
+export async function chooseFirst(conversation, path, limit, count, less) {
+  const now = conversation.firstSeenIn(path);
+  const starts = turnsOf(path).filter((index) => index > now || (index === now && !less));
   if (!starts.length) return null;
   const tokens = new Map();
   const tokensFrom = async (place) => {

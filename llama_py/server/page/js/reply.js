@@ -44,7 +44,9 @@ export class Reply {
   /** Runs to the end; what goes wrong is in `message.status` and `message.error`. */
   async run() {
     const { message } = this;
-    Object.assign(message, { status: "running", error: undefined, finish: undefined });
+    message.status = "running";
+    delete message.error;
+    delete message.finish;
     this.#began = performance.now();
     try {
       await this.#patiently();

@@ -77,8 +77,13 @@ function schemaFormat(schema) {
 
 /** Messages in the form of the API. */
 export function chatMessages(system, path) {
-  const messages = path.map(chatMessage);
+  const messages = path.filter(saysSomething).map(chatMessage);
   return system.trim() ? [{ role: "system", content: system }, ...messages] : messages;
+}
+
+// A reply that failed before it began stays in the conversation, but was never said.
+function saysSomething({ role, content, calls, reasoning }) {
+  return role !== "assistant" || Boolean(content || calls?.length || reasoning);
 }
 
 function chatMessage(message) {

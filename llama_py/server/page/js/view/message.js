@@ -205,7 +205,7 @@ class ReplyView {
       (message.content || this.#certain) && this.#bodyElement(),
       message.calls?.length && this.#calls.element,
       this.#noticeKey && this.#notice,
-      !place.reply && !(empty && place.siblings.length < 2) && this.#bar,
+      !place.reply && !(empty && this.#noticeKey && place.siblings.length < 2) && this.#bar,
     );
   }
 
@@ -264,7 +264,7 @@ class ReplyView {
   #showNotice() {
     const { status, error, finish, usage, content, reasoning, calls, id } = this.#message;
     const { reply, isLast, limit } = this.#place;
-    const state = reply ? "" : `${status} ${error?.kind} ${finish} ${isLast} ${limit}`;
+    const state = `${status} ${error?.kind} ${error?.alone} ${finish} ${isLast} ${limit}`;
     const key = !reply && (status === "failed" || finish === "length" || status === "running") ? state : "";
     if (key === this.#noticeKey) return;
     this.#noticeKey = key;

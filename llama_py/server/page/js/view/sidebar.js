@@ -112,8 +112,10 @@ export class Sidebar {
     if (!link) return;
     const old = link.querySelector(".title").textContent;
     const field = h("input", { class: "rename", value: old, "aria-label": "Title", maxLength: 200 });
+    let ended = false;
     const end = (keep) => {
-      if (!field.isConnected) return;
+      if (ended) return;
+      ended = true; // taking the field away also takes its focus
       const title = field.value.trim();
       field.replaceWith(link);
       if (keep && title && title !== old) this.#actions.rename(id, title);
@@ -188,7 +190,7 @@ export async function searchIn(store, records, words, signal) {
   const matches = new Map();
   for (const { id, title } of records) if (title.toLowerCase().includes(wanted)) matches.set(id, "");
   await store.each(({ conversation, content }) => {
-    if (!matches.get(conversation)) {
+    if (!matches.has(conversation)) {
       const at = content.toLowerCase().indexOf(wanted);
       if (at >= 0) matches.set(conversation, around(content, at, wanted.length));
     }

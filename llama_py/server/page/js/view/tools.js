@@ -103,7 +103,7 @@ export function toolResult(message) {
   const label = `Result of ${message.name || "the tool"}`;
   return h(
     "section",
-    { class: "call result", "aria-label": label },
+    { class: "call result" },
     h("header", {}, icon("onward"), h("span", {}, label), copyButton(() => message.content)),
     jsonBlock(message.content, label),
   );
