@@ -24,13 +24,14 @@ BENCHMARKS = {
     "stream-gaps": "stream_gaps",
     "models": "rounds",
     "kv-memory": "kv_memory",
+    "serve": "serve",
 }
 
 #: Further commands: name -> (module, function that takes arguments and returns an exit code, what).
 COMMANDS = {
     "store": ("store", "main", "What saving and restoring states costs beside a plain copy."),
     "make-model": ("models", "main", "Write a model with random weights and a realistic shape."),
-    "build-tools": ("build_tools", "main", "Build llama-bench and llama-batched-bench."),
+    "build-tools": ("build_tools", "main", "Build llama-bench, llama-batched-bench, llama-server."),
 }
 
 
