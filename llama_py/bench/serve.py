@@ -5,7 +5,8 @@ ask again when they have their reply (closed loop), or with --rate at random mom
 second on average, whether or not others have ended (open loop).
 
 Without it, ``llama-py serve`` and llama-server of the same llama.cpp (``llama-py bench
-build-tools``) are started with the same model, threads, batch sizes and tokens of context per stream, and asked in turn (--parts):
+build-tools``) are started with the same model, threads, batch sizes and tokens of context per
+stream, and asked in turn (--parts):
 
   one       a stream of --generate tokens alone, beside create_completion in this process
   many      --parallel streams at once: tokens per second
