@@ -109,23 +109,22 @@ class Endpoint:
 
     def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Reply:
         """A streamed reply to a conversation."""
-        return self._stream("/v1/chat/completions", {"messages": list(messages), **options})
+        return self.stream("/v1/chat/completions", self._body(messages=list(messages), **options))
 
     def complete(self, prompt: Any, **options: Any) -> Reply:
         """A streamed continuation of a text, or of tokens."""
-        return self._stream("/v1/completions", {"prompt": prompt, **options})
+        return self.stream("/v1/completions", self._body(prompt=prompt, **options))
+
+    def _body(self, **options: Any) -> dict[str, Any]:
+        usage = {"include_usage": True}
+        return {"model": self.model, "stream": True, "stream_options": usage, **options}
 
     def _connect(self) -> http.client.HTTPConnection:
         kind = http.client.HTTPSConnection if self._https else http.client.HTTPConnection
         return kind(*self._address, timeout=_SILENCE)
 
-    def _stream(self, path: str, body: dict[str, Any]) -> Reply:
-        body = {
-            "model": self.model,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            **body,
-        }
+    def stream(self, path: str, body: Mapping[str, Any]) -> Reply:
+        """A streamed reply of OpenAI's two dialects, or of Anthropic's."""
         content = json.dumps(body)
         reply = Reply(time.perf_counter())
         lines: list[tuple[float, bytes]] = []
@@ -153,21 +152,22 @@ def _read(reply: Reply, lines: Sequence[tuple[float, bytes]]) -> None:
         if not line.startswith(b"data:") or line.strip() == b"data: [DONE]":
             continue
         event = json.loads(line[5:])
-        if event.get("error"):
-            reply.error = str(event["error"].get("message", event["error"]))
-        _note_usage(reply, event.get("usage"))
-        for choice in event.get("choices", ()):
-            text = _text_of(choice)
-            if text:
-                parts.append(text)
-                reply.times.append(when)
-            reply.finish_reason = choice.get("finish_reason") or reply.finish_reason
+        _note_end(reply, event)
+        text = _typed_text(event) if "type" in event else _chunk_text(event)
+        if text:
+            parts.append(text)
+            reply.times.append(when)
     reply.text = "".join(parts)
     # A reply without text has its end only.
     reply.first = reply.times[0] if reply.times else reply.ended
 
 
-def _text_of(choice: Mapping[str, Any]) -> str:
+def _chunk_text(event: Mapping[str, Any]) -> str:
+    """Of a chunk of chat completions, or of completions."""
+    return "".join(_choice_text(choice) for choice in event.get("choices") or ())
+
+
+def _choice_text(choice: Mapping[str, Any]) -> str:
     delta = choice.get("delta")
     if delta is None:
         return str(choice.get("text") or "")
@@ -179,11 +179,51 @@ def _text_of(choice: Mapping[str, Any]) -> str:
     return str(delta.get("reasoning_content") or "") + str(delta.get("content") or "") + calls
 
 
-def _note_usage(reply: Reply, usage: Mapping[str, Any] | None) -> None:
-    if usage:
+def _typed_text(event: Mapping[str, Any]) -> str:
+    """Of an event of the Responses or the Messages dialect."""
+    kind, delta = event["type"], event.get("delta")
+    if kind == "content_block_delta" and isinstance(delta, dict):
+        return "".join(str(delta.get(key) or "") for key in ("text", "thinking", "partial_json"))
+    if kind == "content_block_start":  # a call without arguments has no deltas
+        return str(event["content_block"].get("name") or "")
+    if kind.startswith("response.") and kind.endswith(".delta") and isinstance(delta, str):
+        return delta
+    if kind == "response.output_item.added":
+        return str(event["item"].get("name") or "")
+    return ""
+
+
+def _note_end(reply: Reply, event: Mapping[str, Any]) -> None:
+    """Errors, usage, and why it ended."""
+    response = event.get("response") or event.get("message") or event
+    error = event.get("error") or response.get("error")
+    if error:
+        reply.error = str(error.get("message", error) if isinstance(error, dict) else error)
+    for usage in (event.get("usage"), response.get("usage")):
+        _note_usage(reply, usage or {})
+    for choice in event.get("choices") or ():
+        reply.finish_reason = choice.get("finish_reason") or reply.finish_reason
+    if event.get("type") == "message_delta":
+        reply.finish_reason = event["delta"].get("stop_reason") or reply.finish_reason
+    if event.get("type") in ("response.completed", "response.incomplete"):
+        reply.finish_reason = str(response.get("status"))
+
+
+def _note_usage(reply: Reply, usage: Mapping[str, Any]) -> None:
+    if "prompt_tokens" in usage:
         reply.tokens = usage.get("completion_tokens") or 0
-        reply.prompt_tokens = usage.get("prompt_tokens") or 0
+        reply.prompt_tokens = usage["prompt_tokens"] or 0
         details = usage.get("prompt_tokens_details") or {}
+        reply.cached_tokens = details.get("cached_tokens") or 0
+    elif "cache_read_input_tokens" in usage:  # Anthropic's input is what was evaluated
+        reply.tokens = usage.get("output_tokens") or 0
+        reply.cached_tokens = usage["cache_read_input_tokens"] or 0
+        made = usage.get("cache_creation_input_tokens") or 0
+        reply.prompt_tokens = (usage.get("input_tokens") or 0) + made + reply.cached_tokens
+    elif "input_tokens" in usage:
+        reply.tokens = usage.get("output_tokens") or 0
+        reply.prompt_tokens = usage["input_tokens"] or 0
+        details = usage.get("input_tokens_details") or {}
         reply.cached_tokens = details.get("cached_tokens") or 0
 
 
