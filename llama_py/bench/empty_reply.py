@@ -40,8 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     table = report.table("", "characters", "prompt", "cached", "cold reply", "warm reply", "error")
     for size, one, other in zip(options.sizes, cold, warm, strict=True):
         lengths = len(one.text), len(other.text)
-        error = one.error or other.error
-        table.add(size, other.prompt_tokens, other.cached_tokens, *lengths, error or "-")
+        wrong = one.error or other.error or "-"
+        table.add(size, other.prompt_tokens, other.cached_tokens, *lengths, wrong)
     print(report.as_json() if options.json else report.as_text())
     return _verdict(cold, warm, expect_fixed=options.expect_fixed)
 

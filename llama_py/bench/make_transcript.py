@@ -140,7 +140,8 @@ class _Agent:
         return "read_file", {"path": self._path()}, "\n".join(numbered)
 
     def _lint(self, room: int) -> tuple[str, dict[str, Any], str]:
-        path, lines = self._path(), []
+        path = self._path()
+        lines: list[str] = []
         while sum(map(len, lines)) < room:
             rule = self._random.choice([*_RULES])
             what = _RULES[rule].format(self._random.choice([*_NAMES, "101", "93"]))
