@@ -73,7 +73,6 @@ def make(characters: int, seed: int) -> list[Message]:
     agent = _Agent(seed)
     while agent.size < characters:
         agent.turn(characters)
-    agent.messages.append({"role": "assistant", "content": "That was all; the tests pass."})
     return agent.messages
 
 

@@ -16,6 +16,7 @@ The calls of a transcript are its prefixes: for each assistant turn, everything 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -91,13 +92,8 @@ def _records(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _spans_lines(start: str) -> bool:
-    """An object that does not end with its first line is not one record of many."""
-    line = start.partition("\n")[0]
-    try:
-        value = json.loads(line)
-    except ValueError:
-        return line.strip() == "{" or len(start) < 4096
-    return isinstance(value, dict) and "messages" in value
+    """Whether the file is one object with the messages in it, and not a record on each line."""
+    return re.match(r'\{\s*(\n|"(messages|tools)"\s*:)', start) is not None
 
 
 def _by_lines(name: str, lines: Iterable[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
