@@ -80,7 +80,8 @@ def _ask_all(target: Target, options: argparse.Namespace, *, cold: bool) -> list
 
 def prompts(sizes: Sequence[int]) -> list[list[Message]]:
     """Conversations of about so many characters; each begins like the one before it."""
-    question = {"role": "user", "content": "Run the linter on all modules of the shop, and say what it found."}
+    asked = "Run the linter on all modules of the shop, and say what it found."
+    question = {"role": "user", "content": asked}
     system = {"role": "system", "content": "You are an agent that works in a repository. Be brief."}
     messages: list[Message] = [system, question]
     made, found = [], _findings(max(sizes))
