@@ -46,3 +46,6 @@ class Settings:
     max_messages: int = 10_000
     overflow_status: int = 413
     strict: bool = False
+    queue_timeout: float | None = None
+    max_loaded: int = 1
+    model_idle_seconds: float | None = None
