@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from llama_py.dialects.context import CallContext
@@ -48,14 +48,9 @@ def _model_of(body: Mapping[str, Any]) -> str | None:
     return model
 
 
-async def _health(request: Request) -> Response:
-    return JSONResponse({"status": "ok"})
-
-
 ROUTES = [
     Route("/v1/chat/completions", _chat, methods=["POST"]),
     Route("/chat/completions", _chat, methods=["POST"]),
     Route("/v1/completions", _completion, methods=["POST"]),
     Route("/completions", _completion, methods=["POST"]),
-    Route("/health", _health, methods=["GET"]),
 ]
