@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import sys
 from collections.abc import Callable
@@ -138,18 +137,14 @@ def _run(parsed: argparse.Namespace) -> int:
             f"the server needs the package {error.name}: pip install 'llama-py[server]'"
         ) from None
     settings = configuration.settings
+    check(settings)
     if parsed.check:
-        check(settings)
         models = ", ".join(model.id for model in settings.models)
         print(f"the settings are right: {models} at {settings.host}, port {settings.port}")
         return 0
     log_to(level=settings.log_level)
-    code = serve(settings, lambda address: _announce(address, settings))
-    if code:  # told to end at once: nobody waits for the threads that are left
-        logging.shutdown()
-        sys.stdout.flush()
-        os._exit(code)
-    return code
+    serve(settings, lambda address: _announce(address, settings))
+    return 0
 
 
 def _configuration(parsed: argparse.Namespace) -> Configuration:

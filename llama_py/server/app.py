@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from llama_py.dialects.failures import Failure, Kind, failure_of
 from llama_py.dialects.limits import Limits
 from llama_py.engine.engine import Engine
+from llama_py.errors import ClosedError
 from llama_py.server.errors import failure_answer, route_path
 from llama_py.server.guard import Guard
 from llama_py.server.lifecycle import Lifecycle
@@ -54,12 +55,13 @@ class Service:
         self.limits = _limits(settings)
         self.exchanges: set[Exchange] = set()
         self.lifecycle = Lifecycle()
-        self.metrics = ServerMetrics(self._engines, self.lifecycle)
+        self.metrics = ServerMetrics(self._engines, self.lifecycle, models.counters)
 
     def _engines(self) -> Iterator[tuple[str, Engine]]:
         """What there is to be counted."""
         for model in self.models.loaded:
-            yield model.id, model.llama._engine
+            with contextlib.suppress(ClosedError):  # unloaded while somebody reads the metrics
+                yield model.id, model.llama._engine
 
 
 def _limits(settings: Settings) -> Limits:

@@ -48,9 +48,9 @@ class _Bounded:
 
     def data_received(self, data: bytes) -> None:
         """Some bytes came."""
-        before = self.cycle
+        cycle, was_in_head = self.cycle, self._in_head()
         super().data_received(data)  # type: ignore[misc]
-        if self.cycle is not before or not self._in_head():
+        if self.cycle is not cycle or not (was_in_head and self._in_head()):
             self._size = 0
             self._stop_waiting()
             return

@@ -78,15 +78,11 @@ def _check_tls(settings: Settings) -> None:
         raise ParameterError(f"{files} are no certificate and its key: {error}") from None
 
 
-def serve(settings: Settings, announce: Callable[[str], None] = lambda address: None) -> int:
-    """Serve until a signal comes.
+def serve(settings: Settings, announce: Callable[[str], None] = lambda address: None) -> None:
+    """Serve until a signal comes. A second one ends the process, with 128 and its number.
 
     Args:
         announce: called with the address when requests are welcome.
-
-    Returns:
-        The exit code: 0, or 128 and the number of the signal that ended it at once. Then threads
-        may still be running, and the process should end without waiting for them.
 
     Raises:
         LlamaError: as ``check``; or the model cannot be loaded.
@@ -100,7 +96,6 @@ def serve(settings: Settings, announce: Callable[[str], None] = lambda address: 
         server.run(sockets=[listening])
         if server.problem is not None:
             raise server.problem
-        return server.code
 
 
 def _config(settings: Settings, app: Any) -> uvicorn.Config:
@@ -128,7 +123,6 @@ class _Server(uvicorn.Server):
 
     Attributes:
         problem: why it could not start, or None.
-        code: what the program is to return.
     """
 
     def __init__(self, config: uvicorn.Config, service: Service, ready: Callable[[], None]) -> None:
@@ -136,8 +130,8 @@ class _Server(uvicorn.Server):
         self._service = service
         self._ready = ready
         self._tasks: set[asyncio.Task[None]] = set()
+        self._told = False
         self.problem: LlamaError | OSError | MemoryError | None = None
-        self.code = 0
 
     # -- starting -------------------------------------------------------------------------------
 
@@ -169,14 +163,20 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals tell the event loop what to do, and do not raise anything."""
+        """Signals tell the event loop what to do, and do not raise anything.
+
+        The second one needs no event loop: it may be what hangs.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         loop = asyncio.get_running_loop()
 
         def note(number: int, _frame: FrameType | None) -> None:
-            loop.call_soon_threadsafe(self.stop, number)
+            if self._told:
+                os._exit(_SIGNALLED + number)
+            self._told = True
+            loop.call_soon_threadsafe(self.stop)
 
         before = {each: signal.signal(each, note) for each in (signal.SIGINT, signal.SIGTERM)}
         try:
@@ -185,13 +185,9 @@ class _Server(uvicorn.Server):
             for each, handler in before.items():
                 signal.signal(each, handler)
 
-    def stop(self, number: int) -> None:
-        """Begin to drain; or end at once, if it was told to stop before."""
+    def stop(self) -> None:
+        """Begin to drain; give up what is being loaded."""
         lifecycle = self._service.lifecycle
-        if lifecycle.phase is Phase.DRAINING:
-            self.code = _SIGNALLED + number
-            self.should_exit = self.force_exit = True
-            return
         loading, lifecycle.phase = lifecycle.phase is Phase.LOADING, Phase.DRAINING
         if loading:
             self.should_exit = True
