@@ -14,7 +14,7 @@ from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from llama_py.dialects.failures import (
     Failure,
@@ -26,6 +26,7 @@ from llama_py.dialects.failures import (
 from llama_py.dialects.limits import Limits
 from llama_py.dialects.wire_json import json_bytes
 from llama_py.server.models import ModelPool
+from llama_py.server.routes import models as model_routes
 from llama_py.server.routes import openai
 from llama_py.server.running import Exchange
 from llama_py.server.settings import Settings
@@ -79,7 +80,7 @@ def create_app(settings: Settings, models: ModelPool | None = None) -> ASGIApp:
             await asyncio.to_thread(service.workers.shutdown)
 
     app = Starlette(
-        routes=[*openai.ROUTES],
+        routes=[*openai.ROUTES, *model_routes.ROUTES],
         lifespan=lifespan,
         middleware=[Middleware(_Failures)],
         exception_handlers={HTTPException: _refuse},
@@ -137,19 +138,10 @@ class _Failures:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        begun = False
-
-        async def noting(message: Message) -> None:
-            nonlocal begun
-            begun = True
-            await send(message)
-
         try:
-            await self._app(scope, receive, noting)
+            await self._app(scope, receive, send)
         except ClientDisconnect:
             pass
-        except Exception as error:
+        except Exception as error:  # where the headers are out already, the server closes
             failure = failure_of(error)
-            if begun:
-                raise
             await error_response(scope, failure)(scope, receive, send)

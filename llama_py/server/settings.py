@@ -34,6 +34,7 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = 8080
     ping_interval: float = 10.0
+    queue_timeout: float | None = None
     request_timeout: float | None = None
     write_timeout: float = 60.0
     max_body_bytes: int = 32 << 20
