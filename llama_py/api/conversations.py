@@ -1,14 +1,14 @@
 """``Conversations``: what a model holds of conversations, for whoever manages them by name.
 
-A server lists, saves, forgets and brings back the conversations of its clients. Each is found by the
-session that its sequence was last used for, or by the number of that sequence, and only in the
+A server lists, saves, forgets and brings back the conversations of its clients. Each is found by
+the session that its sequence was last used for, or by the number of that sequence, and only in the
 namespace of its owner. All methods may be called by any thread.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -208,9 +208,24 @@ class Conversations:
         return memory.forget_session(cache, which, namespace)
 
     def rename(self, old: str, new: str, namespace: Hashable | None = None) -> None:
-        """Hand over what is in memory of one session to another one."""
-        cache, own = self._loaded.cache, self._or_own(namespace)
-        self._loaded.driver.run(lambda: memory.rename_session(cache, old, new, own))
+        """Hand over what is in memory of one session to another one, also in the saving store.
+
+        Raises:
+            BusyError: it is in use; nothing was changed.
+        """
+        self._loaded.driver.run(lambda: self._rename(old, new, self._or_own(namespace)))
+        self._wait()
+
+    def _rename(self, old: str, new: str, namespace: Hashable) -> None:
+        cache = self._loaded.cache
+        for sequence in memory.sequences_of(cache, old, namespace):
+            _check_idle(sequence)
+        memory.rename_session(cache, old, new, namespace)
+
+    def _wait(self) -> None:
+        store = self._loaded.cache.saved
+        if store is not None:
+            store.wait(0, _PATIENCE)
 
     def keep_place(self, session: str, namespace: Hashable | None = None) -> None:
         """Keep a way back to where a session is now, however it goes on."""
@@ -229,9 +244,7 @@ class Conversations:
             MissingError, BusyError: it is not in memory, or in use.
         """
         count = self._loaded.driver.run(lambda: self._save(session, namespace))
-        store = self._loaded.cache.saved
-        if store is not None:
-            store.wait(0, _PATIENCE)
+        self._wait()
         return count
 
     def _save(self, session: str, namespace: Hashable | None) -> int:
@@ -259,7 +272,7 @@ class Conversations:
         return found
 
 
-#: Seconds that ``save`` waits for the disk.
+#: Seconds to wait for the disk.
 _PATIENCE = 30.0
 
 

@@ -40,7 +40,7 @@ def _prefix_tokens(vocab: VocabLike, prompt: str | Sequence[int]) -> list[int]:
 
 
 def suffix_tokens(vocab: VocabLike, metadata: Mapping[str, str], suffix: str) -> list[int]:
-    """The tokens of a suffix, without the space that SentencePiece vocabularies put before a text."""
+    """Tokens of a suffix, without the space that SentencePiece vocabularies put before a text."""
     adds_space = metadata.get("tokenizer.ggml.add_space_prefix", "true") == "true"
     if not suffix or vocab.kind != _SENTENCEPIECE or not adds_space:
         return vocab.tokenize(suffix, add_special=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from llama_py.dialects.context import CallContext, VocabLike
@@ -156,9 +155,7 @@ def _call(
         return NativeReply(shape, records, context.vocab, [_has_expired(each) for each in clocks])
 
     requests = [
-        replace(
-            base, prompt=prompts[i // choices], generation=_timed(generation, clock), choice=i
-        )
+        replace(base, prompt=prompts[i // choices], generation=_timed(generation, clock), choice=i)
         for i, clock in enumerate(clocks)
     ]
     return WireCall(requests, stream, encoder, as_bool(body, "return_progress", False))

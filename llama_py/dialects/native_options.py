@@ -102,7 +102,7 @@ def read_native_sampling(context: CallContext, body: Mapping[str, Any]) -> Sampl
         options["samplers"] = _samplers(body["samplers"])
     if body.get("logit_bias") is not None:
         options["logit_bias"] = _biases(context, body["logit_bias"])
-    read = COMPLETION.read(options)  # type: ignore[arg-type]
+    read = COMPLETION.read(options)
     return read_sampling(COMPLETION, read, context, _grammar(context, body))
 
 
@@ -162,10 +162,10 @@ def _grammar(context: CallContext, body: Mapping[str, Any]) -> CompiledGrammar |
     if text:
         if not isinstance(text, str):
             raise ParameterTypeError(f"grammar must be GBNF text, not {shown(text)}")
-        return LlamaGrammar.from_string(text).compile(context.vocab)  # type: ignore[arg-type]
+        return LlamaGrammar.from_string(text).compile(context.vocab)
     if schema is None:
         return None
-    return compile_schema({"type": "object"} if schema == {} else schema, context.vocab)  # type: ignore[arg-type]
+    return compile_schema({"type": "object"} if schema == {} else schema, context.vocab)
 
 
 # ---- describing ------------------------------------------------------------------------------

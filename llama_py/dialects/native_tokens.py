@@ -1,4 +1,4 @@
-"""Texts and tokens in llama-server's forms: what a prompt may be, ``/tokenize``, ``/detokenize``."""
+"""Texts and tokens in llama-server's forms: prompts, ``/tokenize`` and ``/detokenize``."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from llama_py.options.checks import check_bool, check_number
 __all__ = [
     "as_bool",
     "detokenize",
-    "read_prompts",
     "mixed_tokens",
+    "read_prompts",
     "tokenize",
     "tokens_of",
 ]
@@ -46,7 +46,7 @@ def read_prompts(value: Any, most: int) -> list[str | list[Any]]:
     Raises:
         ParameterError: it is no prompt, or there are too many.
     """
-    if isinstance(value, Mapping) or isinstance(value, str):
+    if isinstance(value, (Mapping, str)):
         return [_one_prompt(value)]
     if not _is_list(value):
         raise ParameterTypeError(f"prompt must be {_PROMPT}, not {shown(value)}")

@@ -91,9 +91,12 @@ def _forget_checkpoints(
 
 
 def rename_session(cache: SequenceCache, old: str, new: str, namespace: Namespace) -> None:
-    """Hand over what is in memory of one session to another one, also in the saving store."""
+    """Hand over what is in memory of one session, which is idle, to another one.
+
+    What the saving store has of it is replaced.
+    """
     for sequence in sequences_of(cache, old, namespace):
         sequence.session = new
-        if not sequence.busy:  # one that is busy is saved when its request ends
-            sequence.saved_length = 0
-            cache.save(sequence, least=1)
+        sequence.saved_length = 0
+        cache.save(sequence, least=1)
+        cache.saving.finish(sequence)

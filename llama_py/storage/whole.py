@@ -65,6 +65,4 @@ def read_whole(file: FileIO, name: Path) -> StoredState:
 
 
 def _with_bytes(file: FileIO, name: Path, segment: Segment) -> Segment:
-    return dataclasses.replace(
-        segment, state=read_segment_from(file, name, _KEY, segment.nbytes)
-    )
+    return dataclasses.replace(segment, state=read_segment_from(file, name, _KEY, segment.nbytes))
