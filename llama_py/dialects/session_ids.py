@@ -12,7 +12,7 @@ from typing import Any
 
 from llama_py.errors import ParameterError, ParameterTypeError, shown
 
-__all__ = ["MAX_SESSION_ID", "label_of", "owner_of", "session_of"]
+__all__ = ["MAX_SESSION_ID", "check_session_id", "label_of", "owner_of", "session_of"]
 
 #: Characters of a session's name. What clients send in other fields may be longer, and becomes a
 #: digest.
@@ -41,19 +41,24 @@ def session_of(body: Mapping[str, Any], headers: Mapping[str, str]) -> str | Non
     """
     own = body.get("session_id")
     if own is not None:
-        return _checked(own)
+        return check_session_id("session_id", own)
     found = [headers.get(name) for name in _HEADERS]
     found += [body.get(name) for name in _FIELDS]
     found.append(_of_metadata(body.get("metadata")))
     return next((_name_of(value) for value in found if isinstance(value, str) and value), None)
 
 
-def _checked(value: Any) -> str:
+def check_session_id(field: str, value: Any) -> str:
+    """A name that a client gives a session in a field that has no other meaning.
+
+    Raises:
+        ParameterError: it is no name.
+    """
     if not isinstance(value, str):
-        raise ParameterTypeError(f"session_id must be a string, not {type(value).__name__}")
+        raise ParameterTypeError(f"{field} must be a string, not {type(value).__name__}")
     if not value or len(value) > MAX_SESSION_ID or not value.isprintable():
         raise ParameterError(
-            f"session_id={shown(value, 40)} must have 1 to {MAX_SESSION_ID} printable characters"
+            f"{field}={shown(value, 40)} must have 1 to {MAX_SESSION_ID} printable characters"
         )
     return value
 

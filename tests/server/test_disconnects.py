@@ -15,7 +15,7 @@ from tests.server.leaving import Visitor, until
 from tests.server.serving import Server, demo_settings, serving
 
 #: A reply that goes on for as long as there is room.
-ENDLESS = {"ignore_eos": True, "max_tokens": 1500, "temperature": 0}
+ENDLESS: dict[str, Any] = {"ignore_eos": True, "max_tokens": 1500, "temperature": 0}
 COUNT = {"messages": [{"role": "user", "content": "Count from 1 to 20."}], "temperature": 0}
 FILES = Path("/proc/self/fd")
 LONG_PROMPT = "one two three four five six seven eight nine ten " * 40
@@ -34,7 +34,7 @@ def chat(content: str = "Hello", **options: Any) -> dict[str, Any]:
 
 def model_of(server: Server) -> Any:
     """The model that is served."""
-    return server.service.models._model.llama  # type: ignore[union-attr]
+    return server.service.models.models[0].llama
 
 
 def at_rest(server: Server) -> None:
@@ -100,7 +100,7 @@ def test_a_neighbour_who_leaves_changes_nothing(server: Server, client: Any) -> 
 
 def test_what_was_begun_is_there_for_who_comes_back(server: Server, client: Any) -> None:
     """A client that lost its connection sends the same again: its prompt is not done twice."""
-    prompt = f"{LONG_PROMPT} and so on"
+    prompt = f"{LONG_PROMPT[:800]} and so on"
     visitor = Visitor(server, "/v1/chat/completions", chat(prompt, stream=True, **ENDLESS))
     until(lambda: len(visitor.record.generated) > 3, "it generates")
     visitor.leave()
@@ -116,7 +116,12 @@ def test_a_reader_who_stops_reading() -> None:
     with serving(settings, send_buffer=4096) as server, server.openai() as client:
         # Every token has a text, and makes a frame of a few kilobytes.
         ends = {str(token): False for token in model_of(server).vocab.eog_tokens()}
-        options = {"logit_bias": ends, "logprobs": True, "top_logprobs": 20, **ENDLESS}
+        options: dict[str, Any] = {
+            "logit_bias": ends,
+            "logprobs": True,
+            "top_logprobs": 20,
+            **ENDLESS,
+        }
         body = chat(stream=True, **options)
         visitor = Visitor(server, "/v1/chat/completions", body, receive_buffer=4096)
         visitor.read_until(b"assistant")

@@ -45,14 +45,14 @@ async def _completion(request: Request) -> Response:
 async def _generate(request: Request, read: Callable[..., WireCall]) -> Response:
     service = _service(request)
     body = await read_body(request, service.settings)
-    async with service.models.lease(_model_of(body)) as model:
+    async with service.models.lease(_model_of(body), request.receive) as model:
         return await respond(request, model, _parse(read, request, body, model.id))
 
 
 async def _count(request: Request) -> Response:
     service = _service(request)
     body = await read_body(request, service.settings)
-    async with service.models.lease(_model_of(body)) as model:
+    async with service.models.lease(_model_of(body), request.receive) as model:
         count = await count_tokens(request, model, _parse(read_chat, request, body, model.id))
     return JSONResponse({"object": "response.input_tokens", "input_tokens": count})
 
