@@ -1,0 +1,166 @@
+"""``create_app``: the ASGI application, made of the modules of ``routes``."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from llama_py.dialects.failures import Failure, Kind, failure_of
+from llama_py.dialects.limits import Limits
+from llama_py.engine.engine import Engine
+from llama_py.server.errors import failure_answer, route_path
+from llama_py.server.guard import Guard
+from llama_py.server.lifecycle import Lifecycle
+from llama_py.server.logs import log_request
+from llama_py.server.metrics import ServerMetrics
+from llama_py.server.models import ModelPool
+from llama_py.server.routes import health, openai
+from llama_py.server.routes import models as model_routes
+from llama_py.server.running import Exchange
+from llama_py.server.settings import Settings
+
+__all__ = ["Service", "create_app", "error_response"]
+
+#: Threads that check, render and tokenize. More would only wait for each other.
+_WORKERS = 4
+
+
+class Service:
+    """What the handlers of routes work with: ``request.app.state.service``.
+
+    Attributes:
+        workers: threads for what takes longer than the event loop may wait.
+        limits: the settings that dialects check requests against.
+        exchanges: requests that a model is answering.
+        lifecycle: whether requests are let in.
+        metrics: what is counted.
+    """
+
+    def __init__(self, settings: Settings, models: ModelPool) -> None:
+        self.settings = settings
+        self.models = models
+        self.workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="llama_py-server")
+        self.limits = _limits(settings)
+        self.exchanges: set[Exchange] = set()
+        self.lifecycle = Lifecycle()
+        self.metrics = ServerMetrics(self._engines, self.lifecycle, models)
+
+    def _engines(self) -> Iterator[tuple[str, Engine]]:
+        """What there is to be counted."""
+        for model in self.models.models:
+            if (llama := model.held) is not None:
+                yield model.id, llama._engine
+
+
+def _limits(settings: Settings) -> Limits:
+    values = {each.name: getattr(settings, each.name) for each in fields(Limits)}
+    return Limits(**{**values, "template_kwargs": frozenset(settings.template_kwargs)})
+
+
+def create_app(settings: Settings, models: ModelPool | None = None) -> ASGIApp:
+    """The application.
+
+    Args:
+        models: who serves the models; by default made from the settings, and closed at the end.
+    """
+    pool = models if models is not None else ModelPool(settings)
+    service = Service(settings, pool)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        try:
+            if models is None:
+                await pool.start()
+            yield
+        finally:
+            if models is None:
+                await pool.close()
+            await asyncio.to_thread(service.workers.shutdown)
+
+    app = Starlette(
+        routes=[*health.ROUTES, *model_routes.ROUTES, *openai.ROUTES],
+        lifespan=lifespan,
+        middleware=[
+            Middleware(
+                Guard,
+                settings=settings,
+                lifecycle=service.lifecycle,
+                finished=(log_request, service.metrics.count),
+            ),
+            Middleware(_Failures),
+        ],
+        exception_handlers={HTTPException: _refuse},
+    )
+    app.router.redirect_slashes = False
+    app.state.service = service
+    return app
+
+
+# ---- errors ----------------------------------------------------------------------------------
+
+
+def error_response(scope: Scope, failure: Failure) -> Response:
+    """The response that reports a failure, in the dialect of the path."""
+    settings = scope["app"].state.service.settings
+    status, headers, body = failure_answer(scope, failure, settings.overflow_status)
+    return Response(body, status, headers)
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
+    """A path that does not exist, or not with this method."""
+    path, method = route_path(request.scope), request.method
+    if not isinstance(error, HTTPException) or error.status_code != 405:
+        failure = Failure(Kind.NOT_FOUND, f"there is no {method} {path} here")
+        return error_response(request.scope, failure)
+    allowed = ", ".join(_methods_of(request))
+    failure = Failure(Kind.METHOD, f"{path} takes {allowed}, not {method}")
+    response = error_response(request.scope, failure)
+    response.headers["Allow"] = allowed
+    return response
+
+
+def _methods_of(request: Request) -> list[str]:
+    routes = [each for each in request.app.routes if isinstance(each, Route)]
+    path = route_path(request.scope)
+    fitting = [each for each in routes if each.path_regex.match(path)]
+    return sorted({method for each in fitting for method in each.methods or ()})
+
+
+class _Failures:
+    """Tells the client what went wrong, whatever a handler raised before it sent anything."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begun = False
+
+        async def noting(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting)
+        except ClientDisconnect:
+            pass
+        except Exception as error:
+            failure = failure_of(error)
+            if begun:
+                raise
+            await error_response(scope, failure)(scope, receive, send)
