@@ -25,7 +25,7 @@ from prometheus_client.registry import Collector
 from llama_py.engine.engine import Engine
 from llama_py.engine.metrics import Histogram
 from llama_py.server.lifecycle import Lifecycle
-from llama_py.server.places import PoolCounters
+from llama_py.server.models import ModelPool
 from llama_py.server.records import RequestRecord
 
 __all__ = ["ServerMetrics"]
@@ -41,13 +41,13 @@ class ServerMetrics:
     Args:
         engines: the engines to read.
         lifecycle: knows how many requests are in flight.
-        pool: what happened to models.
+        models: knows which models came and went.
     """
 
-    def __init__(self, engines: Engines, lifecycle: Lifecycle, pool: PoolCounters) -> None:
+    def __init__(self, engines: Engines, lifecycle: Lifecycle, models: ModelPool) -> None:
         self._registry = CollectorRegistry()
         self._http = _Http(lifecycle)
-        for collector in (self._http, _Pool(pool), _Engines(engines)):
+        for collector in (self._http, _Models(models), _Engines(engines)):
             self._registry.register(collector)
         ProcessCollector(registry=self._registry)
 
@@ -93,23 +93,28 @@ class _Http(_Collector):
         yield GaugeMetricFamily("llama_py_http_requests_in_flight", help_, value=in_flight)
 
 
-class _Pool(_Collector):
-    """Models that came and went."""
+class _Models(_Collector):
+    """Models that came into memory, and left it."""
 
-    def __init__(self, counters: PoolCounters) -> None:
-        self._counters = counters
+    def __init__(self, models: ModelPool) -> None:
+        self._models = models
 
     def collect(self) -> Iterator[Metric]:
         """See ``Collector``."""
-        counters = self._counters
-        for name, help_, value in (
-            ("loads", "Models loaded.", counters.loads),
-            ("load_seconds", "Time it took to load them.", counters.load_seconds),
-            ("load_failures", "Models that could not be loaded.", counters.failures),
-            ("unloads", "Models unloaded.", counters.unloads),
-            ("evictions", "Models unloaded to make room for others.", counters.evictions),
-        ):
+        pool, counted = self._models, self._models.counters
+        counters = {
+            "loads": ("Models that were loaded.", counted.loads),
+            "load_seconds": ("Time that took.", counted.load_seconds),
+            "load_failures": ("Models that could not be loaded.", counted.failures),
+            "unloads": ("Models that were unloaded.", counted.unloads),
+            "evictions": ("... to make room for others.", counted.evictions),
+            "wait_timeouts": ("Requests that waited for a model in vain.", counted.timeouts),
+        }
+        for name, (help_, value) in counters.items():
             yield CounterMetricFamily(f"llama_py_model_{name}", help_, value=value)
+        yield GaugeMetricFamily("llama_py_models_loaded", "In memory.", value=len(pool.loaded))
+        help_ = "Requests that wait for a model."
+        yield GaugeMetricFamily("llama_py_model_requests_waiting", help_, value=pool.waiting)
 
 
 class _Engines(_Collector):

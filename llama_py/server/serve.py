@@ -24,11 +24,11 @@ from typing import Any, cast
 
 import uvicorn
 from starlette.applications import Starlette
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from llama_py.dialects.failures import Failure, Kind
 from llama_py.errors import LlamaError, ModelNotFoundError, ParameterError
 from llama_py.server.app import Service, create_app
+from llama_py.server.connections import http_protocol
 from llama_py.server.heads import bounded_heads
 from llama_py.server.lifecycle import Phase
 from llama_py.server.settings import Settings
@@ -99,7 +99,7 @@ def serve(settings: Settings, announce: Callable[[str], None] = lambda address: 
 
 
 def _config(settings: Settings, app: Any) -> uvicorn.Config:
-    protocol = bounded_heads(AutoHTTPProtocol, settings.max_header_bytes, settings.header_timeout)
+    protocol = bounded_heads(http_protocol(), settings.max_header_bytes, settings.header_timeout)
     return uvicorn.Config(
         app,
         http=protocol,

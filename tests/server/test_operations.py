@@ -282,3 +282,40 @@ def test_metrics_that_are_off() -> None:
         answer = http.get("/metrics")
         assert answer.status_code == 501
         assert answer.json()["error"]["code"] == "not_implemented"
+
+
+# ---- keys and prefixes -------------------------------------------------------------------------
+
+BOB = ApiKey("bob", "bob-secret")
+LONG = {
+    "messages": [{"role": "user", "content": "Tell me what is 2 + 3, and why it is so." * 3}],
+    "max_tokens": 4,
+    "temperature": 0,
+}
+
+
+def cached(server: Server, key: ApiKey, **more: Any) -> int:
+    """How many tokens of the same prompt a key did not have to evaluate."""
+    with server.http(headers={"x-api-key": key.key}) as http:
+        usage = http.post(CHATS, json={**LONG, **more}).raise_for_status().json()["usage"]
+    return int(usage["prompt_tokens_details"]["cached_tokens"])
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_key_profits_from_others_only_if_the_settings_say_so(shared: bool) -> None:
+    settings = demo_settings({"api_keys": (ALICE, BOB), "share_prefixes": shared})
+    with serving(settings) as server:
+        assert cached(server, ALICE) == 0
+        assert cached(server, ALICE) > 20
+        assert (cached(server, BOB) > 20) is shared
+        assert cached(server, BOB) > 20
+        assert cached(server, BOB, session_id="s", user="alice") > 20
+        assert cached(server, ALICE) > 20  # and bob's did not take its place
+
+
+def test_prefixes_that_had_to_make_room_are_not_shared_either() -> None:
+    settings = demo_settings({"api_keys": (ALICE, BOB)}, n_seq_max=1, n_ctx=512)
+    with serving(settings) as server:
+        assert (cached(server, ALICE), cached(server, BOB)) == (0, 0)
+        assert cached(server, ALICE) > 20  # brought back
+        assert cached(server, BOB) > 20
