@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,6 +48,13 @@ class MessageHead:
     id: str = field(default_factory=lambda: f"msg_{secrets.token_hex(12)}")
 
 
+#: Blocks before anything was said.
+_EMPTY: dict[str, dict[str, Any]] = {
+    "text": {"type": "text", "text": ""},
+    "thinking": {"type": "thinking", "thinking": "", "signature": ""},
+}
+
+
 class _Block:
     """A block of content: its frames, and at the end its whole.
 
@@ -56,7 +63,7 @@ class _Block:
         hidden: it is thinking that is not shown, but kept in the signature.
     """
 
-    def __init__(self, index: int, head: dict[str, Any], *, hidden: bool = False) -> None:
+    def __init__(self, index: int, head: Mapping[str, Any], *, hidden: bool = False) -> None:
         self.kind: str = head["type"]
         self._index = index
         self._head = head
@@ -116,7 +123,7 @@ class MessageReply:
     """The ``WireReply`` of one call of ``/v1/messages``.
 
     A block begins with its first character that is no white space: models write line breaks around
-    reasoning and calls, and clients refuse blocks of nothing else.
+    reasoning and calls, and a block of nothing else is refused by some who get it back.
 
     Args:
         record: what is known of the request.
@@ -218,19 +225,18 @@ class MessageReply:
         return frames
 
     def _say(self, kind: str, text: str) -> bytes:
-        """More text of a kind: in the open block, or in a new one."""
-        if self._open is not None and self._open.kind == kind:
-            return self._open.add(text)
+        """More text of a kind. White space at its end is held back until more follows."""
         held, blank = self._blank
         text = blank + text if held == kind else text
-        if not text or text.isspace():
+        said = text.rstrip()
+        if not said:
             self._blank = (kind, text)
             return b""
-        head = {"type": kind, kind: ""}
-        if kind == "thinking":
-            head["signature"] = ""
-        hidden = kind == "thinking" and not self._head.shows_thinking
-        return self._begin(head, hidden=hidden) + self._blocks[-1].add(text)
+        frames = b""
+        if self._open is None or self._open.kind != kind:
+            frames = self._begin(_EMPTY[kind])
+        self._blank = (kind, text[len(said) :])
+        return frames + self._blocks[-1].add(said)
 
     def _call(self, call: ToolCallDelta) -> bytes:
         frames = b""
@@ -239,17 +245,21 @@ class MessageReply:
             frames = self._begin({**head, "input": {}})
         return frames + self._blocks[-1].add(call.arguments)
 
-    def _begin(self, head: dict[str, Any], *, hidden: bool = False) -> bytes:
-        closed = self._close()
-        self._blank = ("", "")
+    def _begin(self, head: Mapping[str, Any]) -> bytes:
+        closed = self._close(before_call=head["type"] == "tool_use")
+        hidden = head["type"] == "thinking" and not self._head.shows_thinking
         self._open = _Block(len(self._blocks), head, hidden=hidden)
         self._blocks.append(self._open)
         return closed + self._open.start()
 
-    def _close(self) -> bytes:
-        closed = b"" if self._open is None else self._open.stop()
-        self._open = None
-        return closed
+    def _close(self, *, before_call: bool = False) -> bytes:
+        (kind, blank), self._blank = self._blank, ("", "")
+        block, self._open = self._open, None
+        if block is None:
+            return b""
+        # Templates write the line break between a text and a call themselves.
+        rest = blank if kind == block.kind and not (before_call and kind == "text") else ""
+        return (block.add(rest) if rest else b"") + block.stop()
 
     def _new_id(self) -> str:
         """An id for a call of a model that writes none: nine letters, as Mistral's templates want."""
@@ -269,7 +279,7 @@ class MessageReply:
         frames = self._tell(self._stream.feed(event.text) + self._stream.flush())
         held, blank = self._blank
         if held == "text" and blank and not self._blocks:  # it is all that was said
-            frames += self._begin({"type": "text", "text": ""}) + self._blocks[-1].add(blank)
+            frames += self._begin(_EMPTY["text"]) + self._blocks[-1].add(blank)
         self._reason = self._reason_of(event)
         return frames + self._close()
 

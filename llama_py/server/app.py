@@ -26,7 +26,7 @@ from llama_py.dialects.failures import (
 from llama_py.dialects.limits import Limits
 from llama_py.dialects.wire_json import json_bytes
 from llama_py.server.models import ModelPool
-from llama_py.server.routes import openai
+from llama_py.server.routes import anthropic, openai
 from llama_py.server.running import Exchange
 from llama_py.server.settings import Settings
 
@@ -79,7 +79,7 @@ def create_app(settings: Settings, models: ModelPool | None = None) -> ASGIApp:
             await asyncio.to_thread(service.workers.shutdown)
 
     app = Starlette(
-        routes=[*openai.ROUTES],
+        routes=[*openai.ROUTES, *anthropic.ROUTES],
         lifespan=lifespan,
         middleware=[Middleware(_Failures)],
         exception_handlers={HTTPException: _refuse},
