@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 
@@ -16,21 +16,21 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from llama_py.dialects.failures import (
-    Failure,
-    Kind,
-    anthropic_error,
-    failure_of,
-    openai_error,
-)
+from llama_py.dialects.failures import Failure, Kind, failure_of
 from llama_py.dialects.limits import Limits
-from llama_py.dialects.wire_json import json_bytes
+from llama_py.engine.engine import Engine
+from llama_py.server.errors import failure_answer, route_path
+from llama_py.server.guard import Guard
+from llama_py.server.lifecycle import Lifecycle
+from llama_py.server.logs import log_request
+from llama_py.server.metrics import ServerMetrics
 from llama_py.server.models import ModelPool
-from llama_py.server.routes import anthropic, openai
+from llama_py.server.routes import anthropic, health, openai
+from llama_py.server.routes import models as model_routes
 from llama_py.server.running import Exchange
 from llama_py.server.settings import Settings
 
-__all__ = ["Service", "create_app", "dialect_of", "error_response"]
+__all__ = ["Service", "create_app", "error_response"]
 
 #: Threads that check, render and tokenize. More would only wait for each other.
 _WORKERS = 4
@@ -43,6 +43,8 @@ class Service:
         workers: threads for what takes longer than the event loop may wait.
         limits: the settings that dialects check requests against.
         exchanges: requests that a model is answering.
+        lifecycle: whether requests are let in.
+        metrics: what is counted.
     """
 
     def __init__(self, settings: Settings, models: ModelPool) -> None:
@@ -51,11 +53,18 @@ class Service:
         self.workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="llama_py-server")
         self.limits = _limits(settings)
         self.exchanges: set[Exchange] = set()
+        self.lifecycle = Lifecycle()
+        self.metrics = ServerMetrics(self._engines, self.lifecycle)
+
+    def _engines(self) -> Iterator[tuple[str, Engine]]:
+        """What there is to be counted."""
+        for model in self.models.loaded:
+            yield model.id, model.llama._engine
 
 
 def _limits(settings: Settings) -> Limits:
-    names = [each.name for each in fields(Limits) if hasattr(settings, each.name)]
-    return Limits(**{name: getattr(settings, name) for name in names})
+    values = {each.name: getattr(settings, each.name) for each in fields(Limits)}
+    return Limits(**{**values, "template_kwargs": frozenset(settings.template_kwargs)})
 
 
 def create_app(settings: Settings, models: ModelPool | None = None) -> ASGIApp:
@@ -79,9 +88,22 @@ def create_app(settings: Settings, models: ModelPool | None = None) -> ASGIApp:
             await asyncio.to_thread(service.workers.shutdown)
 
     app = Starlette(
-        routes=[*openai.ROUTES, *anthropic.ROUTES],
+        routes=[
+            *health.ROUTES,
+            *model_routes.ROUTES,
+            *openai.ROUTES,
+            *anthropic.ROUTES,
+        ],
         lifespan=lifespan,
-        middleware=[Middleware(_Failures)],
+        middleware=[
+            Middleware(
+                Guard,
+                settings=settings,
+                lifecycle=service.lifecycle,
+                finished=(log_request, service.metrics.count),
+            ),
+            Middleware(_Failures),
+        ],
         exception_handlers={HTTPException: _refuse},
     )
     app.router.redirect_slashes = False
@@ -92,24 +114,16 @@ def create_app(settings: Settings, models: ModelPool | None = None) -> ASGIApp:
 # ---- errors ----------------------------------------------------------------------------------
 
 
-def dialect_of(path: str) -> str:
-    """``"anthropic"`` or ``"openai"``: in whose form a path reports errors."""
-    return "anthropic" if path == "/v1/messages" or path.startswith("/v1/messages/") else "openai"
-
-
 def error_response(scope: Scope, failure: Failure) -> Response:
     """The response that reports a failure, in the dialect of the path."""
-    if dialect_of(scope["path"]) == "anthropic":
-        status, body, headers = anthropic_error(failure, scope["state"].get("request_id"))
-    else:
-        settings = scope["app"].state.service.settings
-        status, body, headers = openai_error(failure, settings.overflow_status)
-    return Response(json_bytes(body), status, headers, "application/json")
+    settings = scope["app"].state.service.settings
+    status, headers, body = failure_answer(scope, failure, settings.overflow_status)
+    return Response(body, status, headers)
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
     """A path that does not exist, or not with this method."""
-    path, method = request.url.path, request.method
+    path, method = route_path(request.scope), request.method
     if not isinstance(error, HTTPException) or error.status_code != 405:
         failure = Failure(Kind.NOT_FOUND, f"there is no {method} {path} here")
         return error_response(request.scope, failure)
@@ -122,7 +136,8 @@ async def _refuse(request: Request, error: Exception) -> Response:
 
 def _methods_of(request: Request) -> list[str]:
     routes = [each for each in request.app.routes if isinstance(each, Route)]
-    fitting = [each for each in routes if each.path_regex.match(request.scope["path"])]
+    path = route_path(request.scope)
+    fitting = [each for each in routes if each.path_regex.match(path)]
     return sorted({method for each in fitting for method in each.methods or ()})
 
 

@@ -27,7 +27,7 @@ async def _messages(request: Request) -> Response:
     service: Service = request.app.state.service
     body = await read_body(request, service.settings)
     request_id = request.scope["state"].get("request_id")
-    async with service.models.lease(_model_of(body)) as model:
+    async with service.models.lease(_model_of(body), request.receive) as model:
         name = model.id
 
         def parse(context: CallContext) -> WireCall:
@@ -39,7 +39,7 @@ async def _messages(request: Request) -> Response:
 async def _count_tokens(request: Request) -> Response:
     service: Service = request.app.state.service
     body = await read_body(request, service.settings)
-    async with service.models.lease(_model_of(body)) as model:
+    async with service.models.lease(_model_of(body), request.receive) as model:
         calls = model.llama._calls
 
         def count() -> int:
