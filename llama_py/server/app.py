@@ -14,7 +14,7 @@ from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from llama_py.dialects.failures import Failure, Kind, failure_of
 from llama_py.dialects.limits import Limits
@@ -54,12 +54,13 @@ class Service:
         self.limits = _limits(settings)
         self.exchanges: set[Exchange] = set()
         self.lifecycle = Lifecycle()
-        self.metrics = ServerMetrics(self._engines, self.lifecycle)
+        self.metrics = ServerMetrics(self._engines, self.lifecycle, models)
 
     def _engines(self) -> Iterator[tuple[str, Engine]]:
         """What there is to be counted."""
-        for model in self.models.loaded:
-            yield model.id, model.llama._engine
+        for model in self.models.models:
+            if (llama := model.held) is not None:
+                yield model.id, llama._engine
 
 
 def _limits(settings: Settings) -> Limits:
@@ -152,19 +153,10 @@ class _Failures:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        begun = False
-
-        async def noting(message: Message) -> None:
-            nonlocal begun
-            begun = True
-            await send(message)
-
         try:
-            await self._app(scope, receive, noting)
+            await self._app(scope, receive, send)
         except ClientDisconnect:
-            pass
-        except Exception as error:
+            raise  # for ``Guard``: nobody is there to be told
+        except Exception as error:  # where the headers are out already, the server closes
             failure = failure_of(error)
-            if begun:
-                raise
             await error_response(scope, failure)(scope, receive, send)
