@@ -121,7 +121,9 @@ def _blocks(value: Any, where: str) -> Iterator[tuple[str, Mapping[str, Any], st
     if value is None:
         raise ParameterError(f"{where} is missing; it must be a string or a list of blocks")
     if not isinstance(value, list):
-        raise ParameterTypeError(f"{where} must be a string or a list of blocks, not {shown(value)}")
+        raise ParameterTypeError(
+            f"{where} must be a string or a list of blocks, not {shown(value)}"
+        )
     for i, block in enumerate(value):
         place = f"{where}[{i}]"
         kind = check_object(block, place).get("type")
@@ -168,9 +170,7 @@ def _message(value: Any, names: dict[str, str], number: int) -> Iterator[Message
     elif role == "user":
         yield from _user(content, names, f"{where}.content")
     else:
-        raise ParameterError(
-            f"{where}.role is {shown(role)}; expected user, assistant or system"
-        )
+        raise ParameterError(f"{where}.role is {shown(role)}; expected user, assistant or system")
 
 
 @dataclass(slots=True)
@@ -303,7 +303,9 @@ def _optional(block: Mapping[str, Any], key: str, place: str) -> str:
 
 
 def _texts_of(content: Any, where: str) -> str:
-    return _joined([_text(b, place) for kind, b, place in _blocks(content, where) if kind == "text"])
+    return _joined(
+        [_text(b, place) for kind, b, place in _blocks(content, where) if kind == "text"]
+    )
 
 
 def _search_result(block: Mapping[str, Any], place: str) -> str:

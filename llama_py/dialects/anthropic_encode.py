@@ -262,7 +262,7 @@ class MessageReply:
         return (block.add(rest) if rest else b"") + block.stop()
 
     def _new_id(self) -> str:
-        """An id for a call of a model that writes none: nine letters, as Mistral's templates want."""
+        """An id for a model that writes none: nine letters, as Mistral's templates want."""
         new = secrets.token_hex(5)[:9]
         self._own_ids.add(new)
         return new

@@ -1,4 +1,4 @@
-"""``ToolInput``: the arguments of a tool call, handed out so that they always make a JSON object."""
+"""``ToolInput``: the arguments of a tool call, in pieces that always make a JSON object."""
 
 from __future__ import annotations
 

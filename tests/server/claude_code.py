@@ -24,6 +24,7 @@ PICTURE: Json = {
     "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="},
 }
 
+_BILLING = "x-anthropic-billing-header: cc_version=2.1.330.1f;"
 _DRAFT = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
 _LIMITS = {"exclusiveMinimum": 0, "maximum": 9007199254740991}
 
@@ -67,7 +68,9 @@ TOOLS: list[Json] = [
     _tool("Agent", {"prompt": _TEXT, "isolation": {"const": "worktree"}}, "prompt"),
     _tool("AskUserQuestion", {"questions": {"type": "array", "items": _EDIT}}, "questions"),
     _tool("Cron", {"when": {"type": "string", "pattern": "^(\\S+\\s+){4}\\S+$"}}, "when"),
-    _tool("Meta", {"extra": {"type": "object", "propertyNames": _TEXT, "additionalProperties": {}}}),
+    _tool(
+        "Meta", {"extra": {"type": "object", "propertyNames": _TEXT, "additionalProperties": {}}}
+    ),
     _tool("Later", {"query": {"anyOf": [_TEXT, {"type": "null"}]}}, "query", defer_loading=True),
 ]
 
@@ -107,7 +110,12 @@ class Session:
         """The results of all calls in the last message, each with this content."""
         calls = [block for block in self.messages[-1]["content"] if block["type"] == "tool_use"]
         blocks = [
-            {"type": "tool_result", "tool_use_id": call["id"], "content": content, "is_error": False}
+            {
+                "type": "tool_result",
+                "tool_use_id": call["id"],
+                "content": content,
+                "is_error": False,
+            }
             for call in calls
         ]
         self.messages.append({"role": "user", "content": blocks})
@@ -146,7 +154,7 @@ class Session:
         return json.dumps(ids)
 
     def _system(self, number: int) -> Any:
-        billing = f"x-anthropic-billing-header: cc_version=2.1.330.1f; cc_entrypoint=cli; cch={number:05x};"
+        billing = f"{_BILLING} cc_entrypoint=cli; cch={number:05x};"
         texts = ["You are Claude Code.", "\nYou help with code. Be brief."]
         if number % 3 == 2:  # as gateways in between send it
             return "\n".join([billing, *texts])

@@ -57,7 +57,12 @@ CASES: dict[str, dict[str, Any]] = {
         "tool_choice": {"type": "tool", "name": "get_time"},
     },
     "result": {
-        "messages": [*ASKED, user([result("toolu_abcdefghi", json.dumps({"temperature": 21, "condition": "sunny"}))])],
+        "messages": [
+            *ASKED,
+            user(
+                [result("toolu_abcdefghi", json.dumps({"temperature": 21, "condition": "sunny"}))]
+            ),
+        ],
         "tools": [WEATHER],
     },
     "failed result": {
@@ -151,9 +156,7 @@ def awaited_stream(server: Server, given: dict[str, Any]) -> Any:
 
 
 def async_client(server: Server) -> Any:
-    return anthropic.AsyncAnthropic(
-        base_url=server.url, api_key="none", max_retries=0, timeout=60
-    )
+    return anthropic.AsyncAnthropic(base_url=server.url, api_key="none", max_retries=0, timeout=60)
 
 
 WAYS: list[Callable[[Server, dict[str, Any]], Any]] = [whole, helped, raw, awaited, awaited_stream]
@@ -264,9 +267,7 @@ def test_count_tokens_counts_replies_as_they_were_written(claude: Any) -> None:
     """A sampled reply may have other tokens than its text; the next prompt keeps them."""
     question = user("Tell me something odd about the number 7.")
     hot = {"temperature": 3, "top_k": 0, "top_p": 1}
-    reply = claude.messages.create(
-        model="any", max_tokens=60, messages=[question], extra_body=hot
-    )
+    reply = claude.messages.create(model="any", max_tokens=60, messages=[question], extra_body=hot)
     messages = [question, {"role": "assistant", "content": reply.content}, *SUM]
     counted = claude.messages.count_tokens(model="any", messages=messages).input_tokens
     usage = claude.messages.create(model="any", max_tokens=4, messages=messages).usage

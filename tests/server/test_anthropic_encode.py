@@ -1,4 +1,4 @@
-"""Golden sequences: the events of a reply in Anthropic's form, and what their client makes of them."""
+"""Golden sequences of events in Anthropic's form, and what the official client makes of them."""
 
 from __future__ import annotations
 
@@ -236,7 +236,9 @@ def test_what_was_reused_is_told_at_the_end(context: Context) -> None:
         (FinishEvent("stop", stop="<|im_end|>"), "end_turn", None),
     ],
 )
-def test_why_a_reply_ends(context: Context, finish: FinishEvent, reason: str, sequence: Any) -> None:
+def test_why_a_reply_ends(
+    context: Context, finish: FinishEvent, reason: str, sequence: Any
+) -> None:
     events, whole = reply_of(context, ["Yes"], finish, stop_sequences=["END"])
     delta = {"stop_reason": reason, "stop_sequence": sequence}
     assert events[-2][1]["delta"] == delta
@@ -327,7 +329,10 @@ def test_keep_alive_is_an_event(context: Context) -> None:
 # ---- arguments -----------------------------------------------------------------------------------
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
     # What the scanner looks at comes often.
     | st.text(st.sampled_from('{}[]",:\\ ab\u00e9\n')),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
@@ -372,6 +377,8 @@ def test_whatever_a_model_writes_becomes_an_object(text: str, size: int) -> None
     assert isinstance(json.loads(handed_out(text, size)), dict)
 
 
-@pytest.mark.parametrize("text", ["", " ", "[1]", '"x"', "{,}", '{"a": NaN}', '{"a": 1e999, "b": 1}'])
+@pytest.mark.parametrize(
+    "text", ["", " ", "[1]", '"x"', "{,}", '{"a": NaN}', '{"a": 1e999, "b": 1}']
+)
 def test_what_is_no_object_becomes_an_empty_one(text: str) -> None:
     assert handed_out(text, 1) == "{}"

@@ -101,9 +101,7 @@ def test_no_system_prompt(system: Any) -> None:
 )
 @pytest.mark.parametrize("role", ["user", "assistant", "system"])
 def test_the_form_of_a_message_makes_no_difference(role: str, content: Any) -> None:
-    assert read_messages([HELLO, {"role": role, "content": content}])[-1].text.endswith(
-        "Hi.\nYou."
-    )
+    assert read_messages([HELLO, {"role": role, "content": content}])[-1].text.endswith("Hi.\nYou.")
 
 
 def test_neighbours_of_one_role_are_one_message() -> None:
