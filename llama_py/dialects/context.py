@@ -33,6 +33,8 @@ class VocabLike(PieceVocab, Protocol):
     fim_pre: int
     fim_suf: int
     fim_mid: int
+    fim_rep: int
+    fim_sep: int
 
     def tokenize(
         self, text: str | bytes, *, add_special: bool = True, parse_special: bool = False
@@ -81,5 +83,5 @@ class CallContext(Protocol):
     @property
     def spm_infill(self) -> bool: ...
 
-    def render_chat(self, messages: ChatRequest) -> RenderedChat:
+    def render_chat(self, request: ChatRequest) -> RenderedChat:
         """Render a conversation with the model's template, or the chosen chat format."""

@@ -14,7 +14,7 @@ from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from llama_py.dialects.failures import Failure, Kind, failure_of
 from llama_py.dialects.limits import Limits
@@ -25,7 +25,8 @@ from llama_py.server.lifecycle import Lifecycle
 from llama_py.server.logs import log_request
 from llama_py.server.metrics import ServerMetrics
 from llama_py.server.models import ModelPool
-from llama_py.server.routes import health, openai, page
+from llama_py.server.routes import anthropic, health, openai, page
+from llama_py.server.routes import models as model_routes
 from llama_py.server.running import Exchange
 from llama_py.server.settings import Settings
 
@@ -53,13 +54,13 @@ class Service:
         self.limits = _limits(settings)
         self.exchanges: set[Exchange] = set()
         self.lifecycle = Lifecycle()
-        self.metrics = ServerMetrics(self._engines, self.lifecycle)
+        self.metrics = ServerMetrics(self._engines, self.lifecycle, models)
 
     def _engines(self) -> Iterator[tuple[str, Engine]]:
         """What there is to be counted."""
-        model = self.models._model
-        if model is not None:
-            yield model.id, model.llama._engine
+        for model in self.models.models:
+            if (llama := model.held) is not None:
+                yield model.id, llama._engine
 
 
 def _limits(settings: Settings) -> Limits:
@@ -67,11 +68,14 @@ def _limits(settings: Settings) -> Limits:
     return Limits(**{**values, "template_kwargs": frozenset(settings.template_kwargs)})
 
 
-def create_app(settings: Settings, models: ModelPool | None = None) -> ASGIApp:
+def create_app(
+    settings: Settings, models: ModelPool | None = None, *, load: bool = True
+) -> ASGIApp:
     """The application.
 
     Args:
         models: who serves the models; by default made from the settings, and closed at the end.
+        load: begin with the models of the settings loaded. Otherwise the caller starts them.
     """
     pool = models if models is not None else ModelPool(settings)
     service = Service(settings, pool)
@@ -79,7 +83,7 @@ def create_app(settings: Settings, models: ModelPool | None = None) -> ASGIApp:
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         try:
-            if models is None:
+            if models is None and load:
                 await pool.start()
             yield
         finally:
@@ -88,7 +92,13 @@ def create_app(settings: Settings, models: ModelPool | None = None) -> ASGIApp:
             await asyncio.to_thread(service.workers.shutdown)
 
     app = Starlette(
-        routes=[*health.ROUTES, *openai.ROUTES, *page.ROUTES],
+        routes=[
+            *health.ROUTES,
+            *model_routes.ROUTES,
+            *openai.ROUTES,
+            *anthropic.ROUTES,
+            *page.ROUTES,
+        ],
         lifespan=lifespan,
         middleware=[
             Middleware(
@@ -147,19 +157,10 @@ class _Failures:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        begun = False
-
-        async def noting(message: Message) -> None:
-            nonlocal begun
-            begun = True
-            await send(message)
-
         try:
-            await self._app(scope, receive, noting)
+            await self._app(scope, receive, send)
         except ClientDisconnect:
-            pass
-        except Exception as error:
+            raise  # for ``Guard``: nobody is there to be told
+        except Exception as error:  # where the headers are out already, the server closes
             failure = failure_of(error)
-            if begun:
-                raise
             await error_response(scope, failure)(scope, receive, send)

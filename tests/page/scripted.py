@@ -24,7 +24,7 @@ from starlette.routing import Route
 
 from llama_py.server.routes import page
 
-__all__ = ["Gate", "Refusal", "Scripted", "call", "finish", "progress", "scripted", "text", "usage"]
+__all__ = ["Gate", "Refusal", "Scripted", "call", "finish", "progress", "running", "scripted", "text", "usage"]
 
 Chunk = dict[str, Any]
 
@@ -244,18 +244,14 @@ def _refused(refusal: Refusal) -> Response:
 
 
 @contextlib.contextmanager
-def scripted(port: int = 0, root_path: str = "") -> Iterator[Scripted]:
-    """Serve until the end of the block.
+def running(app: Starlette, port: int = 0) -> Iterator[str]:
+    """Run an application until the end of the block; its address.
 
     Args:
         port: 0 takes a free one.
-        root_path: the path at which a proxy would serve it.
     """
-    told = Scripted()
-    app = Starlette(routes=told.routes())
     config = uvicorn.Config(
-        app, "127.0.0.1", port, log_config=None, lifespan="off", root_path=root_path,
-        timeout_graceful_shutdown=1,
+        app, "127.0.0.1", port, log_config=None, lifespan="off", timeout_graceful_shutdown=1
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, name="scripted-server")
@@ -264,9 +260,15 @@ def scripted(port: int = 0, root_path: str = "") -> Iterator[Scripted]:
         end = time.monotonic() + 30
         while not server.started and time.monotonic() < end:
             time.sleep(0.01)
-        taken = server.servers[0].sockets[0].getsockname()[1]
-        told.url = f"http://127.0.0.1:{taken}"
-        yield told
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     finally:
         server.should_exit = True
         thread.join(30)
+
+
+@contextlib.contextmanager
+def scripted(port: int = 0) -> Iterator[Scripted]:
+    """A server that does as it is told, until the end of the block."""
+    told = Scripted()
+    with running(Starlette(routes=told.routes()), port) as told.url:
+        yield told
