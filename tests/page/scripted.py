@@ -24,7 +24,18 @@ from starlette.routing import Route
 
 from llama_py.server.routes import page
 
-__all__ = ["Gate", "Refusal", "Scripted", "call", "finish", "progress", "running", "scripted", "text", "usage"]
+__all__ = [
+    "Gate",
+    "Refusal",
+    "Scripted",
+    "call",
+    "finish",
+    "progress",
+    "running",
+    "scripted",
+    "text",
+    "usage",
+]
 
 Chunk = dict[str, Any]
 

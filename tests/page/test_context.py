@@ -145,14 +145,14 @@ def test_the_setting_leaves_out_turns_without_asking(chat: Site, told: Scripted)
     assert shorter[-1] == "And another"
 
 
-def test_a_message_that_is_too_long_alone_can_only_be_shortened(
-    chat: Site, told: Scripted
-) -> None:
+def test_a_message_that_is_too_long_alone_can_only_be_shortened(chat: Site, told: Scripted) -> None:
     told.per_message = 200
     told.will(FULL)
     chat.say("Far too long")
     chat.page.get_by_role("button", name="Leave out the oldest turns").click()
-    expect(chat.page.get_by_role("alert")).to_contain_text("Even the last message alone is too long")
+    expect(chat.page.get_by_role("alert")).to_contain_text(
+        "Even the last message alone is too long"
+    )
     chat.button("Edit the message").click()
     expect(chat.page.get_by_label("Edit the message")).to_be_focused()
 
@@ -161,7 +161,9 @@ def test_a_context_that_fills_up_in_a_reply(chat: Site, told: Scripted) -> None:
     told.n_ctx, told.per_message = 100, 25
     chat.page.reload()
     chat.say("First")
-    told.will([text("It begins "), finish("length"), usage(60, 0, 40)], [text("and ends."), finish()])
+    told.will(
+        [text("It begins "), finish("length"), usage(60, 0, 40)], [text("and ends."), finish()]
+    )
     chat.say("Question")
     expect(chat.reply).to_contain_text("The conversation has reached the 100 tokens")
     chat.page.get_by_role("button", name="Leave out the oldest turns").click()

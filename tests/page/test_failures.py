@@ -107,9 +107,7 @@ def test_a_busy_server_can_be_asked_at_once_or_left_alone(chat: Site, told: Scri
 @pytest.mark.parametrize(
     "end", [Break(), Refusal(500, "server_error", "it broke")], ids=["connection", "error event"]
 )
-def test_a_reply_that_breaks_is_kept_and_goes_on(
-    chat: Site, told: Scripted, end: Any
-) -> None:
+def test_a_reply_that_breaks_is_kept_and_goes_on(chat: Site, told: Scripted, end: Any) -> None:
     told.will([text("One, two, "), end], [text("three."), finish()])
     chat.say("Count")
     expect(chat.reply.locator(".prose")).to_have_text("One, two,")

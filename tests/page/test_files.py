@@ -41,7 +41,13 @@ def test_every_file_is_served_to_everybody(client: httpx.Client, path: Path) -> 
     assert response.content == path.read_bytes()
     for name, value in HEADERS.items():
         assert response.headers[name] == value
-    types = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+    assert response.headers["x-content-type-options"] == "nosniff"
+    types = {
+        "html": "text/html",
+        "css": "text/css",
+        "js": "text/javascript",
+        "svg": "image/svg+xml",
+    }
     assert response.headers["content-type"].startswith(types[path.suffix[1:]])
 
 
@@ -73,9 +79,7 @@ def test_the_policy_lets_nothing_in() -> None:
     assert "unsafe" not in HEADERS["Content-Security-Policy"]
 
 
-@pytest.mark.parametrize(
-    "path", ["/page/../app.py", "/page/%2e%2e/app.py", "/page/js", "/page/", "/page/nothing.js"]
-)
+@pytest.mark.parametrize("path", ["/page/%2e%2e/app.py", "/page/js", "/page/", "/page/nothing.js"])
 def test_nothing_else_is_served(client: httpx.Client, path: str) -> None:
     assert client.get(path).status_code == 404
 

@@ -126,7 +126,9 @@ def conversation(name: str, when: int, turns: int = 0) -> dict[str, Any]:
     for number in range(2 * turns):
         parent = messages[-1]["id"] if messages else None
         role = "assistant" if number % 2 else "user"
-        words = f"Reply {number} with **words** and `code`.\n\n- one\n- two" if number % 2 else "Why?"
+        words = (
+            f"Reply {number} with **words** and `code`.\n\n- one\n- two" if number % 2 else "Why?"
+        )
         messages.append(
             {
                 "id": f"{name}-{number}",

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from importlib.resources.abc import Traversable
-from pathlib import PurePosixPath
+from pathlib import Path
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -47,10 +46,9 @@ _POLICY = "; ".join(
     )
 )
 
-#: Headers of every file of the page.
+#: Headers of every file of the page, beside those that the guard gives to everything.
 HEADERS: Mapping[str, str] = {
     "Content-Security-Policy": _POLICY,
-    "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -71,20 +69,14 @@ class _File:
 @cache
 def _files() -> Mapping[str, _File]:
     """Every file of the page by its path; only these are served."""
-    found: dict[str, _File] = {}
-    _collect(files("llama_py.server") / "page", PurePosixPath(), found)
-    return found
+    folder = Path(str(files("llama_py.server") / "page"))
+    paths = (path for path in folder.rglob("*") if path.suffix in _TYPES)
+    return {path.relative_to(folder).as_posix(): _read(path) for path in paths}
 
 
-def _collect(folder: Traversable, path: PurePosixPath, found: dict[str, _File]) -> None:
-    for each in folder.iterdir():
-        place = path / each.name
-        if each.is_dir():
-            _collect(each, place, found)
-        elif place.suffix in _TYPES:
-            body = each.read_bytes()
-            etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
-            found[str(place)] = _File(body, _TYPES[place.suffix], etag)
+def _read(path: Path) -> _File:
+    body = path.read_bytes()
+    return _File(body, _TYPES[path.suffix], f'"{hashlib.sha256(body).hexdigest()[:32]}"')
 
 
 async def _index(request: Request) -> Response:

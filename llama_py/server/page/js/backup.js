@@ -76,8 +76,8 @@ function readConversation(given, index) {
 }
 
 const RECORD = newRecord({ leaf: "", firstSeen: "" });
-const MESSAGE = { reasoning: "", call: "", finish: "", model: "" };
-const NUMBERS = { usage: ["prompt", "reused", "reply"], speed: ["first", "rate", "thought", "reading"] };
+const MESSAGE = { reasoning: "", call: "", name: "", finish: "", model: "", edited: true };
+const NUMBERS = { usage: ["prompt", "reused", "reply"], speed: ["first", "rate", "thought"] };
 
 /** A message with the fields that are known and of the right type; null if it is none. */
 function readMessage(given, conversation) {

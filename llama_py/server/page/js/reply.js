@@ -193,8 +193,7 @@ export class Reply {
   }
 
   #time(timings) {
-    const rate = timings.predicted_per_second;
-    this.message.speed = { ...this.message.speed, rate, reading: timings.prompt_per_second };
+    this.message.speed = { ...this.message.speed, rate: timings.predicted_per_second };
   }
 
   #enter(phase) {
