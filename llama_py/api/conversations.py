@@ -16,7 +16,7 @@ import numpy as np
 
 from llama_py.api.loaded import Loaded
 from llama_py.engine.running import Running
-from llama_py.errors import StateError
+from llama_py.errors import FingerprintError, StateError
 from llama_py.memory import conversations as memory
 from llama_py.memory.saving import Copying
 from llama_py.memory.sequences import LiveSequence
@@ -163,29 +163,25 @@ class Conversations:
             BusyError: every sequence is busy.
             StateError: it does not fit.
         """
-        tokens = state.tokens
-        if tokens.size and not 0 <= int(tokens.min()) <= int(tokens.max()) < self._n_vocab:
+        own = self._or_own(namespace)
+        if state.fingerprint != self._loaded.cache.fingerprint(own):
+            raise FingerprintError(
+                "this conversation was saved by another model, under other settings, or by another "
+                "owner; evaluate it again instead"
+            )
+        tokens, n_vocab = state.tokens, self._loaded.model.vocab.n_tokens
+        if tokens.size and not 0 <= int(tokens.min()) <= int(tokens.max()) < n_vocab:
             raise StateError("the saved state has tokens that the vocabulary has not")
         labelled = dataclasses.replace(state, session=session)
-        self._loaded.driver.run(lambda: self._bring_in(labelled, self._or_own(namespace)))
-
-    @property
-    def _n_vocab(self) -> int:
-        return self._loaded.model.vocab.n_tokens
+        self._loaded.driver.run(lambda: self._bring_in(labelled, own))
 
     def _bring_in(self, state: StoredState, namespace: Hashable) -> None:
         cache = self._loaded.cache
-        if self._is_there(state, namespace):
-            return
+        known = memory.sequences_of(cache, state.session or "", namespace)
+        if any(np.array_equal(each.tokens, state.tokens) for each in known):
+            return  # a second copy would only take room
         if cache.bring_in(state, namespace=namespace) is None:
             raise BusyError("every sequence is busy; try again when a request has ended")
-
-    def _is_there(self, state: StoredState, namespace: Hashable) -> bool:
-        """Whether the session has just this in memory: a second copy would only take room."""
-        if state.session is None or self._loaded.cache.fingerprint(namespace) != state.fingerprint:
-            return False
-        own = memory.sequences_of(self._loaded.cache, state.session, namespace)
-        return any(np.array_equal(each.tokens, state.tokens) for each in own)
 
     # -- by name --------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ _log = logging.getLogger("llama_py.server")
 
 _FORMAT = "llama_py.sessions"
 _VERSION = 1
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 #: Seconds between two writes: what a crash may cost.
 _PAUSE = 1.0
 
@@ -195,7 +196,7 @@ def _write(path: Path, entries: list[SessionEntry]) -> None:
     content = {"format": _FORMAT, "version": _VERSION, "sessions": [asdict(e) for e in entries]}
     new = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
-        with new.open("w", encoding="utf-8") as file:
+        with open(os.open(new, _NEW, 0o600), "w", encoding="utf-8") as file:  # noqa: PTH123
             json.dump(content, file, separators=(",", ":"))
             file.write("\n")
             file.flush()

@@ -92,13 +92,12 @@ class Sessions:
 
     # -- requests -------------------------------------------------------------------------------
 
-    def note(self, model: str, records: Sequence[Record]) -> None:
-        """The requests of a call have ended: if they are a session's, that has one turn more."""
-        for record in records[:1]:
-            label = record.request.session
-            if label is not None and record.reason in ("stop", "length"):
-                tokens = record.n_prompt + len(record.generated)
-                self._registry.note(*owner_of(label), model, tokens)
+    def note(self, model: str, record: Record) -> None:
+        """A request has ended: if it was a session's, that has one turn more."""
+        label = record.request.session
+        if label is not None and record.reason in ("stop", "length"):
+            tokens = record.n_prompt + len(record.generated)
+            self._registry.note(*owner_of(label), model, tokens)
 
     # -- asking ---------------------------------------------------------------------------------
 

@@ -111,9 +111,7 @@ def test_a_completion(http: httpx.Client, prompt: str) -> None:
 
 
 @pytest.mark.parametrize("more", [{}, {"n_probs": 3}, {"stop": ["= "]}, {"n_predict": 3}])
-def test_a_stream_is_the_same_reply(
-    http: httpx.Client, prompt: str, more: dict[str, Any]
-) -> None:
+def test_a_stream_is_the_same_reply(http: httpx.Client, prompt: str, more: dict[str, Any]) -> None:
     body = {"prompt": prompt, "n_predict": 20, "temperature": 0, "return_tokens": True, **more}
     whole = post(http, "/completion", body)
     *parts, last = streamed(http, "/completion", body)
@@ -317,8 +315,7 @@ def test_slots(http: httpx.Client, server: Server) -> None:
     assert [slot["id"] for slot in slots] == [0, 1]
     assert all("prompt" not in slot and not slot["is_processing"] for slot in slots)
     visitors = [Visitor(server, "/completion", {**ENDLESS, "stream": True}) for _ in slots]
-    for visitor in visitors:
-        until(lambda: visitor.record.generated, "it generates")
+    until(lambda: all(each.record.generated for each in visitors), "they generate")
     answer = http.get("/slots?fail_on_no_slot=1")
     busy = http.get("/slots").json()
     for visitor in visitors:

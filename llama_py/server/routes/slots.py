@@ -145,7 +145,7 @@ def _acted(action: Action, slot: _Slot, files: SlotFiles, name: str) -> dict[str
         raise busy_failure(error) from None
     except FingerprintError:
         message = (
-            "this slot was saved by another model, under other settings or with another key; "
+            "this slot was saved by another model, under other settings, or with another key; "
             "evaluate the prompt again instead"
         )
         raise RequestError(Kind.INVALID_VALUE, message, "filename") from None
