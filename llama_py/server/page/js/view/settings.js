@@ -238,7 +238,7 @@ function memoryOf(record, actions) {
     }
     const own = sessions.find((each) => each.id === record.id);
     forget.hidden = !own;
-    const here = own ? `${tokens(own.tokens ?? own.n_tokens ?? 0)} of this conversation` : "Nothing of this conversation";
+    const here = own ? `${tokens(own.tokens_in_memory)} of this conversation` : "Nothing of this conversation";
     text.textContent =
       `${here} in memory, and ${plural(sessions.length, "conversation")} in all. ` +
       "What is in memory need not be processed again.";
