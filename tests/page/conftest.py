@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from playwright.sync_api import sync_playwright
 
 from tests.page.scripted import Scripted, scripted
 from tests.page.site import Site
 from tests.server.serving import Server, demo_settings, serving
-
-playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright for Python")
 
 _ARGUMENTS = (
     "--no-sandbox",
@@ -39,7 +38,7 @@ def browser() -> Iterator[Any]:
     path = _chromium()
     if path is None:
         pytest.skip("needs Chromium: apt-get install chromium, or name one in LLAMA_PY_CHROMIUM")
-    with playwright.sync_playwright() as driver:
+    with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=path, args=list(_ARGUMENTS))
         yield browser
         browser.close()

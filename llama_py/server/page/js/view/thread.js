@@ -35,6 +35,7 @@ export class Thread {
       textButton("Let the model see them again", actions.seeAll, { class: "button small" }),
     );
     this.#scroller.addEventListener("scroll", () => this.#noteScroll(), { passive: true });
+    this.#scroller.addEventListener("wheel", (event) => this.#noteWheel(event), { passive: true });
     this.#toEnd.addEventListener("click", () => this.follow());
     new ResizeObserver(() => this.#keepEnd()).observe(this.#list);
     new ResizeObserver(() => this.#keepEnd()).observe(this.#scroller);
@@ -172,6 +173,11 @@ export class Thread {
   #keepEnd() {
     if (this.#follows) this.#scroller.scrollTop = this.#scroller.scrollHeight;
     this.#lastTop = this.#scroller.scrollTop;
+  }
+
+  // Known before the view has moved: a reply that grows in the same moment would take it back.
+  #noteWheel({ deltaY }) {
+    if (deltaY < 0 && this.#scroller.scrollTop > 0) this.#follows = false;
   }
 
   // Only going up ends the following: growth alone also makes the end go away.
