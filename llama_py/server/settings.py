@@ -97,8 +97,9 @@ class Access:
     share_prefixes: Annotated[
         bool,
         Doc(
-            "What one key evaluated is reused for the others. Quicker where they begin alike, but "
-            "they can learn from the time it takes what others have asked."
+            "The keys belong together: what one evaluated is reused for the others, and sessions "
+            "are common. Otherwise no key profits from what another one evaluated, nor learns of "
+            "it from the time that a reply takes."
         ),
     ] = False
     cors_origins: Annotated[
