@@ -16,12 +16,12 @@ from llama_py.dialects.wire_openai import ChatWireReply, CompletionWireReply
 from llama_py.engine.request import Record
 from llama_py.options import CHAT, COMPLETION, Table
 
-__all__ = ["read_chat", "read_completion"]
+__all__ = ["IN_PROCESS", "read_chat", "read_completion"]
 
 _log = logging.getLogger("llama_py.server")
 
 #: Options that mean something only to who calls in this process.
-_IN_PROCESS = frozenset({"logits_processor", "stopping_criteria", "on_progress", "overflow"})
+IN_PROCESS = frozenset({"logits_processor", "stopping_criteria", "on_progress", "overflow"})
 #: Fields that are read here.
 _OURS = frozenset({"messages", "prompt", "stream", "return_progress", "return_token_ids"})
 
@@ -80,7 +80,7 @@ def _required(body: Mapping[str, Any], name: str) -> Any:
 
 def _options(table: Table[Any], body: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
     """What the body says of the options of a call."""
-    known = table.options.keys() - _IN_PROCESS
+    known = table.options.keys() - IN_PROCESS
     unknown = [name for name in body if name not in known and name not in _OURS]
     if unknown:
         _log.debug("fields that are not known are ignored: %s", ", ".join(map(repr, unknown)))

@@ -25,7 +25,7 @@ from llama_py.server.lifecycle import Lifecycle
 from llama_py.server.logs import log_request
 from llama_py.server.metrics import ServerMetrics
 from llama_py.server.models import ModelPool
-from llama_py.server.routes import health, openai
+from llama_py.server.routes import health, openai, openapi
 from llama_py.server.routes import models as model_routes
 from llama_py.server.running import Exchange
 from llama_py.server.settings import Settings
@@ -89,7 +89,7 @@ def create_app(settings: Settings, models: ModelPool | None = None) -> ASGIApp:
             await asyncio.to_thread(service.workers.shutdown)
 
     app = Starlette(
-        routes=[*health.ROUTES, *model_routes.ROUTES, *openai.ROUTES],
+        routes=[*health.ROUTES, *model_routes.ROUTES, *openai.ROUTES, *openapi.ROUTES],
         lifespan=lifespan,
         middleware=[
             Middleware(
