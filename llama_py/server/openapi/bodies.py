@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
-from llama_py.dialects.openai_bodies import IN_PROCESS
+from llama_py.dialects.openai_bodies import NOT_HERE
 from llama_py.options import CHAT, COMPLETION
 from llama_py.options.sampling import SamplingOptions
 from llama_py.server.openapi.schemas import (
@@ -32,7 +33,7 @@ _MODEL = said(
 )
 _STREAM = said(BOOLEAN, "Send the reply as server-sent events, while it is generated.")
 _SESSION = said(STRING, "Names the conversation, to be kept for its next turn.")
-_SAMPLING = frozenset(SamplingOptions.__annotations__) - IN_PROCESS
+_SAMPLING = frozenset(SamplingOptions.__annotations__) - NOT_HERE
 
 
 def request_schemas(settings: Settings) -> dict[str, Schema]:
@@ -43,6 +44,14 @@ def request_schemas(settings: Settings) -> dict[str, Schema]:
         **_anthropic(settings),
         **_native(settings),
         "ModelName": record({"model": _MODEL}, ["model"]),
+        "Control": record(
+            {
+                "id": said(STRING, "The id of the reply."),
+                "action": one_of_texts("cancel"),
+            },
+            ["id", "action"],
+        ),
+        "Anything": OBJECT,
     }
 
 
@@ -74,7 +83,10 @@ def _chat(settings: Settings) -> Schema:
                 BOOLEAN, "With `stream`: chunks that say how much of the prompt is done."
             ),
             "return_token_ids": said(BOOLEAN, "Each choice says which tokens it consists of."),
-            **_without(options, {*IN_PROCESS, "model"}),
+            "session_id": _SESSION,
+            "prompt_cache_key": _SESSION,
+            "user": STRING,
+            **_without(options, NOT_HERE),
         },
         ["messages"],
     )
@@ -90,7 +102,10 @@ def _completion(settings: Settings) -> Schema:
             "prompt": said(prompts, "A text or its tokens, or several of either."),
             "stream": _STREAM,
             "return_token_ids": said(BOOLEAN, "Each choice says which tokens it consists of."),
-            **_without(options, {*IN_PROCESS, "model"}),
+            "session_id": _SESSION,
+            "prompt_cache_key": _SESSION,
+            "user": STRING,
+            **_without(options, NOT_HERE),
         },
         ["prompt"],
     )
@@ -339,5 +354,5 @@ def _template(settings: Settings) -> Schema:
     return record({name: chat[name] for name in names}, ["messages"])
 
 
-def _without(options: dict[str, Schema], names: set[str]) -> dict[str, Schema]:
+def _without(options: dict[str, Schema], names: Collection[str]) -> dict[str, Schema]:
     return {name: each for name, each in options.items() if name not in names}
