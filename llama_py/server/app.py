@@ -25,7 +25,7 @@ from llama_py.server.lifecycle import Lifecycle
 from llama_py.server.logs import log_request
 from llama_py.server.metrics import ServerMetrics
 from llama_py.server.models import ModelPool
-from llama_py.server.routes import health, openai, openapi
+from llama_py.server.routes import anthropic, health, openai, openapi
 from llama_py.server.routes import models as model_routes
 from llama_py.server.running import Exchange
 from llama_py.server.settings import Settings
@@ -68,11 +68,14 @@ def _limits(settings: Settings) -> Limits:
     return Limits(**{**values, "template_kwargs": frozenset(settings.template_kwargs)})
 
 
-def create_app(settings: Settings, models: ModelPool | None = None) -> ASGIApp:
+def create_app(
+    settings: Settings, models: ModelPool | None = None, *, load: bool = True
+) -> ASGIApp:
     """The application.
 
     Args:
         models: who serves the models; by default made from the settings, and closed at the end.
+        load: begin with the models of the settings loaded. Otherwise the caller starts them.
     """
     pool = models if models is not None else ModelPool(settings)
     service = Service(settings, pool)
@@ -80,7 +83,7 @@ def create_app(settings: Settings, models: ModelPool | None = None) -> ASGIApp:
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         try:
-            if models is None:
+            if models is None and load:
                 await pool.start()
             yield
         finally:
@@ -89,7 +92,13 @@ def create_app(settings: Settings, models: ModelPool | None = None) -> ASGIApp:
             await asyncio.to_thread(service.workers.shutdown)
 
     app = Starlette(
-        routes=[*health.ROUTES, *model_routes.ROUTES, *openai.ROUTES, *openapi.ROUTES],
+        routes=[
+            *health.ROUTES,
+            *model_routes.ROUTES,
+            *openai.ROUTES,
+            *openapi.ROUTES,
+            *anthropic.ROUTES,
+        ],
         lifespan=lifespan,
         middleware=[
             Middleware(
