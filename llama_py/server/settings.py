@@ -218,6 +218,18 @@ class Keeping:
         Flag("--slot-dir", metavar="DIR"),
         Doc("Where `/slots/{id}?action=save` writes; without it, that is off."),
     ] = None
+    session_bytes: Annotated[
+        int,
+        Range(1 << 20),
+        Flag("--session-bytes", metavar="N"),
+        Doc("What conversations may take there; those longest unused go."),
+    ] = 8 << 30
+    slot_bytes: Annotated[
+        int,
+        Range(1 << 20),
+        Flag("--slot-bytes", metavar="N"),
+        Doc("What the saved slots of one key may take."),
+    ] = 8 << 30
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -307,6 +307,7 @@ def _native(settings: Settings) -> dict[str, Schema]:
         ),
         "InfillRequest": _infill(settings),
         "TokenizeRequest": record(tokenize, ["content"]),
+        "ExtraTokenizeRequest": record({"model": _MODEL, "input": STRING}, ["input"]),
         "DetokenizeRequest": record({"model": _MODEL, "tokens": _TOKENS}, ["tokens"]),
         "ApplyTemplateRequest": _template(settings),
         "SlotFile": record({"filename": said(STRING, "A plain name.")}, ["filename"]),

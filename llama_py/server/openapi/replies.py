@@ -180,6 +180,8 @@ def _native() -> dict[str, Schema]:
     return {
         "NativeCompletion": record(completion),
         "Tokens": record({"tokens": listing(token)}, ["tokens"]),
+        "Count": record({"count": INTEGER}, ["count"]),
+        "ExtraText": record({"text": STRING}, ["text"]),
         "Content": record({"content": STRING}, ["content"]),
         "Prompt": record({"prompt": STRING}, ["prompt"]),
         "Properties": record({"default_generation_settings": OBJECT, "total_slots": INTEGER}),
