@@ -294,7 +294,7 @@ def _talk(
             talk.append({"role": "assistant", "content": reply.text})
             replies.append(reply)
         good = _without_errors(replies, report)
-        means.append(sum(_firsts(good)) / max(1, len(good)))
+        means.append(sum(_firsts(good)) / len(good) if good else float("nan"))
     return means
 
 
