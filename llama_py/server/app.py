@@ -25,7 +25,7 @@ from llama_py.server.lifecycle import Lifecycle
 from llama_py.server.logs import log_request
 from llama_py.server.metrics import ServerMetrics
 from llama_py.server.models import ModelPool
-from llama_py.server.routes import anthropic, health, native, openai, openapi, sessions, slots
+from llama_py.server.routes import anthropic, health, native, openai, openapi, page, sessions, slots
 from llama_py.server.routes import models as model_routes
 from llama_py.server.running import Exchange
 from llama_py.server.sessions import Sessions
@@ -113,6 +113,7 @@ def create_app(
             *native.ROUTES,
             *slots.ROUTES,
             *sessions.ROUTES,
+            *page.ROUTES,
         ],
         lifespan=lifespan,
         middleware=[
