@@ -25,7 +25,7 @@ from llama_py.server.lifecycle import Lifecycle
 from llama_py.server.logs import log_request
 from llama_py.server.metrics import ServerMetrics
 from llama_py.server.models import ModelPool
-from llama_py.server.routes import anthropic, health, native, openai, page, sessions, slots
+from llama_py.server.routes import anthropic, health, native, openai, openapi, page, sessions, slots
 from llama_py.server.routes import models as model_routes
 from llama_py.server.running import Exchange
 from llama_py.server.sessions import Sessions
@@ -43,6 +43,7 @@ _ROUTES = [
     *slots.ROUTES,
     *sessions.ROUTES,
     *page.ROUTES,
+    *openapi.ROUTES,
 ]
 #: Threads that check, render and tokenize. More would only wait for each other.
 _WORKERS = 4
