@@ -8,6 +8,7 @@ from typing import Any
 
 from llama_py.chat.grammar import CompiledGrammar, LlamaGrammar, compile_schema
 from llama_py.dialects.context import CallContext
+from llama_py.dialects.openai_bodies import whole
 from llama_py.dialects.sampling import read_sampling
 from llama_py.errors import ParameterError, ParameterTypeError, shown
 from llama_py.options import COMPLETION
@@ -15,7 +16,7 @@ from llama_py.options.checks import check_number
 from llama_py.options.values import SAMPLER_NAMES, sampler_name
 from llama_py.params import GenerationParams, SamplingParams
 
-__all__ = ["described", "read_native_sampling", "read_number", "read_stop_texts"]
+__all__ = ["KNOWN", "described", "read_native_sampling", "read_number", "read_stop_texts"]
 
 #: Members that have the name of an option.
 _SAME = (
@@ -44,7 +45,18 @@ _SAME = (
     "seed",
     "min_keep",
 )
+#: Everything else that a body may have, also what has no effect here.
+_BESIDE = (
+    *("prompt", "input_prefix", "input_suffix", "input_extra", "stream", "stop", "ignore_eos"),
+    *("n_predict", "max_tokens", "max_completion_tokens", "n_cmpl", "n", "n_probs", "logprobs"),
+    *("samplers", "logit_bias", "grammar", "json_schema", "t_max_predict_ms", "t_max_prompt_ms"),
+    *("n_indent", "cache_prompt", "id_slot", "return_tokens", "timings_per_token"),
+    *("return_progress", "response_fields", "post_sampling_probs", "lora", "priority", "model"),
+    *("n_keep", "n_discard", "n_cache_reuse", "sse_ping_interval", "stream_options", "verbose"),
+    *("backend_sampling", "session_id", "prompt_cache_key", "user"),
+)
 _OTHERS = {"repeat_last_n": "penalty_last_n", "mirostat": "mirostat_mode"}
+KNOWN = frozenset({*_SAME, *_OTHERS, *_BESIDE})
 #: What ``samplers`` may be in one word: a letter for each.
 _LETTERS = {
     "e": "penalties",
@@ -68,6 +80,8 @@ def read_number(body: Mapping[str, Any], *names: str, low: int, default: int) ->
     """The first of these members that is there, as an integer."""
     for name in names:
         value = body.get(name)
+        if isinstance(value, float) and value.is_integer():  # JSON has one kind of number
+            value = int(value)
         if value is not None:
             check_number(name, value, low, 2**63 - 1, integer=True)
             return int(value)
@@ -94,7 +108,8 @@ def read_native_sampling(context: CallContext, body: Mapping[str, Any]) -> Sampl
     Raises:
         ParameterError, GrammarError: a member is wrong; the message names it.
     """
-    options: dict[str, Any] = {name: body[name] for name in _SAME if body.get(name) is not None}
+    given = {name: body[name] for name in _SAME if body.get(name) is not None}
+    options = {name: whole(COMPLETION[name], value) for name, value in given.items()}
     for name, ours in _OTHERS.items():
         if body.get(name) is not None:
             options[ours] = _renamed(name, ours, body[name])
@@ -108,7 +123,7 @@ def read_native_sampling(context: CallContext, body: Mapping[str, Any]) -> Sampl
 
 def _renamed(name: str, ours: str, value: Any) -> Any:
     try:
-        return COMPLETION[ours].read(value)
+        return COMPLETION[ours].read(whole(COMPLETION[ours], value))
     except ParameterError as error:
         raise type(error)(str(error).replace(ours, name, 1)) from None
 

@@ -24,7 +24,7 @@ from llama_py.engine.request import Record
 from llama_py.errors import GrammarError, ParameterError
 from llama_py.options import CHAT, COMPLETION, Option, Table
 
-__all__ = ["placed", "read_chat", "read_completion"]
+__all__ = ["note_unknown", "placed", "read_chat", "read_completion", "whole"]
 
 _log = logging.getLogger("llama_py.server")
 
@@ -123,26 +123,27 @@ def _options(
 ) -> dict[str, Any]:
     """What a body says of the options of a call."""
     known = table.options.keys() - _NOT_HERE
-    _note_unknown([name for name in body if name not in known and name not in _BESIDE], limits)
+    note_unknown([name for name in body if name not in known and name not in _BESIDE], limits)
     for name in ("n", "best_of"):
         limits.check_number(body, name, limits.max_choices)
     for name in ("logprobs", "top_logprobs"):
         limits.check_number(body, name, limits.max_top_logprobs)
     limits.check_length(body, "stop", limits.max_stops)
-    options = {name: _whole(table[name], body[name]) for name in body if name in known}
+    options = {name: whole(table[name], body[name]) for name in body if name in known}
     _choose_stream_options(options, streams=bool(body.get("stream")))
     if session is not None:
         options["session_id"] = session
     return options
 
 
-def _whole(option: Option, value: Any) -> Any:
+def whole(option: Option, value: Any) -> Any:
     """JSON has one kind of number: 16.0 is an integer where one is wanted."""
     wanted = int in option.kinds and float not in option.kinds
     return int(value) if wanted and isinstance(value, float) and value.is_integer() else value
 
 
-def _note_unknown(names: Sequence[str], limits: Limits) -> None:
+def note_unknown(names: Sequence[str], limits: Limits) -> None:
+    """Fields that are not known mean nothing, or are an error if the server is strict."""
     if names and limits.strict:
         message = f"the field {names[0]!r} is not known; leave it out"
         raise RequestError(Kind.UNKNOWN_PARAMETER, message, names[0])
@@ -189,7 +190,7 @@ def _choose_variables(options: dict[str, Any], limits: Limits) -> None:
     given = options.get("chat_template_kwargs")
     if isinstance(given, dict):
         unknown = [f"chat_template_kwargs.{k}" for k in given if k not in limits.template_kwargs]
-        _note_unknown(unknown, limits)
+        note_unknown(unknown, limits)
         options["chat_template_kwargs"] = {
             name: value for name, value in given.items() if name in limits.template_kwargs
         }
