@@ -137,7 +137,9 @@ class ToolChoice:
 
     Attributes:
         mode: ``named`` means the one with this name.
+        allowed: the names of those that may be called; empty if all may.
     """
 
     mode: Literal["auto", "none", "required", "named"] = "auto"
     name: str = ""
+    allowed: tuple[str, ...] = ()
