@@ -218,7 +218,11 @@ class AsyncLlama:
 
         def start() -> AsyncReplyStream[Any]:
             call = parse()
-            return AsyncReplyStream(call, self.llama._dispatch.submit_from(loop, call))
+            parsed = call.parsed
+            dispatch = self.llama._dispatch
+            events = dispatch.submit_from(loop, parsed.requests, whole=not parsed.stream)
+            call.outcome.records = events.records
+            return AsyncReplyStream(call, events)
 
         started = self._workers.submit(start)
         try:

@@ -33,13 +33,16 @@ class Dispatch:
         driver, first = self._loaded.driver, self._by_hand.release
         return Events(driver, requests, whole=whole, first=first)
 
-    def submit_from(self, loop: asyncio.AbstractEventLoop, call: Call) -> AsyncEvents:
-        """Queue a call whose events an event loop reads; see ``AsyncEvents``."""
+    def submit_from(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        requests: Sequence[GenerationRequest],
+        *,
+        whole: bool = False,
+    ) -> AsyncEvents:
+        """Queue the requests of a call whose events an event loop reads; see ``AsyncEvents``."""
         driver, first = self._loaded.driver, self._by_hand.release
-        whole = not call.parsed.stream
-        events = AsyncEvents(driver, call.parsed.requests, loop, whole=whole, first=first)
-        call.outcome.records = events.records
-        return events
+        return AsyncEvents(driver, requests, loop, whole=whole, first=first)
 
     def respond(self, call: Call) -> Any:
         """The whole reply of a call, or with ``stream`` the stream of its chunks."""

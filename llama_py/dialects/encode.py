@@ -212,6 +212,17 @@ class CompletionEncoder(EncoderBase):
             chunks += self._end(reply, event)
         return chunks
 
+    def take(self, choice: int, event: TokenEvent) -> str:
+        """Take a token of a choice that has neither an echo nor log-probabilities.
+
+        Returns:
+            What it adds to the text.
+        """
+        self._completion_tokens += 1
+        if event.text:
+            self._replies[choice].parts.append(event.text)
+        return event.text
+
     def _begin(self, reply: _Reply) -> list[Any]:
         """The prompt, with ``echo``."""
         reply.begun = True

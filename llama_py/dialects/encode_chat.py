@@ -93,23 +93,28 @@ class ChatEncoder(EncoderBase):
 
     def feed(self, choice: int, event: Event) -> list[CreateChatCompletionStreamResponse]:
         """Take an event of a choice; return the chunks that it makes."""
-        reply = self._replies[choice]
         if isinstance(event, TokenEvent):
-            return self._token(reply, event)
-        return self._end(reply, event)
+            return self.chunks_of(choice, self.take(choice, event))
+        return self._end(self._replies[choice], event)
 
-    def _token(self, reply: _Reply, event: TokenEvent) -> list[Any]:
+    def take(self, choice: int, event: TokenEvent) -> Sequence[Delta]:
+        """Take a token of a choice; return what it adds to the reply."""
+        reply = self._replies[choice]
         self._completion_tokens += 1
         if reply.queue is not None:
             reply.queue.add(event.token, event.logprobs)
             self._note(reply, reply.queue.release(len(event.text)))
         if not event.text:
-            return []
+            return ()
         deltas = reply.stream.feed(event.text)
         if deltas:
             reply.thinks = bool(deltas[-1].reasoning)
         self._reasoning_tokens += reply.thinks
-        return self._tell(reply, deltas)
+        return deltas
+
+    def chunks_of(self, choice: int, deltas: Sequence[Delta]) -> list[Any]:
+        """The chunks that carry deltas which were taken."""
+        return self._tell(self._replies[choice], deltas)
 
     def _end(self, reply: _Reply, event: FinishEvent) -> list[Any]:
         if reply.queue is not None:

@@ -2,12 +2,44 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-__all__ = ["Failure", "Kind"]
+from llama_py.errors import (
+    CacheFullError,
+    ClosedError,
+    ContextOverflowError,
+    DecodeError,
+    GenerationTimeout,
+    GrammarError,
+    LlamaError,
+    ParameterError,
+    ParameterTypeError,
+    QueueFullError,
+    RequestCancelled,
+    TemplateError,
+    TokenizationError,
+    UnknownParameterError,
+)
+
+__all__ = [
+    "Failure",
+    "Kind",
+    "RequestError",
+    "anthropic_error",
+    "failure_of",
+    "openai_error",
+    "openai_status",
+]
+
+_log = logging.getLogger("llama_py.server")
+
+#: Characters of a message: a template's complaint may contain the whole conversation.
+_LONGEST = 1000
 
 
 class Kind(Enum):
@@ -52,3 +84,170 @@ class Failure:
     code: str | None = None
     retry_after: float | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
+
+
+class RequestError(Exception):
+    """A request that is refused before it reaches a model.
+
+    Attributes:
+        failure: what the client is told.
+    """
+
+    def __init__(
+        self,
+        kind: Kind,
+        message: str,
+        param: str | None = None,
+        *,
+        code: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        self.failure = Failure(kind, message, param, code, retry_after)
+        super().__init__(message)
+
+    @classmethod
+    def of(cls, failure: Failure) -> RequestError:
+        """The exception for a failure that is known already."""
+        error = cls(failure.kind, failure.message)
+        error.failure = failure
+        return error
+
+
+# ---- exceptions ------------------------------------------------------------------------------
+
+#: The first class that an exception is an instance of says what kind of failure it is.
+_KINDS: tuple[tuple[type[BaseException], Kind], ...] = (
+    (UnknownParameterError, Kind.UNKNOWN_PARAMETER),
+    (ParameterTypeError, Kind.INVALID_TYPE),
+    (ParameterError, Kind.INVALID_VALUE),
+    (GrammarError, Kind.INVALID_VALUE),
+    (TemplateError, Kind.INVALID_VALUE),
+    (TokenizationError, Kind.INVALID_VALUE),
+    (QueueFullError, Kind.QUEUE_FULL),
+    (GenerationTimeout, Kind.TIMEOUT),
+    (CacheFullError, Kind.CACHE_FULL),
+    (RequestCancelled, Kind.UNAVAILABLE),
+    (ClosedError, Kind.UNAVAILABLE),
+)
+
+#: What clients are told in place of the exception's own words, which are for who runs the server.
+_WORDS = {
+    Kind.QUEUE_FULL: "the server is overloaded: too many requests are waiting; try again later",
+    Kind.CACHE_FULL: "there is no memory left for this request; try again when others have ended",
+    Kind.UNAVAILABLE: "the model was closed or reset while this request was running; try again",
+}
+_RETRY_AFTER = {Kind.QUEUE_FULL: 1.0, Kind.CACHE_FULL: 1.0, Kind.UNAVAILABLE: 1.0}
+
+
+def failure_of(error: BaseException) -> Failure:
+    """What an exception means for the client.
+
+    An exception that nobody foresaw is logged here with its traceback, and the client learns
+    nothing about it.
+    """
+    if isinstance(error, RequestError):
+        return error.failure
+    if isinstance(error, ContextOverflowError):
+        return _overflow(error)
+    for exception, kind in _KINDS:
+        if isinstance(error, exception):
+            message = _WORDS.get(kind) or _cut(str(error))
+            param = getattr(error, "param", None)
+            return Failure(kind, message, param, retry_after=_RETRY_AFTER.get(kind))
+    return _internal(error)
+
+
+def _overflow(error: ContextOverflowError) -> Failure:
+    """In the words by which every known client sees that the conversation has become too long."""
+    count, fits = error.prompt_tokens, error.fits
+    message = (
+        f"prompt is too long: {count} tokens > {fits} maximum; it exceeds the context window of "
+        "this model (exceeds the available context size)"
+    )
+    details = {"n_prompt_tokens": count, "n_ctx": error.limit}
+    return Failure(Kind.OVERFLOW, message, details=details)
+
+
+def _internal(error: BaseException) -> Failure:
+    known = isinstance(error, LlamaError)
+    _log.error("a request failed: %s", error, exc_info=None if known else error)
+    message = "the server failed to answer this request; its log says why"
+    if isinstance(error, DecodeError):
+        message = f"the model could not be evaluated (code {error.code}); try again"
+    return Failure(Kind.INTERNAL, message)
+
+
+def _cut(message: str) -> str:
+    return message if len(message) <= _LONGEST else message[: _LONGEST - 1] + "…"
+
+
+# ---- dialects --------------------------------------------------------------------------------
+
+_INVALID = "invalid_request_error"
+_OVERLOADED = "overloaded_error"
+
+#: Kind -> status and type of OpenAI's dialects, and of Anthropic's.
+_ROWS: dict[Kind, tuple[int, str, int, str]] = {
+    Kind.INVALID_JSON: (400, _INVALID, 400, _INVALID),
+    Kind.MISSING: (400, _INVALID, 400, _INVALID),
+    Kind.INVALID_TYPE: (400, _INVALID, 400, _INVALID),
+    Kind.INVALID_VALUE: (400, _INVALID, 400, _INVALID),
+    Kind.UNKNOWN_PARAMETER: (400, _INVALID, 400, _INVALID),
+    Kind.MODEL_NOT_FOUND: (404, _INVALID, 404, "not_found_error"),
+    Kind.UNAUTHORIZED: (401, _INVALID, 401, "authentication_error"),
+    Kind.FORBIDDEN: (403, "permission_error", 403, "permission_error"),
+    Kind.NOT_FOUND: (404, _INVALID, 404, "not_found_error"),
+    Kind.METHOD: (405, _INVALID, 405, _INVALID),
+    Kind.OVERFLOW: (413, _INVALID, 400, _INVALID),
+    Kind.BODY_TOO_LARGE: (413, _INVALID, 413, "request_too_large"),
+    Kind.QUEUE_FULL: (503, "server_error", 529, _OVERLOADED),
+    Kind.RATE_LIMIT: (429, "rate_limit_error", 429, "rate_limit_error"),
+    Kind.UNAVAILABLE: (503, "unavailable_error", 529, _OVERLOADED),
+    Kind.TIMEOUT: (504, "timeout_error", 504, "timeout_error"),
+    Kind.NOT_IMPLEMENTED: (501, "not_supported_error", 501, "api_error"),
+    Kind.CACHE_FULL: (503, "server_error", 529, _OVERLOADED),
+    Kind.INTERNAL: (500, "server_error", 500, "api_error"),
+}
+
+
+def openai_status(kind: Kind, overflow_status: int = 413) -> int:
+    """The HTTP status of a failure in OpenAI's dialects."""
+    return overflow_status if kind is Kind.OVERFLOW else _ROWS[kind][0]
+
+
+def openai_error(
+    failure: Failure, overflow_status: int = 413
+) -> tuple[int, dict[str, Any], dict[str, str]]:
+    """Status, body and headers of a failure in OpenAI's dialects.
+
+    Args:
+        overflow_status: the status for a prompt that is too long.
+    """
+    error = {
+        "message": failure.message,
+        "type": _ROWS[failure.kind][1],
+        "param": failure.param,
+        "code": failure.code or failure.kind.value,
+        **failure.details,
+    }
+    return openai_status(failure.kind, overflow_status), {"error": error}, _headers(failure)
+
+
+def anthropic_error(
+    failure: Failure, request_id: str | None = None
+) -> tuple[int, dict[str, Any], dict[str, str]]:
+    """Status, body and headers of a failure in Anthropic's dialect."""
+    _, _, status, kind = _ROWS[failure.kind]
+    error = {"type": kind, "message": failure.message}
+    return status, {"type": "error", "error": error, "request_id": request_id}, _headers(failure)
+
+
+def _headers(failure: Failure) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    if failure.retry_after is not None:
+        headers["Retry-After"] = str(max(1, math.ceil(failure.retry_after)))
+    if failure.kind is Kind.UNAUTHORIZED:
+        headers["WWW-Authenticate"] = "Bearer"
+    if failure.kind is Kind.BODY_TOO_LARGE:  # what is left of it is not read
+        headers["Connection"] = "close"
+    return headers

@@ -24,7 +24,11 @@ class WireReply(Protocol):
         """Frames that come first, before the request waits for its turn."""
 
     def feed(self, index: int, event: Event) -> bytes:
-        """Frames for an event of a request."""
+        """Frames for an event of a request.
+
+        The ``FinishEvent`` of a request that failed comes as well, because it may have text; it is
+        followed by ``fail``, and not by ``close``.
+        """
 
     def progress(self, done: int, reused: int, total: int, seconds: float) -> bytes:
         """A frame that says how much of the prompt is done, if the client asked for that.
@@ -42,7 +46,7 @@ class WireReply(Protocol):
         """Frames after the last event of a reply that ended well."""
 
     def fail(self, failure: Failure) -> bytes:
-        """Frames that end a stream with an error."""
+        """Frames that end a stream with an error, at any time after ``open``."""
 
     def whole(self) -> dict[str, Any]:
         """The reply without a stream, when its last event was fed."""
@@ -57,9 +61,12 @@ class WireCall:
         stream: the client wants frames.
         encoder: makes the reply, once the requests are submitted.
         wants_progress: the client asked to be told how much of the prompt is done.
+        overflows_in_stream: a stream whose prompt is too long begins, and fails; its encoder gets
+            no records then. Otherwise that is an error with a status of its own.
     """
 
     requests: list[GenerationRequest]
     stream: bool
     encoder: Callable[[Sequence[Record]], WireReply]
     wants_progress: bool = False
+    overflows_in_stream: bool = False

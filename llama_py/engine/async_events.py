@@ -106,19 +106,32 @@ class AsyncEvents(AsyncIterator[tuple[int, Event]]):
         self.records: list[Record] = self._ticket.records
 
     async def __anext__(self) -> tuple[int, Event]:
-        box = self._box
-        while not box.unread:
+        while not self._box.unread:
             if not self.unfinished:
                 raise StopAsyncIteration
-            self._driver.check_process()
-            box.arrived.clear()
-            if not box.unread:
-                await box.arrived.wait()
+            await self._wait()
         return self._take()
 
+    async def some(self) -> list[tuple[int, Event]]:
+        """Wait for events, and take all that are there; none after ``wake``, or after the end."""
+        if not self._box.unread and self.unfinished:
+            await self._wait()
+        return self.ready()
+
     def ready(self) -> list[tuple[int, Event]]:
-        """Those that are there already; for calls whose events come all at once."""
+        """Those that are there already."""
         return [self._take() for _ in range(len(self._box.unread))]
+
+    def wake(self) -> None:
+        """Let the task that waits in ``some`` go on, in the event loop's thread."""
+        self._box.arrived.set()
+
+    async def _wait(self) -> None:
+        box = self._box
+        self._driver.check_process()
+        box.arrived.clear()
+        if not box.unread:
+            await box.arrived.wait()
 
     def _take(self) -> tuple[int, Event]:
         box, ticket = self._box, self._ticket

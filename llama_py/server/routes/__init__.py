@@ -1,0 +1,1 @@
+"""The endpoints. Each module has ``ROUTES``, which ``server.app`` puts together."""

@@ -1,0 +1,301 @@
+"""``respond``: answers a request with a model, whole or as a stream, in any dialect.
+
+Checking, rendering and tokenizing happen in a worker thread. From then on everything belongs to the
+task of the request: the engine wakes it once per step, and all frames of a wake are sent as one
+body. One more task waits for the client to leave; then the request is cancelled, whether it waits
+for its turn, evaluates its prompt or generates.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from llama_py.dialects.context import CallContext
+from llama_py.dialects.failures import Failure, RequestError, failure_of
+from llama_py.dialects.wire import WireCall, WireReply
+from llama_py.dialects.wire_json import json_bytes
+from llama_py.engine.async_events import AsyncEvents
+from llama_py.engine.request import Event, FinishEvent, GenerationRequest, Record
+from llama_py.errors import ContextOverflowError
+from llama_py.server.models import ServedModel
+from llama_py.server.streaming import EventStream
+
+if TYPE_CHECKING:
+    from llama_py.server.app import Service
+
+__all__ = ["Exchange", "respond"]
+
+#: Events that the event loop itself makes a reply of; it takes it a millisecond or two.
+_SHORT = 64
+
+
+async def respond(
+    request: Request, model: ServedModel, parse: Callable[[CallContext], WireCall]
+) -> Response:
+    """Answer a request. To be awaited within the lease of the model.
+
+    Args:
+        parse: makes the call, in a worker thread.
+
+    Returns:
+        The response; one that does nothing, if everything was sent or the client has left.
+
+    Raises:
+        RequestError, LlamaError: it failed before anything was sent; ``server.app`` tells the
+            client in the dialect of the path.
+    """
+    service: Service = request.app.state.service
+    exchange = Exchange(request, model, service)
+    request.scope["state"]["exchange"] = exchange
+    service.exchanges.add(exchange)
+    try:
+        return await exchange.run(parse)
+    finally:
+        service.exchanges.discard(exchange)
+
+
+class _Sent(Response):
+    """Stands for a response that was sent already."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Do nothing."""
+
+
+class Exchange:
+    """One request that a model answers, until its last byte was sent.
+
+    Attributes:
+        model: who answers.
+        records: what is known of each of its requests to the engine; empty until they are queued.
+        gone: the client left, or did not read.
+        failure: what it ended with, or None.
+    """
+
+    def __init__(self, request: Request, model: ServedModel, service: Service) -> None:
+        self._request = request
+        self._service = service
+        self._events: AsyncEvents | None = None
+        self._silent = False
+        self._progress: tuple[int, int] | None = None
+        self.model = model
+        self.records: Sequence[Record] = ()
+        self.gone = False
+        self.failure: Failure | None = None
+
+    def stop(self, failure: Failure) -> None:
+        """End it with an error, from the event loop: the server stops."""
+        self.failure = failure
+        self._cancel()
+
+    def _leave(self) -> None:
+        self.gone = True
+        self._cancel()
+
+    def _cancel(self) -> None:
+        if self._events is not None:
+            self._events.cancel()
+            self._events.wake()
+
+    async def run(self, parse: Callable[[CallContext], WireCall]) -> Response:
+        """See ``respond``."""
+        watcher = asyncio.ensure_future(self._watch())
+        try:
+            call = await self._begin(parse)
+            events = self._events
+            if events is None:
+                return _Sent() if self.gone else await self._overflow(call)
+            try:
+                return await (self._stream if call.stream else self._whole)(call, events)
+            finally:
+                events.cancel()  # whatever is still running
+        finally:
+            watcher.cancel()
+
+    async def _watch(self) -> None:
+        """Wait for the client to leave."""
+        while (await self._request.receive())["type"] != "http.disconnect":
+            pass
+        self._leave()
+
+    # -- beginning ------------------------------------------------------------------------------
+
+    async def _begin(self, parse: Callable[[CallContext], WireCall]) -> WireCall:
+        """Check and queue the call in a worker thread. ``_events`` is None if it is not queued."""
+        loop = asyncio.get_running_loop()
+        dispatch = self.model.llama._dispatch
+
+        def begin() -> tuple[WireCall, AsyncEvents | None]:
+            call = parse(self.model.context)
+            if self.gone or self.failure is not None:
+                return call, None
+            requests = self._adapted(call, loop)
+            try:
+                return call, dispatch.submit_from(loop, requests, whole=not call.stream)
+            except ContextOverflowError as error:
+                if not (call.stream and call.overflows_in_stream):
+                    raise
+                self.failure = failure_of(error)
+                return call, None
+
+        call, events = await loop.run_in_executor(self._service.workers, begin)
+        if events is not None:
+            self._events, self.records = events, events.records
+            if self.gone or self.failure is not None:
+                events.cancel()
+        return call
+
+    def _adapted(self, call: WireCall, loop: asyncio.AbstractEventLoop) -> list[GenerationRequest]:
+        """The requests of a call, with what the server adds."""
+        requests = [self._limited(request) for request in call.requests]
+        if call.wants_progress and call.stream:
+
+            def report(done: int, total: int) -> None:  # in the engine's thread
+                loop.call_soon_threadsafe(self._note_progress, done, total)
+
+            requests[0] = replace(requests[0], on_progress=report)
+        return requests
+
+    def _limited(self, request: GenerationRequest) -> GenerationRequest:
+        limit, own = self._service.settings.request_timeout, request.generation.timeout
+        if limit is None or (own is not None and own <= limit):
+            return request
+        return replace(request, generation=replace(request.generation, timeout=limit))
+
+    # -- a whole reply --------------------------------------------------------------------------
+
+    async def _whole(self, call: WireCall, events: AsyncEvents) -> Response:
+        batch: list[tuple[int, Event]] = []
+        while events.unfinished and not _failed(batch):
+            batch += await events.some()
+        if self.gone:
+            return _Sent()
+        if self.failure is not None:
+            raise RequestError.of(self.failure)
+        reply = call.encoder(events.records)
+
+        def encode() -> bytes:
+            self._feed(reply, batch)
+            return json_bytes(reply.whole())
+
+        if len(batch) <= _SHORT:
+            body = encode()
+        else:
+            loop = asyncio.get_running_loop()
+            body = await loop.run_in_executor(self._service.workers, encode)
+        if self.failure is not None:
+            raise RequestError.of(self.failure)
+        return Response(body, media_type="application/json")
+
+    # -- a stream -------------------------------------------------------------------------------
+
+    async def _stream(self, call: WireCall, events: AsyncEvents) -> Response:
+        reply = call.encoder(events.records)
+        out = self._event_stream()
+        try:
+            await out.begin(reply.open())
+            await self._pump(events, reply, out)
+            if not self.gone:
+                last = reply.close() if self.failure is None else reply.fail(self.failure)
+                await out.send(last, more=False)
+        except Exception as error:
+            if not out.begun:
+                raise
+            self.failure = failure_of(error)
+            await out.send(reply.fail(self.failure), more=False)
+        finally:
+            out.close()
+        await _drain(events)
+        return _Sent()
+
+    async def _pump(self, events: AsyncEvents, reply: WireReply, out: EventStream) -> None:
+        """Pass on what the engine says, until the end, a failure, or the client's leaving."""
+        while events.unfinished and not self.gone and self.failure is None:
+            frames = self._between(reply, events.records[0])
+            if not frames:
+                frames = self._feed(reply, await events.some())
+            if frames and not self.gone:
+                await out.send(frames)
+
+    def _feed(self, reply: WireReply, batch: Sequence[tuple[int, Event]]) -> bytes:
+        """Encode events, up to the first failure."""
+        frames: list[bytes] = []
+        for index, event in batch:
+            if self.failure is not None:
+                break
+            frames.append(reply.feed(index, event))
+            if type(event) is FinishEvent and event.error is not None:
+                self.failure = failure_of(event.error)
+        return b"".join(frames)
+
+    def _between(self, reply: WireReply, record: Record) -> bytes:
+        """Frames that no event of the engine makes."""
+        if self._progress is not None:
+            (done, total), self._progress = self._progress, None
+            self._silent = False
+            seconds = time.perf_counter() - record.submitted
+            return reply.progress(done, record.reused, total, seconds)
+        if self._silent:
+            self._silent = False
+            return reply.keep_alive()
+        return b""
+
+    async def _overflow(self, call: WireCall) -> Response:
+        """A stream that begins, and says that its prompt is too long."""
+        if self.failure is None:
+            raise RuntimeError("a call was not queued, and there is no reason")
+        reply = call.encoder(())
+        out = self._event_stream()
+        try:
+            await out.begin(reply.open())
+            await out.send(reply.fail(self.failure), more=False)
+        finally:
+            out.close()
+        return _Sent()
+
+    def _event_stream(self) -> EventStream:
+        settings = self._service.settings
+        return EventStream(
+            self._request._send,
+            settings.ping_interval,
+            settings.write_timeout,
+            self._note_silence,
+            self._give_up,
+        )
+
+    # -- what the stream and the engine report --------------------------------------------------
+
+    def _note_silence(self) -> None:
+        self._silent = True
+        if self._events is not None:
+            self._events.wake()
+
+    def _note_progress(self, done: int, total: int) -> None:
+        self._progress = done, total
+        if self._events is not None:
+            self._events.wake()
+
+    def _give_up(self) -> None:
+        """The client does not read: nothing more is done for it, and the connection goes."""
+        self._leave()
+        abort = self._request.scope.get("extensions", {}).get("llama_py.abort")
+        if abort is not None:
+            abort()
+
+
+def _failed(batch: Sequence[tuple[int, Event]]) -> bool:
+    return any(type(event) is FinishEvent and event.error for _, event in batch)
+
+
+async def _drain(events: AsyncEvents) -> None:
+    """Wait until the requests have ended, which takes at most a step."""
+    events.cancel()
+    while events.unfinished:
+        await events.some()

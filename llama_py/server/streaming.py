@@ -1,0 +1,84 @@
+"""``EventStream``: the response of a stream of server-sent events, as it is sent.
+
+Plain ASGI, without a task or a timer for each event: a stream has one timer, which is not moved
+when something is sent; when it fires, it looks how long ago that was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from starlette.types import Send
+
+__all__ = ["EventStream"]
+
+_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class EventStream:
+    """Sends frames, and notices silence and readers that do not read.
+
+    Args:
+        send: of the ASGI request.
+        interval: seconds of silence after which ``on_silence`` is called.
+        patience: seconds that the client may take to read before ``on_stall`` is called.
+
+    Attributes:
+        begun: the headers are out.
+    """
+
+    def __init__(
+        self,
+        send: Send,
+        interval: float,
+        patience: float,
+        on_silence: Callable[[], None],
+        on_stall: Callable[[], None],
+    ) -> None:
+        self._asgi_send = send
+        self._interval, self._patience = interval, patience
+        self._on_silence, self._on_stall = on_silence, on_stall
+        self._loop = asyncio.get_running_loop()
+        self._since = self._loop.time()
+        self._sending = False
+        self._timer: asyncio.TimerHandle | None = None
+        self.begun = False
+
+    async def begin(self, frames: bytes) -> None:
+        """Send the headers and the first frames."""
+        self.begun = True
+        start = {"type": "http.response.start", "status": 200, "headers": _HEADERS}
+        await self._asgi_send(start)
+        self._look()
+        await self.send(frames)
+
+    async def send(self, frames: bytes, *, more: bool = True) -> None:
+        """Send frames; returns when there is room for more."""
+        self._since = self._loop.time()
+        self._sending = True
+        body = {"type": "http.response.body", "body": frames, "more_body": more}
+        await self._asgi_send(body)
+        self._sending = False
+
+    def close(self) -> None:
+        """Stop looking."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        waited = self._loop.time() - self._since
+        limit = self._patience if self._sending else self._interval
+        pause = min(self._interval, self._patience)
+        if waited < limit:
+            pause = min(pause, limit - waited)
+        elif self._sending:
+            self._on_stall()
+        else:
+            self._on_silence()
+        self._timer = self._loop.call_later(pause, self._look)

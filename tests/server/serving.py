@@ -1,0 +1,89 @@
+"""A real server on a free port, in a thread of this process."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, cast
+
+import anthropic
+import httpx
+import openai
+import uvicorn
+
+from llama_py import demo_model_path
+from llama_py.server.app import Service, create_app
+from llama_py.server.settings import ModelSettings, Settings
+
+__all__ = ["Server", "demo_settings", "serving"]
+
+_PATIENCE = 30.0
+
+
+class Server:
+    """A server that runs.
+
+    Attributes:
+        url: where, without a path.
+        service: what its handlers work with.
+    """
+
+    def __init__(self, url: str, service: Service) -> None:
+        self.url = url
+        self.service = service
+
+    def openai(self, **options: Any) -> Any:
+        """A client of OpenAI's. Its types are of no use to tests that send what is wrong."""
+        return openai.OpenAI(
+            base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=60, **options
+        )
+
+    def async_openai(self, **options: Any) -> Any:
+        """The same for asyncio."""
+        return openai.AsyncOpenAI(
+            base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=60, **options
+        )
+
+    def anthropic(self, **options: Any) -> Any:
+        """A client of Anthropic's."""
+        return anthropic.Anthropic(
+            base_url=self.url, api_key="none", max_retries=0, timeout=60, **options
+        )
+
+    def http(self, **options: Any) -> httpx.Client:
+        """A client for plain requests."""
+        return httpx.Client(base_url=self.url, timeout=60, **options)
+
+
+def demo_settings(settings: dict[str, Any] | None = None, **options: Any) -> Settings:
+    """Settings that serve the bundled model.
+
+    Args:
+        settings: further settings.
+        options: arguments of ``Llama``.
+    """
+    model = ModelSettings("demo", demo_model_path(), options={"verbose": False, **options})
+    return Settings(models=(model,), **(settings or {}))
+
+
+@contextlib.contextmanager
+def serving(settings: Settings | None = None) -> Iterator[Server]:
+    """Serve until the end of the block."""
+    app: Any = create_app(settings or demo_settings())
+    config = uvicorn.Config(app, "127.0.0.1", 0, lifespan="on", log_config=None)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, name="test-server")
+    thread.start()
+    try:
+        end = time.monotonic() + _PATIENCE
+        while not server.started:
+            if not thread.is_alive() or time.monotonic() > end:
+                raise RuntimeError("the server did not start")
+            time.sleep(0.01)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        yield Server(f"http://127.0.0.1:{port}", cast(Service, app.state.service))
+    finally:
+        server.should_exit = True
+        thread.join(_PATIENCE)
