@@ -172,6 +172,7 @@ def _chat_request(
     messages = conversation_of(items, tools, known)
     if not messages:
         raise missing("input", "it contains nothing that a model could answer")
+    budget = fields.integer("reasoning_budget", -1)
     instructions = fields.text("instructions")
     if instructions:
         messages.insert(0, Message("system", (Text(instructions),)))
@@ -181,7 +182,9 @@ def _chat_request(
         tool_choice=read_choice(fields.get("tool_choice"), tools),
         parallel_tool_calls=fields.flag("parallel_tool_calls"),
         schema=_schema(fields),
+        enable_thinking=False if budget == 0 else None,
         reasoning_effort=_effort(fields),
+        reasoning_budget=budget,
         system_anywhere=True,
     )
 

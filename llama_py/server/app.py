@@ -26,7 +26,8 @@ from llama_py.dialects.failures import (
 from llama_py.dialects.limits import Limits
 from llama_py.dialects.wire_json import json_bytes
 from llama_py.server.models import ModelPool
-from llama_py.server.routes import openai
+from llama_py.server.response_store import ResponseStore
+from llama_py.server.routes import openai, responses
 from llama_py.server.running import Exchange
 from llama_py.server.settings import Settings
 
@@ -43,6 +44,7 @@ class Service:
         workers: threads for what takes longer than the event loop may wait.
         limits: the settings that dialects check requests against.
         exchanges: requests that a model is answering.
+        responses: replies that clients may refer to.
     """
 
     def __init__(self, settings: Settings, models: ModelPool) -> None:
@@ -51,6 +53,7 @@ class Service:
         self.workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="llama_py-server")
         self.limits = _limits(settings)
         self.exchanges: set[Exchange] = set()
+        self.responses = ResponseStore()
 
 
 def _limits(settings: Settings) -> Limits:
@@ -79,7 +82,7 @@ def create_app(settings: Settings, models: ModelPool | None = None) -> ASGIApp:
             await asyncio.to_thread(service.workers.shutdown)
 
     app = Starlette(
-        routes=[*openai.ROUTES],
+        routes=[*openai.ROUTES, *responses.ROUTES],
         lifespan=lifespan,
         middleware=[Middleware(_Failures)],
         exception_handlers={HTTPException: _refuse},

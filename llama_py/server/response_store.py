@@ -111,7 +111,7 @@ class ResponseStore:
 
     def put(self, owner: str, response: Mapping[str, Any], conversation: Conversation) -> None:
         """Store a reply, and let go of others for it."""
-        size = conversation.size + size_of(response)
+        size = conversation.size + size_of({**response, "output": None})  # which it ends with
         entry = _Entry(response, conversation, size, self._clock() + self._seconds)
         if size > self._most_bytes or not self._most:
             return

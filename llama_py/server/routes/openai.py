@@ -10,11 +10,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from llama_py.dialects.context import CallContext
-from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.limits import Limits
 from llama_py.dialects.openai_bodies import read_chat, read_completion
 from llama_py.dialects.wire import WireCall
-from llama_py.server.bodies import read_body
+from llama_py.server.bodies import model_of, read_body
 from llama_py.server.running import respond
 
 if TYPE_CHECKING:
@@ -36,16 +35,9 @@ async def _completion(request: Request) -> Response:
 async def _generate(request: Request, read: Reader) -> Response:
     service: Service = request.app.state.service
     body = await read_body(request, service.settings)
-    async with service.models.lease(_model_of(body)) as model:
+    async with service.models.lease(model_of(body)) as model:
         name = model.id
         return await respond(request, model, lambda m: read(m, body, service.limits, name))
-
-
-def _model_of(body: Mapping[str, Any]) -> str | None:
-    model = body.get("model")
-    if model is not None and not isinstance(model, str):
-        raise RequestError(Kind.INVALID_TYPE, "model must be a string", "model")
-    return model
 
 
 async def _models(request: Request) -> Response:
