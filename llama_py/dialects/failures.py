@@ -57,6 +57,8 @@ class Kind(Enum):
     METHOD = "method_not_allowed"
     OVERFLOW = "context_length_exceeded"
     BODY_TOO_LARGE = "request_too_large"
+    HEADERS_TOO_LARGE = "request_headers_too_large"
+    MEDIA_TYPE = "unsupported_media_type"
     QUEUE_FULL = "server_is_overloaded"
     RATE_LIMIT = "rate_limit_exceeded"
     UNAVAILABLE = "unavailable"
@@ -200,6 +202,8 @@ _ROWS: dict[Kind, tuple[int, str, int, str]] = {
     Kind.METHOD: (405, _INVALID, 405, _INVALID),
     Kind.OVERFLOW: (413, _INVALID, 400, _INVALID),
     Kind.BODY_TOO_LARGE: (413, _INVALID, 413, "request_too_large"),
+    Kind.HEADERS_TOO_LARGE: (431, _INVALID, 431, _INVALID),
+    Kind.MEDIA_TYPE: (415, _INVALID, 415, _INVALID),
     Kind.QUEUE_FULL: (503, "server_error", 529, _OVERLOADED),
     Kind.RATE_LIMIT: (429, "rate_limit_error", 429, "rate_limit_error"),
     Kind.UNAVAILABLE: (503, "unavailable_error", 529, _OVERLOADED),

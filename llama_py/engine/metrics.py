@@ -10,6 +10,8 @@ __all__ = ["Histogram", "Metrics"]
 
 #: Upper bounds of the buckets of a histogram of seconds.
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+#: Those of whole requests.
+_LONG = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
 _STREAMS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
@@ -53,22 +55,30 @@ class Metrics:
     """Attributes are plain numbers that the engine adds to.
 
     Attributes:
-        requests, finished, cancelled, failed: requests by how they ended.
+        requests, finished, cancelled, failed: requests by how they ended; ``stopped`` of the
+            finished ones came to an end of their own, the others had no room for more.
         prompt_tokens: in all prompts; ``reused`` of them were in memory, ``evaluated`` were not.
         generated: sampled tokens.
         steps: calls of ``llama_decode``; ``decode_seconds`` is the time spent in them.
         sample_seconds: time spent choosing tokens.
+        prompt_seconds: from a request's start to its first token, all requests together.
         preempted: times a request had to give its sequence back because cells ran out.
+        longest: most tokens that a request had, prompt and reply.
+        queue_seconds, first_token_seconds, request_seconds: from when a request was submitted to
+            when it got a place, its first token came, and it ended.
+        token_seconds: between two tokens of a reply.
+        batch_streams: requests that took part in a step.
     """
 
     def __init__(self) -> None:
-        self.requests = self.finished = self.cancelled = self.failed = 0
+        self.requests = self.finished = self.cancelled = self.failed = self.stopped = 0
         self.prompt_tokens = self.reused = self.evaluated = self.generated = 0
-        self.steps = self.preempted = 0
-        self.decode_seconds = self.sample_seconds = 0.0
+        self.steps = self.preempted = self.longest = 0
+        self.decode_seconds = self.sample_seconds = self.prompt_seconds = 0.0
         self.queue_seconds = Histogram()
         self.first_token_seconds = Histogram()
         self.token_seconds = Histogram()
+        self.request_seconds = Histogram(_LONG)
         self.batch_streams = Histogram(_STREAMS)
 
     def as_dict(self) -> dict[str, Any]:

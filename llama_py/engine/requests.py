@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_py.engine.metrics import Metrics
-from llama_py.engine.request import Event, FinishEvent, Output
+from llama_py.engine.request import Event, FinishEvent, Output, Record
 from llama_py.engine.running import RequestState, Running
 from llama_py.errors import GenerationTimeout, RequestCancelled
 from llama_py.memory.cache import SequenceCache
@@ -115,6 +115,7 @@ class Requests:
         self._withdraw(running, _STATES.get(event.reason, RequestState.FINISHED))
         record = running.record
         record.reason, record.ended = event.reason, time.perf_counter()
+        self._count_end(record)
         record.request = record.request.without_callbacks()
         running.sampler.close()
         self.put(running, event)
@@ -134,6 +135,12 @@ class Requests:
         metrics.finished += state is RequestState.FINISHED
         metrics.cancelled += state is RequestState.CANCELLED
         metrics.failed += state is RequestState.FAILED
+
+    def _count_end(self, record: Record) -> None:
+        metrics = self.metrics
+        metrics.stopped += record.reason == "stop"
+        metrics.longest = max(metrics.longest, record.n_prompt + len(record.generated))
+        metrics.request_seconds.add(record.ended - record.submitted)
 
     def _reply_ends(self, running: Running) -> list[int]:
         """After how many tokens of its sequence the reply ends, in a prompt that contains it."""

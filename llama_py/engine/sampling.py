@@ -103,6 +103,7 @@ class Sampling:
             metrics.token_seconds.add(now - record.last_token)
         else:
             record.first_token = now
+            metrics.prompt_seconds += now - record.started
             metrics.first_token_seconds.add(now - record.submitted)
         record.last_token = now
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import logging
 
+import numpy as np
+from numpy.typing import NDArray
+
 from llama_py.errors import LlamaError
 from llama_py.memory.index import CacheIndex
 from llama_py.memory.kinds import MemoryTraits, SequenceMemory
@@ -179,14 +182,17 @@ class LiveSet:
             self._index.checkpoints.add(tokens, state, namespace, pinned=pinned)
 
     def cells_used(self) -> int:
-        """Cells in use: tokens of all sequences, those that share a prefix counted once."""
+        """Cells in use: tokens of all sequences, those that share a prefix counted once.
+
+        From any thread: while sequences change, it is about as many.
+        """
         total = 0
-        seen: list[LiveSequence] = []
-        for sequence in self.by_number.values():
-            others = [each for each in seen if each.namespace == sequence.namespace]
-            shared = [common_prefix(sequence.tokens, other.tokens) for other in others]
-            total += len(sequence.tokens) - max(shared, default=0)
-            seen.append(sequence)
+        seen: list[tuple[Namespace, NDArray[np.int32]]] = []
+        for sequence in [*self.by_number.values()]:
+            tokens = as_tokens(sequence.tokens)
+            others = [held for namespace, held in seen if namespace == sequence.namespace]
+            total += len(tokens) - max((common_prefix(tokens, held) for held in others), default=0)
+            seen.append((sequence.namespace, tokens))
         return total
 
     # -- pins -----------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 
@@ -16,22 +16,21 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from llama_py.dialects.failures import (
-    Failure,
-    Kind,
-    anthropic_error,
-    failure_of,
-    openai_error,
-)
+from llama_py.dialects.failures import Failure, Kind, failure_of
 from llama_py.dialects.limits import Limits
-from llama_py.dialects.wire_json import json_bytes
+from llama_py.engine.engine import Engine
+from llama_py.server.errors import failure_answer, route_path
+from llama_py.server.guard import Guard
+from llama_py.server.lifecycle import Lifecycle
+from llama_py.server.logs import log_request
+from llama_py.server.metrics import ServerMetrics
 from llama_py.server.models import ModelPool
 from llama_py.server.response_store import ResponseStore
-from llama_py.server.routes import openai, responses
+from llama_py.server.routes import health, openai, responses
 from llama_py.server.running import Exchange
 from llama_py.server.settings import Settings
 
-__all__ = ["Service", "create_app", "dialect_of", "error_response"]
+__all__ = ["Service", "create_app", "error_response"]
 
 #: Threads that check, render and tokenize. More would only wait for each other.
 _WORKERS = 4
@@ -45,6 +44,8 @@ class Service:
         limits: the settings that dialects check requests against.
         exchanges: requests that a model is answering.
         responses: replies that clients may refer to.
+        lifecycle: whether requests are let in.
+        metrics: what is counted.
     """
 
     def __init__(self, settings: Settings, models: ModelPool) -> None:
@@ -54,11 +55,19 @@ class Service:
         self.limits = _limits(settings)
         self.exchanges: set[Exchange] = set()
         self.responses = ResponseStore()
+        self.lifecycle = Lifecycle()
+        self.metrics = ServerMetrics(self._engines, self.lifecycle)
+
+    def _engines(self) -> Iterator[tuple[str, Engine]]:
+        """What there is to be counted."""
+        model = self.models._model
+        if model is not None:
+            yield model.id, model.llama._engine
 
 
 def _limits(settings: Settings) -> Limits:
-    names = [each.name for each in fields(Limits) if hasattr(settings, each.name)]
-    return Limits(**{name: getattr(settings, name) for name in names})
+    values = {each.name: getattr(settings, each.name) for each in fields(Limits)}
+    return Limits(**{**values, "template_kwargs": frozenset(settings.template_kwargs)})
 
 
 def create_app(settings: Settings, models: ModelPool | None = None) -> ASGIApp:
@@ -82,9 +91,17 @@ def create_app(settings: Settings, models: ModelPool | None = None) -> ASGIApp:
             await asyncio.to_thread(service.workers.shutdown)
 
     app = Starlette(
-        routes=[*openai.ROUTES, *responses.ROUTES],
+        routes=[*health.ROUTES, *openai.ROUTES, *responses.ROUTES],
         lifespan=lifespan,
-        middleware=[Middleware(_Failures)],
+        middleware=[
+            Middleware(
+                Guard,
+                settings=settings,
+                lifecycle=service.lifecycle,
+                finished=(log_request, service.metrics.count),
+            ),
+            Middleware(_Failures),
+        ],
         exception_handlers={HTTPException: _refuse},
     )
     app.router.redirect_slashes = False
@@ -95,24 +112,16 @@ def create_app(settings: Settings, models: ModelPool | None = None) -> ASGIApp:
 # ---- errors ----------------------------------------------------------------------------------
 
 
-def dialect_of(path: str) -> str:
-    """``"anthropic"`` or ``"openai"``: in whose form a path reports errors."""
-    return "anthropic" if path == "/v1/messages" or path.startswith("/v1/messages/") else "openai"
-
-
 def error_response(scope: Scope, failure: Failure) -> Response:
     """The response that reports a failure, in the dialect of the path."""
-    if dialect_of(scope["path"]) == "anthropic":
-        status, body, headers = anthropic_error(failure, scope["state"].get("request_id"))
-    else:
-        settings = scope["app"].state.service.settings
-        status, body, headers = openai_error(failure, settings.overflow_status)
-    return Response(json_bytes(body), status, headers, "application/json")
+    settings = scope["app"].state.service.settings
+    status, headers, body = failure_answer(scope, failure, settings.overflow_status)
+    return Response(body, status, headers)
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
     """A path that does not exist, or not with this method."""
-    path, method = request.url.path, request.method
+    path, method = route_path(request.scope), request.method
     if not isinstance(error, HTTPException) or error.status_code != 405:
         failure = Failure(Kind.NOT_FOUND, f"there is no {method} {path} here")
         return error_response(request.scope, failure)
@@ -125,7 +134,8 @@ async def _refuse(request: Request, error: Exception) -> Response:
 
 def _methods_of(request: Request) -> list[str]:
     routes = [each for each in request.app.routes if isinstance(each, Route)]
-    fitting = [each for each in routes if each.path_regex.match(request.scope["path"])]
+    path = route_path(request.scope)
+    fitting = [each for each in routes if each.path_regex.match(path)]
     return sorted({method for each in fitting for method in each.methods or ()})
 
 

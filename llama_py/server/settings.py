@@ -1,48 +1,396 @@
-"""``Settings``: how the server is configured."""
+"""``Settings``: everything that can be set about the server, each of it declared once.
+
+A setting is a field of one of the groups below: its name, type, default, range and meaning. Its
+flag (``--ping-interval``), its environment variable (``LLAMA_PY_PING_INTERVAL``), its key in a TOML
+file (``ping_interval``), the checks and the tables in the docs come from that. Where the values
+come from is the business of ``configuration``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import Field, dataclass, field, fields
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Literal
+from typing import get_type_hints as hints_of
 
-__all__ = ["ModelSettings", "Settings"]
+from llama_py.errors import ParameterError, ParameterTypeError, UnknownParameterError
+from llama_py.options import LOAD, Option, Table
+from llama_py.options.checks import read_text, refuse_unknown
+from llama_py.options.marks import Doc, Flag, Range, Reads
+from llama_py.server.keys import ApiKey, check_keys
+from llama_py.server.values import (
+    is_loopback,
+    read_directory,
+    read_file,
+    read_hosts,
+    read_list,
+    read_model_id,
+    read_origins,
+    read_root_path,
+    read_status,
+    socket_path,
+)
+
+__all__ = [
+    "GROUPS",
+    "MODEL_OPTIONS",
+    "SETTINGS",
+    "ModelSettings",
+    "Setting",
+    "Settings",
+    "SettingsTable",
+]
+
+_LARGEST = 2**31 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listening:
+    """Where the server listens."""
+
+    host: Annotated[
+        str,
+        Flag("--host", metavar="ADDRESS"),
+        Doc(
+            "The address to listen at, or `unix:` and the path of a socket. Another address than "
+            "one of this machine alone needs an API key."
+        ),
+    ] = "127.0.0.1"
+    port: Annotated[int, Range(0, 65535), Doc("The port; 0 takes a free one, and says which.")] = (
+        8080
+    )
+    root_path: Annotated[
+        str,
+        Reads(read_root_path),
+        Flag("--root-path", metavar="PATH"),
+        Doc("The path at which a reverse proxy serves this server, if it strips that path."),
+    ] = ""
+    tls_cert: Annotated[
+        Path | None,
+        Reads(read_file),
+        Flag("--tls-cert", metavar="FILE"),
+        Doc("A certificate chain in PEM form: HTTPS instead of HTTP."),
+    ] = None
+    tls_key: Annotated[
+        Path | None,
+        Reads(read_file),
+        Flag("--tls-key", metavar="FILE"),
+        Doc("The certificate's private key, if it is in a file of its own."),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Access:
+    """Who may call, and what they learn of each other."""
+
+    api_key_file: Annotated[
+        Path | None,
+        Reads(read_file),
+        Flag("--api-key-file", metavar="FILE"),
+        Doc("A file with an API key in each line: the key, or a name, the key and its limits."),
+    ] = None
+    share_prefixes: Annotated[
+        bool,
+        Doc(
+            "What one key evaluated is reused for the others. Quicker where they begin alike, but "
+            "they can learn from the time it takes what others have asked."
+        ),
+    ] = False
+    cors_origins: Annotated[
+        tuple[str, ...],
+        Reads(read_origins),
+        Flag("--cors-origins", metavar="ORIGIN,..."),
+        Doc(
+            "Origins of web pages that may call (`https://app.example.org`), beside those that "
+            "this server serves itself; `*` is all of them."
+        ),
+    ] = ()
+    allowed_hosts: Annotated[
+        tuple[str, ...],
+        Reads(read_hosts),
+        Flag("--allowed-hosts", metavar="NAME,..."),
+        Doc(
+            "Names by which clients may address this server. On a loopback address `localhost` "
+            "and the addresses of this machine always are among them; elsewhere, none given means "
+            "any name. `*` is all of them."
+        ),
+    ] = ()
+    expose_prompts: Annotated[
+        bool, Doc("`/slots` and the like show prompts, and `/props` the path of the model.")
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What a request may ask for."""
+
+    max_body_bytes: Annotated[int, Range(1024, _LARGEST), Doc("Bytes of a request's body.")] = (
+        32 << 20
+    )
+    max_header_bytes: Annotated[
+        int, Range(1024, 1 << 20), Doc("Bytes of a request's line and headers.")
+    ] = 32 << 10
+    max_headers: Annotated[int, Range(8, 1000), Doc("Headers of a request.")] = 100
+    max_json_depth: Annotated[int, Range(8, 900), Doc("Nesting of a request's JSON.")] = 200
+    max_messages: Annotated[int, Range(1, _LARGEST), Doc("Messages of a conversation.")] = 10_000
+    max_prompts: Annotated[int, Range(1, _LARGEST), Doc("Prompts of one call.")] = 64
+    max_choices: Annotated[int, Range(1, 128), Doc("Replies to one prompt: `n` and `best_of`.")] = 8
+    max_top_logprobs: Annotated[
+        int, Range(0, 1000), Doc("Alternatives to each token: `logprobs` and `top_logprobs`.")
+    ] = 20
+    max_stops: Annotated[int, Range(1, 256), Doc("Stop strings.")] = 16
+    max_tools: Annotated[int, Range(0, 10_000), Doc("Tools of one call.")] = 512
+    template_kwargs: Annotated[
+        tuple[str, ...],
+        Reads(read_list),
+        Flag("--template-kwargs", metavar="NAME,..."),
+        Doc("Variables of the template that `chat_template_kwargs` may set."),
+    ] = ("enable_thinking", "thinking", "reasoning_effort", "preserve_thinking")
+    overflow_status: Annotated[
+        int,
+        Reads(read_status(413, 400), {"enum": [413, 400]}),
+        Flag("--overflow-status", metavar="413|400"),
+        Doc(
+            "The status where a prompt is longer than the context. Calls of `/v1/messages` always "
+            "get 400, as clients of it expect."
+        ),
+    ] = 413
+    strict: Annotated[bool, Doc("Fields of a body that are not known are errors.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Times:
+    """How long things may take, in seconds."""
+
+    ping_interval: Annotated[
+        float, Range(0.1, 3600), Doc("Silence on a stream before the server says it is there.")
+    ] = 10.0
+    queue_timeout: Annotated[
+        float | None, Range(0.0), Doc("Longest wait for a place; then 503. None waits on.")
+    ] = None
+    request_timeout: Annotated[
+        float | None, Range(0.0), Doc("Longest time for a whole reply; then 504. None is no limit.")
+    ] = None
+    write_timeout: Annotated[
+        float, Range(0.1), Doc("How long a client may leave a stream unread before it is ended.")
+    ] = 60.0
+    header_timeout: Annotated[
+        float, Range(0.1), Doc("How long a client may take to send the headers of a request.")
+    ] = 30.0
+    keep_alive_seconds: Annotated[
+        int, Range(1, 3600), Doc("How long an idle connection is kept.")
+    ] = 75
+    drain_seconds: Annotated[
+        float, Range(0.0), Doc("How long a server that was told to stop lets live replies go on.")
+    ] = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loading:
+    """Which models are in memory when there are several."""
+
+    max_loaded: Annotated[
+        int, Range(1, 1000), Doc("Models in memory at a time; the one longest unused has to go.")
+    ] = 1
+    model_idle_seconds: Annotated[
+        float | None, Range(0.0), Doc("A model that was not used for so long is unloaded.")
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keeping:
+    """What is kept on disk."""
+
+    session_dir: Annotated[
+        Path | None,
+        Reads(read_directory),
+        Flag("--session-dir", metavar="DIR"),
+        Doc("Conversations are kept here, and are there after a restart."),
+    ] = None
+    slot_dir: Annotated[
+        Path | None,
+        Reads(read_directory),
+        Flag("--slot-dir", metavar="DIR"),
+        Doc("Where `/slots/{id}?action=save` writes; without it, that is off."),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watching:
+    """What the server says about itself."""
+
+    metrics: Annotated[bool, Doc("`/metrics` answers, in the form of Prometheus.")] = True
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        Flag("--log-level", metavar="LEVEL"),
+        Doc("The least that is logged; at `info` there is a line for each request."),
+    ] = "info"
+
+
+#: The groups of settings, in the order in which they are explained.
+GROUPS = (Listening, Access, Limits, Times, Loading, Keeping, Watching)
 
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """A model that is served.
+    """A model that the server offers.
 
     Attributes:
-        id: its name in requests and responses.
-        path: the GGUF file.
+        id: its name for clients.
+        path: its GGUF file.
         aliases: further names.
-        options: arguments of ``Llama``.
+        options: further arguments of ``Llama``.
+
+    Raises:
+        ParameterError: one of them is not allowed.
     """
 
     id: str
     path: str
     aliases: tuple[str, ...] = ()
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+    def __post_init__(self) -> None:
+        read_model_id("id", self.id)
+        read_text("path", self.path)
+        for alias in self.aliases:
+            read_model_id("aliases", alias)
+        check_model_options(self.options)
+        object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What ``create_app`` is told. Times are in seconds."""
+@dataclass(frozen=True, kw_only=True)
+class Settings(Watching, Keeping, Loading, Times, Limits, Access, Listening):
+    """How the server behaves.
+
+    Attributes:
+        models: what it offers; none is the bundled model.
+        api_keys: who may call; none is everybody.
+
+    Raises:
+        ParameterError: a value is not allowed, or contradicts another one.
+    """
 
     models: tuple[ModelSettings, ...] = ()
-    host: str = "127.0.0.1"
-    port: int = 8080
-    ping_interval: float = 10.0
-    request_timeout: float | None = None
-    write_timeout: float = 60.0
-    max_body_bytes: int = 32 << 20
-    max_json_depth: int = 200
-    max_choices: int = 8
-    max_top_logprobs: int = 20
-    max_stops: int = 16
-    max_tools: int = 512
-    max_prompts: int = 64
-    max_messages: int = 10_000
-    overflow_status: int = 413
-    strict: bool = False
+    api_keys: tuple[ApiKey, ...] = ()
+
+    def __post_init__(self) -> None:
+        for option in SETTINGS:
+            value = getattr(self, option.name)
+            if value is not None or not option.optional:
+                object.__setattr__(self, option.name, option.read(value))
+        check_keys(self.api_keys)
+        _check_names(self.models)
+        if self.tls_key is not None and self.tls_cert is None:
+            raise ParameterError("tls_key is of no use without tls_cert; give the certificate")
+
+    @property
+    def socket_path(self) -> Path | None:
+        """The path of the Unix socket to listen at, if that is what ``host`` names."""
+        return socket_path(self.host)
+
+    @property
+    def is_local(self) -> bool:
+        """True if only programs of this machine can reach the server."""
+        return self.socket_path is not None or is_loopback(self.host)
+
+    def refuse_open_door(self) -> None:
+        """Raise ``ParameterError`` if anybody in the network could use the server."""
+        if not self.is_local and not self.api_keys:
+            raise ParameterError(
+                f"host={self.host} can be reached from other machines, and there is no API key: "
+                "give one (--api-key, LLAMA_PY_API_KEY, or --api-key-file), or listen at 127.0.0.1"
+            )
+
+
+def _check_names(models: tuple[ModelSettings, ...]) -> None:
+    seen: set[str] = set()
+    for model in models:
+        for name in (model.id, *model.aliases):
+            if name in seen:
+                raise ParameterError(f"two models have the name {name!r}; give one another id")
+            seen.add(name)
+
+
+# ---- the table ---------------------------------------------------------------------------------
+
+
+class Setting(Option):
+    """One setting, whose default is that of the field."""
+
+    def __init__(self, declared: Field[Any], hint: Any) -> None:
+        super().__init__(declared.name, hint)
+        self._default = declared.default
+
+    def default(self, function: str | None = None) -> Any:
+        """Its value if it is not given."""
+        return self._default
+
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return f"LLAMA_PY_{self.name.upper()}"
+
+    @property
+    def flag(self) -> Flag:
+        """The flag on the command line."""
+        own = self.mark(Flag)
+        if own is not None:
+            return own
+        name = "--" + self.name.replace("_", "-")
+        number = "SECONDS" if self.name in Times.__annotations__ else "N"
+        return Flag(name, metavar=None if bool in self.kinds else number)
+
+
+class SettingsTable(Table[Settings]):
+    """The settings that are single values, by name; ``models`` and ``api_keys`` are not."""
+
+    @cached_property
+    def options(self) -> Mapping[str, Setting]:
+        """The settings, in the order of ``GROUPS``."""
+        hints = hints_of(Settings, include_extras=True)
+        declared = [each for group in GROUPS for each in fields(group)]
+        return {each.name: Setting(each, hints[each.name]) for each in declared}
+
+    def unknown(self, name: str) -> UnknownParameterError:
+        """The error for a name that is not known."""
+        return _no_such("setting", name, (*self.options, "model", "api_key"))
+
+
+SETTINGS = SettingsTable("serve", Settings)
+
+
+def _no_such(what: str, name: str, known: Any) -> UnknownParameterError:
+    text = str(refuse_unknown("", name, known)).removeprefix("() has no parameter ")
+    return UnknownParameterError(f"there is no {what} {text}")
+
+
+# ---- options of models -------------------------------------------------------------------------
+
+#: Objects of Python, what is not available, and what makes no sense in a server.
+_NOT_HERE = frozenset(
+    {"progress", "chat_handler", "tokenizer", "overflow", "draft_model", "lora_base", "embedding"}
+    | {"in_place", "vocab_only", "logits_all", "prefix_cache_slots"}
+)
+#: Arguments of ``Llama`` that a model of the server may have.
+MODEL_OPTIONS: Mapping[str, Option] = {
+    option.name: option for option in LOAD if option.name not in _NOT_HERE
+}
+
+
+def check_model_options(given: Mapping[str, Any]) -> None:
+    """Check arguments of ``Llama``.
+
+    Raises:
+        UnknownParameterError: one of them does not exist, or not for a server.
+        ParameterError: a value is not allowed.
+    """
+    if not isinstance(given, Mapping):
+        raise ParameterTypeError("options must be a dictionary of arguments of Llama")
+    for name in given:
+        if name not in MODEL_OPTIONS:
+            raise _no_such("option of a model", name, MODEL_OPTIONS)
+    LOAD.read(given)

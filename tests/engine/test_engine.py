@@ -386,6 +386,8 @@ def test_metrics_add_up(rig: Rig) -> None:
     assert found["first_token_seconds"]["count"] == found["queue_seconds"]["count"] == 4
     assert found["token_seconds"]["count"] == 12
     assert found["decode_seconds"] > 0
+    assert (found["longest"], found["stopped"], found["request_seconds"]["count"]) == (34, 0, 4)
+    assert 0 < found["prompt_seconds"] <= 4 * found["request_seconds"]["max"]
     rig.engine.reset_counters()
     assert rig.llm.metrics["requests"] == 0
 

@@ -46,15 +46,10 @@ async def _models(request: Request) -> Response:
     return JSONResponse({"object": "list", "data": data})
 
 
-async def _health(request: Request) -> Response:
-    return JSONResponse({"status": "ok"})
-
-
 ROUTES = [
     Route("/v1/chat/completions", _chat, methods=["POST"]),
     Route("/chat/completions", _chat, methods=["POST"]),
     Route("/v1/completions", _completion, methods=["POST"]),
     Route("/completions", _completion, methods=["POST"]),
     Route("/v1/models", _models, methods=["GET"]),
-    Route("/health", _health, methods=["GET"]),
 ]

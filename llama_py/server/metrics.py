@@ -1,0 +1,206 @@
+"""``ServerMetrics``: what is counted, in the form of Prometheus.
+
+The engines count by themselves; their numbers are read when somebody asks. Only HTTP requests are
+counted here. The ``llamacpp:`` names are those of llama-server, so that its dashboards work. Labels
+come from the configuration and from routes, never from what clients send, so that there are only so
+many of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, ProcessCollector
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from llama_py.engine.engine import Engine
+from llama_py.engine.metrics import Histogram
+from llama_py.server.lifecycle import Lifecycle
+from llama_py.server.records import RequestRecord
+
+__all__ = ["ServerMetrics"]
+
+#: The models in memory: their ids, and their engines.
+Engines = Callable[[], Iterable[tuple[str, Engine]]]
+_NO_ROUTE = "other"
+
+
+class ServerMetrics:
+    """See the module.
+
+    Args:
+        engines: the engines to read.
+        lifecycle: knows how many requests are in flight.
+    """
+
+    def __init__(self, engines: Engines, lifecycle: Lifecycle) -> None:
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "llama_py_http_requests",
+            "HTTP requests by route and status.",
+            ["method", "path", "status"],
+            registry=self._registry,
+        )
+        self._registry.register(_Engines(engines))
+        self._registry.register(_InFlight(lifecycle))
+        ProcessCollector(registry=self._registry)
+
+    def count(self, record: RequestRecord) -> None:
+        """Count a request that is over."""
+        method = record.method if record.route else _NO_ROUTE
+        self._requests.labels(method, record.route or _NO_ROUTE, str(record.status)).inc()
+
+    def page(self, accept: str) -> tuple[bytes, str]:
+        """What a scraper gets, and its content type.
+
+        Args:
+            accept: the header ``Accept``.
+        """
+        encode, content_type = choose_encoder(accept)
+        return encode(self._registry), content_type
+
+
+class _InFlight(Collector):
+    """Requests that are being answered."""
+
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        self._lifecycle = lifecycle
+
+    def collect(self) -> Iterator[Metric]:
+        """See ``Collector``."""
+        help_ = "HTTP requests in flight, without probes."
+        yield GaugeMetricFamily(
+            "llama_py_http_requests_in_flight", help_, value=self._lifecycle.in_flight
+        )
+
+
+class _Engines(Collector):
+    """Reads the numbers of engines, in any thread."""
+
+    def __init__(self, engines: Engines) -> None:
+        self._engines = engines
+
+    def collect(self) -> Iterator[Metric]:
+        """See ``Collector``."""
+        families: dict[str, Any] = {}
+        for model, engine in [*self._engines()]:
+            for name, kind, help_, value in _numbers(engine):
+                family = families.get(name)
+                if family is None:
+                    family = families[name] = kind(name, help_, labels=["model_name"])
+                family.add_metric([model], value)
+            _add_ends(families, model, engine)
+            for name, help_, histogram in _histograms(engine):
+                _add_histogram(families, name, help_, model, histogram)
+        yield from families.values()
+
+    def describe(self) -> Iterator[Metric]:
+        """Nothing: to read engines when this is registered would be too early."""
+        return iter(())
+
+
+def _numbers(engine: Engine) -> Iterator[tuple[str, type[Any], str, float]]:
+    counter, gauge = CounterMetricFamily, GaugeMetricFamily
+    metrics, requests = engine.metrics, engine.requests
+    wrote = metrics.token_seconds.total
+    streams = metrics.batch_streams
+    alone = metrics.steps - streams.count  # steps of a single stream are not among them
+    yield "llamacpp:prompt_tokens", counter, "Prompt tokens evaluated.", metrics.evaluated
+    yield "llamacpp:prompt_tokens_cached", counter, "Prompt tokens reused.", metrics.reused
+    yield "llamacpp:prompt_seconds", counter, "Prompt evaluation time.", metrics.prompt_seconds
+    yield "llamacpp:tokens_predicted", counter, "Tokens generated.", metrics.generated
+    yield "llamacpp:tokens_predicted_seconds", counter, "Generation time.", wrote
+    yield "llamacpp:n_decode", counter, "Calls of llama_decode.", metrics.steps
+    yield (
+        "llamacpp:prompt_tokens_seconds",
+        gauge,
+        "Average prompt throughput in tokens/s.",
+        _ratio(metrics.evaluated, metrics.prompt_seconds),
+    )
+    yield (
+        "llamacpp:predicted_tokens_seconds",
+        gauge,
+        "Average generation throughput in tokens/s.",
+        _ratio(metrics.token_seconds.count, wrote),
+    )
+    yield (
+        "llamacpp:n_busy_slots_per_decode",
+        gauge,
+        "Average number of requests in a call of llama_decode.",
+        _ratio(streams.total + alone, metrics.steps),
+    )
+    running, waiting = len(requests.running), len(requests.waiting)
+    yield "llamacpp:requests_processing", gauge, "Requests that have a place.", running
+    yield "llamacpp:requests_deferred", gauge, "Requests that wait for one.", waiting
+    yield "llamacpp:n_tokens_max", gauge, "Most tokens of a request so far.", metrics.longest
+    used = _ratio(engine.cache.cells_used(), engine.context.n_ctx)
+    yield "llama_py_kv_cache_usage_perc", gauge, "Share of the context in use; 1 is all.", used
+    total, help_ = metrics.prompt_tokens, "Prompt tokens looked for in the cache."
+    yield "llama_py_prefix_cache_queries", counter, help_, total
+    yield "llama_py_prefix_cache_hits", counter, "... and found there.", metrics.reused
+    help_ = "Requests that had to begin again, because there was no room."
+    yield "llama_py_num_preemptions", counter, help_, metrics.preempted
+
+
+def _ratio(amount: float, of: float) -> float:
+    return amount / of if of > 0 else 0.0
+
+
+def _add_ends(families: dict[str, Any], model: str, engine: Engine) -> None:
+    metrics = engine.metrics
+    ends = {
+        "stop": metrics.stopped,
+        "length": metrics.finished - metrics.stopped,
+        "abort": metrics.cancelled,
+        "error": metrics.failed,
+    }
+    name, labels = "llama_py_request_success", ["model_name", "finished_reason"]
+    family = families.setdefault(
+        name, CounterMetricFamily(name, "Requests by how they ended.", labels=labels)
+    )
+    for reason, count in ends.items():
+        family.add_metric([model, reason], count)
+
+
+def _histograms(engine: Engine) -> Iterator[tuple[str, str, Histogram]]:
+    metrics = engine.metrics
+    yield (
+        "llama_py_time_to_first_token_seconds",
+        "From a request to its first token.",
+        metrics.first_token_seconds,
+    )
+    yield (
+        "llama_py_inter_token_latency_seconds",
+        "Between two tokens of a reply.",
+        metrics.token_seconds,
+    )
+    yield (
+        "llama_py_e2e_request_latency_seconds",
+        "From a request to the end of its reply.",
+        metrics.request_seconds,
+    )
+    yield (
+        "llama_py_request_queue_time_seconds",
+        "How long a request waited for a place.",
+        metrics.queue_seconds,
+    )
+
+
+def _add_histogram(
+    families: dict[str, Any], name: str, help_: str, model: str, histogram: Histogram
+) -> None:
+    family = families.setdefault(name, HistogramMetricFamily(name, help_, labels=["model_name"]))
+    buckets, below = [], 0
+    counts = [*histogram.counts]
+    for bound, count in zip([*map(str, histogram.bounds), "+Inf"], counts, strict=True):
+        below += count
+        buckets.append((bound, below))
+    family.add_metric([model], buckets, histogram.total)

@@ -1,0 +1,66 @@
+"""Whether the server is there, is well, and what it counts."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from llama_py.dialects.failures import Kind, RequestError
+from llama_py.server.lifecycle import Phase
+
+if TYPE_CHECKING:
+    from llama_py.server.app import Service
+
+__all__ = ["ROUTES"]
+
+
+async def _alive(request: Request) -> Response:
+    """The process answers; a supervisor restarts one that does not."""
+    return JSONResponse({"status": "ok"})
+
+
+async def _ready(request: Request) -> Response:
+    """Whether requests are welcome: a balancer sends none where they are not."""
+    service: Service = request.app.state.service
+    refusal = service.lifecycle.refusal()
+    if refusal is None:
+        return JSONResponse({"status": "ok"})
+    # In llama-server's form, whose clients wait for it.
+    error = {"code": 503, "message": refusal.message, "type": "unavailable_error"}
+    headers = {"Retry-After": f"{refusal.retry_after or 1:.0f}"}
+    return JSONResponse({"error": error}, 503, headers)
+
+
+async def _health(request: Request) -> Response:
+    """While draining the process is well, and only new requests are not welcome."""
+    service: Service = request.app.state.service
+    return await (_ready if service.lifecycle.phase is Phase.LOADING else _alive)(request)
+
+
+async def _hello(request: Request) -> Response:
+    """What Claude Code asks before anything else."""
+    return Response()
+
+
+async def _metrics(request: Request) -> Response:
+    service: Service = request.app.state.service
+    if not service.settings.metrics:
+        raise RequestError(Kind.NOT_IMPLEMENTED, "metrics are off; start the server with --metrics")
+    accept = request.headers.get("accept", "")
+    page, content_type = await asyncio.to_thread(service.metrics.page, accept)
+    return Response(page, headers={"Content-Type": content_type})
+
+
+ROUTES = [
+    Route("/health", _health),
+    Route("/v1/health", _health),
+    Route("/livez", _alive),
+    Route("/readyz", _ready),
+    Route("/api/hello", _hello),
+    Route("/", _hello, methods=["HEAD"]),
+    Route("/metrics", _metrics),
+]
