@@ -83,6 +83,8 @@ class Fields:
         value = self.values.get(name)
         if value is None:
             return None
+        if isinstance(value, float) and value.is_integer():  # JSON has one kind of number
+            value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
             raise wrong_type(self.place(name), "an integer", value)
         if not fits_a_float(value) or value < low or (high is not None and value > high):

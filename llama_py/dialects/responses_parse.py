@@ -17,7 +17,7 @@ from llama_py.dialects.context import CallContext
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.fields import Fields, missing, wrong_type, wrong_value
 from llama_py.dialects.limits import Limits
-from llama_py.dialects.requests import read_settings
+from llama_py.dialects.requests import RequestSettings
 from llama_py.dialects.responses_encode import Asked, ResponsesReply
 from llama_py.dialects.responses_items import (
     Conversation,
@@ -84,12 +84,14 @@ def parse_responses(
     body: Mapping[str, Any],
     limits: Limits,
     model: str,
+    session: str | None = None,
     history: History | None = None,
 ) -> WireCall:
     """Check a body and render the conversation.
 
     Args:
         model: the name that the response gives.
+        session: the conversation that it belongs to, or None.
         history: what the client may refer to, and where the reply is stored.
 
     Raises:
@@ -104,11 +106,12 @@ def parse_responses(
     logprobs = _logprobs(fields, limits)
     most = fields.integer("max_output_tokens", 1)
     generation = read_generation(options, context, max_tokens=most, logprobs=logprobs)
-    settings = read_settings(options, read_sampling(CHAT, options, context), generation)
+    sampling = read_sampling(CHAT, options, context)
+    settings = RequestSettings(sampling, generation, session, 0, None)
     rendered = context.render_chat(request)
     adapt(settings, context, request, rendered)
     asked = Asked(
-        _repeated(fields, model, settings.sampling),
+        _repeated(fields, model, sampling),
         tools,
         stream=fields.flag("stream") or False,
         logprobs=logprobs is not None,
@@ -171,7 +174,7 @@ def _chat_request(
         raise wrong_value("input", f"has {len(items)} items; at most {limits.max_messages} go")
     messages = conversation_of(items, tools, known)
     if not messages:
-        raise missing("input", "it contains nothing that a model could answer")
+        raise wrong_value("input", "contains nothing that a model could answer")
     budget = fields.integer("reasoning_budget", -1)
     instructions = fields.text("instructions")
     if instructions:

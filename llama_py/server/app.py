@@ -54,7 +54,9 @@ class Service:
         self.workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="llama_py-server")
         self.limits = _limits(settings)
         self.exchanges: set[Exchange] = set()
-        self.responses = ResponseStore()
+        self.responses = ResponseStore(
+            settings.max_stored_responses, settings.max_stored_bytes, settings.stored_seconds
+        )
         self.lifecycle = Lifecycle()
         self.metrics = ServerMetrics(self._engines, self.lifecycle)
 

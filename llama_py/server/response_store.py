@@ -1,6 +1,6 @@
 """``ResponseStore``: replies of ``/v1/responses`` that a client may refer to later.
 
-They are kept in memory, for a day, and only as many as there is room for. Each belongs to the key
+They are kept in memory, for some time, and only as many as there is room for. Each belongs to the key
 that asked for it: nobody else finds it. Whoever has the most stored is the first to lose something.
 """
 

@@ -54,7 +54,7 @@ class Played:
     ) -> None:
         body = {"input": "hello", "stream": True, **body}
         self.context = context
-        call = parse_responses(context, body, Limits(), "tiny", history)
+        call = parse_responses(context, body, Limits(), "tiny", history=history)
         record = Record(call.requests[0])
         tokens = context.vocab.tokenize(text, add_special=False, parse_special=True)
         reply = call.encoder([record])

@@ -225,7 +225,7 @@ class Stored:
 def test_a_conversation_goes_on_after_a_stored_reply(seen: Seen) -> None:
     history = Stored()
     body = {"input": "sure?", "previous_response_id": "resp_1", "instructions": "short"}
-    parse_responses(seen, body, Limits(), "tiny", history)
+    parse_responses(seen, body, Limits(), "tiny", history=history)
     assert [*seen.requests[-1].messages] == [
         said("system", "short"), said("user", "really?"), said("assistant", "yes"),
         said("user", "sure?"),
@@ -234,7 +234,7 @@ def test_a_conversation_goes_on_after_a_stored_reply(seen: Seen) -> None:
 
 def test_an_item_may_be_referred_to(seen: Seen) -> None:
     items = [user("really?"), {"type": "item_reference", "id": "msg_1"}, user("sure?")]
-    parse_responses(seen, {"input": items}, Limits(), "tiny", Stored())
+    parse_responses(seen, {"input": items}, Limits(), "tiny", history=Stored())
     assert seen.requests[-1].messages[1] == said("assistant", "yes")
 
 
@@ -340,6 +340,15 @@ def test_when_logprobs_are_computed(seen: Seen, body: dict[str, Any], expected: 
     assert parse(seen, **body).requests[0].generation.logprobs == expected
 
 
+def test_a_session_has_a_name(context: Context) -> None:
+    call = parse_responses(context, {"input": "x"}, Limits(), "tiny", "mine")
+    assert call.requests[0].session == "mine"
+
+
+def test_a_whole_number_may_have_a_point(seen: Seen) -> None:
+    assert parse(seen, max_output_tokens=7.0).requests[0].generation.max_tokens == 7
+
+
 def test_the_room_is_not_checked_here(seen: Seen) -> None:
     assert parse(seen, max_output_tokens=10**9).requests[0].generation.max_tokens == 10**9
 
@@ -379,7 +388,7 @@ _PICTURE = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
     [
         ({}, Kind.MISSING, "input"),
         ({"input": 3}, Kind.INVALID_TYPE, "input"),
-        ({"input": []}, Kind.MISSING, "input"),
+        ({"input": []}, Kind.INVALID_VALUE, "input"),
         ({"input": [3]}, Kind.INVALID_TYPE, "input[0]"),
         ({"input": [{}]}, Kind.INVALID_TYPE, "input[0].type"),
         ({"input": [{"role": "critic", "content": "x"}]}, Kind.INVALID_VALUE, "input[0].role"),
@@ -449,7 +458,7 @@ def test_mistakes_are_named(context: Context, body: Any, kind: Kind, param: str)
 def test_a_reply_that_is_not_stored(context: Context) -> None:
     body = {"input": "x", "previous_response_id": "resp_9"}
     with pytest.raises(RequestError) as caught:
-        parse_responses(context, body, Limits(), "tiny", Stored())
+        parse_responses(context, body, Limits(), "tiny", history=Stored())
     failure = caught.value.failure
     assert failure.code == "previous_response_not_found"
     assert failure.param == "previous_response_id"

@@ -20,6 +20,7 @@ from llama_py.server.running import respond
 
 if TYPE_CHECKING:
     from llama_py.server.app import Service
+    from llama_py.server.keys import Caller
 
 __all__ = ["ROUTES"]
 
@@ -47,7 +48,7 @@ async def _count(request: Request) -> Response:
 
         def count() -> int:
             call = parse_responses(
-                model.context, body, service.limits, model.id, _stored(request)
+                model.context, body, service.limits, model.id, history=_stored(request)
             )
             return len(model.llama._calls.tokens_of(call.requests[0].prompt))
 
@@ -76,8 +77,8 @@ async def _delete(request: Request) -> Response:
 def _stored(request: Request) -> Responses:
     """The replies that belong to the key of a request."""
     service: Service = request.app.state.service
-    caller = request.scope["state"].get("caller")
-    return service.responses.of("" if caller is None else caller.name)
+    caller: Caller = request.scope["state"]["caller"]
+    return service.responses.of(caller.name)
 
 
 def _not_found(response_id: str) -> RequestError:
