@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from llama_py import forks
 from llama_py.core.context import Context
+from llama_py.core.footprint import expected_bytes, room_for_model
 from llama_py.core.lora import LoraAdapter
 from llama_py.core.model import Model
 from llama_py.engine.driver import Driver
@@ -20,11 +21,12 @@ from llama_py.engine.engine import Engine
 from llama_py.errors import ParameterError
 from llama_py.memory.cache import CacheLimits, SequenceCache
 from llama_py.memory.kinds import traits_of
+from llama_py.options import LOAD
 from llama_py.params import ContextParams, ModelParams
 from llama_py.storage.store import LlamaRAMCache
 from llama_py.version import LLAMA_CPP_COMMIT
 
-__all__ = ["Loaded", "load"]
+__all__ = ["Loaded", "lacks_memory", "load"]
 
 _log = logging.getLogger("llama_py")
 
@@ -154,6 +156,21 @@ def load(arguments: Mapping[str, Any]) -> Loaded:
     except BaseException:  # also Ctrl-C: who tries again must have the memory for it
         model.close()  # with what was made from it
         raise
+
+
+def lacks_memory(model_path: str, options: Mapping[str, Any]) -> bool:
+    """Whether a model would take more memory than is left; rather True than False.
+
+    Args:
+        options: arguments of ``Llama``.
+
+    Raises:
+        ParameterError, ModelLoadError: it could not be loaded anyway.
+    """
+    arguments: Mapping[str, Any] = LOAD.complete(options)
+    params = _params(ModelParams, arguments)
+    needed = expected_bytes(model_path, params, _params(ContextParams, arguments))
+    return needed > room_for_model(params)
 
 
 def _start(model: Model, params: ContextParams, arguments: Mapping[str, Any]) -> _Running:

@@ -1,4 +1,4 @@
-"""``llama-py bench build-tools``: llama-bench and llama-batched-bench, on demand.
+"""``llama-py bench build-tools``: llama-bench, llama-batched-bench and llama-server, on demand.
 
 They are built from llama.cpp's source at the pinned commit and linked to the libraries of this
 package, so that they measure the same code. They are kept in the user's cache.
@@ -21,7 +21,7 @@ from llama_py.version import LLAMA_CPP_COMMIT
 
 __all__ = ["build", "find_tool", "main"]
 
-TOOLS = ("llama-bench", "llama-batched-bench")
+TOOLS = ("llama-bench", "llama-batched-bench", "llama-server")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -104,7 +104,7 @@ def _find_source() -> Path:
     checkout = Path(__file__).parents[2] / "vendor" / "llama.cpp"
     cached = sorted(cache_directory().glob(f"llama.cpp-{LLAMA_CPP_COMMIT}-*"))
     for path in [Path(named)] if named else [checkout, *cached]:
-        if (path / "tools" / "llama-bench").is_dir():
+        if all((path / "tools" / name).is_dir() for name in ("llama-bench", "server")):
             return path
     raise ParameterError(
         "llama.cpp's source was not found; give it with --source (in a checkout, "

@@ -24,13 +24,17 @@ BENCHMARKS = {
     "stream-gaps": "stream_gaps",
     "models": "rounds",
     "kv-memory": "kv_memory",
+    "serve": "serve",
+    "replay": "replay",
 }
 
 #: Further commands: name -> (module, function that takes arguments and returns an exit code, what).
 COMMANDS = {
     "store": ("store", "main", "What saving and restoring states costs beside a plain copy."),
+    "empty-reply": ("empty_reply", "main", "Does reuse ever end in an empty reply?"),
+    "transcript": ("make_transcript", "main", "Write a synthetic transcript of an agent."),
     "make-model": ("models", "main", "Write a model with random weights and a realistic shape."),
-    "build-tools": ("build_tools", "main", "Build llama-bench and llama-batched-bench."),
+    "build-tools": ("build_tools", "main", "Build llama-bench, llama-batched-bench, llama-server."),
 }
 
 
@@ -47,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command: Callable[[list[str]], int] = getattr(_module(module), function)
         return command(given[1:])
     options = _parser().parse_args(given)
-    if options.clock == "cpu":
+    if getattr(options, "clock", "") == "cpu":
         options.threads = 1
     try:
         report: Report = _module(BENCHMARKS[options.name]).run(options)

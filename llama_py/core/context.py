@@ -19,6 +19,7 @@ from llama_py._native import llama_h as C
 from llama_py.core import backend, logs
 from llama_py.core.abort import Abort
 from llama_py.core.batch import Batch
+from llama_py.core.footprint import MEMORY_SHARE, bytes_per_cell, chosen_n_ctx
 from llama_py.core.handle import Handle
 from llama_py.core.interrupts import in_main_thread, run_interruptibly
 from llama_py.core.machine import memory_bytes, usable_cores
@@ -38,13 +39,10 @@ PARTIAL: int = C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 #: Architectures whose graph does not select the wanted outputs: asked for the last token's logits
 #: alone, llama.cpp gives those of the batch's first token.
 _NEEDS_EVERY_OUTPUT = frozenset({"cogvlm"})
-#: The most memory that ``n_ctx=0`` lets the KV cache take, as a share of what the machine has.
-_MEMORY_SHARE = 0.25
-#: And of what is free on the GPUs: the rest is for computing.
+#: What ``n_ctx=0`` lets the KV cache take of what is free on the GPUs: the rest is for computing.
 _DEVICE_SHARE = 0.75
 #: Bytes of weights that one thread reads in a few milliseconds.
 _WORTH_THREADS = 32 << 20
-_SMALLEST_CONTEXT = 4096
 
 
 class Context(Handle[C.llama_context_p]):
@@ -319,10 +317,8 @@ def default_n_ctx(model: Model, params: ContextParams) -> int:
     That is a quarter of the memory that this process may use, for what the CPU keeps of the cache,
     and three quarters of what is free on the GPUs, where the weights are by now, for the rest.
     """
-    trained = max(model.n_ctx_train, 1)
-    per_cell = _bytes_per_cell(model)
-    room = int(_room_for_cache(model, params) / per_cell) if per_cell else trained
-    return min(trained, max(_SMALLEST_CONTEXT, room // 256 * 256))
+    room = _room_for_cache(model, params)
+    return chosen_n_ctx(model.n_ctx_train, _bytes_per_cell(model), room)
 
 
 def default_threads(size: int, cores: int | None = None) -> int:
@@ -338,7 +334,7 @@ def default_threads(size: int, cores: int | None = None) -> int:
 
 def _room_for_cache(model: Model, params: ContextParams) -> float:
     """Bytes that the cache of all layers may take, with each layer where it is."""
-    host = memory_bytes() * _MEMORY_SHARE
+    host = memory_bytes() * MEMORY_SHARE
     gpus: list[int] = [
         device["free_bytes"] for device in backend.devices() if device["kind"] == "gpu"
     ]
@@ -391,16 +387,7 @@ def _all_memory() -> float:
 
 
 def _bytes_per_cell(model: Model) -> int:
-    """Bytes that one token takes in an F16 cache, if every layer kept it."""
-
-    def number(key: str) -> int:
-        text = model.metadata.get(f"{model.architecture}.{key}", "")
-        return int(text) if text.isdigit() else 0
-
-    heads = number("attention.head_count") or 1
-    width = number("attention.key_length") or model.n_embd // heads
-    kv_heads = number("attention.head_count_kv") or heads
-    return model.n_layer * kv_heads * width * 2 * 2
+    return bytes_per_cell(model.architecture, model.metadata, model.n_layer, model.n_embd)
 
 
 def _context_struct(params: ContextParams) -> C.llama_context_params:

@@ -12,10 +12,15 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["memory_bytes", "usable_cores"]
+__all__ = ["available_bytes", "memory_bytes", "usable_cores"]
 
 #: The first version writes "no limit" as the largest number that is a multiple of a page.
 _NO_LIMIT = 1 << 60
+#: Files with the most memory that a group may have, and with what it has.
+_LIMITS = (
+    ("memory.max", "memory.current"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+)
 
 
 def usable_cores(root: Path = Path("/"), allowed: set[int] | None = None) -> int:
@@ -36,6 +41,19 @@ def usable_cores(root: Path = Path("/"), allowed: set[int] | None = None) -> int
 def memory_bytes(root: Path = Path("/")) -> int:
     """Memory of the machine, or of the container if it has a limit."""
     return min([_physical_memory(), *_memory_limits(root)])
+
+
+def available_bytes(root: Path = Path("/")) -> int:
+    """Memory that this process could take now, and keep all that it has.
+
+    The system counts the pages of mapped files as available, since it can read them again. Those
+    that this process has mapped are weights that it needs, so they count as taken. Where the
+    system does not tell (outside of Linux), all of ``memory_bytes`` counts as available.
+    """
+    fields = _fields(root / "proc/meminfo")
+    free = fields["MemAvailable"] if "MemAvailable" in fields else memory_bytes(root)
+    mapped = _fields(root / "proc/self/status").get("RssFile", 0)
+    return max(0, min([free, *_left_in_groups(root)]) - mapped)
 
 
 # -- the machine -----------------------------------------------------------------------------------
@@ -68,6 +86,17 @@ def _physical_memory() -> int:
         return 8 << 30
 
 
+def _fields(path: Path) -> dict[str, int]:
+    """The sizes that a file of ``/proc`` gives in lines ``Name:  123 kB``, in bytes."""
+    lines = (line.partition(":") for line in (_read(path) or "").splitlines())
+    sizes = ((name, text.split()) for name, _, text in lines)
+    return {
+        name: int(words[0]) << 10
+        for name, words in sizes
+        if len(words) == 2 and words[1] == "kB" and words[0].isdigit()
+    }
+
+
 # -- control groups --------------------------------------------------------------------------------
 
 
@@ -85,10 +114,28 @@ def _cpu_quotas(root: Path) -> Iterator[float]:
 
 def _memory_limits(root: Path) -> Iterator[int]:
     for folder in _groups(root, "memory"):
-        for name in ("memory.max", "memory.limit_in_bytes"):
-            limit = _number(_read(folder / name))
+        for most, _ in _LIMITS:
+            limit = _number(_read(folder / most))
             if 0 < limit < _NO_LIMIT:
                 yield limit
+
+
+def _left_in_groups(root: Path) -> Iterator[int]:
+    """What the limits leave, if the pages of files are given up."""
+    for folder in _groups(root, "memory"):
+        for most, taken in _LIMITS:
+            limit, used = _number(_read(folder / most)), _read(folder / taken)
+            if 0 < limit < _NO_LIMIT and used is not None:
+                yield limit - _number(used) + _file_pages(folder)
+
+
+def _file_pages(folder: Path) -> int:
+    """Bytes of a group's memory that hold parts of files."""
+    lines = (_read(folder / "memory.stat") or "").splitlines()
+    sizes = {name: _number(size) for name, _, size in (line.partition(" ") for line in lines)}
+    with_children = "total_" if "total_active_file" in sizes else ""  # the first version has both
+    names = (f"{with_children}{name}_file" for name in ("active", "inactive"))
+    return sum(sizes.get(name, 0) for name in names)
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:

@@ -27,6 +27,7 @@ from llama_py.server.metrics import ServerMetrics
 from llama_py.server.models import ModelPool
 from llama_py.server.response_store import ResponseStore
 from llama_py.server.routes import health, openai, responses
+from llama_py.server.routes import models as model_routes
 from llama_py.server.running import Exchange
 from llama_py.server.settings import Settings
 
@@ -62,8 +63,7 @@ class Service:
 
     def _engines(self) -> Iterator[tuple[str, Engine]]:
         """What there is to be counted."""
-        model = self.models._model
-        if model is not None:
+        for model in self.models.loaded:
             yield model.id, model.llama._engine
 
 
@@ -93,7 +93,7 @@ def create_app(settings: Settings, models: ModelPool | None = None) -> ASGIApp:
             await asyncio.to_thread(service.workers.shutdown)
 
     app = Starlette(
-        routes=[*health.ROUTES, *openai.ROUTES, *responses.ROUTES],
+        routes=[*health.ROUTES, *model_routes.ROUTES, *openai.ROUTES, *responses.ROUTES],
         lifespan=lifespan,
         middleware=[
             Middleware(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from llama_py.core.machine import memory_bytes, usable_cores
+from llama_py.core.machine import available_bytes, memory_bytes, usable_cores
 
 
 def machine(root: Path, files: dict[str, str], cpus: int = 8) -> Path:
@@ -107,3 +107,58 @@ def test_the_memory_of_a_container_is_its_limit(
 ) -> None:
     root = machine(tmp_path, {"proc/self/cgroup": "5:memory:/app\n0::/app\n", name: text})
     assert memory_bytes(root) == (expected or memory_bytes(tmp_path / "elsewhere"))
+
+
+MEMINFO = "MemTotal: 8000 kB\nMemAvailable: 3000 kB\nHugePages_Total: 4\n"
+#: Files of a machine, and the KiB of memory that a process can still take.
+LEFT: dict[str, tuple[dict[str, str], int]] = {
+    "a machine": ({"proc/meminfo": MEMINFO}, 3000),
+    "weights that are mapped are taken": (
+        {"proc/meminfo": MEMINFO, "proc/self/status": "Name: x\nRssAnon: 9 kB\nRssFile: 1200 kB\n"},
+        1800,
+    ),
+    "a container of version 2": (
+        {
+            "proc/meminfo": MEMINFO,
+            "proc/self/cgroup": "0::/\n",
+            f"{CGROUP}/memory.max": f"{2000 * 1024}\n",
+            f"{CGROUP}/memory.current": f"{1500 * 1024}\n",
+            f"{CGROUP}/memory.stat": f"anon 99\ninactive_file {300 * 1024}\nactive_file 102400\n",
+        },
+        900,
+    ),
+    "a container of version 1": (
+        {
+            "proc/meminfo": MEMINFO,
+            "proc/self/cgroup": "5:memory:/app\n",
+            f"{CGROUP}/memory/app/memory.limit_in_bytes": f"{2000 * 1024}\n",
+            f"{CGROUP}/memory/app/memory.usage_in_bytes": f"{1900 * 1024}\n",
+            f"{CGROUP}/memory/app/memory.stat": (
+                f"inactive_file 7\ntotal_inactive_file {200 * 1024}\ntotal_active_file 0\n"
+            ),
+        },
+        300,
+    ),
+    "a container without a limit": (
+        {
+            "proc/meminfo": MEMINFO,
+            "proc/self/cgroup": "0::/\n",
+            f"{CGROUP}/memory.max": "max\n",
+            f"{CGROUP}/memory.current": "1\n",
+        },
+        3000,
+    ),
+    "more mapped than there is": (
+        {"proc/meminfo": MEMINFO, "proc/self/status": "RssFile: 4000 kB\n"}, 0,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_memory_that_can_still_be_taken(tmp_path: Path, name: str) -> None:
+    files, expected = LEFT[name]
+    assert available_bytes(machine(tmp_path, files)) == expected * 1024
+
+
+def test_this_machine_has_some_memory_left() -> None:
+    assert 0 < available_bytes() <= memory_bytes()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from llama_py.dialects.context import CallContext
@@ -35,15 +35,9 @@ async def _completion(request: Request) -> Response:
 async def _generate(request: Request, read: Reader) -> Response:
     service: Service = request.app.state.service
     body = await read_body(request, service.settings)
-    async with service.models.lease(model_of(body)) as model:
+    async with service.models.lease(model_of(body), request.receive) as model:
         name = model.id
         return await respond(request, model, lambda m: read(m, body, service.limits, name))
-
-
-async def _models(request: Request) -> Response:
-    service: Service = request.app.state.service
-    data = [{"object": "model", "owned_by": "llama_py", **each} for each in service.models.list()]
-    return JSONResponse({"object": "list", "data": data})
 
 
 ROUTES = [
@@ -51,5 +45,4 @@ ROUTES = [
     Route("/chat/completions", _chat, methods=["POST"]),
     Route("/v1/completions", _completion, methods=["POST"]),
     Route("/completions", _completion, methods=["POST"]),
-    Route("/v1/models", _models, methods=["GET"]),
 ]

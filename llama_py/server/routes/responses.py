@@ -28,7 +28,7 @@ __all__ = ["ROUTES"]
 async def _create(request: Request) -> Response:
     service: Service = request.app.state.service
     body = await read_body(request, service.settings)
-    async with service.models.lease(model_of(body)) as model:
+    async with service.models.lease(model_of(body), request.receive) as model:
         parse = partial(
             parse_responses,
             body=body,
@@ -43,7 +43,7 @@ async def _count(request: Request) -> Response:
     """How many tokens a request has: rendered as if it was to be answered, and not queued."""
     service: Service = request.app.state.service
     body = await read_body(request, service.settings)
-    async with service.models.lease(model_of(body)) as model:
+    async with service.models.lease(model_of(body), request.receive) as model:
         loop = asyncio.get_running_loop()
 
         def count() -> int:

@@ -1,0 +1,63 @@
+"""Why a request does not get its model, in words for the client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from llama_py.dialects.failures import Kind, RequestError
+from llama_py.errors import LlamaError, ModelNotFoundError, shown
+from llama_py.server.served import ServedModel
+
+__all__ = ["failed", "not_found", "reason_of", "stopping", "too_long", "too_many"]
+
+#: When to come again after waiting in vain, in seconds.
+_RETRY_AFTER = 5.0
+
+
+def reason_of(error: Exception, model: ServedModel) -> str:
+    """Why a model could not be loaded, for a client: without paths of this machine."""
+    if isinstance(error, ModelNotFoundError):
+        return "its file is missing"
+    if isinstance(error, LlamaError):
+        return str(error).replace(model.settings.path, model.id)
+    return "the server's log says why"
+
+
+def not_found(name: str, offered: Iterable[ServedModel]) -> RequestError:
+    """Nothing has this name."""
+    known = ", ".join(model.id for model in offered)
+    message = f"the model {shown(name)} does not exist; this server has {known}"
+    return RequestError(Kind.MODEL_NOT_FOUND, message, "model")
+
+
+def failed(model: ServedModel, error: Exception, pause: float) -> RequestError:
+    """It cannot be loaded, and is left alone for so many seconds."""
+    reason = reason_of(error, model)
+    message = f"the model {model.id} cannot be loaded: {reason}"
+    return RequestError(Kind.UNAVAILABLE, message, "model", retry_after=pause)
+
+
+def too_long(model: ServedModel, seconds: float | None) -> RequestError:
+    """There was no room for it in time."""
+    return RequestError(
+        Kind.UNAVAILABLE,
+        f"the model {model.id} did not become available within {seconds:g} seconds: others "
+        "are in use; try again later",
+        "model",
+        retry_after=_RETRY_AFTER,
+    )
+
+
+def too_many(count: int) -> RequestError:
+    """The queue is full."""
+    return RequestError(
+        Kind.QUEUE_FULL,
+        f"{count} requests are waiting for models already; try again later",
+        retry_after=_RETRY_AFTER,
+    )
+
+
+def stopping() -> RequestError:
+    """No model is given to anybody any more."""
+    message = "the server is being stopped; try again later"
+    return RequestError(Kind.UNAVAILABLE, message, retry_after=_RETRY_AFTER)

@@ -1,0 +1,143 @@
+"""Which models there are, in OpenAI's form and in Anthropic's; loading and unloading them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from llama_py.dialects.failures import Kind, RequestError
+from llama_py.server.bodies import read_body
+from llama_py.server.served import ModelStatus, ServedModel
+
+if TYPE_CHECKING:
+    from llama_py.server.app import Service
+
+__all__ = ["ROUTES"]
+
+#: Models on a page of Anthropic's list, unless the client says how many.
+_PAGE = 20
+
+
+async def _list(request: Request) -> Response:
+    models = _service(request).models.models
+    limit = _limit(request)
+    if _is_anthropic(request):
+        return JSONResponse(_page(models, limit or _PAGE, request))
+    data = [_openai(model) for model in models[:limit]]
+    # Codex asks for its own list of models, and complains if it is not there.
+    return JSONResponse({"object": "list", "data": data, "models": []})
+
+
+async def _one(request: Request) -> Response:
+    model = _service(request).models.find(request.path_params["id"])
+    return JSONResponse(_anthropic(model) if _is_anthropic(request) else _openai(model))
+
+
+async def _load(request: Request) -> Response:
+    service = _service(request)
+    model = await service.models.load(await _named(request), request.receive)
+    return JSONResponse({"success": True, "model": _openai(model)})
+
+
+async def _unload(request: Request) -> Response:
+    service = _service(request)
+    model = await service.models.unload(await _named(request), request.receive)
+    return JSONResponse({"success": True, "model": _openai(model)})
+
+
+def _service(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+async def _named(request: Request) -> str:
+    """The model that a body names."""
+    name = (await read_body(request, _service(request).settings)).get("model")
+    if name is None:
+        raise RequestError(Kind.MISSING, "model is missing: name the model", "model")
+    if not isinstance(name, str):
+        raise RequestError(Kind.INVALID_TYPE, "model must be a string", "model")
+    return name
+
+
+def _limit(request: Request) -> int | None:
+    """How many the client wants."""
+    text = request.query_params.get("limit")
+    if text is None:
+        return None
+    if not text.isdecimal() or not 1 <= int(text[:9]) <= 1000:
+        message = f"limit={text[:20]} must be a number from 1 to 1000"
+        raise RequestError(Kind.INVALID_VALUE, message, "limit")
+    return int(text)
+
+
+# -- OpenAI's form ---------------------------------------------------------------------------------
+
+
+def _openai(model: ServedModel) -> dict[str, Any]:
+    return {
+        "id": model.id,
+        "object": "model",
+        "created": model.created,
+        "owned_by": "llama_py",
+        "aliases": [*model.aliases],
+        "meta": model.meta,
+        "status": _status(model),
+    }
+
+
+def _status(model: ServedModel) -> dict[str, Any]:
+    """As llama-server says it."""
+    if model.status is ModelStatus.UNLOADED and model.problem is not None:
+        return {"value": model.status.value, "failed": True, "reason": model.problem}
+    return {"value": model.status.value}
+
+
+# -- Anthropic's form ------------------------------------------------------------------------------
+
+
+def _is_anthropic(request: Request) -> bool:
+    return "anthropic-version" in request.headers
+
+
+def _page(models: Sequence[ServedModel], limit: int, request: Request) -> dict[str, Any]:
+    """A part of the list: the first ones, those after one, or the last ones before one."""
+    ids = [model.id for model in models]
+    after, before = (request.query_params.get(name) for name in ("after_id", "before_id"))
+    if after in ids:
+        models = models[ids.index(after) + 1 :]
+    elif before in ids:
+        models = models[: ids.index(before)]
+    page = models[-limit:] if before in ids and after not in ids else models[:limit]
+    return {
+        "data": [_anthropic(model) for model in page],
+        "has_more": len(page) < len(models),
+        "first_id": page[0].id if page else None,
+        "last_id": page[-1].id if page else None,
+    }
+
+
+def _anthropic(model: ServedModel) -> dict[str, Any]:
+    created = datetime.fromtimestamp(model.created, timezone.utc)
+    return {
+        "type": "model",
+        "id": model.id,
+        "display_name": model.id,
+        "created_at": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "lifecycle": "active",
+        "max_input_tokens": model.meta["n_ctx"] if model.meta else None,
+    }
+
+
+ROUTES = [
+    Route("/v1/models", _list, methods=["GET"]),
+    Route("/models", _list, methods=["GET"]),
+    Route("/v1/models/{id:path}", _one, methods=["GET"]),
+    Route("/models/load", _load, methods=["POST"]),
+    Route("/models/unload", _unload, methods=["POST"]),
+]
