@@ -47,7 +47,7 @@ def events_of(data: bytes) -> list[Event]:
 
 def _event(frame: str) -> Event:
     name, _, rest = frame.partition("\n")
-    assert name.startswith("event: ") and rest.startswith("data: ") and "\n" not in rest
+    assert (name[:7], rest[:6], rest.count("\n")) == ("event: ", "data: ", 0)
     event: Event = json.loads(rest.removeprefix("data: "))
     assert event["type"] == name.removeprefix("event: ")
     return event

@@ -22,7 +22,15 @@ from llama_py.dialects.fields import Fields, as_text, missing, wrong_type, wrong
 from llama_py.dialects.responses_tools import Tools, custom_arguments, skipped
 from llama_py.errors import shown
 
-__all__ = ["CALL_ID", "Conversation", "Item", "conversation_of", "input_items", "sealed", "unsealed"]
+__all__ = [
+    "CALL_ID",
+    "Conversation",
+    "Item",
+    "conversation_of",
+    "input_items",
+    "sealed",
+    "unsealed",
+]
 
 Item = Mapping[str, Any]
 
@@ -269,7 +277,9 @@ def _text(item: Fields, name: str, *, alone: bool = False) -> str:
         else:
             texts.append(_part(part))
     if lost and len(lost) == len(texts) and not alone:
-        raise wrong_value(where, f"has no text beside its {lost[0]}, and this model reads only text")
+        raise wrong_value(
+            where, f"has no text beside its {lost[0]}, and this model reads only text"
+        )
     return _PARTS.join(texts)
 
 

@@ -58,9 +58,7 @@ class History(Protocol):
     def item(self, item_id: str) -> Item | None:
         """One item of a reply; None if it is not there."""
 
-    def keep(
-        self, earlier: Conversation, new: Sequence[Item], response: Mapping[str, Any]
-    ) -> None:
+    def keep(self, earlier: Conversation, new: Sequence[Item], response: Mapping[str, Any]) -> None:
         """Store a reply, with what it answers: what was stored of it already, and the rest."""
 
 
@@ -73,9 +71,7 @@ class Nothing:
     def item(self, item_id: str) -> None:
         """Nothing."""
 
-    def keep(
-        self, earlier: Conversation, new: Sequence[Item], response: Mapping[str, Any]
-    ) -> None:
+    def keep(self, earlier: Conversation, new: Sequence[Item], response: Mapping[str, Any]) -> None:
         """Forget it."""
 
 

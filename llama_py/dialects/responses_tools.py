@@ -204,9 +204,7 @@ def _named(fields: Fields, tools: Tools) -> str:
 def _allowed(fields: Fields, tools: Tools) -> ToolChoice:
     """Some of the tools; all stay in the prompt, so that what is cached of it fits."""
     place = fields.place("tools")
-    entries = [
-        Fields(entry, f"{place}[{i}]") for i, entry in enumerate(fields.list("tools"))
-    ]
+    entries = [Fields(entry, f"{place}[{i}]") for i, entry in enumerate(fields.list("tools"))]
     names = [_named(entry, tools) for entry in entries if entry.get("type") in _CALLABLE]
     mode = _mode(fields.text("mode") or "auto", tools, fields.place("mode"))
     if not names:

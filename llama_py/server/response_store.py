@@ -1,7 +1,8 @@
 """``ResponseStore``: replies of ``/v1/responses`` that a client may refer to later.
 
-They are kept in memory, for some time, and only as many as there is room for. Each belongs to the key
-that asked for it: nobody else finds it. Whoever has the most stored is the first to lose something.
+They are kept in memory, for some time, and only as many as there is room for. Each belongs to the
+key that asked for it: nobody else finds it. Whoever has the most stored is the first to lose
+something.
 """
 
 from __future__ import annotations
@@ -176,9 +177,7 @@ class Responses:
         """An item of a reply; None if it is not there."""
         return self._store.find_item(self._owner, item_id)
 
-    def keep(
-        self, earlier: Conversation, new: Sequence[Item], response: Mapping[str, Any]
-    ) -> None:
+    def keep(self, earlier: Conversation, new: Sequence[Item], response: Mapping[str, Any]) -> None:
         """Store a reply.
 
         Args:

@@ -323,7 +323,12 @@ def test_options_reach_the_engine(seen: Seen) -> None:
     assert request.generation.max_tokens == 7
     assert request.generation.logprobs == 4
     sampling = request.sampling
-    assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.seed) == (0.5, 0.25, 3, 1)
+    assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.seed) == (
+        0.5,
+        0.25,
+        3,
+        1,
+    )
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,9 @@ class Codex:
             **self._fields,
         }
 
-    def answered(self, output: Sequence[Item], *, results: str = "Chunk ID: 1\nOutput:\nok") -> None:
+    def answered(
+        self, output: Sequence[Item], *, results: str = "Chunk ID: 1\nOutput:\nok"
+    ) -> None:
         """Take a reply into the history as Codex does, with the results of its calls."""
         self.items += [_replayed(item) for item in output]
         for item in output:

@@ -15,15 +15,21 @@ from tests.responses_streams import check, events_of
 from tests.server.serving import demo_settings, serving
 from tests.server.test_responses_client import TIME, WEATHER
 
-_TEXTS = st.sampled_from(["", "hi", "call_1", "user", "message", "get_weather", "é \U0001f600", "\x00"])
+_TEXTS = st.sampled_from(
+    ["", "hi", "call_1", "user", "message", "get_weather", "é \U0001f600", "\x00"]
+)
 _LEAVES: st.SearchStrategy[Any] = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
     | _TEXTS | st.text(max_size=8)
 )  # fmt: skip
 _JSON = st.recursive(
     _LEAVES,
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(_TEXTS | st.sampled_from(["type", "role", "content", "name"]), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            _TEXTS | st.sampled_from(["type", "role", "content", "name"]), inner, max_size=3
+        )
+    ),
     max_leaves=6,
 )
 
@@ -75,11 +81,13 @@ _TOOLS = st.lists(
     _FUNCTIONS | an_object({"type": "namespace", "name": _TEXTS, "tools": st.lists(_FUNCTIONS)}),
     max_size=3,
 )
+_CHOICES = an_object(
+    {"type": st.sampled_from(["function", "allowed_tools"])}, name=_TEXTS, tools=_TOOLS
+)
 _BODIES = an_object(
     {"input": _TEXTS | st.lists(_ITEMS, min_size=1, max_size=4)},
     tools=_TOOLS,
-    tool_choice=st.sampled_from(["auto", "none", "required"])
-    | an_object({"type": st.sampled_from(["function", "allowed_tools"])}, name=_TEXTS, tools=_TOOLS),
+    tool_choice=st.sampled_from(["auto", "none", "required"]) | _CHOICES,
     instructions=_TEXTS,
     stream=st.booleans(),
     store=st.booleans(),
@@ -89,7 +97,7 @@ _BODIES = an_object(
     include=st.lists(_TEXTS | st.just("message.output_text.logprobs"), max_size=2),
     text=an_object({"format": an_object({"type": st.sampled_from(["text", "json_object"])})}),
     reasoning=an_object({}, effort=st.sampled_from(["low", "none"]), summary=st.just("auto")),
-    previous_response_id=_TEXTS,
+    previous_response_id=st.sampled_from([None] * 9 + ["resp_0"]),
     metadata=st.dictionaries(_TEXTS, _TEXTS, max_size=2),
     parallel_tool_calls=st.booleans(),
     truncation=st.sampled_from(["auto", "disabled"]),
@@ -130,12 +138,12 @@ def short(body: dict[str, Any]) -> dict[str, Any]:
     return {"max_output_tokens": 3, **body}
 
 
-@settings(
-    max_examples=250, deadline=None, suppress_health_check=[*HealthCheck], derandomize=True
-)
+@settings(max_examples=250, deadline=None, suppress_health_check=[*HealthCheck], derandomize=True)
 @given(_BODIES)
 @example({"input": "x", "max_output_tokens": 10**400})
-@example({"input": "x", "tools": [{"type": "function", "name": "f", "parameters": {"$ref": "#/x"}}]})
+@example(
+    {"input": "x", "tools": [{"type": "function", "name": "f", "parameters": {"$ref": "#/x"}}]}
+)
 @example({"input": [{"role": "user", "content": "x", "id": {}}], "metadata": {"\ud800": ""}})
 def test_any_body_is_answered_or_refused(http: httpx.Client, body: dict[str, Any]) -> None:
     check_answer(http, short(body))

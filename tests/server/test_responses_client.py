@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import openai
@@ -123,7 +124,7 @@ def test_the_streaming_helper(client: Any) -> None:
         snapshots = [e.snapshot for e in events if e.type == "response.output_text.delta"]
         final = events.get_final_response()
     assert snapshots[-1] == final.output_text == "3 + 4 = 7."
-    assert all(after.startswith(before) for before, after in zip(snapshots, snapshots[1:], strict=False))
+    assert all(after.startswith(before) for before, after in pairwise(snapshots))
 
 
 def test_the_asynchronous_client(server: Server) -> None:
