@@ -39,7 +39,7 @@ class Vocab(Handle[C.llama_vocab_p]):
         n_tokens: number of tokens.
         n_ctx_train: the context length that the model was trained with.
         bos, eos, eot, nl, pad, sep: special token ids, -1 where the vocabulary has none.
-        fim_pre, fim_suf, fim_mid: infill tokens, -1 where there are none.
+        fim_pre, fim_suf, fim_mid, fim_rep, fim_sep: infill tokens, -1 where there are none.
         add_bos: whether a prompt begins with BOS.
     """
 
@@ -59,6 +59,8 @@ class Vocab(Handle[C.llama_vocab_p]):
         self.fim_pre: int = C.llama_vocab_fim_pre(pointer)
         self.fim_suf: int = C.llama_vocab_fim_suf(pointer)
         self.fim_mid: int = C.llama_vocab_fim_mid(pointer)
+        self.fim_rep: int = C.llama_vocab_fim_rep(pointer)
+        self.fim_sep: int = C.llama_vocab_fim_sep(pointer)
         self.add_bos: bool = C.llama_vocab_get_add_bos(pointer)
         self.add_eos: bool = C.llama_vocab_get_add_eos(pointer)
         self._pieces: dict[int, bytes] = {}

@@ -33,6 +33,8 @@ class VocabLike(PieceVocab, Protocol):
     fim_pre: int
     fim_suf: int
     fim_mid: int
+    fim_rep: int
+    fim_sep: int
 
     def tokenize(
         self, text: str | bytes, *, add_special: bool = True, parse_special: bool = False

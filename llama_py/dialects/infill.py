@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from llama_py.dialects.context import CallContext, VocabLike
 from llama_py.errors import ParameterError
 
-__all__ = ["infill_tokens"]
+__all__ = ["infill_tokens", "suffix_tokens"]
 
 _SENTENCEPIECE = 1  # LLAMA_VOCAB_TYPE_SPM
 _GUARD = "☺"
@@ -27,7 +27,7 @@ def infill_tokens(context: CallContext, prompt: str | Sequence[int], suffix: str
             "leave suffix out, or load a model that was trained to fill in the middle"
         )
     before = [vocab.fim_pre, *_prefix_tokens(vocab, prompt)]
-    after = [vocab.fim_suf, *_suffix_tokens(vocab, context.metadata, suffix)]
+    after = [vocab.fim_suf, *suffix_tokens(vocab, context.metadata, suffix)]
     parts = after + before if context.spm_infill else before + after
     start = [vocab.bos] if vocab.add_bos and vocab.bos >= 0 else []
     return [*start, *parts, vocab.fim_mid]
@@ -39,8 +39,8 @@ def _prefix_tokens(vocab: VocabLike, prompt: str | Sequence[int]) -> list[int]:
     return list(prompt)
 
 
-def _suffix_tokens(vocab: VocabLike, metadata: Mapping[str, str], suffix: str) -> list[int]:
-    """Without the space that SentencePiece vocabularies put before a text."""
+def suffix_tokens(vocab: VocabLike, metadata: Mapping[str, str], suffix: str) -> list[int]:
+    """Tokens of a suffix, without the space that SentencePiece vocabularies put before a text."""
     adds_space = metadata.get("tokenizer.ggml.add_space_prefix", "true") == "true"
     if not suffix or vocab.kind != _SENTENCEPIECE or not adds_space:
         return vocab.tokenize(suffix, add_special=False)

@@ -76,7 +76,8 @@ class Admission:
                     return True
                 self._cache.commit(other.lease.sequence, other.lease.prompt)
             waiting.waits_for = None
-        if waiting.request.generation.prompt_logprobs or waiting.request.targets:
+        request = waiting.request
+        if request.generation.prompt_logprobs or request.targets or not request.reuse:
             return False
         return any(self._waits_for(waiting, other) for other in self._requests.running)
 
@@ -98,7 +99,8 @@ class Admission:
         request, record = running.request, running.record
         try:
             self._resolve_again(running)
-            reuse = not request.generation.prompt_logprobs or running.prompt_known
+            scored = request.generation.prompt_logprobs and not running.prompt_known
+            reuse = request.reuse and not scored
             most = running.first_output if request.targets else None
             lease = self._cache.acquire(running.prompt, request.session, reuse=reuse, most=most)
         except Exception as error:

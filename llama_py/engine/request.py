@@ -118,6 +118,7 @@ class GenerationRequest:
             comes before those may be reused as ever; what such a request evaluates is forgotten.
         pin: what it evaluated stays in memory as long as anything else can go.
         keep_logits: a copy of the logits behind its last token goes to ``Record.logits``.
+        reuse: False evaluates the whole prompt; what comes of it may be reused all the same.
         namespace: what the cells depend on beside the tokens (adapters, tenants). Requests reuse
             only what was evaluated in their own namespace. None: that of the loaded adapters.
     """
@@ -134,6 +135,7 @@ class GenerationRequest:
     targets: tuple[int, ...] = ()
     pin: bool = False
     keep_logits: bool = False
+    reuse: bool = True
     namespace: Hashable | None = None
 
     def without_callbacks(self) -> GenerationRequest:

@@ -107,6 +107,11 @@ class Checkpoints:
         if record in self._records:
             self._records.move_to_end(record)
 
+    def discard(self, record: CheckpointRecord) -> None:
+        """Forget one, if it is one of these."""
+        if record in self._records:
+            self._drop(record)
+
     def clear(self) -> None:
         """Forget all; the index has forgotten them."""
         for record in self._records:

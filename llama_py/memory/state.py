@@ -279,8 +279,8 @@ class StateStore(Protocol):
     def find_text(self, text: bytes, fingerprint: str) -> TextPath | None:
         """The longest path of tokens of this fingerprint whose key the key ``text`` begins with."""
 
-    def find_session(self, session: str, fingerprint: str) -> list[Key]:
-        """Entries of one conversation, longest first."""
+    def find_session(self, session: str, fingerprint: str | None) -> list[Key]:
+        """Entries of one conversation, longest first; None: of every fingerprint."""
 
     def match_foreign(self, tokens: NDArray[np.int32], fingerprint: str) -> int:
         """Leading tokens that entries of *other* fingerprints share: why nothing was found."""

@@ -59,12 +59,13 @@ class Service:
             settings.max_stored_responses, settings.max_stored_bytes, settings.stored_seconds
         )
         self.lifecycle = Lifecycle()
-        self.metrics = ServerMetrics(self._engines, self.lifecycle)
+        self.metrics = ServerMetrics(self._engines, self.lifecycle, models)
 
     def _engines(self) -> Iterator[tuple[str, Engine]]:
         """What there is to be counted."""
-        for model in self.models.loaded:
-            yield model.id, model.llama._engine
+        for model in self.models.models:
+            if (llama := model.held) is not None:
+                yield model.id, llama._engine
 
 
 def _limits(settings: Settings) -> Limits:

@@ -24,6 +24,7 @@ from prometheus_client.registry import Collector
 from llama_py.engine.engine import Engine
 from llama_py.engine.metrics import Histogram
 from llama_py.server.lifecycle import Lifecycle
+from llama_py.server.models import ModelPool
 from llama_py.server.records import RequestRecord
 
 __all__ = ["ServerMetrics"]
@@ -39,9 +40,10 @@ class ServerMetrics:
     Args:
         engines: the engines to read.
         lifecycle: knows how many requests are in flight.
+        models: knows which models came and went.
     """
 
-    def __init__(self, engines: Engines, lifecycle: Lifecycle) -> None:
+    def __init__(self, engines: Engines, lifecycle: Lifecycle, models: ModelPool) -> None:
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "llama_py_http_requests",
@@ -51,6 +53,7 @@ class ServerMetrics:
         )
         self._registry.register(_Engines(engines))
         self._registry.register(_InFlight(lifecycle))
+        self._registry.register(_Models(models))
         ProcessCollector(registry=self._registry)
 
     def count(self, record: RequestRecord) -> None:
@@ -80,6 +83,30 @@ class _InFlight(Collector):
         yield GaugeMetricFamily(
             "llama_py_http_requests_in_flight", help_, value=self._lifecycle.in_flight
         )
+
+
+class _Models(Collector):
+    """Models that came into memory, and left it."""
+
+    def __init__(self, models: ModelPool) -> None:
+        self._models = models
+
+    def collect(self) -> Iterator[Metric]:
+        """See ``Collector``."""
+        pool, counted = self._models, self._models.counters
+        counters = {
+            "loads": ("Models that were loaded.", counted.loads),
+            "load_seconds": ("Time that took.", counted.load_seconds),
+            "load_failures": ("Models that could not be loaded.", counted.failures),
+            "unloads": ("Models that were unloaded.", counted.unloads),
+            "evictions": ("... to make room for others.", counted.evictions),
+            "wait_timeouts": ("Requests that waited for a model in vain.", counted.timeouts),
+        }
+        for name, (help_, value) in counters.items():
+            yield CounterMetricFamily(f"llama_py_model_{name}", help_, value=value)
+        yield GaugeMetricFamily("llama_py_models_loaded", "In memory.", value=len(pool.loaded))
+        help_ = "Requests that wait for a model."
+        yield GaugeMetricFamily("llama_py_model_requests_waiting", help_, value=pool.waiting)
 
 
 class _Engines(Collector):

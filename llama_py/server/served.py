@@ -63,6 +63,11 @@ class ServedModel:
         return self._llama
 
     @property
+    def held(self) -> Llama | None:
+        """The model itself if it is in memory, for a look from any thread: it may be closed."""
+        return self._llama
+
+    @property
     def context(self) -> CallContext:
         """What parsing a request asks about it; within a lease only."""
         return self.llama._calls.defaults

@@ -73,12 +73,12 @@ class Catalog:
         tree = self._trees.get(fingerprint)
         return tree.match_text(text) if tree else None
 
-    def find_session(self, session: str, fingerprint: str) -> list[Key]:
-        """Entries of one conversation, longest first."""
+    def find_session(self, session: str, fingerprint: str | None) -> list[Key]:
+        """Entries of one conversation, longest first; None: of every fingerprint."""
         own = [
             info
             for info in self._infos.values()
-            if info.session == session and info.fingerprint == fingerprint
+            if info.session == session and fingerprint in (None, info.fingerprint)
         ]
         return [info.key for info in sorted(own, key=lambda info: -info.length)]
 

@@ -438,12 +438,15 @@ class LlamaDiskCache(BaseLlamaCache):
 
     # --- keeping up ---------------------------------------------------------------------------
 
-    def _ready(self, fingerprint: str) -> None:
+    def _ready(self, fingerprint: str | None) -> None:
         self._check_open()
         self._refresh()
-        if fingerprint not in self._listed:
-            self._listed.add(fingerprint)
-            self._list([k for k, r in self._ledger.rows.items() if r.fingerprint == fingerprint])
+        rows = self._ledger.rows
+        asked = {fingerprint} if fingerprint else {row.fingerprint for row in rows.values()}
+        new = asked - self._listed
+        if new:
+            self._listed |= new
+            self._list([key for key, row in rows.items() if row.fingerprint in new])
 
     def _refresh(self) -> None:
         """Take over changes of the ledger, and clean up when it is read for the first time."""

@@ -45,9 +45,12 @@ __all__ = [
     "digest",
     "read_head",
     "read_segment",
+    "read_segment_from",
     "read_state",
+    "read_state_from",
     "segment_file_bytes",
     "write_segment",
+    "write_segment_to",
 ]
 
 Bytes = NDArray[np.uint8]
@@ -130,13 +133,18 @@ class Payload:
         """
         with path.open("xb") as file:
             try:
-                self._write(file)
+                self.write_to(file)
                 file.flush()  # here, and not in close(), is where a full disk is noticed
             except BaseException:
                 path.unlink(missing_ok=True)
                 raise
 
-    def _write(self, file: BinaryIO) -> None:
+    def write_to(self, file: BinaryIO) -> None:
+        """Write to a file that is open.
+
+        Raises:
+            OSError: it cannot be written.
+        """
         file.write(self._head)
         digests = [_write_part(file, part) for part in self._parts]
         file.write(_trailer(digests, self._head))
@@ -201,6 +209,16 @@ def write_segment(path: Path, key: Key, state: Bytes) -> None:
             raise
 
 
+def write_segment_to(file: BinaryIO, key: Key, state: Bytes) -> None:
+    """Write a segment to a file that is open.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    file.write(_SEGMENT.pack(_SEGMENT_MAGIC, digest(state), _digest_of_key(key)))
+    file.write(state.data)
+
+
 def _digest_of_key(key: Key) -> bytes:
     return hashlib.blake2b(key.encode(), digest_size=16).digest()
 
@@ -248,9 +266,30 @@ def read_state(path: Path, key: Key, head_bytes: int, file_bytes: int) -> Stored
         MemoryError: there is no room for it.
     """
     with FileIO(str(path)) as file:
-        head = _read_head(file, path, key, head_bytes, file_bytes)
-        parts, checks = _read_body(file, head.sizes)
-        trailer = file.read(_trailer_bytes(len(parts)))
+        return _read_rest(file, path, _read_head(file, path, key, head_bytes, file_bytes))
+
+
+def read_state_from(file: FileIO, name: Path, key: Key) -> StoredState:
+    """``read_state`` from an open file, which says itself how long its parts are.
+
+    There may be more behind it; the file is left there.
+
+    Args:
+        name: its name, for messages.
+    """
+    size = os.fstat(file.fileno()).st_size
+    start = _read_exactly(file, min(size, _PREFIX.size)).tobytes().ljust(_PREFIX.size, b"\0")
+    file.seek(0)
+    head = _read_head(file, name, key, _PREFIX.unpack(start)[2], size)
+    body = sum(nbytes + _padding(nbytes) for nbytes in head.sizes)
+    if size < file.tell() + body + sum(each.nbytes for each in head.segments):
+        raise StateError(f"{name} ends too early")
+    return _read_rest(file, name, head)
+
+
+def _read_rest(file: FileIO, path: Path, head: Head) -> StoredState:
+    parts, checks = _read_body(file, head.sizes)
+    trailer = file.read(_trailer_bytes(len(parts)))
     if trailer != b"".join(checks) + head.check + _END:
         raise StateError(f"{path} is damaged: its bytes are not those that were written")
     info = head.info
@@ -280,8 +319,13 @@ def read_segment(path: Path, key: Key, nbytes: int) -> Bytes:
         size = os.fstat(file.fileno()).st_size
         if size != segment_file_bytes(nbytes):
             raise StateError(f"{path} has {size} bytes, not {segment_file_bytes(nbytes)}")
-        head = _read_exactly(file, _SEGMENT.size).tobytes()
-        (state,), (check,) = _read_body(file, (nbytes,))
+        return read_segment_from(file, path, key, nbytes)
+
+
+def read_segment_from(file: FileIO, path: Path, key: Key, nbytes: int) -> Bytes:
+    """``read_segment`` from an open file; what follows is expected at a multiple of 64 bytes."""
+    head = _read_exactly(file, _SEGMENT.size).tobytes()
+    (state,), (check,) = _read_body(file, (nbytes,))
     if head != _SEGMENT.pack(_SEGMENT_MAGIC, check, _digest_of_key(key)):
         raise StateError(f"{path} is damaged: its bytes are not those that were written")
     return state

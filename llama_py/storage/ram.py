@@ -159,8 +159,12 @@ class BaseLlamaCache(ABC):
             self._ready(fingerprint)
             return self._catalog.find_text(text, fingerprint)
 
-    def find_session(self, session: str, fingerprint: str) -> list[Key]:
-        """Entries of one conversation, longest first."""
+    def find_session(self, session: str, fingerprint: str | None) -> list[Key]:
+        """Entries of one conversation, longest first.
+
+        Args:
+            fingerprint: that of the entries; None for those of any model and setting.
+        """
         with self._lock:
             self._ready(fingerprint)
             return self._catalog.find_session(session, fingerprint)
@@ -195,8 +199,8 @@ class BaseLlamaCache(ABC):
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _ready(self, fingerprint: str) -> None:
-        """Bring the catalog up to date for one fingerprint."""
+    def _ready(self, fingerprint: str | None) -> None:
+        """Bring the catalog up to date for one fingerprint, or for all."""
         self._check_open()
 
     def _check_open(self) -> None:

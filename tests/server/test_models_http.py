@@ -224,3 +224,19 @@ def test_waiting_too_long_and_models_that_are_broken(tmp_path: Any) -> None:
         assert caught.value.status_code == 503
         assert caught.value.response.headers["Retry-After"] == "5"
         stream.close()
+
+
+def test_what_came_and_went_is_counted() -> None:
+    with serving(two_models()) as server, server.openai() as client, server.http() as http:
+        for name in ("demo", "tiny", "demo"):
+            ask(client, name)
+        page = http.get("/metrics").text
+    for line in (
+        "llama_py_model_loads_total 3.0",
+        "llama_py_model_evictions_total 2.0",
+        "llama_py_models_loaded 1.0",
+        "llama_py_model_requests_waiting 0.0",
+    ):
+        assert line in page.splitlines()
+    assert 'llamacpp:prompt_tokens_total{model_name="demo"}' in page
+    assert "tiny" not in page  # whose engine is gone

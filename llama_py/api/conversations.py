@@ -1,0 +1,304 @@
+"""``Conversations``: what a model holds of conversations, for whoever manages them by name.
+
+A server lists, saves, forgets and brings back the conversations of its clients. Each is found by
+the session that its sequence was last used for, or by the number of that sequence, and only in the
+namespace of its owner. All methods may be called by any thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from llama_py.api.loaded import Loaded
+from llama_py.engine.running import Running
+from llama_py.errors import StateError
+from llama_py.memory import conversations as memory
+from llama_py.memory.saving import Copying
+from llama_py.memory.sequences import LiveSequence
+from llama_py.memory.state import StoredState
+
+__all__ = ["BusyError", "Conversations", "Held", "MissingError", "Which", "Work"]
+
+T = TypeVar("T")
+#: The number of a sequence, or the label of a session.
+Which = int | str
+
+
+class BusyError(StateError):
+    """A request is using the conversation; it may be asked for again when that has ended."""
+
+
+class MissingError(StateError):
+    """There is no such conversation in memory, or it is somebody else's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is being done with a sequence.
+
+    Attributes:
+        number: names the request.
+        prompt: tokens of its prompt.
+        reused: of these, those that did not have to be evaluated.
+        generated: tokens that were sampled so far.
+        most: tokens that may be generated, or None.
+    """
+
+    number: int
+    prompt: int
+    reused: int
+    generated: int
+    most: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A sequence in memory.
+
+    Attributes:
+        sequence: its number.
+        tokens: the tokens that it holds.
+        busy: a request is using it, or ``eval`` is.
+        session: the label of the conversation that it was last used for, or None.
+        namespace: see ``GenerationRequest.namespace``.
+        last_used: ascending in the order in which sequences were used.
+        work: the request that is using it, or None.
+    """
+
+    sequence: int
+    tokens: tuple[int, ...]
+    busy: bool
+    session: str | None
+    namespace: Hashable
+    last_used: int
+    work: Work | None
+
+
+class Conversations:
+    """See the module.
+
+    ``namespace`` is that of the requests (see ``GenerationRequest.namespace``); None is that of the
+    adapters that are loaded.
+    """
+
+    def __init__(self, loaded: Loaded) -> None:
+        self._loaded = loaded
+
+    @property
+    def namespace(self) -> Hashable:
+        """That of requests which name none."""
+        return self._loaded.cache.namespace
+
+    @property
+    def sequences(self) -> int:
+        """How many there can be in memory."""
+        return self._loaded.context.n_seq_max
+
+    @property
+    def room(self) -> int:
+        """Tokens that one of them can hold."""
+        return self._loaded.cache.limit
+
+    def held(self) -> list[Held]:
+        """The sequences in memory, by number."""
+        return self._loaded.driver.run(self._held)
+
+    def _held(self) -> list[Held]:
+        engine = self._loaded.engine
+        at_work = {
+            running.lease.sequence: _work(running)
+            for running in engine.requests.running
+            if running.lease is not None
+        }
+        live = sorted(self._loaded.cache.live.values(), key=lambda each: each.number)
+        return [_describe(each, at_work.get(each)) for each in live]
+
+    # -- out and in -----------------------------------------------------------------------------
+
+    def export(self, which: Which, namespace: Hashable | None = None) -> StoredState:
+        """A copy of a conversation, as ``bring_in`` takes it. Other requests go on meanwhile.
+
+        Raises:
+            MissingError, BusyError: there is none, or it is in use.
+            StateError: it cannot be copied.
+        """
+        driver, saving = self._loaded.driver, self._loaded.cache.saving
+        begun = driver.run(lambda: self._begin_export(which, namespace))
+        if isinstance(begun, StoredState):
+            return begun
+        while begun.result is None:  # a few MiB at a time
+            driver.run(lambda: saving.advance(begun))
+        return begun.result
+
+    def _begin_export(self, which: Which, namespace: Hashable | None) -> StoredState | Copying:
+        try:
+            return self._loaded.cache.saving.copy(self._idle(which, namespace))
+        except MissingError:
+            stored = self._stored(which, namespace)
+            if stored is None:
+                raise
+            return stored
+
+    def _stored(self, which: Which, namespace: Hashable | None) -> StoredState | None:
+        """What is left of a session whose sequence had to make room."""
+        if isinstance(which, int):
+            return None
+        cache = self._loaded.cache
+        found = memory.stored_of(cache, which, self._or_own(namespace))
+        states = (store.get(key) for store, key in found)
+        return next((state for state in states if state is not None), None)
+
+    def bring_in(
+        self, state: StoredState, session: str | None, namespace: Hashable | None = None
+    ) -> None:
+        """Bring a conversation back, for its next turn.
+
+        Raises:
+            FingerprintError: it was made by another model, under other settings, or by another
+                owner; nothing was touched.
+            BusyError: every sequence is busy.
+            StateError: it does not fit.
+        """
+        tokens = state.tokens
+        if tokens.size and not 0 <= int(tokens.min()) <= int(tokens.max()) < self._n_vocab:
+            raise StateError("the saved state has tokens that the vocabulary has not")
+        labelled = dataclasses.replace(state, session=session)
+        self._loaded.driver.run(lambda: self._bring_in(labelled, self._or_own(namespace)))
+
+    @property
+    def _n_vocab(self) -> int:
+        return self._loaded.model.vocab.n_tokens
+
+    def _bring_in(self, state: StoredState, namespace: Hashable) -> None:
+        cache = self._loaded.cache
+        if self._is_there(state, namespace):
+            return
+        if cache.bring_in(state, namespace=namespace) is None:
+            raise BusyError("every sequence is busy; try again when a request has ended")
+
+    def _is_there(self, state: StoredState, namespace: Hashable) -> bool:
+        """Whether the session has just this in memory: a second copy would only take room."""
+        if state.session is None or self._loaded.cache.fingerprint(namespace) != state.fingerprint:
+            return False
+        own = memory.sequences_of(self._loaded.cache, state.session, namespace)
+        return any(np.array_equal(each.tokens, state.tokens) for each in own)
+
+    # -- by name --------------------------------------------------------------------------------
+
+    def forget(self, which: Which, namespace: Hashable | None = None) -> int:
+        """Forget a conversation, in memory and in the stores; how many tokens were in memory.
+
+        Raises:
+            MissingError: there is no sequence of this number. (A session may have none.)
+            BusyError: it is in use; nothing was forgotten.
+        """
+        return self._loaded.driver.run(lambda: self._forget(which, self._or_own(namespace)))
+
+    def _forget(self, which: Which, namespace: Hashable) -> int:
+        cache = self._loaded.cache
+        if isinstance(which, int):
+            return memory.forget_sequence(cache, self._idle(which, namespace))
+        for sequence in memory.sequences_of(cache, which, namespace):
+            _check_idle(sequence)
+        return memory.forget_session(cache, which, namespace)
+
+    def rename(self, old: str, new: str, namespace: Hashable | None = None) -> None:
+        """Hand over what is in memory of one session to another one, also in the saving store.
+
+        Raises:
+            BusyError: it is in use; nothing was changed.
+        """
+        self._loaded.driver.run(lambda: self._rename(old, new, self._or_own(namespace)))
+        self._wait()
+
+    def _rename(self, old: str, new: str, namespace: Hashable) -> None:
+        cache = self._loaded.cache
+        for sequence in memory.sequences_of(cache, old, namespace):
+            _check_idle(sequence)
+        memory.rename_session(cache, old, new, namespace)
+
+    def _wait(self) -> None:
+        store = self._loaded.cache.saved
+        if store is not None:
+            store.wait(0, _PATIENCE)
+
+    def keep_place(self, session: str, namespace: Hashable | None = None) -> None:
+        """Keep a way back to where a session is now, however it goes on."""
+        self._loaded.driver.run(lambda: self._keep_place(session, self._or_own(namespace)))
+
+    def _keep_place(self, session: str, namespace: Hashable) -> None:
+        cache = self._loaded.cache
+        for sequence in memory.sequences_of(cache, session, namespace):
+            if not sequence.busy:
+                cache.checkpoint(sequence)
+
+    def save(self, session: str, namespace: Hashable | None = None) -> int:
+        """Have all of a session written to the store that was set; how many tokens it has.
+
+        Raises:
+            MissingError, BusyError: it is not in memory, or in use.
+        """
+        count = self._loaded.driver.run(lambda: self._save(session, namespace))
+        self._wait()
+        return count
+
+    def _save(self, session: str, namespace: Hashable | None) -> int:
+        cache, sequence = self._loaded.cache, self._idle(session, namespace)
+        cache.save(sequence, least=1)
+        cache.saving.finish(sequence)
+        return len(sequence.tokens)
+
+    # -- one of them ----------------------------------------------------------------------------
+
+    def _or_own(self, namespace: Hashable | None) -> Hashable:
+        return self.namespace if namespace is None else namespace
+
+    def _idle(self, which: Which, namespace: Hashable | None) -> LiveSequence:
+        """The sequence of this number, or the one that a session used last."""
+        cache, own = self._loaded.cache, self._or_own(namespace)
+        found: LiveSequence | None
+        if isinstance(which, int):
+            found = cache.live.get(which)
+        else:
+            found = next(iter(memory.sequences_of(cache, which, own)), None)
+        if found is None or found.namespace != own or not found.tokens:
+            raise MissingError(f"{which!r} has nothing in memory")
+        _check_idle(found)
+        return found
+
+
+#: Seconds to wait for the disk.
+_PATIENCE = 30.0
+
+
+def _check_idle(sequence: LiveSequence) -> None:
+    if sequence.busy:
+        raise BusyError("a request is using this conversation; try again when it has ended")
+
+
+def _work(running: Running) -> Work:
+    record = running.record
+    return Work(
+        running.number,
+        record.n_prompt,
+        record.reused,
+        len(record.generated),
+        running.request.generation.max_tokens,
+    )
+
+
+def _describe(sequence: LiveSequence, work: Work | None) -> Held:
+    return Held(
+        sequence.number,
+        tuple(sequence.tokens),
+        sequence.busy,
+        sequence.session,
+        sequence.namespace,
+        sequence.last_used,
+        work,
+    )

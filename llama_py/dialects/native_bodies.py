@@ -1,0 +1,219 @@
+"""The bodies of llama-server's ``/completion`` and ``/infill`` to ``WireCall``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from llama_py.dialects.context import CallContext, VocabLike
+from llama_py.dialects.failures import Kind, RequestError
+from llama_py.dialects.limits import Limits
+from llama_py.dialects.native_infill import infill_prompt
+from llama_py.dialects.native_options import (
+    described,
+    read_native_sampling,
+    read_number,
+    read_stop_texts,
+)
+from llama_py.dialects.native_tokens import as_bool, mixed_tokens, read_prompts
+from llama_py.dialects.native_wire import NativeReply, Shape
+from llama_py.dialects.wire import WireCall, WireReply
+from llama_py.engine.request import GenerationRequest, Prompt, Record
+from llama_py.errors import ParameterError, ParameterTypeError, shown
+from llama_py.options.checks import check_number
+from llama_py.params import GenerationParams
+
+__all__ = ["TimeLimit", "read_infill", "read_native", "slot_session"]
+
+
+class TimeLimit:
+    """Ends a reply at a new line when the time for generating it is over.
+
+    Attributes:
+        expired: it did.
+    """
+
+    def __init__(self, vocab: VocabLike, seconds: float) -> None:
+        self._piece = vocab.plain_piece
+        self._seconds = seconds
+        self._began: float | None = None
+        self.expired = False
+
+    def __call__(self, tokens: Any, _logits: object) -> bool:
+        now = time.perf_counter()
+        if self._began is None:
+            self._began = now
+        over = now - self._began >= self._seconds and b"\n" in self._piece(int(tokens[-1]))
+        self.expired |= over
+        return over
+
+
+def slot_session(body: Mapping[str, Any]) -> str | None:
+    """The session that ``id_slot`` stands for, or None.
+
+    Clients of llama-server pin a conversation to a slot so that it stays there. Here conversations
+    are found by what they begin with, wherever they are; a number is as good a name as any.
+    """
+    slot = read_number(body, "id_slot", low=-1, default=-1)
+    return f"slot-{slot}" if slot >= 0 else None
+
+
+def read_native(
+    context: CallContext,
+    body: Mapping[str, Any],
+    limits: Limits,
+    model: str,
+    *,
+    expose_prompt: bool = False,
+) -> WireCall:
+    """The body of ``/completion``. Fields that are not known mean nothing.
+
+    Args:
+        model: the name that the reply gives.
+        expose_prompt: the reply contains its prompt.
+
+    Raises:
+        RequestError, ParameterError: a field is wrong; the message names it and what is allowed.
+        GrammarError: ``grammar`` or ``json_schema`` cannot be enforced.
+    """
+    if body.get("prompt") is None:
+        raise RequestError(Kind.MISSING, "the field 'prompt' is missing", "prompt")
+    fresh = not as_bool(body, "cache_prompt", True)
+    given = read_prompts(body["prompt"], limits.max_prompts)
+    prompts = [_prompt(context.vocab, each, fresh=fresh) for each in given]
+    return _call(context, body, limits, model, prompts, expose_prompt=expose_prompt)
+
+
+def read_infill(
+    context: CallContext,
+    body: Mapping[str, Any],
+    limits: Limits,
+    model: str,
+    *,
+    room: int,
+    expose_prompt: bool = False,
+) -> WireCall:
+    """The body of ``/infill``; see ``read_native``.
+
+    Args:
+        room: tokens that prompt and reply may have together.
+    """
+    wanted = read_number(body, "n_predict", "max_tokens", low=-1, default=-1)
+    prompt = Prompt(tokens=infill_prompt(context, body, max(1, room - max(1, wanted))))
+    return _call(context, body, limits, model, [prompt], expose_prompt=expose_prompt)
+
+
+def _prompt(vocab: VocabLike, value: str | list[Any], *, fresh: bool) -> Prompt:
+    """``fresh``: with tokens of its own, also where a cached reply has others for the same text."""
+    if isinstance(value, str) and value and not fresh:
+        return Prompt(text=value.encode("utf-8", "surrogatepass"))
+    tokens = mixed_tokens(vocab, "prompt", value, add_special=True, parse_special=True)
+    if not tokens and vocab.bos < 0:
+        raise ParameterError("prompt is empty, and this model has no BOS token to begin with")
+    return Prompt(tokens=tokens or [vocab.bos])
+
+
+def _call(
+    context: CallContext,
+    body: Mapping[str, Any],
+    limits: Limits,
+    model: str,
+    prompts: Sequence[Prompt],
+    *,
+    expose_prompt: bool,
+) -> WireCall:
+    _refuse_what_is_not_there(body)
+    choices = read_number(body, "n_cmpl", "n", low=1, default=1)
+    if choices > limits.max_choices:
+        raise ParameterError(
+            f"n_cmpl={choices} is out of range: allowed is 1 to {limits.max_choices}"
+        )
+    generation, stream = _generation(body, limits), as_bool(body, "stream", False)
+    sampling = read_native_sampling(context, body)
+    base = GenerationRequest(
+        prompts[0],
+        sampling,
+        generation,
+        priority=read_number(body, "priority", low=-(2**31), default=0),
+        reuse=as_bool(body, "cache_prompt", True),
+    )
+    clocks = _clocks(context.vocab, body, len(prompts) * choices)
+    shape = Shape(
+        model,
+        described(sampling, generation, stream),
+        stream=stream,
+        return_tokens=as_bool(body, "return_tokens", False),
+        timings=as_bool(body, "timings_per_token", False),
+        fields=_response_fields(body),
+        slot=read_number(body, "id_slot", low=-1, default=-1),
+        expose_prompt=expose_prompt,
+    )
+
+    def encoder(records: Sequence[Record]) -> WireReply:
+        return NativeReply(shape, records, context.vocab, [_has_expired(each) for each in clocks])
+
+    requests = [
+        replace(base, prompt=prompts[i // choices], generation=_timed(generation, clock), choice=i)
+        for i, clock in enumerate(clocks)
+    ]
+    return WireCall(requests, stream, encoder, as_bool(body, "return_progress", False))
+
+
+def _refuse_what_is_not_there(body: Mapping[str, Any]) -> None:
+    """Options that would silently give another reply, or other numbers, than was asked for."""
+    if as_bool(body, "post_sampling_probs", False):
+        raise RequestError(
+            Kind.NOT_IMPLEMENTED,
+            "post_sampling_probs is not supported; leave it out for the model's own probabilities",
+            "post_sampling_probs",
+        )
+    if body.get("lora"):
+        raise RequestError(
+            Kind.NOT_IMPLEMENTED,
+            "lora: requests cannot change the adapters; load a second model with other scales",
+            "lora",
+        )
+
+
+def _generation(body: Mapping[str, Any], limits: Limits) -> GenerationParams:
+    most = read_number(body, "n_predict", "max_completion_tokens", "max_tokens", low=-1, default=-1)
+    probs = read_number(body, "n_probs", "logprobs", low=0, default=0)
+    if probs > limits.max_top_logprobs:
+        raise ParameterError(
+            f"n_probs={probs} is out of range: allowed is 0 to {limits.max_top_logprobs}"
+        )
+    return GenerationParams(
+        max_tokens=None if most < 0 else most,
+        stop=read_stop_texts(body, limits.max_stops),
+        ignore_eos=as_bool(body, "ignore_eos", False),
+        logprobs=probs or None,
+    )
+
+
+def _clocks(vocab: VocabLike, body: Mapping[str, Any], count: int) -> list[TimeLimit | None]:
+    """One for each request, if the time for generating is limited."""
+    limit = body.get("t_max_predict_ms")
+    if limit is not None:
+        check_number("t_max_predict_ms", limit, -1)
+    if not limit or limit <= 0:
+        return [None] * count
+    return [TimeLimit(vocab, limit / 1e3) for _ in range(count)]
+
+
+def _timed(generation: GenerationParams, clock: TimeLimit | None) -> GenerationParams:
+    return generation if clock is None else replace(generation, stopping_criteria=(clock,))
+
+
+def _has_expired(clock: TimeLimit | None) -> Callable[[], bool]:
+    return lambda: clock is not None and clock.expired
+
+
+def _response_fields(body: Mapping[str, Any]) -> tuple[str, ...]:
+    fields = body.get("response_fields")
+    if fields is None:
+        return ()
+    if not isinstance(fields, list) or not all(isinstance(each, str) for each in fields):
+        raise ParameterTypeError(f"response_fields must be a list of strings, not {shown(fields)}")
+    return tuple(fields)

@@ -1,0 +1,154 @@
+"""Texts and tokens in llama-server's forms: prompts, ``/tokenize`` and ``/detokenize``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from llama_py.dialects.context import VocabLike
+from llama_py.errors import ParameterError, ParameterTypeError, shown
+from llama_py.options.checks import check_bool, check_number
+
+__all__ = [
+    "as_bool",
+    "detokenize",
+    "mixed_tokens",
+    "read_prompts",
+    "tokenize",
+    "tokens_of",
+]
+
+_PROMPT = (
+    "a string, a list of token ids and strings, an object with prompt_string, or a list of these"
+)
+
+
+def as_bool(body: Mapping[str, Any], name: str, default: bool) -> bool:
+    """A member that is true or false; null is the default."""
+    value = body.get(name)
+    if value is None:
+        return default
+    check_bool(name, value)
+    return bool(value)
+
+
+# ---- prompts ---------------------------------------------------------------------------------
+
+
+def read_prompts(value: Any, most: int) -> list[str | list[Any]]:
+    """The prompts that ``prompt`` means: texts, or lists of token ids and texts.
+
+    A list that contains a number is one prompt; any other list has a prompt in each item.
+
+    Args:
+        most: how many there may be.
+
+    Raises:
+        ParameterError: it is no prompt, or there are too many.
+    """
+    if isinstance(value, (Mapping, str)):
+        return [_one_prompt(value)]
+    if not _is_list(value):
+        raise ParameterTypeError(f"prompt must be {_PROMPT}, not {shown(value)}")
+    if not value:
+        raise ParameterError(f"prompt is empty; it must be {_PROMPT}")
+    if any(_is_number(item) for item in value):
+        return [list(value)]
+    if len(value) > most:
+        raise ParameterError(f"prompt has {len(value)} prompts; at most {most} are allowed")
+    return [_one_prompt(item) for item in value]
+
+
+def _one_prompt(item: Any) -> str | list[Any]:
+    if isinstance(item, Mapping):
+        if item.get("multimodal_data"):
+            raise ParameterError("prompt: multimodal_data is not supported by this model")
+        item = item.get("prompt_string")
+    if isinstance(item, str):
+        return item
+    if _is_list(item):
+        return list(item)
+    raise ParameterTypeError(f"prompt must be {_PROMPT}, and contains {shown(item)}")
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+
+
+def _is_number(item: Any) -> bool:
+    return isinstance(item, (int, float)) and not isinstance(item, bool)
+
+
+def mixed_tokens(
+    vocab: VocabLike, name: str, value: Any, *, add_special: bool, parse_special: bool
+) -> list[int]:
+    """The tokens of a text, or of a list of token ids and texts.
+
+    Args:
+        name: for messages.
+        add_special: begin (and end) as the model was trained with, if a text comes first.
+
+    Raises:
+        ParameterError: it is something else, or an id is not in the vocabulary.
+    """
+    if isinstance(value, str):
+        value = [value]
+    if not _is_list(value):
+        raise ParameterTypeError(
+            f"{name} must be a string, or a list of token ids and strings, not {shown(value)}"
+        )
+    tokens: list[int] = []
+    for place, item in enumerate(value):
+        if isinstance(item, str):
+            special = add_special and place == 0
+            tokens += vocab.tokenize(item, add_special=special, parse_special=parse_special)
+        else:
+            check_number(f"{name}[{place}]", item, 0, vocab.n_tokens - 1, integer=True)
+            tokens.append(int(item))
+    return tokens
+
+
+# ---- endpoints -------------------------------------------------------------------------------
+
+
+def tokenize(vocab: VocabLike, body: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer of ``/tokenize``."""
+    if body.get("content") is None:
+        raise ParameterError("content is missing; give the text to tokenize")
+    tokens = mixed_tokens(
+        vocab,
+        "content",
+        body["content"],
+        add_special=as_bool(body, "add_special", False),
+        parse_special=as_bool(body, "parse_special", True),
+    )
+    if not as_bool(body, "with_pieces", False):
+        return {"tokens": tokens}
+    return {"tokens": [{"id": token, "piece": _piece(vocab, token)} for token in tokens]}
+
+
+def _piece(vocab: VocabLike, token: int) -> str | list[int]:
+    """The text of a token; the bytes, if they are no text by themselves."""
+    piece = vocab.piece(token)
+    try:
+        return piece.decode("utf-8")
+    except UnicodeDecodeError:
+        return list(piece)
+
+
+def tokens_of(vocab: VocabLike, body: Mapping[str, Any]) -> list[int]:
+    """``tokens`` of a body, which must all be in the vocabulary."""
+    tokens = body.get("tokens")
+    if tokens is None:
+        raise ParameterError("tokens is missing; give a list of token ids")
+    if not _is_list(tokens):
+        raise ParameterTypeError(f"tokens must be a list of token ids, not {shown(tokens)}")
+    for place, token in enumerate(tokens):
+        check_number(f"tokens[{place}]", token, 0, vocab.n_tokens - 1, integer=True)
+    return [int(token) for token in tokens]
+
+
+def detokenize(vocab: VocabLike, body: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer of ``/detokenize``: special tokens have their text."""
+    text = vocab.detokenize(tokens_of(vocab, body), special=True)
+    return {"content": text.decode("utf-8", "replace")}

@@ -1,0 +1,102 @@
+"""What a cache holds of a conversation: found by the session that it was last used for.
+
+Sequences belong to whoever asks for what they begin with; a session is a name on them. These
+functions are for whoever lists, forgets or hands over what has that name. They run in the engine's
+thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llama_py.memory.cache import SequenceCache
+from llama_py.memory.sequences import LiveSequence, Namespace, as_tokens
+from llama_py.memory.state import Key, StateStore
+
+__all__ = ["forget_sequence", "forget_session", "rename_session", "sequences_of", "stored_of"]
+
+
+def sequences_of(cache: SequenceCache, session: str, namespace: Namespace) -> list[LiveSequence]:
+    """The sequences of a session that are in memory, the one that was used last first."""
+    found = [
+        sequence
+        for sequence in cache.live.values()
+        if sequence.session == session and sequence.namespace == namespace
+    ]
+    return sorted(found, key=lambda sequence: -sequence.last_used)
+
+
+def stored_of(
+    cache: SequenceCache, session: str, namespace: Namespace
+) -> list[tuple[StateStore, Key]]:
+    """The entries that the stores have of a session, of each store the longest first."""
+    fingerprint = cache.fingerprint(namespace)
+    return [
+        (store, key) for store in cache.stores for key in store.find_session(session, fingerprint)
+    ]
+
+
+def forget_session(cache: SequenceCache, session: str, namespace: Namespace) -> int:
+    """Forget what has the name of a session, in memory and in the stores.
+
+    What other conversations begin with as well stays. A sequence that is busy stays too: the caller
+    has seen to it that there is none.
+
+    Returns:
+        How many tokens were in memory.
+    """
+    idle = [each for each in sequences_of(cache, session, namespace) if not each.busy]
+    count = sum(forget_sequence(cache, sequence) for sequence in idle)
+    for store, key in stored_of(cache, session, namespace):
+        entry = store.get(key)
+        if entry is not None:
+            _forget_checkpoints(cache, entry.tokens, namespace)
+        store.discard(key)
+    return count
+
+
+def forget_sequence(cache: SequenceCache, sequence: LiveSequence) -> int:
+    """Forget an idle sequence, with its checkpoints and its entries in the stores.
+
+    Returns:
+        How many tokens it had.
+    """
+    tokens, namespace = as_tokens(sequence.tokens), sequence.namespace
+    parked, saved = sequence.parked_key, sequence.saved_key
+    cache.saving.give_up(sequence)  # or what is left of it would be saved now
+    cache.drop(sequence)
+    _forget_checkpoints(cache, tokens, namespace)
+    _discard(cache.parking, parked)
+    _discard(cache.saved, saved)
+    return len(tokens)
+
+
+def _discard(store: StateStore | None, key: Key | None) -> None:
+    if store is not None and key is not None and not store.closed:
+        store.discard(key)
+
+
+def _forget_checkpoints(
+    cache: SequenceCache, tokens: NDArray[np.int32], namespace: Namespace
+) -> None:
+    """Those that no sequence in memory passes through any more."""
+    holders: Iterable[tuple[LiveSequence, int]] = cache.index.holders(tokens, namespace)
+    shared = max((matched for _, matched in holders), default=0)
+    for place, record in cache.index.checkpoints_along(tokens, namespace).items():
+        if place > shared and not record.pinned:
+            cache.checkpoints.discard(record)
+
+
+def rename_session(cache: SequenceCache, old: str, new: str, namespace: Namespace) -> None:
+    """Hand over what is in memory of one session, which is idle, to another one.
+
+    What the saving store has of it is replaced.
+    """
+    for sequence in sequences_of(cache, old, namespace):
+        sequence.session = new
+        sequence.saved_length = 0
+        cache.save(sequence, least=1)
+        cache.saving.finish(sequence)
