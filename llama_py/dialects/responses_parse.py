@@ -30,7 +30,7 @@ from llama_py.dialects.sampling import read_generation, read_sampling
 from llama_py.dialects.wire import WireCall, WireReply
 from llama_py.engine.request import Record
 from llama_py.errors import shown
-from llama_py.options import CHAT, ChatOptions, SamplingOptions
+from llama_py.options import CHAT, SamplingOptions
 from llama_py.options.values import Effort
 from llama_py.params import SamplingParams
 
