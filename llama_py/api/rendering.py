@@ -155,6 +155,6 @@ class CallDefaults:
     def spm_infill(self) -> bool:
         return self._settings.spm_infill
 
-    def render_chat(self, messages: ChatRequest) -> RenderedChat:
+    def render_chat(self, request: ChatRequest) -> RenderedChat:
         """See ``Rendering.render``."""
-        return self._rendering.render(messages)
+        return self._rendering.render(request)

@@ -21,7 +21,8 @@ from typing_extensions import Self, Unpack
 
 from llama_py.api import session_file
 from llama_py.api.session_reply import ReplyStream
-from llama_py.chat.messages import normalise_messages, normalise_tools
+from llama_py.chat.messages import check_names
+from llama_py.dialects.openai_messages import read_messages, read_tools
 from llama_py.errors import ClosedError, ParameterError, ParameterTypeError
 from llama_py.options import ChatOptions, TurnOptions
 from llama_py.options.values import read_policy
@@ -92,7 +93,7 @@ class ChatSession:
         self.dropped: list[Message] = []
         self._llm = llm
         self._defaults = defaults
-        normalise_tools(tools)
+        check_names(read_tools(tools))
         self._tools = copy.deepcopy([dict(tool) for tool in tools]) if tools else None
         self._messages: list[Message] = [{"role": "system", "content": system}] if system else []
         self._results: list[Message] = []
@@ -168,7 +169,7 @@ class ChatSession:
             known = ", ".join(waiting) or "none"
             raise ParameterError(f"there is no open tool call {call_id!r}; open: {known}")
         result = {"role": "tool", "tool_call_id": call_id, "content": content}
-        normalise_messages([*self._messages, *self._results, result])  # raises before it is kept
+        read_messages([*self._messages, *self._results, result])  # raises before it is kept
         if len(waiting) > 1:
             self._results.append(result)
             return None

@@ -160,7 +160,8 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _checked(path: Path, saved: dict[str, Any]) -> dict[str, Any]:
-    from llama_py.chat.messages import normalise_messages, normalise_tools
+    from llama_py.chat.messages import check_names
+    from llama_py.dialects.openai_messages import read_messages, read_tools
 
     out = {"state": None, "tools": None, "tool_results": [], **saved}
     for name in ("messages", "tool_results"):
@@ -168,8 +169,8 @@ def _checked(path: Path, saved: dict[str, Any]) -> dict[str, Any]:
             raise StateError(f"{path} is damaged: {name} is not a list")
     try:
         if out["messages"] or out["tool_results"]:
-            normalise_messages([*out["messages"], *out["tool_results"]])
-        normalise_tools(out["tools"])
+            read_messages([*out["messages"], *out["tool_results"]])
+        check_names(read_tools(out["tools"]))
     except (ParameterError, KeyError, TypeError) as error:
         raise StateError(f"{path} is damaged: {error}") from None
     if not isinstance(out.get("session_id"), str):

@@ -101,14 +101,16 @@ def check_bounds(schema: Any, name: str = "the JSON schema") -> None:
             check_satisfiable(schema, name)
 
 
-def check_tools(tools: Sequence[Mapping[str, Any]]) -> None:
+def check_tools(schemas: Sequence[Mapping[str, Any]]) -> None:
     """Check the parameters of tools. They become one grammar, so the limits apply to their sum.
 
     Args:
-        tools: function tools in OpenAI's form.
+        schemas: of each tool.
+
+    Raises:
+        GrammarError: with the place and the remedy.
     """
     walk = _Walk(MOST_OPTIONAL_GBNF)
-    schemas = [tool["function"]["parameters"] for tool in tools]
     with _PASSED_TOOLS.check(schemas) as known:
         for i, schema in enumerate(() if known else schemas):
             name = f"the JSON schema tools[{i}].function.parameters"

@@ -3,11 +3,9 @@ turn.
 
 A prompt is one text, in which ``<|im_end|>`` is a token that ends a message, even if a user wrote
 it. So if the content of a user or tool message contains markup (``chat.markup``), the template gets
-that
-content with a *seam* inside the markup: a few letters that occur nowhere else. Seams survive
-    whatever
-the template does to text (trimming, JSON, sorting), and the broken markup is ordinary text for the
-template. The seams are then removed from the rendered prompt, and their positions tell the
+that content with a *seam* inside the markup: a few letters that occur nowhere else. Seams survive
+whatever the template does to text (trimming, JSON, sorting), and the broken markup is ordinary text
+for the template. The seams are then removed from the rendered prompt, and their positions tell the
 tokenizer which characters to read as plain text.
 
 Messages without markup are rendered unchanged. System and assistant messages come from the caller,
@@ -24,6 +22,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 from typing import Any
 
+from llama_py.chat.conversation import Message, Part, Text, ToolCall, ToolResult
 from llama_py.chat.markup import Markup
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.template import RenderedChat
@@ -63,7 +62,7 @@ def render_content(
     if not cuts:
         return render(request)
     if mode == "refuse":
-        _refuse(texts, markup())
+        _refuse(request.messages, texts, markup())
     seams = _Seams(markup())
     messages = _with_seams(request.messages, texts, cuts, seams)
     try:
@@ -76,41 +75,63 @@ def render_content(
 # ---- the texts of a conversation that come from outside ---------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Text:
-    """One text: ``messages[index]`` and then the keys of ``path``."""
+#: The fields and indexes that lead from a message to one of its texts.
+_Path = tuple[str | int, ...]
+
+
+@dataclass(slots=True)
+class _Item:
+    """One text of ``messages[index]``."""
 
     index: int
-    path: tuple[str | int, ...]
+    path: _Path
     text: str
 
-    @property
-    def place(self) -> str:
-        """As a user would write it: ``messages[2].content[0].text``."""
-        keys = (f".{key}" if isinstance(key, str) else f"[{key}]" for key in self.path)
-        return f"messages[{self.index}]{''.join(keys)}"
 
-
-def _texts_of(messages: Sequence[Mapping[str, Any]]) -> list[_Text]:
+def _texts_of(messages: Sequence[Message]) -> list[_Item]:
     return [
-        _Text(index, path, text)
+        _Item(index, path, text)
         for index, message in enumerate(messages)
-        if message["role"] in _FOREIGN
+        if message.role in _FOREIGN
         for path, text in _fields(message)
         if text
     ]
 
 
-def _fields(message: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    for key in ("name", "tool_call_id"):
-        if key in message:
-            yield (key,), message[key]
-    content = message["content"]
-    if isinstance(content, str):
-        yield ("content",), content
-        return
-    for i, part in enumerate(content):
-        yield ("content", i, "text"), part["text"]
+def _fields(message: Message) -> Iterator[tuple[_Path, str]]:
+    yield ("name",), message.name
+    for i, part in enumerate(message.parts):
+        if isinstance(part, Text):
+            yield ("parts", i, "text"), part.text
+        elif isinstance(part, ToolResult):
+            yield ("parts", i, "name"), part.name
+            yield ("parts", i, "call_id"), part.call_id
+            for j, inner in enumerate(part.content):
+                if isinstance(inner, Text):
+                    yield ("parts", i, "content", j, "text"), inner.text
+
+
+def _place(item: _Item, messages: Sequence[Message]) -> str:
+    """As a user of OpenAI's form would write it: ``messages[2].content[0].text``."""
+    parts: Sequence[Part] = messages[item.index].parts
+    *_, field = path = item.path
+    if field == "text":
+        if len(path) > 3 and isinstance(result := parts[int(path[1])], ToolResult):
+            parts = result.content
+        field = "content" if len(parts) == 1 else f"content[{path[-2]}].text"
+    elif field == "call_id":
+        field = "tool_call_id"
+    return f"messages[{item.index}].{field}"
+
+
+def _changed(value: Any, path: _Path, text: str) -> Any:
+    """A message, or a part of one, with another text at the end of a path."""
+    if not path:
+        return text
+    key, rest = path[0], path[1:]
+    if isinstance(key, int):
+        return (*value[:key], _changed(value[key], rest, text), *value[key + 1 :])
+    return replace(value, **{key: _changed(getattr(value, key), rest, text)})
 
 
 # ---- where markup is, and where to cut it -----------------------------------------------------
@@ -119,7 +140,7 @@ def _fields(message: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...],
 _Cuts = dict[int, list[tuple[int, str]]]
 
 
-def _cuts(texts: Sequence[_Text], markup: Markup) -> _Cuts:
+def _cuts(texts: Sequence[_Item], markup: Markup) -> _Cuts:
     """Cuts through all the markup that a prompt may contain because of these texts.
 
     Templates join texts (the parts of a message), sometimes after trimming them, and llama.cpp
@@ -168,12 +189,12 @@ def _in_json(text: str, markup: Markup) -> Iterator[tuple[int, str]]:
             yield places[end - 1], found
 
 
-def _refuse(texts: Sequence[_Text], markup: Markup) -> None:
+def _refuse(messages: Sequence[Message], texts: Sequence[_Item], markup: Markup) -> None:
     """Raise for the first markup in a message."""
     for index, group in groupby(texts, key=lambda item: item.index):
         items = list(group)
         for _, found in markup.find("".join(item.text for item in items)):
-            places = (item.place for item in items if found in item.text)
+            places = (_place(item, messages) for item in items if found in item.text)
             what = "special token" if found in markup.tokens else "part of the chat template"
             raise ParameterError(
                 f"{next(places, f'messages[{index}].content')} contains {found!r}, a {what}, and "
@@ -248,31 +269,25 @@ class _Seams:
 
 
 def _with_seams(
-    messages: Sequence[Mapping[str, Any]], texts: Sequence[_Text], cuts: _Cuts, seams: _Seams
-) -> list[dict[str, Any]]:
-    out = [dict(message) for message in messages]
+    messages: Sequence[Message], texts: Sequence[_Item], cuts: _Cuts, seams: _Seams
+) -> tuple[Message, ...]:
+    out = list(messages)
     renamed: dict[str, str] = {}
     for number, some in cuts.items():
         item = texts[number]
         changed = seams.put(item.text, some)
-        message = out[item.index]
-        if len(item.path) == 1:
-            message[str(item.path[0])] = changed
-        else:
-            parts = [dict(part) for part in message["content"]]
-            parts[int(item.path[1])]["text"] = changed
-            message["content"] = parts
-        if item.path[0] == "tool_call_id":
+        out[item.index] = _changed(out[item.index], item.path, changed)
+        if item.path[-1] == "call_id":
             renamed[item.text] = changed
-    return [_renamed(message, renamed) for message in out] if renamed else out
+    return tuple(_renamed(message, renamed) for message in out) if renamed else tuple(out)
 
 
-def _renamed(message: dict[str, Any], ids: Mapping[str, str]) -> dict[str, Any]:
+def _renamed(message: Message, ids: Mapping[str, str]) -> Message:
     """The message with the ids of its calls changed in the same way as those of their results."""
-    if "tool_calls" not in message:
+    if not any(isinstance(part, ToolCall) and part.id in ids for part in message.parts):
         return message
-    calls = [dict(call) for call in message["tool_calls"]]
-    for call in calls:
-        if "id" in call:
-            call["id"] = ids.get(call["id"], call["id"])
-    return {**message, "tool_calls": calls}
+    parts = (
+        replace(part, id=ids.get(part.id, part.id)) if isinstance(part, ToolCall) else part
+        for part in message.parts
+    )
+    return replace(message, parts=tuple(parts))

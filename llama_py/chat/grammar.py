@@ -188,7 +188,7 @@ def render_constrained(
         TemplateError: the template refuses the messages.
     """
     schema = request.schema
-    if schema is None or request.tool_choice not in ("auto", "none"):
+    if schema is None or request.tool_choice.mode not in ("auto", "none"):
         return template.render(request)
     refusal: GrammarError | None = None
     if vocab is not None and _use_guidance(backend):

@@ -150,7 +150,7 @@ class QuickRenderer:
             values["tools"] = inputs["tools"]
         return values
 
-    def _messages(self, messages: Any, objects: bool) -> list[dict[str, Any]]:
+    def _messages(self, messages: Any, objects: bool) -> list[Mapping[str, Any]]:
         out = [self._message(message, objects) for message in messages]
         system = bool(out) and out[0]["role"] == "system"
         if system and len(out) > 1 and not self._info["caps"].get("supports_system_role", True):
@@ -159,13 +159,13 @@ class QuickRenderer:
                 out[:2] = [{**out[1], "content": f"{first}\n{second}"}]
         return out
 
-    def _message(self, message: Mapping[str, Any], objects: bool) -> dict[str, Any]:
-        out = dict(message)
-        if out["role"] == "developer" and "<|channel|>" not in self._info["source"]:
-            out["role"] = "system"
-        if objects and "tool_calls" in out:
-            out["tool_calls"] = [_with_object(call) for call in out["tool_calls"]]
-        return out
+    def _message(self, message: Mapping[str, Any], objects: bool) -> Mapping[str, Any]:
+        if message["role"] == "developer" and "<|channel|>" not in self._info["source"]:
+            message = {**message, "role": "system"}
+        if objects and "tool_calls" in message:
+            calls = [_with_object(call) for call in message["tool_calls"]]
+            message = {**message, "tool_calls": calls}
+        return message
 
 
 def _with_object(call: Mapping[str, Any]) -> dict[str, Any]:

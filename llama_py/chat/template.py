@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from llama_py.chat.boundaries import find_starts, learn_delimiters
 from llama_py.chat.gbnf import call_or_answer, only_calls, opened, widened
+from llama_py.chat.inputs import inputs_of
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.order import in_order
 from llama_py.chat.quick import QuickRenderer
@@ -199,22 +200,22 @@ class ChatTemplate:
             TemplateError: the template refuses the messages, or cannot do what is asked for.
             GrammarError: llama.cpp's grammars cannot express the schema.
         """
-        schema = request.schema
+        schema, inputs = request.schema, inputs_of(request)
         if request.uses_tools:
-            params = self._apply_tools(request, schema_grammar)
+            params = self._apply_tools(request, inputs, schema_grammar)
         elif schema is None:
-            params = self._apply(request)
+            params = self._apply(inputs)
         elif schema_grammar:
-            params = self._apply(request, json_schema=prepare_schema(schema))
+            params = self._apply(inputs, json_schema=prepare_schema(schema))
         else:
-            params = self._apply(request)
+            params = self._apply(inputs)
             if self._shows_schema:
-                shown = self._apply(request, json_schema=schema)["prompt"]
+                shown = self._apply(inputs, json_schema=schema)["prompt"]
                 params = {**params, "prompt": shown}
         return self._rendered(request, params, schema)
 
-    def _apply(self, request: ChatRequest, **changes: Any) -> dict[str, Any]:
-        inputs = {**_inputs(request), **changes}
+    def _apply(self, inputs: dict[str, Any], **changes: Any) -> dict[str, Any]:
+        inputs = {**inputs, **changes}
         params = self._quick.render(inputs) if not self._handle.closed else None
         if params is None:
             params = self._handle.apply(inputs)
@@ -228,9 +229,11 @@ class ChatTemplate:
             params = {**params, "grammar": grammar}
         return params
 
-    def _apply_tools(self, request: ChatRequest, schema_grammar: bool) -> dict[str, Any]:
+    def _apply_tools(
+        self, request: ChatRequest, inputs: dict[str, Any], schema_grammar: bool
+    ) -> dict[str, Any]:
         forced = request.forced_tool
-        params = self._apply(request)
+        params = self._apply(inputs)
         if not params["has_tool_calls"]:
             raise TemplateError(
                 "this chat template has no form for tool calls; use a model or a template that "
@@ -238,14 +241,14 @@ class ChatTemplate:
             )
         if forced is not None:
             # The prompt lists all tools (so that the cache fits); only one may be called.
-            tools = [t for t in request.tools or () if t["function"]["name"] == forced]
-            params = {**self._apply(request, tools=tools), "prompt": params["prompt"]}
-        if request.tool_choice != "auto":
+            tools = [tool for tool in inputs["tools"] if tool["function"]["name"] == forced]
+            params = {**self._apply(inputs, tools=tools), "prompt": params["prompt"]}
+        if request.tool_choice.mode != "auto":
             params = {**params, "grammar": only_calls(params["grammar"])}
         elif schema_grammar and request.schema is not None:
             schema = prepare_schema(request.schema)
-            call = self._apply(request, tool_choice="required")["grammar"]
-            answer = self._apply(request, tools=None, json_schema=schema)["grammar"]
+            call = self._apply(inputs, tool_choice="required")["grammar"]
+            answer = self._apply(inputs, tools=None, json_schema=schema)["grammar"]
             params = {**params, "grammar": call_or_answer(call, answer), "grammar_lazy": False}
         return params
 
@@ -296,29 +299,3 @@ class ChatTemplate:
     def _prompt_of(self, messages: list[dict[str, Any]]) -> str:
         inputs = {"messages": messages, "add_generation_prompt": False, "now": 0}
         return str(self._handle.apply({**inputs, "prompt_only": True})["prompt"])
-
-
-def _inputs(request: ChatRequest) -> dict[str, Any]:
-    """The request in the form of ``llama_py_chat_apply``."""
-    kwargs = dict(request.template_kwargs)
-    thinking = request.enable_thinking
-    if thinking is None:
-        thinking = bool(kwargs.get("enable_thinking", True))
-    if request.reasoning_effort == "none":
-        thinking = False
-    elif request.reasoning_effort is not None:
-        kwargs.setdefault("reasoning_effort", request.reasoning_effort)
-    going_on = request.continue_final_message
-    choice = request.tool_choice
-    return {
-        "messages": list(request.messages),
-        "tools": list(request.shown_tools) or None,
-        "tool_choice": choice if isinstance(choice, str) else "required",
-        "parallel_tool_calls": request.parallel_tool_calls,
-        "template_kwargs": kwargs,
-        "enable_thinking": thinking,
-        "reasoning_format": request.reasoning_format,
-        "continue_final_message": going_on,
-        "add_generation_prompt": request.add_generation_prompt and not going_on,
-        "now": request.now,
-    }

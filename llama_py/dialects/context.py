@@ -83,5 +83,5 @@ class CallContext(Protocol):
     @property
     def spm_infill(self) -> bool: ...
 
-    def render_chat(self, messages: ChatRequest) -> RenderedChat:
+    def render_chat(self, request: ChatRequest) -> RenderedChat:
         """Render a conversation with the model's template, or the chosen chat format."""

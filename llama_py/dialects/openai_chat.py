@@ -15,6 +15,12 @@ from llama_py.dialects.budget import budget_for
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.encode import ResponseHead
 from llama_py.dialects.encode_chat import ChatEncoder
+from llama_py.dialects.openai_messages import (
+    read_messages,
+    read_response_format,
+    read_tool_choice,
+    read_tools,
+)
 from llama_py.dialects.requests import RequestSettings, read_grammar, read_head, read_settings
 from llama_py.dialects.sampling import read_generation, read_sampling
 from llama_py.engine.request import GenerationRequest, Prompt, Record
@@ -31,7 +37,7 @@ class ChatCall:
 
     Attributes:
         requests: one for each choice, ``request.choice`` counting them.
-        request: the conversation, normalised.
+        request: the conversation, and what is asked for.
         rendered: its prompt.
         stream: whether the caller wants chunks.
     """
@@ -128,11 +134,11 @@ def _chat_request(options: ChatOptions, messages: Any) -> ChatRequest:
     # A function_call is a single one.
     parallel = False if "functions" in options else options.get("parallel_tool_calls")
     return ChatRequest(
-        messages,
-        tools=options.get("tools"),
-        tool_choice=options.get("tool_choice"),
+        read_messages(messages),
+        tools=read_tools(options.get("tools"), options.get("functions")),
+        tool_choice=read_tool_choice(options.get("tool_choice", options.get("function_call"))),
         parallel_tool_calls=parallel,
-        response_format=options.get("response_format"),
+        schema=read_response_format(options.get("response_format")),
         template_kwargs=options.get("chat_template_kwargs") or {},
         enable_thinking=False if budget == 0 else options.get("enable_thinking"),
         reasoning_effort=options.get("reasoning_effort"),
@@ -140,8 +146,6 @@ def _chat_request(options: ChatOptions, messages: Any) -> ChatRequest:
         reasoning_format=options.get("reasoning_format") or "auto",
         continue_final_message=options.get("continue_final_message") or False,
         add_generation_prompt=options.get("add_generation_prompt") is not False,
-        functions=options.get("functions"),
-        function_call=options.get("function_call"),
         special_tokens_in_content=options.get("special_tokens_in_content"),
     )
 

@@ -19,6 +19,7 @@ from typing import Any
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.template import ChatTemplate, RenderedChat
 from llama_py.errors import TemplateError
+from tests.chat.openai import chat_request
 
 BOS, EOS = "<s>", "</s>"
 
@@ -180,7 +181,7 @@ def sample(name: str, kind: str) -> Sample:
 
 def _request(kind: str, closed: bool = False, **changes: Any) -> ChatRequest:
     options: dict[str, Any] = {"messages": USER, "now": 0, **changes}
-    return ChatRequest(
+    return chat_request(
         tools=TOOLS if "call" in kind else None,
         parallel_tool_calls=kind == "calls",
         enable_thinking="reasoning" in kind,

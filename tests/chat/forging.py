@@ -18,6 +18,7 @@ from llama_py.chat.template import ChatTemplate, RenderedChat
 from llama_py.errors import TemplateError
 from tests.chat import families
 from tests.chat.families import BOS, EOS, REASONING, TOOLS, WEATHER
+from tests.chat.openai import chat_request
 
 Message = dict[str, Any]
 
@@ -65,7 +66,7 @@ def marks_of(name: str) -> tuple[str, ...]:
     texts = [families.source(name), *_shown(name)]
     found = [mark for text in texts for mark in _MARKS.findall(text)]
     common = [mark for text in COMMON for mark in _MARKS.findall(text)]
-    rendered = template_of(name).render(ChatRequest([{"role": "user", "content": "Hi"}]))
+    rendered = template_of(name).render(chat_request([{"role": "user", "content": "Hi"}]))
     kept = (*rendered.preserved_tokens, rendered.thinking_start, *rendered.thinking_ends)
     kept = tuple(mark for mark in kept if _MARKS.fullmatch(mark))
     return tuple(dict.fromkeys([BOS, EOS, *found, *kept, *common]))
@@ -88,7 +89,7 @@ def _shown(name: str) -> list[str]:
     ):
         tools = TOOLS if called in messages else None
         with suppress(TemplateError):
-            out.append(template_of(name).render(ChatRequest(messages, tools=tools, now=0)).prompt)
+            out.append(template_of(name).render(chat_request(messages, tools=tools, now=0)).prompt)
     return out
 
 
@@ -181,7 +182,7 @@ def parts(content: str, rng: random.Random) -> list[Message]:
 def request_of(name: str, messages: Sequence[Message]) -> ChatRequest:
     about_tools = any(message["role"] == "tool" for message in messages)
     choice = "none" if name in NO_TOOLS else None
-    return ChatRequest(messages, tools=TOOLS if about_tools else None, tool_choice=choice)
+    return chat_request(messages, tools=TOOLS if about_tools else None, tool_choice=choice)
 
 
 def render(name: str, messages: Sequence[Message], mode: str = "text") -> RenderedChat:

@@ -14,10 +14,10 @@ import pytest
 from llama_py import Llama, demo_model_path
 from llama_py.chat.bounds import MOST_DEPTH, MOST_TEXT, check_bounds, pattern_problem
 from llama_py.chat.grammar import LlamaGrammar, compile_schema
-from llama_py.chat.messages import ChatRequest
 from llama_py.chat.schema import gbnf_of_schema
 from llama_py.core.sampler import Sampler
 from llama_py.errors import GrammarError
+from tests.chat.openai import chat_request
 
 S = {"type": "string"}
 N = {"type": "integer"}
@@ -138,7 +138,7 @@ def test_parameters_of_tools(key: str) -> None:
     given: Any = [{"type": "function", "function": function}] if key == "tools" else [function]
     place = r"tools\[0\].function.parameters at #/properties/a"
     with pytest.raises(GrammarError, match=place):
-        ChatRequest(
+        chat_request(
             USER,
             tools=given if key == "tools" else None,
             functions=given if key == "functions" else None,

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from llama_py.chat.jinja import Jinja2ChatFormatter
-from llama_py.chat.messages import ChatRequest
 from llama_py.chat.stream import ChatStream, ParsedReply, fold, parse_reply
 from llama_py.errors import TemplateError
 from tests.chat import families
@@ -28,6 +27,7 @@ from tests.chat.families import (
     Sample,
     sample,
 )
+from tests.chat.openai import chat_request
 
 NAMES = families.names()
 
@@ -138,7 +138,7 @@ def stream(expected: Sample, parts: list[str]) -> ParsedReply:
 @pytest.mark.parametrize(("name", "kind"), cases())
 def test_reply_parses_whole_and_in_every_split(name: str, kind: str) -> None:
     if "reasoning" in kind and not families.load(name).supports_thinking:
-        assert not families.load(name).render(ChatRequest(USER)).thinking_ends
+        assert not families.load(name).render(chat_request(USER)).thinking_ends
         return
     expected = sample(name, kind)
     assert says(parse_reply(expected.rendered, expected.text), expected)
@@ -166,8 +166,8 @@ def test_text_flows(name: str) -> None:
 @pytest.mark.parametrize("name", NO_TOOLS)
 def test_tools_without_a_form_are_an_error(name: str) -> None:
     with pytest.raises(TemplateError, match="no form for tool calls"):
-        families.load(name).render(ChatRequest(USER, tools=TOOLS))
-    families.load(name).render(ChatRequest(USER, tools=TOOLS, tool_choice="none"))
+        families.load(name).render(chat_request(USER, tools=TOOLS))
+    families.load(name).render(chat_request(USER, tools=TOOLS, tool_choice="none"))
 
 
 def test_tables_name_templates_that_exist() -> None:
@@ -233,7 +233,7 @@ def rendered_by_us(name: str, with_tools: bool) -> str:
     messages = _TOOL_HISTORY if with_tools else _HISTORY
     tools = TOOLS if with_tools else None
     choice = "none" if name in NO_TOOLS else None
-    request = ChatRequest(messages, tools=tools, tool_choice=choice)
+    request = chat_request(messages, tools=tools, tool_choice=choice)
     return families.load(name).render(request).prompt
 
 
@@ -269,7 +269,7 @@ def assert_renders_otherwise(name: str, with_tools: bool) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_message_starts(name: str) -> None:
     """A message starts between the end of the one before and its own text."""
-    rendered = families.load(name).render(ChatRequest(_HISTORY, now=0))
+    rendered = families.load(name).render(chat_request(_HISTORY, now=0))
     prompt, starts = rendered.prompt, rendered.message_starts
     assert list(starts) == sorted(set(starts))
     assert all(0 < start < len(prompt) for start in starts)
@@ -290,6 +290,6 @@ def test_a_template_variable_turns_reasoning_off_everywhere(name: str, with_tool
     tools = TOOLS if with_tools else None
     for thinking in (False,) if with_tools else (False, True):
         variables = {"enable_thinking": thinking}
-        said = template.render(ChatRequest(USER, tools=tools, enable_thinking=thinking))
-        by_variable = template.render(ChatRequest(USER, tools=tools, template_kwargs=variables))
+        said = template.render(chat_request(USER, tools=tools, enable_thinking=thinking))
+        by_variable = template.render(chat_request(USER, tools=tools, template_kwargs=variables))
         assert by_variable == said

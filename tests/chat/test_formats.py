@@ -18,12 +18,12 @@ from llama_py.chat.formats import (
     unregister_chat_format,
 )
 from llama_py.chat.formats.named import FORMATS
-from llama_py.chat.messages import ChatRequest
 from llama_py.chat.stream import parse_reply
 from llama_py.core.model import Model
 from llama_py.errors import ParameterError, TemplateError
 from tests.chat import families
 from tests.chat.families import TOOLS, USER, WEATHER
+from tests.chat.openai import chat_request
 from tests.models import tiny_model
 
 HISTORY: list[dict[str, Any]] = [
@@ -49,7 +49,7 @@ def model() -> Iterator[Model]:
 
 
 def prompt(name: str, messages: Any = HISTORY, **options: Any) -> str:
-    return FORMATS[name].render(ChatRequest(messages, **options)).prompt
+    return FORMATS[name].render(chat_request(messages, **options)).prompt
 
 
 def test_all_names_exist() -> None:
@@ -58,7 +58,7 @@ def test_all_names_exist() -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_message_appears_once_and_in_order(name: str) -> None:
-    rendered = FORMATS[name].render(ChatRequest(HISTORY))
+    rendered = FORMATS[name].render(chat_request(HISTORY))
     places = [rendered.prompt.find(text) for text in ("Be brief.", "Hello", "Hi", "How\nso?")]
     assert -1 not in places
     assert places == sorted(places)
@@ -71,9 +71,9 @@ def test_every_message_appears_once_and_in_order(name: str) -> None:
 def test_a_conversation_grows_at_its_end(name: str) -> None:
     """The prompt of the next turn begins with this one, so that the cache fits."""
     for count in (2, 3):
-        shorter = FORMATS[name].render(ChatRequest(HISTORY[:count], add_generation_prompt=False))
+        shorter = FORMATS[name].render(chat_request(HISTORY[:count], add_generation_prompt=False))
         assert prompt(name).startswith(shorter.prompt)
-        assert len(shorter.prompt) in FORMATS[name].render(ChatRequest(HISTORY)).message_starts
+        assert len(shorter.prompt) in FORMATS[name].render(chat_request(HISTORY)).message_starts
 
 
 def test_examples() -> None:
@@ -96,7 +96,7 @@ def test_llama_2_without_a_system_message() -> None:
 
 
 def test_continued_message() -> None:
-    rendered = FORMATS["chatml"].render(ChatRequest(HISTORY[:3], continue_final_message=True))
+    rendered = FORMATS["chatml"].render(chat_request(HISTORY[:3], continue_final_message=True))
     assert rendered.prompt.endswith("<|im_start|>assistant\nHi")
 
 
@@ -113,7 +113,7 @@ def test_unknown_names() -> None:
 
 
 def test_schema(model: Model) -> None:
-    request = ChatRequest(USER, response_format={"type": "json_object"})
+    request = chat_request(USER, response_format={"type": "json_object"})
     rendered = get_chat_format("chatml").render(request, model)
     assert rendered.constraint is not None
     logits = np.zeros(model.vocab.n_tokens, dtype=np.float32)
@@ -129,7 +129,7 @@ def test_chatml_function_calling(model: Model) -> None:
         {"role": "tool", "tool_call_id": WEATHER["id"], "content": "sunny"},
     ]
     rendered = get_chat_format("chatml-function-calling").render(
-        ChatRequest(messages, tools=TOOLS), model
+        chat_request(messages, tools=TOOLS), model
     )
     assert "<tool_response>\nsunny\n</tool_response>" in rendered.prompt
     assert '{"name": "get_weather", "arguments": {"city": "Paris", "days": 47}}' in rendered.prompt
@@ -143,7 +143,7 @@ def test_chatml_function_calling(model: Model) -> None:
 
 
 def test_functionary_is_the_models_template(model: Model) -> None:
-    rendered = get_chat_format("functionary").render(ChatRequest(USER), model)
+    rendered = get_chat_format("functionary").render(chat_request(USER), model)
     assert "Weather in Paris?" in rendered.prompt
 
 
@@ -154,7 +154,7 @@ def test_registered_formatters(model: Model) -> None:
         return ChatFormatterResponse(f"<{messages[-1]['content']}>", stop="end")
 
     try:
-        rendered = get_chat_format("test-format").render(ChatRequest(USER), model)
+        rendered = get_chat_format("test-format").render(chat_request(USER), model)
         assert rendered.prompt == "<Weather in Paris?>"
         assert rendered.stops == ("end",)
         with pytest.raises(ParameterError, match="overwrite"):
@@ -170,7 +170,7 @@ def test_stopping_criteria_of_a_formatter_are_not_dropped(model: Model) -> None:
     register_chat_format("test-stopping")(formatter)
     try:
         with pytest.raises(TemplateError, match="stopping criteria"):
-            get_chat_format("test-stopping").render(ChatRequest(USER), model)
+            get_chat_format("test-stopping").render(chat_request(USER), model)
     finally:
         unregister_chat_format("test-stopping")
 

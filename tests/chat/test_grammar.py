@@ -15,7 +15,6 @@ import pytest
 from llama_py.chat import guidance
 from llama_py.chat.gbnf import rename_rules, unite
 from llama_py.chat.grammar import LlamaGrammar, compile_schema, render_constrained
-from llama_py.chat.messages import ChatRequest
 from llama_py.chat.schema import check_schema, gbnf_of_schema
 from llama_py.chat.stream import parse_reply
 from llama_py.chat.template import ChatTemplate
@@ -26,6 +25,7 @@ from llama_py.errors import GrammarError, ParameterError
 from llama_py.params import GrammarSpec, SamplingParams, TokenConstraint
 from tests.chat import families
 from tests.chat.families import TOOLS, USER
+from tests.chat.openai import chat_request
 from tests.models import tiny_model
 
 BACKENDS = ("gbnf", "llguidance")
@@ -252,7 +252,7 @@ def test_llama_grammar(tmp_path: Path, vocab: Vocab) -> None:
 
 
 def maker(template: ChatTemplate, vocab: Vocab, **options: Any) -> TokenConstraint:
-    request = ChatRequest(USER, response_format=_FORMAT, **options)
+    request = chat_request(USER, response_format=_FORMAT, **options)
     rendered = render_constrained(template, request, vocab)
     assert rendered.constraint is not None
     return rendered.constraint()
@@ -311,7 +311,7 @@ def test_tools_and_a_schema_in_one_request(vocab: Vocab) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_constrained_chat_parses(backend: Any, vocab: Vocab) -> None:
     template = families.load("Qwen-Qwen2.5-7B-Instruct")
-    request = ChatRequest(USER, response_format=_FORMAT)
+    request = chat_request(USER, response_format=_FORMAT)
     rendered = render_constrained(template, request, vocab, backend)
     assert (rendered.constraint is None) == (backend == "gbnf")
     params = SamplingParams(
@@ -326,7 +326,7 @@ def test_constrained_chat_parses(backend: Any, vocab: Vocab) -> None:
 
 def test_gbnf_for_tools_and_a_schema(vocab: Vocab) -> None:
     template = families.load("Qwen-Qwen2.5-7B-Instruct")
-    request = ChatRequest(USER, tools=TOOLS, response_format=_FORMAT)
+    request = chat_request(USER, tools=TOOLS, response_format=_FORMAT)
     rendered = render_constrained(template, request, vocab, "gbnf")
     assert rendered.grammar is not None
     assert not rendered.grammar.lazy
@@ -350,10 +350,10 @@ def test_gbnf_for_tools_and_a_schema(vocab: Vocab) -> None:
 def test_every_template_constrains_a_schema(name: str, vocab: Vocab) -> None:
     """Either engine, but one of them; without a schema nobody."""
     template = families.load(name)
-    request = ChatRequest(USER, response_format={"type": "json_object"})
+    request = chat_request(USER, response_format={"type": "json_object"})
     rendered = render_constrained(template, request, vocab)
     assert (rendered.constraint is None) != (rendered.grammar is None)
-    free = render_constrained(template, ChatRequest(USER), vocab)
+    free = render_constrained(template, chat_request(USER), vocab)
     assert free.constraint is None
     assert free.grammar is None
 

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from llama_py.chat.inputs import inputs_of
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.quick import QuickRenderer
-from llama_py.chat.template import ChatTemplate, _inputs
+from llama_py.chat.template import ChatTemplate
 from llama_py.errors import TemplateError
 from tests.chat import families
 from tests.chat.families import TOOLS, WEATHER
+from tests.chat.openai import chat_request
 
 
 def conversation(turns: int, with_tools: bool) -> list[dict[str, Any]]:
@@ -32,7 +34,7 @@ def conversation(turns: int, with_tools: bool) -> list[dict[str, Any]]:
 
 def requests(with_tools: bool) -> list[ChatRequest]:
     tools = TOOLS if with_tools else None
-    return [ChatRequest(conversation(turns, with_tools), tools=tools) for turns in (1, 2, 3, 5)]
+    return [chat_request(conversation(turns, with_tools), tools=tools) for turns in (1, 2, 3, 5)]
 
 
 @pytest.mark.parametrize("with_tools", [False, True], ids=["plain", "tools"])
@@ -40,7 +42,7 @@ def requests(with_tools: bool) -> list[ChatRequest]:
 def test_quick_is_what_llama_cpp_says(name: str, with_tools: bool) -> None:
     template = families.load(name)
     for request in requests(with_tools):
-        inputs = _inputs(request)
+        inputs = inputs_of(request)
         try:
             expected = template._handle.apply(inputs)
         except TemplateError:
@@ -59,21 +61,21 @@ def test_most_templates_are_quick() -> None:
         template = families.load(name)
         for request in requests(False):
             template.render(request)
-        quick += template._quick.render(_inputs(requests(False)[-1])) is not None
+        quick += template._quick.render(inputs_of(requests(False)[-1])) is not None
     assert quick >= 0.85 * len(families.names())
 
 
 def test_what_is_left_to_llama_cpp() -> None:
     template = families.load("Qwen-Qwen3-0.6B")
     begun = [*conversation(1, False), {"role": "assistant", "content": "It"}]
-    parts = [{"role": "user", "content": [{"type": "text", "text": "a"}]}]
+    parts = [{"role": "user", "content": [{"type": "text", "text": "a"}] * 2}]
     for request in (
-        ChatRequest(begun, continue_final_message=True),
-        ChatRequest(conversation(1, False), now=0),
-        ChatRequest(parts),
+        chat_request(begun, continue_final_message=True),
+        chat_request(conversation(1, False), now=0),
+        chat_request(parts),
     ):
         template.render(request)
-        assert template._quick.render(_inputs(request)) is None
+        assert template._quick.render(inputs_of(request)) is None
 
 
 def test_the_order_of_results_is_part_of_the_shape() -> None:
@@ -85,22 +87,24 @@ def test_the_order_of_results_is_part_of_the_shape() -> None:
         {"role": "assistant", "content": None, "tool_calls": calls},
     ]
     for order in (results, results[::-1]) * 2:
-        request = ChatRequest([*head, *order], tools=TOOLS)
-        assert template.render(request).prompt == template._handle.apply(_inputs(request))["prompt"]
+        request = chat_request([*head, *order], tools=TOOLS)
+        assert (
+            template.render(request).prompt == template._handle.apply(inputs_of(request))["prompt"]
+        )
 
 
 def test_other_options_are_learned_apart() -> None:
     template = families.load("Qwen-Qwen3-0.6B")
     messages = conversation(3, False)
     for thinking in (True, False, True, False):
-        rendered = template.render(ChatRequest(messages, enable_thinking=thinking))
+        rendered = template.render(chat_request(messages, enable_thinking=thinking))
         assert rendered.prompt.endswith("</think>\n\n") != thinking
 
 
 def test_the_number_of_shapes_is_limited() -> None:
     template = families.load("Qwen-Qwen2.5-7B-Instruct")
     for i in range(80):
-        request = ChatRequest(conversation(1, False), template_kwargs={"n": i})
+        request = chat_request(conversation(1, False), template_kwargs={"n": i})
         template.render(request)
     assert len(template._quick._known) == 64
 
@@ -108,7 +112,7 @@ def test_the_number_of_shapes_is_limited() -> None:
 def test_a_template_that_python_cannot_read() -> None:
     info = {"source": "{% if %}", "source_tool_use": "", "caps": {}}
     quick = QuickRenderer(lambda: info, "", "")
-    inputs = _inputs(ChatRequest(conversation(1, False)))
+    inputs = inputs_of(chat_request(conversation(1, False)))
     quick.learn(inputs, {"prompt": "x", "generation_prompt": ""})
     assert quick.render(inputs) is None
 
@@ -130,8 +134,8 @@ def test_whatever_goes_wrong_in_the_short_cut_llama_cpp_renders(
 def test_a_hundred_turns_render_in_milliseconds() -> None:
     template = ChatTemplate.from_text(families.source("Qwen-Qwen2.5-7B-Instruct"))
     for turns in (2, 3):
-        template.render(ChatRequest(conversation(turns, False)))
-    request = ChatRequest(conversation(100, False))
+        template.render(chat_request(conversation(turns, False)))
+    request = chat_request(conversation(100, False))
     times = []
     for _ in range(5):
         start = time.perf_counter()

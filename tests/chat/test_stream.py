@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from llama_py.chat.messages import ChatRequest
 from llama_py.chat.stream import ChatStream, Delta, ParsedReply, fold, parse_reply
 from llama_py.chat.template import ChatTemplate, RenderedChat
 from tests.chat import families
 from tests.chat.families import TOOLS, USER, sample
+from tests.chat.openai import chat_request
 
 #: Families that differ in how they mark reasoning, content and calls.
 FAMILIES = (
@@ -72,7 +72,7 @@ def streamed(rendered: RenderedChat, parts: list[str]) -> ParsedReply:
 
 
 def rendered(name: str, tools: bool = True) -> RenderedChat:
-    return families.load(name).render(ChatRequest(USER, tools=TOOLS if tools else None))
+    return families.load(name).render(chat_request(USER, tools=TOOLS if tools else None))
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -175,14 +175,14 @@ def test_continued_message() -> None:
     """The reader has the beginning of a continued message already."""
     template = families.load("Qwen-Qwen3-0.6B")
     messages = [*USER, {"role": "assistant", "content": "It is"}]
-    target = template.render(ChatRequest(messages, continue_final_message=True))
+    target = template.render(chat_request(messages, continue_final_message=True))
     assert target.prompt.endswith("It is")
     assert streamed(target, list(" sunny.")).content == " sunny."
 
 
 def growth(name: str, tools: bool, text: str) -> tuple[float, float]:
     """Seconds for the first and for the last eighth of a reply's pieces."""
-    target = families.load(name).render(ChatRequest(USER, tools=TOOLS if tools else None))
+    target = families.load(name).render(chat_request(USER, tools=TOOLS if tools else None))
     stream = ChatStream(target)
     pieces = [text[i : i + 4] for i in range(0, len(text), 4)]
     n, times = len(pieces) // 8, []
@@ -210,8 +210,8 @@ def test_template_text_is_the_only_input() -> None:
     """Two templates at once do not disturb each other."""
     one, two = families.load("Qwen-Qwen3-0.6B"), families.load("Qwen3-Coder")
     assert isinstance(one, ChatTemplate)
-    assert one.render(ChatRequest(USER, now=0)) == one.render(ChatRequest(USER, now=0))
-    assert parse_reply(two.render(ChatRequest(USER)), "hi").content == "hi"
+    assert one.render(chat_request(USER, now=0)) == one.render(chat_request(USER, now=0))
+    assert parse_reply(two.render(chat_request(USER)), "hi").content == "hi"
 
 
 @pytest.mark.parametrize("opening", ["", '<tool_call>\n{"name": "add", "arguments": {"a": '])

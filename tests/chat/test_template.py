@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from llama_py.chat.boundaries import find_starts, learn_delimiters
-from llama_py.chat.messages import ChatRequest
 from llama_py.chat.stream import parse_reply
 from llama_py.chat.template import ChatTemplate
 from llama_py.core.model import Model
 from llama_py.errors import ClosedError, TemplateError
 from tests.chat import families
 from tests.chat.families import TOOLS, USER
+from tests.chat.openai import chat_request
 from tests.models import tiny_model
 
 CHATML = (
@@ -25,7 +25,7 @@ CHATML = (
 
 
 def test_plain_template() -> None:
-    rendered = ChatTemplate.from_text(CHATML).render(ChatRequest(USER))
+    rendered = ChatTemplate.from_text(CHATML).render(chat_request(USER))
     assert rendered.prompt == (
         "<|im_start|>user\nWeather in Paris?<|im_end|>\n<|im_start|>assistant\n"
     )
@@ -37,7 +37,7 @@ def test_plain_template() -> None:
 
 
 def test_no_generation_prompt() -> None:
-    request = ChatRequest(USER, add_generation_prompt=False)
+    request = chat_request(USER, add_generation_prompt=False)
     rendered = ChatTemplate.from_text(CHATML).render(request)
     assert rendered.prompt == "<|im_start|>user\nWeather in Paris?<|im_end|>\n"
 
@@ -45,7 +45,7 @@ def test_no_generation_prompt() -> None:
 def test_variables() -> None:
     template = ChatTemplate.from_text("{{ flag }} {{ thing.a | tojson }} {{ enable_thinking }}")
     kwargs = {"flag": "é", "thing": {"a": [1, None]}}
-    request = ChatRequest(USER, template_kwargs=kwargs, enable_thinking=False)
+    request = chat_request(USER, template_kwargs=kwargs, enable_thinking=False)
     assert template.render(request).prompt.startswith("é [1, null] False")
 
 
@@ -54,18 +54,18 @@ def test_reasoning_options() -> None:
     assert template.supports_thinking
     closed = "<think>\n\n</think>\n\n"
     for options in ({"enable_thinking": False}, {"reasoning_effort": "none"}):
-        request = ChatRequest(USER, **options)
+        request = chat_request(USER, **options)
         assert template.render(request).prompt.endswith(closed)
-    kwargs = ChatRequest(USER, template_kwargs={"enable_thinking": False})
+    kwargs = chat_request(USER, template_kwargs={"enable_thinking": False})
     assert template.render(kwargs).prompt.endswith(closed)
-    assert not template.render(ChatRequest(USER)).prompt.endswith(closed)
+    assert not template.render(chat_request(USER)).prompt.endswith(closed)
     effort = families.load("openai-gpt-oss-120b")
-    assert "Reasoning: high" in effort.render(ChatRequest(USER, reasoning_effort="high")).prompt
+    assert "Reasoning: high" in effort.render(chat_request(USER, reasoning_effort="high")).prompt
 
 
 def test_reasoning_left_in_the_content() -> None:
     template = families.load("Qwen-Qwen3-0.6B")
-    rendered = template.render(ChatRequest(USER, reasoning_format="none"))
+    rendered = template.render(chat_request(USER, reasoning_format="none"))
     reply = parse_reply(rendered, "<think>a</think>b")
     assert reply.content == "<think>a</think>b"
     assert reply.reasoning == ""
@@ -74,8 +74,8 @@ def test_reasoning_left_in_the_content() -> None:
 def test_one_named_tool() -> None:
     template = families.load("Qwen-Qwen2.5-7B-Instruct")
     choice = {"type": "function", "function": {"name": "add"}}
-    every = template.render(ChatRequest(USER, tools=TOOLS))
-    rendered = template.render(ChatRequest(USER, tools=TOOLS, tool_choice=choice))
+    every = template.render(chat_request(USER, tools=TOOLS))
+    rendered = template.render(chat_request(USER, tools=TOOLS, tool_choice=choice))
     assert rendered.prompt == every.prompt  # so that the cache fits
     assert rendered.grammar is not None
     assert every.grammar is not None
@@ -87,7 +87,7 @@ def test_one_named_tool() -> None:
     assert rendered.grammar_prefill == rendered.generation_prompt
     root = next(line for line in rendered.grammar.gbnf.splitlines() if line.startswith("root"))
     assert "until" not in root  # no words before the call
-    assert every == template.render(ChatRequest(USER, tools=TOOLS))
+    assert every == template.render(chat_request(USER, tools=TOOLS))
 
 
 def test_rendering_again_gives_the_same() -> None:
@@ -95,10 +95,10 @@ def test_rendering_again_gives_the_same() -> None:
     template = families.load("Qwen-Qwen3-0.6B")
     schema = {"type": "json_object"}
     requests = [
-        ChatRequest(USER, tools=TOOLS),
-        ChatRequest(USER, tools=TOOLS, response_format=schema),
-        ChatRequest(USER, tools=TOOLS, tool_choice="required"),
-        ChatRequest(USER, response_format=schema),
+        chat_request(USER, tools=TOOLS),
+        chat_request(USER, tools=TOOLS, response_format=schema),
+        chat_request(USER, tools=TOOLS, tool_choice="required"),
+        chat_request(USER, response_format=schema),
     ]
     first = [template.render(request) for request in requests]
     assert [template.render(request) for request in requests] == first
@@ -116,7 +116,7 @@ def test_tool_choice_none_shows_only_tools_that_were_called(called: bool) -> Non
         {"role": "tool", "tool_call_id": "1", "content": "sunny"},
     ]
     messages = [*USER, *(earlier if called else ())]
-    rendered = template.render(ChatRequest(messages, tools=TOOLS, tool_choice="none"))
+    rendered = template.render(chat_request(messages, tools=TOOLS, tool_choice="none"))
     # The list of tools is what is cached of such a conversation.
     assert ("<tools>" in rendered.prompt) == called
     assert rendered.grammar is None
@@ -126,7 +126,7 @@ def test_tool_choice_none_shows_only_tools_that_were_called(called: bool) -> Non
 def test_continued_reasoning() -> None:
     template = families.load("Qwen-Qwen3-0.6B")
     begun = {"role": "assistant", "content": "", "reasoning_content": "Let me"}
-    rendered = template.render(ChatRequest([*USER, begun], continue_final_message=True))
+    rendered = template.render(chat_request([*USER, begun], continue_final_message=True))
     assert rendered.prompt.endswith("<think>\nLet me") or rendered.prompt.endswith("<think>Let me")
     reply = parse_reply(rendered, " see.</think>Fine.")
     assert reply.reasoning.strip() == "see."
@@ -140,17 +140,17 @@ def test_errors() -> None:
         ChatTemplate.from_text("")
     refusing = ChatTemplate.from_text("{{ raise_exception('no, thanks') }}")
     with pytest.raises(TemplateError, match="no, thanks"):
-        refusing.render(ChatRequest(USER))
+        refusing.render(chat_request(USER))
     template = ChatTemplate.from_text(CHATML)
     template.close()
     with pytest.raises(ClosedError):
-        template.render(ChatRequest(USER))
+        template.render(chat_request(USER))
 
 
 @pytest.mark.parametrize("text", ["a\x00b", "é" * 10_000, "{{ x }}", "<|im_end|>"])
 def test_awkward_text(text: str) -> None:
     template = ChatTemplate.from_text(CHATML)
-    request = ChatRequest([{"role": "user", "content": text}])
+    request = chat_request([{"role": "user", "content": text}])
     assert text in template.render(request).prompt
 
 
@@ -158,11 +158,11 @@ def test_model_template() -> None:
     with Model(tiny_model("full")) as model:
         own = ChatTemplate.from_model(model)
         assert own.explicit
-        assert "Weather in Paris?" in own.render(ChatRequest(USER)).prompt
+        assert "Weather in Paris?" in own.render(chat_request(USER)).prompt
         other = ChatTemplate.from_model(model, "{{ bos_token }}|{{ messages[0].content }}")
     # Neither needs the model any more.
-    assert other.render(ChatRequest(USER)).prompt.endswith("|Weather in Paris?")
-    assert own.render(ChatRequest(USER)).prompt.endswith("<|im_start|>assistant\n")
+    assert other.render(chat_request(USER)).prompt.endswith("|Weather in Paris?")
+    assert own.render(chat_request(USER)).prompt.endswith("<|im_start|>assistant\n")
 
 
 def test_what_a_template_can_do() -> None:
@@ -175,12 +175,12 @@ def test_what_a_template_can_do() -> None:
 
 def test_the_date_can_be_set() -> None:
     template = ChatTemplate.from_text("{{ date_string }}")
-    assert template.render(ChatRequest(USER, now=86400 * 365)).prompt.startswith("01 Jan 1971")
+    assert template.render(chat_request(USER, now=86400 * 365)).prompt.startswith("01 Jan 1971")
 
 
 def test_several_threads() -> None:
     template = families.load("Qwen-Qwen3-0.6B")
-    requests = [ChatRequest([{"role": "user", "content": str(i)}], tools=TOOLS) for i in range(40)]
+    requests = [chat_request([{"role": "user", "content": str(i)}], tools=TOOLS) for i in range(40)]
     expected = [template.render(request) for request in requests]
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(template.render, requests)) == expected
@@ -208,7 +208,7 @@ def test_starts_are_stable_when_a_conversation_grows() -> None:
     before: tuple[int, ...] = ()
     for i in range(6):
         turns.append({"role": "user", "content": f"question {i}"})
-        rendered = template.render(ChatRequest(turns))
+        rendered = template.render(chat_request(turns))
         assert rendered.message_starts[: len(before)] == before
         before = rendered.message_starts
         turns.append({"role": "assistant", "content": f"answer {i}"})
@@ -221,5 +221,5 @@ def test_tool_results_of_any_size_render() -> None:
         {"role": "assistant", "content": None, "tool_calls": [families.WEATHER]},
         {"role": "tool", "tool_call_id": families.WEATHER["id"], "content": big},
     ]
-    rendered = families.load("Qwen-Qwen3-0.6B").render(ChatRequest(messages, tools=TOOLS))
+    rendered = families.load("Qwen-Qwen3-0.6B").render(chat_request(messages, tools=TOOLS))
     assert big in rendered.prompt

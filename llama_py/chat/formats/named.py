@@ -6,15 +6,16 @@ and after the messages of each role. The tokenizer adds BOS.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from llama_py.chat.conversation import Message, Text
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.template import RenderedChat
 from llama_py.errors import TemplateError
 
-__all__ = ["FORMATS", "NamedFormat", "plain_text"]
+__all__ = ["FORMATS", "NamedFormat"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +81,10 @@ class NamedFormat:
         if system and self.system is not None:
             pieces.append(self.system[0] + system + self.system[1])
         for i, message in enumerate(messages):
-            text = plain_text(message)
+            text = _plain_text(message)
             if i == 0 and self.system is None and system:
                 text = f"{system}\n\n{text}"
-            pieces.append(self._piece(message["role"], text, first=len(pieces) == 1 and i == 0))
+            pieces.append(self._piece(message.role, text, first=len(pieces) == 1 and i == 0))
         # The tokenizer writes the first BOS.
         return [piece.removeprefix("<s>") if i == 0 else piece for i, piece in enumerate(pieces)]
 
@@ -107,21 +108,16 @@ def _starts(pieces: Sequence[str]) -> tuple[int, ...]:
     return tuple(out)
 
 
-def _split_system(
-    messages: Sequence[Mapping[str, Any]],
-) -> tuple[str, list[Mapping[str, Any]]]:
+def _split_system(messages: Sequence[Message]) -> tuple[str, list[Message]]:
     """The texts of the system messages together, and the other messages."""
-    systems = [plain_text(m) for m in messages if m["role"] in ("system", "developer")]
-    others = [m for m in messages if m["role"] not in ("system", "developer")]
+    systems = [_plain_text(m) for m in messages if m.role in ("system", "developer")]
+    others = [m for m in messages if m.role not in ("system", "developer")]
     return "\n\n".join(systems), others
 
 
-def plain_text(message: Mapping[str, Any]) -> str:
+def _plain_text(message: Message) -> str:
     """The text of a message, its parts joined by line breaks."""
-    content = message["content"]
-    if isinstance(content, str):
-        return content
-    return "\n".join(part["text"] for part in content)
+    return "\n".join(part.text for part in message.parts if isinstance(part, Text))
 
 
 def _lines(user: str, assistant: str, end: str = "\n", **rest: Any) -> NamedFormat:

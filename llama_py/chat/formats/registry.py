@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from llama_py.chat.formats.named import FORMATS, NamedFormat
 from llama_py.chat.formats.tools import CHATML_TOOLS
 from llama_py.chat.grammar import constrain_plain, render_constrained
+from llama_py.chat.inputs import choice_value, message_values, tool_values
 from llama_py.chat.jinja import ChatFormatter, ChatFormatterResponse
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.template import ChatTemplate, RenderedChat
@@ -67,9 +68,9 @@ class _Function:
 
     def render(self, request: ChatRequest, model: Any) -> RenderedChat:
         own: dict[str, Any] = {
-            "messages": [dict(message) for message in request.messages],
-            "tools": [dict(tool) for tool in request.shown_tools] or None,
-            "tool_choice": request.tool_choice if request.shown_tools else None,
+            "messages": message_values(request.messages),
+            "tools": tool_values(request.shown_tools) or None,
+            "tool_choice": choice_value(request.tool_choice) if request.shown_tools else None,
         }
         response = self._formatter(**{**request.template_kwargs, **own})
         if not hasattr(response, "prompt"):
