@@ -88,7 +88,6 @@ def test_instructions_and_developers(seen: Seen) -> None:
     assert messages_of(seen, items, instructions="a") == [
         said("system", "a"), said("developer", "b"), said("system", "c"), said("user", "d"),
     ]  # fmt: skip
-    assert seen.requests[-1].system_anywhere
 
 
 def test_neighbours_of_one_side_are_one_message(seen: Seen) -> None:
