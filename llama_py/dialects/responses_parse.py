@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Protocol, get_args
 
 from llama_py.chat.conversation import Message, Text
+from llama_py.chat.enforceable import enforceable
 from llama_py.chat.messages import ChatRequest
 from llama_py.dialects.chat_requests import adapt, chat_prompt
 from llama_py.dialects.context import CallContext
@@ -177,7 +178,7 @@ def _chat_request(
         messages.insert(0, Message("system", (Text(instructions),)))
     return ChatRequest(
         tuple(messages),
-        tools=tuple(tools.offered),
+        tools=enforceable(tools.offered),
         tool_choice=read_choice(fields.get("tool_choice"), tools),
         parallel_tool_calls=fields.flag("parallel_tool_calls"),
         schema=_schema(fields),
