@@ -14,7 +14,7 @@ from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from llama_py.dialects.failures import Failure, Kind, failure_of
 from llama_py.dialects.limits import Limits
@@ -153,19 +153,10 @@ class _Failures:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        begun = False
-
-        async def noting(message: Message) -> None:
-            nonlocal begun
-            begun = True
-            await send(message)
-
         try:
-            await self._app(scope, receive, noting)
+            await self._app(scope, receive, send)
         except ClientDisconnect:
-            pass
-        except Exception as error:
+            raise  # for ``Guard``: nobody is there to be told
+        except Exception as error:  # where the headers are out already, the server closes
             failure = failure_of(error)
-            if begun:
-                raise
             await error_response(scope, failure)(scope, receive, send)

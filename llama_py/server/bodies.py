@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from starlette.requests import Request
 
 from llama_py.dialects.failures import Kind, RequestError
+from llama_py.errors import shown
 from llama_py.server.settings import Settings
 
 try:
@@ -43,7 +44,8 @@ def model_of(body: Mapping[str, Any]) -> str | None:
     """
     model = body.get("model")
     if model is not None and not isinstance(model, str):
-        raise RequestError(Kind.INVALID_TYPE, "model must be a string", "model")
+        message = f"model must be a string, not {shown(model)}"
+        raise RequestError(Kind.INVALID_TYPE, message, "model")
     return model
 
 

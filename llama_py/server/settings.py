@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal
 from typing import get_type_hints as hints_of
 
+from llama_py.dialects.limits import TEMPLATE_KWARGS
 from llama_py.errors import ParameterError, ParameterTypeError, UnknownParameterError
 from llama_py.options import LOAD, Option, Table
 from llama_py.options.checks import read_text, refuse_unknown
@@ -154,7 +155,7 @@ class Limits:
         Reads(read_list),
         Flag("--template-kwargs", metavar="NAME,..."),
         Doc("Variables of the template that `chat_template_kwargs` may set."),
-    ] = ("enable_thinking", "thinking", "reasoning_effort", "preserve_thinking")
+    ] = tuple(sorted(TEMPLATE_KWARGS))
     overflow_status: Annotated[
         int,
         Reads(read_status(413, 400), {"enum": [413, 400]}),

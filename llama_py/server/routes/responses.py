@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +10,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from llama_py.dialects.context import CallContext
 from llama_py.dialects.failures import Kind, RequestError
+from llama_py.dialects.openai_bodies import placed
 from llama_py.dialects.responses_parse import parse_responses
+from llama_py.dialects.session_ids import session_of
+from llama_py.dialects.wire import WireCall
 from llama_py.dialects.wire_json import json_bytes
 from llama_py.errors import shown
 from llama_py.server.bodies import model_of, read_body
+from llama_py.server.counting import count_tokens
 from llama_py.server.response_store import Responses
 from llama_py.server.running import respond
 
@@ -29,14 +34,7 @@ async def _create(request: Request) -> Response:
     service: Service = request.app.state.service
     body = await read_body(request, service.settings)
     async with service.models.lease(model_of(body), request.receive) as model:
-        parse = partial(
-            parse_responses,
-            body=body,
-            limits=service.limits,
-            model=model.id,
-            history=_stored(request),
-        )
-        return await respond(request, model, parse)
+        return await respond(request, model, _parse(request, body, model.id))
 
 
 async def _count(request: Request) -> Response:
@@ -44,16 +42,24 @@ async def _count(request: Request) -> Response:
     service: Service = request.app.state.service
     body = await read_body(request, service.settings)
     async with service.models.lease(model_of(body), request.receive) as model:
-        loop = asyncio.get_running_loop()
+        count = await count_tokens(request, model, _parse(request, body, model.id))
+    return _json({"object": "response.input_tokens", "input_tokens": count})
 
-        def count() -> int:
-            call = parse_responses(
-                model.context, body, service.limits, model.id, history=_stored(request)
-            )
-            return len(model.llama._calls.tokens_of(call.requests[0].prompt))
 
-        tokens = await loop.run_in_executor(service.workers, count)
-    return _json({"object": "response.input_tokens", "input_tokens": tokens})
+def _parse(
+    request: Request, body: Mapping[str, Any], model: str
+) -> Callable[[CallContext], WireCall]:
+    service: Service = request.app.state.service
+    with placed(body):
+        session = session_of(body, request.headers)
+    return partial(
+        parse_responses,
+        body=body,
+        limits=service.limits,
+        model=model,
+        session=session,
+        history=_stored(request),
+    )
 
 
 async def _get(request: Request) -> Response:
