@@ -23,7 +23,6 @@ from llama_py.dialects.responses_output import (
     MessageItem,
     OutputItem,
     ReasoningItem,
-    new_id,
 )
 from llama_py.dialects.responses_tools import Tools
 from llama_py.dialects.wire_json import json_bytes
@@ -40,6 +39,7 @@ class Asked:
     """What a client asked for, as far as the reply depends on it.
 
     Attributes:
+        id: of the response.
         fields: members of every ``response`` that repeat the request.
         tools: the tools, by the names under which the model knows them.
         stream: events are wanted.
@@ -49,6 +49,7 @@ class Asked:
         keep: called with the response when it is complete.
     """
 
+    id: str
     fields: Mapping[str, Any]
     tools: Tools
     stream: bool = False
@@ -76,7 +77,7 @@ class ResponsesReply:
         self._asked = asked
         self._record = records[0] if records else None
         self._vocab = vocab
-        self._head = {"id": new_id("resp"), "object": "response", "created_at": int(time.time())}
+        self._head = {"id": asked.id, "object": "response", "created_at": int(time.time())}
         self._frames = Frames(asked.stream)
         self._begun = b""
         self._stream = ChatStream(rendered)

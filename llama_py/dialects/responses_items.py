@@ -271,7 +271,7 @@ def _text(item: Fields, name: str, *, alone: bool = False) -> str:
     for index, value in enumerate(item.list(name)):
         part = Fields(value, f"{where}[{index}]")
         kind = part.get("type")
-        if kind in _MEDIA:
+        if isinstance(kind, str) and kind in _MEDIA:
             lost.append(_MEDIA[kind])
             texts.append(f"[Here was a part of the type {kind}; this model reads text only.]")
         else:

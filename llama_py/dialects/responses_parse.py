@@ -26,6 +26,7 @@ from llama_py.dialects.responses_items import (
     conversation_of,
     input_items,
 )
+from llama_py.dialects.responses_output import new_id
 from llama_py.dialects.responses_tools import Tools, read_choice
 from llama_py.dialects.sampling import read_generation, read_sampling
 from llama_py.dialects.wire import WireCall, WireReply
@@ -108,6 +109,7 @@ def parse_responses(
     rendered = context.render_chat(request)
     adapt(settings, context, request, rendered)
     asked = Asked(
+        new_id("resp"),
         _repeated(fields, model, sampling),
         tools,
         stream=fields.flag("stream") or False,
@@ -121,7 +123,7 @@ def parse_responses(
         return ResponsesReply(asked, records, context.vocab, rendered)
 
     requests = settings.requests([chat_prompt(rendered)], 1)
-    return WireCall(requests, asked.stream, encoder, overflows_in_stream=True)
+    return WireCall(requests, asked.stream, encoder, overflows_in_stream=True, id=asked.id)
 
 
 # ---- the conversation ------------------------------------------------------------------------

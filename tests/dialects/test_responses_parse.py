@@ -403,6 +403,11 @@ _PICTURE = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
             Kind.INVALID_VALUE,
             "input[0].content[0].type",
         ),
+        (
+            {"input": [{"role": "user", "content": [{"type": [], "text": "x"}]}]},
+            Kind.INVALID_VALUE,
+            "input[0].content[0].type",
+        ),
         ({"input": [{"role": "user", "content": [_PICTURE]}]}, Kind.INVALID_VALUE,
          "input[0].content"),
         ({"input": "half \ud83d"}, Kind.INVALID_VALUE, "input"),

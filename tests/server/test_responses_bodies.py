@@ -36,7 +36,7 @@ _JSON = st.recursive(
 
 def nearly(value: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     """What is right most of the time."""
-    return st.integers(0, 5).flatmap(lambda n: value if n else _JSON)
+    return st.integers(0, 30).flatmap(lambda n: value if n else _JSON)
 
 
 def an_object(needed: dict[str, Any], **others: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
