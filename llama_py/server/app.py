@@ -26,10 +26,21 @@ from llama_py.server.logs import log_request
 from llama_py.server.metrics import ServerMetrics
 from llama_py.server.models import ModelPool
 from llama_py.server.response_store import ResponseStore
-from llama_py.server.routes import health, openai, responses
+from llama_py.server.routes import (
+    anthropic,
+    health,
+    native,
+    openai,
+    page,
+    responses,
+    sessions,
+    slots,
+)
 from llama_py.server.routes import models as model_routes
 from llama_py.server.running import Exchange
+from llama_py.server.sessions import Sessions
 from llama_py.server.settings import Settings
+from llama_py.server.slots import SlotFiles
 
 __all__ = ["Service", "create_app", "error_response"]
 
@@ -45,6 +56,8 @@ class Service:
         limits: the settings that dialects check requests against.
         exchanges: requests that a model is answering.
         responses: replies that clients may refer to.
+        sessions: the conversations of the clients, by name.
+        slots: where slots are saved, or None.
         lifecycle: whether requests are let in.
         metrics: what is counted.
     """
@@ -58,6 +71,8 @@ class Service:
         self.responses = ResponseStore(
             settings.max_stored_responses, settings.max_stored_bytes, settings.stored_seconds
         )
+        self.sessions = Sessions(settings.session_dir, capacity_bytes=settings.session_bytes)
+        self.slots = _slots(settings)
         self.lifecycle = Lifecycle()
         self.metrics = ServerMetrics(self._engines, self.lifecycle, models)
 
@@ -68,16 +83,24 @@ class Service:
                 yield model.id, llama._engine
 
 
+def _slots(settings: Settings) -> SlotFiles | None:
+    directory = settings.slot_dir
+    return None if directory is None else SlotFiles(directory, settings.slot_bytes)
+
+
 def _limits(settings: Settings) -> Limits:
     values = {each.name: getattr(settings, each.name) for each in fields(Limits)}
     return Limits(**{**values, "template_kwargs": frozenset(settings.template_kwargs)})
 
 
-def create_app(settings: Settings, models: ModelPool | None = None) -> ASGIApp:
+def create_app(
+    settings: Settings, models: ModelPool | None = None, *, load: bool = True
+) -> ASGIApp:
     """The application.
 
     Args:
         models: who serves the models; by default made from the settings, and closed at the end.
+        load: begin with the models of the settings loaded. Otherwise the caller starts them.
     """
     pool = models if models is not None else ModelPool(settings)
     service = Service(settings, pool)
@@ -85,16 +108,27 @@ def create_app(settings: Settings, models: ModelPool | None = None) -> ASGIApp:
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         try:
-            if models is None:
+            if models is None and load:
                 await pool.start()
             yield
         finally:
             if models is None:
                 await pool.close()
             await asyncio.to_thread(service.workers.shutdown)
+            await asyncio.to_thread(service.sessions.close)
 
     app = Starlette(
-        routes=[*health.ROUTES, *model_routes.ROUTES, *openai.ROUTES, *responses.ROUTES],
+        routes=[
+            *health.ROUTES,
+            *model_routes.ROUTES,
+            *openai.ROUTES,
+            *responses.ROUTES,
+            *anthropic.ROUTES,
+            *native.ROUTES,
+            *slots.ROUTES,
+            *sessions.ROUTES,
+            *page.ROUTES,
+        ],
         lifespan=lifespan,
         middleware=[
             Middleware(

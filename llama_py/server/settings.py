@@ -37,6 +37,7 @@ from llama_py.server.values import (
 
 __all__ = [
     "GROUPS",
+    "MODEL_FLAGS",
     "MODEL_OPTIONS",
     "SETTINGS",
     "ModelSettings",
@@ -96,8 +97,9 @@ class Access:
     share_prefixes: Annotated[
         bool,
         Doc(
-            "What one key evaluated is reused for the others. Quicker where they begin alike, but "
-            "they can learn from the time it takes what others have asked."
+            "The keys belong together: what one evaluated is reused for the others, and sessions "
+            "are common. Otherwise no key profits from what another one evaluated, nor learns of "
+            "it from the time that a reply takes."
         ),
     ] = False
     cors_origins: Annotated[
@@ -132,7 +134,7 @@ class Limits:
         32 << 20
     )
     max_header_bytes: Annotated[
-        int, Range(1024, 1 << 20), Doc("Bytes of a request's line and headers.")
+        int, Range(1024, _LARGEST), Doc("Bytes of a request's line and headers.")
     ] = 32 << 10
     max_headers: Annotated[int, Range(8, 1000), Doc("Headers of a request.")] = 100
     max_json_depth: Annotated[int, Range(8, 900), Doc("Nesting of a request's JSON.")] = 200
@@ -176,10 +178,14 @@ class Times:
         float, Range(0.1, 3600), Doc("Silence on a stream before the server says it is there.")
     ] = 10.0
     queue_timeout: Annotated[
-        float | None, Range(0.0), Doc("Longest wait for a place; then 503. None waits on.")
+        float | None,
+        Range(0.0),
+        Doc("Longest wait for a place; then 503. Without it, as long as it takes."),
     ] = None
     request_timeout: Annotated[
-        float | None, Range(0.0), Doc("Longest time for a whole reply; then 504. None is no limit.")
+        float | None,
+        Range(0.0),
+        Doc("Longest time for a whole reply; then 504. Without it, no limit."),
     ] = None
     write_timeout: Annotated[
         float, Range(0.1), Doc("How long a client may leave a stream unread before it is ended.")
@@ -226,6 +232,18 @@ class Keeping:
         Flag("--slot-dir", metavar="DIR"),
         Doc("Where `/slots/{id}?action=save` writes; without it, that is off."),
     ] = None
+    session_bytes: Annotated[
+        int,
+        Range(1 << 20),
+        Flag("--session-bytes", metavar="N"),
+        Doc("What conversations may take there; those longest unused go."),
+    ] = 8 << 30
+    slot_bytes: Annotated[
+        int,
+        Range(1 << 20),
+        Flag("--slot-bytes", metavar="N"),
+        Doc("What the saved slots of one key may take."),
+    ] = 8 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,7 +253,7 @@ class Watching:
     metrics: Annotated[bool, Doc("`/metrics` answers, in the form of Prometheus.")] = True
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
-        Flag("--log-level", metavar="LEVEL"),
+        Flag("--log-level", metavar="debug|info|warning|error"),
         Doc("The least that is logged; at `info` there is a line for each request."),
     ] = "info"
 
@@ -351,7 +369,7 @@ class Setting(Option):
         if own is not None:
             return own
         name = "--" + self.name.replace("_", "-")
-        number = "SECONDS" if self.name in Times.__annotations__ else "N"
+        number = "SECONDS" if self.name.endswith(("seconds", "timeout", "interval")) else "N"
         return Flag(name, metavar=None if bool in self.kinds else number)
 
 
@@ -388,6 +406,17 @@ _NOT_HERE = frozenset(
 #: Arguments of ``Llama`` that a model of the server may have.
 MODEL_OPTIONS: Mapping[str, Option] = {
     option.name: option for option in LOAD if option.name not in _NOT_HERE
+}
+#: Those with a flag and an environment variable, which hold for every model.
+MODEL_FLAGS: Mapping[str, Flag] = {
+    name: flag
+    for name, option in MODEL_OPTIONS.items()
+    if (flag := option.mark(Flag)) is not None and name != "verbose"
+} | {
+    "n_seq_max": Flag(
+        "-np", "--parallel", metavar="N", help="conversations in memory (default: 8)"
+    ),
+    "lora_path": Flag("--lora", metavar="FILE", help="a LoRA adapter in a GGUF file"),
 }
 
 
