@@ -31,6 +31,7 @@ from llama_py.server.routes import (
     health,
     native,
     openai,
+    openapi,
     page,
     responses,
     sessions,
@@ -44,6 +45,18 @@ from llama_py.server.slots import SlotFiles
 
 __all__ = ["Service", "create_app", "error_response"]
 
+_ROUTES = [
+    *health.ROUTES,
+    *model_routes.ROUTES,
+    *openai.ROUTES,
+    *responses.ROUTES,
+    *anthropic.ROUTES,
+    *native.ROUTES,
+    *slots.ROUTES,
+    *sessions.ROUTES,
+    *page.ROUTES,
+    *openapi.ROUTES,
+]
 #: Threads that check, render and tokenize. More would only wait for each other.
 _WORKERS = 4
 
@@ -118,17 +131,7 @@ def create_app(
             await asyncio.to_thread(service.sessions.close)
 
     app = Starlette(
-        routes=[
-            *health.ROUTES,
-            *model_routes.ROUTES,
-            *openai.ROUTES,
-            *responses.ROUTES,
-            *anthropic.ROUTES,
-            *native.ROUTES,
-            *slots.ROUTES,
-            *sessions.ROUTES,
-            *page.ROUTES,
-        ],
+        routes=_ROUTES,
         lifespan=lifespan,
         middleware=[
             Middleware(
