@@ -129,6 +129,7 @@ def test_metrics_count_what_happened(http: httpx.Client) -> None:
     http.post(CHATS, json={"messages": []})
     http.get("/v1/models/some-name")
     http.get("/nothing/at/all")
+    http.get("/v1/sessions", headers={"Authorization": ""})
     after = scraped(http)
     model = labels(model_name="demo")
 
@@ -168,6 +169,7 @@ def test_metrics_count_what_happened(http: httpx.Client) -> None:
     one = labels(method="GET", path="/v1/models/{id:path}", status="200")
     assert grew(requests, one) == 1  # of the route, not of the path
     assert grew(requests, labels(method="other", path="other", status="404")) == 1
+    assert grew(requests, labels(method="GET", path="/v1/sessions", status="401")) == 1
 
 
 def test_buckets_grow(http: httpx.Client) -> None:
