@@ -124,18 +124,11 @@ class Tool:
 
     Attributes:
         parameters: JSON schema of its arguments, an object.
-        enforced: what they have to fit in its place, None for itself.
     """
 
     name: str
     description: str
     parameters: Mapping[str, Any]
-    enforced: Mapping[str, Any] | None = None
-
-    @property
-    def schema_of_calls(self) -> Mapping[str, Any]:
-        """What the arguments of a call have to fit."""
-        return self.parameters if self.enforced is None else self.enforced
 
 
 @dataclass(frozen=True, slots=True)
