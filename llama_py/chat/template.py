@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, Protocol
 
 from llama_py.chat.boundaries import find_starts, learn_delimiters
 from llama_py.chat.gbnf import call_or_answer, only_calls, opened, widened
-from llama_py.chat.inputs import inputs_of
+from llama_py.chat.inputs import inputs_of, tool_values
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.order import in_order
 from llama_py.chat.quick import QuickRenderer
@@ -232,17 +232,22 @@ class ChatTemplate:
     def _apply_tools(
         self, request: ChatRequest, inputs: dict[str, Any], schema_grammar: bool
     ) -> dict[str, Any]:
-        forced = request.forced_tool
+        shown, usable = inputs, {tool.name for tool in request.callable_tools}
+        if any(tool.enforced is not None for tool in request.tools):
+            inputs = {**inputs, "tools": tool_values(request.shown_tools, enforced=True)}
         params = self._apply(inputs)
+        if shown is not inputs:
+            params = {**params, "prompt": self._prompt_with_tools(shown) or params["prompt"]}
         if not params["has_tool_calls"]:
             raise TemplateError(
                 "this chat template has no form for tool calls; use a model or a template that "
                 'has one (chat_format="chatml-function-calling" does), or pass tool_choice="none"'
             )
-        if forced is not None:
-            # The prompt lists all tools (so that the cache fits); only one may be called.
-            tools = [tool for tool in inputs["tools"] if tool["function"]["name"] == forced]
-            params = {**self._apply(inputs, tools=tools), "prompt": params["prompt"]}
+        if len(usable) < len(request.tools):
+            # The prompt lists all tools (so that the cache fits); only some may be called.
+            tools = [tool for tool in inputs["tools"] if tool["function"]["name"] in usable]
+            inputs = {**inputs, "tools": tools}
+            params = {**self._apply(inputs), "prompt": params["prompt"]}
         if request.tool_choice.mode != "auto":
             params = {**params, "grammar": only_calls(params["grammar"])}
         elif schema_grammar and request.schema is not None:
@@ -251,6 +256,14 @@ class ChatTemplate:
             answer = self._apply(inputs, tools=None, json_schema=schema)["grammar"]
             params = {**params, "grammar": call_or_answer(call, answer), "grammar_lazy": False}
         return params
+
+    def _prompt_with_tools(self, inputs: Mapping[str, Any]) -> str | None:
+        """The prompt that lists these tools; None if the template cannot write their schemas."""
+        try:
+            # Without a grammar that a schema might not allow. The prompt is the same.
+            return str(self._apply({**inputs, "tool_choice": "none"})["prompt"])
+        except TemplateError:
+            return None
 
     def _rendered(
         self, request: ChatRequest, params: Mapping[str, Any], schema: Any
