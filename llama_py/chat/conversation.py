@@ -124,11 +124,18 @@ class Tool:
 
     Attributes:
         parameters: JSON schema of its arguments, an object.
+        enforced: what a grammar enforces of that, if it is not all of it.
     """
 
     name: str
     description: str
     parameters: Mapping[str, Any]
+    enforced: Mapping[str, Any] | None = None
+
+    @property
+    def schema(self) -> Mapping[str, Any]:
+        """The JSON schema that a grammar enforces."""
+        return self.parameters if self.enforced is None else self.enforced
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,15 +51,19 @@ def inputs_of(request: ChatRequest) -> Values:
     }
 
 
-def tool_values(tools: Sequence[Tool]) -> list[Values]:
-    """Tools as functions."""
+def tool_values(tools: Sequence[Tool], *, enforced: bool = False) -> list[Values]:
+    """Tools as functions.
+
+    Args:
+        enforced: with the schemas that a grammar enforces, not those that a prompt shows.
+    """
     return [
         {
             "type": "function",
             "function": {
                 "name": tool.name,
                 "description": tool.description,
-                "parameters": dict(tool.parameters),
+                "parameters": dict(tool.schema if enforced else tool.parameters),
             },
         }
         for tool in tools

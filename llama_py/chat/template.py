@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from llama_py.chat.boundaries import find_starts, learn_delimiters
 from llama_py.chat.gbnf import call_or_answer, only_calls, opened, widened
-from llama_py.chat.inputs import inputs_of
+from llama_py.chat.inputs import inputs_of, tool_values
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.order import in_order
 from llama_py.chat.quick import QuickRenderer
@@ -232,8 +232,12 @@ class ChatTemplate:
     def _apply_tools(
         self, request: ChatRequest, inputs: dict[str, Any], schema_grammar: bool
     ) -> dict[str, Any]:
-        forced = request.forced_tool
+        forced, shown = request.forced_tool, inputs
+        if any(tool.enforced is not None for tool in request.tools):
+            inputs = {**inputs, "tools": tool_values(request.shown_tools, enforced=True)}
         params = self._apply(inputs)
+        if shown is not inputs:
+            params = {**params, "prompt": self._prompt_with_tools(shown) or params["prompt"]}
         if not params["has_tool_calls"]:
             raise TemplateError(
                 "this chat template has no form for tool calls; use a model or a template that "
@@ -251,6 +255,14 @@ class ChatTemplate:
             answer = self._apply(inputs, tools=None, json_schema=schema)["grammar"]
             params = {**params, "grammar": call_or_answer(call, answer), "grammar_lazy": False}
         return params
+
+    def _prompt_with_tools(self, inputs: Mapping[str, Any]) -> str | None:
+        """The prompt that lists these tools; None if the template cannot write their schemas."""
+        try:
+            # Without a grammar that a schema might not allow. The prompt is the same.
+            return str(self._apply({**inputs, "tool_choice": "none"})["prompt"])
+        except TemplateError:
+            return None
 
     def _rendered(
         self, request: ChatRequest, params: Mapping[str, Any], schema: Any

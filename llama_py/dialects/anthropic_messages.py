@@ -8,11 +8,12 @@ from typing import Any
 
 from llama_py.chat.conversation import Message, ToolCall
 from llama_py.chat.messages import ChatRequest
+from llama_py.chat.tool_schemas import enforceable
 from llama_py.chat.values import whole_text
 from llama_py.dialects.anthropic_blocks import check_object, read_messages, read_system
 from llama_py.dialects.anthropic_encode import MessageHead, MessageReply
 from llama_py.dialects.anthropic_tools import read_tool_choice, read_tools
-from llama_py.dialects.chat_requests import adapt, chat_prompt
+from llama_py.dialects.chat_requests import adapt, chat_prompt, render_leniently
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.limits import Limits
 from llama_py.dialects.requests import RequestSettings
@@ -54,7 +55,7 @@ def read_call(
     stops = _stops(body, limits)
     settings = _settings(context, body, stops, session)
     request = _chat_request(body, limits, thinking)
-    rendered = context.render_chat(request)
+    rendered = render_leniently(context, request)
     adapt(settings, context, request, rendered)
     head = MessageHead(model, stops, thinking.shown, request_id)
 
@@ -70,7 +71,7 @@ def read_prompt(context: CallContext, body: Mapping[str, Any], limits: Limits) -
     Raises:
         ParameterError, TemplateError, GrammarError: it cannot be answered.
     """
-    return chat_prompt(context.render_chat(_chat_request(body, limits, _thinking(body))))
+    return chat_prompt(render_leniently(context, _chat_request(body, limits, _thinking(body))))
 
 
 # ---- the conversation --------------------------------------------------------------------------
@@ -79,7 +80,7 @@ def read_prompt(context: CallContext, body: Mapping[str, Any], limits: Limits) -
 def _chat_request(body: Mapping[str, Any], limits: Limits, thinking: _Thinking) -> ChatRequest:
     _check_counts(body, limits)
     messages = read_messages(body.get("messages"))
-    tools = read_tools(body.get("tools"))
+    tools = enforceable(read_tools(body.get("tools")))
     choice, parallel = read_tool_choice(body.get("tool_choice"), tools)
     return ChatRequest(
         (*read_system(body.get("system")), *messages),
