@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 from llama_py.chat.bounds import check_tools
 from llama_py.chat.conversation import Tool
+from llama_py.chat.messages import ChatRequest
+from llama_py.chat.template import RenderedChat
 from llama_py.core.chat import schema_to_gbnf
 from llama_py.core.gbnf_check import check_gbnf
 from llama_py.errors import GrammarError, ParameterError, shown
 
-__all__ = ["any_arguments", "enforceable"]
+__all__ = ["any_arguments", "enforceable", "render_leniently"]
 
 _log = logging.getLogger("llama_py")
 
@@ -41,6 +43,26 @@ def enforceable(tools: Sequence[Tool]) -> tuple[Tool, ...]:
             continue
         return candidates
     return any_arguments(tools)
+
+
+def render_leniently(
+    request: ChatRequest, render: Callable[[ChatRequest], RenderedChat]
+) -> RenderedChat:
+    """Render a conversation whose tools are ``enforceable``.
+
+    They may still be too much for one grammar. Then any arguments will do.
+
+    Raises:
+        TemplateError, GrammarError: as ``render``.
+    """
+    rendered = render(request)
+    if not request.uses_tools or rendered.grammar is None:
+        return rendered
+    try:
+        check_gbnf(rendered.grammar.gbnf, rendered.grammar.root)
+    except GrammarError:
+        return render(replace(request, tools=any_arguments(request.tools)))
+    return rendered
 
 
 def any_arguments(tools: Sequence[Tool]) -> tuple[Tool, ...]:

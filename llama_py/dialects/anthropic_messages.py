@@ -8,12 +8,12 @@ from typing import Any
 
 from llama_py.chat.conversation import Message, ToolCall
 from llama_py.chat.messages import ChatRequest
-from llama_py.chat.tool_schemas import enforceable
+from llama_py.chat.tool_schemas import enforceable, render_leniently
 from llama_py.chat.values import whole_text
 from llama_py.dialects.anthropic_blocks import check_object, read_messages, read_system
 from llama_py.dialects.anthropic_encode import MessageHead, MessageReply
 from llama_py.dialects.anthropic_tools import read_tool_choice, read_tools
-from llama_py.dialects.chat_requests import adapt, chat_prompt, render_leniently
+from llama_py.dialects.chat_requests import adapt, chat_prompt
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.limits import Limits
 from llama_py.dialects.requests import RequestSettings
@@ -55,7 +55,7 @@ def read_call(
     stops = _stops(body, limits)
     settings = _settings(context, body, stops, session)
     request = _chat_request(body, limits, thinking)
-    rendered = render_leniently(context, request)
+    rendered = render_leniently(request, context.render_chat)
     adapt(settings, context, request, rendered)
     head = MessageHead(model, stops, thinking.shown, request_id)
 
@@ -71,7 +71,8 @@ def read_prompt(context: CallContext, body: Mapping[str, Any], limits: Limits) -
     Raises:
         ParameterError, TemplateError, GrammarError: it cannot be answered.
     """
-    return chat_prompt(render_leniently(context, _chat_request(body, limits, _thinking(body))))
+    request = _chat_request(body, limits, _thinking(body))
+    return chat_prompt(render_leniently(request, context.render_chat))
 
 
 # ---- the conversation --------------------------------------------------------------------------

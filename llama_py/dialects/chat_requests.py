@@ -9,34 +9,12 @@ from dataclasses import replace
 
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.template import RenderedChat
-from llama_py.chat.tool_schemas import any_arguments
-from llama_py.core.gbnf_check import check_gbnf
 from llama_py.dialects.budget import budget_for
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.requests import RequestSettings
 from llama_py.engine.request import Prompt
-from llama_py.errors import GrammarError
 
-__all__ = ["adapt", "chat_prompt", "render_leniently"]
-
-
-def render_leniently(context: CallContext, request: ChatRequest) -> RenderedChat:
-    """Render a conversation whose tools a client has from somebody else.
-
-    Schemas that ``chat.tool_schemas.enforceable`` has let through one by one may still be too much
-    for one grammar. Then any arguments will do.
-
-    Raises:
-        TemplateError, GrammarError: as ``CallContext.render_chat``.
-    """
-    rendered = context.render_chat(request)
-    if not request.uses_tools or rendered.grammar is None:
-        return rendered
-    try:
-        check_gbnf(rendered.grammar.gbnf, rendered.grammar.root)
-    except GrammarError:
-        return context.render_chat(replace(request, tools=any_arguments(request.tools)))
-    return rendered
+__all__ = ["adapt", "chat_prompt"]
 
 
 def adapt(

@@ -8,7 +8,7 @@ import pytest
 
 from llama_py.chat.conversation import Message, Text, Tool, ToolChoice
 from llama_py.chat.messages import ChatRequest
-from llama_py.chat.tool_schemas import any_arguments, enforceable
+from llama_py.chat.tool_schemas import any_arguments, enforceable, render_leniently
 from llama_py.core.gbnf_check import check_gbnf
 from llama_py.errors import GrammarError
 from tests.chat import families
@@ -124,3 +124,17 @@ def test_any_arguments() -> None:
     (tool,) = any_arguments([Tool("f", "", BROKEN)])
     assert tool.schema == {"type": "object"}
     assert tool.parameters is BROKEN
+
+
+@pytest.mark.parametrize(("count", "arguments"), [(512, 1), (100, 15)])
+def test_grammars_that_are_too_large_together_allow_any_arguments(
+    count: int, arguments: int
+) -> None:
+    schema = object_of(**{f"a{i}": {"enum": ["one", "two", "three"]} for i in range(arguments)})
+    tools = enforceable([Tool(f"f{i}", "", schema) for i in range(count)])
+    assert all(tool.enforced is None for tool in tools)
+    template = families.load("Qwen-Qwen3-0.6B")
+    rendered = render_leniently(ChatRequest(HELLO, tools=tools), template.render)
+    assert rendered.grammar is not None
+    check_gbnf(rendered.grammar.gbnf, rendered.grammar.root)
+    assert rendered.prompt.count('"three"') == count * arguments
