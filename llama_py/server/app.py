@@ -68,11 +68,14 @@ def _limits(settings: Settings) -> Limits:
     return Limits(**{**values, "template_kwargs": frozenset(settings.template_kwargs)})
 
 
-def create_app(settings: Settings, models: ModelPool | None = None) -> ASGIApp:
+def create_app(
+    settings: Settings, models: ModelPool | None = None, *, load: bool = True
+) -> ASGIApp:
     """The application.
 
     Args:
         models: who serves the models; by default made from the settings, and closed at the end.
+        load: begin with the models of the settings loaded. Otherwise the caller starts them.
     """
     pool = models if models is not None else ModelPool(settings)
     service = Service(settings, pool)
@@ -80,7 +83,7 @@ def create_app(settings: Settings, models: ModelPool | None = None) -> ASGIApp:
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         try:
-            if models is None:
+            if models is None and load:
                 await pool.start()
             yield
         finally:

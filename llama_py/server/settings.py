@@ -37,6 +37,7 @@ from llama_py.server.values import (
 
 __all__ = [
     "GROUPS",
+    "MODEL_FLAGS",
     "MODEL_OPTIONS",
     "SETTINGS",
     "ModelSettings",
@@ -226,7 +227,7 @@ class Watching:
     metrics: Annotated[bool, Doc("`/metrics` answers, in the form of Prometheus.")] = True
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
-        Flag("--log-level", metavar="LEVEL"),
+        Flag("--log-level", metavar="debug|info|warning|error"),
         Doc("The least that is logged; at `info` there is a line for each request."),
     ] = "info"
 
@@ -342,7 +343,7 @@ class Setting(Option):
         if own is not None:
             return own
         name = "--" + self.name.replace("_", "-")
-        number = "SECONDS" if self.name in Times.__annotations__ else "N"
+        number = "SECONDS" if self.name.endswith(("seconds", "timeout", "interval")) else "N"
         return Flag(name, metavar=None if bool in self.kinds else number)
 
 
@@ -379,6 +380,17 @@ _NOT_HERE = frozenset(
 #: Arguments of ``Llama`` that a model of the server may have.
 MODEL_OPTIONS: Mapping[str, Option] = {
     option.name: option for option in LOAD if option.name not in _NOT_HERE
+}
+#: Those with a flag and an environment variable, which hold for every model.
+MODEL_FLAGS: Mapping[str, Flag] = {
+    name: flag
+    for name, option in MODEL_OPTIONS.items()
+    if (flag := option.mark(Flag)) is not None and name != "verbose"
+} | {
+    "n_seq_max": Flag(
+        "-np", "--parallel", metavar="N", help="conversations in memory (default: 8)"
+    ),
+    "lora_path": Flag("--lora", metavar="FILE", help="a LoRA adapter in a GGUF file"),
 }
 
 
