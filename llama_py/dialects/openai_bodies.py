@@ -24,7 +24,7 @@ from llama_py.engine.request import Record
 from llama_py.errors import GrammarError, ParameterError
 from llama_py.options import CHAT, COMPLETION, Option, Table
 
-__all__ = ["placed", "read_chat", "read_completion"]
+__all__ = ["placed", "read_chat", "read_completion", "whole"]
 
 _log = logging.getLogger("llama_py.server")
 
@@ -129,14 +129,14 @@ def _options(
     for name in ("logprobs", "top_logprobs"):
         limits.check_number(body, name, limits.max_top_logprobs)
     limits.check_length(body, "stop", limits.max_stops)
-    options = {name: _whole(table[name], body[name]) for name in body if name in known}
+    options = {name: whole(table[name], body[name]) for name in body if name in known}
     _choose_stream_options(options, streams=bool(body.get("stream")))
     if session is not None:
         options["session_id"] = session
     return options
 
 
-def _whole(option: Option, value: Any) -> Any:
+def whole(option: Option, value: Any) -> Any:
     """JSON has one kind of number: 16.0 is an integer where one is wanted."""
     wanted = int in option.kinds and float not in option.kinds
     return int(value) if wanted and isinstance(value, float) and value.is_integer() else value

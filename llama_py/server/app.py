@@ -25,10 +25,12 @@ from llama_py.server.lifecycle import Lifecycle
 from llama_py.server.logs import log_request
 from llama_py.server.metrics import ServerMetrics
 from llama_py.server.models import ModelPool
-from llama_py.server.routes import anthropic, health, openai
+from llama_py.server.routes import anthropic, health, native, openai, page, sessions, slots
 from llama_py.server.routes import models as model_routes
 from llama_py.server.running import Exchange
+from llama_py.server.sessions import Sessions
 from llama_py.server.settings import Settings
+from llama_py.server.slots import SlotFiles
 
 __all__ = ["Service", "create_app", "error_response"]
 
@@ -43,6 +45,8 @@ class Service:
         workers: threads for what takes longer than the event loop may wait.
         limits: the settings that dialects check requests against.
         exchanges: requests that a model is answering.
+        sessions: the conversations of the clients, by name.
+        slots: where slots are saved, or None.
         lifecycle: whether requests are let in.
         metrics: what is counted.
     """
@@ -53,6 +57,8 @@ class Service:
         self.workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="llama_py-server")
         self.limits = _limits(settings)
         self.exchanges: set[Exchange] = set()
+        self.sessions = Sessions(settings.session_dir, capacity_bytes=settings.session_bytes)
+        self.slots = _slots(settings)
         self.lifecycle = Lifecycle()
         self.metrics = ServerMetrics(self._engines, self.lifecycle, models)
 
@@ -61,6 +67,11 @@ class Service:
         for model in self.models.models:
             if (llama := model.held) is not None:
                 yield model.id, llama._engine
+
+
+def _slots(settings: Settings) -> SlotFiles | None:
+    directory = settings.slot_dir
+    return None if directory is None else SlotFiles(directory, settings.slot_bytes)
 
 
 def _limits(settings: Settings) -> Limits:
@@ -90,6 +101,7 @@ def create_app(
             if models is None:
                 await pool.close()
             await asyncio.to_thread(service.workers.shutdown)
+            await asyncio.to_thread(service.sessions.close)
 
     app = Starlette(
         routes=[
@@ -97,6 +109,10 @@ def create_app(
             *model_routes.ROUTES,
             *openai.ROUTES,
             *anthropic.ROUTES,
+            *native.ROUTES,
+            *slots.ROUTES,
+            *sessions.ROUTES,
+            *page.ROUTES,
         ],
         lifespan=lifespan,
         middleware=[

@@ -170,6 +170,7 @@ class Exchange:
             call = parse(self.model.context)
             self.id = call.id
             if not self._over:
+                self._service.sessions.attach(self.model.id, self.model.llama)
                 call.requests = adapted(call, self.model, self._service, self.tenant, report)
                 self._submit(call, loop)
             return call
@@ -218,8 +219,9 @@ class Exchange:
         failure = self.failure
         if failure is None:
             return reply.whole()
-        if failure.kind is Kind.TIMEOUT:
-            failure = replace(failure, details={"usage": reply.whole().get("usage")})
+        whole = reply.whole() if failure.kind is Kind.TIMEOUT else None
+        if isinstance(whole, dict) and "usage" in whole:
+            failure = replace(failure, details={"usage": whole["usage"]})
         raise RequestError.of(failure)
 
     # -- a stream -------------------------------------------------------------------------------
@@ -257,8 +259,10 @@ class Exchange:
             if self.failure is not None:
                 break
             frames.append(reply.feed(index, event))
-            if type(event) is FinishEvent and event.error is not None:
-                self._note_error(event.error)
+            if type(event) is FinishEvent:
+                self._service.sessions.note(self.model.id, self.records[index])
+                if event.error is not None:
+                    self._note_error(event.error)
         return b"".join(frames)
 
     def _note_error(self, error: BaseException) -> None:

@@ -97,8 +97,9 @@ class Access:
     share_prefixes: Annotated[
         bool,
         Doc(
-            "What one key evaluated is reused for the others. Quicker where they begin alike, but "
-            "they can learn from the time it takes what others have asked."
+            "The keys belong together: what one evaluated is reused for the others, and sessions "
+            "are common. Otherwise no key profits from what another one evaluated, nor learns of "
+            "it from the time that a reply takes."
         ),
     ] = False
     cors_origins: Annotated[
@@ -133,7 +134,7 @@ class Limits:
         32 << 20
     )
     max_header_bytes: Annotated[
-        int, Range(1024, 1 << 20), Doc("Bytes of a request's line and headers.")
+        int, Range(1024, _LARGEST), Doc("Bytes of a request's line and headers.")
     ] = 32 << 10
     max_headers: Annotated[int, Range(8, 1000), Doc("Headers of a request.")] = 100
     max_json_depth: Annotated[int, Range(8, 900), Doc("Nesting of a request's JSON.")] = 200
@@ -171,10 +172,14 @@ class Times:
         float, Range(0.1, 3600), Doc("Silence on a stream before the server says it is there.")
     ] = 10.0
     queue_timeout: Annotated[
-        float | None, Range(0.0), Doc("Longest wait for a place; then 503. None waits on.")
+        float | None,
+        Range(0.0),
+        Doc("Longest wait for a place; then 503. Without it, as long as it takes."),
     ] = None
     request_timeout: Annotated[
-        float | None, Range(0.0), Doc("Longest time for a whole reply; then 504. None is no limit.")
+        float | None,
+        Range(0.0),
+        Doc("Longest time for a whole reply; then 504. Without it, no limit."),
     ] = None
     write_timeout: Annotated[
         float, Range(0.1), Doc("How long a client may leave a stream unread before it is ended.")
@@ -218,6 +223,18 @@ class Keeping:
         Flag("--slot-dir", metavar="DIR"),
         Doc("Where `/slots/{id}?action=save` writes; without it, that is off."),
     ] = None
+    session_bytes: Annotated[
+        int,
+        Range(1 << 20),
+        Flag("--session-bytes", metavar="N"),
+        Doc("What conversations may take there; those longest unused go."),
+    ] = 8 << 30
+    slot_bytes: Annotated[
+        int,
+        Range(1 << 20),
+        Flag("--slot-bytes", metavar="N"),
+        Doc("What the saved slots of one key may take."),
+    ] = 8 << 30
 
 
 @dataclass(frozen=True, kw_only=True)

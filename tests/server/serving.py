@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import anthropic
@@ -20,7 +21,7 @@ from llama_py.server.app import Service, create_app
 from llama_py.server.connections import http_protocol
 from llama_py.server.settings import ModelSettings, Settings
 
-__all__ = ["Server", "demo_settings", "serving"]
+__all__ = ["Server", "demo_settings", "serving", "tiny_settings"]
 
 _PATIENCE = 30.0
 
@@ -68,6 +69,13 @@ def demo_settings(settings: dict[str, Any] | None = None, **options: Any) -> Set
         options: arguments of ``Llama``.
     """
     model = ModelSettings("demo", demo_model_path(), options={"verbose": False, **options})
+    return Settings(models=(model,), **(settings or {}))
+
+
+def tiny_settings(path: Path, settings: dict[str, Any] | None = None, **options: Any) -> Settings:
+    """Settings that serve one of the tiny models; see ``demo_settings``."""
+    given: dict[str, Any] = {"verbose": False, "n_ctx": 1024, "n_threads": 1, **options}
+    model = ModelSettings("tiny", str(path), options=given)
     return Settings(models=(model,), **(settings or {}))
 
 
