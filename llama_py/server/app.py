@@ -25,7 +25,7 @@ from llama_py.server.lifecycle import Lifecycle
 from llama_py.server.logs import log_request
 from llama_py.server.metrics import ServerMetrics
 from llama_py.server.models import ModelPool
-from llama_py.server.routes import anthropic, health, native, openai, page, sessions, slots
+from llama_py.server.routes import anthropic, health, native, openai, openapi, page, sessions, slots
 from llama_py.server.routes import models as model_routes
 from llama_py.server.running import Exchange
 from llama_py.server.sessions import Sessions
@@ -34,6 +34,17 @@ from llama_py.server.slots import SlotFiles
 
 __all__ = ["Service", "create_app", "error_response"]
 
+_ROUTES = [
+    *health.ROUTES,
+    *model_routes.ROUTES,
+    *openai.ROUTES,
+    *anthropic.ROUTES,
+    *native.ROUTES,
+    *slots.ROUTES,
+    *sessions.ROUTES,
+    *page.ROUTES,
+    *openapi.ROUTES,
+]
 #: Threads that check, render and tokenize. More would only wait for each other.
 _WORKERS = 4
 
@@ -104,16 +115,7 @@ def create_app(
             await asyncio.to_thread(service.sessions.close)
 
     app = Starlette(
-        routes=[
-            *health.ROUTES,
-            *model_routes.ROUTES,
-            *openai.ROUTES,
-            *anthropic.ROUTES,
-            *native.ROUTES,
-            *slots.ROUTES,
-            *sessions.ROUTES,
-            *page.ROUTES,
-        ],
+        routes=_ROUTES,
         lifespan=lifespan,
         middleware=[
             Middleware(

@@ -34,8 +34,8 @@ _log = logging.getLogger("llama_py.server")
 _ID = re.compile(r"[A-Za-z0-9._:=+/@-]{1,128}")
 #: Answered to everybody at any time: whether the server is there, and well.
 _PROBES = frozenset({"/health", "/v1/health", "/livez", "/readyz", "/api/hello"})
-#: The page, which asks for a key itself when it gets a 401.
-_PAGE = frozenset({"/", "/index.html", "/favicon.ico"})
+#: The page, which asks for a key itself when it gets a 401, and what the API is like.
+_PAGE = frozenset({"/", "/index.html", "/favicon.ico", "/docs", "/docs.css", "/openapi.json"})
 _PAGE_FILES = "/page/"
 #: What only those may see and do who run the server. The rest is for everybody with a key.
 _ADMIN = frozenset({"/metrics", "/slots", "/models/load", "/models/unload"})
