@@ -136,7 +136,7 @@ def test_a_conversation_that_is_too_long(server: Server, stream: bool) -> None:
 
 
 def test_the_end_of_the_window_is_no_error(small: Server) -> None:
-    long = [{"role": "user", "content": "word " * 380}]
+    long = [{"role": "user", "content": "word " * 200}]
     told = post(small, body(max_tokens=32_000, messages=long, output_config=LONG_TEXT)).json()
     assert told["stop_reason"] == "max_tokens"
     usage = told["usage"]
