@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from llama_py.chat.conversation import Message, ToolCall
+from llama_py.chat.enforceable import enforceable, render_leniently
 from llama_py.chat.messages import ChatRequest
-from llama_py.chat.tool_schemas import enforceable, render_leniently
 from llama_py.chat.values import whole_text
 from llama_py.dialects.anthropic_blocks import check_object, read_messages, read_system
 from llama_py.dialects.anthropic_encode import MessageHead, MessageReply
