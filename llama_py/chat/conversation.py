@@ -124,7 +124,7 @@ class Tool:
 
     Attributes:
         parameters: JSON schema of its arguments, an object.
-        enforced: what a grammar enforces of that, if it is not all of it.
+        enforced: what they have to fit in its place, None for itself.
     """
 
     name: str
@@ -133,8 +133,8 @@ class Tool:
     enforced: Mapping[str, Any] | None = None
 
     @property
-    def schema(self) -> Mapping[str, Any]:
-        """The JSON schema that a grammar enforces."""
+    def schema_of_calls(self) -> Mapping[str, Any]:
+        """What the arguments of a call have to fit."""
         return self.parameters if self.enforced is None else self.enforced
 
 

@@ -51,19 +51,15 @@ def inputs_of(request: ChatRequest) -> Values:
     }
 
 
-def tool_values(tools: Sequence[Tool], *, enforced: bool = False) -> list[Values]:
-    """Tools as functions.
-
-    Args:
-        enforced: with the schemas that a grammar enforces, not those that a prompt shows.
-    """
+def tool_values(tools: Sequence[Tool]) -> list[Values]:
+    """Tools as functions."""
     return [
         {
             "type": "function",
             "function": {
                 "name": tool.name,
                 "description": tool.description,
-                "parameters": dict(tool.schema if enforced else tool.parameters),
+                "parameters": dict(tool.parameters),
             },
         }
         for tool in tools

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any, Protocol
 
@@ -232,22 +232,15 @@ class ChatTemplate:
     def _apply_tools(
         self, request: ChatRequest, inputs: dict[str, Any], schema_grammar: bool
     ) -> dict[str, Any]:
-        shown, usable = inputs, {tool.name for tool in request.callable_tools}
-        if any(tool.enforced is not None for tool in request.tools):
-            inputs = {**inputs, "tools": tool_values(request.shown_tools, enforced=True)}
+        prompt, inputs = self._with_callable_tools(request, inputs)
         params = self._apply(inputs)
-        if shown is not inputs:
-            params = {**params, "prompt": self._prompt_with_tools(shown) or params["prompt"]}
         if not params["has_tool_calls"]:
             raise TemplateError(
                 "this chat template has no form for tool calls; use a model or a template that "
                 'has one (chat_format="chatml-function-calling" does), or pass tool_choice="none"'
             )
-        if len(usable) < len(request.tools):
-            # The prompt lists all tools (so that the cache fits); only some may be called.
-            tools = [tool for tool in inputs["tools"] if tool["function"]["name"] in usable]
-            inputs = {**inputs, "tools": tools}
-            params = {**self._apply(inputs), "prompt": params["prompt"]}
+        if prompt is not None:
+            params = {**params, "prompt": prompt}
         if request.tool_choice.mode != "auto":
             params = {**params, "grammar": only_calls(params["grammar"])}
         elif schema_grammar and request.schema is not None:
@@ -257,10 +250,23 @@ class ChatTemplate:
             params = {**params, "grammar": call_or_answer(call, answer), "grammar_lazy": False}
         return params
 
+    def _with_callable_tools(
+        self, request: ChatRequest, inputs: dict[str, Any]
+    ) -> tuple[str | None, dict[str, Any]]:
+        """The inputs that a grammar of calls is made of, and the prompt if theirs is another.
+
+        The prompt lists all tools, so that the cache fits, with the parameters as they were given.
+        """
+        usable = request.callable_tools
+        tools = tool_values([replace(tool, parameters=tool.schema_of_calls) for tool in usable])
+        if tools == inputs["tools"]:
+            return None, inputs
+        return self._prompt_with_tools(inputs), {**inputs, "tools": tools}
+
     def _prompt_with_tools(self, inputs: Mapping[str, Any]) -> str | None:
         """The prompt that lists these tools; None if the template cannot write their schemas."""
         try:
-            # Without a grammar that a schema might not allow. The prompt is the same.
+            # No grammar is made then, for which the schemas might not do. The prompt is the same.
             return str(self._apply({**inputs, "tool_choice": "none"})["prompt"])
         except TemplateError:
             return None

@@ -1,4 +1,4 @@
-"""The bodies of ``/v1/messages`` and ``/v1/messages/count_tokens``, read."""
+"""``read_call``: the body of ``/v1/messages`` to a ``WireCall``."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from llama_py.chat.conversation import Message, ToolCall
+from llama_py.chat.enforceable import enforceable, render_leniently
 from llama_py.chat.messages import ChatRequest
-from llama_py.chat.tool_schemas import enforceable, render_leniently
 from llama_py.chat.values import whole_text
 from llama_py.dialects.anthropic_blocks import check_object, read_messages, read_system
 from llama_py.dialects.anthropic_encode import MessageHead, MessageReply
@@ -19,13 +19,13 @@ from llama_py.dialects.limits import Limits
 from llama_py.dialects.requests import RequestSettings
 from llama_py.dialects.sampling import read_generation, read_sampling
 from llama_py.dialects.wire import WireCall, WireReply
-from llama_py.engine.request import Prompt, Record
+from llama_py.engine.request import Record
 from llama_py.errors import ParameterError, ParameterTypeError, shown
 from llama_py.options import CHAT, ChatOptions
 from llama_py.options.checks import check_number
 from llama_py.options.values import read_stops
 
-__all__ = ["read_call", "read_prompt"]
+__all__ = ["read_call"]
 
 #: Numbers that are passed on under the same name.
 _NUMBERS = ("temperature", "top_p", "top_k")
@@ -63,16 +63,6 @@ def read_call(
         return MessageReply(head, records[0], rendered)
 
     return WireCall(settings.requests([chat_prompt(rendered)], 1), stream, encoder)
-
-
-def read_prompt(context: CallContext, body: Mapping[str, Any], limits: Limits) -> Prompt:
-    """The prompt that ``read_call`` would make of the same body.
-
-    Raises:
-        ParameterError, TemplateError, GrammarError: it cannot be answered.
-    """
-    request = _chat_request(body, limits, _thinking(body))
-    return chat_prompt(render_leniently(request, context.render_chat))
 
 
 # ---- the conversation --------------------------------------------------------------------------

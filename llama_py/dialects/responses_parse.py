@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any, Protocol, get_args
 
 from llama_py.chat.conversation import Message, Text
+from llama_py.chat.enforceable import enforceable, render_leniently
 from llama_py.chat.messages import ChatRequest
-from llama_py.chat.tool_schemas import enforceable, render_leniently
 from llama_py.dialects.chat_requests import adapt, chat_prompt
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.failures import Kind, RequestError

@@ -237,11 +237,15 @@ def test_an_address_that_is_taken() -> None:
 def test_a_public_address_without_a_key(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--host", "0.0.0.0"]) == 2
     assert "there is no API key" in capsys.readouterr().err
-    with running("--host", "0.0.0.0", LLAMA_PY_API_KEY="secret") as server:
-        port = server.address.rpartition(":")[2]
-        url = f"http://127.0.0.1:{port}/v1/models"
-        assert httpx.get(url).status_code == 401
-        assert httpx.get(url, headers={"x-api-key": "secret"}).status_code == 200
+    options = ("--host", "0.0.0.0", "--root-path", "/llm/")
+    with running(*options, LLAMA_PY_API_KEY="secret") as server:
+        url = f"http://127.0.0.1:{server.address.rpartition(':')[2]}"
+        assert httpx.get(f"{url}/v1/models").status_code == 401
+        key = {"x-api-key": "secret"}
+        assert httpx.get(f"{url}/v1/models", headers=key).status_code == 200
+        missing = httpx.get(f"{url}/v1/messages/x", headers=key).json()  # what the proxy sends
+        assert missing["error"]["type"] == "not_found_error"
+        assert httpx.get(f"{url}/health").status_code == 200
 
 
 def test_tls_and_ctrl_c(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
