@@ -116,7 +116,13 @@ class ContextCreationError(LlamaError, RuntimeError):
 
 
 class ParameterError(LlamaError, ValueError):
-    """An argument is out of range, or contradicts another one."""
+    """An argument is out of range, or contradicts another one.
+
+    Attributes:
+        param: the argument (``"messages[2].content"``), where that is known apart from the message.
+    """
+
+    param: str | None = None
 
 
 class ParameterTypeError(ParameterError, TypeError):
@@ -148,7 +154,13 @@ class TokenizationError(LlamaError, ValueError):
 
 
 class GrammarError(LlamaError, ValueError):
-    """A grammar or a JSON schema cannot be compiled."""
+    """A grammar or a JSON schema cannot be compiled.
+
+    Attributes:
+        param: the argument that it came with, where that is known.
+    """
+
+    param: str | None = None
 
 
 class TemplateError(LlamaError, ValueError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,9 @@ from llama_py.chat.template import RenderedChat
 from llama_py.core.vocab import Vocab
 from llama_py.dialects.openai_chat import ChatCall, parse_chat
 from llama_py.dialects.openai_completions import CompletionCall, parse_completion
-from llama_py.engine.request import Prompt
+from llama_py.engine.preparing import resolve
+from llama_py.engine.request import GenerationRequest, Prompt
+from llama_py.errors import ContextOverflowError
 from llama_py.options.values import read_policy
 
 __all__ = ["Calls"]
@@ -93,6 +95,20 @@ class Calls:
         """
         relevant = {name: value for name, value in options.items() if name != "stream_options"}
         return parse_chat(self.defaults, messages, **relevant).requests[0].prompt
+
+    def count(self, prompt: Prompt, namespace: Hashable | None = None) -> int:
+        """How many tokens the engine would evaluate or reuse for a prompt now.
+
+        Cached replies in it count as they were written. The engine goes on meanwhile.
+
+        Args:
+            namespace: see ``GenerationRequest``.
+        """
+        request = GenerationRequest(prompt, namespace=namespace)
+        try:
+            return len(resolve(request, self._loaded.cache, self._loaded.model.vocab).tokens)
+        except ContextOverflowError:  # it may say no more than that
+            return len(self.tokens_of(prompt))
 
     def tokens_of(self, prompt: Prompt) -> list[int]:
         """The tokens that a freshly loaded model would give a prompt, without cached replies."""

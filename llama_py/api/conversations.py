@@ -10,13 +10,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import partial
 
 import numpy as np
 
 from llama_py.api.loaded import Loaded
 from llama_py.engine.running import Running
-from llama_py.errors import StateError
+from llama_py.errors import FingerprintError, StateError
 from llama_py.memory import conversations as memory
 from llama_py.memory.saving import Copying
 from llama_py.memory.sequences import LiveSequence
@@ -24,7 +24,6 @@ from llama_py.memory.state import StoredState
 
 __all__ = ["BusyError", "Conversations", "Held", "MissingError", "Which", "Work"]
 
-T = TypeVar("T")
 #: The number of a sequence, or the label of a session.
 Which = int | str
 
@@ -164,29 +163,25 @@ class Conversations:
             BusyError: every sequence is busy.
             StateError: it does not fit.
         """
-        tokens = state.tokens
-        if tokens.size and not 0 <= int(tokens.min()) <= int(tokens.max()) < self._n_vocab:
+        own = self._or_own(namespace)
+        if state.fingerprint != self._loaded.cache.fingerprint(own):
+            raise FingerprintError(
+                "this conversation was saved by another model, under other settings, or by another "
+                "owner; evaluate it again instead"
+            )
+        tokens, n_vocab = state.tokens, self._loaded.model.vocab.n_tokens
+        if tokens.size and not 0 <= int(tokens.min()) <= int(tokens.max()) < n_vocab:
             raise StateError("the saved state has tokens that the vocabulary has not")
         labelled = dataclasses.replace(state, session=session)
-        self._loaded.driver.run(lambda: self._bring_in(labelled, self._or_own(namespace)))
-
-    @property
-    def _n_vocab(self) -> int:
-        return self._loaded.model.vocab.n_tokens
+        self._loaded.driver.run(lambda: self._bring_in(labelled, own))
 
     def _bring_in(self, state: StoredState, namespace: Hashable) -> None:
         cache = self._loaded.cache
-        if self._is_there(state, namespace):
-            return
+        known = memory.sequences_of(cache, state.session or "", namespace)
+        if any(np.array_equal(each.tokens, state.tokens) for each in known):
+            return  # a second copy would only take room
         if cache.bring_in(state, namespace=namespace) is None:
             raise BusyError("every sequence is busy; try again when a request has ended")
-
-    def _is_there(self, state: StoredState, namespace: Hashable) -> bool:
-        """Whether the session has just this in memory: a second copy would only take room."""
-        if state.session is None or self._loaded.cache.fingerprint(namespace) != state.fingerprint:
-            return False
-        own = memory.sequences_of(self._loaded.cache, state.session, namespace)
-        return any(np.array_equal(each.tokens, state.tokens) for each in own)
 
     # -- by name --------------------------------------------------------------------------------
 
@@ -197,45 +192,55 @@ class Conversations:
             MissingError: there is no sequence of this number. (A session may have none.)
             BusyError: it is in use; nothing was forgotten.
         """
-        return self._loaded.driver.run(lambda: self._forget(which, self._or_own(namespace)))
+        own = self._or_own(namespace)
+        count = self._loaded.driver.run(lambda: self._forget(which, own))
+        if isinstance(which, str):
+            self._forget_stored(which, own)
+        return count
 
     def _forget(self, which: Which, namespace: Hashable) -> int:
         cache = self._loaded.cache
         if isinstance(which, int):
             return memory.forget_sequence(cache, self._idle(which, namespace))
-        for sequence in memory.sequences_of(cache, which, namespace):
-            _check_idle(sequence)
+        self._check_idle(which, namespace)
         return memory.forget_session(cache, which, namespace)
 
+    def _forget_stored(self, session: str, namespace: Hashable) -> None:
+        """What the stores have, and the checkpoints along it; the engine waits for no disk."""
+        cache = self._loaded.cache
+        for store, key in memory.stored_of(cache, session, namespace):
+            state = store.get(key)
+            store.discard(key)
+            if state is not None:
+                forget = partial(memory.forget_checkpoints, cache, state.tokens, namespace)
+                self._loaded.driver.run(forget)
+
     def rename(self, old: str, new: str, namespace: Hashable | None = None) -> None:
-        """Hand over what is in memory of one session to another one, also in the saving store.
+        """Hand over what there is of one session to another one, in memory and in the stores.
 
         Raises:
             BusyError: it is in use; nothing was changed.
         """
-        self._loaded.driver.run(lambda: self._rename(old, new, self._or_own(namespace)))
+        own = self._or_own(namespace)
+        self._loaded.driver.run(lambda: self._rename(old, new, own))
         self._wait()
+        for store, key in memory.stored_of(self._loaded.cache, old, own):
+            state = store.get(key)
+            if state is not None:
+                store.put(dataclasses.replace(state, session=new), replaces=key)
 
     def _rename(self, old: str, new: str, namespace: Hashable) -> None:
-        cache = self._loaded.cache
-        for sequence in memory.sequences_of(cache, old, namespace):
+        self._check_idle(old, namespace)
+        memory.rename_session(self._loaded.cache, old, new, namespace)
+
+    def _check_idle(self, session: str, namespace: Hashable) -> None:
+        for sequence in memory.sequences_of(self._loaded.cache, session, namespace):
             _check_idle(sequence)
-        memory.rename_session(cache, old, new, namespace)
 
     def _wait(self) -> None:
         store = self._loaded.cache.saved
         if store is not None:
             store.wait(0, _PATIENCE)
-
-    def keep_place(self, session: str, namespace: Hashable | None = None) -> None:
-        """Keep a way back to where a session is now, however it goes on."""
-        self._loaded.driver.run(lambda: self._keep_place(session, self._or_own(namespace)))
-
-    def _keep_place(self, session: str, namespace: Hashable) -> None:
-        cache = self._loaded.cache
-        for sequence in memory.sequences_of(cache, session, namespace):
-            if not sequence.busy:
-                cache.checkpoint(sequence)
 
     def save(self, session: str, namespace: Hashable | None = None) -> int:
         """Have all of a session written to the store that was set; how many tokens it has.

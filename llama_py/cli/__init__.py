@@ -1,4 +1,4 @@
-"""The command ``llama-py``: chat, generate, inspect, bench.
+"""The command ``llama-py``: chat, generate, serve, inspect, bench.
 
 Errors print one sentence on standard error and exit with code 2, without a traceback. Modules of
 the package are imported when a command needs them, so that ``--help`` is quick and loads no native
@@ -28,6 +28,7 @@ examples:
   llama-py chat --model model.gguf        talk to another model
   llama-py chat --hf Qwen/Qwen3-0.6B-GGUF:Q8_0
   git diff | llama-py chat --system "Summarise this change." -m model.gguf
+  llama-py serve                          the bundled model behind HTTP
   llama-py inspect model.gguf             what is in a file
   llama-py inspect                        what is installed
 
@@ -91,7 +92,7 @@ def _bench(arguments: list[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from llama_py.cli import chat, generate, inspect
+    from llama_py.cli import chat, generate, inspect, serve
 
     parser = Parser(
         prog="llama-py",
@@ -103,6 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
     chat.add_parser(commands)
     generate.add_parser(commands)
+    serve.add_parser(commands)
     inspect.add_parser(commands)
     commands.add_parser("bench", help="measure, and compare with and without reuse", add_help=False)
     return parser

@@ -23,7 +23,9 @@ __all__ = [
     "Parser",
     "add_model_options",
     "add_sampling_options",
+    "help_of",
     "load_model",
+    "meaning_of",
     "model_path",
     "read_argument",
     "sampling",
@@ -94,7 +96,7 @@ def add_flag(
     flag = option.mark(Flag)
     if flag is None:
         raise ValueError(f"{option.name} has no flag")
-    shown = help or flag.help or _help(option, table)
+    shown = help or flag.help or help_of(option, table)
     if flag.metavar is None:
         group.add_argument(*flag.flags, dest=option.name, action="store_true", help=shown)
         return
@@ -124,13 +126,17 @@ def _reader(option: Option) -> Callable[[str], Any]:
     return read
 
 
-def _help(option: Option, table: Table[Any]) -> str:
-    """The first sentence of what is said about it, in plain text, and its default."""
+def help_of(option: Option, table: Table[Any]) -> str:
+    """What it means, in a sentence, and its default."""
+    default = plain_default(option, table).replace("`", "")
+    return meaning_of(option) + (f" (default: {default})" if default else "").replace("%", "%%")
+
+
+def meaning_of(option: Option) -> str:
+    """The first sentence of what is said about it, in plain text."""
     text = re.sub(r" \(\[.*?\)\)|`", "", option.doc).split(". ")[0].removesuffix(".")
     names = f": {', '.join(option.choices)}" if option.names else ""
-    default = plain_default(option, table).replace("`", "")
-    shown = f"{text[0].lower()}{text[1:]}{names}" + (f" (default: {default})" if default else "")
-    return shown.replace("%", "%%")
+    return f"{text[0].lower()}{text[1:]}{names}".replace("%", "%%")
 
 
 # ---- what is made of them --------------------------------------------------------------------

@@ -2,9 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-__all__ = ["Limits"]
+from llama_py.dialects.failures import Kind, RequestError
+from llama_py.errors import shown
+
+__all__ = ["TEMPLATE_KWARGS", "Limits"]
+
+#: What templates are known to read beside messages and tools. Other names are not passed on: a
+#: template may use any variable for anything.
+TEMPLATE_KWARGS = frozenset(
+    {
+        "add_vision_id",
+        "builtin_tools",
+        "citation_mode",
+        "clear_thinking",
+        "controls",
+        "custom_tools",
+        "date_string",
+        "documents",
+        "enable_thinking",
+        "force_reasoning",
+        "keep_past_thinking",
+        "low_effort",
+        "model_identity",
+        "preserve_thinking",
+        "reasoning_effort",
+        "thinking",
+        "thinking_budget",
+        "tools_in_user_message",
+        "truncate_history_thinking",
+        "xml_tools",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +60,19 @@ class Limits:
     max_tools: int = 512
     max_prompts: int = 64
     max_messages: int = 10_000
-    template_kwargs: frozenset[str] = frozenset(
-        {"enable_thinking", "thinking", "reasoning_effort", "preserve_thinking"}
-    )
+    template_kwargs: frozenset[str] = TEMPLATE_KWARGS
     strict: bool = False
+
+    def check_number(self, body: Mapping[str, Any], name: str, most: int) -> None:
+        """Refuse a number above a limit. What is no number is refused by who reads it."""
+        value = body.get(name)
+        if isinstance(value, int) and value > most:
+            message = f"{name}={shown(value, 40)} is more than this server allows ({most})"
+            raise RequestError(Kind.INVALID_VALUE, message, name)
+
+    def check_length(self, body: Mapping[str, Any], name: str, most: int) -> None:
+        """Refuse a list above a limit."""
+        value = body.get(name)
+        if isinstance(value, list) and len(value) > most:
+            message = f"{name} has {len(value)} entries, and this server allows {most}"
+            raise RequestError(Kind.INVALID_VALUE, message, name)

@@ -19,6 +19,7 @@ from llama_py.dialects.native_options import (
 )
 from llama_py.dialects.native_tokens import as_bool, mixed_tokens, read_prompts
 from llama_py.dialects.native_wire import NativeReply, Shape
+from llama_py.dialects.openai_bodies import placed
 from llama_py.dialects.wire import WireCall, WireReply
 from llama_py.engine.request import GenerationRequest, Prompt, Record
 from llama_py.errors import ParameterError, ParameterTypeError, shown
@@ -65,6 +66,7 @@ def read_native(
     body: Mapping[str, Any],
     limits: Limits,
     model: str,
+    session: str | None = None,
     *,
     expose_prompt: bool = False,
 ) -> WireCall:
@@ -72,6 +74,7 @@ def read_native(
 
     Args:
         model: the name that the reply gives.
+        session: the conversation that it belongs to, or None.
         expose_prompt: the reply contains its prompt.
 
     Raises:
@@ -80,10 +83,11 @@ def read_native(
     """
     if body.get("prompt") is None:
         raise RequestError(Kind.MISSING, "the field 'prompt' is missing", "prompt")
-    fresh = not as_bool(body, "cache_prompt", True)
-    given = read_prompts(body["prompt"], limits.max_prompts)
-    prompts = [_prompt(context.vocab, each, fresh=fresh) for each in given]
-    return _call(context, body, limits, model, prompts, expose_prompt=expose_prompt)
+    with placed(body):
+        fresh = not as_bool(body, "cache_prompt", True)
+        given = read_prompts(body["prompt"], limits.max_prompts)
+        prompts = [_prompt(context.vocab, each, fresh=fresh) for each in given]
+        return _call(context, body, limits, model, session, prompts, expose_prompt=expose_prompt)
 
 
 def read_infill(
@@ -91,6 +95,7 @@ def read_infill(
     body: Mapping[str, Any],
     limits: Limits,
     model: str,
+    session: str | None = None,
     *,
     room: int,
     expose_prompt: bool = False,
@@ -100,9 +105,10 @@ def read_infill(
     Args:
         room: tokens that prompt and reply may have together.
     """
-    wanted = read_number(body, "n_predict", "max_tokens", low=-1, default=-1)
-    prompt = Prompt(tokens=infill_prompt(context, body, max(1, room - max(1, wanted))))
-    return _call(context, body, limits, model, [prompt], expose_prompt=expose_prompt)
+    with placed(body):
+        wanted = read_number(body, "n_predict", "max_tokens", low=-1, default=-1)
+        prompt = Prompt(tokens=infill_prompt(context, body, max(1, room - max(1, wanted))))
+        return _call(context, body, limits, model, session, [prompt], expose_prompt=expose_prompt)
 
 
 def _prompt(vocab: VocabLike, value: str | list[Any], *, fresh: bool) -> Prompt:
@@ -120,6 +126,7 @@ def _call(
     body: Mapping[str, Any],
     limits: Limits,
     model: str,
+    session: str | None,
     prompts: Sequence[Prompt],
     *,
     expose_prompt: bool,
@@ -158,6 +165,8 @@ def _call(
         replace(base, prompt=prompts[i // choices], generation=_timed(generation, clock), choice=i)
         for i, clock in enumerate(clocks)
     ]
+    if len(prompts) == 1:  # of several replies to it, the first one is the conversation
+        requests[0] = replace(requests[0], session=session)
     return WireCall(requests, stream, encoder, as_bool(body, "return_progress", False))
 
 

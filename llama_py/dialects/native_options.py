@@ -8,6 +8,7 @@ from typing import Any
 
 from llama_py.chat.grammar import CompiledGrammar, LlamaGrammar, compile_schema
 from llama_py.dialects.context import CallContext
+from llama_py.dialects.openai_bodies import whole
 from llama_py.dialects.sampling import read_sampling
 from llama_py.errors import ParameterError, ParameterTypeError, shown
 from llama_py.options import COMPLETION
@@ -68,6 +69,8 @@ def read_number(body: Mapping[str, Any], *names: str, low: int, default: int) ->
     """The first of these members that is there, as an integer."""
     for name in names:
         value = body.get(name)
+        if isinstance(value, float) and value.is_integer():  # JSON has one kind of number
+            value = int(value)
         if value is not None:
             check_number(name, value, low, 2**63 - 1, integer=True)
             return int(value)
@@ -94,7 +97,8 @@ def read_native_sampling(context: CallContext, body: Mapping[str, Any]) -> Sampl
     Raises:
         ParameterError, GrammarError: a member is wrong; the message names it.
     """
-    options: dict[str, Any] = {name: body[name] for name in _SAME if body.get(name) is not None}
+    given = {name: body[name] for name in _SAME if body.get(name) is not None}
+    options = {name: whole(COMPLETION[name], value) for name, value in given.items()}
     for name, ours in _OTHERS.items():
         if body.get(name) is not None:
             options[ours] = _renamed(name, ours, body[name])
@@ -108,7 +112,7 @@ def read_native_sampling(context: CallContext, body: Mapping[str, Any]) -> Sampl
 
 def _renamed(name: str, ours: str, value: Any) -> Any:
     try:
-        return COMPLETION[ours].read(value)
+        return COMPLETION[ours].read(whole(COMPLETION[ours], value))
     except ParameterError as error:
         raise type(error)(str(error).replace(ours, name, 1)) from None
 

@@ -203,7 +203,7 @@ class NativeReply:
 
     # -- whole ----------------------------------------------------------------------------------
 
-    def whole(self) -> Any:
+    def whole(self) -> dict[str, Any] | list[dict[str, Any]]:
         """The reply; a list of them, if there are several."""
         replies = [self._final(reply) for reply in self._replies]
         return replies[0] if len(replies) == 1 else replies

@@ -1,9 +1,16 @@
-"""The bodies of ``/v1/chat/completions`` and ``/v1/completions`` to ``WireCall``."""
+"""The bodies of ``/v1/chat/completions`` and ``/v1/completions`` to ``WireCall``.
+
+A field that nobody knows never fails a request, because clients send what their provider's newest
+version takes; ``Limits.strict`` is for who wants to hear of a typing error. What can only be said
+from Python (functions) is unknown here.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from llama_py.dialects.context import CallContext
@@ -14,40 +21,69 @@ from llama_py.dialects.openai_completions import CompletionCall, parse_completio
 from llama_py.dialects.wire import WireCall, WireReply
 from llama_py.dialects.wire_openai import ChatWireReply, CompletionWireReply
 from llama_py.engine.request import Record
-from llama_py.options import CHAT, COMPLETION, Table
+from llama_py.errors import GrammarError, ParameterError
+from llama_py.options import CHAT, COMPLETION, Option, Table
 
-__all__ = ["read_chat", "read_completion"]
+__all__ = ["placed", "read_chat", "read_completion", "whole"]
 
 _log = logging.getLogger("llama_py.server")
 
-#: Options that mean something only to who calls in this process.
-_IN_PROCESS = frozenset({"logits_processor", "stopping_criteria", "on_progress", "overflow"})
-#: Fields that are read here.
-_OURS = frozenset({"messages", "prompt", "stream", "return_progress", "return_token_ids"})
+#: Options that are no option of a body, or that the server determines.
+_NOT_HERE = frozenset(
+    {"logits_processor", "stopping_criteria", "on_progress", "overflow", "model", "session_id"}
+    | {"user"}
+)
+#: Fields that are no option of the call, and are read all the same.
+_BESIDE = frozenset(
+    {"messages", "model", "prompt", "return_progress", "return_token_ids", "session_id", "stream"}
+    | {"prompt_cache_key", "user"}
+)
+#: The beginning of a message of a ``ParameterError``: the place that it is about.
+_PLACE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*|\[\d+\])*")
 
 
 def read_chat(
-    context: CallContext, body: Mapping[str, Any], limits: Limits, model: str
+    context: CallContext,
+    body: Mapping[str, Any],
+    limits: Limits,
+    model: str,
+    session: str | None = None,
 ) -> WireCall:
     """The body of ``/v1/chat/completions``.
 
     Args:
         model: the name that the response gives.
+        session: the conversation that it belongs to, or None.
 
     Raises:
         RequestError, ParameterError, TemplateError, GrammarError: it cannot be answered.
     """
-    options = _options(CHAT, body, limits)
-    call = parse_chat(context, _required(body, "messages"), stream=_stream(body), **options)
+    limits.check_length(body, "messages", limits.max_messages)
+    limits.check_length(body, "tools", limits.max_tools)
+    limits.check_length(body, "functions", limits.max_tools)
+    options = _options(CHAT, body, limits, session)
+    _choose_tools(options)
+    _choose_variables(options, limits)
+    messages = _required(body, "messages")
+    with placed(body):
+        call = parse_chat(context, messages, stream=body.get("stream"), **options)
     return _wire_call(call, ChatWireReply, body, model)
 
 
 def read_completion(
-    context: CallContext, body: Mapping[str, Any], limits: Limits, model: str
+    context: CallContext,
+    body: Mapping[str, Any],
+    limits: Limits,
+    model: str,
+    session: str | None = None,
 ) -> WireCall:
     """The body of ``/v1/completions``; see ``read_chat``."""
-    options = _options(COMPLETION, body, limits)
-    call = parse_completion(context, _required(body, "prompt"), stream=_stream(body), **options)
+    options = _options(COMPLETION, body, limits, session)
+    prompt = _required(body, "prompt")
+    if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
+        limits.check_length(body, "prompt", limits.max_prompts)
+    with placed(body):
+        call = parse_completion(context, prompt, stream=body.get("stream"), **options)
     return _wire_call(call, CompletionWireReply, body, model)
 
 
@@ -64,12 +100,13 @@ def _wire_call(
     def encoder(records: Sequence[Record]) -> WireReply:
         return reply(call.encoder(records), plain=plain, token_ids=token_ids)
 
-    return WireCall(call.requests, call.stream, encoder, bool(body.get("return_progress")))
-
-
-def _stream(body: Mapping[str, Any]) -> bool | None:
-    stream: bool | None = body.get("stream")
-    return stream
+    return WireCall(
+        call.requests,
+        call.stream,
+        encoder,
+        wants_progress=bool(body.get("return_progress")),
+        id=call.head.id,
+    )
 
 
 def _required(body: Mapping[str, Any], name: str) -> Any:
@@ -78,10 +115,97 @@ def _required(body: Mapping[str, Any], name: str) -> Any:
     return body[name]
 
 
-def _options(table: Table[Any], body: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
-    """What the body says of the options of a call."""
-    known = table.options.keys() - _IN_PROCESS
-    unknown = [name for name in body if name not in known and name not in _OURS]
-    if unknown:
-        _log.debug("fields that are not known are ignored: %s", ", ".join(map(repr, unknown)))
-    return {name: value for name, value in body.items() if name in known}
+# ---- options ---------------------------------------------------------------------------------
+
+
+def _options(
+    table: Table[Any], body: Mapping[str, Any], limits: Limits, session: str | None
+) -> dict[str, Any]:
+    """What a body says of the options of a call."""
+    known = table.options.keys() - _NOT_HERE
+    _note_unknown([name for name in body if name not in known and name not in _BESIDE], limits)
+    for name in ("n", "best_of"):
+        limits.check_number(body, name, limits.max_choices)
+    for name in ("logprobs", "top_logprobs"):
+        limits.check_number(body, name, limits.max_top_logprobs)
+    limits.check_length(body, "stop", limits.max_stops)
+    options = {name: whole(table[name], body[name]) for name in body if name in known}
+    _choose_stream_options(options, streams=bool(body.get("stream")))
+    if session is not None:
+        options["session_id"] = session
+    return options
+
+
+def whole(option: Option, value: Any) -> Any:
+    """JSON has one kind of number: 16.0 is an integer where one is wanted."""
+    wanted = int in option.kinds and float not in option.kinds
+    return int(value) if wanted and isinstance(value, float) and value.is_integer() else value
+
+
+def _note_unknown(names: Sequence[str], limits: Limits) -> None:
+    if names and limits.strict:
+        message = f"the field {names[0]!r} is not known; leave it out"
+        raise RequestError(Kind.UNKNOWN_PARAMETER, message, names[0])
+    if names:
+        _log.debug("fields that are not known are ignored: %s", ", ".join(map(repr, names)))
+
+
+def _choose_stream_options(options: dict[str, Any], *, streams: bool) -> None:
+    """Leave out the members that are not known, and everything where there is no stream."""
+    given = options.get("stream_options")
+    if not streams:
+        options.pop("stream_options", None)
+    elif isinstance(given, dict):
+        options["stream_options"] = {k: v for k, v in given.items() if k == "include_usage"}
+
+
+def _choose_tools(options: dict[str, Any]) -> None:
+    """Leave out tools that are no functions: those that a provider runs itself."""
+    tools, choice = options.get("tools"), options.get("tool_choice")
+    if isinstance(tools, list):
+        tools = options["tools"] = [tool for tool in tools if _is_function(tool)]
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        allowed = choice.get("allowed_tools")
+        if not isinstance(allowed, dict) or not isinstance(allowed.get("tools"), list):
+            message = "tool_choice.allowed_tools must be an object with a mode and tools"
+            raise RequestError(Kind.INVALID_TYPE, message, "tool_choice")
+        names = [_name_of(tool) for tool in allowed["tools"]]
+        options["tools"] = [tool for tool in tools or () if _name_of(tool) in names]
+        options["tool_choice"] = allowed.get("mode", "auto")
+
+
+def _is_function(tool: Any) -> bool:
+    """True also for what is no tool at all: whoever reads it says so."""
+    return not isinstance(tool, dict) or tool.get("type", "function") == "function"
+
+
+def _name_of(tool: Any) -> Any:
+    function = tool.get("function") if isinstance(tool, dict) else None
+    return function.get("name") if isinstance(function, dict) else None
+
+
+def _choose_variables(options: dict[str, Any], limits: Limits) -> None:
+    """Leave out the variables that a request may not give to a template."""
+    given = options.get("chat_template_kwargs")
+    if isinstance(given, dict):
+        unknown = [f"chat_template_kwargs.{k}" for k in given if k not in limits.template_kwargs]
+        _note_unknown(unknown, limits)
+        options["chat_template_kwargs"] = {
+            name: value for name, value in given.items() if name in limits.template_kwargs
+        }
+
+
+@contextlib.contextmanager
+def placed(body: Mapping[str, Any]) -> Iterator[None]:
+    """Let errors say which field they are about: their messages begin with its place."""
+    try:
+        yield
+    except ParameterError as error:
+        place = _PLACE.match(str(error))
+        if place is not None and re.split(r"[.\[]", place[0])[0] in body:
+            error.param = place[0]
+        raise
+    except GrammarError as error:
+        names = ("grammar", "response_format", "tools", "functions")
+        error.param = next((name for name in names if body.get(name)), None)
+        raise

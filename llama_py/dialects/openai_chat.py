@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from typing_extensions import Unpack
@@ -11,7 +11,7 @@ from typing_extensions import Unpack
 from llama_py.chat.grammar import CompiledGrammar
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.template import RenderedChat
-from llama_py.dialects.budget import budget_for
+from llama_py.dialects.chat_requests import adapt, chat_prompt
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.encode import ResponseHead
 from llama_py.dialects.encode_chat import ChatEncoder
@@ -21,9 +21,9 @@ from llama_py.dialects.openai_messages import (
     read_tool_choice,
     read_tools,
 )
-from llama_py.dialects.requests import RequestSettings, read_grammar, read_head, read_settings
+from llama_py.dialects.requests import read_grammar, read_head, read_settings
 from llama_py.dialects.sampling import read_generation, read_sampling
-from llama_py.engine.request import GenerationRequest, Prompt, Record
+from llama_py.engine.request import GenerationRequest, Record
 from llama_py.errors import ParameterError
 from llama_py.options import CHAT, ChatOptions
 from llama_py.options.checks import check_number
@@ -100,9 +100,9 @@ def parse_chat(
     sampling = read_sampling(CHAT, options, context, grammar)
     settings = read_settings(options, sampling, generation)
     rendered = context.render_chat(request)
-    _adapt(settings, context, request, rendered)
+    adapt(settings, context, request, rendered)
     return ChatCall(
-        settings.requests([_chat_prompt(rendered)], options.get("n") or 1),
+        settings.requests([chat_prompt(rendered)], options.get("n") or 1),
         head,
         context,
         request,
@@ -110,22 +110,6 @@ def parse_chat(
         "functions" in options,
         logprobs is not None,
     )
-
-
-def _adapt(
-    settings: RequestSettings, context: CallContext, request: ChatRequest, rendered: RenderedChat
-) -> None:
-    """Add what the chat format wants."""
-    stops = dict.fromkeys([*settings.generation.stop, *rendered.stops])
-    settings.generation = replace(settings.generation, stop=tuple(stops))
-    own = settings.sampling
-    constraint = own.constraint or rendered.constraint
-    settings.sampling = replace(
-        own,
-        grammar=own.grammar or rendered.grammar,
-        constraint=budget_for(context.vocab, rendered, request.reasoning_budget, constraint),
-    )
-    settings.visible = _visible(context, rendered)
 
 
 def _chat_request(options: ChatOptions, messages: Any) -> ChatRequest:
@@ -177,38 +161,3 @@ def _logprobs(options: ChatOptions, context: CallContext) -> int | None:
     if top and not wanted:
         raise ParameterError(f"top_logprobs={top} needs logprobs=True")
     return top if wanted else None
-
-
-def _visible(context: CallContext, rendered: RenderedChat) -> frozenset[int]:
-    """The special tokens that the parser of the reply has to see as text."""
-    tokens = (
-        context.vocab.tokenize(text, add_special=False, parse_special=True)
-        for text in rendered.preserved_tokens
-    )
-    return frozenset(each[0] for each in tokens if len(each) == 1)
-
-
-def _chat_prompt(rendered: RenderedChat) -> Prompt:
-    text = rendered.prompt
-    return Prompt(
-        text=text.encode("utf-8", "surrogatepass"),
-        boundaries=_byte_offsets(text, rendered.message_starts),
-        plain=_byte_ranges(text, rendered.plain_ranges),
-    )
-
-
-def _byte_ranges(text: str, ranges: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    ends = iter(_byte_offsets(text, [offset for each in ranges for offset in each]))
-    return tuple(zip(ends, ends, strict=True))
-
-
-def _byte_offsets(text: str, offsets: Sequence[int]) -> tuple[int, ...]:
-    """Character offsets (ascending) as offsets in the UTF-8 text."""
-    if text.isascii():
-        return tuple(offsets)
-    out, last, position = [], 0, 0
-    for offset in offsets:
-        position += len(text[last:offset].encode("utf-8", "surrogatepass"))
-        out.append(position)
-        last = offset
-    return tuple(out)

@@ -56,11 +56,17 @@ def check_session_id(field: str, value: Any) -> str:
     """
     if not isinstance(value, str):
         raise ParameterTypeError(f"{field} must be a string, not {type(value).__name__}")
-    if not value or len(value) > MAX_SESSION_ID or not value.isprintable():
+    if not _is_name(value):
         raise ParameterError(
-            f"{field}={shown(value, 40)} must have 1 to {MAX_SESSION_ID} printable characters"
+            f"{field}={shown(value, 40)} must have 1 to {MAX_SESSION_ID} printable characters, and "
+            "not only dots"
         )
     return value
+
+
+def _is_name(value: str) -> bool:
+    """Whether it can be shown, and stand in the path of a URL."""
+    return len(value) <= MAX_SESSION_ID and value.isprintable() and bool(value.strip("."))
 
 
 def _of_metadata(metadata: Any) -> str | None:
@@ -77,7 +83,7 @@ def _of_metadata(metadata: Any) -> str | None:
 
 def _name_of(value: str) -> str:
     """The value, or a digest of one that cannot be a name."""
-    if len(value) <= MAX_SESSION_ID and value.isprintable():
+    if _is_name(value):
         return value
     raw = value.encode("utf-8", "surrogatepass")
     return hashlib.blake2b(raw, digest_size=16).hexdigest()

@@ -48,8 +48,8 @@ class WireReply(Protocol):
     def fail(self, failure: Failure) -> bytes:
         """Frames that end a stream with an error, at any time after ``open``."""
 
-    def whole(self) -> dict[str, Any]:
-        """The reply without a stream, when its last event was fed."""
+    def whole(self) -> dict[str, Any] | list[dict[str, Any]]:
+        """The reply without a stream, when its last event was fed; or several replies."""
 
 
 @dataclass(slots=True)
@@ -63,6 +63,7 @@ class WireCall:
         wants_progress: the client asked to be told how much of the prompt is done.
         overflows_in_stream: a stream whose prompt is too long begins, and fails; its encoder gets
             no records then. Otherwise that is an error with a status of its own.
+        id: of the response, by which it may be cancelled; "" if it has none.
     """
 
     requests: list[GenerationRequest]
@@ -70,3 +71,4 @@ class WireCall:
     encoder: Callable[[Sequence[Record]], WireReply]
     wants_progress: bool = False
     overflows_in_stream: bool = False
+    id: str = ""

@@ -318,10 +318,6 @@ class SequenceCache:
         """Forget a sequence and free its cells."""
         self._live.drop(sequence)
 
-    def checkpoint(self, sequence: LiveSequence) -> None:
-        """Keep a way back to where an idle sequence is now, if its memory needs one."""
-        self._live.take_checkpoint(sequence)
-
     def evict(self, sequence: LiveSequence) -> None:
         """Park a sequence in the store, and free its cells."""
         self._live.evict(sequence)

@@ -2,12 +2,10 @@
 
 Sequences belong to whoever asks for what they begin with; a session is a name on them. These
 functions are for whoever lists, forgets or hands over what has that name. They run in the engine's
-thread.
+thread, if nothing else is said.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +14,14 @@ from llama_py.memory.cache import SequenceCache
 from llama_py.memory.sequences import LiveSequence, Namespace, as_tokens
 from llama_py.memory.state import Key, StateStore
 
-__all__ = ["forget_sequence", "forget_session", "rename_session", "sequences_of", "stored_of"]
+__all__ = [
+    "forget_checkpoints",
+    "forget_sequence",
+    "forget_session",
+    "rename_session",
+    "sequences_of",
+    "stored_of",
+]
 
 
 def sequences_of(cache: SequenceCache, session: str, namespace: Namespace) -> list[LiveSequence]:
@@ -32,7 +37,10 @@ def sequences_of(cache: SequenceCache, session: str, namespace: Namespace) -> li
 def stored_of(
     cache: SequenceCache, session: str, namespace: Namespace
 ) -> list[tuple[StateStore, Key]]:
-    """The entries that the stores have of a session, of each store the longest first."""
+    """The entries that the stores have of a session, of each store the longest first.
+
+    May be called by any thread.
+    """
     fingerprint = cache.fingerprint(namespace)
     return [
         (store, key) for store in cache.stores for key in store.find_session(session, fingerprint)
@@ -40,22 +48,15 @@ def stored_of(
 
 
 def forget_session(cache: SequenceCache, session: str, namespace: Namespace) -> int:
-    """Forget what has the name of a session, in memory and in the stores.
+    """Forget the sequences of a session; the caller has seen to it that none of them is busy.
 
-    What other conversations begin with as well stays. A sequence that is busy stays too: the caller
-    has seen to it that there is none.
+    What other conversations begin with as well stays.
 
     Returns:
-        How many tokens were in memory.
+        How many tokens they had.
     """
-    idle = [each for each in sequences_of(cache, session, namespace) if not each.busy]
-    count = sum(forget_sequence(cache, sequence) for sequence in idle)
-    for store, key in stored_of(cache, session, namespace):
-        entry = store.get(key)
-        if entry is not None:
-            _forget_checkpoints(cache, entry.tokens, namespace)
-        store.discard(key)
-    return count
+    found = sequences_of(cache, session, namespace)
+    return sum(forget_sequence(cache, sequence) for sequence in found if not sequence.busy)
 
 
 def forget_sequence(cache: SequenceCache, sequence: LiveSequence) -> int:
@@ -68,7 +69,7 @@ def forget_sequence(cache: SequenceCache, sequence: LiveSequence) -> int:
     parked, saved = sequence.parked_key, sequence.saved_key
     cache.saving.give_up(sequence)  # or what is left of it would be saved now
     cache.drop(sequence)
-    _forget_checkpoints(cache, tokens, namespace)
+    forget_checkpoints(cache, tokens, namespace)
     _discard(cache.parking, parked)
     _discard(cache.saved, saved)
     return len(tokens)
@@ -79,11 +80,11 @@ def _discard(store: StateStore | None, key: Key | None) -> None:
         store.discard(key)
 
 
-def _forget_checkpoints(
+def forget_checkpoints(
     cache: SequenceCache, tokens: NDArray[np.int32], namespace: Namespace
 ) -> None:
-    """Those that no sequence in memory passes through any more."""
-    holders: Iterable[tuple[LiveSequence, int]] = cache.index.holders(tokens, namespace)
+    """Forget the checkpoints along a path as far as no sequence in memory passes them any more."""
+    holders = cache.index.holders(tokens, namespace)
     shared = max((matched for _, matched in holders), default=0)
     for place, record in cache.index.checkpoints_along(tokens, namespace).items():
         if place > shared and not record.pinned:

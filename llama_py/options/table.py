@@ -185,7 +185,7 @@ class Table(Generic[T]):
             if option is None:
                 raise self.unknown(name)
             if value is not None or not option.optional:
-                values[name] = option.read(value)
+                values[name] = _read(option, value)
             elif option.none_counts:
                 values[name] = None
         if not self._unsettled.isdisjoint(values):
@@ -223,6 +223,14 @@ class Table(Generic[T]):
                 f"{other} and {name} are the same thing"
             )
         values[name] = value
+
+
+def _read(option: Option, value: Any) -> Any:
+    try:
+        return option.read(value)
+    except ParameterError as error:
+        error.param = option.name
+        raise
 
 
 def _bind(read: Reader, name: str) -> Callable[[Any], Any]:

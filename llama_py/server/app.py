@@ -14,7 +14,7 @@ from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from llama_py.dialects.failures import Failure, Kind, failure_of
 from llama_py.dialects.limits import Limits
@@ -25,10 +25,12 @@ from llama_py.server.lifecycle import Lifecycle
 from llama_py.server.logs import log_request
 from llama_py.server.metrics import ServerMetrics
 from llama_py.server.models import ModelPool
-from llama_py.server.routes import health, openai
+from llama_py.server.routes import anthropic, health, native, openai, sessions, slots
 from llama_py.server.routes import models as model_routes
 from llama_py.server.running import Exchange
+from llama_py.server.sessions import Sessions
 from llama_py.server.settings import Settings
+from llama_py.server.slots import SlotFiles
 
 __all__ = ["Service", "create_app", "error_response"]
 
@@ -43,6 +45,8 @@ class Service:
         workers: threads for what takes longer than the event loop may wait.
         limits: the settings that dialects check requests against.
         exchanges: requests that a model is answering.
+        sessions: the conversations of the clients, by name.
+        slots: where slots are saved, or None.
         lifecycle: whether requests are let in.
         metrics: what is counted.
     """
@@ -53,6 +57,8 @@ class Service:
         self.workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="llama_py-server")
         self.limits = _limits(settings)
         self.exchanges: set[Exchange] = set()
+        self.sessions = Sessions(settings.session_dir, capacity_bytes=settings.session_bytes)
+        self.slots = _slots(settings)
         self.lifecycle = Lifecycle()
         self.metrics = ServerMetrics(self._engines, self.lifecycle, models)
 
@@ -63,16 +69,24 @@ class Service:
                 yield model.id, llama._engine
 
 
+def _slots(settings: Settings) -> SlotFiles | None:
+    directory = settings.slot_dir
+    return None if directory is None else SlotFiles(directory, settings.slot_bytes)
+
+
 def _limits(settings: Settings) -> Limits:
     values = {each.name: getattr(settings, each.name) for each in fields(Limits)}
     return Limits(**{**values, "template_kwargs": frozenset(settings.template_kwargs)})
 
 
-def create_app(settings: Settings, models: ModelPool | None = None) -> ASGIApp:
+def create_app(
+    settings: Settings, models: ModelPool | None = None, *, load: bool = True
+) -> ASGIApp:
     """The application.
 
     Args:
         models: who serves the models; by default made from the settings, and closed at the end.
+        load: begin with the models of the settings loaded. Otherwise the caller starts them.
     """
     pool = models if models is not None else ModelPool(settings)
     service = Service(settings, pool)
@@ -80,16 +94,25 @@ def create_app(settings: Settings, models: ModelPool | None = None) -> ASGIApp:
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         try:
-            if models is None:
+            if models is None and load:
                 await pool.start()
             yield
         finally:
             if models is None:
                 await pool.close()
             await asyncio.to_thread(service.workers.shutdown)
+            await asyncio.to_thread(service.sessions.close)
 
     app = Starlette(
-        routes=[*health.ROUTES, *model_routes.ROUTES, *openai.ROUTES],
+        routes=[
+            *health.ROUTES,
+            *model_routes.ROUTES,
+            *openai.ROUTES,
+            *anthropic.ROUTES,
+            *native.ROUTES,
+            *slots.ROUTES,
+            *sessions.ROUTES,
+        ],
         lifespan=lifespan,
         middleware=[
             Middleware(
@@ -148,19 +171,10 @@ class _Failures:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        begun = False
-
-        async def noting(message: Message) -> None:
-            nonlocal begun
-            begun = True
-            await send(message)
-
         try:
-            await self._app(scope, receive, noting)
+            await self._app(scope, receive, send)
         except ClientDisconnect:
-            pass
-        except Exception as error:
+            raise  # for ``Guard``: nobody is there to be told
+        except Exception as error:  # where the headers are out already, the server closes
             failure = failure_of(error)
-            if begun:
-                raise
             await error_response(scope, failure)(scope, receive, send)

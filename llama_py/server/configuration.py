@@ -16,10 +16,10 @@ from typing import Any
 
 from llama_py.errors import MissingPackageError, ParameterError, UnknownParameterError, shown
 from llama_py.options import Option
-from llama_py.options.marks import Flag
 from llama_py.server.keys import ApiKey, key_from_table, read_key_file, single_key
 from llama_py.server.settings import (
     GROUPS,
+    MODEL_FLAGS,
     MODEL_OPTIONS,
     SETTINGS,
     ModelSettings,
@@ -28,7 +28,6 @@ from llama_py.server.settings import (
 from llama_py.server.values import read_list
 
 __all__ = [
-    "MODEL_FLAGS",
     "Configuration",
     "Given",
     "default_model_id",
@@ -37,13 +36,7 @@ __all__ = [
 ]
 
 _PREFIX = "LLAMA_PY_"
-#: Options of models that have a flag, and so an environment variable.
-MODEL_FLAGS = {
-    name: option
-    for name, option in MODEL_OPTIONS.items()
-    if option.mark(Flag) and name != "verbose"
-}
-#: Their value on the command line and in the environment is the name of a file with the text.
+#: Options whose value in the environment is the name of a file with the text.
 _FILES = frozenset({"chat_template"})
 
 
@@ -141,11 +134,11 @@ class _Layers:
             if text := environ.get(setting.variable):
                 with _Naming(setting.variable, _kubernetes(text)):
                     self.set(setting.name, setting.parse(text), setting.variable)
-        for name, option in MODEL_FLAGS.items():
+        for name in MODEL_FLAGS:
             variable = _PREFIX + name.upper()
             if text := environ.get(variable):
                 with _Naming(variable):
-                    self.model_options[name] = _model_option(option, text)
+                    self.model_options[name] = _model_option(MODEL_OPTIONS[name], text)
         if path := environ.get("LLAMA_PY_MODEL"):
             self._replace_models(path, "LLAMA_PY_MODEL")
         if "LLAMA_PY_API_KEY" in environ:

@@ -8,10 +8,11 @@ many of them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, ProcessCollector
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import (
     CounterMetricFamily,
@@ -45,21 +46,15 @@ class ServerMetrics:
 
     def __init__(self, engines: Engines, lifecycle: Lifecycle, models: ModelPool) -> None:
         self._registry = CollectorRegistry()
-        self._requests = Counter(
-            "llama_py_http_requests",
-            "HTTP requests by route and status.",
-            ["method", "path", "status"],
-            registry=self._registry,
-        )
-        self._registry.register(_Engines(engines))
-        self._registry.register(_InFlight(lifecycle))
-        self._registry.register(_Models(models))
+        self._http = _Http(lifecycle)
+        for collector in (self._http, _Models(models), _Engines(engines)):
+            self._registry.register(collector)
         ProcessCollector(registry=self._registry)
 
     def count(self, record: RequestRecord) -> None:
         """Count a request that is over."""
         method = record.method if record.route else _NO_ROUTE
-        self._requests.labels(method, record.route or _NO_ROUTE, str(record.status)).inc()
+        self._http.counts[method, record.route or _NO_ROUTE, str(record.status)] += 1
 
     def page(self, accept: str) -> tuple[bytes, str]:
         """What a scraper gets, and its content type.
@@ -71,21 +66,34 @@ class ServerMetrics:
         return encode(self._registry), content_type
 
 
-class _InFlight(Collector):
-    """Requests that are being answered."""
+class _Collector(Collector):
+    """Nothing is read when it is registered: that would be too early."""
+
+    def describe(self) -> Iterator[Metric]:
+        """See ``Collector``."""
+        return iter(())
+
+
+class _Http(_Collector):
+    """HTTP requests, by method, route and status."""
 
     def __init__(self, lifecycle: Lifecycle) -> None:
+        self.counts: Counter[tuple[str, str, str]] = Counter()
         self._lifecycle = lifecycle
 
     def collect(self) -> Iterator[Metric]:
         """See ``Collector``."""
+        name, labels = "llama_py_http_requests", ["method", "path", "status"]
+        family = CounterMetricFamily(name, "HTTP requests by route and status.", labels=labels)
+        for values, count in [*self.counts.items()]:
+            family.add_metric(values, count)
+        yield family
         help_ = "HTTP requests in flight, without probes."
-        yield GaugeMetricFamily(
-            "llama_py_http_requests_in_flight", help_, value=self._lifecycle.in_flight
-        )
+        in_flight = self._lifecycle.in_flight
+        yield GaugeMetricFamily("llama_py_http_requests_in_flight", help_, value=in_flight)
 
 
-class _Models(Collector):
+class _Models(_Collector):
     """Models that came into memory, and left it."""
 
     def __init__(self, models: ModelPool) -> None:
@@ -109,7 +117,7 @@ class _Models(Collector):
         yield GaugeMetricFamily("llama_py_model_requests_waiting", help_, value=pool.waiting)
 
 
-class _Engines(Collector):
+class _Engines(_Collector):
     """Reads the numbers of engines, in any thread."""
 
     def __init__(self, engines: Engines) -> None:
@@ -128,10 +136,6 @@ class _Engines(Collector):
             for name, help_, histogram in _histograms(engine):
                 _add_histogram(families, name, help_, model, histogram)
         yield from families.values()
-
-    def describe(self) -> Iterator[Metric]:
-        """Nothing: to read engines when this is registered would be too early."""
-        return iter(())
 
 
 def _numbers(engine: Engine) -> Iterator[tuple[str, type[Any], str, float]]:

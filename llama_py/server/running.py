@@ -19,12 +19,14 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from llama_py.dialects.context import CallContext
-from llama_py.dialects.failures import Failure, RequestError, failure_of
+from llama_py.dialects.failures import Failure, Kind, RequestError, failure_of
 from llama_py.dialects.wire import WireCall, WireReply
 from llama_py.dialects.wire_json import json_bytes
 from llama_py.engine.async_events import AsyncEvents
-from llama_py.engine.request import Event, FinishEvent, GenerationRequest, Record
-from llama_py.errors import ContextOverflowError
+from llama_py.engine.request import Event, FinishEvent, Record
+from llama_py.errors import ContextOverflowError, RequestCancelled
+from llama_py.server.adapting import adapted, tenant_of
+from llama_py.server.connections import ABORT
 from llama_py.server.models import ServedModel
 from llama_py.server.streaming import EventStream
 
@@ -35,6 +37,8 @@ __all__ = ["Exchange", "respond"]
 
 #: Events that the event loop itself makes a reply of; it takes it a millisecond or two.
 _SHORT = 64
+#: Seconds after which to try again if there was no place.
+_RETRY_AFTER = 5.0
 
 
 async def respond(
@@ -73,7 +77,9 @@ class Exchange:
     """One request that a model answers, until its last byte was sent.
 
     Attributes:
+        id: of the response; empty until the request was parsed, or if it has none.
         model: who answers.
+        tenant: whose sessions and prefixes it works with; "" is everybody.
         records: what is known of each of its requests to the engine; empty until they are queued.
         gone: the client left, or did not read.
         failure: what it ended with, or None.
@@ -83,41 +89,62 @@ class Exchange:
         self._request = request
         self._service = service
         self._events: AsyncEvents | None = None
-        self._silent = False
+        self._silent = self._cancelled = False
         self._progress: tuple[int, int] | None = None
+        self.id = ""
         self.model = model
+        self.tenant = tenant_of(request)
         self.records: Sequence[Record] = ()
         self.gone = False
         self.failure: Failure | None = None
 
     def stop(self, failure: Failure) -> None:
-        """End it with an error, from the event loop: the server stops."""
+        """End it with an error. Called by the event loop, as ``cancel`` is."""
         self.failure = failure
-        self._cancel()
+        self._end()
+
+    def cancel(self) -> None:
+        """End it as if the reply were complete: the client has asked for that."""
+        self._cancelled = True
+        self._end()
 
     def _leave(self) -> None:
         self.gone = True
-        self._cancel()
+        self._end()
 
-    def _cancel(self) -> None:
+    def _end(self) -> None:
         if self._events is not None:
             self._events.cancel()
             self._events.wake()
 
+    @property
+    def _over(self) -> bool:
+        """Nothing more is to be sent but an error, if there was one."""
+        return self.gone or self.failure is not None
+
     async def run(self, parse: Callable[[CallContext], WireCall]) -> Response:
         """See ``respond``."""
         watcher = asyncio.ensure_future(self._watch())
+        limit = self._service.settings.queue_timeout
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(limit, self._check_place) if limit is not None else None
         try:
             call = await self._begin(parse)
-            events = self._events
-            if events is None:
-                return _Sent() if self.gone else await self._overflow(call)
-            try:
-                return await (self._stream if call.stream else self._whole)(call, events)
-            finally:
-                events.cancel()  # whatever is still running
+            return await self._answer(call)
         finally:
+            if self._events is not None:
+                self._events.cancel()  # whatever is still running
+            if timer is not None:
+                timer.cancel()
             watcher.cancel()
+
+    async def _answer(self, call: WireCall) -> Response:
+        events = self._events
+        if self.gone:
+            return _Sent()
+        if events is None:
+            return await self._overflow(call)
+        return await (self._stream if call.stream else self._whole)(call, events)
 
     async def _watch(self) -> None:
         """Wait for the client to leave."""
@@ -125,55 +152,50 @@ class Exchange:
             pass
         self._leave()
 
+    def _check_place(self) -> None:
+        if not any(record.started for record in self.records):
+            message = "no place became free for this request in time; try again later"
+            self.stop(Failure(Kind.QUEUE_FULL, message, retry_after=_RETRY_AFTER))
+
     # -- beginning ------------------------------------------------------------------------------
 
     async def _begin(self, parse: Callable[[CallContext], WireCall]) -> WireCall:
         """Check and queue the call in a worker thread. ``_events`` is None if it is not queued."""
         loop = asyncio.get_running_loop()
-        dispatch = self.model.llama._dispatch
 
-        def begin() -> tuple[WireCall, AsyncEvents | None]:
+        def report(done: int, total: int) -> None:  # in the engine's thread
+            loop.call_soon_threadsafe(self._note_progress, done, total)
+
+        def begin() -> WireCall:
             call = parse(self.model.context)
-            if self.gone or self.failure is not None:
-                return call, None
-            requests = self._adapted(call, loop)
-            try:
-                return call, dispatch.submit_from(loop, requests, whole=not call.stream)
-            except ContextOverflowError as error:
-                if not (call.stream and call.overflows_in_stream):
-                    raise
-                self.failure = failure_of(error)
-                return call, None
+            self.id = call.id
+            if not self._over:
+                self._service.sessions.attach(self.model.id, self.model.llama)
+                call.requests = adapted(call, self.model, self._service, self.tenant, report)
+                self._submit(call, loop)
+            return call
 
-        call, events = await loop.run_in_executor(self._service.workers, begin)
-        if events is not None:
-            self._events, self.records = events, events.records
-            if self.gone or self.failure is not None:
-                events.cancel()
+        call = await loop.run_in_executor(self._service.workers, begin)
+        if self._over:  # it came to that while the call was queued
+            self._end()
         return call
 
-    def _adapted(self, call: WireCall, loop: asyncio.AbstractEventLoop) -> list[GenerationRequest]:
-        """The requests of a call, with what the server adds."""
-        requests = [self._limited(request) for request in call.requests]
-        if call.wants_progress and call.stream:
-
-            def report(done: int, total: int) -> None:  # in the engine's thread
-                loop.call_soon_threadsafe(self._note_progress, done, total)
-
-            requests[0] = replace(requests[0], on_progress=report)
-        return requests
-
-    def _limited(self, request: GenerationRequest) -> GenerationRequest:
-        limit, own = self._service.settings.request_timeout, request.generation.timeout
-        if limit is None or (own is not None and own <= limit):
-            return request
-        return replace(request, generation=replace(request.generation, timeout=limit))
+    def _submit(self, call: WireCall, loop: asyncio.AbstractEventLoop) -> None:
+        dispatch = self.model.llama._dispatch
+        try:
+            events = dispatch.submit_from(loop, call.requests, whole=not call.stream)
+        except ContextOverflowError as error:
+            if not (call.stream and call.overflows_in_stream):
+                raise
+            self.failure = failure_of(error)
+        else:
+            self._events, self.records = events, events.records
 
     # -- a whole reply --------------------------------------------------------------------------
 
     async def _whole(self, call: WireCall, events: AsyncEvents) -> Response:
         batch: list[tuple[int, Event]] = []
-        while events.unfinished and not _failed(batch):
+        while events.unfinished and (self._cancelled or not _failed(batch)):
             batch += await events.some()
         if self.gone:
             return _Sent()
@@ -183,16 +205,24 @@ class Exchange:
 
         def encode() -> bytes:
             self._feed(reply, batch)
-            return json_bytes(reply.whole())
+            return json_bytes(self._complete(reply))
 
         if len(batch) <= _SHORT:
             body = encode()
         else:
             loop = asyncio.get_running_loop()
             body = await loop.run_in_executor(self._service.workers, encode)
-        if self.failure is not None:
-            raise RequestError.of(self.failure)
         return Response(body, media_type="application/json")
+
+    def _complete(self, reply: WireReply) -> object:
+        """The whole reply; or raise what it ended with, and how much there was by then."""
+        failure = self.failure
+        if failure is None:
+            return reply.whole()
+        whole = reply.whole() if failure.kind is Kind.TIMEOUT else None
+        if isinstance(whole, dict) and "usage" in whole:
+            failure = replace(failure, details={"usage": whole["usage"]})
+        raise RequestError.of(failure)
 
     # -- a stream -------------------------------------------------------------------------------
 
@@ -201,15 +231,13 @@ class Exchange:
         out = self._event_stream()
         try:
             await out.begin(reply.open())
-            await self._pump(events, reply, out)
+            try:
+                await self._pump(events, reply, out)
+            except Exception as error:
+                self.failure = failure_of(error)
             if not self.gone:
                 last = reply.close() if self.failure is None else reply.fail(self.failure)
                 await out.send(last, more=False)
-        except Exception as error:
-            if not out.begun:
-                raise
-            self.failure = failure_of(error)
-            await out.send(reply.fail(self.failure), more=False)
         finally:
             out.close()
         await _drain(events)
@@ -217,7 +245,7 @@ class Exchange:
 
     async def _pump(self, events: AsyncEvents, reply: WireReply, out: EventStream) -> None:
         """Pass on what the engine says, until the end, a failure, or the client's leaving."""
-        while events.unfinished and not self.gone and self.failure is None:
+        while events.unfinished and not self._over:
             frames = self._between(reply, events.records[0])
             if not frames:
                 frames = self._feed(reply, await events.some())
@@ -231,15 +259,20 @@ class Exchange:
             if self.failure is not None:
                 break
             frames.append(reply.feed(index, event))
-            if type(event) is FinishEvent and event.error is not None:
-                self.failure = failure_of(event.error)
+            if type(event) is FinishEvent:
+                self._service.sessions.note(self.model.id, self.records[index])
+                if event.error is not None:
+                    self._note_error(event.error)
         return b"".join(frames)
+
+    def _note_error(self, error: BaseException) -> None:
+        if not (self._cancelled and isinstance(error, RequestCancelled)):
+            self.failure = failure_of(error)
 
     def _between(self, reply: WireReply, record: Record) -> bytes:
         """Frames that no event of the engine makes."""
         if self._progress is not None:
             (done, total), self._progress = self._progress, None
-            self._silent = False
             seconds = time.perf_counter() - record.submitted
             return reply.progress(done, record.reused, total, seconds)
         if self._silent:
@@ -248,9 +281,9 @@ class Exchange:
         return b""
 
     async def _overflow(self, call: WireCall) -> Response:
-        """A stream that begins, and says that its prompt is too long."""
-        if self.failure is None:
-            raise RuntimeError("a call was not queued, and there is no reason")
+        """A stream that begins, and says at once why it fails."""
+        if self.failure is None or not call.overflows_in_stream:
+            raise RequestError.of(self.failure or failure_of(RequestCancelled("it was not queued")))
         reply = call.encoder(())
         out = self._event_stream()
         try:
@@ -285,7 +318,7 @@ class Exchange:
     def _give_up(self) -> None:
         """The client does not read: nothing more is done for it, and the connection goes."""
         self._leave()
-        abort = self._request.scope.get("extensions", {}).get("llama_py.abort")
+        abort = self._request.scope.get("extensions", {}).get(ABORT)
         if abort is not None:
             abort()
 

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal
 from typing import get_type_hints as hints_of
 
+from llama_py.dialects.limits import TEMPLATE_KWARGS
 from llama_py.errors import ParameterError, ParameterTypeError, UnknownParameterError
 from llama_py.options import LOAD, Option, Table
 from llama_py.options.checks import read_text, refuse_unknown
@@ -36,6 +37,7 @@ from llama_py.server.values import (
 
 __all__ = [
     "GROUPS",
+    "MODEL_FLAGS",
     "MODEL_OPTIONS",
     "SETTINGS",
     "ModelSettings",
@@ -148,7 +150,7 @@ class Limits:
         Reads(read_list),
         Flag("--template-kwargs", metavar="NAME,..."),
         Doc("Variables of the template that `chat_template_kwargs` may set."),
-    ] = ("enable_thinking", "thinking", "reasoning_effort", "preserve_thinking")
+    ] = tuple(sorted(TEMPLATE_KWARGS))
     overflow_status: Annotated[
         int,
         Reads(read_status(413, 400), {"enum": [413, 400]}),
@@ -216,6 +218,18 @@ class Keeping:
         Flag("--slot-dir", metavar="DIR"),
         Doc("Where `/slots/{id}?action=save` writes; without it, that is off."),
     ] = None
+    session_bytes: Annotated[
+        int,
+        Range(1 << 20),
+        Flag("--session-bytes", metavar="N"),
+        Doc("What conversations may take there; those longest unused go."),
+    ] = 8 << 30
+    slot_bytes: Annotated[
+        int,
+        Range(1 << 20),
+        Flag("--slot-bytes", metavar="N"),
+        Doc("What the saved slots of one key may take."),
+    ] = 8 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,7 +239,7 @@ class Watching:
     metrics: Annotated[bool, Doc("`/metrics` answers, in the form of Prometheus.")] = True
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
-        Flag("--log-level", metavar="LEVEL"),
+        Flag("--log-level", metavar="debug|info|warning|error"),
         Doc("The least that is logged; at `info` there is a line for each request."),
     ] = "info"
 
@@ -341,7 +355,7 @@ class Setting(Option):
         if own is not None:
             return own
         name = "--" + self.name.replace("_", "-")
-        number = "SECONDS" if self.name in Times.__annotations__ else "N"
+        number = "SECONDS" if self.name.endswith(("seconds", "timeout", "interval")) else "N"
         return Flag(name, metavar=None if bool in self.kinds else number)
 
 
@@ -378,6 +392,17 @@ _NOT_HERE = frozenset(
 #: Arguments of ``Llama`` that a model of the server may have.
 MODEL_OPTIONS: Mapping[str, Option] = {
     option.name: option for option in LOAD if option.name not in _NOT_HERE
+}
+#: Those with a flag and an environment variable, which hold for every model.
+MODEL_FLAGS: Mapping[str, Flag] = {
+    name: flag
+    for name, option in MODEL_OPTIONS.items()
+    if (flag := option.mark(Flag)) is not None and name != "verbose"
+} | {
+    "n_seq_max": Flag(
+        "-np", "--parallel", metavar="N", help="conversations in memory (default: 8)"
+    ),
+    "lora_path": Flag("--lora", metavar="FILE", help="a LoRA adapter in a GGUF file"),
 }
 
 

@@ -78,6 +78,13 @@ def test_n_predict(context: Context, given: int | None, most: int | None) -> Non
     assert read(context, max_tokens=given).requests[0].generation.max_tokens == most
 
 
+def test_whole_numbers_of_any_kind(context: Context) -> None:
+    (request,) = read(context, n_predict=7.0, top_k=5.0, repeat_last_n=3.0, seed=1.0).requests
+    assert request.generation.max_tokens == 7
+    assert (request.sampling.top_k, request.sampling.penalty_last_n) == (5, 3)
+    assert all(isinstance(n, int) for n in (request.sampling.top_k, request.sampling.seed))
+
+
 def test_samplers_as_letters(context: Context) -> None:
     (request,) = read(context, samplers="kpt?").requests
     assert request.sampling.samplers == ("top_k", "top_p", "temperature")

@@ -61,7 +61,9 @@ def test_headers_of_other_dialects_count_in_each() -> None:
     assert session_of({"prompt": "user"}, headers) == "c-1"
 
 
-@pytest.mark.parametrize("value", ["", "a" * (MAX_SESSION_ID + 1), "a\nb", "a\x1fb", "\ud800"])
+@pytest.mark.parametrize(
+    "value", ["", "a" * (MAX_SESSION_ID + 1), "a\nb", "a\x1fb", "\ud800", ".."]
+)
 def test_a_session_id_that_is_no_name_is_refused(value: str) -> None:
     with pytest.raises(ParameterError, match="session_id"):
         session_of({"session_id": value}, {})
@@ -69,7 +71,7 @@ def test_a_session_id_that_is_no_name_is_refused(value: str) -> None:
         session_of({"session_id": 5}, {})
 
 
-@pytest.mark.parametrize("value", ["x" * 5000, "bob\x1fanna", "a\nb", "\udcff"])
+@pytest.mark.parametrize("value", ["x" * 5000, "bob\x1fanna", "a\nb", "\udcff", "."])
 def test_other_fields_are_shortened_and_never_refused(value: str) -> None:
     name = session_of({"user": value}, {})
     assert name is not None

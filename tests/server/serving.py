@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import anthropic
@@ -15,9 +18,10 @@ import uvicorn
 
 from llama_py import demo_model_path
 from llama_py.server.app import Service, create_app
+from llama_py.server.connections import http_protocol
 from llama_py.server.settings import ModelSettings, Settings
 
-__all__ = ["Server", "demo_settings", "serving"]
+__all__ = ["Server", "demo_settings", "serving", "tiny_settings"]
 
 _PATIENCE = 30.0
 
@@ -68,13 +72,29 @@ def demo_settings(settings: dict[str, Any] | None = None, **options: Any) -> Set
     return Settings(models=(model,), **(settings or {}))
 
 
+def tiny_settings(path: Path, settings: dict[str, Any] | None = None, **options: Any) -> Settings:
+    """Settings that serve one of the tiny models; see ``demo_settings``."""
+    given: dict[str, Any] = {"verbose": False, "n_ctx": 1024, "n_threads": 1, **options}
+    model = ModelSettings("tiny", str(path), options=given)
+    return Settings(models=(model,), **(settings or {}))
+
+
 @contextlib.contextmanager
-def serving(settings: Settings | None = None) -> Iterator[Server]:
-    """Serve until the end of the block."""
+def serving(settings: Settings | None = None, *, send_buffer: int = 0) -> Iterator[Server]:
+    """Serve until the end of the block.
+
+    Args:
+        send_buffer: bytes that the system takes for a client that does not read; 0 is its own.
+    """
     app: Any = create_app(settings or demo_settings())
-    config = uvicorn.Config(app, "127.0.0.1", 0, lifespan="on", log_config=None)
+    config = uvicorn.Config(app, lifespan="on", log_config=None, http=http_protocol())
     server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, name="test-server")
+    listener = socket.create_server(("127.0.0.1", 0))
+    if send_buffer:  # a connection inherits it
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
+    port = listener.getsockname()[1]
+    run = partial(server.run, sockets=[listener])
+    thread = threading.Thread(target=run, name="test-server")
     thread.start()
     try:
         end = time.monotonic() + _PATIENCE
@@ -82,8 +102,8 @@ def serving(settings: Settings | None = None) -> Iterator[Server]:
             if not thread.is_alive() or time.monotonic() > end:
                 raise RuntimeError("the server did not start")
             time.sleep(0.01)
-        port = server.servers[0].sockets[0].getsockname()[1]
         yield Server(f"http://127.0.0.1:{port}", cast(Service, app.state.service))
     finally:
         server.should_exit = True
         thread.join(_PATIENCE)
+        listener.close()

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.failures import Kind, RequestError
-from llama_py.dialects.limits import Limits
-from llama_py.dialects.openai_bodies import read_chat, read_completion
+from llama_py.dialects.openai_bodies import placed, read_chat, read_completion
+from llama_py.dialects.session_ids import session_of
 from llama_py.dialects.wire import WireCall
+from llama_py.errors import shown
+from llama_py.server.adapting import tenant_of
 from llama_py.server.bodies import read_body
+from llama_py.server.counting import count_tokens
 from llama_py.server.running import respond
 
 if TYPE_CHECKING:
@@ -22,7 +26,12 @@ if TYPE_CHECKING:
 
 __all__ = ["ROUTES"]
 
-Reader = Callable[[CallContext, Mapping[str, Any], Limits, str], WireCall]
+Parse = Callable[[CallContext], WireCall]
+
+
+def _service(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
 
 
 async def _chat(request: Request) -> Response:
@@ -33,24 +42,69 @@ async def _completion(request: Request) -> Response:
     return await _generate(request, read_completion)
 
 
-async def _generate(request: Request, read: Reader) -> Response:
-    service: Service = request.app.state.service
+async def _generate(request: Request, read: Callable[..., WireCall]) -> Response:
+    service = _service(request)
     body = await read_body(request, service.settings)
     async with service.models.lease(_model_of(body), request.receive) as model:
-        name = model.id
-        return await respond(request, model, lambda m: read(m, body, service.limits, name))
+        return await respond(request, model, _parse(read, request, body, model.id))
 
 
-def _model_of(body: Mapping[str, Any]) -> str | None:
+async def _count(request: Request) -> Response:
+    service = _service(request)
+    body = await read_body(request, service.settings)
+    async with service.models.lease(_model_of(body), request.receive) as model:
+        count = await count_tokens(request, model, _parse(read_chat, request, body, model.id))
+    return JSONResponse({"object": "response.input_tokens", "input_tokens": count})
+
+
+def _parse(
+    read: Callable[..., WireCall], request: Request, body: dict[str, Any], model: str
+) -> Parse:
+    with placed(body):
+        session = session_of(body, request.headers)
+    limits = _service(request).limits
+    return partial(read, body=body, limits=limits, model=model, session=session)
+
+
+def _model_of(body: dict[str, Any]) -> str | None:
     model = body.get("model")
     if model is not None and not isinstance(model, str):
-        raise RequestError(Kind.INVALID_TYPE, "model must be a string", "model")
+        message = f"model must be a string, not {shown(model)}"
+        raise RequestError(Kind.INVALID_TYPE, message, "model")
     return model
 
 
+async def _control(request: Request) -> Response:
+    """End a reply that is being generated: ``{"id": ..., "action": "cancel"}``."""
+    service = _service(request)
+    body = await read_body(request, service.settings)
+    action, wanted = body.get("action"), body.get("id")
+    if action != "cancel":
+        message = f"action is {shown(action)}; expected 'cancel'"
+        raise RequestError(Kind.INVALID_VALUE, message, "action")
+    tenant = tenant_of(request)
+    for exchange in service.exchanges:
+        if exchange.id and exchange.id == wanted and exchange.tenant == tenant:
+            exchange.cancel()
+            return JSONResponse({"success": True})
+    message = f"no reply with the id {shown(wanted)} is being generated"
+    raise RequestError(Kind.NOT_FOUND, message, "id")
+
+
+async def _not_yet(request: Request) -> Response:
+    message = f"{request.url.path} is not available: this server cannot compute embeddings yet"
+    raise RequestError(Kind.NOT_IMPLEMENTED, message)
+
+
+def _routes(handler: Callable[[Request], Any], *paths: str) -> list[Route]:
+    return [Route(path, handler, methods=["POST"]) for path in paths]
+
+
 ROUTES = [
-    Route("/v1/chat/completions", _chat, methods=["POST"]),
-    Route("/chat/completions", _chat, methods=["POST"]),
-    Route("/v1/completions", _completion, methods=["POST"]),
-    Route("/completions", _completion, methods=["POST"]),
+    *_routes(_chat, "/v1/chat/completions", "/chat/completions"),
+    *_routes(_completion, "/v1/completions", "/completions"),
+    *_routes(_count, "/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"),
+    *_routes(_control, "/v1/chat/completions/control"),
+    *_routes(_not_yet, "/v1/embeddings", "/embeddings"),
+    *_routes(_not_yet, "/v1/rerank", "/rerank", "/v1/reranking", "/reranking"),
 ]

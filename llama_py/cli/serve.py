@@ -1,0 +1,205 @@
+"""``llama-py serve``: the models of this machine behind HTTP."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llama_py.cli import options
+from llama_py.errors import MissingPackageError, ParameterError
+from llama_py.options import LOAD, Option
+
+if TYPE_CHECKING:
+    from llama_py.server.configuration import Configuration
+    from llama_py.server.settings import Setting, Settings
+
+__all__ = ["add_parser"]
+
+_EPILOG = """\
+What follows --print-config can also be set in the file of --config (port = 9000) and in the
+environment (LLAMA_PY_PORT=9000). The command line counts most, then the environment.
+
+examples:
+  llama-py serve                                 the bundled model at http://127.0.0.1:8080
+  llama-py serve model.gguf -c 32768 --parallel 4
+  LLAMA_PY_API_KEY=secret llama-py serve model.gguf --host 0.0.0.0
+  llama-py serve --config server.toml --check    is it right? (nothing is loaded)
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """Add ``serve`` to the subcommands of ``llama-py``."""
+    parser = commands.add_parser(
+        "serve",
+        usage="llama-py serve [MODEL] [options]",
+        help="serve models over HTTP (OpenAI's and Anthropic's APIs)",
+        description="Serve models over HTTP, in the forms of OpenAI's and Anthropic's APIs and of "
+        "llama-server. Without a model, the bundled one is served.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--config", metavar="FILE", type=Path, help="read settings from this file")
+    parser.add_argument(
+        "--check", action="store_true", help="say whether the settings are right, and exit"
+    )
+    parser.add_argument(
+        "--print-config",
+        action="store_true",
+        help="print all settings and where they come from, without keys, and exit",
+    )
+    _add_model(parser)
+    _add_settings(parser)
+    parser.set_defaults(run=_run)
+
+
+# ---- the options -------------------------------------------------------------------------------
+
+
+def _add_model(parser: argparse.ArgumentParser) -> None:
+    from llama_py.server.settings import MODEL_FLAGS, MODEL_OPTIONS
+
+    group = parser.add_argument_group("model", "How every model is loaded.")
+    which = group.add_mutually_exclusive_group()
+    which.add_argument("model", nargs="?", metavar="MODEL", help="a GGUF file")
+    which.add_argument("-m", "--model", dest="model_flag", metavar="PATH", help="the same")
+    which.add_argument("--hf", metavar="REPO[:QUANT]", help="download from the Hugging Face hub")
+    for name, flag in MODEL_FLAGS.items():
+        option = MODEL_OPTIONS[name]
+        group.add_argument(
+            *flag.flags,
+            dest=f"model_{name}",
+            metavar=flag.metavar,
+            type=str if name == "chat_template" else _reader(option),
+            help=flag.help or options.help_of(option, LOAD),
+        )
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    from llama_py.server.settings import GROUPS, SETTINGS, Access
+
+    for group in GROUPS:
+        section = parser.add_argument_group(group.__name__.lower(), group.__doc__)
+        if group is Access:
+            section.add_argument(
+                "--api-key",
+                dest="api_keys",
+                metavar="KEY",
+                action="append",
+                help="who knows it may call; may be repeated (others see it in the list of "
+                "processes: better use LLAMA_PY_API_KEY or --api-key-file)",
+            )
+        for name in group.__annotations__:
+            setting = SETTINGS.options[name]
+            flag = setting.flag
+            kind: dict[str, Any] = {"action": argparse.BooleanOptionalAction}
+            if flag.metavar is not None:
+                kind = {"metavar": flag.metavar, "type": _reader(setting)}
+            section.add_argument(
+                *flag.flags, dest=f"set_{name}", default=None, help=_help_of(setting), **kind
+            )
+
+
+def _help_of(setting: Setting) -> str:
+    default = setting.default()
+    shown = ",".join(default) if isinstance(default, tuple) else default
+    return options.meaning_of(setting) + (f" (default: {shown})" if shown else "")
+
+
+def _reader(option: Option) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        try:
+            return option.parse(text)
+        except ParameterError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read
+
+
+# ---- what is made of them ----------------------------------------------------------------------
+
+
+def _run(parsed: argparse.Namespace) -> int:
+    configuration = _configuration(parsed)
+    if parsed.print_config:
+        from llama_py.server.configuration import to_toml
+
+        print(to_toml(configuration), end="")
+        return 0
+    try:
+        from llama_py.server.logs import log_to
+        from llama_py.server.serve import check, serve
+    except ModuleNotFoundError as error:
+        raise MissingPackageError(
+            f"the server needs the package {error.name}: pip install 'llama-py[server]'"
+        ) from None
+    settings = configuration.settings
+    check(settings)
+    if parsed.check:
+        models = ", ".join(model.id for model in settings.models)
+        print(f"the settings are right: {models} at {settings.host}, port {settings.port}")
+        return 0
+    log_to(level=settings.log_level)
+    serve(settings, lambda address: _announce(address, settings))
+    return 0
+
+
+def _configuration(parsed: argparse.Namespace) -> Configuration:
+    from llama_py.demo import demo_model_path
+    from llama_py.server.configuration import Given, read_configuration
+    from llama_py.server.settings import SETTINGS
+
+    given = vars(parsed)
+    chosen = {name: given[f"set_{name}"] for name in SETTINGS.options}
+    model = parsed.model or parsed.model_flag
+    if parsed.hf is not None:
+        model = options.model_path(None, parsed.hf)
+    return read_configuration(
+        Given(
+            config=parsed.config,
+            model=model,
+            api_keys=tuple(parsed.api_keys or ()),
+            settings={name: value for name, value in chosen.items() if value is not None},
+            model_options=_model_options(given),
+        ),
+        os.environ,
+        demo_model_path,
+    )
+
+
+def _model_options(given: dict[str, Any]) -> dict[str, Any]:
+    from llama_py.server.settings import MODEL_FLAGS
+
+    values = {name: given[f"model_{name}"] for name in MODEL_FLAGS}
+    if values["chat_template"] is not None:
+        values["chat_template"] = options.read_argument(values["chat_template"], "--chat-template")
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _announce(address: str, settings: Settings) -> None:
+    models = ", ".join(model.id for model in settings.models)
+    print(f"llama-py serves {models} at {address}", flush=True)
+    if not sys.stdout.isatty() and not sys.stderr.isatty():
+        return
+    if settings.socket_path is not None:
+        where = f"--unix-socket {settings.socket_path} http://localhost"
+        print(f"\n  curl {where}/v1/models\n", flush=True)
+        return
+    key = "" if not settings.api_keys else " -H 'Authorization: Bearer KEY'"
+    body = '{"messages": [{"role": "user", "content": "What is 2 + 3?"}]}'
+    print(
+        f"""
+  chat page            {address}/
+  OpenAI's clients     base_url={address}/v1
+  Anthropic's clients  base_url={address}
+
+  curl {address}/v1/chat/completions{key} \\
+    -H 'Content-Type: application/json' \\
+    -d '{body}'
+
+Ctrl-C stops.""",
+        flush=True,
+    )

@@ -1,0 +1,194 @@
+"""The bodies of ``/v1/messages`` and ``/v1/messages/count_tokens``, read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llama_py.chat.conversation import Message, ToolCall
+from llama_py.chat.messages import ChatRequest
+from llama_py.chat.values import whole_text
+from llama_py.dialects.anthropic_blocks import check_object, read_messages, read_system
+from llama_py.dialects.anthropic_encode import MessageHead, MessageReply
+from llama_py.dialects.anthropic_tools import read_tool_choice, read_tools
+from llama_py.dialects.chat_requests import adapt, chat_prompt
+from llama_py.dialects.context import CallContext
+from llama_py.dialects.limits import Limits
+from llama_py.dialects.requests import RequestSettings
+from llama_py.dialects.sampling import read_generation, read_sampling
+from llama_py.dialects.wire import WireCall, WireReply
+from llama_py.engine.request import Prompt, Record
+from llama_py.errors import ParameterError, ParameterTypeError, shown
+from llama_py.options import CHAT, ChatOptions
+from llama_py.options.checks import check_number
+from llama_py.options.values import read_stops
+
+__all__ = ["read_call", "read_prompt"]
+
+#: Numbers that are passed on under the same name.
+_NUMBERS = ("temperature", "top_p", "top_k")
+_EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
+
+
+def read_call(
+    context: CallContext,
+    body: Mapping[str, Any],
+    limits: Limits,
+    model: str,
+    *,
+    session: str | None = None,
+    request_id: str | None = None,
+) -> WireCall:
+    """The body of ``/v1/messages``. Fields that are not known are ignored.
+
+    Args:
+        model: the name that the reply gives.
+        session: the conversation that it belongs to, if it has a name.
+
+    Raises:
+        ParameterError, TemplateError, GrammarError: it cannot be answered.
+    """
+    stream = _flag(body, "stream")
+    thinking = _thinking(body)
+    stops = _stops(body, limits)
+    settings = _settings(context, body, stops, session)
+    request = _chat_request(body, limits, thinking)
+    rendered = context.render_chat(request)
+    adapt(settings, context, request, rendered)
+    head = MessageHead(model, stops, thinking.shown, request_id)
+
+    def encoder(records: Sequence[Record]) -> WireReply:
+        return MessageReply(head, records[0], rendered)
+
+    return WireCall(settings.requests([chat_prompt(rendered)], 1), stream, encoder)
+
+
+def read_prompt(context: CallContext, body: Mapping[str, Any], limits: Limits) -> Prompt:
+    """The prompt that ``read_call`` would make of the same body.
+
+    Raises:
+        ParameterError, TemplateError, GrammarError: it cannot be answered.
+    """
+    return chat_prompt(context.render_chat(_chat_request(body, limits, _thinking(body))))
+
+
+# ---- the conversation --------------------------------------------------------------------------
+
+
+def _chat_request(body: Mapping[str, Any], limits: Limits, thinking: _Thinking) -> ChatRequest:
+    _check_counts(body, limits)
+    messages = read_messages(body.get("messages"))
+    tools = read_tools(body.get("tools"))
+    choice, parallel = read_tool_choice(body.get("tool_choice"), tools)
+    return ChatRequest(
+        (*read_system(body.get("system")), *messages),
+        tools=tools,
+        tool_choice=choice,
+        parallel_tool_calls=parallel,
+        schema=_schema(body),
+        enable_thinking=thinking.enabled,
+        reasoning_effort=_effort(body),
+        reasoning_budget=thinking.budget,
+        continue_final_message=_is_opening(messages),
+    )
+
+
+def _check_counts(body: Mapping[str, Any], limits: Limits) -> None:
+    for name, most in (("messages", limits.max_messages), ("tools", limits.max_tools)):
+        value = body.get(name)
+        if isinstance(value, list) and len(value) > most:
+            raise ParameterError(f"{name} has {len(value)} entries, and {most} is the most")
+
+
+def _is_opening(messages: Sequence[Message]) -> bool:
+    """Whether the last message is the beginning of the reply."""
+    last = messages[-1]
+    calls = any(isinstance(part, ToolCall) for part in last.parts)
+    return last.role == "assistant" and not calls
+
+
+# ---- what the reply is to be like --------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Thinking:
+    """How much the model reasons before it answers.
+
+    Attributes:
+        enabled: None leaves it to the template.
+        budget: most tokens of it, or None.
+        shown: the client wants to see it.
+    """
+
+    enabled: bool | None = None
+    budget: int | None = None
+    shown: bool = True
+
+
+def _thinking(body: Mapping[str, Any]) -> _Thinking:
+    if body.get("thinking") is None:
+        return _Thinking()
+    value = check_object(body["thinking"], "thinking")
+    kind, budget = value.get("type"), value.get("budget_tokens")
+    if not isinstance(kind, str):
+        raise ParameterError(
+            f"thinking.type is {shown(kind)}; expected adaptive, enabled or disabled"
+        )
+    if budget is not None:
+        check_number("thinking.budget_tokens", budget, 0, integer=True)
+    if kind == "disabled" or budget == 0:
+        return _Thinking(enabled=False)
+    return _Thinking(True, budget, value.get("display") != "omitted")
+
+
+def _output_config(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    value = body.get("output_config")
+    return {} if value is None else check_object(value, "output_config")
+
+
+def _effort(body: Mapping[str, Any]) -> str | None:
+    """The nearest word that templates know."""
+    effort = _output_config(body).get("effort")
+    return _EFFORTS.get(effort) if isinstance(effort, str) else None
+
+
+def _schema(body: Mapping[str, Any]) -> Any:
+    """The JSON schema that the text has to follow, or None."""
+    wanted, where = _output_config(body).get("format"), "output_config.format"
+    if wanted is None:
+        wanted, where = body.get("output_format"), "output_format"
+    if wanted is None or check_object(wanted, where).get("type") != "json_schema":
+        return None
+    return check_object(wanted.get("schema"), f"{where}.schema") or {"type": "object"}
+
+
+def _flag(body: Mapping[str, Any], name: str) -> bool:
+    value = body.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise ParameterTypeError(f"{name} must be true or false, not {shown(value)}")
+    return bool(value)
+
+
+def _stops(body: Mapping[str, Any], limits: Limits) -> tuple[str, ...]:
+    if body.get("stop_sequences") is None:
+        return ()
+    stops = read_stops("stop_sequences", body["stop_sequences"])
+    if len(stops) > limits.max_stops:
+        raise ParameterError(
+            f"stop_sequences has {len(stops)} entries, and {limits.max_stops} is the most"
+        )
+    return tuple(whole_text(stop, "stop_sequences") for stop in stops)
+
+
+def _settings(
+    context: CallContext, body: Mapping[str, Any], stops: Sequence[str], session: str | None
+) -> RequestSettings:
+    """How the engine is to sample, and until when. Where there is less room, that is the limit."""
+    given: dict[str, Any] = {name: body[name] for name in _NUMBERS if body.get(name) is not None}
+    options: ChatOptions = CHAT.read({**given, "stop": stops})
+    most = body.get("max_tokens")
+    if most is not None:
+        check_number("max_tokens", most, 0, integer=True)
+    generation = read_generation(options, context, max_tokens=most, logprobs=None)
+    return RequestSettings(read_sampling(CHAT, options, context), generation, session, 0, None)

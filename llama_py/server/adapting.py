@@ -1,0 +1,57 @@
+"""``adapted``: what the server adds to the requests of a call, in whatever dialect it came."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from starlette.requests import Request
+
+from llama_py.dialects.session_ids import label_of
+from llama_py.dialects.wire import WireCall
+from llama_py.engine.request import GenerationRequest
+from llama_py.server.models import ServedModel
+
+if TYPE_CHECKING:
+    from llama_py.server.app import Service
+
+__all__ = ["adapted", "tenant_of"]
+
+
+def tenant_of(request: Request) -> str:
+    """Whose sessions and prefixes a request works with; "" is everybody."""
+    caller = request.scope["state"].get("caller")
+    return "" if caller is None else str(caller.tenant)
+
+
+def adapted(
+    call: WireCall,
+    model: ServedModel,
+    service: Service,
+    tenant: str,
+    report: Callable[[int, int], None] | None = None,
+) -> list[GenerationRequest]:
+    """The requests of a call: within the server's time limit, and within what belongs to a tenant.
+
+    Args:
+        tenant: whose sessions and prefixes they may use; "" is everybody.
+        report: told about the progress of the first prompt, if the client wants to know.
+    """
+    requests = [_limited(request, service.settings.request_timeout) for request in call.requests]
+    if tenant:
+        namespace = (model.llama._context.adapters, tenant)
+        requests = [
+            replace(each, namespace=namespace, session=label_of(tenant, each.session))
+            for each in requests
+        ]
+    if call.wants_progress and call.stream and report is not None:
+        requests[0] = replace(requests[0], on_progress=report)
+    return requests
+
+
+def _limited(request: GenerationRequest, limit: float | None) -> GenerationRequest:
+    own = request.generation.timeout
+    if limit is None or (own is not None and own <= limit):
+        return request
+    return replace(request, generation=replace(request.generation, timeout=limit))

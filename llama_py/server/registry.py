@@ -1,0 +1,231 @@
+"""``SessionRegistry``: which sessions there are, whose they are, and when they were used.
+
+It has names and counts, and nothing that was said. With a path it is written to a file, at most
+once in a while, and read again when the server starts.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+__all__ = ["SessionEntry", "SessionRegistry"]
+
+_log = logging.getLogger("llama_py.server")
+
+_FORMAT = "llama_py.sessions"
+_VERSION = 1
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+#: Seconds between two writes: what a crash may cost.
+_PAUSE = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEntry:
+    """A session.
+
+    Attributes:
+        owner: the name of the key that it belongs to; empty where no key is asked for.
+        id: its name.
+        model: who answered last.
+        created, last_used: in seconds since 1970.
+        turns: replies so far, with those before a fork.
+        inherited: those before the fork.
+        tokens: of the conversation, after the last reply.
+        parent: the session that it was forked from, or None.
+    """
+
+    owner: str
+    id: str
+    model: str
+    created: float
+    last_used: float
+    turns: int = 0
+    inherited: int = 0
+    tokens: int = 0
+    parent: str | None = None
+
+    @property
+    def has_spoken(self) -> bool:
+        """Whether it has a reply of its own since it was forked."""
+        return self.parent is None or self.turns > self.inherited
+
+
+class SessionRegistry:
+    """See the module. May be used by any thread.
+
+    Args:
+        path: the file, or None.
+        most: sessions that are remembered; the one longest unused goes.
+    """
+
+    def __init__(self, path: Path | None, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._entries: OrderedDict[tuple[str, str], SessionEntry] = OrderedDict()
+        self._writer: _Writer | None = None
+        if path is not None:
+            for entry in _read(path)[-most:]:
+                self._entries[entry.owner, entry.id] = entry
+            self._writer = _Writer(path, self._dump)
+
+    def note(self, owner: str, name: str, model: str, tokens: int) -> None:
+        """A reply of a session has ended."""
+        now = time.time()
+        with self._lock:
+            known = self._entries.get((owner, name))
+            entry = known or SessionEntry(owner, name, model, now, now)
+            self._put(
+                replace(entry, model=model, last_used=now, turns=entry.turns + 1, tokens=tokens)
+            )
+
+    def fork(self, owner: str, name: str, new: str) -> SessionEntry | None:
+        """A session that begins like another one; None if that does not exist.
+
+        One that has the new name is replaced.
+        """
+        now = time.time()
+        with self._lock:
+            entry = self._entries.get((owner, name))
+            if entry is None:
+                return None
+            fork = replace(
+                entry, id=new, created=now, last_used=now, inherited=entry.turns, parent=name
+            )
+            self._put(fork)
+            return fork
+
+    def _put(self, entry: SessionEntry) -> None:
+        key = entry.owner, entry.id
+        self._entries[key] = entry
+        self._entries.move_to_end(key)
+        while len(self._entries) > self._most:
+            self._entries.popitem(last=False)
+        self._changed()
+
+    def get(self, owner: str, name: str) -> SessionEntry | None:
+        """The session of this owner and name, or None."""
+        with self._lock:
+            return self._entries.get((owner, name))
+
+    def owned_by(self, owner: str) -> list[SessionEntry]:
+        """The sessions of an owner, the one that was used last first."""
+        with self._lock:
+            return [each for each in reversed(self._entries.values()) if each.owner == owner]
+
+    def silent_forks(self, owner: str, name: str) -> list[SessionEntry]:
+        """Forks of a session that have no reply of their own yet, the latest first."""
+        return [
+            each for each in self.owned_by(owner) if each.parent == name and not each.has_spoken
+        ]
+
+    def remove(self, owner: str, name: str) -> bool:
+        """Forget a session; False if there was none."""
+        with self._lock:
+            found = self._entries.pop((owner, name), None) is not None
+            if found:
+                self._changed()
+            return found
+
+    def _changed(self) -> None:
+        if self._writer is not None:
+            self._writer.soon()
+
+    def _dump(self) -> list[SessionEntry]:
+        with self._lock:
+            return list(self._entries.values())
+
+    def close(self) -> None:
+        """Write what is not written yet."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+# ---- the file --------------------------------------------------------------------------------
+
+
+class _Writer:
+    """Writes the file beside whoever changes the sessions, once for many changes."""
+
+    def __init__(self, path: Path, entries: Callable[[], list[SessionEntry]]) -> None:
+        self._path = path
+        self._entries = entries
+        self._wanted = threading.Event()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="llama_py-sessions", daemon=True)
+        self._thread.start()
+
+    def soon(self) -> None:
+        """The sessions have changed."""
+        self._wanted.set()
+
+    def _run(self) -> None:
+        while True:
+            self._wanted.wait()
+            if self._closing.is_set():
+                return
+            self._wanted.clear()
+            self._write()
+            self._closing.wait(_PAUSE)
+
+    def _write(self) -> None:
+        try:
+            _write(self._path, self._entries())
+        except OSError as error:
+            _log.warning("the sessions could not be written: %s", error)
+
+    def close(self) -> None:
+        """Write once more, and end."""
+        if not self._closing.is_set():
+            self._closing.set()
+            self._wanted.set()
+            self._thread.join()
+            self._write()
+
+
+def _write(path: Path, entries: list[SessionEntry]) -> None:
+    """In place of an older file, when it is complete."""
+    content = {"format": _FORMAT, "version": _VERSION, "sessions": [asdict(e) for e in entries]}
+    new = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        with open(os.open(new, _NEW, 0o600), "w", encoding="utf-8") as file:  # noqa: PTH123
+            json.dump(content, file, separators=(",", ":"))
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> list[SessionEntry]:
+    """What was written; nothing, if it is damaged, which costs only the list."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["format"] != _FORMAT or content["version"] != _VERSION:
+            raise ValueError("it is not of this version")
+        return [_entry(each) for each in content["sessions"]]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        _log.warning("%s is not used: %s", path, error)
+        return []
+
+
+def _entry(saved: Mapping[str, Any]) -> SessionEntry:
+    entry = SessionEntry(**{each.name: saved[each.name] for each in fields(SessionEntry)})
+    texts = (entry.owner, entry.id, entry.model, entry.parent or "")
+    numbers = (entry.created, entry.last_used, entry.turns, entry.inherited, entry.tokens)
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError("a name is no text")
+    if not all(isinstance(number, (int, float)) for number in numbers):
+        raise TypeError("a count is no number")
+    return entry

@@ -1,0 +1,224 @@
+"""llama-server's own endpoints, and llama-cpp-python's for tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from llama_py.api.llama import Llama
+from llama_py.dialects.failures import Kind, RequestError
+from llama_py.dialects.native_bodies import read_infill, read_native, slot_session
+from llama_py.dialects.native_options import described
+from llama_py.dialects.native_tokens import detokenize, tokenize, tokens_of
+from llama_py.dialects.openai_bodies import read_chat
+from llama_py.dialects.sampling import read_sampling
+from llama_py.dialects.session_ids import session_of
+from llama_py.errors import TemplateError
+from llama_py.options import COMPLETION
+from llama_py.options.checks import read_text
+from llama_py.params import GenerationParams
+from llama_py.server.bodies import read_body
+from llama_py.server.models import ServedModel
+from llama_py.server.routes.common import in_thread, json_response, model_of, service_of
+from llama_py.server.running import respond
+from llama_py.server.sessions import conversations_of
+from llama_py.version import LLAMA_CPP_COMMIT, __version__
+
+__all__ = ["ROUTES"]
+
+Body = dict[str, Any]
+
+
+# ---- generating ------------------------------------------------------------------------------
+
+
+async def _completion(request: Request) -> Response:
+    service = service_of(request)
+    body = await read_body(request, service.settings)
+    async with service.models.lease(model_of(body), request.receive) as model:
+        parse = partial(
+            read_native,
+            body=body,
+            limits=service.limits,
+            model=model.id,
+            session=_session(request, body),
+            expose_prompt=service.settings.expose_prompts,
+        )
+        return await respond(request, model, parse)
+
+
+async def _infill(request: Request) -> Response:
+    service = service_of(request)
+    body = await read_body(request, service.settings)
+    async with service.models.lease(model_of(body), request.receive) as model:
+        parse = partial(
+            read_infill,
+            body=body,
+            limits=service.limits,
+            model=model.id,
+            room=conversations_of(model.llama).room,
+            session=_session(request, body),
+            expose_prompt=service.settings.expose_prompts,
+        )
+        return await respond(request, model, parse)
+
+
+def _session(request: Request, body: Body) -> str | None:
+    return session_of(body, request.headers) or slot_session(body)
+
+
+# ---- tokens and prompts ----------------------------------------------------------------------
+
+
+async def _answer(request: Request, answer: Callable[[ServedModel, Body], Any]) -> Response:
+    """What a worker thread makes of a body, with a model at hand."""
+    service = service_of(request)
+    body = await read_body(request, service.settings)
+    async with service.models.lease(model_of(body), request.receive) as model:
+        return json_response(await in_thread(service, lambda: answer(model, body)))
+
+
+async def _tokenize(request: Request) -> Response:
+    return await _answer(request, lambda model, body: tokenize(model.llama.vocab, body))
+
+
+async def _detokenize(request: Request) -> Response:
+    return await _answer(request, lambda model, body: detokenize(model.llama.vocab, body))
+
+
+async def _extra_tokenize(request: Request) -> Response:
+    return await _answer(request, lambda model, body: {"tokens": _input_tokens(model, body)})
+
+
+async def _extra_count(request: Request) -> Response:
+    return await _answer(request, lambda model, body: {"count": len(_input_tokens(model, body))})
+
+
+def _input_tokens(model: ServedModel, body: Body) -> list[int]:
+    if body.get("input") is None:
+        raise RequestError(Kind.MISSING, "the field 'input' is missing", "input")
+    text = read_text("input", body["input"], empty=True)
+    return model.llama.tokenize(text, special=True)
+
+
+async def _extra_detokenize(request: Request) -> Response:
+    def answer(model: ServedModel, body: Body) -> Body:
+        text = model.llama.detokenize(tokens_of(model.llama.vocab, body))
+        return {"text": text.decode("utf-8", "replace")}
+
+    return await _answer(request, answer)
+
+
+async def _apply_template(request: Request) -> Response:
+    limits = service_of(request).limits
+
+    def answer(model: ServedModel, body: Body) -> Body:
+        call = read_chat(model.context, {**body, "stream": False}, limits, model.id)
+        text = call.requests[0].prompt.text or b""
+        return {"prompt": text.decode("utf-8", "surrogatepass")}
+
+    return await _answer(request, answer)
+
+
+# ---- the server ------------------------------------------------------------------------------
+
+
+async def _props(request: Request) -> Response:
+    service = service_of(request)
+    name = request.query_params.get("model")
+    expose = service.settings.expose_prompts
+    async with service.models.probe(name) as model:
+        told = service.models.find(name)
+        path = told.settings.path if expose else Path(told.settings.path).name
+        props = {
+            "model_alias": told.id,
+            "model_path": str(path),
+            "modalities": {"vision": False, "video": False, "audio": False},
+            "endpoint_slots": True,
+            "endpoint_props": False,
+            "endpoint_metrics": service.settings.metrics,
+            "build_info": f"llama_py {__version__}, llama.cpp {LLAMA_CPP_COMMIT}",
+            "is_sleeping": model is None,
+        }
+        if model is not None:
+            props |= await in_thread(service, lambda: _model_props(model))
+    return json_response(props)
+
+
+def _model_props(model: ServedModel) -> Body:
+    llama, conversations = model.llama, conversations_of(model.llama)
+    vocab = llama.vocab
+    sampling = read_sampling(COMPLETION, {}, model.context)
+    return {
+        "default_generation_settings": {
+            "params": described(sampling, GenerationParams(), False),
+            "n_ctx": conversations.room,
+        },
+        "total_slots": conversations.sequences,
+        "model_ftype": llama._model.description,
+        **_template_props(llama),
+        "bos_token": _text(llama, vocab.bos),
+        "eos_token": _text(llama, vocab.eos),
+    }
+
+
+def _template_props(llama: Llama) -> Body:
+    try:
+        template = llama.chat_template
+    except TemplateError:  # it does not parse, and only those who chat need it
+        return {"chat_template": llama._model.chat_template() or "", "chat_template_caps": {}}
+    return {"chat_template": template.source, "chat_template_caps": dict(template.caps)}
+
+
+def _text(llama: Llama, token: int) -> str:
+    return llama.vocab.piece(token).decode("utf-8", "replace") if token >= 0 else ""
+
+
+async def _set_props(request: Request) -> Response:
+    message = "the properties of this server do not change while it runs"
+    raise RequestError(Kind.NOT_IMPLEMENTED, message)
+
+
+async def _adapters(request: Request) -> Response:
+    service = service_of(request)
+    async with service.models.lease(request.query_params.get("model")) as model:
+        return json_response(_described_adapters(model))
+
+
+def _described_adapters(model: ServedModel) -> list[Body]:
+    path = model.settings.options.get("lora_path")
+    adapters = model.llama._context.adapters
+    return [
+        {"id": number, "path": Path(str(path)).name, "scale": scale}
+        for number, (_, scale) in enumerate(adapters)
+    ]
+
+
+async def _set_adapters(request: Request) -> Response:
+    message = (
+        "the scales of adapters do not change while a model is loaded; offer a second model with "
+        "another lora_scale"
+    )
+    raise RequestError(Kind.NOT_IMPLEMENTED, message)
+
+
+ROUTES = [
+    Route("/completion", _completion, methods=["POST"]),
+    Route("/infill", _infill, methods=["POST"]),
+    Route("/tokenize", _tokenize, methods=["POST"]),
+    Route("/detokenize", _detokenize, methods=["POST"]),
+    Route("/apply-template", _apply_template, methods=["POST"]),
+    Route("/extras/tokenize", _extra_tokenize, methods=["POST"]),
+    Route("/extras/tokenize/count", _extra_count, methods=["POST"]),
+    Route("/extras/detokenize", _extra_detokenize, methods=["POST"]),
+    Route("/props", _props, methods=["GET"]),
+    Route("/props", _set_props, methods=["POST"]),
+    Route("/lora-adapters", _adapters, methods=["GET"]),
+    Route("/lora-adapters", _set_adapters, methods=["POST"]),
+]

@@ -1,0 +1,60 @@
+"""``/v1/sessions``: the caller's conversations, by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from llama_py.dialects.session_ids import check_session_id
+from llama_py.server.adapting import tenant_of
+from llama_py.server.bodies import read_body
+from llama_py.server.routes.common import in_thread, json_response, service_of
+
+__all__ = ["ROUTES"]
+
+
+async def _list(request: Request) -> Response:
+    service, tenant = service_of(request), tenant_of(request)
+    data = await in_thread(service, lambda: service.sessions.owned_by(tenant))
+    return json_response({"object": "list", "data": data})
+
+
+async def _get(request: Request) -> Response:
+    service, tenant, name = service_of(request), tenant_of(request), _name(request)
+    return json_response(await in_thread(service, lambda: service.sessions.get(tenant, name)))
+
+
+async def _delete(request: Request) -> Response:
+    service, tenant, name = service_of(request), tenant_of(request), _name(request)
+    await in_thread(service, lambda: service.sessions.delete(tenant, name))
+    return json_response({"id": name, "object": "session.deleted", "deleted": True})
+
+
+async def _fork(request: Request) -> Response:
+    service, tenant, name = service_of(request), tenant_of(request), _name(request)
+    body: dict[str, Any] = await read_body(request, service.settings)
+    new = body.get("id")
+    new = None if new is None else check_session_id("id", new)
+    return json_response(await in_thread(service, lambda: service.sessions.fork(tenant, name, new)))
+
+
+async def _save(request: Request) -> Response:
+    service, tenant, name = service_of(request), tenant_of(request), _name(request)
+    return json_response(await in_thread(service, lambda: service.sessions.save(tenant, name)))
+
+
+def _name(request: Request) -> str:
+    name: str = request.path_params["id"]
+    return name
+
+
+ROUTES = [
+    Route("/v1/sessions", _list, methods=["GET"]),
+    Route("/v1/sessions/{id:path}/fork", _fork, methods=["POST"]),
+    Route("/v1/sessions/{id:path}/save", _save, methods=["POST"]),
+    Route("/v1/sessions/{id:path}", _get, methods=["GET"]),
+    Route("/v1/sessions/{id:path}", _delete, methods=["DELETE"]),
+]

@@ -1,0 +1,193 @@
+"""llama-server's ``/slots``: the sequences in memory, saved and restored by name."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from llama_py.api.conversations import BusyError, Conversations, Held, MissingError, Which
+from llama_py.dialects.failures import Kind, RequestError
+from llama_py.dialects.session_ids import label_of, owner_of
+from llama_py.errors import FingerprintError, StateError, shown
+from llama_py.server.adapting import tenant_of
+from llama_py.server.bodies import read_body
+from llama_py.server.models import ServedModel
+from llama_py.server.routes.common import in_thread, json_response, service_of
+from llama_py.server.sessions import busy_failure, conversations_of, namespace_of
+from llama_py.server.slots import SlotFiles, check_filename
+
+__all__ = ["ROUTES"]
+
+T = TypeVar("T")
+
+
+# ---- listing ---------------------------------------------------------------------------------
+
+
+async def _list(request: Request) -> Response:
+    service, tenant = service_of(request), tenant_of(request)
+    async with service.models.lease(request.query_params.get("model")) as model:
+        slots = await in_thread(
+            service, lambda: _slots(model, tenant, expose=service.settings.expose_prompts)
+        )
+    if request.query_params.get("fail_on_no_slot") and all(s["is_processing"] for s in slots):
+        raise RequestError(Kind.UNAVAILABLE, "no slot available", retry_after=1.0)
+    return json_response(slots)
+
+
+def _slots(model: ServedModel, tenant: str, *, expose: bool) -> list[dict[str, Any]]:
+    conversations = conversations_of(model.llama)
+    namespace = namespace_of(model.llama, tenant)
+    namespace = conversations.namespace if namespace is None else namespace
+    held = {each.sequence: each for each in conversations.held()}
+    slots = []
+    for number in range(conversations.sequences):
+        each = held.get(number)
+        slot = _slot(number, conversations.room, each)
+        if each is not None and each.namespace == namespace:
+            slot["session"] = owner_of(each.session)[1] if each.session else None
+            if expose:
+                text = model.llama.vocab.detokenize(each.tokens, special=True)
+                slot["prompt"] = text.decode("utf-8", "replace")
+        slots.append(slot)
+    return slots
+
+
+def _slot(number: int, room: int, held: Held | None) -> dict[str, Any]:
+    """What everybody may know who may ask at all."""
+    busy = held is not None and held.busy
+    slot: dict[str, Any] = {
+        "id": number,
+        "n_ctx": room,
+        "speculative": False,
+        "is_processing": busy,
+        "state": "processing" if busy else "free" if held is None else "idle",
+        "n_past": 0 if held is None else len(held.tokens),
+    }
+    work = held.work if held is not None else None
+    if work is not None:
+        slot |= {
+            "id_task": work.number,
+            "n_prompt_tokens": work.prompt,
+            "n_prompt_tokens_processed": min(slot["n_past"], work.prompt) - work.reused,
+            "n_prompt_tokens_cache": work.reused,
+            "next_token": [
+                {
+                    "has_next_token": True,
+                    "n_remain": -1 if work.most is None else work.most - work.generated,
+                    "n_decoded": work.generated,
+                }
+            ],
+        }
+    return slot
+
+
+# ---- saving and restoring --------------------------------------------------------------------
+
+
+async def _act(request: Request) -> Response:
+    service = service_of(request)
+    if service.slots is None:
+        message = "slots are not saved here; start the server with --slot-dir"
+        raise RequestError(Kind.NOT_IMPLEMENTED, message)
+    action = request.query_params.get("action")
+    if action not in _ACTIONS:
+        message = f"action is {shown(action)}; expected save, restore or erase"
+        raise RequestError(Kind.INVALID_VALUE, message, "action")
+    files, name, slot = service.slots, "", request.path_params["id"]
+    if action != "erase":
+        body = await read_body(request, service.settings)
+        name = check_filename(body.get("filename"))
+    tenant = tenant_of(request)
+    async with service.models.lease(request.query_params.get("model")) as model:
+        service.sessions.attach(model.id, model.llama)
+        asked = _Slot(model, tenant, slot)
+        answer = await in_thread(service, lambda: _acted(_ACTIONS[action], asked, files, name))
+    return json_response({"id_slot": asked.shown, **answer})
+
+
+class _Slot:
+    """A slot that a client asks for: by the number of a sequence, or by the name of a session."""
+
+    def __init__(self, model: ServedModel, tenant: str, name: str) -> None:
+        self.conversations: Conversations = conversations_of(model.llama)
+        self.tenant = tenant
+        self.namespace: Hashable | None = namespace_of(model.llama, tenant)
+        self.number = int(name) if name.isdecimal() and len(name) < 10 else None
+        self.shown: int | str = name if self.number is None else self.number
+        # What ``id_slot`` of a completion calls its conversation.
+        session = name if self.number is None else f"slot-{self.number}"
+        self.label = label_of(tenant, session) or ""
+
+    def which(self) -> Which:
+        """The session of that name, or else the sequence of that number."""
+        own = self.conversations.namespace if self.namespace is None else self.namespace
+        held = self.conversations.held()
+        named = any(each.session == self.label and each.namespace == own for each in held)
+        return self.label if named or self.number is None else self.number
+
+
+Action = Callable[[_Slot, SlotFiles, str], dict[str, Any]]
+
+
+def _acted(action: Action, slot: _Slot, files: SlotFiles, name: str) -> dict[str, Any]:
+    try:
+        return action(slot, files, name)
+    except MissingError:
+        message = f"the slot {slot.shown!r} has nothing in memory"
+        raise RequestError(Kind.NOT_FOUND, message, "id_slot") from None
+    except BusyError as error:
+        raise busy_failure(error) from None
+    except FingerprintError:
+        message = (
+            "this slot was saved by another model, under other settings, or with another key; "
+            "evaluate the prompt again instead"
+        )
+        raise RequestError(Kind.INVALID_VALUE, message, "filename") from None
+    except StateError as error:
+        raise RequestError(Kind.INVALID_VALUE, f"the slot cannot be used: {error}") from None
+
+
+def _save(slot: _Slot, files: SlotFiles, name: str) -> dict[str, Any]:
+    start = time.perf_counter()
+    state = slot.conversations.export(slot.which(), slot.namespace)
+    written = files.save(slot.tenant, name, state)
+    return {
+        "filename": name,
+        "n_saved": len(state.tokens),
+        "n_written": written,
+        "timings": {"save_ms": _milliseconds(start)},
+    }
+
+
+def _restore(slot: _Slot, files: SlotFiles, name: str) -> dict[str, Any]:
+    start = time.perf_counter()
+    state, read = files.read(slot.tenant, name)
+    slot.conversations.bring_in(state, slot.label, slot.namespace)
+    return {
+        "filename": name,
+        "n_restored": len(state.tokens),
+        "n_read": read,
+        "timings": {"restore_ms": _milliseconds(start)},
+    }
+
+
+def _erase(slot: _Slot, _files: SlotFiles, _name: str) -> dict[str, Any]:
+    return {"n_erased": slot.conversations.forget(slot.which(), slot.namespace)}
+
+
+def _milliseconds(start: float) -> float:
+    return round((time.perf_counter() - start) * 1e3, 3)
+
+
+_ACTIONS: dict[str | None, Action] = {"save": _save, "restore": _restore, "erase": _erase}
+
+ROUTES = [
+    Route("/slots", _list, methods=["GET"]),
+    Route("/slots/{id:path}", _act, methods=["POST"]),
+]

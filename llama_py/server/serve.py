@@ -1,0 +1,207 @@
+"""``serve``: runs the server in this process, until it is told to stop.
+
+It listens before the model is loaded, so that probes get an answer, and whoever asks too early is
+told to come again. The first SIGTERM or SIGINT begins to drain: what is in flight goes on, and
+nothing new is let in. When ``drain_seconds`` have passed, what is left ends with an error in its
+dialect. Then conversations are written, and the models are closed. A second signal ends everything
+at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any, cast
+
+import uvicorn
+from starlette.applications import Starlette
+
+from llama_py.dialects.failures import Failure, Kind
+from llama_py.errors import LlamaError, ModelNotFoundError, ParameterError
+from llama_py.server.app import Service, create_app
+from llama_py.server.connections import http_protocol
+from llama_py.server.heads import bounded_heads
+from llama_py.server.lifecycle import Phase
+from llama_py.server.settings import Settings
+from llama_py.server.sockets import address_of, listen
+
+__all__ = ["check", "serve"]
+
+_log = logging.getLogger("llama_py.server")
+
+#: Seconds that replies have to send their error when the time for draining is over.
+_LAST_WORDS = 3.0
+#: What a program returns that a signal has ended, less the signal's number.
+_SIGNALLED = 128
+#: h11 gives up only beyond our own limit.
+_SLACK = 256 << 10
+
+
+def check(settings: Settings) -> None:
+    """Raise if the server could not work with these settings. Nothing is loaded.
+
+    Raises:
+        ModelNotFoundError: there is no file at the path of a model.
+        ParameterError: anybody could use it, or TLS cannot be set up.
+        OSError: a directory cannot be written.
+    """
+    settings.refuse_open_door()
+    for model in settings.models:
+        if not Path(model.path).is_file():
+            raise ModelNotFoundError(f"there is no model file at {model.path} (for {model.id!r})")
+    for name in ("session_dir", "slot_dir"):
+        directory: Path | None = getattr(settings, name)
+        if directory is not None:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not os.access(directory, os.W_OK | os.X_OK):
+                raise ParameterError(f"{name}: {directory} cannot be written")
+    _check_tls(settings)
+
+
+def _check_tls(settings: Settings) -> None:
+    if settings.tls_cert is None:
+        return
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(settings.tls_cert, settings.tls_key)
+    except (ssl.SSLError, ValueError) as error:
+        files = " and ".join(str(each) for each in (settings.tls_cert, settings.tls_key) if each)
+        raise ParameterError(f"{files} are no certificate and its key: {error}") from None
+
+
+def serve(settings: Settings, announce: Callable[[str], None] = lambda address: None) -> None:
+    """Serve until a signal comes. A second one ends the process, with 128 and its number.
+
+    Args:
+        announce: called with the address when requests are welcome.
+
+    Raises:
+        LlamaError: as ``check``; or the model cannot be loaded.
+        OSError: it cannot listen there.
+    """
+    check(settings)
+    with listen(settings) as listening:
+        app = cast(Starlette, create_app(settings, load=False))
+        address = address_of(settings, listening)
+        server = _Server(_config(settings, app), app.state.service, lambda: announce(address))
+        server.run(sockets=[listening])
+        if server.problem is not None:
+            raise server.problem
+
+
+def _config(settings: Settings, app: Any) -> uvicorn.Config:
+    protocol = bounded_heads(http_protocol(), settings.max_header_bytes, settings.header_timeout)
+    return uvicorn.Config(
+        app,
+        http=protocol,
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        root_path=settings.root_path,
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
+        timeout_keep_alive=settings.keep_alive_seconds,
+        timeout_graceful_shutdown=int(_LAST_WORDS),
+        h11_max_incomplete_event_size=settings.max_header_bytes + _SLACK,
+    )
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server, which drains.
+
+    Attributes:
+        problem: why it could not start, or None.
+    """
+
+    def __init__(self, config: uvicorn.Config, service: Service, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._service = service
+        self._ready = ready
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._told = False
+        self.problem: LlamaError | OSError | MemoryError | None = None
+
+    # -- starting -------------------------------------------------------------------------------
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept connections, and begin to load."""
+        self._service.lifecycle.phase = Phase.LOADING
+        await super().startup(sockets)
+        self._spawn(self._load())
+
+    async def _load(self) -> None:
+        lifecycle = self._service.lifecycle
+        try:
+            await self._service.models.start()
+        except (LlamaError, OSError, MemoryError) as error:
+            if lifecycle.phase is Phase.LOADING:  # else it was told to stop, and gave up loading
+                self.problem = error
+            self.should_exit = True
+            return
+        if lifecycle.phase is Phase.LOADING:
+            lifecycle.phase = Phase.READY
+            self._ready()
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- stopping -------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals tell the event loop what to do, and do not raise anything.
+
+        The second one needs no event loop: it may be what hangs.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        loop = asyncio.get_running_loop()
+
+        def note(number: int, _frame: FrameType | None) -> None:
+            if self._told:
+                os._exit(_SIGNALLED + number)
+            self._told = True
+            loop.call_soon_threadsafe(self.stop)
+
+        before = {each: signal.signal(each, note) for each in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)
+
+    def stop(self) -> None:
+        """Begin to drain; give up what is being loaded."""
+        lifecycle = self._service.lifecycle
+        loading, lifecycle.phase = lifecycle.phase is Phase.LOADING, Phase.DRAINING
+        if loading:
+            self.should_exit = True
+        else:
+            self._spawn(self._drain())
+
+    async def _drain(self) -> None:
+        lifecycle, seconds = self._service.lifecycle, self._service.settings.drain_seconds
+        _log.info("stopping: %d requests are in flight", lifecycle.in_flight)
+        if not await lifecycle.until_idle(seconds):
+            live = [*self._service.exchanges]
+            _log.warning("%d replies are ended after %g seconds", len(live), seconds)
+            for exchange in live:
+                message = "the server stopped before this reply was complete"
+                exchange.stop(Failure(Kind.UNAVAILABLE, message))
+            await lifecycle.until_idle(_LAST_WORDS)
+        self.should_exit = True

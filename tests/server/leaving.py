@@ -1,0 +1,86 @@
+"""Clients that leave: requests over plain sockets, and what became of them in the engine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+from llama_py.server.running import Exchange
+from tests.server.serving import Server
+
+__all__ = ["Visitor", "until"]
+
+_PATIENCE = 30.0
+
+
+def until(condition: Callable[[], Any], what: str) -> Any:
+    """Wait until a condition holds; returns its value."""
+    end = time.monotonic() + _PATIENCE
+    while not (value := condition()):
+        if time.monotonic() > end:
+            raise AssertionError(f"it never came to that: {what}")
+        time.sleep(0.002)
+    return value
+
+
+class Visitor:
+    """One request, over a connection of its own.
+
+    Attributes:
+        exchange: how the server answers it.
+    """
+
+    def __init__(
+        self, server: Server, path: str, body: dict[str, Any], *, receive_buffer: int = 0
+    ) -> None:
+        where = urlsplit(server.url)
+        known = {*server.service.exchanges}
+        self.socket = socket.socket()
+        self.socket.settimeout(_PATIENCE)
+        if receive_buffer:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        self.socket.connect((where.hostname, where.port))
+        data = json.dumps(body).encode()
+        head = (
+            f"POST {path} HTTP/1.1\r\nHost: {where.netloc}\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(data)}\r\n\r\n"
+        )
+        self.socket.sendall(head.encode() + data)
+        found = until(lambda: server.service.exchanges - known, "the request is being answered")
+        self.exchange: Exchange = found.pop()
+
+    @property
+    def record(self) -> Any:
+        """What the engine knows about it."""
+        return until(lambda: self.exchange.records, "the request is queued")[0]
+
+    def read_until(self, text: bytes) -> bytes:
+        """Read until a text has come."""
+        data = b""
+        while text not in data:
+            more = self.socket.recv(4096)
+            if not more:
+                raise AssertionError(f"the connection was closed after {len(data)} bytes")
+            data += more
+        return data
+
+    def read_all(self) -> bytes:
+        """Read until the connection is closed."""
+        data = b""
+        with contextlib.suppress(ConnectionResetError):
+            while more := self.socket.recv(1 << 16):
+                data += more
+        return data
+
+    def leave(self) -> None:
+        """Close the connection."""
+        self.socket.close()
+
+    def wait_for_the_end(self) -> None:
+        """Wait until the request has ended in the engine."""
+        until(lambda: self.record.reason, "the request has ended")

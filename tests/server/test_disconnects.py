@@ -1,0 +1,168 @@
+"""Clients that leave, or do not read: nothing stays busy, and nobody else notices."""
+
+from __future__ import annotations
+
+import gc
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.server.leaving import Visitor, until
+from tests.server.serving import Server, demo_settings, serving
+
+#: A reply that goes on for as long as there is room.
+ENDLESS: dict[str, Any] = {"ignore_eos": True, "max_tokens": 1500, "temperature": 0}
+COUNT = {"messages": [{"role": "user", "content": "Count from 1 to 20."}], "temperature": 0}
+FILES = Path("/proc/self/fd")
+LONG_PROMPT = "one two three four five six seven eight nine ten " * 40
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """Two sequences, and small steps, so that there is time to leave in the middle of a prompt."""
+    with serving(demo_settings(n_seq_max=2, n_batch=8, n_ubatch=8, n_ctx=4096)) as server:
+        yield server
+
+
+def chat(content: str = "Hello", **options: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": content}], **options}
+
+
+def model_of(server: Server) -> Any:
+    """The model that is served."""
+    return server.service.models.models[0].llama
+
+
+def at_rest(server: Server) -> None:
+    """Wait until nothing is in flight."""
+    driver = model_of(server)._loaded.driver
+    until(lambda: not driver.in_flight and not server.service.exchanges, "nothing is in flight")
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_leaving_while_the_reply_is_generated(server: Server, stream: bool) -> None:
+    visitor = Visitor(server, "/v1/chat/completions", chat(stream=stream, **ENDLESS))
+    until(lambda: len(visitor.record.generated) > 3, "it generates")
+    visitor.leave()
+    visitor.wait_for_the_end()
+    assert visitor.record.reason == "cancelled"
+    assert visitor.exchange.gone
+    assert len(visitor.record.generated) < 1500
+    at_rest(server)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_leaving_while_the_prompt_is_evaluated(server: Server, stream: bool) -> None:
+    visitor = Visitor(server, "/v1/chat/completions", chat(LONG_PROMPT, stream=stream))
+    until(lambda: visitor.record.started, "it has begun")
+    visitor.leave()
+    visitor.wait_for_the_end()
+    assert visitor.record.reason == "cancelled"
+    assert not visitor.record.generated
+    at_rest(server)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_leaving_while_waiting_for_a_place(server: Server, stream: bool) -> None:
+    running = [Visitor(server, "/v1/completions", {"prompt": p, **ENDLESS}) for p in ("a", "b")]
+    for each in running:
+        until(lambda each=each: each.record.started, "it has begun")  # type: ignore[misc]
+    visitor = Visitor(server, "/v1/chat/completions", chat(stream=stream))
+    assert not visitor.record.started
+    visitor.leave()
+    visitor.wait_for_the_end()
+    assert visitor.record.reason == "cancelled"
+    assert not visitor.record.started
+    assert not any(each.record.reason for each in running)  # who has a place keeps it
+    for each in running:
+        each.leave()
+    at_rest(server)
+
+
+def test_a_neighbour_who_leaves_changes_nothing(server: Server, client: Any) -> None:
+    """Where he leaves from differs each time, and the reply beside him does not."""
+    alone = client.chat.completions.create(model="demo", **COUNT).choices[0].message.content
+    for tokens in (1, 7, 23):
+        neighbour = Visitor(server, "/v1/chat/completions", chat("Hello", stream=True, **ENDLESS))
+        text = ""
+        for chunk in client.chat.completions.create(model="demo", stream=True, **COUNT):
+            text += chunk.choices[0].delta.content or ""
+            if len(neighbour.record.generated) >= tokens:
+                neighbour.leave()
+        assert text == alone
+        neighbour.leave()
+    at_rest(server)
+
+
+def test_what_was_begun_is_there_for_who_comes_back(server: Server, client: Any) -> None:
+    """A client that lost its connection sends the same again: its prompt is not done twice."""
+    prompt = f"{LONG_PROMPT[:800]} and so on"
+    visitor = Visitor(server, "/v1/chat/completions", chat(prompt, stream=True, **ENDLESS))
+    until(lambda: len(visitor.record.generated) > 3, "it generates")
+    visitor.leave()
+    visitor.wait_for_the_end()
+    messages = [{"role": "user", "content": prompt}]
+    again = client.chat.completions.create(model="demo", messages=messages, max_tokens=4)
+    assert again.usage.prompt_tokens_details.cached_tokens >= again.usage.prompt_tokens - 1
+
+
+def test_a_reader_who_stops_reading() -> None:
+    """His request waits without harm to others; after a while it ends, and the connection too."""
+    settings = demo_settings({"write_timeout": 0.5})
+    with serving(settings, send_buffer=4096) as server, server.openai() as client:
+        # Every token has a text, and makes a frame of a few kilobytes.
+        ends = {str(token): False for token in model_of(server).vocab.eog_tokens()}
+        options: dict[str, Any] = {
+            "logit_bias": ends,
+            "logprobs": True,
+            "top_logprobs": 20,
+            **ENDLESS,
+        }
+        body = chat(stream=True, **options)
+        visitor = Visitor(server, "/v1/chat/completions", body, receive_buffer=4096)
+        visitor.read_until(b"assistant")
+        assert client.chat.completions.create(model="demo", **COUNT).choices[0].message.content
+        visitor.wait_for_the_end()
+        assert visitor.record.reason == "cancelled"
+        assert visitor.exchange.gone
+        assert len(visitor.record.generated) < 1000  # it was paused long before its end
+        until(lambda: not server.service.exchanges, "the server is done with it")
+        # The server has closed the connection, without waiting for what was still to be read.
+        assert b"[DONE]" not in visitor.read_all()
+        visitor.leave()
+
+
+def visits(server: Server, count: int) -> None:
+    """Clients that leave at different moments."""
+    for number in range(count):
+        stream = number % 2 == 0
+        visitor = Visitor(server, "/v1/chat/completions", chat(stream=stream, **ENDLESS))
+        if number % 3:
+            until(lambda v=visitor: v.exchange.records, "it is queued")  # type: ignore[misc]
+        if stream and number % 4:
+            visitor.read_until(b"assistant")
+        if number % 5 == 0:  # a reset in place of a close
+            linger = b"\x01\x00\x00\x00\x00\x00\x00\x00"
+            visitor.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        visitor.leave()
+    at_rest(server)
+
+
+def resources() -> tuple[int, int]:
+    """Open file descriptors, and bytes of memory."""
+    gc.collect()
+    return len([*FILES.iterdir()]), psutil.Process().memory_info().rss
+
+
+@pytest.mark.skipif(not FILES.is_dir(), reason="needs /proc")
+@pytest.mark.parametrize("count", [30, pytest.param(500, marks=pytest.mark.long)])
+def test_those_who_leave_leave_nothing_behind(server: Server, count: int) -> None:
+    visits(server, 20)  # what is made once is there now
+    files, memory = resources()
+    visits(server, count)
+    until(lambda: resources()[0] <= files, "no file is open that was not")
+    assert resources()[1] < memory + (20 << 20)

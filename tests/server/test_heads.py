@@ -1,0 +1,114 @@
+"""Requests whose headers have no end, or do not come, with both of uvicorn's parsers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from llama_py.server.heads import bounded_heads
+
+PATIENCE = 30.0
+LIMIT = 4096
+REQUEST = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
+
+
+async def app(scope: Any, receive: Any, send: Any) -> None:
+    """Answers with the size of the body."""
+    size, more = 0, True
+    while more:
+        message = await receive()
+        size += len(message.get("body", b""))
+        more = message.get("more_body", False)
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": str(size).encode()})
+
+
+@pytest.fixture(scope="module", params=[HttpToolsProtocol, H11Protocol])
+def port(request: pytest.FixtureRequest) -> Iterator[int]:
+    """The port of a server that gives clients a second for their headers."""
+    protocol = bounded_heads(request.param, LIMIT, 1.0)
+    config = uvicorn.Config(
+        app, "127.0.0.1", 0, lifespan="off", log_config=None, http=protocol, ws="none",
+        h11_max_incomplete_event_size=1 << 20,
+    )  # fmt: skip
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield server.servers[0].sockets[0].getsockname()[1]
+    server.should_exit = True
+    thread.join(PATIENCE)
+
+
+def exchange(port: int, *parts: bytes) -> bytes:
+    """Send bytes, and read until the server closes the connection."""
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as connection:
+        with contextlib.suppress(ConnectionError):
+            for part in parts:
+                connection.sendall(part)
+        received = b""
+        with contextlib.suppress(ConnectionError):
+            while piece := connection.recv(65536):
+                received += piece
+    return received
+
+
+def error_of(answer: bytes) -> dict[str, Any]:
+    """What is wrong, as JSON."""
+    head, _, content = answer.partition(b"\r\n\r\n")
+    assert b"connection: close" in head.lower()
+    error: dict[str, Any] = json.loads(content)["error"]
+    assert error["type"] == "invalid_request_error"
+    return error
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [[b"X: " + b"x" * 200_000], [b"X-%d: 1\r\n" % n for n in range(2000)]],
+    ids=["a long one", "many"],
+)
+def test_headers_without_an_end(port: int, parts: list[bytes]) -> None:
+    answer = exchange(port, REQUEST, *parts)
+    if answer:  # else the connection was reset before it was read
+        assert answer.startswith(b"HTTP/1.1 431 ")
+        assert error_of(answer)["code"] == "request_headers_too_large"
+
+
+def test_headers_that_are_a_little_too_large(port: int) -> None:
+    answer = exchange(port, REQUEST, b"X: " + b"x" * LIMIT)
+    assert answer.startswith(b"HTTP/1.1 431 ")
+
+
+def test_headers_that_do_not_come(port: int) -> None:
+    assert exchange(port) == b""
+    assert exchange(port, REQUEST) == b""
+    assert exchange(port, REQUEST + b"\r\n", REQUEST).startswith(b"HTTP/1.1 200")
+
+
+def test_what_is_no_http(port: int) -> None:
+    answer = exchange(port, b"\x16\x03\x01\x02\x00 hello\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert error_of(answer)["message"] == "this is not a valid HTTP request"
+
+
+def test_a_connection_is_used_for_as_long_as_one_likes(port: int) -> None:
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}") as http:
+        for _ in range(100):  # the limit is for one head, not for all of them
+            assert http.get("/", headers={"x": "x" * 100}).text == "0"
+        connection = next(iter(http._transport._pool.connections))  # type: ignore[attr-defined]
+        time.sleep(1.2)
+        for size in (300_000, 1, 5000, 70_000):  # nor for bodies
+            assert http.post("/", content=b"x" * size).text == str(size)
+        assert next(iter(http._transport._pool.connections)) is connection  # type: ignore[attr-defined]

@@ -1,0 +1,321 @@
+"""What who runs a server sees: health, metrics, lines of requests, refusals over a real socket."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from llama_py.server.keys import ADMIN, CHAT, ApiKey
+from llama_py.server.lifecycle import Phase
+from llama_py.server.logs import log_to
+from tests.server.serving import Server, demo_settings, serving
+
+ALICE = ApiKey("alice", "alice-secret")
+OPS = ApiKey("ops", "ops-secret", frozenset({CHAT, ADMIN}))
+CHATS = "/v1/chat/completions"
+QUESTION = {"messages": [{"role": "user", "content": "What is 2 + 3?"}], "temperature": 0}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    settings = demo_settings({"api_keys": (ALICE, OPS), "max_body_bytes": 4096})
+    with serving(settings) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def http(server: Server) -> Iterator[httpx.Client]:
+    with server.http(headers={"Authorization": f"Bearer {OPS.key}"}) as client:
+        yield client
+
+
+@pytest.fixture
+def lines() -> Iterator[io.StringIO]:
+    """What is logged meanwhile."""
+    stream = io.StringIO()
+    handler = log_to(stream)
+    try:
+        yield stream
+    finally:
+        for name in ("", "llama_py", "llama_py.server"):
+            logging.getLogger(name).setLevel(logging.NOTSET if name else logging.WARNING)
+        logging.getLogger().removeHandler(handler)
+
+
+def logged(lines: io.StringIO, count: int) -> list[dict[str, Any]]:
+    """The lines of that many requests; a line comes when the answer is out."""
+    end = time.monotonic() + 10
+    while lines.getvalue().count("\n") < count and time.monotonic() < end:
+        time.sleep(0.01)
+    return [json.loads(line) for line in lines.getvalue().splitlines()]
+
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def scraped(http: httpx.Client) -> Samples:
+    """Every sample of ``/metrics`` by name and labels."""
+    text = http.get("/metrics").raise_for_status().text
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def labels(**values: str) -> frozenset[tuple[str, str]]:
+    return frozenset(values.items())
+
+
+# ---- health ------------------------------------------------------------------------------------
+
+
+def test_probes_need_no_key(server: Server) -> None:
+    with server.http() as http:
+        for path in ("/health", "/v1/health", "/livez", "/readyz"):
+            assert http.get(path).json() == {"status": "ok"}
+        for method, path in (("HEAD", "/"), ("HEAD", "/api/hello"), ("GET", "/api/hello")):
+            answer = http.request(method, path)
+            assert (answer.status_code, answer.content) == (200, b"")
+
+
+def test_probes_while_loading_and_draining(server: Server) -> None:
+    lifecycle = server.service.lifecycle
+    with server.http() as http:
+        try:
+            lifecycle.phase = Phase.LOADING
+            for path in ("/health", "/readyz"):
+                answer = http.get(path)
+                assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
+                assert answer.json() == {
+                    "error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}
+                }
+            assert http.get("/livez").status_code == 200
+            lifecycle.phase = Phase.DRAINING
+            statuses = [http.get(path).status_code for path in ("/livez", "/health", "/readyz")]
+            assert statuses == [200, 200, 503]
+        finally:
+            lifecycle.phase = Phase.READY
+
+
+# ---- metrics -----------------------------------------------------------------------------------
+
+
+def test_metrics_count_what_happened(http: httpx.Client) -> None:
+    before = scraped(http)
+    prompts = [{"role": "user", "content": f"Count to {number}."} for number in ("two", "three")]
+    usages = [
+        http.post(CHATS, json={"messages": [prompt], "max_tokens": 4, "temperature": 0}).json()
+        for prompt in (*prompts, prompts[0])
+    ]
+    http.post(CHATS, json={"messages": []})
+    http.get("/v1/models/some-name")
+    http.get("/nothing/at/all")
+    after = scraped(http)
+    model = labels(model_name="demo")
+
+    def grew(name: str, of: frozenset[tuple[str, str]] = model) -> float:
+        return after[name, of] - before.get((name, of), 0.0)
+
+    prompt = sum(each["usage"]["prompt_tokens"] for each in usages)
+    cached = sum(each["usage"]["prompt_tokens_details"]["cached_tokens"] for each in usages)
+    assert cached > 0
+    assert grew("llamacpp:prompt_tokens_total") == prompt - cached
+    assert grew("llamacpp:prompt_tokens_cached_total") == cached
+    assert grew("llama_py_prefix_cache_queries_total") == prompt
+    assert grew("llama_py_prefix_cache_hits_total") == cached
+    assert grew("llamacpp:tokens_predicted_total") == 12
+    assert grew("llama_py_request_success_total", model | labels(finished_reason="length")) == 3
+    for name in (
+        "time_to_first_token_seconds",
+        "e2e_request_latency_seconds",
+        "request_queue_time_seconds",
+    ):
+        assert grew(f"llama_py_{name}_count") == 3
+        assert grew(f"llama_py_{name}_bucket", model | labels(le="+Inf")) == 3
+        assert after[f"llama_py_{name}_sum", model] > 0
+    assert grew("llama_py_inter_token_latency_seconds_count") == 9
+    assert grew("llamacpp:n_decode_total") >= 12
+    assert grew("llamacpp:prompt_seconds_total") > 0
+    assert grew("llamacpp:tokens_predicted_seconds_total") > 0
+    assert after["llamacpp:requests_processing", model] == 0
+    assert after["llamacpp:requests_deferred", model] == 0
+    assert after["llamacpp:n_tokens_max", model] >= 16
+    assert after["llamacpp:n_busy_slots_per_decode", model] == 1
+    assert 0 < after["llama_py_kv_cache_usage_perc", model] < 1
+    assert after["llama_py_model_loads_total", labels()] == 1
+    requests = "llama_py_http_requests_total"
+    assert grew(requests, labels(method="POST", path=CHATS, status="200")) == 3
+    assert grew(requests, labels(method="POST", path=CHATS, status="400")) == 1
+    one = labels(method="GET", path="/v1/models/{id:path}", status="200")
+    assert grew(requests, one) == 1  # of the route, not of the path
+    assert grew(requests, labels(method="other", path="other", status="404")) == 1
+
+
+def test_buckets_grow(http: httpx.Client) -> None:
+    samples = scraped(http)
+    for name in ("time_to_first_token", "inter_token_latency", "e2e_request_latency"):
+        buckets = {
+            float(dict(given)["le"]): value
+            for (each, given), value in samples.items()
+            if each == f"llama_py_{name}_seconds_bucket"
+        }
+        counts = [buckets[bound] for bound in sorted(buckets)]
+        assert counts == sorted(counts)
+        assert len(counts) > 10
+
+
+def test_metrics_in_the_newer_form(http: httpx.Client) -> None:
+    answer = http.get("/metrics", headers={"Accept": "application/openmetrics-text"})
+    assert answer.headers["content-type"].startswith("application/openmetrics-text")
+    assert answer.text.endswith("# EOF\n")
+
+
+def test_metrics_are_not_for_everybody(server: Server) -> None:
+    with server.http(headers={"x-api-key": ALICE.key}) as http:
+        assert http.get("/metrics").status_code == 403
+
+
+# ---- lines -------------------------------------------------------------------------------------
+
+
+def test_a_line_for_each_request(http: httpx.Client, lines: io.StringIO) -> None:
+    body = {"messages": [{"role": "user", "content": "Reply with the word zebra."}]}
+    answer = http.post(CHATS, json={**body, "max_tokens": 3}, headers={"x-request-id": "trace-7"})
+    for path in ("/health", "/metrics", "/readyz"):
+        http.get(path)
+    http.get("/v1/models", headers={"Authorization": "Bearer wrong-secret"})
+    with http.stream("POST", CHATS, json={**body, "max_tokens": 3, "stream": True}) as stream:
+        stream.read()
+    first, refused, streamed = logged(lines, 3)
+    usage = answer.json()["usage"]
+    assert first["id"] == answer.headers["x-request-id"] == "trace-7"
+    assert (first["key"], first["model"], first["route"]) == ("ops", "demo", CHATS)
+    assert (first["status"], first["method"], first["finish"]) == (200, "POST", "length")
+    assert first["prompt_tokens"] == usage["prompt_tokens"]
+    assert first["cached_tokens"] == usage["prompt_tokens_details"]["cached_tokens"]
+    assert first["generated_tokens"] == 3
+    assert 0 <= first["queue_ms"] <= first["ttft_ms"] <= first["total_ms"]
+    assert (refused["status"], refused["error"], refused["route"]) == (
+        401,
+        "invalid_api_key",
+        "/v1/models",
+    )
+    assert "key" not in refused
+    assert streamed["cached_tokens"] > 0
+    written = lines.getvalue()
+    assert not any(word in written for word in ("zebra", "secret", "Bearer"))
+
+
+def test_nobody_writes_lines_of_his_own(http: httpx.Client, lines: io.StringIO) -> None:
+    http.get("/x%0a%1b[31m%7f%c2%9b%e2%80%a8y")
+    http.get("/v1/models/%22,%22status%22:0", headers={"x-request-id": "a\tb"})
+    written = lines.getvalue() if logged(lines, 2) else ""
+    assert written.count("\n") == 2
+    assert all(0x20 <= ord(each) < 0x7F for each in written.replace("\n", ""))
+    odd, quoted = (json.loads(line) for line in written.splitlines())
+    assert odd["route"] == "/x\n\x1b[31m\x7f\x9b\u2028y"
+    assert (quoted["status"], quoted["route"]) == (200, "/v1/models/{id:path}")
+    assert quoted["id"].startswith("req_")
+
+
+def test_a_client_that_leaves_is_499(server: Server, lines: io.StringIO) -> None:
+    body = json.dumps({**QUESTION, "max_tokens": 2000, "stream": True, "ignore_eos": True}).encode()
+    port = int(server.url.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        head = (
+            f"POST {CHATS} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            f"Authorization: Bearer {ALICE.key}\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        connection.sendall(head.encode() + body)
+        assert connection.recv(200).startswith(b"HTTP/1.1 200")
+    line = logged(lines, 1)[0]
+    assert (line["status"], line["key"], line["finish"]) == (499, "alice", "cancelled")
+
+
+def test_what_a_program_logs_is_json_too(lines: io.StringIO) -> None:
+    try:
+        raise ValueError("two\nlines")
+    except ValueError:
+        logging.getLogger("llama_py.server").exception("it\x1b failed")
+    line = json.loads(lines.getvalue())
+    assert (line["level"], line["message"]) == ("error", "it\x1b failed")
+    assert line["traceback"].endswith("ValueError: two\nlines")
+
+
+# ---- refusals ----------------------------------------------------------------------------------
+
+
+def test_bodies_that_are_too_large_said_or_not(http: httpx.Client) -> None:
+    large = b'{"prompt": "' + b"x" * 5000 + b'"}'
+    kind = {"Content-Type": "application/json"}
+    for content in (large, iter([large[:3000], large[3000:]])):
+        answer = http.post("/v1/completions", content=content, headers=kind)
+        assert answer.status_code == 413
+        error = answer.json()["error"]
+        assert (error["type"], error["code"]) == ("invalid_request_error", "request_too_large")
+        assert "larger than the limit of 4096 bytes" in error["message"]
+
+
+@pytest.mark.parametrize("path", ["/nothing", "/v1/messages/nothing"])
+def test_paths_and_methods_that_do_not_exist(http: httpx.Client, path: str) -> None:
+    answer = http.get(path)
+    assert answer.status_code == 404
+    assert answer.json()["error"]["type"] in ("invalid_request_error", "not_found_error")
+    for method in ("GET", "PUT", "DELETE", "PATCH"):
+        answer = http.request(method, CHATS)
+        assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+        assert answer.json()["error"]["code"] == "method_not_allowed"
+
+
+def test_metrics_that_are_off() -> None:
+    with serving(demo_settings({"metrics": False})) as server, server.http() as http:
+        answer = http.get("/metrics")
+        assert answer.status_code == 501
+        assert answer.json()["error"]["code"] == "not_implemented"
+
+
+# ---- keys and prefixes -------------------------------------------------------------------------
+
+BOB = ApiKey("bob", "bob-secret")
+LONG = {
+    "messages": [{"role": "user", "content": "Tell me what is 2 + 3, and why it is so." * 3}],
+    "max_tokens": 4,
+    "temperature": 0,
+}
+
+
+def cached(server: Server, key: ApiKey, **more: Any) -> int:
+    """How many tokens of the same prompt a key did not have to evaluate."""
+    with server.http(headers={"x-api-key": key.key}) as http:
+        usage = http.post(CHATS, json={**LONG, **more}).raise_for_status().json()["usage"]
+    return int(usage["prompt_tokens_details"]["cached_tokens"])
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_key_profits_from_others_only_if_the_settings_say_so(shared: bool) -> None:
+    settings = demo_settings({"api_keys": (ALICE, BOB), "share_prefixes": shared})
+    with serving(settings) as server:
+        assert cached(server, ALICE) == 0
+        assert cached(server, ALICE) > 20
+        assert (cached(server, BOB) > 20) is shared
+        assert cached(server, BOB) > 20
+        assert cached(server, BOB, session_id="s", user="alice") > 20
+        assert cached(server, ALICE) > 20  # and bob's did not take its place
+
+
+def test_prefixes_that_had_to_make_room_are_not_shared_either() -> None:
+    settings = demo_settings({"api_keys": (ALICE, BOB)}, n_seq_max=1, n_ctx=512)
+    with serving(settings) as server:
+        assert (cached(server, ALICE), cached(server, BOB)) == (0, 0)
+        assert cached(server, ALICE) > 20  # brought back
+        assert cached(server, BOB) > 20
