@@ -3,7 +3,8 @@
 A system message has a place if the prompt with it is the prompt without it and one more piece
 there, if that piece contains its text once, and if it is marked as neither the user's nor the
 assistant's. So a template that refuses the message, drops it, moves it to the front, writes it like
-a user's, or lets the list of tools move behind it, does not take it.
+a user's, or lets the list of tools move behind it, does not take it. Nor is there a place at the
+beginning where a template writes that message into the last turn.
 """
 
 from __future__ import annotations
@@ -65,11 +66,11 @@ class ProbedSlots:
 
     @cached_property
     def first(self) -> bool:
-        return self._takes_first(_TALK[:1], 0)
+        return self._takes_first(_TALK, 0)
 
     @cached_property
     def several(self) -> bool:
-        return self._takes_first((_SYSTEM, _TALK[0]), 1)
+        return self._takes_first((_SYSTEM, *_TALK), 1)
 
     @cached_property
     def later(self) -> bool:
@@ -83,14 +84,11 @@ class ProbedSlots:
     def adjacent_users(self) -> bool:
         return self._prompt((_TALK[0], _TALK[2])) is not None
 
-    def _prompt(
-        self, messages: Messages, *, tools: bool = False, opening: bool = True
-    ) -> str | None:
+    def _prompt(self, messages: Messages, *, tools: bool = False) -> str | None:
         """The prompt of a conversation, or None if the template refuses it."""
         inputs = {
             "messages": message_values(messages),
             "tools": tool_values([_TOOL]) if tools else None,
-            "add_generation_prompt": opening,
             "now": 0,
             "prompt_only": True,
         }
@@ -130,11 +128,6 @@ class ProbedSlots:
         prompt = self._prompt(given, tools=tools)
         if prompt is None or not _ordered(prompt, given):
             return False
-        if place == len(messages):
-            closed = self._prompt(messages, tools=tools, opening=False) or ""
-            opening = base[common_length(base, closed) :]
-            if opening not in prompt.partition(_NEW)[2]:
-                return False
         piece = _inserted(base, prompt)
         return piece is not None and piece.strip() != _NEW
 
