@@ -281,19 +281,6 @@ def test_saved_now(tmp_path: Path) -> None:
         assert session(http, "anna")["saved"]
 
 
-SERVE = """
-import sys
-from pathlib import Path
-import uvicorn
-from llama_py.server.app import create_app
-from llama_py.server.settings import ModelSettings, Settings
-options = {"verbose": False, "n_ctx": 1024, "n_threads": 1}
-models = (ModelSettings("tiny", sys.argv[1], options=options),)
-app = create_app(Settings(models=models, session_dir=Path(sys.argv[2])))
-uvicorn.run(app, port=int(sys.argv[3]), log_config=None)
-"""
-
-
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
@@ -309,8 +296,9 @@ def answers(http: httpx.Client) -> bool:
 
 def test_after_a_server_was_killed(tmp_path: Path) -> None:
     port, model = free_port(), tiny_model("hybrid")
-    command = [sys.executable, "-c", SERVE, str(model), str(tmp_path), str(port)]
-    with subprocess.Popen(command, cwd=ROOT) as process:
+    command = [sys.executable, "-m", "llama_py", "serve", str(model), "--port", str(port)]
+    command += ["--session-dir", str(tmp_path), "--n-ctx", "1024", "--threads", "1"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
         try:
             with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as http:
                 until(lambda: answers(http), "the server answers")

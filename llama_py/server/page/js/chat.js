@@ -1,0 +1,289 @@
+// What can be done with a conversation: send, answer again, edit, continue, make room. Owns the
+// replies that are running; a conversation goes on while another one is shown.
+
+import { Conversation } from "./conversation.js";
+import { chooseFirst, counter, summaryBody } from "./overflow.js";
+import { Reply } from "./reply.js";
+import { chatBody } from "./request.js";
+import { titleFrom } from "./words.js";
+
+/** Milliseconds between two times that a growing reply is written to the database. */
+const SAVE_EVERY = 1000;
+/** How long another tab has to say that a reply is its own. */
+const OTHER_TABS = 250;
+
+export class Chat {
+  #api;
+  #store;
+  #choice;
+  #events;
+  #tabs;
+  #leaving = false;
+  #running = new Map();
+
+  /**
+   * @param {object} parts
+   * @param {import("./api.js").Api} parts.api
+   * @param {object} parts.store
+   * @param {() => {model?: string, limit?: number}} parts.choice the model, and how many tokens its
+   *   context holds
+   * @param {string} parts.name of the page, the same in all its tabs
+   * @param {{changed: Function, grew: Function, ended: Function}} parts.events called with the
+   *   conversation: it changed, its running reply grew, a reply ended
+   */
+  constructor({ api, store, name, choice, events }) {
+    this.#api = api;
+    this.#store = store;
+    this.#choice = choice;
+    this.#events = events;
+    const isOurs = (id) => [...this.#running.values()].some((each) => each.message.id === id);
+    this.#tabs = new Tabs(name, isOurs);
+    // What breaks because the page is left goes on when it is there again.
+    addEventListener("pagehide", () => (this.#leaving = true));
+    addEventListener("pageshow", () => (this.#leaving = false));
+  }
+
+  /** The running reply of a conversation, if there is one. */
+  replyOf(id) {
+    return this.#running.get(id);
+  }
+
+  get runningIds() {
+    return new Set(this.#running.keys());
+  }
+
+  /** A conversation with its messages; the same object while a reply of it is running. */
+  async load(record) {
+    const running = this.#running.get(record.id);
+    if (running) return running.conversation;
+    return new Conversation(record, await this.#store.messages(record.id));
+  }
+
+  // -- sending ------------------------------------------------------------------------------------
+
+  /**
+   * Adds a message of the user and has it answered.
+   *
+   * @param {Conversation} conversation
+   * @param {{text: string, files?: object[], begin?: string}} message `begin`: what the reply
+   *   begins with
+   */
+  send(conversation, { text, files = [], begin = "" }) {
+    const fields = { role: "user", content: text, ...(files.length ? { files } : {}) };
+    const message = conversation.add(fields);
+    const { record } = conversation;
+    if (!record.title) record.title = titleFrom(text || files[0]?.name || "");
+    record.draft = "";
+    return this.answer(conversation, message, begin);
+  }
+
+  /** Has the last message answered, as a new branch if it was answered before. */
+  answer(conversation, message, begin = "") {
+    const reply = conversation.add({ role: "assistant", content: begin }, message.id);
+    if (begin) reply.begun = begin.length;
+    return this.#run(conversation, reply, begin ? reply : message);
+  }
+
+  /** Another reply in place of this one; the old one stays as a branch. */
+  again(conversation, id) {
+    return this.answer(conversation, conversation.get(conversation.get(id).parent));
+  }
+
+  /** Lets a reply go on from where it ended. */
+  continue(conversation, id) {
+    const reply = conversation.get(id);
+    return this.#run(conversation, reply, reply);
+  }
+
+  /** A reply that failed before anything came is asked for once more, in its place. */
+  retry(conversation, id) {
+    const reply = conversation.get(id);
+    const parts = reply.content.length > (reply.begun ?? 0) || reply.reasoning || reply.calls;
+    if (parts) return this.again(conversation, id);
+    return this.#run(conversation, reply, reply.content ? reply : conversation.get(reply.parent));
+  }
+
+  /** Says something else at the place of a message of the user, as a new branch. */
+  editUser(conversation, id, text) {
+    const { parent, files } = conversation.get(id);
+    const fields = { role: "user", content: text, ...(files ? { files } : {}) };
+    const message = conversation.add(fields, parent);
+    return this.answer(conversation, message);
+  }
+
+  /** Puts other words into the mouth of the model, as a new branch. */
+  editReply(conversation, id, text) {
+    const { parent, model, reasoning } = conversation.get(id);
+    const fields = { role: "assistant", content: text, status: "done", model, edited: true };
+    const message = conversation.add({ ...fields, ...(reasoning ? { reasoning } : {}) }, parent);
+    return this.save(conversation, [message]);
+  }
+
+  /** Gives the results of a reply's calls of tools, and has them answered. */
+  async giveResults(conversation, id, results) {
+    const { calls } = conversation.get(id);
+    conversation.choose(id);
+    const added = calls.map((call, index) =>
+      conversation.add({ role: "tool", call: call.id, name: call.name, content: results[index] }),
+    );
+    await this.save(conversation, added);
+    return this.answer(conversation, added.at(-1));
+  }
+
+  /** Ends the running reply of a conversation; what has come is kept. */
+  stop(conversation) {
+    this.#running.get(conversation.id)?.stop();
+  }
+
+  /** Ends the running reply, and waits until nothing more is written. */
+  async end(id) {
+    const reply = this.#running.get(id);
+    reply?.stop();
+    await reply?.finished;
+  }
+
+  /** Resolves when the reply has ended, however it did. */
+  #run(conversation, message, upTo) {
+    if (this.#running.has(conversation.id)) return undefined;
+    const path = conversation.pathTo(upTo.id);
+    const reply = new Reply({
+      api: this.#api,
+      body: chatBody(conversation, path, this.#choice()),
+      message,
+      changed: () => this.#events.grew(conversation),
+    });
+    reply.conversation = conversation;
+    this.#running.set(conversation.id, reply);
+    reply.finished = this.#finish(conversation, reply, path);
+    return reply.finished;
+  }
+
+  async #finish(conversation, reply, path) {
+    const { message } = reply;
+    const running = reply.run();
+    await this.save(conversation, [...path.slice(-2), message]);
+    const saving = setInterval(() => this.#keep(message), SAVE_EVERY);
+    try {
+      await running;
+    } finally {
+      clearInterval(saving);
+      this.#running.delete(conversation.id);
+      if (!this.#leaving) await this.save(conversation, [message]);
+    }
+    this.#events.ended(conversation, message);
+    await this.#makeRoomIfAsked(conversation, message);
+  }
+
+  // Log-probabilities are many; they are written once, at the end.
+  #keep({ logprobs, ...message }) {
+    return this.#store.save({ messages: [message] });
+  }
+
+  /** Writes a conversation and some of its messages. */
+  async save(conversation, messages = []) {
+    conversation.record.updated = Date.now();
+    this.#events.changed(conversation);
+    await this.#store.save({ records: [conversation.record], messages });
+  }
+
+  // -- when the context is full -------------------------------------------------------------------
+
+  #makeRoomIfAsked(conversation, message) {
+    const full = message.error?.kind === "overflow" && conversation.record.options.leaveOut;
+    return full && !message.madeRoom ? this.leaveOut(conversation, message.id) : undefined;
+  }
+
+  /**
+   * Lets the model no longer see the oldest turns, and asks again.
+   *
+   * @returns {Promise<boolean>} false if even the last turn alone does not fit
+   */
+  async leaveOut(conversation, id) {
+    const reply = conversation.get(id);
+    const begun = reply.finish === "length";
+    const path = conversation.pathTo(begun ? id : reply.parent);
+    const first = await this.#firstThatFits(conversation, path, reply.error, true);
+    if (!first) {
+      reply.error = { ...reply.error, alone: true };
+      await this.save(conversation, [reply]);
+      return false;
+    }
+    reply.madeRoom = true;
+    conversation.record.firstSeen = first;
+    await (begun ? this.continue(conversation, id) : this.retry(conversation, id));
+    return true;
+  }
+
+  #firstThatFits(conversation, path, { tokens, limit } = {}, less) {
+    const holds = limit ?? this.#choice().limit ?? 2048;
+    const seen = path.slice(conversation.firstSeenIn(path));
+    const known = { path: seen, tokens: tokens ?? holds };
+    const count = counter(this.#api, conversation, known, this.#choice());
+    return chooseFirst(conversation, path, holds, count, less);
+  }
+
+  /**
+   * Has the conversation up to a message summarised.
+   *
+   * @param {(text: string) => void} grew called with the summary as it comes
+   * @param {AbortSignal} signal ends it
+   */
+  async summarise(conversation, id, grew, signal) {
+    const reply = conversation.get(id);
+    const path = conversation.pathTo(reply.parent).slice(0, -1);
+    const first = await this.#firstThatFits(conversation, path, reply.error, false);
+    if (!first) throw new Error("What is to be summarised does not fit into the context.");
+    const from = path.findIndex((message) => message.id === first);
+    const body = summaryBody(conversation, path.slice(from), this.#choice());
+    let summary = "";
+    for await (const chunk of this.#api.chat(body, signal)) {
+      summary += chunk.choices?.[0]?.delta?.content ?? "";
+      grew(summary);
+    }
+    return summary;
+  }
+
+  // -- after a reload -----------------------------------------------------------------------------
+
+  /**
+   * Goes on with a reply that was running when the page was left, if no other tab has it. The
+   * server still has its tokens in memory, so that costs next to nothing.
+   */
+  async resume(conversation) {
+    const { last } = conversation;
+    if (last?.status !== "running" || this.#running.has(conversation.id)) return;
+    if (await this.#tabs.anyHas(last.id)) return;
+    if (last.calls?.length || (last.reasoning && !last.content)) {
+      Object.assign(last, { status: "failed", error: { kind: "broken", message: "" } });
+      await this.save(conversation, [last]);
+    } else {
+      await this.#run(conversation, last, last.content ? last : conversation.get(last.parent));
+    }
+  }
+}
+
+/** Asks the other tabs of this page whether a reply is theirs. */
+class Tabs {
+  #channel;
+
+  constructor(name, isOurs) {
+    this.#channel = new BroadcastChannel(name);
+    this.#channel.addEventListener("message", ({ data }) => {
+      if (data.ask && isOurs(data.ask)) this.#channel.postMessage({ has: data.ask });
+    });
+  }
+
+  anyHas(id) {
+    return new Promise((resolve) => {
+      const listen = ({ data }) => data.has === id && answer(true);
+      const timer = setTimeout(() => answer(false), OTHER_TABS);
+      const answer = (has) => {
+        clearTimeout(timer);
+        this.#channel.removeEventListener("message", listen);
+        resolve(has);
+      };
+      this.#channel.addEventListener("message", listen);
+      this.#channel.postMessage({ ask: id });
+    });
+  }
+}
