@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any, Protocol
 
 from llama_py.chat.boundaries import find_starts, learn_delimiters
 from llama_py.chat.gbnf import call_or_answer, only_calls, opened, widened
-from llama_py.chat.inputs import inputs_of
+from llama_py.chat.inputs import inputs_of, tool_values
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.order import in_order
 from llama_py.chat.quick import QuickRenderer
@@ -232,17 +232,15 @@ class ChatTemplate:
     def _apply_tools(
         self, request: ChatRequest, inputs: dict[str, Any], schema_grammar: bool
     ) -> dict[str, Any]:
-        forced = request.forced_tool
+        prompt, inputs = self._with_callable_tools(request, inputs)
         params = self._apply(inputs)
         if not params["has_tool_calls"]:
             raise TemplateError(
                 "this chat template has no form for tool calls; use a model or a template that "
                 'has one (chat_format="chatml-function-calling" does), or pass tool_choice="none"'
             )
-        if forced is not None:
-            # The prompt lists all tools (so that the cache fits); only one may be called.
-            tools = [tool for tool in inputs["tools"] if tool["function"]["name"] == forced]
-            params = {**self._apply(inputs, tools=tools), "prompt": params["prompt"]}
+        if prompt is not None:
+            params = {**params, "prompt": prompt}
         if request.tool_choice.mode != "auto":
             params = {**params, "grammar": only_calls(params["grammar"])}
         elif schema_grammar and request.schema is not None:
@@ -251,6 +249,23 @@ class ChatTemplate:
             answer = self._apply(inputs, tools=None, json_schema=schema)["grammar"]
             params = {**params, "grammar": call_or_answer(call, answer), "grammar_lazy": False}
         return params
+
+    def _with_callable_tools(
+        self, request: ChatRequest, inputs: dict[str, Any]
+    ) -> tuple[str | None, dict[str, Any]]:
+        """The inputs that a grammar of calls is made of, and the prompt if theirs is another.
+
+        The prompt lists all tools, so that the cache fits, with the parameters as they were given.
+        """
+        usable = request.callable_tools
+        tools = tool_values([replace(tool, parameters=tool.schema_of_calls) for tool in usable])
+        if tools == inputs["tools"]:
+            return None, inputs
+        if all(tool.enforced is None for tool in request.tools):
+            prompt = self._apply(inputs)["prompt"]
+        else:  # of which llama.cpp could make no grammar
+            prompt = self._handle.apply({**inputs, "prompt_only": True})["prompt"]
+        return prompt, {**inputs, "tools": tools}
 
     def _rendered(
         self, request: ChatRequest, params: Mapping[str, Any], schema: Any

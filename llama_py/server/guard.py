@@ -34,11 +34,11 @@ _log = logging.getLogger("llama_py.server")
 _ID = re.compile(r"[A-Za-z0-9._:=+/@-]{1,128}")
 #: Answered to everybody at any time: whether the server is there, and well.
 _PROBES = frozenset({"/health", "/v1/health", "/livez", "/readyz", "/api/hello"})
-#: The page, which asks for a key itself when it gets a 401.
-_PAGE = frozenset({"/", "/index.html", "/favicon.ico"})
+#: The page, which asks for a key itself when it gets a 401, and what the API is like.
+_PAGE = frozenset({"/", "/index.html", "/favicon.ico", "/docs", "/docs.css", "/openapi.json"})
 _PAGE_FILES = "/page/"
 #: What only those may see and do who run the server. The rest is for everybody with a key.
-_ADMIN = frozenset({"/metrics", "/models/load", "/models/unload"})
+_ADMIN = frozenset({"/metrics", "/slots", "/models/load", "/models/unload"})
 _ADMIN_POSTS = frozenset({"/props", "/lora-adapters"})
 _CLIENT_LEFT = 499
 
@@ -48,9 +48,8 @@ def needs(method: str, path: str) -> str | None:
     reads = method in ("GET", "HEAD")
     if reads and (path in _PROBES or path in _PAGE or path.startswith(_PAGE_FILES)):
         return None
-    if path in _ADMIN or path == "/slots" or path.startswith("/slots/"):
-        return ADMIN
-    return ADMIN if method == "POST" and path in _ADMIN_POSTS else CHAT
+    admin = path in _ADMIN or (method == "POST" and path in _ADMIN_POSTS)
+    return ADMIN if admin else CHAT
 
 
 @dataclass(frozen=True)

@@ -175,7 +175,6 @@ def test_what_everybody_may_ask() -> None:
     [
         ("GET", "/metrics"),
         ("GET", "/slots"),
-        ("POST", "/slots/0"),
         ("POST", "/models/load"),
         ("POST", "/models/unload"),
         ("POST", "/props"),
