@@ -15,6 +15,7 @@ import pytest
 
 from llama_py import Llama
 from llama_py.api.aio import AsyncLlama
+from llama_py.engine import async_events
 from llama_py.engine.loop import MOST_EVENTS
 from llama_py.errors import (
     ClosedError,
@@ -103,6 +104,32 @@ def test_chats_stream(run: Any, model: AsyncLlama, llm: Llama) -> None:
     deltas = [chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks]
     assert "".join(deltas) == whole["choices"][0]["message"]["content"]
     assert chunks[-1]["choices"][0]["finish_reason"] == "length"
+
+
+def test_the_loop_is_called_once_for_all_streams(
+    run: Any, model: AsyncLlama, llm: Llama, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many of them get a token from a step."""
+    calls = 0
+    look = async_events._Bell._look
+
+    def counting(bell: async_events._Bell) -> None:
+        nonlocal calls
+        calls += 1
+        look(bell)
+
+    monkeypatch.setattr(async_events._Bell, "_look", counting)
+
+    async def read(number: int) -> None:
+        stream = await model.create_completion([5, 6, number], stream=True, **GREEDY)
+        assert len([chunk async for chunk in stream]) > 1
+
+    async def main() -> None:
+        await asyncio.gather(*map(read, range(6)))
+
+    steps = llm._engine.metrics.steps
+    run(main())
+    assert 1 < calls <= llm._engine.metrics.steps - steps
 
 
 def test_several_choices(run: Any, model: AsyncLlama) -> None:

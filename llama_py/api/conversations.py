@@ -225,9 +225,7 @@ class Conversations:
         self._loaded.driver.run(lambda: self._rename(old, new, own))
         self._wait()
         for store, key in memory.stored_of(self._loaded.cache, old, own):
-            state = store.get(key)
-            if state is not None:
-                store.put(dataclasses.replace(state, session=new), replaces=key)
+            memory.rename_entry(store, key, new)
 
     def _rename(self, old: str, new: str, namespace: Hashable) -> None:
         self._check_idle(old, namespace)

@@ -52,7 +52,6 @@ def our_server(options: argparse.Namespace, n_ctx: int, parallel: int) -> Iterat
     lines = [
         "[[model]]",
         f'id = "benchmark"\npath = {_quoted(resolve_model(options.model))}',
-        "[model.options]",
         f"n_ctx = {n_ctx}\nn_seq_max = {parallel}",
         f"n_threads = {options.threads}\nn_threads_batch = {options.threads}",
         f"n_batch = {options.n_batch}\nn_ubatch = {min(options.n_batch, 512)}",

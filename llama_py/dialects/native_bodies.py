@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llama_py.dialects.context import CallContext, VocabLike
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.limits import Limits
 from llama_py.dialects.native_infill import infill_prompt
+from llama_py.dialects.native_lines import LineLimit
 from llama_py.dialects.native_options import (
+    KNOWN,
     described,
     read_native_sampling,
     read_number,
@@ -19,36 +20,13 @@ from llama_py.dialects.native_options import (
 )
 from llama_py.dialects.native_tokens import as_bool, mixed_tokens, read_prompts
 from llama_py.dialects.native_wire import NativeReply, Shape
-from llama_py.dialects.openai_bodies import placed
+from llama_py.dialects.openai_bodies import note_unknown, placed
 from llama_py.dialects.wire import WireCall, WireReply
 from llama_py.engine.request import GenerationRequest, Prompt, Record
 from llama_py.errors import ParameterError, ParameterTypeError, shown
-from llama_py.options.checks import check_number
 from llama_py.params import GenerationParams
 
-__all__ = ["TimeLimit", "read_infill", "read_native", "slot_session"]
-
-
-class TimeLimit:
-    """Ends a reply at a new line when the time for generating it is over.
-
-    Attributes:
-        expired: it did.
-    """
-
-    def __init__(self, vocab: VocabLike, seconds: float) -> None:
-        self._piece = vocab.plain_piece
-        self._seconds = seconds
-        self._began: float | None = None
-        self.expired = False
-
-    def __call__(self, tokens: Any, _logits: object) -> bool:
-        now = time.perf_counter()
-        if self._began is None:
-            self._began = now
-        over = now - self._began >= self._seconds and b"\n" in self._piece(int(tokens[-1]))
-        self.expired |= over
-        return over
+__all__ = ["read_infill", "read_native", "slot_session"]
 
 
 def slot_session(body: Mapping[str, Any]) -> str | None:
@@ -87,7 +65,7 @@ def read_native(
         fresh = not as_bool(body, "cache_prompt", True)
         given = read_prompts(body["prompt"], limits.max_prompts)
         prompts = [_prompt(context.vocab, each, fresh=fresh) for each in given]
-        return _call(context, body, limits, model, session, prompts, expose_prompt=expose_prompt)
+        return _call(context, body, limits, _Asker(model, session, expose_prompt), prompts)
 
 
 def read_infill(
@@ -108,7 +86,7 @@ def read_infill(
     with placed(body):
         wanted = read_number(body, "n_predict", "max_tokens", low=-1, default=-1)
         prompt = Prompt(tokens=infill_prompt(context, body, max(1, room - max(1, wanted))))
-        return _call(context, body, limits, model, session, [prompt], expose_prompt=expose_prompt)
+        return _call(context, body, limits, _Asker(model, session, expose_prompt), [prompt])
 
 
 def _prompt(vocab: VocabLike, value: str | list[Any], *, fresh: bool) -> Prompt:
@@ -121,53 +99,75 @@ def _prompt(vocab: VocabLike, value: str | list[Any], *, fresh: bool) -> Prompt:
     return Prompt(tokens=tokens or [vocab.bos])
 
 
+@dataclass(frozen=True, slots=True)
+class _Asker:
+    """Who asks which model.
+
+    Attributes:
+        model: the name that replies give.
+        session: the conversation, or None.
+        sees_prompt: the reply contains the prompt.
+    """
+
+    model: str
+    session: str | None
+    sees_prompt: bool
+
+
 def _call(
     context: CallContext,
     body: Mapping[str, Any],
     limits: Limits,
-    model: str,
-    session: str | None,
+    asker: _Asker,
     prompts: Sequence[Prompt],
-    *,
-    expose_prompt: bool,
 ) -> WireCall:
+    note_unknown([name for name in body if name not in KNOWN], limits)
     _refuse_what_is_not_there(body)
+    base = GenerationRequest(
+        prompts[0],
+        read_native_sampling(context, body),
+        _generation(body, limits),
+        priority=read_number(body, "priority", low=-(2**31), default=0),
+        reuse=as_bool(body, "cache_prompt", True),
+    )
+    choices = _choices(body, limits)
+    ends = _line_limits(context.vocab, body, len(prompts) * choices)
+    shape = _shape(body, base, asker)
+
+    def encoder(records: Sequence[Record]) -> WireReply:
+        return NativeReply(shape, records, context.vocab, [_was_met(each) for each in ends])
+
+    requests = [
+        replace(base, prompt=prompts[i // choices], generation=_limited(base, end), choice=i)
+        for i, end in enumerate(ends)
+    ]
+    if len(prompts) == 1:  # of several replies to it, the first one is the conversation
+        requests[0] = replace(requests[0], session=asker.session)
+    return WireCall(requests, shape.stream, encoder, as_bool(body, "return_progress", False))
+
+
+def _choices(body: Mapping[str, Any], limits: Limits) -> int:
     choices = read_number(body, "n_cmpl", "n", low=1, default=1)
     if choices > limits.max_choices:
         raise ParameterError(
             f"n_cmpl={choices} is out of range: allowed is 1 to {limits.max_choices}"
         )
-    generation, stream = _generation(body, limits), as_bool(body, "stream", False)
-    sampling = read_native_sampling(context, body)
-    base = GenerationRequest(
-        prompts[0],
-        sampling,
-        generation,
-        priority=read_number(body, "priority", low=-(2**31), default=0),
-        reuse=as_bool(body, "cache_prompt", True),
-    )
-    clocks = _clocks(context.vocab, body, len(prompts) * choices)
-    shape = Shape(
-        model,
-        described(sampling, generation, stream),
+    return choices
+
+
+def _shape(body: Mapping[str, Any], request: GenerationRequest, asker: _Asker) -> Shape:
+    stream = as_bool(body, "stream", False)
+    return Shape(
+        asker.model,
+        described(request.sampling, request.generation, stream),
         stream=stream,
         return_tokens=as_bool(body, "return_tokens", False),
         timings=as_bool(body, "timings_per_token", False),
         fields=_response_fields(body),
         slot=read_number(body, "id_slot", low=-1, default=-1),
-        expose_prompt=expose_prompt,
+        indentation=read_number(body, "n_indent", low=0, default=0),
+        expose_prompt=asker.sees_prompt,
     )
-
-    def encoder(records: Sequence[Record]) -> WireReply:
-        return NativeReply(shape, records, context.vocab, [_has_expired(each) for each in clocks])
-
-    requests = [
-        replace(base, prompt=prompts[i // choices], generation=_timed(generation, clock), choice=i)
-        for i, clock in enumerate(clocks)
-    ]
-    if len(prompts) == 1:  # of several replies to it, the first one is the conversation
-        requests[0] = replace(requests[0], session=session)
-    return WireCall(requests, stream, encoder, as_bool(body, "return_progress", False))
 
 
 def _refuse_what_is_not_there(body: Mapping[str, Any]) -> None:
@@ -201,22 +201,23 @@ def _generation(body: Mapping[str, Any], limits: Limits) -> GenerationParams:
     )
 
 
-def _clocks(vocab: VocabLike, body: Mapping[str, Any], count: int) -> list[TimeLimit | None]:
-    """One for each request, if the time for generating is limited."""
-    limit = body.get("t_max_predict_ms")
-    if limit is not None:
-        check_number("t_max_predict_ms", limit, -1)
-    if not limit or limit <= 0:
+def _line_limits(vocab: VocabLike, body: Mapping[str, Any], count: int) -> list[LineLimit | None]:
+    """One for each request, if there is something for it to do."""
+    milliseconds = read_number(body, "t_max_predict_ms", low=-1, default=0)
+    indentation = read_number(body, "n_indent", low=0, default=0)
+    if milliseconds <= 0 and not indentation:
         return [None] * count
-    return [TimeLimit(vocab, limit / 1e3) for _ in range(count)]
+    seconds = max(0, milliseconds) / 1e3
+    return [LineLimit(vocab.plain_piece, seconds, indentation) for _ in range(count)]
 
 
-def _timed(generation: GenerationParams, clock: TimeLimit | None) -> GenerationParams:
-    return generation if clock is None else replace(generation, stopping_criteria=(clock,))
+def _limited(request: GenerationRequest, limit: LineLimit | None) -> GenerationParams:
+    generation = request.generation
+    return generation if limit is None else replace(generation, stopping_criteria=(limit,))
 
 
-def _has_expired(clock: TimeLimit | None) -> Callable[[], bool]:
-    return lambda: clock is not None and clock.expired
+def _was_met(limit: LineLimit | None) -> Callable[[], bool]:
+    return lambda: limit is not None and limit.met
 
 
 def _response_fields(body: Mapping[str, Any]) -> tuple[str, ...]:

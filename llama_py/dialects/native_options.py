@@ -16,7 +16,7 @@ from llama_py.options.checks import check_number
 from llama_py.options.values import SAMPLER_NAMES, sampler_name
 from llama_py.params import GenerationParams, SamplingParams
 
-__all__ = ["described", "read_native_sampling", "read_number", "read_stop_texts"]
+__all__ = ["KNOWN", "described", "read_native_sampling", "read_number", "read_stop_texts"]
 
 #: Members that have the name of an option.
 _SAME = (
@@ -45,7 +45,18 @@ _SAME = (
     "seed",
     "min_keep",
 )
+#: Everything else that a body may have, also what has no effect here.
+_BESIDE = (
+    *("prompt", "input_prefix", "input_suffix", "input_extra", "stream", "stop", "ignore_eos"),
+    *("n_predict", "max_tokens", "max_completion_tokens", "n_cmpl", "n", "n_probs", "logprobs"),
+    *("samplers", "logit_bias", "grammar", "json_schema", "t_max_predict_ms", "t_max_prompt_ms"),
+    *("n_indent", "cache_prompt", "id_slot", "return_tokens", "timings_per_token"),
+    *("return_progress", "response_fields", "post_sampling_probs", "lora", "priority", "model"),
+    *("n_keep", "n_discard", "n_cache_reuse", "sse_ping_interval", "stream_options", "verbose"),
+    *("backend_sampling", "session_id", "prompt_cache_key", "user"),
+)
 _OTHERS = {"repeat_last_n": "penalty_last_n", "mirostat": "mirostat_mode"}
+KNOWN = frozenset({*_SAME, *_OTHERS, *_BESIDE})
 #: What ``samplers`` may be in one word: a letter for each.
 _LETTERS = {
     "e": "penalties",

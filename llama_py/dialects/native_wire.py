@@ -9,6 +9,7 @@ from typing import Any
 from llama_py.dialects.context import PieceVocab
 from llama_py.dialects.failures import Failure, openai_error
 from llama_py.dialects.logprobs import LogprobEntry, LogprobQueue, reply_piece
+from llama_py.dialects.native_lines import Indentation
 from llama_py.dialects.usage import make_timings
 from llama_py.dialects.wire_json import frame, text_bytes
 from llama_py.engine.request import Event, FinishEvent, Record, TokenEvent
@@ -30,6 +31,7 @@ class Shape:
         timings: every event has timings.
         fields: the members that the last event, or the whole reply, has; all of them if empty.
         slot: the slot that the client asked for, or -1.
+        indentation: what every line but the first begins with; the reply ends before another one.
         expose_prompt: it has the prompt.
     """
 
@@ -40,6 +42,7 @@ class Shape:
     timings: bool = False
     fields: tuple[str, ...] = ()
     slot: int = -1
+    indentation: int = 0
     expose_prompt: bool = False
 
 
@@ -49,8 +52,9 @@ class _Reply:
 
     index: int
     record: Record
-    expired: Callable[[], bool]
+    limited: Callable[[], bool]
     queue: LogprobQueue | None
+    block: Indentation
     text: list[str] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     probs: list[dict[str, Any]] = field(default_factory=list)
@@ -63,7 +67,7 @@ class NativeReply:
     """Encodes the replies of one call (see ``dialects.wire.WireReply``).
 
     Args:
-        expired: for each record, whether its time for generating ended it.
+        limited: for each record, whether its time or its indentation ended it.
     """
 
     def __init__(
@@ -71,12 +75,14 @@ class NativeReply:
         shape: Shape,
         records: Sequence[Record],
         vocab: PieceVocab,
-        expired: Sequence[Callable[[], bool]],
+        limited: Sequence[Callable[[], bool]],
     ) -> None:
         self._shape = shape
         self._vocab = vocab
         self._replies = [
-            _Reply(index, record, expired[index], self._queue(record))
+            _Reply(
+                index, record, limited[index], self._queue(record), Indentation(shape.indentation)
+            )
             for index, record in enumerate(records)
         ]
 
@@ -115,6 +121,7 @@ class NativeReply:
         return self._add(reply, event.text, reply.queue.release(len(event.text)))
 
     def _add(self, reply: _Reply, text: str, entries: Sequence[LogprobEntry]) -> bytes:
+        text = reply.block.kept(text) if self._shape.indentation else text
         probs = [self._probabilities(entry) for entry in entries]
         reply.has_new_line = reply.has_new_line or "\n" in text
         if not self._shape.stream:
@@ -203,7 +210,7 @@ class NativeReply:
 
     # -- whole ----------------------------------------------------------------------------------
 
-    def whole(self) -> dict[str, Any] | list[dict[str, Any]]:
+    def whole(self) -> Any:
         """The reply; a list of them, if there are several."""
         replies = [self._final(reply) for reply in self._replies]
         return replies[0] if len(replies) == 1 else replies
@@ -237,7 +244,7 @@ class NativeReply:
         elif finish.stop is not None:
             kind = "word"
         else:
-            limited = finish.reason == "length" or reply.expired()
+            limited = finish.reason == "length" or reply.limited()
             kind = "limit" if limited else "eos"
         word = finish.stop if finish is not None else None
         return {"stop_type": kind, "stopping_word": word or ""}

@@ -24,12 +24,12 @@ from llama_py.engine.request import Record
 from llama_py.errors import GrammarError, ParameterError
 from llama_py.options import CHAT, COMPLETION, Option, Table
 
-__all__ = ["placed", "read_chat", "read_completion", "whole"]
+__all__ = ["NOT_HERE", "note_unknown", "placed", "read_chat", "read_completion", "whole"]
 
 _log = logging.getLogger("llama_py.server")
 
 #: Options that are no option of a body, or that the server determines.
-_NOT_HERE = frozenset(
+NOT_HERE = frozenset(
     {"logits_processor", "stopping_criteria", "on_progress", "overflow", "model", "session_id"}
     | {"user"}
 )
@@ -66,7 +66,9 @@ def read_chat(
     _choose_variables(options, limits)
     messages = _required(body, "messages")
     with placed(body):
-        call = parse_chat(context, messages, stream=body.get("stream"), **options)
+        call = parse_chat(
+            context, messages, stream=body.get("stream"), system_anywhere=True, **options
+        )
     return _wire_call(call, ChatWireReply, body, model)
 
 
@@ -122,8 +124,8 @@ def _options(
     table: Table[Any], body: Mapping[str, Any], limits: Limits, session: str | None
 ) -> dict[str, Any]:
     """What a body says of the options of a call."""
-    known = table.options.keys() - _NOT_HERE
-    _note_unknown([name for name in body if name not in known and name not in _BESIDE], limits)
+    known = table.options.keys() - NOT_HERE
+    note_unknown([name for name in body if name not in known and name not in _BESIDE], limits)
     for name in ("n", "best_of"):
         limits.check_number(body, name, limits.max_choices)
     for name in ("logprobs", "top_logprobs"):
@@ -142,7 +144,8 @@ def whole(option: Option, value: Any) -> Any:
     return int(value) if wanted and isinstance(value, float) and value.is_integer() else value
 
 
-def _note_unknown(names: Sequence[str], limits: Limits) -> None:
+def note_unknown(names: Sequence[str], limits: Limits) -> None:
+    """Fields that are not known mean nothing, or are an error if the server is strict."""
     if names and limits.strict:
         message = f"the field {names[0]!r} is not known; leave it out"
         raise RequestError(Kind.UNKNOWN_PARAMETER, message, names[0])
@@ -189,7 +192,7 @@ def _choose_variables(options: dict[str, Any], limits: Limits) -> None:
     given = options.get("chat_template_kwargs")
     if isinstance(given, dict):
         unknown = [f"chat_template_kwargs.{k}" for k in given if k not in limits.template_kwargs]
-        _note_unknown(unknown, limits)
+        note_unknown(unknown, limits)
         options["chat_template_kwargs"] = {
             name: value for name, value in given.items() if name in limits.template_kwargs
         }

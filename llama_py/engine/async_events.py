@@ -21,12 +21,15 @@ class _Bell:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = weakref.ref(loop)
-        self._waiting: deque[asyncio.Event] = deque()
+        self._filled: deque[_LoopBox] = deque()
         self._rung = False
 
-    def ring(self, arrived: asyncio.Event) -> None:
-        """Let ``arrived`` be set in the loop. Called by the threads of engines."""
-        self._waiting.append(arrived)
+    def note(self, box: _LoopBox) -> None:
+        """There is something in a box. Called by the threads of engines."""
+        self._filled.append(box)
+
+    def ring(self) -> None:
+        """Let the owners of those boxes be woken in the loop."""
         loop = self._loop()
         if self._rung or loop is None:
             return
@@ -35,12 +38,12 @@ class _Bell:
             loop.call_soon_threadsafe(self._look)
         except RuntimeError:  # the loop was closed, and nobody reads any more
             self._rung = False
-            self._waiting.clear()
+            self._filled.clear()
 
     def _look(self) -> None:
         self._rung = False
-        while self._waiting:
-            self._waiting.popleft().set()
+        while self._filled:
+            self._filled.popleft().wake()
 
 
 _bells: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Bell] = weakref.WeakKeyDictionary()
@@ -59,13 +62,23 @@ class _LoopBox(Box):
 
     def __init__(self, unfinished: int, whole: bool, bell: _Bell) -> None:
         super().__init__(unfinished, whole)
-        self.arrived = asyncio.Event()
         self.unread: deque[Output] = deque()
+        #: What the owner waits for, if it does.
+        self.waiter: asyncio.Future[None] | None = None
         self._bell = bell
+
+    @property
+    def bell(self) -> Command:
+        return self._bell.ring
+
+    def wake(self) -> None:
+        """Let the owner go on if it waits. Called in the event loop."""
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
 
     def _pass_on(self, outputs: list[Output]) -> None:
         self.unread.extend(outputs)
-        self._bell.ring(self.arrived)
+        self._bell.note(self)
 
 
 class AsyncEvents(AsyncIterator[tuple[int, Event]]):
@@ -110,7 +123,7 @@ class AsyncEvents(AsyncIterator[tuple[int, Event]]):
             if not self.unfinished:
                 raise StopAsyncIteration
             await self._wait()
-        return self._take()
+        return self._take(1)[0]
 
     async def some(self) -> list[tuple[int, Event]]:
         """Wait for events, and take all that are there; none after ``wake``, or after the end."""
@@ -120,28 +133,34 @@ class AsyncEvents(AsyncIterator[tuple[int, Event]]):
 
     def ready(self) -> list[tuple[int, Event]]:
         """Those that are there already."""
-        return [self._take() for _ in range(len(self._box.unread))]
+        return self._take(len(self._box.unread))
 
     def wake(self) -> None:
         """Let the task that waits in ``some`` go on, in the event loop's thread."""
-        self._box.arrived.set()
+        self._box.wake()
 
     async def _wait(self) -> None:
-        box = self._box
         self._driver.check_process()
-        box.arrived.clear()
-        if not box.unread:
-            await box.arrived.wait()
+        box = self._box
+        box.waiter = asyncio.get_running_loop().create_future()
+        try:
+            if not box.unread:
+                await box.waiter
+        finally:
+            box.waiter = None
 
-    def _take(self) -> tuple[int, Event]:
+    def _take(self, count: int) -> list[tuple[int, Event]]:
         box, ticket = self._box, self._ticket
-        number, event = box.unread.popleft()
-        box.taken += 1
+        outputs = [box.unread.popleft() for _ in range(count)]
+        box.taken += count
         if ticket.paused and box.backlog < MOST_EVENTS:
             self._driver.resume(ticket)
-        if type(event) is FinishEvent:
-            self.unfinished -= 1
-        return ticket.numbers.index(number), event
+        for _, event in outputs:
+            if type(event) is FinishEvent:
+                self.unfinished -= 1
+        if len(ticket.numbers) == 1:
+            return [(0, event) for _, event in outputs]
+        return [(ticket.numbers.index(number), event) for number, event in outputs]
 
     def cancel(self) -> None:
         """End what is still running; its last events come all the same. Returns at once."""

@@ -42,6 +42,11 @@ class Box(ABC):
         self._kept: list[Output] | None = [] if whole else None
 
     @property
+    def bell(self) -> Command | None:
+        """See ``Mailbox``."""
+        return None
+
+    @property
     def abandoned(self) -> bool:
         """True if the owner is gone: it was dropped, or an interrupt came before it was made."""
         return self.owner() is None
@@ -66,7 +71,7 @@ class Box(ABC):
 
     @abstractmethod
     def _pass_on(self, outputs: list[Output]) -> None:
-        """Give outputs to the owner, and wake it."""
+        """Give outputs to the owner, and wake it, unless that is what ``bell`` does."""
 
 
 class _ThreadBox(Box):

@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -35,6 +35,11 @@ CLOSED = "the model was closed while this request was running"
 
 class Mailbox(Protocol):
     """Takes the outputs of one call, once per step."""
+
+    @property
+    def bell(self) -> Command | None:
+        """Wakes the owner, and those of all mailboxes with the same bell: called once, when
+        everybody has got what a step made. None if ``deliver`` wakes the owner."""
 
     @property
     def backlog(self) -> int:
@@ -204,13 +209,19 @@ class Loop:
     def _hand_out(self, outputs: list[Output]) -> None:
         """Give each call what came for it in this step."""
         if len(outputs) == 1:  # one stream, as a rule
-            self._deliver(self.tickets[outputs[0][0]], outputs)
+            self._deliver_all({self.tickets[outputs[0][0]]: outputs})
             return
         shares: dict[Ticket, list[Output]] = {}
         for output in outputs:
             shares.setdefault(self.tickets[output[0]], []).append(output)
+        self._deliver_all(shares)
+
+    def _deliver_all(self, shares: Mapping[Ticket, list[Output]]) -> None:
         for ticket, share in shares.items():
             self._deliver(ticket, share)
+        for bell in {ticket.mailbox.bell for ticket in shares}:
+            if bell is not None:
+                bell()
 
     def _deliver(self, ticket: Ticket, outputs: list[Output]) -> None:
         for number in ticket.deliver(outputs):
@@ -321,8 +332,12 @@ class Loop:
         self.engine.start_over()
         self._quiet.clear()
         self._held.clear()
-        for ticket in {*self.tickets.values()}:
-            self._deliver(ticket, [(n, FinishEvent("error", error=error)) for n in ticket.open])
+        self._deliver_all(
+            {
+                ticket: [(number, FinishEvent("error", error=error)) for number in ticket.open]
+                for ticket in {*self.tickets.values()}
+            }
+        )
         self.tickets.clear()
 
     def halt(self) -> None:

@@ -7,6 +7,8 @@ thread, if nothing else is said.
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,6 +20,7 @@ __all__ = [
     "forget_checkpoints",
     "forget_sequence",
     "forget_session",
+    "rename_entry",
     "rename_session",
     "sequences_of",
     "stored_of",
@@ -89,6 +92,13 @@ def forget_checkpoints(
     for place, record in cache.index.checkpoints_along(tokens, namespace).items():
         if place > shared and not record.pinned:
             cache.checkpoints.discard(record)
+
+
+def rename_entry(store: StateStore, key: Key, session: str) -> None:
+    """Hand over an entry of a store to another session. May be called by any thread."""
+    state = store.get(key)
+    if state is not None:
+        store.put(dataclasses.replace(state, session=session), replaces=key)
 
 
 def rename_session(cache: SequenceCache, old: str, new: str, namespace: Namespace) -> None:

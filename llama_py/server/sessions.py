@@ -22,6 +22,7 @@ from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.session_ids import label_of, owner_of
 from llama_py.engine.request import Record
 from llama_py.errors import ClosedError
+from llama_py.memory.conversations import rename_entry
 from llama_py.server.registry import SessionEntry, SessionRegistry
 from llama_py.storage.store import LlamaDiskCache
 
@@ -153,21 +154,28 @@ class Sessions:
         self._entry(tenant, name)
         label = label_of(tenant, name) or ""
         heirs = self._registry.silent_forks(tenant, name)
+        heir = label_of(tenant, heirs[0].id) if heirs else None
         for llama in self._loaded():
             conversations, namespace = conversations_of(llama), namespace_of(llama, tenant)
             try:
-                if heirs:
-                    heir = label_of(tenant, heirs[0].id) or ""
+                if heir is not None:
                     conversations.rename(label, heir, namespace)
                 conversations.forget(label, namespace)
             except BusyError as error:
                 raise busy_failure(error) from None
             except ClosedError:  # it was unloaded just now
                 pass
-        if self._store is not None:
-            for key in self._store.find_session(label, None):
-                self._store.discard(key)
+        self._forget_stored(label, heir)
         self._registry.remove(tenant, name)
+
+    def _forget_stored(self, label: str, heir: str | None) -> None:
+        """What models have written that are not loaded now, or were loaded otherwise."""
+        if self._store is None:
+            return
+        for key in self._store.find_session(label, None):
+            if heir is not None:
+                rename_entry(self._store, key, heir)
+            self._store.discard(key)
 
     def fork(self, tenant: str, name: str, new: str | None = None) -> dict[str, Any]:
         """A session that begins with what another one has said so far.

@@ -97,8 +97,9 @@ class Access:
     share_prefixes: Annotated[
         bool,
         Doc(
-            "What one key evaluated is reused for the others. Quicker where they begin alike, but "
-            "they can learn from the time it takes what others have asked."
+            "The keys belong together: what one evaluated is reused for the others, and sessions "
+            "are common. Otherwise no key profits from what another one evaluated, nor learns of "
+            "it from the time that a reply takes."
         ),
     ] = False
     cors_origins: Annotated[
@@ -133,7 +134,7 @@ class Limits:
         32 << 20
     )
     max_header_bytes: Annotated[
-        int, Range(1024, 1 << 20), Doc("Bytes of a request's line and headers.")
+        int, Range(1024, _LARGEST), Doc("Bytes of a request's line and headers.")
     ] = 32 << 10
     max_headers: Annotated[int, Range(8, 1000), Doc("Headers of a request.")] = 100
     max_json_depth: Annotated[int, Range(8, 900), Doc("Nesting of a request's JSON.")] = 200
@@ -145,6 +146,12 @@ class Limits:
     ] = 20
     max_stops: Annotated[int, Range(1, 256), Doc("Stop strings.")] = 16
     max_tools: Annotated[int, Range(0, 10_000), Doc("Tools of one call.")] = 512
+    max_stored_responses: Annotated[
+        int, Range(0, _LARGEST), Doc("Replies of `/v1/responses` that can be referred to later.")
+    ] = 1024
+    max_stored_bytes: Annotated[
+        int, Range(0), Doc("Bytes of memory that these may take, with their conversations.")
+    ] = 128 << 20
     template_kwargs: Annotated[
         tuple[str, ...],
         Reads(read_list),
@@ -171,10 +178,14 @@ class Times:
         float, Range(0.1, 3600), Doc("Silence on a stream before the server says it is there.")
     ] = 10.0
     queue_timeout: Annotated[
-        float | None, Range(0.0), Doc("Longest wait for a place; then 503. None waits on.")
+        float | None,
+        Range(0.0),
+        Doc("Longest wait for a place; then 503. Without it, as long as it takes."),
     ] = None
     request_timeout: Annotated[
-        float | None, Range(0.0), Doc("Longest time for a whole reply; then 504. None is no limit.")
+        float | None,
+        Range(0.0),
+        Doc("Longest time for a whole reply; then 504. Without it, no limit."),
     ] = None
     write_timeout: Annotated[
         float, Range(0.1), Doc("How long a client may leave a stream unread before it is ended.")
@@ -185,6 +196,9 @@ class Times:
     keep_alive_seconds: Annotated[
         int, Range(1, 3600), Doc("How long an idle connection is kept.")
     ] = 75
+    stored_seconds: Annotated[
+        float, Range(0.0), Doc("How long a reply of `/v1/responses` can be referred to.")
+    ] = 24 * 3600.0
     drain_seconds: Annotated[
         float, Range(0.0), Doc("How long a server that was told to stop lets live replies go on.")
     ] = 30.0
@@ -222,13 +236,13 @@ class Keeping:
         int,
         Range(1 << 20),
         Flag("--session-bytes", metavar="N"),
-        Doc("What conversations may take there; those longest unused go."),
+        Doc("Bytes of the conversations in `session_dir`; those longest unused go."),
     ] = 8 << 30
     slot_bytes: Annotated[
         int,
         Range(1 << 20),
         Flag("--slot-bytes", metavar="N"),
-        Doc("What the saved slots of one key may take."),
+        Doc("Bytes of the saved slots of one key."),
     ] = 8 << 30
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from llama_py.dialects.failures import Failure, Kind, RequestError
 from llama_py.dialects.limits import Limits
-from llama_py.dialects.native_bodies import TimeLimit, read_native, slot_session
+from llama_py.dialects.native_bodies import read_native, slot_session
+from llama_py.dialects.native_lines import Indentation, LineLimit
 from llama_py.dialects.native_wire import chosen_fields
 from llama_py.dialects.wire import WireCall
 from llama_py.engine.request import Record
@@ -183,6 +184,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"grammar": "root"}, "grammar"),
     ({"json_schema": 5}, "schema"),
     ({"t_max_predict_ms": "x"}, "t_max_predict_ms"),
+    ({"n_indent": -1}, "n_indent"),
 ]
 
 
@@ -190,6 +192,15 @@ BAD: list[tuple[dict[str, Any], str]] = [
 def test_what_is_refused(context: Context, fields: dict[str, Any], message: str) -> None:
     with pytest.raises(LlamaError, match=message):
         read(context, **fields)
+
+
+def test_what_is_not_known_means_nothing_unless_the_server_is_strict(context: Context) -> None:
+    body = {"prompt": "x", "n_keep": 5, "some_new_option": 1}
+    read_native(context, body, LIMITS, "tiny")
+    with pytest.raises(RequestError, match="'some_new_option' is not known"):
+        read_native(context, body, Limits(strict=True), "tiny")
+    del body["some_new_option"]
+    read_native(context, body, Limits(strict=True), "tiny")
 
 
 def test_a_missing_prompt(context: Context) -> None:
@@ -335,9 +346,34 @@ def test_the_time_limit_counts_at_new_lines(context: Context) -> None:
     vocab = context.vocab
     line = vocab.tokenize("\n", add_special=False)
     word = vocab.tokenize("word", add_special=False)
-    limit = TimeLimit(vocab, 0.0)
-    assert not limit(word, None)
-    assert not limit.expired
-    assert limit(line, None)
-    assert limit.expired
-    assert not TimeLimit(vocab, 1000.0)(line, None)
+    limit = LineLimit(vocab.plain_piece, 1e-9, 0)
+    found = [(limit(tokens, None), limit.met) for tokens in (word, line)]
+    assert found == [(False, False), (True, True)]
+    assert not LineLimit(vocab.plain_piece, 1000.0, 0)(line, None)
+
+
+#: (least indentation, text, what belongs to the block)
+BLOCKS = [
+    (4, "x = 1\n    y = 2\n    z\nend", "x = 1\n    y = 2\n    z\n"),
+    (4, "x\n  y", "x\n  "),
+    (2, "x\n\t\ty", "x\n\t\ty"),
+    (2, "x\n\n  y", "x\n"),
+    (0, "x\n\ny", "x\n\ny"),
+    (4, "no line", "no line"),
+    (4, "x\n    ", "x\n    "),
+    (1, "x\né", "x\n"),
+]
+
+
+@pytest.mark.parametrize(("least", "text", "kept"), BLOCKS)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_reply_ends_with_its_block(
+    context: Context, least: int, text: str, kept: str, stream: bool
+) -> None:
+    limit, whole = LineLimit(context.vocab.plain_piece, 0, least), Indentation(least)
+    tokens = context.vocab.tokenize(text, add_special=False)
+    assert any(limit([token], None) for token in tokens) == (kept != text)
+    assert whole.kept(text) == kept
+    frames, reply = reply_to(context, tokens, n_indent=least, stream=stream)
+    shown = "".join(each["content"] for each in events(frames)) if stream else reply["content"]
+    assert shown == kept

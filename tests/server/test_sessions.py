@@ -270,6 +270,30 @@ def test_after_a_restart(kind: str, tmp_path: Path) -> None:
         assert cold > AGAIN + 20
 
 
+def test_what_other_settings_have_written_is_forgotten_too(tmp_path: Path) -> None:
+    kept = {"session_dir": tmp_path}
+    settings, others = (tiny_settings(tiny_model("full"), kept, n_ctx=n) for n in (1024, 512))
+    with serving(settings) as server, server.http() as http:
+        messages, _ = chat(http, [], STORY, session_id="anna")
+    with serving(others) as server, server.http() as http:
+        assert http.delete("/v1/sessions/anna").status_code == 200
+    with serving(settings) as server, server.http() as http:
+        _, evaluated = chat(http, messages, "So?", session_id="bob")
+        assert evaluated > AGAIN + 20
+
+
+def test_a_fork_keeps_what_only_the_disk_has(tmp_path: Path) -> None:
+    settings = tiny_settings(tiny_model("full"), {"session_dir": tmp_path})
+    with serving(settings) as server, server.http() as http:
+        messages, _ = chat(http, [], STORY, session_id="anna")
+        http.post("/v1/sessions/anna/fork", json={"id": "branch"})
+    with serving(settings) as server, server.http() as http:
+        assert http.delete("/v1/sessions/anna").status_code == 200
+        assert session(http, "branch")["saved"]
+        _, evaluated = chat(http, messages, "So?", session_id="branch")
+        assert evaluated < AGAIN
+
+
 def test_saved_now(tmp_path: Path) -> None:
     settings = demo_settings({"session_dir": tmp_path})
     with serving(settings) as server, server.http() as http:
@@ -279,19 +303,6 @@ def test_saved_now(tmp_path: Path) -> None:
         assert http.post("/v1/sessions/nobody/save").status_code == 404
     with serving(settings) as server, server.http() as http:
         assert session(http, "anna")["saved"]
-
-
-SERVE = """
-import sys
-from pathlib import Path
-import uvicorn
-from llama_py.server.app import create_app
-from llama_py.server.settings import ModelSettings, Settings
-options = {"verbose": False, "n_ctx": 1024, "n_threads": 1}
-models = (ModelSettings("tiny", sys.argv[1], options=options),)
-app = create_app(Settings(models=models, session_dir=Path(sys.argv[2])))
-uvicorn.run(app, port=int(sys.argv[3]), log_config=None)
-"""
 
 
 def free_port() -> int:
@@ -309,8 +320,9 @@ def answers(http: httpx.Client) -> bool:
 
 def test_after_a_server_was_killed(tmp_path: Path) -> None:
     port, model = free_port(), tiny_model("hybrid")
-    command = [sys.executable, "-c", SERVE, str(model), str(tmp_path), str(port)]
-    with subprocess.Popen(command, cwd=ROOT) as process:
+    command = [sys.executable, "-m", "llama_py", "serve", str(model), "--port", str(port)]
+    command += ["--session-dir", str(tmp_path), "--n-ctx", "1024", "--threads", "1"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
         try:
             with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as http:
                 until(lambda: answers(http), "the server answers")

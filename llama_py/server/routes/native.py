@@ -186,18 +186,10 @@ async def _set_props(request: Request) -> Response:
 
 
 async def _adapters(request: Request) -> Response:
-    service = service_of(request)
-    async with service.models.lease(request.query_params.get("model")) as model:
-        return json_response(_described_adapters(model))
-
-
-def _described_adapters(model: ServedModel) -> list[Body]:
-    path = model.settings.options.get("lora_path")
-    adapters = model.llama._context.adapters
-    return [
-        {"id": number, "path": Path(str(path)).name, "scale": scale}
-        for number, (_, scale) in enumerate(adapters)
-    ]
+    options = service_of(request).models.find(request.query_params.get("model")).settings.options
+    path, scale = options.get("lora_path"), options.get("lora_scale", 1.0)
+    adapters = [] if path is None else [{"id": 0, "path": Path(path).name, "scale": scale}]
+    return json_response(adapters)
 
 
 async def _set_adapters(request: Request) -> Response:

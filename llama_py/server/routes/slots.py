@@ -31,10 +31,11 @@ T = TypeVar("T")
 
 async def _list(request: Request) -> Response:
     service, tenant = service_of(request), tenant_of(request)
-    async with service.models.lease(request.query_params.get("model")) as model:
-        slots = await in_thread(
-            service, lambda: _slots(model, tenant, expose=service.settings.expose_prompts)
-        )
+    expose = service.settings.expose_prompts
+    async with service.models.probe(request.query_params.get("model")) as model:
+        if model is None:  # it is loaded when somebody wants a reply
+            return json_response([])
+        slots = await in_thread(service, lambda: _slots(model, tenant, expose=expose))
     if request.query_params.get("fail_on_no_slot") and all(s["is_processing"] for s in slots):
         raise RequestError(Kind.UNAVAILABLE, "no slot available", retry_after=1.0)
     return json_response(slots)
@@ -74,7 +75,7 @@ def _slot(number: int, room: int, held: Held | None) -> dict[str, Any]:
         slot |= {
             "id_task": work.number,
             "n_prompt_tokens": work.prompt,
-            "n_prompt_tokens_processed": min(slot["n_past"], work.prompt) - work.reused,
+            "n_prompt_tokens_processed": max(0, min(slot["n_past"], work.prompt) - work.reused),
             "n_prompt_tokens_cache": work.reused,
             "next_token": [
                 {

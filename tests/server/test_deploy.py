@@ -1,0 +1,150 @@
+"""The examples in ``examples/deploy``: what can be said about them without installing anything."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from llama_py import demo_model_path
+from llama_py.cli import main
+from llama_py.server.configuration import Given, read_configuration
+from llama_py.server.routes import health
+from llama_py.server.settings import SETTINGS
+from tools import server_settings
+
+DEPLOY = Path(__file__).parents[2] / "examples" / "deploy"
+VARIABLES = {setting.variable: setting for setting in SETTINGS.options.values()}
+#: Seconds that a server takes after draining, at most: last words, and writing what is kept.
+CLOSING = 20
+
+
+@pytest.fixture(autouse=True)
+def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("LLAMA_PY_")]:
+        if name != "LLAMA_PY_LIB":
+            monkeypatch.delenv(name)
+
+
+def test_the_page_of_settings_is_what_is_declared() -> None:
+    expected = server_settings.page()
+    found = server_settings.PAGE.read_text(encoding="utf-8")
+    assert found == expected, "run: python -m tools.server_settings"
+    for name in SETTINGS.options:
+        assert f"\n| `{name}` | " in found
+
+
+def test_the_file_of_settings() -> None:
+    given = Given(config=DEPLOY / "server.toml")
+    settings = read_configuration(given, {"LLAMA_PY_API_KEY": "k"}, demo_model_path).settings
+    settings.refuse_open_door()
+    assert settings.models[0].path == str(DEPLOY / "models" / "assistant.gguf")
+
+
+# ---- systemd -----------------------------------------------------------------------------------
+
+
+def unit() -> dict[str, list[str]]:
+    """The values of each key of the unit."""
+    values: dict[str, list[str]] = {}
+    for line in (DEPLOY / "llama-py.service").read_text(encoding="utf-8").splitlines():
+        if line and line[0] not in "#[":
+            name, _, value = line.partition("=")
+            values.setdefault(name, []).append(value)
+    return values
+
+
+def test_the_unit_starts_what_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = unit()
+    (tmp_path / "api-keys").write_text("alice " + "0" * 48)
+    for entry in values["Environment"]:
+        name, _, value = entry.partition("=")
+        assert name in VARIABLES or name.startswith("PYTHON")
+        monkeypatch.setenv(name, re.sub("%[dS]", str(tmp_path), value))
+    for command in (*values["ExecStartPre"], *values["ExecStart"]):
+        words = shlex.split(command)
+        assert words[0].endswith("/bin/llama-py")
+        config = words.index("--config") + 1
+        words[config] = str(DEPLOY / "server.toml")
+        assert main([*words[1:], "--print-config"]) == 0
+    printed = capsys.readouterr().out
+    assert 'name = "alice"' in printed
+    assert f'session_dir = "{tmp_path}/llama-py/sessions"' in printed
+
+
+def test_the_unit_gives_it_time_to_drain() -> None:
+    drain = SETTINGS.options["drain_seconds"].default()
+    assert int(unit()["TimeoutStopSec"][0]) >= drain + CLOSING
+    assert unit()["RestartPreventExitStatus"] == ["2"]  # what the command line returns
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze here")
+def test_systemd_understands_the_unit() -> None:
+    path = str(DEPLOY / "llama-py.service")
+    verified = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", path], capture_output=True, text=True
+    )
+    complaints = [line for line in verified.stderr.splitlines() if "not executable" not in line]
+    assert [line for line in complaints if "llama-py.service" in line] == []
+    rated = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", path], capture_output=True, text=True
+    )
+    level = re.search(r"exposure level for llama-py\.service: (\d\.\d)", rated.stdout)
+    if level is not None:  # older ones cannot say it without the service
+        assert float(level[1]) < 2
+
+
+# ---- a container -------------------------------------------------------------------------------
+
+
+def instructions() -> Iterator[tuple[str, str]]:
+    """The instructions of the container file, with what follows them."""
+    text = (DEPLOY / "Containerfile").read_text(encoding="utf-8")
+    for line in re.sub(r"\\\n\s*", "", text).splitlines():
+        if line and not line.startswith("#"):
+            name, _, rest = line.partition(" ")
+            yield name, rest
+
+
+def test_the_container_file() -> None:
+    found = [*instructions()]
+    known = {"FROM", "RUN", "COPY", "ENV", "USER", "VOLUME", "EXPOSE", "STOPSIGNAL"}
+    assert {name for name, _ in found} <= known | {"HEALTHCHECK", "ENTRYPOINT"}
+    last = dict(found)
+    assert int(last["USER"].partition(":")[0]) > 0
+    assert json.loads(last["ENTRYPOINT"]) == ["/opt/llama-py/bin/llama-py", "serve"]
+    assert last["STOPSIGNAL"] == "SIGTERM"
+    assert last["EXPOSE"] == str(SETTINGS.options["port"].default())
+    for entry in shlex.split(last["ENV"]):
+        name, _, value = entry.partition("=")
+        if name in VARIABLES:
+            VARIABLES[name].parse(value)
+        else:
+            assert name.startswith("PYTHON")
+
+
+def test_the_container_is_asked_whether_it_is_ready() -> None:
+    check = dict(instructions())["HEALTHCHECK"]
+    program = json.loads(check[check.index("[") :])
+    compile(program[2], "HEALTHCHECK", "exec")
+    paths = re.findall(r"http://127\.0\.0\.1:8080(\S+?)'", program[2])
+    assert {*paths} <= {route.path for route in health.ROUTES}
+    assert paths == ["/readyz"]
+
+
+def test_the_container_runs_with_little() -> None:
+    text = (DEPLOY / "Containerfile").read_text(encoding="utf-8")
+    for flag in ("--read-only", "--cap-drop ALL", "--security-opt no-new-privileges"):
+        assert flag in text
+    stop = re.search(r"--stop-timeout (\d+)", text)
+    assert stop is not None
+    assert int(stop[1]) >= SETTINGS.options["drain_seconds"].default() + CLOSING

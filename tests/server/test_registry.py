@@ -1,0 +1,93 @@
+"""The list of sessions: how many there are, and the file that it is kept in."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from llama_py.server.registry import SessionRegistry
+
+
+def test_the_one_longest_unused_goes() -> None:
+    registry = SessionRegistry(None, 3)
+    for name in ("a", "b", "c", "a", "d"):
+        registry.note("", name, "m", 10)
+    assert [each.id for each in registry.owned_by("")] == ["d", "a", "c"]
+    assert registry.get("", "b") is None
+
+
+def test_names_of_two_owners() -> None:
+    registry = SessionRegistry(None, 10)
+    for owner in ("one", "two"):
+        registry.note(owner, "anna", "m", 10)
+    registry.note("one", "anna", "m", 20)
+    one, two = registry.get("one", "anna"), registry.get("two", "anna")
+    assert one is not None
+    assert two is not None
+    assert (one.turns, one.tokens, two.turns, two.tokens) == (2, 20, 1, 10)
+    assert registry.remove("one", "anna")
+    assert not registry.remove("one", "anna")
+    assert registry.get("two", "anna") is not None
+
+
+def test_forks_that_have_not_spoken() -> None:
+    registry = SessionRegistry(None, 10)
+    assert registry.fork("", "anna", "x") is None
+    registry.note("", "anna", "m", 10)
+    registry.fork("", "anna", "one")
+    registry.fork("", "anna", "two")
+    registry.note("", "one", "m", 20)
+    assert [each.id for each in registry.silent_forks("", "anna")] == ["two"]
+    one = registry.get("", "one")
+    assert one is not None
+    assert (one.turns, one.inherited, one.parent) == (2, 1, "anna")
+
+
+def test_it_is_there_again(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.json"
+    registry = SessionRegistry(path, 10)
+    for name in ("a", "b", "c"):
+        registry.note("one", name, "m", 10)
+    registry.fork("one", "a", "d")
+    registry.close()
+    registry.close()
+    again = SessionRegistry(path, 10)
+    assert again.owned_by("one") == registry.owned_by("one")
+    again.note("one", "b", "m", 10)
+    again.close()
+    few = SessionRegistry(path, 2)
+    assert [each.id for each in few.owned_by("one")] == ["b", "d"]
+    few.close()
+    assert [each.name for each in tmp_path.iterdir()] == ["sessions.json"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{",
+        '{"format": "llama_py.sessions", "version": 2, "sessions": []}',
+        '{"format": "llama_py.sessions", "version": 1, "sessions": [{"id": "a"}]}',
+        '{"format": "llama_py.sessions", "version": 1, "sessions": 5}',
+        "[" * 100_000,
+    ],
+)
+def test_a_damaged_file_costs_only_the_list(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "sessions.json"
+    path.write_text(text)
+    registry = SessionRegistry(path, 10)
+    assert registry.owned_by("") == []
+    registry.note("", "a", "m", 10)
+    registry.close()
+    assert json.loads(path.read_text())["sessions"][0]["id"] == "a"
+
+
+def test_a_disk_that_fails_stops_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "gone" / "sessions.json"
+    registry = SessionRegistry(path, 10)
+    registry.note("", "a", "m", 10)
+    registry.close()
+    assert "could not be written" in caplog.text
