@@ -84,9 +84,19 @@ def test_the_view_follows_the_end_only_while_the_reader_is_there(
 ) -> None:
     open_long(chat)
     gates = [Gate(), Gate()]
-    told.will([*words(200), gates[0], *words(200), gates[1], text("The end."), finish()])
+    told.will(
+        [
+            *words(200),
+            text("Half of it."),
+            gates[0],
+            *words(200),
+            gates[1],
+            text("The end."),
+            finish(),
+        ]
+    )
     chat.say("Go on", wait=False)
-    expect(chat.reply).to_contain_text("Title")
+    expect(chat.reply).to_contain_text("Half of it.")
     chat.page.wait_for_function(f"() => {AWAY} < 5")
     chat.page.locator("#scroller").hover()
     chat.page.mouse.wheel(0, -3000)
