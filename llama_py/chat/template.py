@@ -261,11 +261,15 @@ class ChatTemplate:
         tools = tool_values([replace(tool, parameters=tool.schema_of_calls) for tool in usable])
         if tools == inputs["tools"]:
             return None, inputs
-        if all(tool.enforced is None for tool in request.tools):
-            prompt = self._apply(inputs)["prompt"]
-        else:  # of which llama.cpp could make no grammar
-            prompt = self._handle.apply({**inputs, "prompt_only": True})["prompt"]
-        return prompt, {**inputs, "tools": tools}
+        return self._prompt_with_tools(inputs), {**inputs, "tools": tools}
+
+    def _prompt_with_tools(self, inputs: Mapping[str, Any]) -> str | None:
+        """The prompt that lists these tools; None if the template cannot write their schemas."""
+        try:
+            # No grammar is made then, for which the schemas might not do. The prompt is the same.
+            return str(self._apply({**inputs, "tool_choice": "none"})["prompt"])
+        except TemplateError:
+            return None
 
     def _rendered(
         self, request: ChatRequest, params: Mapping[str, Any], schema: Any

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Protocol, get_args
 
 from llama_py.chat.conversation import Message, Text
-from llama_py.chat.enforceable import enforceable
+from llama_py.chat.enforceable import enforceable, render_leniently
 from llama_py.chat.messages import ChatRequest
 from llama_py.dialects.chat_requests import adapt, chat_prompt
 from llama_py.dialects.context import CallContext
@@ -106,7 +106,7 @@ def parse_responses(
     generation = read_generation(options, context, max_tokens=most, logprobs=logprobs)
     sampling = read_sampling(CHAT, options, context)
     settings = RequestSettings(sampling, generation, session, 0, None)
-    rendered = context.render_chat(request)
+    rendered = render_leniently(request, context.render_chat)
     adapt(settings, context, request, rendered)
     asked = Asked(
         new_id("resp"),

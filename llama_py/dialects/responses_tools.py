@@ -138,6 +138,10 @@ def _parameters(tool: Fields) -> Mapping[str, Any]:
         return _ANYTHING
     if not isinstance(parameters, Mapping):
         raise wrong_type(tool.place("parameters"), "a JSON schema (an object)", parameters)
+    kind = parameters.get("type")
+    if kind is not None and kind != "object":
+        where = f"{tool.place('parameters')}.type"
+        raise wrong_value(where, f'is {shown(kind)}; arguments are of the type "object"')
     return parameters
 
 

@@ -8,13 +8,32 @@ from typing import Any
 import pytest
 
 from llama_py.chat.conversation import Message, Text, Tool, ToolChoice
-from llama_py.chat.enforceable import enforceable
+from llama_py.chat.enforceable import enforceable, render_leniently
 from llama_py.chat.formats.tools import CHATML_TOOLS
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.template import ChatTemplate, RenderedChat
+from llama_py.core.gbnf_check import check_gbnf
 from llama_py.errors import ParameterError
+from tests.chat import families
 
 GOOD = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+
+
+#: Families of which each writes calls in a way of its own, with the names of the arguments.
+FAMILIES = (
+    "Qwen-Qwen3-0.6B",
+    "GLM-4.6",
+    "Kimi-K2-Instruct",
+    "MiniMax-M2",
+    "mistralai-Mistral-Nemo-Instruct-2407",
+    "openai-gpt-oss-120b",
+)
+HELLO = (Message("user", (Text("hi"),)),)
+LIMITED = {"type": "integer", "minimum": 3}
+
+
+def object_of(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": sorted(properties)}
 
 
 def with_property(**schema: Any) -> dict[str, Any]:
@@ -46,12 +65,42 @@ BAD = {
 
 
 @pytest.mark.parametrize("schema", BAD.values(), ids=BAD.keys())
-def test_what_cannot_be_enforced_is_not(schema: dict[str, Any]) -> None:
+def test_what_cannot_be_enforced_is_not(schema: dict[str, Any], template: ChatTemplate) -> None:
     tools = [Tool("bad", "", schema), Tool("good", "", GOOD)]
     bad, good = enforceable(tools)
     assert bad.parameters == schema
-    assert bad.enforced == {"type": "object"}
+    assert bad.enforced is not None
+    assert bad.enforced["type"] == "object"
     assert good == tools[1]
+    grammar = render(template, bad, good).grammar
+    assert grammar is not None
+    check_gbnf(grammar.gbnf)
+
+
+@pytest.mark.parametrize(
+    ("part", "free"),
+    [
+        ({"$ref": "#/nowhere"}, {}),
+        ({"$ref": "https://example.com/schema.json"}, {}),
+        ({"type": "nonsense"}, {}),
+        ({"anyOf": []}, {}),
+        ({"enum": []}, {}),
+        (True, {}),
+        (7, {}),
+        ({"type": "array", "minItems": 5, "maxItems": 2}, {"type": "array"}),
+        ({"type": "string", "minLength": -1}, {"type": "string"}),
+    ],
+)
+def test_an_argument_that_cannot_be_enforced_is_free(part: Any, free: Any) -> None:
+    """And the others are not."""
+    (tool,) = enforceable([Tool("f", "", object_of(a=part, b=LIMITED))])
+    assert tool.enforced == object_of(a=free, b=LIMITED)
+
+
+def test_definitions_stay_for_those_who_refer_to_them() -> None:
+    schema = {**object_of(a={"$ref": "#/$defs/x"}, b=True), "$defs": {"x": LIMITED}}
+    (tool,) = enforceable([Tool("f", "", schema)])
+    assert tool.enforced == {**schema, **object_of(a={"$ref": "#/$defs/x"}, b={})}
 
 
 @pytest.mark.parametrize(
@@ -93,6 +142,18 @@ def test_the_largest_go_where_there_is_too_much() -> None:
     assert 10 < loose[0] < 29
 
 
+@pytest.mark.parametrize(("count", "arguments"), [(512, 1), (100, 15)])
+def test_a_grammar_that_is_too_large_allows_any_arguments(count: int, arguments: int) -> None:
+    schema = object_of(**{f"a{i}": {"enum": ["one", "two", "three"]} for i in range(arguments)})
+    tools = enforceable([Tool(f"f{i}", "", schema) for i in range(count)])
+    assert all(tool.enforced is None for tool in tools)
+    qwen = families.load("Qwen-Qwen3-0.6B")
+    rendered = render_leniently(ChatRequest(HELLO, tools=tools), qwen.render)
+    assert rendered.grammar is not None
+    check_gbnf(rendered.grammar.gbnf)
+    assert rendered.prompt.count('"three"') == count * arguments
+
+
 # ---- prompts and grammars --------------------------------------------------------------------
 
 
@@ -104,10 +165,7 @@ def template() -> Iterator[ChatTemplate]:
 
 
 def render(template: ChatTemplate, *tools: Tool, **choice: Any) -> RenderedChat:
-    request = ChatRequest(
-        (Message("user", (Text("hi"),)),), tools=tools, tool_choice=ToolChoice(**choice)
-    )
-    return template.render(request)
+    return template.render(ChatRequest(HELLO, tools=tools, tool_choice=ToolChoice(**choice)))
 
 
 def test_the_model_is_shown_what_the_client_said(template: ChatTemplate) -> None:
@@ -119,6 +177,24 @@ def test_the_model_is_shown_what_the_client_said(template: ChatTemplate) -> None
             assert rendered.prompt.endswith("<|im_start|>assistant\n")
             assert rendered.grammar is not None
             assert rendered.grammar.lazy == (choice == "auto")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("choice", [{}, {"mode": "required"}, {"mode": "named", "name": "g"}])
+def test_every_family_is_shown_it(family: str, choice: dict[str, Any]) -> None:
+    broken = object_of(city={"$ref": "#/nowhere", "description": "Which city"}, days=LIMITED)
+    tools = enforceable([Tool("f", "", broken), Tool("g", "", broken)])
+    rendered = render(families.load(family), *tools, **choice)
+    assert "#/nowhere" in rendered.prompt or "Which city" in rendered.prompt
+    assert rendered.prompt.count("days") >= 2
+    assert rendered.grammar is not None
+    assert "city" in rendered.grammar.gbnf
+    check_gbnf(rendered.grammar.gbnf)
+
+
+def test_a_template_that_cannot_write_a_schema_writes_what_is_enforced() -> None:
+    tools = enforceable([Tool("f", "", {"type": "object", "properties": [1]})])
+    assert "type f" in render(families.load("openai-gpt-oss-120b"), *tools).prompt
 
 
 def test_only_allowed_tools_can_be_called(template: ChatTemplate) -> None:

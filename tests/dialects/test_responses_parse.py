@@ -438,6 +438,11 @@ _PICTURE = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
             Kind.INVALID_TYPE,
             "tools[0].parameters",
         ),
+        (
+            {"input": "x", "tools": [{**WEATHER, "parameters": {"type": "array"}}]},
+            Kind.INVALID_VALUE,
+            "tools[0].parameters.type",
+        ),
         ({"input": "x", "tools": [{"type": "web_search"}] * 600}, Kind.INVALID_VALUE, "tools"),
         ({"input": "x", "tool_choice": "maybe"}, Kind.INVALID_VALUE, "tool_choice"),
         ({"input": "x", "tool_choice": "required"}, Kind.INVALID_VALUE, "tool_choice"),
