@@ -1,14 +1,14 @@
 """One server with two models, of which one is in memory at a time.
 
-Needs ``pip install '.[server]'``.
+Needs ``pip install '.[server]' openai``.
 """
 
-import json
 import subprocess
 import sys
 import tempfile
-import urllib.request
 from pathlib import Path
+
+from openai import OpenAI
 
 from llama_py import demo_model_path
 
@@ -29,33 +29,20 @@ path = '{demo_model_path()}'
 n_ctx = 512
 """
 
-
-def call(path: str, body: dict | None = None) -> dict:
-    """A request to the server."""
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url + path, data, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request) as reply:
-        return json.load(reply)
-
-
 with tempfile.TemporaryDirectory() as folder:
     config = Path(folder) / "server.toml"
     config.write_text(SETTINGS, encoding="utf-8")
-    server = subprocess.Popen(
-        [sys.executable, "-m", "llama_py", "serve", "--config", str(config)],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    url = server.stdout.readline().split()[-1]
+    command = [sys.executable, "-m", "llama_py", "serve", "--config", str(config)]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    url = server.stdout.readline().split()[-1]  # it serves now, and has read its settings
 
 question = [{"role": "user", "content": "What is 2 + 3?"}]
-for name in ("gpt-4o", "short"):
-    body = {"model": name, "messages": question, "temperature": 0}
-    reply = call("/v1/chat/completions", body)
-    print(name, "is", reply["model"] + ":", reply["choices"][0]["message"]["content"])
-    for model in call("/v1/models")["data"]:
-        print("   ", model["id"], model["status"]["value"])
+with OpenAI(base_url=f"{url}/v1", api_key="none") as client:
+    for name in ("gpt-4o", "short"):
+        reply = client.chat.completions.create(model=name, messages=question, temperature=0)
+        print(name, "is", reply.model + ":", reply.choices[0].message.content)
+        for model in client.models.list():
+            print("   ", model.id, model.status["value"])
 
 server.terminate()
-server.wait()
-server.stdout.close()
+server.communicate()

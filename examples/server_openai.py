@@ -1,9 +1,8 @@
-"""A server in a process of its own, and OpenAI's client: replies, a stream, JSON, and reuse.
+"""A server in a process of its own, and OpenAI's client: replies, a stream, and reuse.
 
 Needs ``pip install '.[server]' openai``.
 """
 
-import json
 import subprocess
 import sys
 
@@ -37,22 +36,6 @@ with client.chat.completions.create(
         print(chunk.choices[0].delta.content or "", end="", flush=True)
 print()
 
-# A reply that has to fit a schema.
-schema = {
-    "type": "object",
-    "properties": {"name": {"type": "string", "maxLength": 20}, "age": {"type": "integer"}},
-    "required": ["name", "age"],
-    "additionalProperties": False,
-}
-reply = client.chat.completions.create(
-    model="demo",
-    messages=[{"role": "user", "content": "Give me a JSON object with name Alice and age 30."}],
-    response_format={"type": "json_schema", "json_schema": {"name": "person", "schema": schema}},
-    temperature=0,
-)
-print(json.loads(reply.choices[0].message.content))
-
 client.close()
 server.terminate()  # what is being answered may end
-server.wait()
-server.stdout.close()
+server.communicate()

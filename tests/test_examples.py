@@ -50,7 +50,6 @@ EXPECTED = {
         r"Nice to meet you, Anna\. \[0 of \d+ reused\]",
         r"Your name is Anna\. \[[1-9]\d* of \d+ reused\]",
         r"1, 2, 3, 4, 5\.",
-        r"\{'name': 'Alice', 'age': 30\}",
     ],
     "sessions.py": [
         r"Nice to meet you, Alice\.",
