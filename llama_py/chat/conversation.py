@@ -124,11 +124,18 @@ class Tool:
 
     Attributes:
         parameters: JSON schema of its arguments, an object.
+        enforced: what they have to fit in its place, None for itself.
     """
 
     name: str
     description: str
     parameters: Mapping[str, Any]
+    enforced: Mapping[str, Any] | None = None
+
+    @property
+    def schema_of_calls(self) -> Mapping[str, Any]:
+        """What the arguments of a call have to fit."""
+        return self.parameters if self.enforced is None else self.enforced
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +144,9 @@ class ToolChoice:
 
     Attributes:
         mode: ``named`` means the one with this name.
+        allowed: the names of those that may be called; empty if all may.
     """
 
     mode: Literal["auto", "none", "required", "named"] = "auto"
     name: str = ""
+    allowed: tuple[str, ...] = ()

@@ -106,6 +106,8 @@ class ChatRequest:
         special_tokens_in_content: what the texts of special tokens in user and tool messages are:
             ``"text"``, ``"parse"`` (the tokens), or ``"refuse"`` (an error); None is the default
             of the model that was loaded.
+        system_anywhere: put system messages that the template does not take where they stand into
+            messages beside them (``chat.system``); else the template does with them what it does.
 
     Raises:
         ParameterError: an attribute is wrong, or they contradict each other.
@@ -126,6 +128,7 @@ class ChatRequest:
     add_generation_prompt: bool = True
     now: int | None = None
     special_tokens_in_content: str | None = None
+    system_anywhere: bool = False
 
     def __post_init__(self) -> None:
         _check_messages(self.messages)
@@ -134,7 +137,7 @@ class ChatRequest:
         if self.schema is not None:
             check_bounds(self.schema)
         if self.tools:
-            check_tools([tool.parameters for tool in self.tools])
+            check_tools([tool.schema_of_calls for tool in self.tools])
         _check_template_kwargs(self.template_kwargs)
         self._check_options()
         self._check_continuation()
@@ -144,6 +147,9 @@ class ChatRequest:
         if choice.mode == "named" and choice.name not in names:
             known = ", ".join(names) or "none are given"
             raise ParameterError(f"tool_choice names {shown(choice.name)}; the tools are: {known}")
+        unknown = next((name for name in choice.allowed if name not in names), None)
+        if unknown is not None:
+            raise ParameterError(f"tool_choice allows {shown(unknown)}, which is no tool")
         if choice.mode == "required" and not names:
             raise ParameterError('tool_choice is "required", but there are no tools')
 
@@ -179,9 +185,11 @@ class ChatRequest:
         return tuple(tool.name for tool in self.tools)
 
     @property
-    def forced_tool(self) -> str | None:
-        """The name of the one tool that must be called, or None if ``tool_choice`` names none."""
-        return self.tool_choice.name if self.tool_choice.mode == "named" else None
+    def callable_tools(self) -> tuple[Tool, ...]:
+        """Those of the tools that the reply may call, as ``tool_choice`` says."""
+        choice = self.tool_choice
+        names = (choice.name,) if choice.mode == "named" else choice.allowed
+        return tuple(tool for tool in self.tools if tool.name in names) if names else self.tools
 
     @property
     def uses_tools(self) -> bool:

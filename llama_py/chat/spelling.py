@@ -88,12 +88,12 @@ def levels_of(schema: Any) -> int:
         return _LEVELS if schema is True else 0
     if "enum" in schema or "const" in schema:
         return 0
-    kinds = schema.get("type", ())
+    kinds = schema.get("type") or ()
     either = [schema[key] for key in ("anyOf", "oneOf", "allOf") if key in schema]
     inner = [
         schema[key] for key in ("items", "prefixItems", "additionalProperties") if key in schema
     ]
-    inner += list(schema.get("properties", {}).values())
+    inner += list((schema.get("properties") or {}).values())
     bracketed = "object" in kinds or "array" in kinds
     if "$ref" in schema or not (inner or either or (kinds and not bracketed)):
         return _LEVELS

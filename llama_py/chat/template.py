@@ -9,19 +9,22 @@ tools, one named tool) are rendered more than once and put together here.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any, Protocol
 
 from llama_py.chat.boundaries import find_starts, learn_delimiters
+from llama_py.chat.conversation import Message
 from llama_py.chat.gbnf import call_or_answer, only_calls, opened, widened
-from llama_py.chat.inputs import inputs_of
+from llama_py.chat.inputs import inputs_of, tool_values
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.order import in_order
+from llama_py.chat.probes import ProbedSlots
 from llama_py.chat.quick import QuickRenderer
 from llama_py.chat.schema import prepare_schema
 from llama_py.chat.spelling import levels_of
+from llama_py.chat.system import has_system, place_system
 from llama_py.core.chat import TemplateHandle
 from llama_py.errors import TemplateError
 from llama_py.params import GrammarSpec, TokenConstraint
@@ -126,6 +129,7 @@ class ChatTemplate:
         self._learned: tuple[tuple[str, str], ...] | None = None
         self._get_info = cache(handle.info)
         self._quick = QuickRenderer(self._get_info, bos, eos)
+        self._slots = ProbedSlots(lambda inputs: str(handle.apply(inputs)["prompt"]))
 
     @classmethod
     def from_model(cls, model: _ModelLike, text: str | None = None) -> ChatTemplate:
@@ -200,7 +204,7 @@ class ChatTemplate:
             TemplateError: the template refuses the messages, or cannot do what is asked for.
             GrammarError: llama.cpp's grammars cannot express the schema.
         """
-        schema, inputs = request.schema, inputs_of(request)
+        schema, inputs = request.schema, inputs_of(request, self._placed(request))
         if request.uses_tools:
             params = self._apply_tools(request, inputs, schema_grammar)
         elif schema is None:
@@ -232,17 +236,15 @@ class ChatTemplate:
     def _apply_tools(
         self, request: ChatRequest, inputs: dict[str, Any], schema_grammar: bool
     ) -> dict[str, Any]:
-        forced = request.forced_tool
+        prompt, inputs = self._with_callable_tools(request, inputs)
         params = self._apply(inputs)
         if not params["has_tool_calls"]:
             raise TemplateError(
                 "this chat template has no form for tool calls; use a model or a template that "
                 'has one (chat_format="chatml-function-calling" does), or pass tool_choice="none"'
             )
-        if forced is not None:
-            # The prompt lists all tools (so that the cache fits); only one may be called.
-            tools = [tool for tool in inputs["tools"] if tool["function"]["name"] == forced]
-            params = {**self._apply(inputs, tools=tools), "prompt": params["prompt"]}
+        if prompt is not None:
+            params = {**params, "prompt": prompt}
         if request.tool_choice.mode != "auto":
             params = {**params, "grammar": only_calls(params["grammar"])}
         elif schema_grammar and request.schema is not None:
@@ -251,6 +253,27 @@ class ChatTemplate:
             answer = self._apply(inputs, tools=None, json_schema=schema)["grammar"]
             params = {**params, "grammar": call_or_answer(call, answer), "grammar_lazy": False}
         return params
+
+    def _with_callable_tools(
+        self, request: ChatRequest, inputs: dict[str, Any]
+    ) -> tuple[str | None, dict[str, Any]]:
+        """The inputs that a grammar of calls is made of, and the prompt if theirs is another.
+
+        The prompt lists all tools, so that the cache fits, with the parameters as they were given.
+        """
+        usable = request.callable_tools
+        tools = tool_values([replace(tool, parameters=tool.schema_of_calls) for tool in usable])
+        if tools == inputs["tools"]:
+            return None, inputs
+        return self._prompt_with_tools(inputs), {**inputs, "tools": tools}
+
+    def _prompt_with_tools(self, inputs: Mapping[str, Any]) -> str | None:
+        """The prompt that lists these tools; None if the template cannot write their schemas."""
+        try:
+            # No grammar is made then, for which the schemas might not do. The prompt is the same.
+            return str(self._apply({**inputs, "tool_choice": "none"})["prompt"])
+        except TemplateError:
+            return None
 
     def _rendered(
         self, request: ChatRequest, params: Mapping[str, Any], schema: Any
@@ -276,6 +299,13 @@ class ChatTemplate:
             calls_tools=request.uses_tools,
             call_marks=_call_marks(params),
         )
+
+    def _placed(self, request: ChatRequest) -> Sequence[Message]:
+        """Its messages, with system messages only where the template takes them."""
+        messages = request.messages
+        if request.system_anywhere and has_system(messages):
+            return place_system(messages, self._slots)
+        return messages
 
     # ---- what is learned once about a template -------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""The bodies of ``/v1/messages`` and ``/v1/messages/count_tokens``, read."""
+"""``read_call``: the body of ``/v1/messages`` to a ``WireCall``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llama_py.chat.conversation import Message, ToolCall
+from llama_py.chat.enforceable import enforceable, render_leniently
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.values import whole_text
 from llama_py.dialects.anthropic_blocks import check_object, read_messages, read_system
@@ -18,13 +19,13 @@ from llama_py.dialects.limits import Limits
 from llama_py.dialects.requests import RequestSettings
 from llama_py.dialects.sampling import read_generation, read_sampling
 from llama_py.dialects.wire import WireCall, WireReply
-from llama_py.engine.request import Prompt, Record
+from llama_py.engine.request import Record
 from llama_py.errors import ParameterError, ParameterTypeError, shown
 from llama_py.options import CHAT, ChatOptions
 from llama_py.options.checks import check_number
 from llama_py.options.values import read_stops
 
-__all__ = ["read_call", "read_prompt"]
+__all__ = ["read_call"]
 
 #: Numbers that are passed on under the same name.
 _NUMBERS = ("temperature", "top_p", "top_k")
@@ -54,7 +55,7 @@ def read_call(
     stops = _stops(body, limits)
     settings = _settings(context, body, stops, session)
     request = _chat_request(body, limits, thinking)
-    rendered = context.render_chat(request)
+    rendered = render_leniently(request, context.render_chat)
     adapt(settings, context, request, rendered)
     head = MessageHead(model, stops, thinking.shown, request_id)
 
@@ -64,22 +65,13 @@ def read_call(
     return WireCall(settings.requests([chat_prompt(rendered)], 1), stream, encoder)
 
 
-def read_prompt(context: CallContext, body: Mapping[str, Any], limits: Limits) -> Prompt:
-    """The prompt that ``read_call`` would make of the same body.
-
-    Raises:
-        ParameterError, TemplateError, GrammarError: it cannot be answered.
-    """
-    return chat_prompt(context.render_chat(_chat_request(body, limits, _thinking(body))))
-
-
 # ---- the conversation --------------------------------------------------------------------------
 
 
 def _chat_request(body: Mapping[str, Any], limits: Limits, thinking: _Thinking) -> ChatRequest:
     _check_counts(body, limits)
     messages = read_messages(body.get("messages"))
-    tools = read_tools(body.get("tools"))
+    tools = enforceable(read_tools(body.get("tools")))
     choice, parallel = read_tool_choice(body.get("tool_choice"), tools)
     return ChatRequest(
         (*read_system(body.get("system")), *messages),

@@ -24,12 +24,12 @@ from llama_py.engine.request import Record
 from llama_py.errors import GrammarError, ParameterError
 from llama_py.options import CHAT, COMPLETION, Option, Table
 
-__all__ = ["note_unknown", "placed", "read_chat", "read_completion", "whole"]
+__all__ = ["NOT_HERE", "note_unknown", "placed", "read_chat", "read_completion", "whole"]
 
 _log = logging.getLogger("llama_py.server")
 
 #: Options that are no option of a body, or that the server determines.
-_NOT_HERE = frozenset(
+NOT_HERE = frozenset(
     {"logits_processor", "stopping_criteria", "on_progress", "overflow", "model", "session_id"}
     | {"user"}
 )
@@ -66,7 +66,9 @@ def read_chat(
     _choose_variables(options, limits)
     messages = _required(body, "messages")
     with placed(body):
-        call = parse_chat(context, messages, stream=body.get("stream"), **options)
+        call = parse_chat(
+            context, messages, stream=body.get("stream"), system_anywhere=True, **options
+        )
     return _wire_call(call, ChatWireReply, body, model)
 
 
@@ -122,7 +124,7 @@ def _options(
     table: Table[Any], body: Mapping[str, Any], limits: Limits, session: str | None
 ) -> dict[str, Any]:
     """What a body says of the options of a call."""
-    known = table.options.keys() - _NOT_HERE
+    known = table.options.keys() - NOT_HERE
     note_unknown([name for name in body if name not in known and name not in _BESIDE], limits)
     for name in ("n", "best_of"):
         limits.check_number(body, name, limits.max_choices)

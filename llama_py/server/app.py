@@ -25,7 +25,18 @@ from llama_py.server.lifecycle import Lifecycle
 from llama_py.server.logs import log_request
 from llama_py.server.metrics import ServerMetrics
 from llama_py.server.models import ModelPool
-from llama_py.server.routes import anthropic, health, native, openai, page, sessions, slots
+from llama_py.server.response_store import ResponseStore
+from llama_py.server.routes import (
+    anthropic,
+    health,
+    native,
+    openai,
+    openapi,
+    page,
+    responses,
+    sessions,
+    slots,
+)
 from llama_py.server.routes import models as model_routes
 from llama_py.server.running import Exchange
 from llama_py.server.sessions import Sessions
@@ -38,11 +49,13 @@ _ROUTES = [
     *health.ROUTES,
     *model_routes.ROUTES,
     *openai.ROUTES,
+    *responses.ROUTES,
     *anthropic.ROUTES,
     *native.ROUTES,
     *slots.ROUTES,
     *sessions.ROUTES,
     *page.ROUTES,
+    *openapi.ROUTES,
 ]
 #: Threads that check, render and tokenize. More would only wait for each other.
 _WORKERS = 4
@@ -55,6 +68,7 @@ class Service:
         workers: threads for what takes longer than the event loop may wait.
         limits: the settings that dialects check requests against.
         exchanges: requests that a model is answering.
+        responses: replies that clients may refer to.
         sessions: the conversations of the clients, by name.
         slots: where slots are saved, or None.
         lifecycle: whether requests are let in.
@@ -67,6 +81,9 @@ class Service:
         self.workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="llama_py-server")
         self.limits = _limits(settings)
         self.exchanges: set[Exchange] = set()
+        self.responses = ResponseStore(
+            settings.max_stored_responses, settings.max_stored_bytes, settings.stored_seconds
+        )
         self.sessions = Sessions(settings.session_dir, capacity_bytes=settings.session_bytes)
         self.slots = _slots(settings)
         self.lifecycle = Lifecycle()

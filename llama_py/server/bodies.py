@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from starlette.requests import Request
 
 from llama_py.dialects.failures import Kind, RequestError
+from llama_py.errors import shown
 from llama_py.server.settings import Settings
 
 try:
@@ -16,7 +18,7 @@ try:
 except ImportError:
     orjson = None  # type: ignore[assignment]
 
-__all__ = ["parse_body", "read_body"]
+__all__ = ["model_of", "parse_body", "read_body"]
 
 #: Bytes that take the event loop less time to parse than another thread takes to wake up.
 _SMALL = 64 << 10
@@ -32,6 +34,19 @@ async def read_body(request: Request, settings: Settings) -> dict[str, Any]:
     if len(data) <= _SMALL:
         return parse_body(data, settings.max_json_depth)
     return await asyncio.to_thread(parse_body, data, settings.max_json_depth)
+
+
+def model_of(body: Mapping[str, Any]) -> str | None:
+    """The name of the model that a request asks for, or None.
+
+    Raises:
+        RequestError: it is no string.
+    """
+    model = body.get("model")
+    if model is not None and not isinstance(model, str):
+        message = f"model must be a string, not {shown(model)}"
+        raise RequestError(Kind.INVALID_TYPE, message, "model")
+    return model
 
 
 async def _read(request: Request, limit: int) -> bytes:

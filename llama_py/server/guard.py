@@ -34,8 +34,8 @@ _log = logging.getLogger("llama_py.server")
 _ID = re.compile(r"[A-Za-z0-9._:=+/@-]{1,128}")
 #: Answered to everybody at any time: whether the server is there, and well.
 _PROBES = frozenset({"/health", "/v1/health", "/livez", "/readyz", "/api/hello"})
-#: The page, which asks for a key itself when it gets a 401.
-_PAGE = frozenset({"/", "/index.html", "/favicon.ico"})
+#: The page, which asks for a key itself when it gets a 401, and what the API is like.
+_PAGE = frozenset({"/", "/index.html", "/favicon.ico", "/docs", "/docs.css", "/openapi.json"})
 _PAGE_FILES = "/page/"
 #: What only those may see and do who run the server. The rest is for everybody with a key.
 _ADMIN = frozenset({"/metrics", "/slots", "/models/load", "/models/unload"})
@@ -127,7 +127,7 @@ class Guard:
         if failure is not None:
             return failure
         origin, host = asked.first(b"origin"), asked.first(b"host") or ""
-        failure, cors = self._origins.look(origin, host, asked.first(b"sec-fetch-site"))
+        failure, cors = self._origins.look(origin, host, _site_of(asked))
         answer.headers += cors
         if failure is not None:
             return failure
@@ -230,7 +230,7 @@ class Guard:
 
     def _finish(self, scope: Scope, record: RequestRecord) -> None:
         record.ended = time.perf_counter()
-        record.route = getattr(scope.get("route"), "path", "")
+        record.route = _template_of(scope)
         exchange = scope["state"].get("exchange")
         if exchange is not None:
             record.model = exchange.model.id
@@ -243,12 +243,28 @@ class Guard:
             tell(record)
 
 
+def _template_of(scope: Scope) -> str:
+    """The path as its route declares it; empty if there is no such route."""
+    routed = scope.get("route")  # not in older Starlettes, nor for what was not let in
+    routes = scope["app"].routes if "app" in scope else ()
+    if routed is None:
+        path = route_path(scope)
+        routed = next((each for each in routes if each.path_regex.match(path)), None)
+    return str(routed.path) if routed is not None else ""
+
+
 def _request_id(asked: Asked) -> str:
     for name in (b"x-request-id", b"request-id"):
         given = asked.first(name)
         if given is not None and _ID.fullmatch(given):
             return given
     return f"req_{uuid.uuid4().hex}"
+
+
+def _site_of(asked: Asked) -> str | None:
+    """Whose page a browser sends this for; following a link there is a person's own doing."""
+    followed = asked.first(b"sec-fetch-mode") == "navigate" and asked.method == "GET"
+    return None if followed else asked.first(b"sec-fetch-site")
 
 
 def _keys_of(asked: Asked) -> list[bytes]:

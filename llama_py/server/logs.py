@@ -1,4 +1,4 @@
-"""What the server writes about itself: JSON, one object on each line.
+"""What the server writes about itself: JSON, one object on each line; on a terminal, plain lines.
 
 A request has one line, without its prompt and without its key. Text that comes from clients is
 escaped, so that nobody can write lines of his own, or colours into a terminal.
@@ -9,27 +9,31 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import time
 from datetime import datetime, timezone
 from typing import Any, TextIO
 
 from llama_py.server.records import RequestRecord
 
-__all__ = ["JsonFormatter", "log_request", "log_to"]
+__all__ = ["JsonFormatter", "TextFormatter", "log_request", "log_to"]
 
 _requests = logging.getLogger("llama_py.server.requests")
 
-#: Asked again and again by machines.
-_SILENT = frozenset({"/health", "/v1/health", "/livez", "/readyz", "/api/hello", "/metrics"})
+#: Asked again and again by machines, or by the dozen by a browser.
+_SILENT = ("/health", "/v1/health", "/livez", "/readyz", "/api/hello", "/metrics", "/page/")
 #: Of a path that is not one of ours.
 _LONGEST = 200
 
 
 def log_request(record: RequestRecord) -> None:
     """Write the line of a request."""
-    silent = record.path in _SILENT and record.status < 500
+    silent = record.path.startswith(_SILENT) and record.status < 400
     if silent or not _requests.isEnabledFor(logging.INFO):
         return
-    _requests.info("request", extra={"fields": _fields_of(record)})
+    fields = _fields_of(record)
+    _requests.info(
+        "%s %s %s", record.method[:20], fields["route"], record.status, extra={"fields": fields}
+    )
 
 
 def _fields_of(record: RequestRecord) -> dict[str, Any]:
@@ -75,14 +79,38 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, default=str).replace("\x7f", "\\u007f")
 
 
+class TextFormatter(logging.Formatter):
+    """A line for people; what is not printable is escaped."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See ``logging.Formatter``."""
+        fields: dict[str, Any] = getattr(record, "fields", {})
+        words = [time.strftime("%H:%M:%S", time.localtime(record.created))]
+        if record.levelno != logging.INFO:
+            words.append(record.levelname.lower())
+        words.append(_escaped(record.getMessage()))
+        words += [f"{name}={_escaped(str(fields[name]))}" for name in fields if name not in _SAID]
+        line = "  ".join(words)
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+#: Fields of a request that its message has, or that nobody reads on a terminal.
+_SAID = frozenset({"id", "method", "route", "status"})
+
+
+def _escaped(text: str) -> str:
+    return json.dumps(text)[1:-1].replace("\x7f", "\\u007f")
+
+
 def log_to(stream: TextIO | None = None, level: str = "info") -> logging.Handler:
     """Write what is logged to a stream, standard error by default.
 
     Returns:
         the handler, to be removed from the root logger by who does not want it any more.
     """
-    handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
-    handler.setFormatter(JsonFormatter())
+    stream = stream if stream is not None else sys.stderr
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(TextFormatter() if stream.isatty() else JsonFormatter())
     root = logging.getLogger()
     root.addHandler(handler)
     root.setLevel(logging.WARNING)

@@ -67,14 +67,16 @@ class OriginCheck:
         """Why a request from a page is refused, or None; and the headers of the answer.
 
         Args:
-            origin: the header ``Origin``, which browsers send for pages.
+            origin: the header ``Origin``, which browsers send with what scripts of pages ask for.
             host: the header ``Host``.
-            site: the header ``Sec-Fetch-Site``, which no page can set.
+            site: the header ``Sec-Fetch-Site``, which no page can set; or None.
         """
-        if origin is None:
-            return None, []
         if _ANY in self._origins:
-            return None, [("Access-Control-Allow-Origin", _ANY), _EXPOSED]
+            any_ = [("Access-Control-Allow-Origin", _ANY), _EXPOSED]
+            return None, any_ if origin is not None else []
+        if origin is None:  # an image or a script, for example, whose address is one of ours
+            message = "pages of others may not load anything from this server; see cors_origins"
+            return Failure(Kind.FORBIDDEN, message) if site == "cross-site" else None, []
         if origin.lower() in self._origins:  # never with credentials: keys are no cookies
             return None, [("Access-Control-Allow-Origin", origin), _EXPOSED, _VARY]
         if site == "same-origin" or _is_same(origin, host):

@@ -146,6 +146,12 @@ class Limits:
     ] = 20
     max_stops: Annotated[int, Range(1, 256), Doc("Stop strings.")] = 16
     max_tools: Annotated[int, Range(0, 10_000), Doc("Tools of one call.")] = 512
+    max_stored_responses: Annotated[
+        int, Range(0, _LARGEST), Doc("Replies of `/v1/responses` that can be referred to later.")
+    ] = 1024
+    max_stored_bytes: Annotated[
+        int, Range(0), Doc("Bytes of memory that these may take, with their conversations.")
+    ] = 128 << 20
     template_kwargs: Annotated[
         tuple[str, ...],
         Reads(read_list),
@@ -190,6 +196,9 @@ class Times:
     keep_alive_seconds: Annotated[
         int, Range(1, 3600), Doc("How long an idle connection is kept.")
     ] = 75
+    stored_seconds: Annotated[
+        float, Range(0.0), Doc("How long a reply of `/v1/responses` can be referred to.")
+    ] = 24 * 3600.0
     drain_seconds: Annotated[
         float, Range(0.0), Doc("How long a server that was told to stop lets live replies go on.")
     ] = 30.0
@@ -227,13 +236,13 @@ class Keeping:
         int,
         Range(1 << 20),
         Flag("--session-bytes", metavar="N"),
-        Doc("What conversations may take there; those longest unused go."),
+        Doc("Bytes of the conversations in `session_dir`; those longest unused go."),
     ] = 8 << 30
     slot_bytes: Annotated[
         int,
         Range(1 << 20),
         Flag("--slot-bytes", metavar="N"),
-        Doc("What the saved slots of one key may take."),
+        Doc("Bytes of the saved slots of one key."),
     ] = 8 << 30
 
 

@@ -47,7 +47,7 @@ def address_of(settings: Settings, listening: socket.socket) -> str:
     if host in ("0.0.0.0", "::"):
         host = socket.gethostname()
     shown = f"[{host}]" if ":" in host else host
-    return f"{'https' if settings.tls_cert else 'http'}://{shown}:{port}{settings.root_path}"
+    return f"{'https' if settings.tls_cert else 'http'}://{shown}:{port}"
 
 
 def _at_port(host: str, port: int) -> socket.socket:

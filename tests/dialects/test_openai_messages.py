@@ -86,7 +86,7 @@ def test_functions_become_tools() -> None:
         function_call={"name": "f"},
     )
     assert request.tool_names == ("f",)
-    assert request.forced_tool == "f"
+    assert [tool.name for tool in request.callable_tools] == ["f"]
     result = result_of(request.messages[2])
     assert result.call_id == call_of(request.messages[1]).id
     assert result.name == "f"

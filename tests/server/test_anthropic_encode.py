@@ -72,7 +72,8 @@ def reply_of(
         frames += reply.feed(0, TokenEvent(1, piece))
     frames += reply.feed(0, finish or FinishEvent("stop"))
     frames += reply.close()
-    return events_of(frames), reply.whole()
+    whole: Any = reply.whole()
+    return events_of(frames), whole
 
 
 def events_of(frames: bytes) -> list[tuple[str, Any]]:

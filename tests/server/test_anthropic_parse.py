@@ -22,7 +22,7 @@ from llama_py.chat.template import ChatTemplate
 from llama_py.core.model import Model
 from llama_py.core.vocab import Vocab
 from llama_py.dialects.anthropic_blocks import note_ignored, read_messages, read_system
-from llama_py.dialects.anthropic_messages import read_call, read_prompt
+from llama_py.dialects.anthropic_messages import read_call
 from llama_py.dialects.anthropic_tools import read_tool_choice, read_tools
 from llama_py.dialects.limits import Limits
 from llama_py.dialects.wire import WireCall
@@ -55,7 +55,7 @@ def call(context: Context, **body: Any) -> WireCall:
 
 
 def prompt(context: Context, **body: Any) -> str:
-    text = read_prompt(context, {"messages": [HELLO], **body}, Limits()).text
+    text = call(context, **body).requests[0].prompt.text
     assert text is not None
     return text.decode()
 

@@ -150,14 +150,14 @@ def test_without_keys_everybody_may_do_everything() -> None:
 
 def test_what_everybody_may_ask() -> None:
     door = Door(api_keys=(ALICE,))
-    for path in ("/health", "/v1/health", "/livez", "/readyz", "/api/hello", "/", "/page/app.js"):
+    probes = ("/health", "/v1/health", "/livez", "/readyz", "/api/hello")
+    for path in (*probes, "/", "/page/js/app.js", "/docs", "/openapi.json"):
         assert door.ask("GET", path).status == door.ask("HEAD", path).status == 200
     for method, path in (
         ("GET", "/v1/models"),
         ("GET", "/metrics"),
         ("GET", "/props"),
         ("GET", "/slots"),
-        ("GET", "/openapi.json"),
         ("GET", "/nothing"),
         ("GET", "//health"),
         ("GET", "/page"),
@@ -346,6 +346,18 @@ def test_any_page_may_call_if_the_settings_say_so_but_without_credentials() -> N
     answer = Door(cors_origins=("*",)).post(CHATS, origin="https://evil.example")
     assert (answer.status, answer.headers["access-control-allow-origin"]) == (200, "*")
     assert "access-control-allow-credentials" not in answer.headers
+
+
+def test_pages_of_others_may_not_load_anything() -> None:
+    door = Door()
+    image = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"}
+    for path in ("/slots", "/v1/models", "/page/js/app.js"):
+        assert door.ask("GET", path, image).status == 403
+        assert door.ask("GET", path, {**image, "sec-fetch-site": "same-origin"}).status == 200
+        assert door.ask("GET", path, {**image, "sec-fetch-mode": "navigate"}).status == 200
+    form = {**JSON, "sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
+    assert door.ask("POST", CHATS, form).status == 403
+    assert Door(cors_origins=("*",)).ask("GET", "/v1/models", image).status == 200
 
 
 def test_options_needs_no_key_and_reaches_nothing() -> None:

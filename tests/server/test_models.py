@@ -525,7 +525,7 @@ def test_closing_ends_the_waiting_and_the_loading() -> None:
 
 def test_the_memory_is_given_back() -> None:
     process = psutil.Process()
-    models = offered("full", "iswa", n_ctx=131072)  # 128 MiB of cells and more
+    models = offered("full", "iswa", n_ctx=98304)  # 96 MiB of cells and more
 
     def resident() -> int:
         gc.collect()
@@ -542,7 +542,7 @@ def test_the_memory_is_given_back() -> None:
                 await use(pool, name)
             await pool.unload("full")
             before = resident()
-            used = [await use(pool, name) for name in ("full", "iswa") * 4]
+            used = [await use(pool, name) for name in ("full", "iswa") * 2]
             assert min(used[::2]) > before + (64 << 20)
             await pool.unload("iswa")
             assert resident() < before + (48 << 20)

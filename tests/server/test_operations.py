@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import logging
+import re
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -41,7 +44,13 @@ def http(server: Server) -> Iterator[httpx.Client]:
 @pytest.fixture
 def lines() -> Iterator[io.StringIO]:
     """What is logged meanwhile."""
-    stream = io.StringIO()
+    with logging_to(io.StringIO()) as stream:
+        yield stream
+
+
+@contextlib.contextmanager
+def logging_to(stream: io.StringIO) -> Iterator[io.StringIO]:
+    """Log to a stream meanwhile."""
     handler = log_to(stream)
     try:
         yield stream
@@ -120,6 +129,7 @@ def test_metrics_count_what_happened(http: httpx.Client) -> None:
     http.post(CHATS, json={"messages": []})
     http.get("/v1/models/some-name")
     http.get("/nothing/at/all")
+    http.get("/v1/sessions", headers={"Authorization": ""})
     after = scraped(http)
     model = labels(model_name="demo")
 
@@ -159,6 +169,7 @@ def test_metrics_count_what_happened(http: httpx.Client) -> None:
     one = labels(method="GET", path="/v1/models/{id:path}", status="200")
     assert grew(requests, one) == 1  # of the route, not of the path
     assert grew(requests, labels(method="other", path="other", status="404")) == 1
+    assert grew(requests, labels(method="GET", path="/v1/sessions", status="401")) == 1
 
 
 def test_buckets_grow(http: httpx.Client) -> None:
@@ -191,8 +202,8 @@ def test_metrics_are_not_for_everybody(server: Server) -> None:
 def test_a_line_for_each_request(http: httpx.Client, lines: io.StringIO) -> None:
     body = {"messages": [{"role": "user", "content": "Reply with the word zebra."}]}
     answer = http.post(CHATS, json={**body, "max_tokens": 3}, headers={"x-request-id": "trace-7"})
-    for path in ("/health", "/metrics", "/readyz"):
-        http.get(path)
+    for path in ("/health", "/metrics", "/readyz", "/page/js/app.js"):
+        assert http.get(path).status_code == 200
     http.get("/v1/models", headers={"Authorization": "Bearer wrong-secret"})
     with http.stream("POST", CHATS, json={**body, "max_tokens": 3, "stream": True}) as stream:
         stream.read()
@@ -240,6 +251,32 @@ def test_a_client_that_leaves_is_499(server: Server, lines: io.StringIO) -> None
         assert connection.recv(200).startswith(b"HTTP/1.1 200")
     line = logged(lines, 1)[0]
     assert (line["status"], line["key"], line["finish"]) == (499, "alice", "cancelled")
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is one."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_lines_for_people(http: httpx.Client) -> None:
+    stream = Terminal()
+    with logging_to(stream):
+        http.post(CHATS, json={**QUESTION, "max_tokens": 2})
+        http.get("/%1b[31m%0a%7f")
+        try:
+            raise ValueError("of a\x1b[31mreason")
+        except ValueError:
+            logging.getLogger("llama_py.server").exception("it\nfailed")
+        end = time.monotonic() + 10
+        while stream.getvalue().count("\n") < 6 and time.monotonic() < end:
+            time.sleep(0.01)
+    first, second, third, *trace = stream.getvalue().splitlines()
+    assert re.match(rf"\d\d:\d\d:\d\d  POST {CHATS} 200  key=ops  model=demo  finish=length", first)
+    assert r"  GET /\u001b[31m\n\u007f 404" in second
+    assert third.endswith(r"  error  it\nfailed")
+    assert trace[0].startswith("Traceback")
 
 
 def test_what_a_program_logs_is_json_too(lines: io.StringIO) -> None:
@@ -294,28 +331,64 @@ LONG = {
 }
 
 
-def cached(server: Server, key: ApiKey, **more: Any) -> int:
-    """How many tokens of the same prompt a key did not have to evaluate."""
-    with server.http(headers={"x-api-key": key.key}) as http:
-        usage = http.post(CHATS, json={**LONG, **more}).raise_for_status().json()["usage"]
+def by_chat(http: httpx.Client) -> int:
+    """How many tokens of the same prompt did not have to be evaluated."""
+    usage = http.post(CHATS, json=LONG).raise_for_status().json()["usage"]
     return int(usage["prompt_tokens_details"]["cached_tokens"])
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_a_key_profits_from_others_only_if_the_settings_say_so(shared: bool) -> None:
-    settings = demo_settings({"api_keys": (ALICE, BOB), "share_prefixes": shared})
-    with serving(settings) as server:
-        assert cached(server, ALICE) == 0
-        assert cached(server, ALICE) > 20
-        assert (cached(server, BOB) > 20) is shared
-        assert cached(server, BOB) > 20
-        assert cached(server, BOB, session_id="s", user="alice") > 20
-        assert cached(server, ALICE) > 20  # and bob's did not take its place
+def by_messages(http: httpx.Client) -> int:
+    """The same in another dialect."""
+    usage = http.post("/v1/messages", json=LONG).raise_for_status().json()["usage"]
+    return int(usage["cache_read_input_tokens"])
+
+
+def by_completion(http: httpx.Client) -> int:
+    """The same without a template, in llama-server's."""
+    body = {"prompt": "Once upon a time there was a king, and a queen.", "n_predict": 2}
+    timings = http.post("/completion", json=body).raise_for_status().json()["timings"]
+    return int(timings["cache_n"])
+
+
+@pytest.mark.parametrize("cached", [by_chat, by_messages, by_completion])
+def test_a_key_profits_from_itself_only(cached: Callable[[httpx.Client], int]) -> None:
+    settings = demo_settings({"api_keys": (ALICE, BOB)}, n_ctx=2048)
+    with serving(settings) as server, of(server, ALICE) as alice, of(server, BOB) as bob:
+        assert (cached(alice), cached(bob)) == (0, 0)
+        assert min(cached(alice), cached(bob)) > 5
+        count = alice.post("/v1/messages/count_tokens", json=LONG).json()["input_tokens"]
+        assert count == bob.post("/v1/messages/count_tokens", json=LONG).json()["input_tokens"]
+
+
+def test_a_key_profits_from_others_if_the_settings_say_so() -> None:
+    settings = demo_settings({"api_keys": (ALICE, BOB), "share_prefixes": True})
+    with serving(settings) as server, of(server, ALICE) as alice, of(server, BOB) as bob:
+        assert by_chat(alice) == 0
+        assert by_chat(bob) > 20
 
 
 def test_prefixes_that_had_to_make_room_are_not_shared_either() -> None:
     settings = demo_settings({"api_keys": (ALICE, BOB)}, n_seq_max=1, n_ctx=512)
-    with serving(settings) as server:
-        assert (cached(server, ALICE), cached(server, BOB)) == (0, 0)
-        assert cached(server, ALICE) > 20  # brought back
-        assert cached(server, BOB) > 20
+    with serving(settings) as server, of(server, ALICE) as alice, of(server, BOB) as bob:
+        assert (by_chat(alice), by_chat(bob)) == (0, 0)
+        assert by_chat(alice) > 20  # brought back
+        assert by_chat(bob) > 20
+
+
+def test_prefixes_on_disk_are_not_shared_either(tmp_path: Path) -> None:
+    settings = {"api_keys": (ALICE, BOB), "session_dir": tmp_path}
+    body = {**LONG, "session_id": "s"}
+    with serving(demo_settings(settings)) as server, of(server, ALICE) as alice:
+        alice.post(CHATS, json=body).raise_for_status()
+    with serving(demo_settings(settings)) as server:
+        with of(server, BOB) as bob:
+            assert bob.get("/v1/sessions/s").status_code == 404
+            assert by_chat(bob) == 0
+        with of(server, ALICE) as alice:
+            assert alice.get("/v1/sessions/s").json()["id"] == "s"
+            assert by_chat(alice) > 20
+
+
+def of(server: Server, key: ApiKey) -> httpx.Client:
+    """A client with a key."""
+    return server.http(headers={"x-api-key": key.key})

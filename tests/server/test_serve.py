@@ -203,6 +203,44 @@ def test_a_second_signal_ends_it_at_once() -> None:
     assert "Traceback" not in err
 
 
+SLOW_LOADING = """
+import asyncio, sys
+from llama_py.cli import main
+from llama_py.server.models import ModelPool
+ModelPool.start = lambda self: asyncio.sleep(60)
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_while_it_loads_it_says_so_and_can_be_stopped(tmp_path: Path) -> None:
+    path = tmp_path / "llm.sock"
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW_LOADING, "serve", "--host", f"unix:{path}"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    )
+    try:
+        end = time.monotonic() + PATIENCE
+        while not path.exists() and process.poll() is None and time.monotonic() < end:
+            time.sleep(0.02)
+        transport = httpx.HTTPTransport(uds=str(path))
+        with httpx.Client(base_url="http://any", transport=transport, timeout=PATIENCE) as http:
+            assert http.get("/livez").status_code == 200
+            assert http.get("/readyz").status_code == http.get("/health").status_code == 503
+            refused = http.post(CHATS, json=body())
+            assert (refused.status_code, refused.headers["retry-after"]) == (503, "2")
+            assert refused.json()["error"]["message"] == "Loading model"
+            process.send_signal(signal.SIGTERM)
+            out, err = process.communicate(timeout=PATIENCE)
+    finally:
+        process.kill()
+        process.communicate()
+    assert (process.returncode, out) == (0, "")
+    assert "Traceback" not in err
+
+
 # ---- starting ----------------------------------------------------------------------------------
 
 
@@ -237,11 +275,15 @@ def test_an_address_that_is_taken() -> None:
 def test_a_public_address_without_a_key(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--host", "0.0.0.0"]) == 2
     assert "there is no API key" in capsys.readouterr().err
-    with running("--host", "0.0.0.0", LLAMA_PY_API_KEY="secret") as server:
-        port = server.address.rpartition(":")[2]
-        url = f"http://127.0.0.1:{port}/v1/models"
-        assert httpx.get(url).status_code == 401
-        assert httpx.get(url, headers={"x-api-key": "secret"}).status_code == 200
+    options = ("--host", "0.0.0.0", "--root-path", "/llm/")
+    with running(*options, LLAMA_PY_API_KEY="secret") as server:
+        url = f"http://127.0.0.1:{server.address.rpartition(':')[2]}"
+        assert httpx.get(f"{url}/v1/models").status_code == 401
+        key = {"x-api-key": "secret"}
+        assert httpx.get(f"{url}/v1/models", headers=key).status_code == 200
+        missing = httpx.get(f"{url}/v1/messages/x", headers=key).json()  # what the proxy sends
+        assert missing["error"]["type"] == "not_found_error"
+        assert httpx.get(f"{url}/health").status_code == 200
 
 
 def test_tls_and_ctrl_c(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from llama_py.dialects.anthropic_messages import read_call, read_prompt
+from llama_py.dialects.anthropic_messages import read_call
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.failures import Kind, RequestError
+from llama_py.dialects.session_ids import session_of
 from llama_py.dialects.wire import WireCall
+from llama_py.errors import shown
 from llama_py.server.bodies import read_body
+from llama_py.server.counting import count_tokens
+from llama_py.server.models import ServedModel
 from llama_py.server.running import respond
 
 if TYPE_CHECKING:
@@ -22,38 +26,38 @@ if TYPE_CHECKING:
 
 __all__ = ["ROUTES"]
 
+T = TypeVar("T")
+#: What is done with a call: a model and its ``parse`` are given.
+Use = Callable[[Request, ServedModel, Callable[[CallContext], WireCall]], Awaitable[T]]
+
 
 async def _messages(request: Request) -> Response:
-    service: Service = request.app.state.service
-    body = await read_body(request, service.settings)
-    request_id = request.scope["state"].get("request_id")
-    async with service.models.lease(_model_of(body), request.receive) as model:
-        name = model.id
-
-        def parse(context: CallContext) -> WireCall:
-            return read_call(context, body, service.limits, name, request_id=request_id)
-
-        return await respond(request, model, parse)
+    return await _with_model(request, respond)
 
 
 async def _count_tokens(request: Request) -> Response:
+    return JSONResponse({"input_tokens": await _with_model(request, count_tokens)})
+
+
+async def _with_model(request: Request, use: Use[T]) -> T:
     service: Service = request.app.state.service
     body = await read_body(request, service.settings)
     async with service.models.lease(_model_of(body), request.receive) as model:
-        calls = model.llama._calls
+        parse = partial(
+            read_call,
+            body=body,
+            limits=service.limits,
+            model=model.id,
+            session=session_of(body, request.headers),
+            request_id=request.scope["state"].get("request_id"),
+        )
+        return await use(request, model, parse)
 
-        def count() -> int:
-            return calls.count(read_prompt(model.context, body, service.limits))
 
-        loop = asyncio.get_running_loop()
-        tokens = await loop.run_in_executor(service.workers, count)
-    return JSONResponse({"input_tokens": tokens})
-
-
-def _model_of(body: Mapping[str, Any]) -> str | None:
+def _model_of(body: dict[str, Any]) -> str | None:
     model = body.get("model")
     if model is not None and not isinstance(model, str):
-        raise RequestError(Kind.INVALID_TYPE, "model must be a string", "model")
+        raise RequestError(Kind.INVALID_TYPE, f"model must be a string, not {shown(model)}")
     return model
 
 

@@ -17,7 +17,7 @@ from llama_py.dialects.session_ids import session_of
 from llama_py.dialects.wire import WireCall
 from llama_py.errors import shown
 from llama_py.server.adapting import tenant_of
-from llama_py.server.bodies import read_body
+from llama_py.server.bodies import model_of, read_body
 from llama_py.server.counting import count_tokens
 from llama_py.server.running import respond
 
@@ -45,14 +45,14 @@ async def _completion(request: Request) -> Response:
 async def _generate(request: Request, read: Callable[..., WireCall]) -> Response:
     service = _service(request)
     body = await read_body(request, service.settings)
-    async with service.models.lease(_model_of(body), request.receive) as model:
+    async with service.models.lease(model_of(body), request.receive) as model:
         return await respond(request, model, _parse(read, request, body, model.id))
 
 
 async def _count(request: Request) -> Response:
     service = _service(request)
     body = await read_body(request, service.settings)
-    async with service.models.lease(_model_of(body), request.receive) as model:
+    async with service.models.lease(model_of(body), request.receive) as model:
         count = await count_tokens(request, model, _parse(read_chat, request, body, model.id))
     return JSONResponse({"object": "response.input_tokens", "input_tokens": count})
 
@@ -64,14 +64,6 @@ def _parse(
         session = session_of(body, request.headers)
     limits = _service(request).limits
     return partial(read, body=body, limits=limits, model=model, session=session)
-
-
-def _model_of(body: dict[str, Any]) -> str | None:
-    model = body.get("model")
-    if model is not None and not isinstance(model, str):
-        message = f"model must be a string, not {shown(model)}"
-        raise RequestError(Kind.INVALID_TYPE, message, "model")
-    return model
 
 
 async def _control(request: Request) -> Response:

@@ -1,0 +1,276 @@
+"""``parse_responses``: the body of ``/v1/responses`` to an engine request.
+
+Fields that are not known are ignored, and so are kinds of tools and of items that nothing here can
+do anything with: clients are ahead of servers. What is known is checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol, get_args
+
+from llama_py.chat.conversation import Message, Text
+from llama_py.chat.enforceable import enforceable, render_leniently
+from llama_py.chat.messages import ChatRequest
+from llama_py.dialects.chat_requests import adapt, chat_prompt
+from llama_py.dialects.context import CallContext
+from llama_py.dialects.failures import Kind, RequestError
+from llama_py.dialects.fields import Fields, missing, wrong_type, wrong_value
+from llama_py.dialects.limits import Limits
+from llama_py.dialects.requests import RequestSettings
+from llama_py.dialects.responses_encode import Asked, ResponsesReply
+from llama_py.dialects.responses_items import (
+    Conversation,
+    Item,
+    conversation_of,
+    input_items,
+)
+from llama_py.dialects.responses_output import new_id
+from llama_py.dialects.responses_tools import Tools, read_choice
+from llama_py.dialects.sampling import read_generation, read_sampling
+from llama_py.dialects.wire import WireCall, WireReply
+from llama_py.engine.request import Record
+from llama_py.errors import shown
+from llama_py.options import CHAT, SamplingOptions
+from llama_py.options.values import Effort
+from llama_py.params import SamplingParams
+
+__all__ = ["History", "Nothing", "parse_responses"]
+
+#: Not in OpenAI's API: the model's sampling, as in chat completions.
+_SAMPLING = frozenset(SamplingOptions.__annotations__) - {"logits_processor"}
+_EFFORTS = get_args(Effort)
+_LOGPROBS = "message.output_text.logprobs"
+_ENCRYPTED = "reasoning.encrypted_content"
+#: Fields that say what there is no service for, and what to do instead. Without them the reply
+#: would be about something else.
+_ELSEWHERE = {
+    "conversation": "send the items as input, or pass previous_response_id",
+    "prompt": "send its text as instructions and input",
+}
+
+
+class History(Protocol):
+    """Replies of the same client that were stored."""
+
+    def conversation(self, response_id: str) -> Conversation | None:
+        """Everything that was said up to the end of a reply; None if it is not there."""
+
+    def item(self, item_id: str) -> Item | None:
+        """One item of a reply; None if it is not there."""
+
+    def keep(self, earlier: Conversation, new: Sequence[Item], response: Mapping[str, Any]) -> None:
+        """Store a reply, with what it answers: what was stored of it already, and the rest."""
+
+
+class Nothing:
+    """A ``History`` without anything in it."""
+
+    def conversation(self, response_id: str) -> None:
+        """Nothing."""
+
+    def item(self, item_id: str) -> None:
+        """Nothing."""
+
+    def keep(self, earlier: Conversation, new: Sequence[Item], response: Mapping[str, Any]) -> None:
+        """Forget it."""
+
+
+def parse_responses(
+    context: CallContext,
+    body: Mapping[str, Any],
+    limits: Limits,
+    model: str,
+    session: str | None = None,
+    history: History | None = None,
+) -> WireCall:
+    """Check a body and render the conversation.
+
+    Args:
+        model: the name that the response gives.
+        session: the conversation that it belongs to, or None.
+        history: what the client may refer to, and where the reply is stored.
+
+    Raises:
+        RequestError, ParameterError, TemplateError, GrammarError: it cannot be answered.
+    """
+    fields, history = Fields(body), history or Nothing()
+    _refuse_elsewhere(fields)
+    earlier, new = _earlier(fields, history), _new_items(fields, history)
+    tools = _tools(fields, limits)
+    request = _chat_request(fields, [*earlier.items, *new], len(earlier.items), tools, limits)
+    options = CHAT.read({name: value for name, value in body.items() if name in _SAMPLING})
+    logprobs = _logprobs(fields, limits)
+    most = fields.integer("max_output_tokens", 1)
+    generation = read_generation(options, context, max_tokens=most, logprobs=logprobs)
+    sampling = read_sampling(CHAT, options, context)
+    settings = RequestSettings(sampling, generation, session, 0, None)
+    rendered = render_leniently(request, context.render_chat)
+    adapt(settings, context, request, rendered)
+    asked = Asked(
+        new_id("resp"),
+        _repeated(fields, model, sampling),
+        tools,
+        stream=fields.flag("stream") or False,
+        logprobs=logprobs is not None,
+        summary=_wants_summary(fields),
+        seal=_ENCRYPTED in _include(fields),
+        keep=None if fields.flag("store") is False else partial(history.keep, earlier, new),
+    )
+
+    def encoder(records: Sequence[Record]) -> WireReply:
+        return ResponsesReply(asked, records, context.vocab, rendered)
+
+    requests = settings.requests([chat_prompt(rendered)], 1)
+    return WireCall(requests, asked.stream, encoder, overflows_in_stream=True, id=asked.id)
+
+
+# ---- the conversation ------------------------------------------------------------------------
+
+
+def _refuse_elsewhere(fields: Fields) -> None:
+    for name, remedy in _ELSEWHERE.items():
+        if name in fields:
+            raise wrong_value(name, f"is stored nowhere here; {remedy}")
+
+
+def _new_items(fields: Fields, history: History) -> list[Item]:
+    if "input" not in fields and "previous_response_id" in fields:
+        return []
+    return input_items(fields.get("input"), history.item)
+
+
+def _earlier(fields: Fields, history: History) -> Conversation:
+    previous = fields.text("previous_response_id")
+    if previous is None:
+        return Conversation()
+    found = history.conversation(previous)
+    if found is None:
+        raise RequestError(
+            Kind.INVALID_VALUE,
+            f"previous_response_id: there is no stored response {shown(previous)} (any more); send "
+            "the whole conversation as input",
+            "previous_response_id",
+            code="previous_response_not_found",
+        )
+    return found
+
+
+def _tools(fields: Fields, limits: Limits) -> Tools:
+    declared = fields.list("tools")
+    tools = Tools(declared)
+    count = max(len(declared), len(tools.offered))
+    if count > limits.max_tools:
+        raise wrong_value("tools", f"has {count} entries; at most {limits.max_tools} are allowed")
+    return tools
+
+
+def _chat_request(
+    fields: Fields, items: Sequence[Item], known: int, tools: Tools, limits: Limits
+) -> ChatRequest:
+    if len(items) > limits.max_messages:
+        raise wrong_value("input", f"has {len(items)} items; at most {limits.max_messages} go")
+    messages = conversation_of(items, tools, known)
+    if not messages:
+        raise wrong_value("input", "contains nothing that a model could answer")
+    budget = fields.integer("reasoning_budget", -1)
+    instructions = fields.text("instructions")
+    if instructions:
+        messages.insert(0, Message("system", (Text(instructions),)))
+    return ChatRequest(
+        tuple(messages),
+        tools=enforceable(tools.offered),
+        tool_choice=read_choice(fields.get("tool_choice"), tools),
+        parallel_tool_calls=fields.flag("parallel_tool_calls"),
+        schema=_schema(fields),
+        enable_thinking=False if budget == 0 else None,
+        reasoning_effort=_effort(fields),
+        reasoning_budget=budget,
+    )
+
+
+# ---- options ---------------------------------------------------------------------------------
+
+
+def _schema(fields: Fields) -> Any:
+    """The JSON schema that ``text.format`` asks for, or None."""
+    text = fields.fields("text")
+    form = None if text is None else text.fields("format")
+    kind = "text" if form is None else form.get("type")
+    if form is None or kind == "text":
+        return None
+    if kind == "json_object":
+        return {"type": "object"}
+    if kind != "json_schema":
+        expected = "text, json_object or json_schema"
+        raise wrong_value(form.place("type"), f"is {shown(kind)}; expected {expected}")
+    schema = form.json("schema")
+    if schema is None:
+        raise missing(form.place("schema"), "it is the JSON schema of the reply")
+    if not isinstance(schema, Mapping):
+        raise wrong_type(form.place("schema"), "a JSON schema (an object)", schema)
+    return schema or {"type": "object"}
+
+
+def _effort(fields: Fields) -> str | None:
+    reasoning = fields.fields("reasoning")
+    effort = None if reasoning is None else reasoning.text("effort")
+    if effort is not None and effort not in _EFFORTS:
+        expected = ", ".join(_EFFORTS)
+        raise wrong_value("reasoning.effort", f"is {shown(effort)}; expected one of {expected}")
+    return effort
+
+
+def _wants_summary(fields: Fields) -> bool:
+    reasoning = fields.fields("reasoning")
+    if reasoning is None:
+        return False
+    return (reasoning.text("summary") or reasoning.text("generate_summary") or "none") != "none"
+
+
+def _include(fields: Fields) -> Sequence[Any]:
+    return fields.list("include")
+
+
+def _logprobs(fields: Fields, limits: Limits) -> int | None:
+    """Alternatives to report for each token, or None."""
+    top = fields.integer("top_logprobs", 0, limits.max_top_logprobs)
+    return top or 0 if top or _LOGPROBS in _include(fields) else None
+
+
+# ---- what the response repeats ---------------------------------------------------------------
+
+
+def _repeated(fields: Fields, model: str, sampling: SamplingParams) -> dict[str, Any]:
+    metadata = fields.json("metadata")
+    if metadata is not None and not isinstance(metadata, Mapping):
+        raise wrong_type("metadata", "an object", metadata)
+    reasoning = fields.fields("reasoning")
+    text = fields.json("text") or {}
+    return {
+        "background": False,
+        "instructions": fields.text("instructions"),
+        "max_output_tokens": fields.get("max_output_tokens"),
+        "max_tool_calls": fields.integer("max_tool_calls", 0),
+        "metadata": metadata or {},
+        "model": model,
+        "parallel_tool_calls": fields.flag("parallel_tool_calls") is not False,
+        "previous_response_id": fields.text("previous_response_id"),
+        "prompt_cache_key": fields.text("prompt_cache_key"),
+        "reasoning": {
+            "effort": _effort(fields),
+            "summary": None if reasoning is None else reasoning.text("summary"),
+        },
+        "safety_identifier": fields.text("safety_identifier"),
+        "service_tier": "default",
+        "store": fields.flag("store") is not False,
+        "temperature": sampling.temperature,
+        "text": {"format": {"type": "text"}, **text},
+        "tool_choice": fields.json("tool_choice") or "auto",
+        "tools": fields.json("tools") or [],
+        "top_logprobs": fields.get("top_logprobs") or 0,
+        "top_p": sampling.top_p,
+        "truncation": fields.text("truncation") or "disabled",
+        "user": fields.text("user"),
+    }

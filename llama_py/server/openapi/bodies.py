@@ -1,0 +1,359 @@
+"""What requests carry, as JSON schemas."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from llama_py.dialects.openai_bodies import NOT_HERE
+from llama_py.options import CHAT, COMPLETION
+from llama_py.options.sampling import SamplingOptions
+from llama_py.server.openapi.schemas import (
+    BOOLEAN,
+    INTEGER,
+    NUMBER,
+    OBJECT,
+    STRING,
+    Schema,
+    any_of,
+    listing,
+    of_options,
+    one_of_texts,
+    record,
+    reference,
+    said,
+)
+from llama_py.server.settings import Settings
+
+__all__ = ["request_schemas"]
+
+_TOKENS = listing({"type": "integer", "minimum": 0})
+_MODEL = said(
+    STRING, "The model, by its id or an alias. A server with one model takes any name, or none."
+)
+_STREAM = said(BOOLEAN, "Send the reply as server-sent events, while it is generated.")
+_SESSION = said(STRING, "Names the conversation, to be kept for its next turn.")
+_SAMPLING = frozenset(SamplingOptions.__annotations__) - NOT_HERE
+
+
+def request_schemas(settings: Settings) -> dict[str, Schema]:
+    """The schemas by name, with the limits of the settings."""
+    return {
+        **_openai(settings),
+        **_responses(settings),
+        **_anthropic(settings),
+        **_native(settings),
+        "ModelName": record({"model": _MODEL}, ["model"]),
+        "Control": record(
+            {
+                "id": said(STRING, "The id of the reply."),
+                "action": one_of_texts("cancel"),
+            },
+            ["id", "action"],
+        ),
+        "Anything": OBJECT,
+    }
+
+
+# ---- OpenAI --------------------------------------------------------------------------------------
+
+
+def _openai(settings: Settings) -> dict[str, Schema]:
+    return {
+        "ChatCompletionRequest": _chat(settings),
+        "CompletionRequest": _completion(settings),
+        "ChatMessage": _message(),
+        "ContentPart": _part(),
+        "Tool": _tool(),
+    }
+
+
+def _chat(settings: Settings) -> Schema:
+    messages = listing(reference("ChatMessage"), minItems=1, maxItems=settings.max_messages)
+    options = _limited(of_options(CHAT), settings)
+    options["tools"] = said(
+        listing(reference("Tool"), maxItems=settings.max_tools), "Functions that may be called."
+    )
+    return record(
+        {
+            "model": _MODEL,
+            "messages": said(messages, "The conversation."),
+            "stream": _STREAM,
+            "return_progress": said(
+                BOOLEAN, "With `stream`: chunks that say how much of the prompt is done."
+            ),
+            "return_token_ids": said(BOOLEAN, "Each choice says which tokens it consists of."),
+            "session_id": _SESSION,
+            "prompt_cache_key": _SESSION,
+            "user": STRING,
+            **_without(options, NOT_HERE),
+        },
+        ["messages"],
+    )
+
+
+def _completion(settings: Settings) -> Schema:
+    prompts = any_of(STRING, listing(STRING, maxItems=settings.max_prompts), _TOKENS)
+    prompts["anyOf"].append(listing(_TOKENS, maxItems=settings.max_prompts))
+    options = _limited(of_options(COMPLETION), settings)
+    return record(
+        {
+            "model": _MODEL,
+            "prompt": said(prompts, "A text or its tokens, or several of either."),
+            "stream": _STREAM,
+            "return_token_ids": said(BOOLEAN, "Each choice says which tokens it consists of."),
+            "session_id": _SESSION,
+            "prompt_cache_key": _SESSION,
+            "user": STRING,
+            **_without(options, NOT_HERE),
+        },
+        ["prompt"],
+    )
+
+
+def _limited(options: dict[str, Schema], settings: Settings) -> dict[str, Schema]:
+    """Options with what the server allows of them."""
+    most = {
+        "n": settings.max_choices,
+        "best_of": settings.max_choices,
+        "logprobs": settings.max_top_logprobs,
+        "top_logprobs": settings.max_top_logprobs,
+    }
+    for name, limit in most.items():
+        if name in options and "boolean" not in options[name].get("type", ()):
+            options[name] = {**options[name], "maximum": limit}
+    stops = any_of(STRING, listing(STRING, maxItems=settings.max_stops), {"type": "null"})
+    return {**options, "stop": said(stops, options["stop"]["description"])}
+
+
+def _message() -> Schema:
+    content = any_of(STRING, listing(reference("ContentPart")), {"type": "null"})
+    function = record({"name": STRING, "arguments": said(STRING, "JSON.")}, ["name"])
+    call = record({"id": STRING, "type": one_of_texts("function"), "function": function})
+    return record(
+        {
+            "role": one_of_texts("system", "developer", "user", "assistant", "tool", "function"),
+            "content": said(content, "A text, or parts."),
+            "reasoning_content": said(STRING, "What an assistant thought before it spoke."),
+            "tool_calls": said(listing(call), "Calls that an assistant made."),
+            "tool_call_id": said(STRING, "The call that a tool answers."),
+            "name": STRING,
+        },
+        ["role"],
+    )
+
+
+def _part() -> Schema:
+    text = record({"type": one_of_texts("text"), "text": STRING}, ["type", "text"])
+    url = record({"url": said(STRING, "`data:` with Base64.")}, ["url"])
+    image = record({"type": one_of_texts("image_url"), "image_url": url}, ["type", "image_url"])
+    return any_of(text, image)
+
+
+def _tool() -> Schema:
+    function = record(
+        {
+            "name": STRING,
+            "description": STRING,
+            "parameters": said(OBJECT, "JSON schema of the arguments."),
+            "strict": BOOLEAN,
+        },
+        ["name"],
+    )
+    return record({"type": one_of_texts("function"), "function": function}, ["type", "function"])
+
+
+# ---- OpenAI's Responses --------------------------------------------------------------------------
+
+
+def _responses(settings: Settings) -> dict[str, Schema]:
+    items = any_of(STRING, listing(reference("ResponseItem")))
+    effort = of_options(CHAT, ["reasoning_effort"])["reasoning_effort"]
+    shared = {
+        "model": _MODEL,
+        "input": said(items, "What is said: a text, or items."),
+        "instructions": said(STRING, "What the model is to do, said before everything else."),
+        "previous_response_id": said(STRING, "The stored response that this one continues."),
+        "tools": said(listing(OBJECT, maxItems=settings.max_tools), "What may be called."),
+        "tool_choice": any_of(one_of_texts("auto", "none", "required"), OBJECT),
+        "parallel_tool_calls": BOOLEAN,
+        "reasoning": record({"effort": effort, "summary": STRING}),
+        "text": record({"format": said(OBJECT, "A JSON schema to follow.")}),
+        "truncation": one_of_texts("auto", "disabled"),
+    }
+    create = {
+        **shared,
+        "stream": _STREAM,
+        "store": said(BOOLEAN, "Keep the response, so that another one can continue it."),
+        "max_output_tokens": said({**INTEGER, "minimum": 1}, "Most tokens to generate."),
+        "top_logprobs": {**INTEGER, "minimum": 0, "maximum": settings.max_top_logprobs},
+        "include": listing(STRING),
+        "metadata": OBJECT,
+        "prompt_cache_key": _SESSION,
+        "session_id": _SESSION,
+        "user": STRING,
+        **of_options(CHAT, _SAMPLING),
+    }
+    return {
+        "ResponsesRequest": record(create),
+        "ResponsesCountRequest": record(shared),
+        "ResponseItem": _item(),
+    }
+
+
+def _item() -> Schema:
+    part = record({"type": STRING, "text": STRING}, ["type"])
+    content = any_of(STRING, listing(part))
+    kinds = ("message", "function_call", "function_call_output", "reasoning", "item_reference")
+    return record(
+        {
+            "type": any_of(one_of_texts(*kinds), STRING),
+            "role": one_of_texts("user", "assistant", "system", "developer"),
+            "content": content,
+            "call_id": STRING,
+            "name": STRING,
+            "arguments": STRING,
+            "output": content,
+            "id": STRING,
+        }
+    )
+
+
+# ---- Anthropic -----------------------------------------------------------------------------------
+
+
+def _anthropic(settings: Settings) -> dict[str, Schema]:
+    messages = listing(reference("AnthropicMessage"), minItems=1, maxItems=settings.max_messages)
+    shared = {
+        "model": _MODEL,
+        "messages": said(messages, "The conversation."),
+        "system": said(any_of(STRING, listing(reference("AnthropicBlock"))), "What comes first."),
+        "tools": listing(reference("AnthropicTool"), maxItems=settings.max_tools),
+        "tool_choice": record({"type": one_of_texts("auto", "any", "tool", "none")}, ["type"]),
+        "thinking": record(
+            {
+                "type": one_of_texts("enabled", "disabled", "adaptive"),
+                "budget_tokens": {**INTEGER, "minimum": 0},
+            },
+            ["type"],
+        ),
+        "output_config": record({"effort": STRING, "format": OBJECT}),
+    }
+    sampling = of_options(CHAT, ["temperature", "top_p", "top_k"])
+    stops = listing(STRING, maxItems=settings.max_stops)
+    create = {
+        **shared,
+        **sampling,
+        "max_tokens": said({**INTEGER, "minimum": 0}, "Most tokens to generate."),
+        "stream": _STREAM,
+        "stop_sequences": said(stops, "Texts that end the reply."),
+        "metadata": record({"user_id": STRING}),
+    }
+    return {
+        "MessagesRequest": record(create, ["messages", "max_tokens"]),
+        "CountTokensRequest": record(shared, ["messages"]),
+        "AnthropicMessage": record(
+            {
+                "role": one_of_texts("user", "assistant", "system"),
+                "content": any_of(STRING, listing(reference("AnthropicBlock"))),
+            },
+            ["role", "content"],
+        ),
+        "AnthropicBlock": _block(),
+        "AnthropicTool": record(
+            {"name": STRING, "description": STRING, "input_schema": OBJECT}, ["name"]
+        ),
+    }
+
+
+def _block() -> Schema:
+    def block(kind: str, required: list[str], **members: Schema) -> Schema:
+        return record({"type": one_of_texts(kind), **members}, ["type", *required])
+
+    return any_of(
+        block("text", ["text"], text=STRING),
+        block("thinking", ["thinking"], thinking=STRING, signature=STRING),
+        block("tool_use", ["id", "name", "input"], id=STRING, name=STRING, input=OBJECT),
+        block(
+            "tool_result",
+            ["tool_use_id"],
+            tool_use_id=STRING,
+            content=any_of(STRING, listing(OBJECT)),
+            is_error=BOOLEAN,
+        ),
+        block("image", ["source"], source=OBJECT),
+    )
+
+
+# ---- llama-server's own --------------------------------------------------------------------------
+
+
+def _native(settings: Settings) -> dict[str, Schema]:
+    content = said(any_of(STRING, listing(any_of(STRING, INTEGER))), "A text, or a mixed list.")
+    tokenize = {
+        "model": _MODEL,
+        "content": content,
+        "add_special": BOOLEAN,
+        "parse_special": BOOLEAN,
+        "with_pieces": said(BOOLEAN, "Say which text each token stands for."),
+    }
+    return {
+        "NativeCompletionRequest": record(
+            {
+                "prompt": said(any_of(STRING, _TOKENS, listing(any_of(STRING, _TOKENS))), "Text."),
+                **_native_options(settings),
+            },
+            ["prompt"],
+        ),
+        "InfillRequest": _infill(settings),
+        "TokenizeRequest": record(tokenize, ["content"]),
+        "ExtraTokenizeRequest": record({"model": _MODEL, "input": STRING}, ["input"]),
+        "DetokenizeRequest": record({"model": _MODEL, "tokens": _TOKENS}, ["tokens"]),
+        "ApplyTemplateRequest": _template(settings),
+        "SlotFile": record({"filename": said(STRING, "A plain name.")}, ["filename"]),
+        "SessionFork": record({"id": said(STRING, "Of the fork; one is made if it is not given.")}),
+    }
+
+
+def _native_options(settings: Settings) -> dict[str, Schema]:
+    options: dict[str, Any] = of_options(COMPLETION, _SAMPLING)
+    for theirs, ours in {"repeat_last_n": "penalty_last_n", "mirostat": "mirostat_mode"}.items():
+        options[theirs] = options.pop(ours)
+    return {
+        "model": _MODEL,
+        "n_predict": said({**INTEGER, "minimum": -1}, "Most tokens to generate; -1 is no limit."),
+        "stream": _STREAM,
+        "stop": said(listing(STRING, maxItems=settings.max_stops), "Texts that end the reply."),
+        "n_probs": {**INTEGER, "minimum": 0, "maximum": settings.max_top_logprobs},
+        "cache_prompt": said(BOOLEAN, "Accepted; what is in memory is always reused."),
+        "return_tokens": said(BOOLEAN, "Say which tokens the reply consists of."),
+        "response_fields": said(listing(STRING), "Only these members of the reply."),
+        "t_max_predict_ms": said(NUMBER, "Longest time for the reply, in milliseconds."),
+        "json_schema": said(OBJECT, "A JSON schema that the reply has to follow."),
+        "session_id": _SESSION,
+        **options,
+    }
+
+
+def _infill(settings: Settings) -> Schema:
+    extra = record({"filename": STRING, "text": STRING}, ["text"])
+    return record(
+        {
+            "input_prefix": said(STRING, "What comes before the gap."),
+            "input_suffix": said(STRING, "What comes after it."),
+            "input_extra": said(listing(extra), "Other files."),
+            "prompt": said(STRING, "The beginning of what is filled in."),
+            **_native_options(settings),
+        },
+        ["input_prefix", "input_suffix"],
+    )
+
+
+def _template(settings: Settings) -> Schema:
+    chat = _chat(settings)["properties"]
+    names = ("model", "messages", "tools", "tool_choice", "response_format")
+    return record({name: chat[name] for name in names}, ["messages"])
+
+
+def _without(options: dict[str, Schema], names: Collection[str]) -> dict[str, Schema]:
+    return {name: each for name, each in options.items() if name not in names}

@@ -1,0 +1,167 @@
+"""``document``: the whole description, as OpenAPI 3.1."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Any
+
+from llama_py.dialects.failures import Failure, Kind, anthropic_error, openai_error
+from llama_py.server.openapi.bodies import request_schemas
+from llama_py.server.openapi.operations import OPERATIONS, TAGS, Operation
+from llama_py.server.openapi.replies import reply_schemas
+from llama_py.server.openapi.schemas import Schema, reference
+from llama_py.server.settings import Settings
+from llama_py.version import __version__
+
+__all__ = ["document"]
+
+#: How every operation that is not public may fail.
+_ALWAYS = (Kind.UNAUTHORIZED, Kind.RATE_LIMIT, Kind.UNAVAILABLE, Kind.INTERNAL)
+#: And one that takes a body.
+_WITH_BODY = (
+    Kind.INVALID_JSON,
+    Kind.MISSING,
+    Kind.INVALID_TYPE,
+    Kind.INVALID_VALUE,
+    Kind.BODY_TOO_LARGE,
+)
+_PLACE = re.compile(r"{(\w+)}")
+_KEYS: list[dict[str, list[str]]] = [{"bearer": []}, {"x-api-key": []}]
+
+
+def document(settings: Settings, offered: Collection[tuple[str, str]]) -> dict[str, Any]:
+    """What clients can ask of a server.
+
+    Args:
+        offered: method and path of each route that there is; others are left out.
+    """
+    paths = _paths(offered, settings)
+    tags = {tag for item in paths.values() for each in item.values() for tag in each["tags"]}
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "llama_py",
+            "version": __version__,
+            "description": "GGUF language models behind OpenAI's, Anthropic's and llama-server's "
+            "APIs.",
+            "license": {"name": "MIT", "identifier": "MIT"},
+        },
+        "servers": [{"url": settings.root_path or "/"}],
+        "tags": [
+            {"name": name, "description": text} for name, text in TAGS.items() if name in tags
+        ],
+        "paths": paths,
+        "components": {
+            "schemas": {**request_schemas(settings), **reply_schemas()},
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+            },
+        },
+    }
+
+
+def _paths(offered: Collection[tuple[str, str]], settings: Settings) -> dict[str, Any]:
+    paths: dict[str, dict[str, Any]] = {}
+    for operation in OPERATIONS:
+        for path in operation.paths:
+            if (operation.method, path) in offered:
+                item = paths.setdefault(path, {})
+                item[operation.method.lower()] = _operation(operation, path, settings)
+    return paths
+
+
+def _operation(operation: Operation, path: str, settings: Settings) -> dict[str, Any]:
+    own = operation.paths[0]
+    summary = operation.summary if path == own else f"{operation.summary}: as `{own}`"
+    described: dict[str, Any] = {
+        "operationId": _name(operation.method, path),
+        "tags": [operation.tag],
+        "summary": summary,
+        "responses": _responses(operation, settings),
+    }
+    if operation.text:
+        described["description"] = operation.text
+    if operation.public:
+        described["security"] = []
+    else:  # who asks for no key takes any, and none
+        described["security"] = _KEYS if settings.api_keys else [{}, *_KEYS]
+    parameters = _parameters(operation, path)
+    if parameters:
+        described["parameters"] = parameters
+    if operation.body is not None:
+        content = {"application/json": {"schema": reference(operation.body)}}
+        described["requestBody"] = {"required": True, "content": content}
+    return described
+
+
+def _name(method: str, path: str) -> str:
+    words = re.sub(r"\W+", "_", path).strip("_") or "page"
+    return f"{method.lower()}_{words}"
+
+
+def _parameters(operation: Operation, path: str) -> list[dict[str, Any]]:
+    text: Schema = {"type": "string", "minLength": 1}
+    places = [
+        {"name": name, "in": "path", "required": True, "schema": text}
+        for name in _PLACE.findall(path)
+    ]
+    queries = [
+        {
+            "name": each.name,
+            "in": "query",
+            "required": False,
+            "description": each.text,
+            "schema": {"type": each.kind},
+        }
+        for each in operation.parameters
+    ]
+    return [*places, *queries]
+
+
+# ---- what comes back -----------------------------------------------------------------------------
+
+
+def _responses(operation: Operation, settings: Settings) -> dict[str, Any]:
+    return {"200": _success(operation), **_failures(operation, settings)}
+
+
+def _success(operation: Operation) -> dict[str, Any]:
+    content: dict[str, Any] = {}
+    if operation.reply is not None:
+        content["application/json"] = {"schema": reference(operation.reply)}
+    elif operation.media_type != "application/json":
+        content[operation.media_type] = {"schema": {"type": "string"}}
+    if operation.events:
+        schema = {"type": "string", "description": operation.events}
+        content["text/event-stream"] = {"schema": schema}
+    return {"description": operation.summary, **({"content": content} if content else {})}
+
+
+def _failures(operation: Operation, settings: Settings) -> dict[str, Any]:
+    kinds = [*operation.failures]
+    if operation.body is not None:
+        kinds += _WITH_BODY
+    elif operation.parameters:
+        kinds.append(Kind.INVALID_VALUE)
+    if not operation.public:
+        kinds += _ALWAYS
+    schema = reference("AnthropicError" if operation.is_anthropic else "Error")
+    by_status: dict[int, list[str]] = {}
+    for kind in kinds:
+        by_status.setdefault(_status(operation, kind, settings), []).append(kind.value)
+    return {
+        str(status): {
+            "description": ", ".join(dict.fromkeys(names)),
+            "content": {"application/json": {"schema": schema}},
+        }
+        for status, names in sorted(by_status.items())
+    }
+
+
+def _status(operation: Operation, kind: Kind, settings: Settings) -> int:
+    failure = Failure(kind, "")
+    if operation.is_anthropic:
+        return anthropic_error(failure)[0]
+    return openai_error(failure, settings.overflow_status)[0]

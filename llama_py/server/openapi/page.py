@@ -1,0 +1,223 @@
+"""``page``: the description as HTML, for people. No scripts, and nothing from elsewhere."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from html import escape
+from typing import Any
+
+from llama_py.server.openapi.operations import OPERATIONS, Operation
+from llama_py.server.openapi.schemas import Schema
+
+__all__ = ["page"]
+
+_HEAD = """\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>llama_py: the API</title>
+<link rel="stylesheet" href="docs.css">
+</head>
+<body>
+<main>
+"""
+_FOOT = "</main>\n</body>\n</html>\n"
+_CODE = re.compile(r"`([^`]*)`")
+#: What a value may be, in words, by its type.
+_WORDS = {
+    "string": "text",
+    "integer": "integer",
+    "number": "number",
+    "boolean": "true or false",
+    "object": "object",
+    "null": "null",
+}
+
+
+def page(described: Mapping[str, Any]) -> str:
+    """The page.
+
+    Args:
+        described: the OpenAPI document.
+    """
+    parts = [_HEAD, *_introduction(described)]
+    for tag in described["tags"]:
+        operations = [each for each in _offered(described) if each.tag == tag["name"]]
+        if operations:
+            parts.append(f'<section id="{_anchor(tag["name"])}">\n<h2>{escape(tag["name"])}</h2>\n')
+            parts.append(f"<p>{_text(tag['description'])}</p>\n")
+            parts += [_operation(each, described) for each in operations]
+            parts.append("</section>\n")
+    parts += _components(described)
+    return "".join([*parts, _FOOT])
+
+
+def _offered(described: Mapping[str, Any]) -> Iterator[Operation]:
+    for each in OPERATIONS:
+        if each.method.lower() in described["paths"].get(each.paths[0], {}):
+            yield each
+
+
+def _introduction(described: Mapping[str, Any]) -> Iterator[str]:
+    info = described["info"]
+    yield f"<h1>{escape(info['title'])} {escape(info['version'])}</h1>\n"
+    yield f"<p>{_text(info['description'])} For programs: "
+    yield '<a href="openapi.json">openapi.json</a>.</p>\n'
+    yield "<p>A server that has API keys wants one of them with each call, as <code>Authorization: "
+    yield "Bearer KEY</code> or <code>x-api-key: KEY</code>.</p>\n<nav>\n<ul>\n"
+    for name in [*dict.fromkeys(each.tag for each in _offered(described)), "Bodies"]:
+        yield f'<li><a href="#{_anchor(name)}">{escape(name)}</a></li>\n'
+    yield "</ul>\n</nav>\n"
+
+
+# ---- operations ----------------------------------------------------------------------------------
+
+
+def _operation(operation: Operation, described: Mapping[str, Any]) -> str:
+    own = operation.paths[0]
+    details: Mapping[str, Any] = described["paths"][own][operation.method.lower()]
+    parts = [
+        f'<details class="operation" id="{escape(details["operationId"])}">\n<summary>'
+        f'<span class="method {operation.method.lower()}">{operation.method}</span> '
+        f"<code>{escape(own)}</code> {_text(operation.summary)}</summary>\n"
+    ]
+    if operation.text:
+        parts.append(f"<p>{_text(operation.text)}</p>\n")
+    if len(operation.paths) > 1:
+        others = ", ".join(f"<code>{escape(path)}</code>" for path in operation.paths[1:])
+        parts.append(f"<p>Also at {others}.</p>\n")
+    parts += [*_asked(operation, details), *_answered(operation, details), "</details>\n"]
+    return "".join(parts)
+
+
+def _asked(operation: Operation, details: Mapping[str, Any]) -> Iterator[str]:
+    for each in details.get("parameters", ()):
+        text = each.get("description", "a part of the path")
+        yield f"<p><code>{escape(each['name'])}</code>: {_text(text)}</p>\n"
+    if operation.body is not None:
+        yield f"<p>Takes {_link(operation.body)}, as JSON.</p>\n"
+
+
+def _answered(operation: Operation, details: Mapping[str, Any]) -> Iterator[str]:
+    if operation.reply is not None:
+        yield f"<p>Answers with {_link(operation.reply)}.</p>\n"
+    if operation.events:
+        yield f"<p>With <code>stream</code>: {_text(operation.events)}</p>\n"
+    errors = {status: each for status, each in details["responses"].items() if status != "200"}
+    if errors:
+        yield "<table>\n<thead><tr><th>status</th><th>why</th></tr></thead>\n<tbody>\n"
+        for status, each in errors.items():
+            yield f"<tr><td>{status}</td><td>{escape(each['description'])}</td></tr>\n"
+        yield "</tbody>\n</table>\n"
+
+
+# ---- bodies --------------------------------------------------------------------------------------
+
+
+def _components(described: Mapping[str, Any]) -> Iterator[str]:
+    schemas: Mapping[str, Schema] = described["components"]["schemas"]
+    needed = _needed(described)
+    yield '<section id="bodies">\n<h2>Bodies</h2>\n'
+    for name in sorted(needed & schemas.keys()):
+        yield f'<details class="schema" id="{escape(name)}">\n'
+        yield f"<summary><code>{escape(name)}</code></summary>\n"
+        yield from _schema(schemas[name])
+        yield "</details>\n"
+    yield "</section>\n"
+
+
+def _needed(described: Mapping[str, Any]) -> set[str]:
+    """The components that something refers to which is on the page."""
+    schemas = described["components"]["schemas"]
+    found: set[str] = set()
+    new = set(_references(described["paths"]))
+    while new:
+        found |= new
+        new = {each for name in new for each in _references(schemas[name])} - found
+    return found
+
+
+def _references(value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        if "$ref" in value:
+            yield _name_of(value)
+        for each in value.values():
+            yield from _references(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _references(each)
+
+
+def _schema(schema: Schema) -> Iterator[str]:
+    properties: Mapping[str, Schema] = schema.get("properties", {})
+    if not properties:
+        yield f"<p>{_kind(schema)}</p>\n"
+        return
+    required = schema.get("required", ())
+    yield "<table>\n<thead><tr><th>field</th><th>value</th><th>default</th><th>meaning</th></tr>"
+    yield "</thead>\n<tbody>\n"
+    for name, each in properties.items():
+        mark = ' <strong title="required">*</strong>' if name in required else ""
+        default = f"<code>{escape(json.dumps(each['default']))}</code>" if "default" in each else ""
+        cells = (f"<code>{escape(name)}</code>{mark}", _kind(each), default, _meaning(each))
+        yield "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>\n"
+    yield "</tbody>\n</table>\n"
+
+
+def _meaning(schema: Schema) -> str:
+    return _text(schema.get("description", ""))
+
+
+def _kind(schema: Schema) -> str:
+    """What a value may be, in words, as HTML."""
+    if "$ref" in schema:
+        return _link(_name_of(schema))
+    if "anyOf" in schema:
+        return _either(_kind(each) for each in schema["anyOf"])
+    if "enum" in schema:
+        return _either(f"<code>{escape(json.dumps(each))}</code>" for each in schema["enum"])
+    kinds = schema.get("type", [])
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    if len(kinds) > 1:  # null is the same as not given
+        kinds = [kind for kind in kinds if kind != "null"]
+    words = [_list_of(schema) if kind == "array" else _WORDS[kind] for kind in kinds]
+    return (_either(words) or "anything") + _range(schema)
+
+
+def _list_of(schema: Schema) -> str:
+    return f"list of {_kind(schema.get('items', {}))}"
+
+
+def _range(schema: Schema) -> str:
+    low, high = schema.get("minimum"), schema.get("maximum")
+    if high is not None and high < 2**31 - 1:
+        return f", {low:g} to {high:g}" if low is not None else f", at most {high:g}"
+    return f", at least {low:g}" if low is not None and low > -(2**31) else ""
+
+
+def _either(words: Iterable[str]) -> str:
+    return " or ".join(dict.fromkeys(words))
+
+
+# ---- text ----------------------------------------------------------------------------------------
+
+
+def _text(markdown: str) -> str:
+    """A sentence with pieces of code in it, as HTML."""
+    return _CODE.sub(r"<code>\1</code>", escape(markdown, quote=False))
+
+
+def _link(name: str) -> str:
+    return f'<a href="#{escape(name)}"><code>{escape(name)}</code></a>'
+
+
+def _name_of(reference: Mapping[str, Any]) -> str:
+    return str(reference["$ref"]).rsplit("/", 1)[-1]
+
+
+def _anchor(name: str) -> str:
+    return re.sub(r"\W+", "-", name.lower())

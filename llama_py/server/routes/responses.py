@@ -1,0 +1,108 @@
+"""OpenAI's Responses API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from llama_py.dialects.context import CallContext
+from llama_py.dialects.failures import Kind, RequestError
+from llama_py.dialects.openai_bodies import placed
+from llama_py.dialects.responses_parse import parse_responses
+from llama_py.dialects.session_ids import session_of
+from llama_py.dialects.wire import WireCall
+from llama_py.dialects.wire_json import json_bytes
+from llama_py.errors import shown
+from llama_py.server.bodies import model_of, read_body
+from llama_py.server.counting import count_tokens
+from llama_py.server.response_store import Responses
+from llama_py.server.running import respond
+
+if TYPE_CHECKING:
+    from llama_py.server.app import Service
+    from llama_py.server.keys import Caller
+
+__all__ = ["ROUTES"]
+
+
+async def _create(request: Request) -> Response:
+    service: Service = request.app.state.service
+    body = await read_body(request, service.settings)
+    async with service.models.lease(model_of(body), request.receive) as model:
+        return await respond(request, model, _parse(request, body, model.id))
+
+
+async def _count(request: Request) -> Response:
+    """How many tokens a request has: rendered as if it was to be answered, and not queued."""
+    service: Service = request.app.state.service
+    body = await read_body(request, service.settings)
+    async with service.models.lease(model_of(body), request.receive) as model:
+        count = await count_tokens(request, model, _parse(request, body, model.id))
+    return _json({"object": "response.input_tokens", "input_tokens": count})
+
+
+def _parse(
+    request: Request, body: Mapping[str, Any], model: str
+) -> Callable[[CallContext], WireCall]:
+    service: Service = request.app.state.service
+    with placed(body):
+        session = session_of(body, request.headers)
+    return partial(
+        parse_responses,
+        body=body,
+        limits=service.limits,
+        model=model,
+        session=session,
+        history=_stored(request),
+    )
+
+
+async def _get(request: Request) -> Response:
+    response_id = request.path_params["response_id"]
+    if request.query_params.get("stream") == "true":
+        message = "stream: a stored response cannot be streamed again; leave it out"
+        raise RequestError(Kind.INVALID_VALUE, message, "stream")
+    response = _stored(request).response(response_id)
+    if response is None:
+        raise _not_found(response_id)
+    return _json(response)
+
+
+async def _delete(request: Request) -> Response:
+    response_id = request.path_params["response_id"]
+    if not _stored(request).delete(response_id):
+        raise _not_found(response_id)
+    return _json({"id": response_id, "object": "response", "deleted": True})
+
+
+def _stored(request: Request) -> Responses:
+    """The replies that belong to the key of a request."""
+    service: Service = request.app.state.service
+    caller: Caller = request.scope["state"]["caller"]
+    return service.responses.of(caller.name)
+
+
+def _not_found(response_id: str) -> RequestError:
+    message = f"there is no stored response {shown(response_id)} (any more)"
+    return RequestError(Kind.NOT_FOUND, message, "response_id")
+
+
+def _json(value: Any) -> Response:
+    return Response(json_bytes(value), media_type="application/json")
+
+
+ROUTES = [
+    Route("/v1/responses", _create, methods=["POST"]),
+    Route("/responses", _create, methods=["POST"]),
+    Route("/v1/responses/input_tokens", _count, methods=["POST"]),
+    Route("/responses/input_tokens", _count, methods=["POST"]),
+    Route("/v1/responses/{response_id}", _get, methods=["GET"]),
+    Route("/responses/{response_id}", _get, methods=["GET"]),
+    Route("/v1/responses/{response_id}", _delete, methods=["DELETE"]),
+    Route("/responses/{response_id}", _delete, methods=["DELETE"]),
+]
