@@ -102,6 +102,7 @@ def _chat_request(body: Mapping[str, Any], limits: Limits, thinking: _Thinking) 
         reasoning_effort=_effort(body),
         reasoning_budget=thinking.budget,
         continue_final_message=_is_opening(messages),
+        system_anywhere=True,
     )
 
 

@@ -130,6 +130,24 @@ def test_what_is_sent_again_without_a_stream_finds_its_prompt(server: Server) ->
     assert again["content"]
 
 
+@pytest.mark.parametrize(
+    "family", ["Apertus-8B-Instruct", "google-gemma-2-2b-it", "Mistral-Small-3.2-24B-Instruct-2506"]
+)
+def test_templates_that_want_system_messages_first_or_not_at_all(family: str) -> None:
+    """What the agent says in the middle stays there, and so does what was cached."""
+    template = families.source(family)
+    with serving(demo_settings(chat_template=template, n_ctx=4096)) as server:
+        session = Session(tools=[])
+        session.ask("What is 2 + 3?")
+        before = turn(server, session, session.body(max_tokens=20))
+        for question in ("What is 4 + 4?", "Thank you."):
+            session.ask(question)
+            reply = turn(server, session, session.body(max_tokens=20))
+            known = before["prompt"] + before["output_tokens"]
+            assert reply["cache_read_input_tokens"] >= known - ENDS
+            before = reply
+
+
 def test_hidden_thinking_is_reused() -> None:
     """Within a turn templates show what was thought: it has to come back, hidden or not."""
     template = families.source("Qwen-Qwen3-0.6B")
