@@ -113,6 +113,19 @@ def test_side_requests_of_a_session_cost_it_nothing(server: Server) -> None:
     assert reply["cache_read_input_tokens"] >= known - ENDS
 
 
+def test_the_session_is_named_by_the_agent(server: Server) -> None:
+    """By a header; where there is none, by the user's id, which contains it as well."""
+    for number, name in enumerate(("x-claude-code-session-id", "anthropic-version")):
+        session = Session(session_id=f"session-{number}", tools=[])
+        session.ask("Hello.")
+        body = session.body(stream=False, max_tokens=2)
+        with server.http() as http:
+            headers = {name: session.headers[name]}
+            assert http.post("/v1/messages", json=body, headers=headers).status_code == 200
+            known = [each["id"] for each in http.get("/v1/sessions").json()["data"]]
+        assert session.session_id in known
+
+
 def test_what_is_sent_again_without_a_stream_finds_its_prompt(server: Server) -> None:
     session = Session()
     session.ask("Tell me a story about a dog and a cat, please.")
