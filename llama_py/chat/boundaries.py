@@ -1,14 +1,12 @@
 """Where messages start in a prompt.
 
 Checkpoints are taken at such places: the tokenizer splits there in any case, and the next request
-    of
-the same conversation is likely to agree at least that far. A false positive, such as a delimiter
+of the same conversation is likely to agree at least that far. A false positive, such as a delimiter
 that a user quotes, costs one extra checkpoint.
 
 llama.cpp knows the delimiters of some families. For the others they are learned once per template,
-by
-rendering a probe conversation message by message: the text between the end of the prompt without a
-message and the content of that message is the delimiter of its role.
+by rendering a probe conversation message by message: the text between the end of the prompt without
+a message and the content of that message is the delimiter of its role.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from typing import Any
 
 from llama_py.errors import TemplateError
 
-__all__ = ["find_starts", "learn_delimiters"]
+__all__ = ["common_length", "find_starts", "learn_delimiters"]
 
 _PROBE = (
     ("system", "Qsystemq"),
@@ -81,7 +79,7 @@ def _learn(
         message = probe[count]
         at = whole.find(message["content"])
         before = whole.find(probe[count - 1]["content"]) + len(probe[count - 1]["content"])
-        common = _common(whole, _render_prefix(render, probe[:count]))
+        common = common_length(whole, _render_prefix(render, probe[:count]))
         start = _before_marker(whole, common)
         text = whole[start:at].rstrip()
         alien = any(entry["content"] in text for entry in probe)
@@ -90,8 +88,8 @@ def _learn(
     return tuple(found)
 
 
-def _common(one: str, two: str) -> int:
-    """Length of the common prefix."""
+def common_length(one: str, two: str) -> int:
+    """Length of what two texts begin with."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, two, strict=False)))
 
 

@@ -25,8 +25,12 @@ __all__ = ["choice_value", "inputs_of", "message_values", "tool_values"]
 Values = dict[str, Any]
 
 
-def inputs_of(request: ChatRequest) -> Values:
-    """A request in the form of ``llama_py_chat_apply``."""
+def inputs_of(request: ChatRequest, messages: Sequence[Message] | None = None) -> Values:
+    """A request in the form of ``llama_py_chat_apply``.
+
+    Args:
+        messages: in place of its own.
+    """
     kwargs = dict(request.template_kwargs)
     thinking = request.enable_thinking
     if thinking is None:
@@ -38,7 +42,7 @@ def inputs_of(request: ChatRequest) -> Values:
     going_on = request.continue_final_message
     mode = request.tool_choice.mode
     return {
-        "messages": message_values(request.messages),
+        "messages": message_values(request.messages if messages is None else messages),
         "tools": tool_values(request.shown_tools) or None,
         "tool_choice": "required" if mode == "named" else mode,
         "parallel_tool_calls": request.parallel_tool_calls,

@@ -106,6 +106,8 @@ class ChatRequest:
         special_tokens_in_content: what the texts of special tokens in user and tool messages are:
             ``"text"``, ``"parse"`` (the tokens), or ``"refuse"`` (an error); None is the default
             of the model that was loaded.
+        system_anywhere: put system messages that the template does not take where they stand into
+            messages beside them (``chat.system``); else the template does with them what it does.
 
     Raises:
         ParameterError: an attribute is wrong, or they contradict each other.
@@ -126,6 +128,7 @@ class ChatRequest:
     add_generation_prompt: bool = True
     now: int | None = None
     special_tokens_in_content: str | None = None
+    system_anywhere: bool = False
 
     def __post_init__(self) -> None:
         _check_messages(self.messages)

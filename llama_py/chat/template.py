@@ -9,19 +9,22 @@ tools, one named tool) are rendered more than once and put together here.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any, Protocol
 
 from llama_py.chat.boundaries import find_starts, learn_delimiters
+from llama_py.chat.conversation import Message
 from llama_py.chat.gbnf import call_or_answer, only_calls, opened, widened
 from llama_py.chat.inputs import inputs_of, tool_values
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.order import in_order
+from llama_py.chat.probes import ProbedSlots
 from llama_py.chat.quick import QuickRenderer
 from llama_py.chat.schema import prepare_schema
 from llama_py.chat.spelling import levels_of
+from llama_py.chat.system import has_system, place_system
 from llama_py.core.chat import TemplateHandle
 from llama_py.errors import TemplateError
 from llama_py.params import GrammarSpec, TokenConstraint
@@ -126,6 +129,7 @@ class ChatTemplate:
         self._learned: tuple[tuple[str, str], ...] | None = None
         self._get_info = cache(handle.info)
         self._quick = QuickRenderer(self._get_info, bos, eos)
+        self._slots = ProbedSlots(lambda inputs: str(handle.apply(inputs)["prompt"]))
 
     @classmethod
     def from_model(cls, model: _ModelLike, text: str | None = None) -> ChatTemplate:
@@ -200,7 +204,7 @@ class ChatTemplate:
             TemplateError: the template refuses the messages, or cannot do what is asked for.
             GrammarError: llama.cpp's grammars cannot express the schema.
         """
-        schema, inputs = request.schema, inputs_of(request)
+        schema, inputs = request.schema, inputs_of(request, self._placed(request))
         if request.uses_tools:
             params = self._apply_tools(request, inputs, schema_grammar)
         elif schema is None:
@@ -295,6 +299,13 @@ class ChatTemplate:
             calls_tools=request.uses_tools,
             call_marks=_call_marks(params),
         )
+
+    def _placed(self, request: ChatRequest) -> Sequence[Message]:
+        """Its messages, with system messages only where the template takes them."""
+        messages = request.messages
+        if request.system_anywhere and has_system(messages):
+            return place_system(messages, self._slots)
+        return messages
 
     # ---- what is learned once about a template -------------------------------------------------
 

@@ -66,7 +66,9 @@ def read_chat(
     _choose_variables(options, limits)
     messages = _required(body, "messages")
     with placed(body):
-        call = parse_chat(context, messages, stream=body.get("stream"), **options)
+        call = parse_chat(
+            context, messages, stream=body.get("stream"), system_anywhere=True, **options
+        )
     return _wire_call(call, ChatWireReply, body, model)
 
 

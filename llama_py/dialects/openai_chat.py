@@ -75,6 +75,7 @@ def parse_chat(
     messages: Any,
     *,
     stream: bool | None = False,
+    system_anywhere: bool = False,
     **given: Unpack[ChatOptions],
 ) -> ChatCall:
     """Check the arguments of ``create_chat_completion`` and render the conversation.
@@ -83,6 +84,7 @@ def parse_chat(
 
     Args:
         messages: OpenAI messages.
+        system_anywhere: see ``ChatRequest``.
 
     Raises:
         ParameterError: an argument is wrong; the message names it and what is allowed.
@@ -90,7 +92,7 @@ def parse_chat(
     """
     options = CHAT.read(given)
     head = read_head(options, stream, context, "chatcmpl")
-    request = _chat_request(options, messages)
+    request = _chat_request(options, messages, system_anywhere)
     grammar = _grammar(options, context, request)
     logprobs = _logprobs(options, context)
     max_tokens = options.get("max_tokens") or 0
@@ -112,7 +114,7 @@ def parse_chat(
     )
 
 
-def _chat_request(options: ChatOptions, messages: Any) -> ChatRequest:
+def _chat_request(options: ChatOptions, messages: Any, system_anywhere: bool) -> ChatRequest:
     _check_tools(options)
     budget = options.get("reasoning_budget")
     # A function_call is a single one.
@@ -131,6 +133,7 @@ def _chat_request(options: ChatOptions, messages: Any) -> ChatRequest:
         continue_final_message=options.get("continue_final_message") or False,
         add_generation_prompt=options.get("add_generation_prompt") is not False,
         special_tokens_in_content=options.get("special_tokens_in_content"),
+        system_anywhere=system_anywhere,
     )
 
 

@@ -36,8 +36,8 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 
 @pytest.fixture(scope="module", params=[HttpToolsProtocol, H11Protocol])
 def port(request: pytest.FixtureRequest) -> Iterator[int]:
-    """The port of a server that gives clients a second for their headers."""
-    protocol = bounded_heads(request.param, LIMIT, 1.0)
+    """The port of a server that gives clients half a second for their headers."""
+    protocol = bounded_heads(request.param, LIMIT, 0.5)
     config = uvicorn.Config(
         app, "127.0.0.1", 0, lifespan="off", log_config=None, http=protocol, ws="none",
         h11_max_incomplete_event_size=1 << 20,
@@ -108,7 +108,7 @@ def test_a_connection_is_used_for_as_long_as_one_likes(port: int) -> None:
         for _ in range(100):  # the limit is for one head, not for all of them
             assert http.get("/", headers={"x": "x" * 100}).text == "0"
         connection = next(iter(http._transport._pool.connections))  # type: ignore[attr-defined]
-        time.sleep(1.2)
+        time.sleep(0.7)
         for size in (300_000, 1, 5000, 70_000):  # nor for bodies
             assert http.post("/", content=b"x" * size).text == str(size)
         assert next(iter(http._transport._pool.connections)) is connection  # type: ignore[attr-defined]

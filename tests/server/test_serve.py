@@ -203,6 +203,44 @@ def test_a_second_signal_ends_it_at_once() -> None:
     assert "Traceback" not in err
 
 
+SLOW_LOADING = """
+import asyncio, sys
+from llama_py.cli import main
+from llama_py.server.models import ModelPool
+ModelPool.start = lambda self: asyncio.sleep(60)
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_while_it_loads_it_says_so_and_can_be_stopped(tmp_path: Path) -> None:
+    path = tmp_path / "llm.sock"
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW_LOADING, "serve", "--host", f"unix:{path}"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    )
+    try:
+        end = time.monotonic() + PATIENCE
+        while not path.exists() and process.poll() is None and time.monotonic() < end:
+            time.sleep(0.02)
+        transport = httpx.HTTPTransport(uds=str(path))
+        with httpx.Client(base_url="http://any", transport=transport, timeout=PATIENCE) as http:
+            assert http.get("/livez").status_code == 200
+            assert http.get("/readyz").status_code == http.get("/health").status_code == 503
+            refused = http.post(CHATS, json=body())
+            assert (refused.status_code, refused.headers["retry-after"]) == (503, "2")
+            assert refused.json()["error"]["message"] == "Loading model"
+            process.send_signal(signal.SIGTERM)
+            out, err = process.communicate(timeout=PATIENCE)
+    finally:
+        process.kill()
+        process.communicate()
+    assert (process.returncode, out) == (0, "")
+    assert "Traceback" not in err
+
+
 # ---- starting ----------------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from llama_py.chat.conversation import Message, Text
 from llama_py.chat.messages import ChatRequest
+from llama_py.chat.system import FixedSlots, place_system
 from llama_py.chat.template import RenderedChat
 from llama_py.errors import TemplateError
 
@@ -75,7 +76,10 @@ class NamedFormat:
         )
 
     def _pieces(self, request: ChatRequest) -> list[str]:
-        system, messages = _split_system(request.messages)
+        placed = request.messages
+        if request.system_anywhere:
+            placed = place_system(placed, FixedSlots())
+        system, messages = _split_system(placed)
         system = system or self.default_system
         pieces = []
         if system and self.system is not None:

@@ -12,6 +12,7 @@ from llama_py.chat.grammar import constrain_plain, render_constrained
 from llama_py.chat.inputs import choice_value, message_values, tool_values
 from llama_py.chat.jinja import ChatFormatter, ChatFormatterResponse
 from llama_py.chat.messages import ChatRequest
+from llama_py.chat.system import FixedSlots, place_system
 from llama_py.chat.template import ChatTemplate, RenderedChat
 from llama_py.errors import ParameterError, TemplateError
 
@@ -67,8 +68,11 @@ class _Function:
         self._formatter = formatter
 
     def render(self, request: ChatRequest, model: Any) -> RenderedChat:
+        messages = request.messages
+        if request.system_anywhere:
+            messages = place_system(messages, FixedSlots(several=False))
         own: dict[str, Any] = {
-            "messages": message_values(request.messages),
+            "messages": message_values(messages),
             "tools": tool_values(request.shown_tools) or None,
             "tool_choice": choice_value(request.tool_choice) if request.shown_tools else None,
         }
