@@ -220,6 +220,7 @@ def _chat_request(
         enable_thinking=False if budget == 0 else None,
         reasoning_effort=_effort(fields),
         reasoning_budget=budget,
+        system_anywhere=True,
     )
 
 

@@ -111,6 +111,34 @@ def test_items_of_other_servers_are_taken(http: httpx.Client) -> None:
     assert counted["input_tokens"] == used(response)[0]
 
 
+#: Takes one system message, first, and then users and assistants in turn.
+_STRICT = """{%- set rest = messages %}
+{%- if messages[0].role == 'system' %}{% set rest = messages[1:] -%}
+{{- '<|im_start|>system\n' + messages[0].content + '<|im_end|>\n' }}{% endif %}
+{%- for message in rest -%}
+{%- if (message.role == 'user') != (loop.index0 % 2 == 0) -%}
+{{- raise_exception('After the optional system message, roles must alternate') }}{% endif -%}
+{{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\n' -}}{%- endif -%}"""
+
+
+def test_a_strict_template_takes_it_as_well() -> None:
+    """Codex begins with several messages of developers, and of the user."""
+    with (
+        serving(demo_settings(n_ctx=4096, chat_template=_STRICT)) as server,
+        server.http(headers=HEADERS) as http,
+    ):
+        codex = Codex("My name is Alice.", temperature=0, tools=[], instructions="Be brief.")
+        first = send(http, codex.body())
+        codex.answered(first["output"])
+        codex.items.append(message("developer", "<model_switch>Another model.</model_switch>"))
+        codex.say("What is my name?")
+        second = send(http, codex.body())
+        assert "Alice" in text_of(second)
+        assert used(second)[1] >= used(first)[0], "nothing was moved to the front"
+
+
 def test_two_sessions_at_once_share_what_is_common(http: httpx.Client) -> None:
     first, second = (Codex(text, temperature=0) for text in ("What is 1 + 1?", "What is 1 + 2?"))
     prompt = used(send(http, first.body()))[0]
