@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -48,6 +49,35 @@ def test_a_conversation_evaluates_only_what_is_new(http: httpx.Client) -> None:
     prompt, cached, _ = used(send(http, codex.body()))
     assert cached >= before
     assert prompt - cached < 25
+    sessions = http.get("/v1/sessions").json()["data"]
+    assert HEADERS["session-id"] in [session["id"] for session in sessions]
+
+
+def test_codex_sees_that_the_server_is_there() -> None:
+    """It counts no comments: without an event it would give up, and begin again."""
+    settings = demo_settings({"ping_interval": 0.1}, n_ctx=4096)
+    with serving(settings) as server, server.http(headers=HEADERS) as http:
+        engine = server.service.models.loaded[0].llama._loaded.driver
+        busy, go_on = threading.Event(), threading.Event()
+
+        def occupy() -> None:
+            busy.set()
+            go_on.wait(30)
+
+        thread = threading.Thread(target=engine.run, args=(occupy,))
+        thread.start()
+        busy.wait()
+        body = Codex("What is 3 + 4?", temperature=0).body()
+        with http.stream("POST", "/v1/responses", json=body) as reply:
+            data = b""
+            for chunk in reply.iter_bytes():
+                data += chunk
+                if data.count(b"event: response.in_progress\n") >= 4:
+                    go_on.set()
+        thread.join()
+    events = events_of(data)
+    assert "7" in text_of(check(events))
+    assert [event["type"] for event in events[1:5]] == ["response.in_progress"] * 4
 
 
 @pytest.mark.parametrize(
