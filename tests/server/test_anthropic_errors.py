@@ -101,6 +101,13 @@ def test_mistakes_are_400(server: Server, stream: bool, sent: Any, complaint: st
     assert re.search(complaint, message), message
 
 
+def test_conversations_that_the_server_is_to_hold(server: Server) -> None:
+    """Anthropic's client knows this code, and sends the conversation as a whole then."""
+    response = post(server, body(thread={"type": "create"}))
+    assert "send all messages" in error_of(response, 400, "invalid_request_error")
+    assert response.json()["error"]["details"] == {"error_code": "thread_unsupported_request"}
+
+
 def test_paths_methods_and_types(server: Server) -> None:
     error_of(post(server, body(), "/v1/messages/batches"), 404, "not_found_error")
     with server.http() as http:

@@ -327,7 +327,7 @@ def test_many_bodies_with_a_wrong_value(http: httpx.Client) -> None:
 )
 def test_bodies_that_are_no_objects(http: httpx.Client, path: str, body: bytes) -> None:
     reply = http.post(path, content=body, headers={"Content-Type": "application/json"})
-    assert reply.status_code in (400, 404, 501)
+    assert reply.status_code in (400, 501)  # the model cannot fill in
     check(path, reply)
 
 

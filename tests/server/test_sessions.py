@@ -94,9 +94,12 @@ def test_names_in_every_dialect(http: httpx.Client) -> None:
     chat(http, [], "Hello", headers={"session-id": "codex"}, user="bob")
     chat(http, [], "Hello", prompt_cache_key="key")
     chat(http, [], "Hello", metadata={"user_id": json.dumps({"session_id": "deep"})})
+    messages = {"messages": _user("Hi"), "max_tokens": 3, "model": "x", "user": "nobody"}
+    http.post("/v1/messages?beta=true", json=messages, headers={"X-Session-Id": "said"})
+    http.post("/v1/responses", json={"input": "Hi", "prompt_cache_key": "asked"})
     http.post("/completion?user=query", json={"prompt": "x", "n_predict": 1, "id_slot": 5})
     http.post("/v1/completions", json={"prompt": "x", "max_tokens": 1, "session_id": "text"})
-    assert set(names(http)) == {"c-1", "codex", "key", "deep", "slot-5", "text"}
+    assert set(names(http)) == {"c-1", "codex", "key", "deep", "said", "asked", "slot-5", "text"}
 
 
 def test_what_names_no_session(http: httpx.Client) -> None:
@@ -268,6 +271,30 @@ def test_after_a_restart(kind: str, tmp_path: Path) -> None:
         assert names(http) == ["mine"]
         _, cold = chat(http, said["two"], "So?", session_id="mine")
         assert cold > AGAIN + 20
+
+
+def test_what_other_settings_have_written_is_forgotten_too(tmp_path: Path) -> None:
+    kept = {"session_dir": tmp_path}
+    settings, others = (tiny_settings(tiny_model("full"), kept, n_ctx=n) for n in (1024, 512))
+    with serving(settings) as server, server.http() as http:
+        messages, _ = chat(http, [], STORY, session_id="anna")
+    with serving(others) as server, server.http() as http:
+        assert http.delete("/v1/sessions/anna").status_code == 200
+    with serving(settings) as server, server.http() as http:
+        _, evaluated = chat(http, messages, "So?", session_id="bob")
+        assert evaluated > AGAIN + 20
+
+
+def test_a_fork_keeps_what_only_the_disk_has(tmp_path: Path) -> None:
+    settings = tiny_settings(tiny_model("full"), {"session_dir": tmp_path})
+    with serving(settings) as server, server.http() as http:
+        messages, _ = chat(http, [], STORY, session_id="anna")
+        http.post("/v1/sessions/anna/fork", json={"id": "branch"})
+    with serving(settings) as server, server.http() as http:
+        assert http.delete("/v1/sessions/anna").status_code == 200
+        assert session(http, "branch")["saved"]
+        _, evaluated = chat(http, messages, "So?", session_id="branch")
+        assert evaluated < AGAIN
 
 
 def test_saved_now(tmp_path: Path) -> None:
