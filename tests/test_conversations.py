@@ -13,6 +13,7 @@ from llama_py import Llama, LlamaDiskCache
 from llama_py.api.conversations import BusyError, Conversations, MissingError
 from llama_py.engine.request import GenerationRequest, Prompt
 from llama_py.errors import FingerprintError
+from llama_py.memory.conversations import forget_sequence
 from llama_py.params import GenerationParams, SamplingParams
 from llama_py.storage.whole import read_whole, write_whole
 from tests.models import KINDS, tiny_model
@@ -92,6 +93,8 @@ def test_what_another_one_begins_with_stays(llm: Llama, held: Conversations) -> 
     held.forget("anna")
     _, cache = say(llm, other, "Three.", "bob")
     assert cache["evaluated"] < 40
+    _, cache = say(llm, messages, "Another one.", "carl")  # from where the two parted
+    assert cache["evaluated"] < 40
 
 
 def test_both_of_a_fork_go_on_from_the_common_beginning(llm: Llama) -> None:
@@ -132,6 +135,22 @@ def test_handed_over_when_only_the_stores_have_it(tmp_path: Path) -> None:
             held.forget("anna")
             assert len(store.find_session("branch", None)) == 1
             assert say(llm, messages, "Two.", "branch")[1]["evaluated"] < 40
+
+
+def test_what_is_just_being_saved(llm: Llama, held: Conversations, tmp_path: Path) -> None:
+    with LlamaDiskCache(str(tmp_path)) as store:
+        say(llm, [], STORY, "anna")
+        llm.cache.set_store(store)
+
+        def save_and_forget() -> None:
+            (sequence,) = llm._cache.live.values()
+            llm._cache.save(sequence)
+            assert llm._cache.saving.pending
+            forget_sequence(llm._cache, sequence)
+
+        llm._loaded.driver.run(save_and_forget)
+        assert llm.cache.flush()
+        assert len(store) == 0
 
 
 def test_nothing_of_another_owner(llm: Llama, held: Conversations, tmp_path: Path) -> None:

@@ -210,7 +210,7 @@ class NativeReply:
 
     # -- whole ----------------------------------------------------------------------------------
 
-    def whole(self) -> dict[str, Any] | list[dict[str, Any]]:
+    def whole(self) -> Any:
         """The reply; a list of them, if there are several."""
         replies = [self._final(reply) for reply in self._replies]
         return replies[0] if len(replies) == 1 else replies

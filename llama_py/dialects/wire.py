@@ -48,8 +48,8 @@ class WireReply(Protocol):
     def fail(self, failure: Failure) -> bytes:
         """Frames that end a stream with an error, at any time after ``open``."""
 
-    def whole(self) -> dict[str, Any] | list[dict[str, Any]]:
-        """The reply without a stream, when its last event was fed; or several replies."""
+    def whole(self) -> Any:
+        """The reply without a stream, as an object of JSON, when its last event was fed."""
 
 
 @dataclass(slots=True)

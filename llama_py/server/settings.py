@@ -236,13 +236,13 @@ class Keeping:
         int,
         Range(1 << 20),
         Flag("--session-bytes", metavar="N"),
-        Doc("What conversations may take there; those longest unused go."),
+        Doc("Bytes of the conversations in `session_dir`; those longest unused go."),
     ] = 8 << 30
     slot_bytes: Annotated[
         int,
         Range(1 << 20),
         Flag("--slot-bytes", metavar="N"),
-        Doc("What the saved slots of one key may take."),
+        Doc("Bytes of the saved slots of one key."),
     ] = 8 << 30
 
 

@@ -347,10 +347,8 @@ def test_the_time_limit_counts_at_new_lines(context: Context) -> None:
     line = vocab.tokenize("\n", add_special=False)
     word = vocab.tokenize("word", add_special=False)
     limit = LineLimit(vocab.plain_piece, 1e-9, 0)
-    assert not limit(word, None)
-    assert not limit.met
-    assert limit(line, None)
-    assert limit.met
+    found = [(limit(tokens, None), limit.met) for tokens in (word, line)]
+    assert found == [(False, False), (True, True)]
     assert not LineLimit(vocab.plain_piece, 1000.0, 0)(line, None)
 
 

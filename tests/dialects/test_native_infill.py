@@ -106,7 +106,7 @@ def test_a_model_that_cannot(context: Context) -> None:
 
 @pytest.mark.parametrize("missing", ["input_prefix", "input_suffix"])
 def test_a_missing_side(infill: Context, missing: str) -> None:
-    body = {"input_prefix": "a", "input_suffix": "b"}
+    body: dict[str, Any] = {"input_prefix": "a", "input_suffix": "b"}
     del body[missing]
     with pytest.raises(RequestError, match=missing) as caught:
         tokens(infill, **body)

@@ -270,6 +270,30 @@ def test_after_a_restart(kind: str, tmp_path: Path) -> None:
         assert cold > AGAIN + 20
 
 
+def test_what_other_settings_have_written_is_forgotten_too(tmp_path: Path) -> None:
+    kept = {"session_dir": tmp_path}
+    settings, others = (tiny_settings(tiny_model("full"), kept, n_ctx=n) for n in (1024, 512))
+    with serving(settings) as server, server.http() as http:
+        messages, _ = chat(http, [], STORY, session_id="anna")
+    with serving(others) as server, server.http() as http:
+        assert http.delete("/v1/sessions/anna").status_code == 200
+    with serving(settings) as server, server.http() as http:
+        _, evaluated = chat(http, messages, "So?", session_id="bob")
+        assert evaluated > AGAIN + 20
+
+
+def test_a_fork_keeps_what_only_the_disk_has(tmp_path: Path) -> None:
+    settings = tiny_settings(tiny_model("full"), {"session_dir": tmp_path})
+    with serving(settings) as server, server.http() as http:
+        messages, _ = chat(http, [], STORY, session_id="anna")
+        http.post("/v1/sessions/anna/fork", json={"id": "branch"})
+    with serving(settings) as server, server.http() as http:
+        assert http.delete("/v1/sessions/anna").status_code == 200
+        assert session(http, "branch")["saved"]
+        _, evaluated = chat(http, messages, "So?", session_id="branch")
+        assert evaluated < AGAIN
+
+
 def test_saved_now(tmp_path: Path) -> None:
     settings = demo_settings({"session_dir": tmp_path})
     with serving(settings) as server, server.http() as http:
