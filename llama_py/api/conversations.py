@@ -8,6 +8,7 @@ namespace of its owner. All methods may be called by any thread.
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import partial
@@ -18,12 +19,13 @@ from llama_py.api.loaded import Loaded
 from llama_py.engine.running import Running
 from llama_py.errors import FingerprintError, StateError
 from llama_py.memory import conversations as memory
-from llama_py.memory.saving import Copying
 from llama_py.memory.sequences import LiveSequence
 from llama_py.memory.state import StoredState
 
 __all__ = ["BusyError", "Conversations", "Held", "MissingError", "Which", "Work"]
 
+#: Seconds to wait for the disk.
+_PATIENCE = 30.0
 #: The number of a sequence, or the label of a session.
 Which = int | str
 
@@ -127,21 +129,16 @@ class Conversations:
             StateError: it cannot be copied.
         """
         driver, saving = self._loaded.driver, self._loaded.cache.saving
-        begun = driver.run(lambda: self._begin_export(which, namespace))
-        if isinstance(begun, StoredState):
-            return begun
-        while begun.result is None:  # a few MiB at a time
-            driver.run(lambda: saving.advance(begun))
-        return begun.result
-
-    def _begin_export(self, which: Which, namespace: Hashable | None) -> StoredState | Copying:
         try:
-            return self._loaded.cache.saving.copy(self._idle(which, namespace))
+            copying = driver.run(lambda: saving.copy(self._idle(which, namespace)))
         except MissingError:
             stored = self._stored(which, namespace)
             if stored is None:
                 raise
             return stored
+        while copying.result is None:  # a few MiB at a time
+            driver.run(lambda: saving.advance(copying))
+        return copying.result
 
     def _stored(self, which: Which, namespace: Hashable | None) -> StoredState | None:
         """What is left of a session whose sequence had to make room."""
@@ -223,7 +220,7 @@ class Conversations:
         """
         own = self._or_own(namespace)
         self._loaded.driver.run(lambda: self._rename(old, new, own))
-        self._wait()
+        self._write_out()
         for store, key in memory.stored_of(self._loaded.cache, old, own):
             memory.rename_entry(store, key, new)
 
@@ -235,11 +232,6 @@ class Conversations:
         for sequence in memory.sequences_of(self._loaded.cache, session, namespace):
             _check_idle(sequence)
 
-    def _wait(self) -> None:
-        store = self._loaded.cache.saved
-        if store is not None:
-            store.wait(0, _PATIENCE)
-
     def save(self, session: str, namespace: Hashable | None = None) -> int:
         """Have all of a session written to the store that was set; how many tokens it has.
 
@@ -247,14 +239,21 @@ class Conversations:
             MissingError, BusyError: it is not in memory, or in use.
         """
         count = self._loaded.driver.run(lambda: self._save(session, namespace))
-        self._wait()
+        self._write_out()
         return count
 
     def _save(self, session: str, namespace: Hashable | None) -> int:
-        cache, sequence = self._loaded.cache, self._idle(session, namespace)
-        cache.save(sequence, least=1)
-        cache.saving.finish(sequence)
+        sequence = self._idle(session, namespace)
+        self._loaded.cache.save(sequence, least=1)
         return len(sequence.tokens)
+
+    def _write_out(self) -> None:
+        """Wait until what is to be saved is in the store. The streams of others go on meanwhile."""
+        cache, end = self._loaded.cache, time.monotonic() + _PATIENCE
+        while self._loaded.driver.run(cache.saving.step) and time.monotonic() < end:
+            pass
+        if cache.saved is not None:
+            cache.saved.wait(0, _PATIENCE)
 
     # -- one of them ----------------------------------------------------------------------------
 
@@ -273,10 +272,6 @@ class Conversations:
             raise MissingError(f"{which!r} has nothing in memory")
         _check_idle(found)
         return found
-
-
-#: Seconds to wait for the disk.
-_PATIENCE = 30.0
 
 
 def _check_idle(sequence: LiveSequence) -> None:

@@ -246,9 +246,9 @@ class Exchange:
     async def _pump(self, events: AsyncEvents, reply: WireReply, out: EventStream) -> None:
         """Pass on what the engine says, until the end, a failure, or the client's leaving."""
         while events.unfinished and not self._over:
-            frames = self._between(reply, events.records[0])
-            if not frames:
-                frames = self._feed(reply, await events.some())
+            batch = events.ready() if self._has_news else await events.some()
+            frames = self._news(reply, events.records[0]) if self._has_news else b""
+            frames += self._feed(reply, batch)
             if frames and not self.gone:
                 await out.send(frames)
 
@@ -269,16 +269,18 @@ class Exchange:
         if not (self._cancelled and isinstance(error, RequestCancelled)):
             self.failure = failure_of(error)
 
-    def _between(self, reply: WireReply, record: Record) -> bytes:
-        """Frames that no event of the engine makes."""
-        if self._progress is not None:
-            (done, total), self._progress = self._progress, None
-            seconds = time.perf_counter() - record.submitted
-            return reply.progress(done, record.reused, total, seconds)
-        if self._silent:
-            self._silent = False
+    @property
+    def _has_news(self) -> bool:
+        return self._silent or self._progress is not None
+
+    def _news(self, reply: WireReply, record: Record) -> bytes:
+        """What no event of the engine says, and what comes before those that there are."""
+        progress, self._progress = self._progress, None
+        self._silent = False
+        if progress is None:
             return reply.keep_alive()
-        return b""
+        seconds = time.perf_counter() - record.submitted
+        return reply.progress(progress[0], record.reused, progress[1], seconds)
 
     async def _overflow(self, call: WireCall) -> Response:
         """A stream that begins, and says at once why it fails."""
