@@ -101,6 +101,8 @@ def read_messages(value: Any) -> tuple[Message, ...]:
         raise ParameterError("messages is empty; a conversation needs at least one message")
     names: dict[str, str] = {}
     messages = [each for i, one in enumerate(given) for each in _message(one, names, i)]
+    if not messages:
+        raise ParameterError("messages has no content; a conversation needs something to answer")
     return tuple(_united(messages))
 
 

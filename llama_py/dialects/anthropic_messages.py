@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -34,6 +35,14 @@ from llama_py.options.values import read_stops
 
 __all__ = ["read_call"]
 
+_log = logging.getLogger("llama_py.server")
+
+#: Fields that have an effect.
+_KNOWN = frozenset(
+    {"max_tokens", "messages", "metadata", "model", "output_config", "output_format", "stream"}
+    | {"stop_sequences", "system", "temperature", "thinking", "thread", "tool_choice", "tools"}
+    | {"top_k", "top_p"}
+)
 #: Numbers that are passed on under the same name.
 _NUMBERS = ("temperature", "top_p", "top_k")
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
@@ -57,6 +66,7 @@ def read_call(
     Raises:
         RequestError, ParameterError, TemplateError, GrammarError: it cannot be answered.
     """
+    _note_unknown(body)
     _check_thread(body)
     stream = _flag(body, "stream")
     thinking = _thinking(body)
@@ -104,6 +114,12 @@ def _chat_request(body: Mapping[str, Any], limits: Limits, thinking: _Thinking) 
         continue_final_message=_is_opening(messages),
         system_anywhere=True,
     )
+
+
+def _note_unknown(body: Mapping[str, Any]) -> None:
+    unknown = body.keys() - _KNOWN
+    if unknown and _log.isEnabledFor(logging.DEBUG):
+        _log.debug("fields that are not known are ignored: %s", ", ".join(map(repr, unknown)))
 
 
 def _check_thread(body: Mapping[str, Any]) -> None:

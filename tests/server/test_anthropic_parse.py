@@ -225,6 +225,8 @@ def test_blocks_of_unknown_types_are_left_out_and_logged_once(
     [
         (None, "messages is missing"),
         ([], "messages is empty"),
+        ([{"role": "assistant", "content": []}], "messages has no content"),
+        ([{"role": "system", "content": ""}], "messages has no content"),
         ({}, "messages must be a list"),
         ([1], r"messages\[0\] must be an object"),
         ([{"content": "x"}], r"messages\[0\].role is None"),
