@@ -143,7 +143,7 @@ class Exchange:
         if self.gone:
             return _Sent()
         if events is None:
-            return await self._overflow(call)
+            return await self._refused(call)
         return await (self._stream if call.stream else self._whole)(call, events)
 
     async def _watch(self) -> None:
@@ -286,15 +286,16 @@ class Exchange:
         seconds = time.perf_counter() - record.submitted
         return reply.progress(progress[0], record.reused, progress[1], seconds)
 
-    async def _overflow(self, call: WireCall) -> Response:
-        """A stream that begins, and says at once why it fails."""
-        if self.failure is None or not call.overflows_in_stream:
-            raise RequestError.of(self.failure or failure_of(RequestCancelled("it was not queued")))
+    async def _refused(self, call: WireCall) -> Response:
+        """It was not queued: an error, or a stream that begins and fails."""
+        failure = self.failure or Failure(Kind.UNAVAILABLE, "the request was ended; try again")
+        if not (call.stream and call.overflows_in_stream):
+            raise RequestError.of(failure)
         reply = call.encoder(())
         out = self._event_stream()
         try:
             await out.begin(reply.open())
-            await out.send(reply.fail(self.failure), more=False)
+            await out.send(reply.fail(failure), more=False)
         finally:
             out.close()
         return _Sent()
