@@ -115,10 +115,13 @@ class ModelPool:
         """
         if len(self._places) > 1:
             return
+        patience, self._queue_timeout = self._queue_timeout, None  # no client waits for this
         try:
             await self.load(None)
         except RequestError:
             raise self._places[0].error or ClosedError("the server was stopped") from None
+        finally:
+            self._queue_timeout = patience
 
     @asynccontextmanager
     async def lease(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -89,7 +89,7 @@ class Exchange:
         self._request = request
         self._service = service
         self._events: AsyncEvents | None = None
-        self._silent = self._cancelled = False
+        self._silent = self._cancelled = self._said_all = False
         self._progress: tuple[int, int] | None = None
         self.id = ""
         self.model = model
@@ -150,7 +150,8 @@ class Exchange:
         """Wait for the client to leave."""
         while (await self._request.receive())["type"] != "http.disconnect":
             pass
-        self._leave()
+        if not self._said_all:  # after the last byte of a response, that comes in any case
+            self._leave()
 
     def _check_place(self) -> None:
         if not any(record.started for record in self.records):
@@ -167,6 +168,8 @@ class Exchange:
             loop.call_soon_threadsafe(self._note_progress, done, total)
 
         def begin() -> WireCall:
+            if self.gone:  # while others were parsed
+                raise ClientDisconnect
             call = parse(self.model.context)
             self.id = call.id
             if not self._over:
@@ -237,6 +240,7 @@ class Exchange:
                 self.failure = failure_of(error)
             if not self.gone:
                 last = reply.close() if self.failure is None else reply.fail(self.failure)
+                self._said_all = True
                 await out.send(last, more=False)
         finally:
             out.close()

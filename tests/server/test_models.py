@@ -406,13 +406,15 @@ def test_a_model_that_cannot_be_loaded(
 def test_nobody_is_told_where_the_files_are(tmp_path: Path) -> None:
     path = tmp_path / "broken.gguf"
     path.write_bytes(b"GGUF" + bytes(100))
-    models = (*offered("demo"), ModelSettings(id="broken", path=str(path)))
+    (demo,) = offered("demo", lora_path=str(path))
+    models = (demo, ModelSettings(id="broken", path=str(path)))
 
     async def test() -> None:
         async with pool_of(models=models) as pool:
-            error = await refusal(pool.load("broken"))
-            assert "broken cannot be loaded: " in str(error)
-            assert str(tmp_path) not in str(error)
+            for name in ("broken", "demo"):
+                error = await refusal(pool.load(name))
+                assert f"{name} cannot be loaded: " in str(error)
+                assert str(tmp_path) not in str(error)
 
     run(test)
 
@@ -446,6 +448,15 @@ def test_a_server_with_one_model_starts_with_it(tmp_path: Path) -> None:
     assert asyncio.run(test("demo", "full")).counters.loads == 0
     with pytest.raises(llama_py.ModelNotFoundError):
         asyncio.run(test(str(tmp_path / "no.gguf")))
+
+
+def test_a_server_has_as_much_time_to_start_as_it_takes() -> None:
+    async def test() -> None:
+        async with pool_of("demo", queue_timeout=0.001) as pool:
+            await pool.start()
+            assert status(pool, "demo") is ModelStatus.LOADED
+
+    run(test)
 
 
 # -- leaving ---------------------------------------------------------------------------------------
