@@ -17,8 +17,11 @@ from llama_py.version import __version__
 if TYPE_CHECKING:
     from llama_py.api.aio import AsyncLlama as AsyncLlama
     from llama_py.api.aio import AsyncReplyStream as AsyncReplyStream
+    from llama_py.api.cache import BytesReport as BytesReport
+    from llama_py.api.cache import CacheReport as CacheReport
     from llama_py.api.cache import ModelCache as ModelCache
     from llama_py.api.cache import Prewarmed as Prewarmed
+    from llama_py.api.cache import SequenceReport as SequenceReport
     from llama_py.api.llama import Llama as Llama
     from llama_py.api.overflow import OverflowPolicy as OverflowPolicy
     from llama_py.api.overflow import OverflowReport as OverflowReport
@@ -50,10 +53,14 @@ if TYPE_CHECKING:
         CreateCompletionStreamResponse as CreateCompletionStreamResponse,
     )
     from llama_py.dialects.types import Timings as Timings
+    from llama_py.engine.metrics import HistogramReport as HistogramReport
+    from llama_py.engine.metrics import MetricsReport as MetricsReport
     from llama_py.errors import CacheFullError as CacheFullError
     from llama_py.errors import ClosedError as ClosedError
     from llama_py.errors import ContextCreationError as ContextCreationError
     from llama_py.errors import ContextOverflowError as ContextOverflowError
+    from llama_py.errors import ConversationBusyError as ConversationBusyError
+    from llama_py.errors import ConversationMissingError as ConversationMissingError
     from llama_py.errors import DecodeError as DecodeError
     from llama_py.errors import FingerprintError as FingerprintError
     from llama_py.errors import ForkedProcessError as ForkedProcessError
@@ -75,6 +82,7 @@ if TYPE_CHECKING:
     from llama_py.errors import TemplateError as TemplateError
     from llama_py.errors import TokenizationError as TokenizationError
     from llama_py.errors import UnknownParameterError as UnknownParameterError
+    from llama_py.memory.sequences import ReuseInfo as ReuseInfo
     from llama_py.storage.store import LlamaCache as LlamaCache
     from llama_py.storage.store import LlamaDiskCache as LlamaDiskCache
     from llama_py.storage.store import LlamaRAMCache as LlamaRAMCache
@@ -82,7 +90,9 @@ if TYPE_CHECKING:
 _HOMES = {
     "AsyncLlama": "api.aio",
     "AsyncReplyStream": "api.aio",
+    "BytesReport": "api.cache",
     "CacheFullError": "errors",
+    "CacheReport": "api.cache",
     "ChatCompletion": "dialects.types",
     "ChatCompletionChunk": "dialects.types",
     "ChatReply": "api.records",
@@ -97,12 +107,15 @@ _HOMES = {
     "CreateChatCompletionResponse": "dialects.types",
     "CreateChatCompletionStreamResponse": "dialects.types",
     "CreateCompletionResponse": "dialects.types",
+    "ConversationBusyError": "errors",
+    "ConversationMissingError": "errors",
     "CreateCompletionStreamResponse": "dialects.types",
     "DecodeError": "errors",
     "FingerprintError": "errors",
     "ForkedProcessError": "errors",
     "GenerationTimeout": "errors",
     "GrammarError": "errors",
+    "HistogramReport": "engine.metrics",
     "InvalidModelError": "errors",
     "Jinja2ChatFormatter": "chat.jinja",
     "Llama": "api.llama",
@@ -113,6 +126,7 @@ _HOMES = {
     "LlamaRAMCache": "storage.store",
     "LlamaState": "api.states",
     "LogitsProcessorList": "dialects.processors",
+    "MetricsReport": "engine.metrics",
     "MissingPackageError": "errors",
     "ModelCache": "api.cache",
     "ModelLoadError": "errors",
@@ -126,7 +140,9 @@ _HOMES = {
     "QueueFullError": "errors",
     "ReplyStream": "api.replies",
     "RequestCancelled": "errors",
+    "ReuseInfo": "memory.sequences",
     "Score": "api.scoring",
+    "SequenceReport": "api.cache",
     "SnapshotInfo": "api.states",
     "StateError": "errors",
     "StoppingCriteriaList": "dialects.processors",
@@ -144,7 +160,9 @@ _HOMES = {
 __all__ = [
     "AsyncLlama",
     "AsyncReplyStream",
+    "BytesReport",
     "CacheFullError",
+    "CacheReport",
     "ChatCompletion",
     "ChatCompletionChunk",
     "ChatReply",
@@ -156,6 +174,8 @@ __all__ = [
     "CompletionUsage",
     "ContextCreationError",
     "ContextOverflowError",
+    "ConversationBusyError",
+    "ConversationMissingError",
     "CreateChatCompletionResponse",
     "CreateChatCompletionStreamResponse",
     "CreateCompletionResponse",
@@ -165,6 +185,7 @@ __all__ = [
     "ForkedProcessError",
     "GenerationTimeout",
     "GrammarError",
+    "HistogramReport",
     "InvalidModelError",
     "Jinja2ChatFormatter",
     "Llama",
@@ -175,6 +196,7 @@ __all__ = [
     "LlamaRAMCache",
     "LlamaState",
     "LogitsProcessorList",
+    "MetricsReport",
     "MissingPackageError",
     "ModelCache",
     "ModelLoadError",
@@ -188,7 +210,9 @@ __all__ = [
     "QueueFullError",
     "ReplyStream",
     "RequestCancelled",
+    "ReuseInfo",
     "Score",
+    "SequenceReport",
     "SnapshotInfo",
     "StateError",
     "StoppingCriteriaList",

@@ -37,6 +37,20 @@ EXPECTED = {
         r"14 tokens of the question, \d+ in all",
         r"'Hello': -0\.\d\d in 1 token",
     ],
+    "server_models.py": [
+        r"gpt-4o is long: 2 \+ 3 = 5\.",
+        r"long loaded",
+        r"short unloaded",
+        r"short is short: 2 \+ 3 = 5\.",
+        r"long unloaded",
+        r"short loaded",
+    ],
+    "server_openai.py": [
+        r"demo-chat",
+        r"Nice to meet you, Anna\. \[0 of \d+ reused\]",
+        r"Your name is Anna\. \[[1-9]\d* of \d+ reused\]",
+        r"1, 2, 3, 4, 5\.",
+    ],
     "sessions.py": [
         r"Nice to meet you, Alice\.",
         r"Nice to meet you, Bob\.",

@@ -13,7 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llama_py import ChatSession, Llama
+from llama_py import (
+    BytesReport,
+    CacheReport,
+    ChatSession,
+    HistogramReport,
+    Llama,
+    MetricsReport,
+    ReuseInfo,
+    SequenceReport,
+)
 from llama_py.errors import (
     ContextCreationError,
     ParameterError,
@@ -42,6 +51,28 @@ def llm(shared: Llama) -> Llama:
 
 def words(seed: int, count: int = 40) -> list[int]:
     return [(seed * 7919 + 31 * place) % 250 + 1 for place in range(count)]
+
+
+# -- reports ---------------------------------------------------------------------------------------
+
+
+def test_reports_have_the_keys_of_their_types(llm: Llama) -> None:
+    reply = llm.create_completion(words(1), **ASK, session_id="mine")
+    for info in (reply.cache, llm.cache.info):
+        assert info.keys() == ReuseInfo.__annotations__.keys()
+    report, metrics = llm.cache.report(), llm.metrics
+    assert report.keys() == CacheReport.__annotations__.keys()
+    assert report["bytes"].keys() == BytesReport.__annotations__.keys()
+    assert report["sequences"][0].keys() == SequenceReport.__annotations__.keys()
+    assert metrics.keys() == MetricsReport.__annotations__.keys()
+    assert metrics["queue_seconds"].keys() == HistogramReport.__annotations__.keys()
+
+
+def test_reports_are_copies(llm: Llama) -> None:
+    reply = llm.create_completion(words(1), **ASK)
+    llm.cache.info["reused"] = 99
+    assert llm.cache.info == reply.cache
+    assert reply.cache["reused"] == 0
 
 
 # -- states of the last call -----------------------------------------------------------------------

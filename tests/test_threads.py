@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 import pytest
 
-from llama_py import Llama
+from llama_py import Llama, ReuseInfo
 from llama_py.errors import ContextOverflowError, GenerationTimeout
 from tests.engine.rig import EXACT
 from tests.models import KINDS, tiny_model
@@ -61,7 +61,7 @@ class Round:
 
     def __init__(self, llm: Llama) -> None:
         self.llm = llm
-        self.replies: list[tuple[Key, str, dict[str, Any]]] = []
+        self.replies: list[tuple[Key, str, ReuseInfo]] = []
         self.errors: list[BaseException] = []
         self.kinds = [
             self.complete, self.chat, self.stream, self.abandon, self.never_start, self.overflow,

@@ -12,7 +12,8 @@ from typing import Any
 
 from llama_py.options.marks import Reads
 from llama_py.options.text import allowed
-from llama_py.server.settings import GROUPS, MODEL_FLAGS, MODEL_OPTIONS, SETTINGS, Setting
+from llama_py.server.model_options import MODEL_FLAGS, MODEL_OPTIONS
+from llama_py.server.settings import GROUPS, SETTINGS, Setting
 
 PAGE = Path(__file__).parent.parent / "docs" / "server-settings.md"
 

@@ -32,6 +32,7 @@ from llama_py.dialects.types import (
 from llama_py.engine.async_events import AsyncEvents
 from llama_py.engine.request import Event, FinishEvent
 from llama_py.errors import ClosedError, ParameterError
+from llama_py.memory.sequences import ReuseInfo
 from llama_py.options import ChatOptions, CompletionOptions, LoadOptions, PromptOptions
 
 __all__ = ["AsyncLlama", "AsyncReplyStream"]
@@ -304,7 +305,7 @@ class AsyncReplyStream(AsyncIterator[C]):
         self._turn = asyncio.Lock()
 
     @property
-    def cache(self) -> dict[str, Any]:
+    def cache(self) -> ReuseInfo:
         """What was reused, as in ``llm.cache.info``; empty before the first token."""
         return self._call.outcome.cache
 

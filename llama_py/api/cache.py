@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from typing_extensions import Unpack
+from typing_extensions import TypedDict, Unpack
 
 from llama_py.api.calls import Calls
 from llama_py.api.dispatch import Dispatch
@@ -16,14 +16,71 @@ from llama_py.api.snapshots import Snapshots
 from llama_py.api.states import LlamaState, SnapshotInfo, States
 from llama_py.engine.request import GenerationRequest, Prompt
 from llama_py.errors import ParameterError, ParameterTypeError, StateError, shown
-from llama_py.memory.sequences import LiveSequence
+from llama_py.memory.sequences import LiveSequence, ReuseInfo
 from llama_py.memory.state import StateStore, StoredState
 from llama_py.options import PromptOptions
 from llama_py.params import GenerationParams, SamplingParams
 
-__all__ = ["ModelCache", "Prewarmed"]
+__all__ = ["BytesReport", "CacheReport", "ModelCache", "Prewarmed", "SequenceReport"]
 
 Messages = Sequence[Mapping[str, Any]]
+
+
+class SequenceReport(TypedDict):
+    """A sequence that a model has in memory.
+
+    Attributes:
+        sequence: its number in the context.
+        tokens: what it holds; other sequences may share the beginning.
+        bytes: of its state, as if nothing were shared.
+        busy: a request is using it.
+        pinned: it has something that was pinned.
+        session: the ``session_id`` of the call that used it last.
+    """
+
+    sequence: int
+    tokens: int
+    bytes: int
+    busy: bool
+    pinned: bool
+    session: str | None
+
+
+class BytesReport(TypedDict):
+    """Bytes in each tier.
+
+    Attributes:
+        context: of all sequences; what they share is counted for each.
+        checkpoints: of states to go back to.
+        parked: of idle conversations that were moved out of the context.
+        saved: in the store that was set.
+        snapshots: of named ones.
+    """
+
+    context: int
+    checkpoints: int
+    parked: int
+    saved: int
+    snapshots: int
+
+
+class CacheReport(TypedDict):
+    """What a model has in memory.
+
+    Attributes:
+        kind: of the memory; it decides what can be reused.
+        cells: of the context; ``cells_used`` of them hold tokens.
+        free_sequences: that no conversation has.
+        checkpoints: how many there are.
+    """
+
+    kind: str
+    cells: int
+    cells_used: int
+    sequences: list[SequenceReport]
+    free_sequences: int
+    bytes: BytesReport
+    checkpoints: int
 
 
 class Prewarmed(dict[str, Any]):
@@ -68,21 +125,20 @@ class ModelCache:
     # -- what happened, and what there is -------------------------------------------------------
 
     @property
-    def info(self) -> dict[str, Any]:
+    def info(self) -> ReuseInfo:
         """What was reused for the reply that ended last, or whose stream was read last.
 
         The reply may belong to any thread; with several threads, use the ``cache`` of each reply
-        instead. Keys: path, action, reused, evaluated, restored_bytes, reason (why no more was
-        reused), sequence, session. It is empty before the first reply.
+        instead. It is empty before the first reply.
         """
         outcome = self._last.outcome
         return outcome.cache if outcome is not None else {}
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> CacheReport:
         """Cells, sequences, and bytes in each tier."""
         return self._loaded.driver.run(self._report)
 
-    def _report(self) -> dict[str, Any]:
+    def _report(self) -> CacheReport:
         cache, context = self._loaded.cache, self._loaded.context
         sequences = [self._describe(sequence) for sequence in cache.live.values()]
         return {
@@ -101,7 +157,7 @@ class ModelCache:
             "checkpoints": len(cache.checkpoints),
         }
 
-    def _describe(self, sequence: LiveSequence) -> dict[str, Any]:
+    def _describe(self, sequence: LiveSequence) -> SequenceReport:
         size = self._loaded.context.state_size
         return {
             "sequence": sequence.number,

@@ -8,6 +8,7 @@ namespace of its owner. All methods may be called by any thread.
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import partial
@@ -16,24 +17,22 @@ import numpy as np
 
 from llama_py.api.loaded import Loaded
 from llama_py.engine.running import Running
-from llama_py.errors import FingerprintError, StateError
+from llama_py.errors import (
+    ConversationBusyError,
+    ConversationMissingError,
+    FingerprintError,
+    StateError,
+)
 from llama_py.memory import conversations as memory
-from llama_py.memory.saving import Copying
 from llama_py.memory.sequences import LiveSequence
 from llama_py.memory.state import StoredState
 
-__all__ = ["BusyError", "Conversations", "Held", "MissingError", "Which", "Work"]
+__all__ = ["Conversations", "Held", "Which", "Work"]
 
+#: Seconds to wait for the disk.
+_PATIENCE = 30.0
 #: The number of a sequence, or the label of a session.
 Which = int | str
-
-
-class BusyError(StateError):
-    """A request is using the conversation; it may be asked for again when that has ended."""
-
-
-class MissingError(StateError):
-    """There is no such conversation in memory, or it is somebody else's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,25 +122,20 @@ class Conversations:
         """A copy of a conversation, as ``bring_in`` takes it. Other requests go on meanwhile.
 
         Raises:
-            MissingError, BusyError: there is none, or it is in use.
+            ConversationMissingError, ConversationBusyError: there is none, or it is in use.
             StateError: it cannot be copied.
         """
         driver, saving = self._loaded.driver, self._loaded.cache.saving
-        begun = driver.run(lambda: self._begin_export(which, namespace))
-        if isinstance(begun, StoredState):
-            return begun
-        while begun.result is None:  # a few MiB at a time
-            driver.run(lambda: saving.advance(begun))
-        return begun.result
-
-    def _begin_export(self, which: Which, namespace: Hashable | None) -> StoredState | Copying:
         try:
-            return self._loaded.cache.saving.copy(self._idle(which, namespace))
-        except MissingError:
+            copying = driver.run(lambda: saving.copy(self._idle(which, namespace)))
+        except ConversationMissingError:
             stored = self._stored(which, namespace)
             if stored is None:
                 raise
             return stored
+        while copying.result is None:  # a few MiB at a time
+            driver.run(lambda: saving.advance(copying))
+        return copying.result
 
     def _stored(self, which: Which, namespace: Hashable | None) -> StoredState | None:
         """What is left of a session whose sequence had to make room."""
@@ -160,7 +154,7 @@ class Conversations:
         Raises:
             FingerprintError: it was made by another model, under other settings, or by another
                 owner; nothing was touched.
-            BusyError: every sequence is busy.
+            ConversationBusyError: every sequence is busy.
             StateError: it does not fit.
         """
         own = self._or_own(namespace)
@@ -181,7 +175,9 @@ class Conversations:
         if any(np.array_equal(each.tokens, state.tokens) for each in known):
             return  # a second copy would only take room
         if cache.bring_in(state, namespace=namespace) is None:
-            raise BusyError("every sequence is busy; try again when a request has ended")
+            raise ConversationBusyError(
+                "every sequence is busy; try again when a request has ended"
+            )
 
     # -- by name --------------------------------------------------------------------------------
 
@@ -189,8 +185,8 @@ class Conversations:
         """Forget a conversation, in memory and in the stores; how many tokens were in memory.
 
         Raises:
-            MissingError: there is no sequence of this number. (A session may have none.)
-            BusyError: it is in use; nothing was forgotten.
+            ConversationMissingError: there is no sequence of this number. (A session may have none.)
+            ConversationBusyError: it is in use; nothing was forgotten.
         """
         own = self._or_own(namespace)
         count = self._loaded.driver.run(lambda: self._forget(which, own))
@@ -219,11 +215,11 @@ class Conversations:
         """Hand over what there is of one session to another one, in memory and in the stores.
 
         Raises:
-            BusyError: it is in use; nothing was changed.
+            ConversationBusyError: it is in use; nothing was changed.
         """
         own = self._or_own(namespace)
         self._loaded.driver.run(lambda: self._rename(old, new, own))
-        self._wait()
+        self._write_out()
         for store, key in memory.stored_of(self._loaded.cache, old, own):
             memory.rename_entry(store, key, new)
 
@@ -235,26 +231,28 @@ class Conversations:
         for sequence in memory.sequences_of(self._loaded.cache, session, namespace):
             _check_idle(sequence)
 
-    def _wait(self) -> None:
-        store = self._loaded.cache.saved
-        if store is not None:
-            store.wait(0, _PATIENCE)
-
     def save(self, session: str, namespace: Hashable | None = None) -> int:
         """Have all of a session written to the store that was set; how many tokens it has.
 
         Raises:
-            MissingError, BusyError: it is not in memory, or in use.
+            ConversationMissingError, ConversationBusyError: it is not in memory, or in use.
         """
         count = self._loaded.driver.run(lambda: self._save(session, namespace))
-        self._wait()
+        self._write_out()
         return count
 
     def _save(self, session: str, namespace: Hashable | None) -> int:
-        cache, sequence = self._loaded.cache, self._idle(session, namespace)
-        cache.save(sequence, least=1)
-        cache.saving.finish(sequence)
+        sequence = self._idle(session, namespace)
+        self._loaded.cache.save(sequence, least=1)
         return len(sequence.tokens)
+
+    def _write_out(self) -> None:
+        """Wait until what is to be saved is in the store. The streams of others go on meanwhile."""
+        cache, end = self._loaded.cache, time.monotonic() + _PATIENCE
+        while self._loaded.driver.run(cache.saving.step) and time.monotonic() < end:
+            pass
+        if cache.saved is not None:
+            cache.saved.wait(0, _PATIENCE)
 
     # -- one of them ----------------------------------------------------------------------------
 
@@ -270,18 +268,16 @@ class Conversations:
         else:
             found = next(iter(memory.sequences_of(cache, which, own)), None)
         if found is None or found.namespace != own or not found.tokens:
-            raise MissingError(f"{which!r} has nothing in memory")
+            raise ConversationMissingError(f"{which!r} has nothing in memory")
         _check_idle(found)
         return found
 
 
-#: Seconds to wait for the disk.
-_PATIENCE = 30.0
-
-
 def _check_idle(sequence: LiveSequence) -> None:
     if sequence.busy:
-        raise BusyError("a request is using this conversation; try again when it has ended")
+        raise ConversationBusyError(
+            "a request is using this conversation; try again when it has ended"
+        )
 
 
 def _work(running: Running) -> Work:

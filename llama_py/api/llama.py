@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from typing_extensions import Self, Unpack
 
 from llama_py.api import compat
-from llama_py.api.cache import ModelCache, Prewarmed
+from llama_py.api.cache import CacheReport, ModelCache, Prewarmed
 from llama_py.api.calls import Calls
 from llama_py.api.compat import LlamaTokenizer
 from llama_py.api.dispatch import Dispatch
@@ -42,8 +42,10 @@ from llama_py.dialects.types import (
     CreateCompletionStreamResponse,
 )
 from llama_py.engine.engine import Engine
+from llama_py.engine.metrics import MetricsReport
 from llama_py.errors import ParameterError
 from llama_py.memory.cache import SequenceCache
+from llama_py.memory.sequences import ReuseInfo
 from llama_py.options import (
     LOAD,
     ChatOptions,
@@ -588,7 +590,7 @@ class Llama:
     # -- reuse: names for what ``cache`` offers -------------------------------------------------
 
     @property
-    def cache_info(self) -> dict[str, Any]:
+    def cache_info(self) -> ReuseInfo:
         """``cache.info``."""
         return self.cache.info
 
@@ -598,11 +600,11 @@ class Llama:
         return self._last.outcome.dropped if self._last.outcome is not None else None
 
     @property
-    def metrics(self) -> dict[str, Any]:
+    def metrics(self) -> MetricsReport:
         """Counters and histograms of the engine since loading or ``reset()``."""
         return self._engine.metrics.as_dict()
 
-    def memory_report(self) -> dict[str, Any]:
+    def memory_report(self) -> CacheReport:
         """``cache.report()``."""
         return self.cache.report()
 

@@ -25,6 +25,7 @@ from llama_py.dialects.types import (
     Timings,
 )
 from llama_py.engine.request import Event, FinishEvent, Record
+from llama_py.memory.sequences import ReuseInfo
 
 __all__ = ["Call", "ChatReply", "CompletionReply", "LastCalls", "Outcome", "Reply"]
 
@@ -73,9 +74,9 @@ class Outcome:
         self._ended = 0
 
     @property
-    def cache(self) -> dict[str, Any]:
+    def cache(self) -> ReuseInfo:
         """What was reused; empty as long as the call waits for a place."""
-        return dict(self.records[-1].cache) if self.records else {}
+        return self.records[-1].cache.copy() if self.records else {}
 
     def note(self, index: int, event: Event) -> None:
         """The call's consumer has got this event of one of its requests."""
@@ -105,7 +106,7 @@ class Reply(dict[str, Any]):
         dropped: what the overflow policy left out of the conversation, or None.
     """
 
-    cache: dict[str, Any]
+    cache: ReuseInfo
     dropped: OverflowReport | None
 
     @classmethod

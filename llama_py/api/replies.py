@@ -13,6 +13,7 @@ from llama_py.api.records import Call
 from llama_py.engine.events import Events
 from llama_py.engine.request import Event, FinishEvent
 from llama_py.errors import GenerationTimeout, RequestCancelled
+from llama_py.memory.sequences import ReuseInfo
 
 __all__ = ["ReplyStream", "failure_of", "raise_failure"]
 
@@ -55,7 +56,7 @@ class ReplyStream(Iterator[T]):
         self._over = False
 
     @property
-    def cache(self) -> dict[str, Any]:
+    def cache(self) -> ReuseInfo:
         """What was reused, as in ``llm.cache.info``; empty before the first token."""
         return self._outcome.cache
 

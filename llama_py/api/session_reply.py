@@ -10,6 +10,7 @@ from typing_extensions import Self
 from llama_py.api.overflow import OverflowReport
 from llama_py.dialects.fold import fold_chat
 from llama_py.errors import LlamaError
+from llama_py.memory.sequences import ReuseInfo
 
 __all__ = ["ReplyStream"]
 
@@ -40,9 +41,10 @@ class ReplyStream(Iterator[str]):
         return self._done
 
     @property
-    def cache(self) -> dict[str, Any]:
+    def cache(self) -> ReuseInfo:
         """What was reused for it, as in ``llm.cache.info``; empty before its first token."""
-        return dict(getattr(self._chunks, "cache", {}))
+        info: ReuseInfo = getattr(self._chunks, "cache", ReuseInfo())
+        return info.copy()
 
     @property
     def dropped(self) -> OverflowReport | None:

@@ -60,7 +60,7 @@ def add_parser(commands: Any) -> None:
 
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
-    from llama_py.server.settings import MODEL_FLAGS, MODEL_OPTIONS
+    from llama_py.server.model_options import MODEL_FLAGS, MODEL_OPTIONS
 
     group = parser.add_argument_group("model", "How every model is loaded.")
     which = group.add_mutually_exclusive_group()
@@ -171,7 +171,7 @@ def _configuration(parsed: argparse.Namespace) -> Configuration:
 
 
 def _model_options(given: dict[str, Any]) -> dict[str, Any]:
-    from llama_py.server.settings import MODEL_FLAGS
+    from llama_py.server.model_options import MODEL_FLAGS
 
     values = {name: given[f"model_{name}"] for name in MODEL_FLAGS}
     if values["chat_template"] is not None:

@@ -14,7 +14,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import groupby
 from typing import Any
@@ -31,6 +31,7 @@ __all__ = [
     "note_ignored",
     "read_messages",
     "read_system",
+    "with_texts_in_results",
 ]
 
 _log = logging.getLogger("llama_py")
@@ -66,6 +67,29 @@ def read_system(value: Any) -> tuple[Message, ...]:
     return (Message("system", (Text(text),)),) if text else ()
 
 
+def with_texts_in_results(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """The conversation for templates that want an assistant's message behind results of tools.
+
+    What a user or a system message says right behind a result becomes part of it.
+    """
+    out: list[Message] = []
+    for message in messages:
+        if message.role in ("user", "system") and out and out[-1].role == "tool":
+            out[-1] = _extended(out[-1], message.text)
+        else:
+            out.append(message)
+    return tuple(out)
+
+
+def _extended(message: Message, text: str) -> Message:
+    (result,) = message.parts
+    if not isinstance(result, ToolResult):
+        return message
+    said = [part.text for part in result.content if isinstance(part, Text)]
+    content = (Text("\n\n".join(each for each in (*said, text) if each)),)
+    return replace(message, parts=(replace(result, content=content),))
+
+
 def read_messages(value: Any) -> tuple[Message, ...]:
     """The messages of a request. Neighbours of the same role are one message.
 
@@ -77,6 +101,8 @@ def read_messages(value: Any) -> tuple[Message, ...]:
         raise ParameterError("messages is empty; a conversation needs at least one message")
     names: dict[str, str] = {}
     messages = [each for i, one in enumerate(given) for each in _message(one, names, i)]
+    if not messages:
+        raise ParameterError("messages has no content; a conversation needs something to answer")
     return tuple(_united(messages))
 
 

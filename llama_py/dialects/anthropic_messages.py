@@ -2,31 +2,47 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llama_py.chat.conversation import Message, ToolCall
 from llama_py.chat.enforceable import enforceable, render_leniently
 from llama_py.chat.messages import ChatRequest
+from llama_py.chat.template import RenderedChat
 from llama_py.chat.values import whole_text
-from llama_py.dialects.anthropic_blocks import check_object, read_messages, read_system
+from llama_py.dialects.anthropic_blocks import (
+    check_object,
+    read_messages,
+    read_system,
+    with_texts_in_results,
+)
 from llama_py.dialects.anthropic_encode import MessageHead, MessageReply
 from llama_py.dialects.anthropic_tools import read_tool_choice, read_tools
 from llama_py.dialects.chat_requests import adapt, chat_prompt
 from llama_py.dialects.context import CallContext
+from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.limits import Limits
 from llama_py.dialects.requests import RequestSettings
 from llama_py.dialects.sampling import read_generation, read_sampling
 from llama_py.dialects.wire import WireCall, WireReply
 from llama_py.engine.request import Record
-from llama_py.errors import ParameterError, ParameterTypeError, shown
+from llama_py.errors import ParameterError, ParameterTypeError, TemplateError, shown
 from llama_py.options import CHAT, ChatOptions
 from llama_py.options.checks import check_number
 from llama_py.options.values import read_stops
 
 __all__ = ["read_call"]
 
+_log = logging.getLogger("llama_py.server")
+
+#: Fields that have an effect.
+_KNOWN = frozenset(
+    {"max_tokens", "messages", "metadata", "model", "output_config", "output_format", "stream"}
+    | {"stop_sequences", "system", "temperature", "thinking", "thread", "tool_choice", "tools"}
+    | {"top_k", "top_p"}
+)
 #: Numbers that are passed on under the same name.
 _NUMBERS = ("temperature", "top_p", "top_k")
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
@@ -48,14 +64,16 @@ def read_call(
         session: the conversation that it belongs to, if it has a name.
 
     Raises:
-        ParameterError, TemplateError, GrammarError: it cannot be answered.
+        RequestError, ParameterError, TemplateError, GrammarError: it cannot be answered.
     """
+    _note_unknown(body)
+    _check_thread(body)
     stream = _flag(body, "stream")
     thinking = _thinking(body)
     stops = _stops(body, limits)
     settings = _settings(context, body, stops, session)
     request = _chat_request(body, limits, thinking)
-    rendered = render_leniently(request, context.render_chat)
+    rendered = _rendered(context, request)
     adapt(settings, context, request, rendered)
     head = MessageHead(model, stops, thinking.shown, request_id)
 
@@ -63,6 +81,17 @@ def read_call(
         return MessageReply(head, records[0], rendered)
 
     return WireCall(settings.requests([chat_prompt(rendered)], 1), stream, encoder)
+
+
+def _rendered(context: CallContext, request: ChatRequest) -> RenderedChat:
+    try:
+        return render_leniently(request, context.render_chat)
+    except TemplateError:
+        messages = with_texts_in_results(request.messages)
+        if messages == request.messages:
+            raise
+        # A template that refuses this refuses it in every turn, so that prompts still begin alike.
+        return render_leniently(replace(request, messages=messages), context.render_chat)
 
 
 # ---- the conversation --------------------------------------------------------------------------
@@ -83,7 +112,23 @@ def _chat_request(body: Mapping[str, Any], limits: Limits, thinking: _Thinking) 
         reasoning_effort=_effort(body),
         reasoning_budget=thinking.budget,
         continue_final_message=_is_opening(messages),
+        system_anywhere=True,
     )
+
+
+def _note_unknown(body: Mapping[str, Any]) -> None:
+    unknown = body.keys() - _KNOWN
+    if unknown and _log.isEnabledFor(logging.DEBUG):
+        _log.debug("fields that are not known are ignored: %s", ", ".join(map(repr, unknown)))
+
+
+def _check_thread(body: Mapping[str, Any]) -> None:
+    """Refuse a conversation that the server is to hold, in a way that clients understand: those of
+    Anthropic's then send it as a whole, which costs nothing here."""
+    if body.get("thread") is not None:
+        message = "thread is not supported: this server holds no conversations; send all messages"
+        code = "thread_unsupported_request"
+        raise RequestError(Kind.INVALID_VALUE, message, "thread", code=code)
 
 
 def _check_counts(body: Mapping[str, Any], limits: Limits) -> None:

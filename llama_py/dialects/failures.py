@@ -242,7 +242,9 @@ def anthropic_error(
 ) -> tuple[int, dict[str, Any], dict[str, str]]:
     """Status, body and headers of a failure in Anthropic's dialect."""
     _, _, status, kind = _ROWS[failure.kind]
-    error = {"type": kind, "message": failure.message}
+    error: dict[str, Any] = {"type": kind, "message": failure.message}
+    if failure.code is not None:
+        error["details"] = {"error_code": failure.code}
     return status, {"type": "error", "error": error, "request_id": request_id}, _headers(failure)
 
 

@@ -57,6 +57,8 @@ _BESIDE = (
 )
 _OTHERS = {"repeat_last_n": "penalty_last_n", "mirostat": "mirostat_mode"}
 KNOWN = frozenset({*_SAME, *_OTHERS, *_BESIDE})
+#: Where llama-server's defaults are others than those of a completion here.
+_DEFAULTS = {"dry_penalty_last_n": 64}
 #: What ``samplers`` may be in one word: a letter for each.
 _LETTERS = {
     "e": "penalties",
@@ -109,7 +111,8 @@ def read_native_sampling(context: CallContext, body: Mapping[str, Any]) -> Sampl
         ParameterError, GrammarError: a member is wrong; the message names it.
     """
     given = {name: body[name] for name in _SAME if body.get(name) is not None}
-    options = {name: whole(COMPLETION[name], value) for name, value in given.items()}
+    options: dict[str, Any] = {**_DEFAULTS}
+    options |= {name: whole(COMPLETION[name], value) for name, value in given.items()}
     for name, ours in _OTHERS.items():
         if body.get(name) is not None:
             options[ours] = _renamed(name, ours, body[name])

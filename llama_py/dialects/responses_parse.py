@@ -6,7 +6,7 @@ do anything with: clients are ahead of servers. What is known is checked.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol, get_args
 
@@ -18,6 +18,7 @@ from llama_py.dialects.context import CallContext
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.fields import Fields, missing, wrong_type, wrong_value
 from llama_py.dialects.limits import Limits
+from llama_py.dialects.openai_bodies import note_unknown, whole
 from llama_py.dialects.requests import RequestSettings
 from llama_py.dialects.responses_encode import Asked, ResponsesReply
 from llama_py.dialects.responses_items import (
@@ -43,6 +44,14 @@ _SAMPLING = frozenset(SamplingOptions.__annotations__) - {"logits_processor"}
 _EFFORTS = get_args(Effort)
 _LOGPROBS = "message.output_text.logprobs"
 _ENCRYPTED = "reasoning.encrypted_content"
+#: What is read here, and what OpenAI's API has beside that and is of no use here.
+_KNOWN = frozenset(
+    {"include", "input", "instructions", "max_output_tokens", "metadata", "model", "reasoning"}
+    | {"parallel_tool_calls", "previous_response_id", "store", "stream", "text", "tool_choice"}
+    | {"tools", "top_logprobs", "truncation", "reasoning_budget", "session_id"}
+    | {"background", "max_tool_calls", "prompt_cache_key", "prompt_cache_retention"}
+    | {"safety_identifier", "service_tier", "stream_options", "user", "client_metadata"}
+)
 #: Fields that say what there is no service for, and what to do instead. Without them the reply
 #: would be about something else.
 _ELSEWHERE = {
@@ -84,6 +93,7 @@ def parse_responses(
     model: str,
     session: str | None = None,
     history: History | None = None,
+    truncate: Callable[[ChatRequest], ChatRequest] | None = None,
 ) -> WireCall:
     """Check a body and render the conversation.
 
@@ -91,33 +101,24 @@ def parse_responses(
         model: the name that the response gives.
         session: the conversation that it belongs to, or None.
         history: what the client may refer to, and where the reply is stored.
+        truncate: leaves out what does not fit, for clients that ask for that.
 
     Raises:
         RequestError, ParameterError, TemplateError, GrammarError: it cannot be answered.
     """
     fields, history = Fields(body), history or Nothing()
-    _refuse_elsewhere(fields)
+    _check_names(fields, limits)
     earlier, new = _earlier(fields, history), _new_items(fields, history)
     tools = _tools(fields, limits)
     request = _chat_request(fields, [*earlier.items, *new], len(earlier.items), tools, limits)
-    options = CHAT.read({name: value for name, value in body.items() if name in _SAMPLING})
-    logprobs = _logprobs(fields, limits)
-    most = fields.integer("max_output_tokens", 1)
-    generation = read_generation(options, context, max_tokens=most, logprobs=logprobs)
-    sampling = read_sampling(CHAT, options, context)
-    settings = RequestSettings(sampling, generation, session, 0, None)
+    settings = _settings(fields, context, limits, session)
+    repeated = _repeated(fields, model, settings.sampling)
+    keep = None if fields.flag("store") is False else partial(history.keep, earlier, new)
+    asked = _asked(fields, repeated, tools, settings.generation.logprobs is not None, keep)
+    if truncate is not None and fields.text("truncation") == "auto":
+        request = truncate(request)
     rendered = render_leniently(request, context.render_chat)
     adapt(settings, context, request, rendered)
-    asked = Asked(
-        new_id("resp"),
-        _repeated(fields, model, sampling),
-        tools,
-        stream=fields.flag("stream") or False,
-        logprobs=logprobs is not None,
-        summary=_wants_summary(fields),
-        seal=_ENCRYPTED in _include(fields),
-        keep=None if fields.flag("store") is False else partial(history.keep, earlier, new),
-    )
 
     def encoder(records: Sequence[Record]) -> WireReply:
         return ResponsesReply(asked, records, context.vocab, rendered)
@@ -126,13 +127,45 @@ def parse_responses(
     return WireCall(requests, asked.stream, encoder, overflows_in_stream=True, id=asked.id)
 
 
-# ---- the conversation ------------------------------------------------------------------------
-
-
-def _refuse_elsewhere(fields: Fields) -> None:
+def _check_names(fields: Fields, limits: Limits) -> None:
+    """Refuse fields that say what cannot be done; and in a strict server, all that say nothing."""
     for name, remedy in _ELSEWHERE.items():
         if name in fields:
             raise wrong_value(name, f"is stored nowhere here; {remedy}")
+    note_unknown([n for n in fields.values if n not in _KNOWN and n not in _SAMPLING], limits)
+
+
+def _settings(
+    fields: Fields, context: CallContext, limits: Limits, session: str | None
+) -> RequestSettings:
+    given = {name: whole(CHAT[name], fields.get(name)) for name in _SAMPLING if name in fields}
+    options = CHAT.read(given)
+    most, logprobs = fields.integer("max_output_tokens", 1), _logprobs(fields, limits)
+    generation = read_generation(options, context, max_tokens=most, logprobs=logprobs)
+    sampling = read_sampling(CHAT, options, context)
+    return RequestSettings(sampling, generation, session, 0, None)
+
+
+def _asked(
+    fields: Fields,
+    repeated: Mapping[str, Any],
+    tools: Tools,
+    logprobs: bool,
+    keep: Callable[[Mapping[str, Any]], None] | None,
+) -> Asked:
+    return Asked(
+        new_id("resp"),
+        repeated,
+        tools,
+        stream=fields.flag("stream") or False,
+        logprobs=logprobs,
+        summary=_wants_summary(fields),
+        seal=_ENCRYPTED in _include(fields),
+        keep=keep,
+    )
+
+
+# ---- the conversation ------------------------------------------------------------------------
 
 
 def _new_items(fields: Fields, history: History) -> list[Item]:
@@ -187,6 +220,7 @@ def _chat_request(
         enable_thinking=False if budget == 0 else None,
         reasoning_effort=_effort(fields),
         reasoning_budget=budget,
+        system_anywhere=True,
     )
 
 

@@ -4,15 +4,72 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import Any
+from typing import cast
 
-__all__ = ["Histogram", "Metrics"]
+from typing_extensions import TypedDict
+
+__all__ = ["Histogram", "HistogramReport", "Metrics", "MetricsReport"]
 
 #: Upper bounds of the buckets of a histogram of seconds.
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 #: Those of whole requests.
 _LONG = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
 _STREAMS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+class HistogramReport(TypedDict):
+    """How a value was distributed.
+
+    Attributes:
+        buckets: by upper bound (``"inf"`` for the last one), how many values lie between that and
+            the bound before.
+    """
+
+    count: int
+    mean: float
+    max: float
+    buckets: dict[str, int]
+
+
+class MetricsReport(TypedDict):
+    """What the engine did since it was loaded or reset.
+
+    Attributes:
+        requests, finished, cancelled, failed: requests by how they ended; ``stopped`` of the
+            finished ones came to an end of their own, the others had no room for more.
+        prompt_tokens: in all prompts; ``reused`` of them were in memory, ``evaluated`` were not.
+        generated: sampled tokens.
+        steps: calls of ``llama_decode``; ``decode_seconds`` is the time spent in them.
+        sample_seconds: time spent choosing tokens.
+        prompt_seconds: from a request's start to its first token, all requests together.
+        preempted: times a request had to give its sequence back because cells ran out.
+        longest: most tokens that a request had, prompt and reply.
+        queue_seconds, first_token_seconds, request_seconds: from when a request was submitted to
+            when it got a place, its first token came, and it ended.
+        token_seconds: between two tokens of a reply.
+        batch_streams: requests that took part in a step.
+    """
+
+    requests: int
+    finished: int
+    cancelled: int
+    failed: int
+    stopped: int
+    prompt_tokens: int
+    reused: int
+    evaluated: int
+    generated: int
+    steps: int
+    preempted: int
+    longest: int
+    decode_seconds: float
+    sample_seconds: float
+    prompt_seconds: float
+    queue_seconds: HistogramReport
+    first_token_seconds: HistogramReport
+    token_seconds: HistogramReport
+    request_seconds: HistogramReport
+    batch_streams: HistogramReport
 
 
 class Histogram:
@@ -40,7 +97,7 @@ class Histogram:
         if value > self.largest:
             self.largest = value
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> HistogramReport:
         """Number, mean, largest, and the buckets by upper bound."""
         labels = [*map(str, self.bounds), "inf"]
         return {
@@ -52,23 +109,7 @@ class Histogram:
 
 
 class Metrics:
-    """Attributes are plain numbers that the engine adds to.
-
-    Attributes:
-        requests, finished, cancelled, failed: requests by how they ended; ``stopped`` of the
-            finished ones came to an end of their own, the others had no room for more.
-        prompt_tokens: in all prompts; ``reused`` of them were in memory, ``evaluated`` were not.
-        generated: sampled tokens.
-        steps: calls of ``llama_decode``; ``decode_seconds`` is the time spent in them.
-        sample_seconds: time spent choosing tokens.
-        prompt_seconds: from a request's start to its first token, all requests together.
-        preempted: times a request had to give its sequence back because cells ran out.
-        longest: most tokens that a request had, prompt and reply.
-        queue_seconds, first_token_seconds, request_seconds: from when a request was submitted to
-            when it got a place, its first token came, and it ended.
-        token_seconds: between two tokens of a reply.
-        batch_streams: requests that took part in a step.
-    """
+    """Counts; attributes are plain numbers that the engine adds to (see ``MetricsReport``)."""
 
     def __init__(self) -> None:
         self.requests = self.finished = self.cancelled = self.failed = self.stopped = 0
@@ -81,9 +122,10 @@ class Metrics:
         self.request_seconds = Histogram(_LONG)
         self.batch_streams = Histogram(_STREAMS)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> MetricsReport:
         """Everything, by name."""
-        return {
+        report = {
             name: value.as_dict() if isinstance(value, Histogram) else value
             for name, value in vars(self).items()
         }
+        return cast(MetricsReport, report)

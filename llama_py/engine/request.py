@@ -9,11 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from llama_py.memory.sequences import ReuseInfo
 from llama_py.params import GenerationParams, SamplingParams
 
 __all__ = [
@@ -163,7 +163,7 @@ class Record:
         generated: sampled tokens, in order (the last one is not in memory).
         prompt_logprobs: one entry per prompt token but the first, if they were asked for.
         scored: the log-probability of each of the targets.
-        cache: what was reused, and why not more (see ``CacheInfo``).
+        cache: what was reused, and why not more; empty before it is known.
         reason: how it ended (see ``FinishEvent``); empty before that.
         logits: float32 ``(n_vocab,)``, if they were to be kept and it ended well.
         submitted, started, first_token, last_token, ended: times of ``time.perf_counter()``,
@@ -175,7 +175,7 @@ class Record:
     generated: list[int] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     scored: list[float] = field(default_factory=list)
-    cache: dict[str, Any] = field(default_factory=dict)
+    cache: ReuseInfo = field(default_factory=ReuseInfo)
     reason: str = ""
     logits: NDArray[np.float32] | None = None
     submitted: float = field(default_factory=time.perf_counter)
@@ -192,4 +192,4 @@ class Record:
     @property
     def reused(self) -> int:
         """Prompt tokens that did not have to be evaluated."""
-        return int(self.cache.get("reused", 0))
+        return self.cache.get("reused", 0)

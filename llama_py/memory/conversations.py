@@ -104,10 +104,9 @@ def rename_entry(store: StateStore, key: Key, session: str) -> None:
 def rename_session(cache: SequenceCache, old: str, new: str, namespace: Namespace) -> None:
     """Hand over what is in memory of one session, which is idle, to another one.
 
-    What the saving store has of it is replaced.
+    It is going to be saved again, in place of what the saving store has of it.
     """
     for sequence in sequences_of(cache, old, namespace):
         sequence.session = new
         sequence.saved_length = 0
         cache.save(sequence, least=1)
-        cache.saving.finish(sequence)

@@ -6,9 +6,11 @@ import itertools
 from bisect import bisect_right
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import TypedDict
 
 from llama_py.memory.positions import TEXT, Positions
 from llama_py.memory.radix import TokenInput, common_tokens
@@ -22,6 +24,7 @@ __all__ = [
     "LiveSequence",
     "Namespace",
     "ResolvedPrompt",
+    "ReuseInfo",
     "as_tokens",
     "common_prefix",
 ]
@@ -179,18 +182,35 @@ class ResolvedPrompt:
         )
 
 
-@dataclass(slots=True)
-class CacheInfo:
-    """What happened to the beginning of one prompt.
+class ReuseInfo(TypedDict, total=False):
+    """What was reused for a reply; empty as long as the reply waits for a place.
 
     Attributes:
-        path: ``"cold"``, ``"tokens"`` (token prefix) or ``"text"`` (text prefix), which says how
-            the match was found.
-        action: what was done: evaluate, continue, fork, load or restore.
-        reused, evaluated: tokens of the prompt.
-        restored_bytes: bytes of checkpoints and stored states that were loaded.
-        reason: why not more was reused; empty if all but the last token was.
+        path: how the common beginning was found: by its tokens, by its text, or there was none
+            (``cold``).
+        action: what was done with the sequence that had it: ``evaluate`` is a new one, ``continue``
+            the same, ``fork`` a copy, ``load`` one from a store, ``restore`` one from a checkpoint.
+        reused: prompt tokens that were in memory, or in a store.
+        evaluated: the other prompt tokens.
+        restored_bytes: of checkpoints and stored states that were loaded.
+        reason: why no more was reused; empty if all but the last token was.
+        sequence: its number in the context.
+        session: the ``session_id`` of the call.
     """
+
+    path: Literal["cold", "tokens", "text"]
+    action: Literal["evaluate", "continue", "fork", "load", "restore"]
+    reused: int
+    evaluated: int
+    restored_bytes: int
+    reason: str
+    sequence: int
+    session: str | None
+
+
+@dataclass(slots=True)
+class CacheInfo:
+    """What happened to the beginning of one prompt; see ``ReuseInfo``."""
 
     path: str = "cold"
     action: str = "evaluate"
@@ -201,9 +221,9 @@ class CacheInfo:
     sequence: int = -1
     session: str | None = None
 
-    def as_dict(self) -> dict[str, object]:
-        """For ``llm.cache_info``."""
-        return {name: getattr(self, name) for name in self.__slots__}
+    def as_dict(self) -> ReuseInfo:
+        """For ``llm.cache.info``."""
+        return cast(ReuseInfo, {name: getattr(self, name) for name in self.__slots__})
 
 
 @dataclass(slots=True, eq=False)

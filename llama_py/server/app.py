@@ -154,6 +154,7 @@ def create_app(
 
 def error_response(scope: Scope, failure: Failure) -> Response:
     """The response that reports a failure, in the dialect of the path."""
+    scope["state"]["record"].error = failure.kind.value
     settings = scope["app"].state.service.settings
     status, headers, body = failure_answer(scope, failure, settings.overflow_status)
     return Response(body, status, headers)

@@ -17,10 +17,9 @@ from typing import Any
 from llama_py.errors import MissingPackageError, ParameterError, UnknownParameterError, shown
 from llama_py.options import Option
 from llama_py.server.keys import ApiKey, key_from_table, read_key_file, single_key
+from llama_py.server.model_options import MODEL_FLAGS, MODEL_OPTIONS
 from llama_py.server.settings import (
     GROUPS,
-    MODEL_FLAGS,
-    MODEL_OPTIONS,
     SETTINGS,
     ModelSettings,
     Settings,

@@ -33,6 +33,8 @@ __all__ = ["ServerMetrics"]
 #: The models in memory: their ids, and their engines.
 Engines = Callable[[], Iterable[tuple[str, Engine]]]
 _NO_ROUTE = "other"
+#: Clients may send any word as a method.
+_METHODS = frozenset({"GET", "HEAD", "POST", "DELETE", "OPTIONS"})
 
 
 class ServerMetrics:
@@ -53,7 +55,8 @@ class ServerMetrics:
 
     def count(self, record: RequestRecord) -> None:
         """Count a request that is over."""
-        method = record.method if record.route else _NO_ROUTE
+        known = record.route and record.method in _METHODS
+        method = record.method if known else _NO_ROUTE
         self._http.counts[method, record.route or _NO_ROUTE, str(record.status)] += 1
 
     def page(self, accept: str) -> tuple[bytes, str]:
@@ -62,7 +65,10 @@ class ServerMetrics:
         Args:
             accept: the header ``Accept``.
         """
-        encode, content_type = choose_encoder(accept)
+        try:
+            encode, content_type = choose_encoder(accept)
+        except (TypeError, ValueError):  # it is malformed
+            encode, content_type = choose_encoder("")
         return encode(self._registry), content_type
 
 

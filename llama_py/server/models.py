@@ -15,11 +15,12 @@ Everything here happens in the thread of one event loop; only ``Loader`` has thr
 from __future__ import annotations
 
 import asyncio
-import fnmatch
 import logging
 import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
 from starlette.requests import ClientDisconnect
@@ -49,7 +50,7 @@ class ModelPool:
 
     def __init__(self, settings: Settings) -> None:
         self.counters = PoolCounters()
-        offered = settings.models or (ModelSettings(id="demo", path=demo_model_path()),)
+        offered = settings.models or (_bundled(),)
         self._places = [Place(ServedModel(each)) for each in offered]
         self._names = {
             name: place for place in self._places for name in (place.model.id, *place.model.aliases)
@@ -82,7 +83,8 @@ class ModelPool:
     def find(self, name: str | None) -> ServedModel:
         """The model of a name: an id, an alias, or a pattern among the aliases (``claude-*``).
 
-        No name is the first model; if there is only one, every name is that one.
+        Of several patterns that fit, the longest one counts. No name is the first model; if there
+        is only one, every name is that one.
 
         Raises:
             RequestError: there is no such model.
@@ -95,9 +97,9 @@ class ModelPool:
         known = self._names.get(name)
         if known is not None:
             return known
-        for pattern, place in self._names.items():
-            if "*" in pattern and fnmatch.fnmatchcase(name, pattern):
-                return place
+        patterns = [each for each in self._names if "*" in each and fnmatchcase(name, each)]
+        if patterns:
+            return self._names[max(patterns, key=len)]
         raise refusals.not_found(name, self.models)
 
     def _having(self, status: ModelStatus) -> list[Place]:
@@ -113,10 +115,13 @@ class ModelPool:
         """
         if len(self._places) > 1:
             return
+        patience, self._queue_timeout = self._queue_timeout, None  # no client waits for this
         try:
             await self.load(None)
         except RequestError:
             raise self._places[0].error or ClosedError("the server was stopped") from None
+        finally:
+            self._queue_timeout = patience
 
     @asynccontextmanager
     async def lease(
@@ -383,3 +388,8 @@ async def _leaving(receive: Receive | None) -> None:
     else:
         while (await receive())["type"] != "http.disconnect":
             pass
+
+
+def _bundled() -> ModelSettings:
+    path = demo_model_path()
+    return ModelSettings(id=Path(path).stem, path=path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.errors import LlamaError, ModelNotFoundError, shown
@@ -19,8 +20,17 @@ def reason_of(error: Exception, model: ServedModel) -> str:
     if isinstance(error, ModelNotFoundError):
         return "its file is missing"
     if isinstance(error, LlamaError):
-        return str(error).replace(model.settings.path, model.id)
+        return _without_paths(str(error), model)
     return "the server's log says why"
+
+
+def _without_paths(message: str, model: ServedModel) -> str:
+    """A message with the names of the files of a model, in place of where they are."""
+    message = message.replace(model.settings.path, model.id)
+    for value in model.settings.options.values():
+        if isinstance(value, (str, Path)) and (name := Path(value).name):
+            message = message.replace(str(value), name)
+    return message
 
 
 def not_found(name: str, offered: Iterable[ServedModel]) -> RequestError:

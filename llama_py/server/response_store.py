@@ -7,6 +7,7 @@ something.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import OrderedDict
@@ -77,6 +78,8 @@ class ResponseStore:
         self._most, self._most_bytes, self._seconds = most, most_bytes, seconds
         self._clock = clock
         self._shelves: dict[str, _Shelf] = {}
+        #: When the next of them is too old, or earlier.
+        self._due = math.inf
         self._lock = threading.Lock()
 
     def of(self, owner: str) -> Responses:
@@ -119,6 +122,7 @@ class ResponseStore:
         with self._lock:
             self._forget_old()
             self._shelves.setdefault(owner, _Shelf()).put(entry)
+            self._due = min(self._due, entry.until)
             self._make_room()
 
     def delete(self, owner: str, response_id: str) -> bool:
@@ -143,6 +147,8 @@ class ResponseStore:
 
     def _forget_old(self) -> None:
         now = self._clock()
+        if now < self._due:
+            return
         old = [
             (owner, response_id)
             for owner, shelf in self._shelves.items()
@@ -151,6 +157,8 @@ class ResponseStore:
         ]
         for owner, response_id in old:
             self._drop(owner, response_id)
+        kept = (each for shelf in self._shelves.values() for each in shelf.entries.values())
+        self._due = min((each.until for each in kept), default=math.inf)
 
     def _make_room(self) -> None:
         while self._count() > self._most or self._size() > self._most_bytes:
@@ -200,10 +208,15 @@ class Responses:
 
 def size_of(value: Any) -> int:
     """About how many bytes a value of JSON takes in memory."""
-    if isinstance(value, str):
-        return _AROUND + (len(value) if value.isascii() else 4 * len(value))
-    if isinstance(value, Mapping):
-        return _AROUND + sum(size_of(key) + size_of(item) for key, item in value.items())
-    if isinstance(value, (list, tuple)):
-        return _AROUND + sum(map(size_of, value))
-    return _AROUND
+    total, rest = 0, [value]
+    while rest:  # and not by recursion: how deep a body may be is a setting
+        each = rest.pop()
+        total += _AROUND
+        if isinstance(each, str):
+            total += len(each) if each.isascii() else 4 * len(each)
+        elif isinstance(each, Mapping):
+            rest += each
+            rest += each.values()
+        elif isinstance(each, (list, tuple)):
+            rest += each
+    return total

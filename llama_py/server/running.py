@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -89,7 +89,7 @@ class Exchange:
         self._request = request
         self._service = service
         self._events: AsyncEvents | None = None
-        self._silent = self._cancelled = False
+        self._silent = self._cancelled = self._said_all = False
         self._progress: tuple[int, int] | None = None
         self.id = ""
         self.model = model
@@ -143,14 +143,15 @@ class Exchange:
         if self.gone:
             return _Sent()
         if events is None:
-            return await self._overflow(call)
+            return await self._refused(call)
         return await (self._stream if call.stream else self._whole)(call, events)
 
     async def _watch(self) -> None:
         """Wait for the client to leave."""
         while (await self._request.receive())["type"] != "http.disconnect":
             pass
-        self._leave()
+        if not self._said_all:  # after the last byte of a response, that comes in any case
+            self._leave()
 
     def _check_place(self) -> None:
         if not any(record.started for record in self.records):
@@ -167,6 +168,8 @@ class Exchange:
             loop.call_soon_threadsafe(self._note_progress, done, total)
 
         def begin() -> WireCall:
+            if self.gone:  # while others were parsed
+                raise ClientDisconnect
             call = parse(self.model.context)
             self.id = call.id
             if not self._over:
@@ -176,7 +179,7 @@ class Exchange:
             return call
 
         call = await loop.run_in_executor(self._service.workers, begin)
-        if self._over:  # it came to that while the call was queued
+        if self._over or self._cancelled:  # it came to that while the call was queued
             self._end()
         return call
 
@@ -237,6 +240,7 @@ class Exchange:
                 self.failure = failure_of(error)
             if not self.gone:
                 last = reply.close() if self.failure is None else reply.fail(self.failure)
+                self._said_all = True
                 await out.send(last, more=False)
         finally:
             out.close()
@@ -246,9 +250,9 @@ class Exchange:
     async def _pump(self, events: AsyncEvents, reply: WireReply, out: EventStream) -> None:
         """Pass on what the engine says, until the end, a failure, or the client's leaving."""
         while events.unfinished and not self._over:
-            frames = self._between(reply, events.records[0])
-            if not frames:
-                frames = self._feed(reply, await events.some())
+            batch = events.ready() if self._has_news else await events.some()
+            frames = self._news(reply, events.records[0]) if self._has_news else b""
+            frames += self._feed(reply, batch)
             if frames and not self.gone:
                 await out.send(frames)
 
@@ -269,26 +273,29 @@ class Exchange:
         if not (self._cancelled and isinstance(error, RequestCancelled)):
             self.failure = failure_of(error)
 
-    def _between(self, reply: WireReply, record: Record) -> bytes:
-        """Frames that no event of the engine makes."""
-        if self._progress is not None:
-            (done, total), self._progress = self._progress, None
-            seconds = time.perf_counter() - record.submitted
-            return reply.progress(done, record.reused, total, seconds)
-        if self._silent:
-            self._silent = False
-            return reply.keep_alive()
-        return b""
+    @property
+    def _has_news(self) -> bool:
+        return self._silent or self._progress is not None
 
-    async def _overflow(self, call: WireCall) -> Response:
-        """A stream that begins, and says at once why it fails."""
-        if self.failure is None or not call.overflows_in_stream:
-            raise RequestError.of(self.failure or failure_of(RequestCancelled("it was not queued")))
+    def _news(self, reply: WireReply, record: Record) -> bytes:
+        """What no event of the engine says, and what comes before those that there are."""
+        progress, self._progress = self._progress, None
+        self._silent = False
+        if progress is None:
+            return reply.keep_alive()
+        seconds = time.perf_counter() - record.submitted
+        return reply.progress(progress[0], record.reused, progress[1], seconds)
+
+    async def _refused(self, call: WireCall) -> Response:
+        """It was not queued: an error, or a stream that begins and fails."""
+        failure = self.failure or Failure(Kind.UNAVAILABLE, "the request was ended; try again")
+        if not (call.stream and call.overflows_in_stream):
+            raise RequestError.of(failure)
         reply = call.encoder(())
         out = self._event_stream()
         try:
             await out.begin(reply.open())
-            await out.send(reply.fail(self.failure), more=False)
+            await out.send(reply.fail(failure), more=False)
         finally:
             out.close()
         return _Sent()

@@ -26,7 +26,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from llama_py.dialects.failures import Failure, Kind
-from llama_py.errors import LlamaError, ModelNotFoundError, ParameterError
+from llama_py.errors import ModelNotFoundError, ParameterError
 from llama_py.server.app import Service, create_app
 from llama_py.server.connections import http_protocol
 from llama_py.server.heads import bounded_heads
@@ -131,7 +131,7 @@ class _Server(uvicorn.Server):
         self._ready = ready
         self._tasks: set[asyncio.Task[None]] = set()
         self._told = False
-        self.problem: LlamaError | OSError | MemoryError | None = None
+        self.problem: Exception | None = None
 
     # -- starting -------------------------------------------------------------------------------
 
@@ -145,7 +145,7 @@ class _Server(uvicorn.Server):
         lifecycle = self._service.lifecycle
         try:
             await self._service.models.start()
-        except (LlamaError, OSError, MemoryError) as error:
+        except Exception as error:  # whatever it is, nothing would ever be ready
             if lifecycle.phase is Phase.LOADING:  # else it was told to stop, and gave up loading
                 self.problem = error
             self.should_exit = True

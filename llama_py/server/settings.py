@@ -17,11 +17,12 @@ from typing import Annotated, Any, Literal
 from typing import get_type_hints as hints_of
 
 from llama_py.dialects.limits import TEMPLATE_KWARGS
-from llama_py.errors import ParameterError, ParameterTypeError, UnknownParameterError
-from llama_py.options import LOAD, Option, Table
-from llama_py.options.checks import read_text, refuse_unknown
+from llama_py.errors import ParameterError, UnknownParameterError
+from llama_py.options import Option, Table
+from llama_py.options.checks import read_text
 from llama_py.options.marks import Doc, Flag, Range, Reads
 from llama_py.server.keys import ApiKey, check_keys
+from llama_py.server.model_options import check_model_options, no_such
 from llama_py.server.values import (
     is_loopback,
     read_directory,
@@ -37,8 +38,6 @@ from llama_py.server.values import (
 
 __all__ = [
     "GROUPS",
-    "MODEL_FLAGS",
-    "MODEL_OPTIONS",
     "SETTINGS",
     "ModelSettings",
     "Setting",
@@ -385,51 +384,7 @@ class SettingsTable(Table[Settings]):
 
     def unknown(self, name: str) -> UnknownParameterError:
         """The error for a name that is not known."""
-        return _no_such("setting", name, (*self.options, "model", "api_key"))
+        return no_such("setting", name, (*self.options, "model", "api_key"))
 
 
 SETTINGS = SettingsTable("serve", Settings)
-
-
-def _no_such(what: str, name: str, known: Any) -> UnknownParameterError:
-    text = str(refuse_unknown("", name, known)).removeprefix("() has no parameter ")
-    return UnknownParameterError(f"there is no {what} {text}")
-
-
-# ---- options of models -------------------------------------------------------------------------
-
-#: Objects of Python, what is not available, and what makes no sense in a server.
-_NOT_HERE = frozenset(
-    {"progress", "chat_handler", "tokenizer", "overflow", "draft_model", "lora_base", "embedding"}
-    | {"in_place", "vocab_only", "logits_all", "prefix_cache_slots"}
-)
-#: Arguments of ``Llama`` that a model of the server may have.
-MODEL_OPTIONS: Mapping[str, Option] = {
-    option.name: option for option in LOAD if option.name not in _NOT_HERE
-}
-#: Those with a flag and an environment variable, which hold for every model.
-MODEL_FLAGS: Mapping[str, Flag] = {
-    name: flag
-    for name, option in MODEL_OPTIONS.items()
-    if (flag := option.mark(Flag)) is not None and name != "verbose"
-} | {
-    "n_seq_max": Flag(
-        "-np", "--parallel", metavar="N", help="conversations in memory (default: 8)"
-    ),
-    "lora_path": Flag("--lora", metavar="FILE", help="a LoRA adapter in a GGUF file"),
-}
-
-
-def check_model_options(given: Mapping[str, Any]) -> None:
-    """Check arguments of ``Llama``.
-
-    Raises:
-        UnknownParameterError: one of them does not exist, or not for a server.
-        ParameterError: a value is not allowed.
-    """
-    if not isinstance(given, Mapping):
-        raise ParameterTypeError("options must be a dictionary of arguments of Llama")
-    for name in given:
-        if name not in MODEL_OPTIONS:
-            raise _no_such("option of a model", name, MODEL_OPTIONS)
-    LOAD.read(given)

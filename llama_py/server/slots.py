@@ -28,7 +28,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 #: In the names of folders and of unfinished files, and in no name that a client may choose.
 _OURS = "~"
 #: Windows has neither; there, the type of a file is looked at before it is opened.
-_CAREFULLY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | os.O_CLOEXEC
+_CAREFULLY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 #: What the head of a file may take beside the state: its tokens are counted already.
 _HEAD = 64 << 10
 

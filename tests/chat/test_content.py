@@ -408,7 +408,7 @@ def test_everything_is_found(texts: list[str], text: str) -> None:
     assert set(Markup(texts).find(text)) == expected
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(
     st.lists(
         st.lists(st.sampled_from(["<|im_end|>", "<|im_", "end|>", "<", " ", "é", "a"]), max_size=6),

@@ -151,7 +151,7 @@ SLOTS = [
 
 
 @given(conversations(), st.sampled_from(SLOTS))
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 def test_nothing_is_lost_and_nothing_overtakes(
     messages: tuple[Message, ...], slots: FixedSlots
 ) -> None:
@@ -164,7 +164,7 @@ def test_nothing_is_lost_and_nothing_overtakes(
 
 
 @given(conversations(), st.sampled_from(SLOTS))
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 def test_a_reply_changes_nothing_before_it(
     messages: tuple[Message, ...], slots: FixedSlots
 ) -> None:

@@ -308,6 +308,7 @@ def test_settings_are_told_by_their_names(context: Context, words: list[int]) ->
     settings = whole["generation_settings"]
     assert settings["repeat_last_n"] == 5
     assert settings["stop"] == ["x"]
+    assert settings["dry_penalty_last_n"] == 64
     assert settings["n_predict"] == settings["max_tokens"] == -1
     assert settings["logit_bias"] == [{"token": 1, "bias": False}]
     assert settings["samplers"] == ["top_k", "typ_p"]

@@ -213,7 +213,8 @@ def test_none_is_not_given_in_completions(context: Context, name: str) -> None:
 
 @pytest.mark.parametrize("name", [*CHAT.options, "stream"])
 def test_none_is_not_given_in_chats(context: Context, name: str) -> None:
-    request = parse_chat(context, HELLO, **{name: None}).requests[0]
+    given: dict[str, Any] = {name: None}
+    request = parse_chat(context, HELLO, **given).requests[0]
     plain = parse_chat(context, HELLO).requests[0]
     assert (request.sampling, request.generation) == (plain.sampling, plain.generation)
 

@@ -13,7 +13,7 @@ from llama_py.chat.template import ChatTemplate
 from llama_py.core.vocab import Vocab
 from llama_py.dialects.failures import Failure, Kind
 from llama_py.dialects.limits import Limits
-from llama_py.dialects.responses_parse import History, parse_responses
+from llama_py.dialects.responses_parse import History, Nothing, parse_responses
 from llama_py.engine.request import FinishEvent, Record
 from llama_py.errors import DecodeError
 from tests.dialects.playing import Context, play
@@ -307,6 +307,30 @@ def test_a_sign_of_life_is_an_event(context: Context) -> None:
     alive = [e for e in events if e["type"] == "response.in_progress"]
     assert len(alive) == 4
     assert all(e["response"] == alive[0]["response"] for e in alive)
+
+
+class Kept(Nothing):
+    """Remembers what is to be stored."""
+
+    def __init__(self) -> None:
+        self.replies: list[Any] = []
+
+    def keep(self, earlier: Any, new: Any, response: Any) -> None:
+        self.replies.append((new, response))
+
+
+def test_only_what_ended_well_is_stored(played: Play) -> None:
+    kept = Kept()
+    played("half an answ", error=DecodeError("broken"), history=kept)
+    assert kept.replies == []
+    played(f"Hi.{EOT}", history=kept, store=False)
+    assert kept.replies == []
+    reply = played(f"Hi.{EOT}", history=kept)
+    assert [response for _, response in kept.replies] == [reply.response, reply.whole]
+    assert kept.replies[0][0] == [{"type": "message", "role": "user", "content": "hello"}]
+    assert len(kept.replies) == 2
+    played("Hi th", max_output_tokens=5, history=kept)
+    assert kept.replies[-1][1]["status"] == "incomplete"
 
 
 # ---- as a whole ------------------------------------------------------------------------------

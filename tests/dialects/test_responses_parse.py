@@ -20,6 +20,7 @@ from llama_py.dialects.wire import WireCall
 from llama_py.errors import LlamaError
 from tests.dialects.playing import Context
 from tests.dialects.test_responses_encode import CRM, PATCH, WEATHER
+from tests.server.codex import Codex
 
 
 @dataclass
@@ -370,6 +371,20 @@ def test_reasoning_effort(seen: Seen) -> None:
     assert request_of(seen, reasoning={"effort": "high"}).reasoning_effort == "high"
     assert request_of(seen, reasoning={"effort": None, "summary": "auto"}).reasoning_effort is None
     assert request_of(seen, reasoning_budget=0).enable_thinking is False
+
+
+def test_a_strict_server_knows_what_clients_send(context: Context) -> None:
+    limits = Limits(strict=True)
+    for body in (
+        Codex("hi").body(),
+        {"input": "x", "top_k": 3, "seed": 1, "session_id": "s", "background": False},
+    ):
+        parse_responses(context, body, limits, "tiny")
+    with pytest.raises(RequestError) as caught:
+        parse_responses(context, {"input": "x", "temprature": 1}, limits, "tiny")
+    assert caught.value.failure.kind is Kind.UNKNOWN_PARAMETER
+    assert caught.value.failure.param == "temprature"
+    parse_responses(context, {"input": "x", "temprature": 1}, Limits(), "tiny")
 
 
 def test_null_is_not_there(seen: Seen) -> None:

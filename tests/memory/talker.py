@@ -15,7 +15,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from llama_py import Llama, LlamaDiskCache
+from llama_py import Llama, LlamaDiskCache, ReuseInfo
 
 #: More than all of them write: an entry that had to go would have to be evaluated again.
 CAPACITY = 4 << 30
@@ -51,7 +51,7 @@ class Turn:
     tokens: list[int]
     generated: list[int]
     logits: str
-    cache: dict[str, Any]
+    cache: ReuseInfo
 
 
 def say(llm: Llama, messages: Messages, text: str) -> Turn:

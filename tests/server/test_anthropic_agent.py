@@ -113,6 +113,19 @@ def test_side_requests_of_a_session_cost_it_nothing(server: Server) -> None:
     assert reply["cache_read_input_tokens"] >= known - ENDS
 
 
+def test_the_session_is_named_by_the_agent(server: Server) -> None:
+    """By a header; where there is none, by the user's id, which contains it as well."""
+    for number, name in enumerate(("x-claude-code-session-id", "anthropic-version")):
+        session = Session(session_id=f"session-{number}", tools=[])
+        session.ask("Hello.")
+        body = session.body(stream=False, max_tokens=2)
+        with server.http() as http:
+            headers = {name: session.headers[name]}
+            assert http.post("/v1/messages", json=body, headers=headers).status_code == 200
+            known = [each["id"] for each in http.get("/v1/sessions").json()["data"]]
+        assert session.session_id in known
+
+
 def test_what_is_sent_again_without_a_stream_finds_its_prompt(server: Server) -> None:
     session = Session()
     session.ask("Tell me a story about a dog and a cat, please.")
@@ -128,6 +141,24 @@ def test_what_is_sent_again_without_a_stream_finds_its_prompt(server: Server) ->
         again = http.post("/v1/messages?beta=true", json={**body, "stream": False}).json()
     assert again["usage"]["input_tokens"] == 1
     assert again["content"]
+
+
+@pytest.mark.parametrize(
+    "family", ["Apertus-8B-Instruct", "google-gemma-2-2b-it", "Mistral-Small-3.2-24B-Instruct-2506"]
+)
+def test_templates_that_want_system_messages_first_or_not_at_all(family: str) -> None:
+    """What the agent says in the middle stays there, and so does what was cached."""
+    template = families.source(family)
+    with serving(demo_settings(chat_template=template, n_ctx=4096)) as server:
+        session = Session(tools=[])
+        session.ask("What is 2 + 3?")
+        before = turn(server, session, session.body(max_tokens=20))
+        for question in ("What is 4 + 4?", "Thank you."):
+            session.ask(question)
+            reply = turn(server, session, session.body(max_tokens=20))
+            known = before["prompt"] + before["output_tokens"]
+            assert reply["cache_read_input_tokens"] >= known - ENDS
+            before = reply
 
 
 def test_hidden_thinking_is_reused() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import anthropic
+import pydantic
 import pytest
 
 from tests.chat import families
@@ -240,6 +241,40 @@ def test_two_calls_at_once_and_their_results(server: Server, claude: Any) -> Non
     )
     assert reply.content
     assert reply.stop_reason in ("end_turn", "tool_use", "max_tokens")
+
+
+def test_the_tool_runner_of_the_client(claude: Any) -> None:
+    """It asks the server to hold the conversation, and goes on without when that is refused."""
+    asked: list[str] = []
+
+    @anthropic.beta_tool
+    def get_weather(city: str) -> str:
+        """Get the weather of a city."""
+        asked.append(city)
+        return json.dumps({"temperature": 21, "condition": "sunny"})
+
+    runner = claude.beta.messages.tool_runner(
+        model="any", max_tokens=60, messages=PARIS, tools=[get_weather], extra_body=GREEDY
+    )
+    first, last = runner
+    assert asked == ["Paris"]
+    assert first.stop_reason == "tool_use"
+    assert "21" in last.content[0].text
+    known = first.usage.input_tokens + first.usage.cache_read_input_tokens
+    assert last.usage.cache_read_input_tokens >= known + first.usage.output_tokens - 1
+
+
+class Verdict(pydantic.BaseModel):
+    ok: bool
+    kind: Literal["a", "b"]
+
+
+def test_parsed_replies(claude: Any) -> None:
+    given = {"model": "any", "max_tokens": 60, "messages": SUM, "extra_body": GREEDY}
+    parsed = claude.messages.parse(output_format=Verdict, **given).parsed_output
+    assert isinstance(parsed, Verdict)
+    with claude.messages.stream(output_format=Verdict, **given) as stream:
+        assert stream.get_final_message().parsed_output == parsed
 
 
 def test_nothing_is_generated_for_no_tokens(claude: Any) -> None:

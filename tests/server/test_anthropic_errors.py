@@ -24,7 +24,7 @@ LONG_TEXT = {
         "type": "json_schema",
         "schema": {
             "type": "object",
-            "properties": {"a": {"type": "string", "minLength": 5000}},
+            "properties": {"a": {"type": "string", "minLength": 60_000}},
             "required": ["a"],
         },
     }
@@ -99,6 +99,13 @@ def test_mistakes_are_400(server: Server, stream: bool, sent: Any, complaint: st
         sent = {**sent, "stream": stream}
     message = error_of(post(server, sent), 400, "invalid_request_error")
     assert re.search(complaint, message), message
+
+
+def test_conversations_that_the_server_is_to_hold(server: Server) -> None:
+    """Anthropic's client knows this code, and sends the conversation as a whole then."""
+    response = post(server, body(thread={"type": "create"}))
+    assert "send all messages" in error_of(response, 400, "invalid_request_error")
+    assert response.json()["error"]["details"] == {"error_code": "thread_unsupported_request"}
 
 
 def test_paths_methods_and_types(server: Server) -> None:
@@ -190,6 +197,44 @@ def test_the_time_limit() -> None:
 def sent_by_client(sent: dict[str, Any]) -> dict[str, Any]:
     known = {name: value for name, value in sent.items() if name != "temperature"}
     return {**known, "extra_body": {"temperature": 0}}
+
+
+# ---- waiting -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def busy() -> Iterator[Server]:
+    """A server with one place, which somebody has, and one to wait in."""
+    options = {"n_ctx": 16_384, "n_seq_max": 1, "max_waiting": 1}
+    with serving(demo_settings({"ping_interval": 0.1}, **options)) as server:
+        holder = Visitor(server, "/v1/messages", body(max_tokens=16_000, output_config=LONG_TEXT))
+        until(lambda: holder.record.generated, "it generates")
+        yield server
+        holder.leave()
+
+
+def test_a_stream_begins_and_pings_while_it_waits_for_its_turn(busy: Server) -> None:
+    visitor = Visitor(busy, "/v1/messages", body(stream=True))
+    told = visitor.read_until(b'event: ping\ndata: {"type":"ping"}\n\n')
+    assert b"event: message_start" in told
+    for _ in range(3):
+        visitor.read_until(b"event: ping")
+    assert not visitor.record.started
+    visitor.leave()
+    visitor.wait_for_the_end()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_full_queue(busy: Server, stream: bool) -> None:
+    waiting = Visitor(busy, "/v1/messages", body())
+    assert waiting.record
+    response = post(busy, body(stream=stream))
+    assert "overloaded" in error_of(response, 529, "overloaded_error")
+    assert int(response.headers["retry-after"]) >= 1
+    counted = post(busy, body(), "/v1/messages/count_tokens")
+    assert counted.json()["input_tokens"] > 0  # who only counts does not wait
+    waiting.leave()
+    waiting.wait_for_the_end()
 
 
 # ---- leaving -------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import logging
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,8 +27,9 @@ from llama_py.dialects.anthropic_messages import read_call
 from llama_py.dialects.anthropic_tools import read_tool_choice, read_tools
 from llama_py.dialects.limits import Limits
 from llama_py.dialects.wire import WireCall
-from llama_py.errors import ParameterError
+from llama_py.errors import ParameterError, TemplateError
 from llama_py.params import ModelParams
+from tests.chat import families
 from tests.dialects.playing import TEMPLATE, Context
 from tests.models import tiny_model
 
@@ -223,6 +225,8 @@ def test_blocks_of_unknown_types_are_left_out_and_logged_once(
     [
         (None, "messages is missing"),
         ([], "messages is empty"),
+        ([{"role": "assistant", "content": []}], "messages has no content"),
+        ([{"role": "system", "content": ""}], "messages has no content"),
         ({}, "messages must be a list"),
         ([1], r"messages\[0\] must be an object"),
         ([{"content": "x"}], r"messages\[0\].role is None"),
@@ -328,6 +332,29 @@ def test_too_many_entries_are_refused(context: Context) -> None:
 
 
 # ---- prompts and requests ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "family", ["mistralai-Mistral-Nemo-Instruct-2407", "Mistral-Small-3.2-24B-Instruct-2506"]
+)
+def test_words_behind_results_where_a_template_wants_the_assistant(
+    vocab: Vocab, family: str
+) -> None:
+    """They become part of the result, and the next turn's prompt begins with this one's."""
+    context = Context(vocab, families.load(family))
+    use = {"type": "tool_use", "id": "toolu_abcdefghi", "name": "get_weather", "input": {}}
+    given = {"type": "tool_result", "tool_use_id": "toolu_abcdefghi", "content": "It rains."}
+    messages = [
+        HELLO,
+        {"role": "assistant", "content": [use]},
+        {"role": "user", "content": [given, text("And tomorrow?")]},
+    ]
+    first = prompt(context, messages=messages, tools=[WEATHER])
+    assert re.search(r"It rains\.(\\n\\n|\n\n)And tomorrow\?", first)
+    turn = [*messages, {"role": "assistant", "content": "Sun."}, HELLO]
+    assert prompt(context, messages=turn, tools=[WEATHER]).startswith(first)
+    with pytest.raises(TemplateError):
+        prompt(context, messages=[HELLO, {"role": "assistant", "content": [use]}, HELLO, *turn])
 
 
 def test_unknown_fields_are_ignored(context: Context) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -48,6 +49,35 @@ def test_a_conversation_evaluates_only_what_is_new(http: httpx.Client) -> None:
     prompt, cached, _ = used(send(http, codex.body()))
     assert cached >= before
     assert prompt - cached < 25
+    sessions = http.get("/v1/sessions").json()["data"]
+    assert HEADERS["session-id"] in [session["id"] for session in sessions]
+
+
+def test_codex_sees_that_the_server_is_there() -> None:
+    """It counts no comments: without an event it would give up, and begin again."""
+    settings = demo_settings({"ping_interval": 0.1}, n_ctx=4096)
+    with serving(settings) as server, server.http(headers=HEADERS) as http:
+        engine = server.service.models.loaded[0].llama._loaded.driver
+        busy, go_on = threading.Event(), threading.Event()
+
+        def occupy() -> None:
+            busy.set()
+            go_on.wait(30)
+
+        thread = threading.Thread(target=engine.run, args=(occupy,))
+        thread.start()
+        busy.wait()
+        body = Codex("What is 3 + 4?", temperature=0).body()
+        with http.stream("POST", "/v1/responses", json=body) as reply:
+            data = b""
+            for chunk in reply.iter_bytes():
+                data += chunk
+                if data.count(b"event: response.in_progress\n") >= 4:
+                    go_on.set()
+        thread.join()
+    events = events_of(data)
+    assert "7" in text_of(check(events))
+    assert [event["type"] for event in events[1:5]] == ["response.in_progress"] * 4
 
 
 @pytest.mark.parametrize(
@@ -109,6 +139,34 @@ def test_items_of_other_servers_are_taken(http: httpx.Client) -> None:
     response = send(http, codex.body())
     counted = http.post("/v1/responses/input_tokens", json=codex.body()).json()
     assert counted["input_tokens"] == used(response)[0]
+
+
+#: Takes one system message, first, and then users and assistants in turn.
+_STRICT = """{%- set rest = messages %}
+{%- if messages[0].role == 'system' %}{% set rest = messages[1:] -%}
+{{- '<|im_start|>system\n' + messages[0].content + '<|im_end|>\n' }}{% endif %}
+{%- for message in rest -%}
+{%- if (message.role == 'user') != (loop.index0 % 2 == 0) -%}
+{{- raise_exception('After the optional system message, roles must alternate') }}{% endif -%}
+{{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\n' -}}{%- endif -%}"""
+
+
+def test_a_strict_template_takes_it_as_well() -> None:
+    """Codex begins with several messages of developers, and of the user."""
+    with (
+        serving(demo_settings(n_ctx=4096, chat_template=_STRICT)) as server,
+        server.http(headers=HEADERS) as http,
+    ):
+        codex = Codex("My name is Alice.", temperature=0, tools=[], instructions="Be brief.")
+        first = send(http, codex.body())
+        codex.answered(first["output"])
+        codex.items.append(message("developer", "<model_switch>Another model.</model_switch>"))
+        codex.say("What is my name?")
+        second = send(http, codex.body())
+        assert "Alice" in text_of(second)
+        assert used(second)[1] >= used(first)[0], "nothing was moved to the front"
 
 
 def test_two_sessions_at_once_share_what_is_common(http: httpx.Client) -> None:

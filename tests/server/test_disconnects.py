@@ -136,6 +136,19 @@ def test_a_reader_who_stops_reading() -> None:
         visitor.leave()
 
 
+def test_only_who_leaves_is_a_client_that_left() -> None:
+    """A stream that the server ends with an error has had its answer."""
+    settings = demo_settings({"queue_timeout": 0.2}, n_seq_max=1)
+    with serving(settings) as server, server.http() as http:
+        running = Visitor(server, "/v1/completions", {"prompt": "a", **ENDLESS})
+        until(lambda: running.record.started, "it has begun")
+        late = http.post("/v1/completions", json={"prompt": "b", "stream": True})
+        assert "no place became free" in late.text
+        until(lambda: len(server.service.exchanges) == 1, "the server is done with it")
+        assert '"/v1/completions",status="200"' in http.get("/metrics").text
+        running.leave()
+
+
 def visits(server: Server, count: int) -> None:
     """Clients that leave at different moments."""
     for number in range(count):

@@ -66,7 +66,7 @@ def offered(*names: str, **options: Any) -> tuple[ModelSettings, ...]:
 
 @asynccontextmanager
 async def pool_of(*names: str, **settings: Any) -> AsyncIterator[ModelPool]:
-    models = settings.pop("models", None) or offered(*names)
+    models = settings.pop("models", offered(*names))
     pool = ModelPool(Settings(models=models, **settings))
     try:
         yield pool
@@ -108,20 +108,29 @@ def test_one_model_has_every_name(name: str | None) -> None:
 def test_several_models_have_their_own_names() -> None:
     models = (
         ModelSettings(id="demo", path=paths()["demo"], aliases=("claude-*", "small")),
-        ModelSettings(id="full", path=paths()["full"], aliases=("claude-opus",)),
+        ModelSettings(id="full", path=paths()["full"], aliases=("claude-opus", "claude-3-*")),
     )
 
     async def test() -> None:
         async with pool_of(models=models) as pool:
-            asked = ["demo", "small", "claude-haiku-4", "claude-opus", "full", None, ""]
-            found = [pool.find(name).id for name in asked]
-            assert found == ["demo", "demo", "demo", "full", "full", "demo", "demo"]
+            for name in ("demo", "small", "claude-haiku-4", None, ""):
+                assert pool.find(name).id == "demo"
+            for name in ("full", "claude-opus", "claude-3-haiku"):
+                assert pool.find(name).id == "full"
             error = await refusal(pool.load("gpt-4o"))
             assert error.failure.kind is Kind.MODEL_NOT_FOUND
             assert error.failure.message == (
                 "the model 'gpt-4o' does not exist; this server has demo, full"
             )
             assert not pool.counters.loads
+
+    run(test)
+
+
+def test_without_settings_there_is_the_bundled_model() -> None:
+    async def test() -> None:
+        async with pool_of(models=()) as pool:
+            assert [model.id for model in pool.models] == ["demo-chat-q8_0"]
 
     run(test)
 
@@ -397,13 +406,15 @@ def test_a_model_that_cannot_be_loaded(
 def test_nobody_is_told_where_the_files_are(tmp_path: Path) -> None:
     path = tmp_path / "broken.gguf"
     path.write_bytes(b"GGUF" + bytes(100))
-    models = (*offered("demo"), ModelSettings(id="broken", path=str(path)))
+    (demo,) = offered("demo", lora_path=str(path))
+    models = (demo, ModelSettings(id="broken", path=str(path)))
 
     async def test() -> None:
         async with pool_of(models=models) as pool:
-            error = await refusal(pool.load("broken"))
-            assert "broken cannot be loaded: " in str(error)
-            assert str(tmp_path) not in str(error)
+            for name in ("broken", "demo"):
+                error = await refusal(pool.load(name))
+                assert f"{name} cannot be loaded: " in str(error)
+                assert str(tmp_path) not in str(error)
 
     run(test)
 
@@ -437,6 +448,15 @@ def test_a_server_with_one_model_starts_with_it(tmp_path: Path) -> None:
     assert asyncio.run(test("demo", "full")).counters.loads == 0
     with pytest.raises(llama_py.ModelNotFoundError):
         asyncio.run(test(str(tmp_path / "no.gguf")))
+
+
+def test_a_server_has_as_much_time_to_start_as_it_takes() -> None:
+    async def test() -> None:
+        async with pool_of("demo", queue_timeout=0.001) as pool:
+            await pool.start()
+            assert status(pool, "demo") is ModelStatus.LOADED
+
+    run(test)
 
 
 # -- leaving ---------------------------------------------------------------------------------------

@@ -303,7 +303,7 @@ def test_props(http: httpx.Client) -> None:
     assert props.keys() >= PROPS
     assert props["model_path"] == Path(demo_model_path()).name
     assert str(Path(demo_model_path()).parent) not in json.dumps(props)
-    assert props["total_slots"] == 2
+    assert (props["total_slots"], props["model_ftype"]) == (2, "Q8_0")
     assert props["default_generation_settings"]["params"]["temperature"] == pytest.approx(0.8)
     assert props["chat_template_caps"]
     assert post(http, "/props", {}, 501)["error"]["code"] == "not_implemented"

@@ -114,6 +114,59 @@ def test_requests_and_replies_are_what_they_are_said_to_be(
         validator(described, "Error").validate(wrong.json())
 
 
+ASKED: dict[str, dict[str, Any] | None] = {
+    "POST /v1/messages": {"max_tokens": 5, "messages": [{"role": "user", "content": "Hello!"}]},
+    "POST /v1/messages/count_tokens": {"messages": [{"role": "user", "content": "Hello!"}]},
+    "POST /v1/responses": {"input": "Hello!", "max_output_tokens": 5},
+    "POST /v1/responses/input_tokens": {"input": [{"role": "user", "content": "Hello!"}]},
+    "POST /v1/chat/completions/input_tokens": {"messages": [{"role": "user", "content": "Hi"}]},
+    "POST /completion": {"prompt": "Hello", "n_predict": 5, "repeat_last_n": 8, "mirostat": 1},
+    "POST /tokenize": {"content": ["Hello", 3], "with_pieces": True},
+    "POST /detokenize": {"tokens": [3, 4]},
+    "POST /extras/tokenize": {"input": "Hello"},
+    "POST /extras/tokenize/count": {"input": "Hello"},
+    "POST /extras/detokenize": {"tokens": [3, 4]},
+    "POST /apply-template": {"messages": [{"role": "user", "content": "Hello!"}]},
+    "POST /models/load": {"model": "demo"},
+    "GET /props": None,
+    "GET /slots": None,
+    "GET /lora-adapters": None,
+    "GET /v1/models": None,
+    "GET /v1/sessions": None,
+    "GET /health": None,
+}
+
+
+@pytest.mark.parametrize("way", ASKED)
+def test_what_is_asked_and_answered_fits(
+    server: Server, described: dict[str, Any], way: str
+) -> None:
+    method, path = way.split()
+    operation, body = operations(described)[method, path], ASKED[way]
+    if body is not None:
+        asked = operation["requestBody"]["content"]["application/json"]["schema"]
+        validator(described, asked["$ref"].rsplit("/", 1)[-1]).validate(body)
+    with server.http() as http:
+        reply = http.request(method, path, json=body)
+    assert reply.status_code == 200, reply.text
+    answered = operation["responses"]["200"]["content"]["application/json"]["schema"]
+    validator(described, answered["$ref"].rsplit("/", 1)[-1]).validate(reply.json())
+
+
+def test_a_session_is_what_it_is_said_to_be(server: Server, described: dict[str, Any]) -> None:
+    body = {"messages": [{"role": "user", "content": "Hello!"}], "session_id": "described"}
+    with server.http() as http:
+        assert http.post("/v1/chat/completions", json=body).status_code == 200
+        session = http.get("/v1/sessions/described").json()
+        validator(described, "Session").validate(session)
+        fork = http.post("/v1/sessions/described/fork", json={"id": "branch"}).json()
+        validator(described, "Session").validate(fork)
+        gone = http.delete("/v1/sessions/branch").json()
+        validator(described, "DeletedSession").validate(gone)
+        properties = described["components"]["schemas"]["Session"]["properties"]
+        assert {*session} <= {*properties}
+
+
 def test_options_are_those_that_are_declared(described: dict[str, Any]) -> None:
     schema = described["components"]["schemas"]["ChatCompletionRequest"]
     options = schema["properties"]

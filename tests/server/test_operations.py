@@ -191,6 +191,19 @@ def test_metrics_in_the_newer_form(http: httpx.Client) -> None:
     assert answer.text.endswith("# EOF\n")
 
 
+def test_metrics_for_who_asks_for_no_form_there_is(http: httpx.Client) -> None:
+    answer = http.get("/metrics", headers={"Accept": "application/openmetrics-text; version=x"})
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/plain")
+
+
+def test_clients_make_no_labels(http: httpx.Client) -> None:
+    http.request("PURGE", "/health")
+    methods = {dict(labels).get("method") for _, labels in scraped(http)}
+    assert "other" in methods
+    assert "PURGE" not in methods
+
+
 def test_metrics_are_not_for_everybody(server: Server) -> None:
     with server.http(headers={"x-api-key": ALICE.key}) as http:
         assert http.get("/metrics").status_code == 403
@@ -222,6 +235,8 @@ def test_a_line_for_each_request(http: httpx.Client, lines: io.StringIO) -> None
         "/v1/models",
     )
     assert "key" not in refused
+    http.post("/v1/completions", json={"prompt": 5})
+    assert logged(lines, 4)[3]["error"] == "invalid_type"
     assert streamed["cached_tokens"] > 0
     written = lines.getvalue()
     assert not any(word in written for word in ("zebra", "secret", "Bearer"))

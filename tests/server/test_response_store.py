@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 from llama_py.dialects.responses_items import Conversation
-from llama_py.server.response_store import Responses, ResponseStore
+from llama_py.server.response_store import Responses, ResponseStore, size_of
 
 NOTHING = Conversation()
 
@@ -89,6 +89,25 @@ def test_a_day_later_it_is_gone() -> None:
     clock.now = 1000
     assert there(mine, "b") == []
     assert (store.size, len(store)) == (0, 0)
+
+
+def test_what_is_deleted_early_does_not_keep_others() -> None:
+    clock = Clock()
+    store = ResponseStore(seconds=60, clock=clock)
+    mine = store.of("me")
+    for clock.now, name in enumerate("abc"):
+        keep(mine, name)
+    assert mine.delete("resp_a")
+    for clock.now, left in ((60, "bc"), (61, "c"), (62, "")):
+        assert there(mine, *"abc") == [*left]
+
+
+def test_values_of_any_depth_have_a_size() -> None:
+    value: Any = "x"
+    for _ in range(5000):
+        value = [value]
+    assert size_of(value) > 5000
+    assert size_of({"é" * 10: ["y" * 100, 1, None]}) > size_of({"e" * 10: ["y" * 100, 1]}) > 100
 
 
 def test_everybody_finds_only_their_own() -> None:

@@ -24,6 +24,8 @@ import pytest
 import trustme
 
 from llama_py.cli import main
+from llama_py.server.models import ModelPool
+from llama_py.server.serve import serve
 from llama_py.server.settings import Settings
 from llama_py.server.sockets import listen
 
@@ -264,6 +266,15 @@ def test_a_model_that_is_missing_or_damaged(
     damaged = tmp_path / "damaged.gguf"
     damaged.write_bytes(b"GGUF\x03" + bytes(40))
     assert str(damaged) in failed(str(damaged))
+
+
+def test_a_start_that_fails_in_a_way_nobody_foresaw(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(_pool: ModelPool) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(ModelPool, "start", broken)
+    with ThreadPoolExecutor() as threads, pytest.raises(ZeroDivisionError):
+        threads.submit(serve, Settings(port=0)).result(PATIENCE)
 
 
 def test_an_address_that_is_taken() -> None:

@@ -94,9 +94,12 @@ def test_names_in_every_dialect(http: httpx.Client) -> None:
     chat(http, [], "Hello", headers={"session-id": "codex"}, user="bob")
     chat(http, [], "Hello", prompt_cache_key="key")
     chat(http, [], "Hello", metadata={"user_id": json.dumps({"session_id": "deep"})})
+    messages = {"messages": _user("Hi"), "max_tokens": 3, "model": "x", "user": "nobody"}
+    http.post("/v1/messages?beta=true", json=messages, headers={"X-Session-Id": "said"})
+    http.post("/v1/responses", json={"input": "Hi", "prompt_cache_key": "asked"})
     http.post("/completion?user=query", json={"prompt": "x", "n_predict": 1, "id_slot": 5})
     http.post("/v1/completions", json={"prompt": "x", "max_tokens": 1, "session_id": "text"})
-    assert set(names(http)) == {"c-1", "codex", "key", "deep", "slot-5", "text"}
+    assert set(names(http)) == {"c-1", "codex", "key", "deep", "said", "asked", "slot-5", "text"}
 
 
 def test_what_names_no_session(http: httpx.Client) -> None:

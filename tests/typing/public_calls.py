@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,19 +16,25 @@ from typing_extensions import assert_type
 from llama_py import (
     AsyncLlama,
     AsyncReplyStream,
+    BytesReport,
+    CacheReport,
     ChatCompletionChunk,
     ChatReply,
     ChatSession,
     CompletionChunk,
     CompletionReply,
     CompletionUsage,
+    HistogramReport,
     Llama,
     LlamaState,
+    MetricsReport,
     ModelCache,
     OverflowReport,
     Prewarmed,
     ReplyStream,
+    ReuseInfo,
     Score,
+    SequenceReport,
     SnapshotInfo,
     Timings,
     TrimMessages,
@@ -113,10 +119,14 @@ assert_type(llm.special_tokens_in_content, str)
 assert_type(llm.overflow, ChatPolicy | None)
 assert_type(llm.chat_format, str | None)
 assert_type(llm.chat_template, ChatTemplate)
-assert_type(llm.cache_info, dict[str, Any])
+assert_type(llm.cache_info, ReuseInfo)
 assert_type(llm.last_overflow, OverflowReport | None)
-assert_type(llm.metrics, dict[str, Any])
-assert_type(llm.memory_report(), dict[str, Any])
+assert_type(llm.metrics, MetricsReport)
+assert_type(llm.metrics["evaluated"], int)
+assert_type(llm.metrics["decode_seconds"], float)
+assert_type(llm.metrics["queue_seconds"], HistogramReport)
+assert_type(llm.metrics["queue_seconds"]["buckets"], dict[str, int])
+assert_type(llm.memory_report(), CacheReport)
 assert_type(llm.set_cache(None), None)
 assert_type(llm.save_state(), LlamaState)
 assert_type(llm.load_state(llm.save_state()), None)
@@ -130,8 +140,16 @@ assert_type(llm.prewarm(messages, tools=[{}]), Prewarmed)
 
 cache = llm.cache
 assert_type(cache, ModelCache)
-assert_type(cache.info, dict[str, Any])
-assert_type(cache.report(), dict[str, Any])
+assert_type(cache.info, ReuseInfo)
+assert_type(cache.info["reused"], int)
+assert_type(cache.info["path"], Literal["cold", "tokens", "text"])
+assert_type(cache.info["session"], str | None)
+assert_type(cache.info.get("evaluated", 0), int)
+assert_type(cache.report(), CacheReport)
+assert_type(cache.report()["sequences"], list[SequenceReport])
+assert_type(cache.report()["sequences"][0]["tokens"], int)
+assert_type(cache.report()["bytes"], BytesReport)
+assert_type(cache.report()["bytes"]["context"], int)
 assert_type(cache.flush(), bool)
 assert_type(cache.set_store(None), None)
 assert_type(cache.save_state(), LlamaState)
@@ -153,7 +171,7 @@ assert_type(text["choices"][0]["text"], str)
 assert_type(text["choices"][0]["finish_reason"], FinishReason | None)
 assert_type(text["usage"], CompletionUsage)
 assert_type(text["timings"], Timings)
-assert_type(text.cache, dict[str, Any])
+assert_type(text.cache, ReuseInfo)
 assert_type(text.dropped, OverflowReport | None)
 answer = llm.create_chat_completion(messages)
 assert_type(answer["choices"], list[ChatCompletionResponseChoice])
@@ -165,7 +183,7 @@ stream = llm.create_chat_completion(messages, stream=True)
 assert_type(next(stream), ChatCompletionChunk)
 assert_type(next(stream)["choices"][0]["delta"], ChatCompletionDelta)
 assert_type(next(stream)["choices"][0]["finish_reason"], FinishReason | None)
-assert_type(stream.cache, dict[str, Any])
+assert_type(stream.cache, ReuseInfo)
 assert_type(stream.dropped, OverflowReport | None)
 assert_type(stream.close(), None)
 
@@ -213,7 +231,7 @@ async def asynchronous(model: AsyncLlama) -> None:
     chunks = await model.create_chat_completion(messages, stream=True)
     assert_type(chunks, AsyncReplyStream[ChatCompletionChunk])
     assert_type(await chunks.__anext__(), ChatCompletionChunk)
-    assert_type(chunks.cache, dict[str, Any])
+    assert_type(chunks.cache, ReuseInfo)
     assert_type(chunks.dropped, OverflowReport | None)
     assert_type(await chunks.whole(), CompletionReply | ChatReply)
     assert_type(await chunks.aclose(), None)

@@ -94,3 +94,12 @@ reply["choices"][0]["message"]["contents"]  # E: contents
 len(reply["choices"][0]["message"]["content"])  # E
 for chunk in llm.create_chat_completion(messages, stream=True):
     chunk["choices"][0]["message"]  # E: message
+
+# ---- reports: keys that they do not have
+
+llm.cache.info["reuse"]  # E: reuse
+reply.cache["cached"]  # E: cached
+llm.metrics["request"]  # E: request
+llm.metrics["queue_seconds"]["p99"]  # E: p99
+llm.cache.report()["sequences"][0]["size"]  # E: size
+llm.cache.report()["bytes"]["gpu"]  # E: gpu

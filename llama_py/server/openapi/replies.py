@@ -192,7 +192,22 @@ def _native() -> dict[str, Schema]:
 
 
 def _sessions() -> dict[str, Schema]:
-    session = record({"id": STRING, "object": STRING}, ["id"])
+    session = record(
+        {
+            "id": STRING,
+            "object": one_of_texts("session"),
+            "created": INTEGER,
+            "last_used": INTEGER,
+            "model": STRING,
+            "turns": INTEGER,
+            "tokens": said(INTEGER, "Of the conversation, when its last reply had ended."),
+            "parent": said(_MAYBE_TEXT, "The session that it was forked from."),
+            "busy": said(BOOLEAN, "A reply is being written."),
+            "tokens_in_memory": INTEGER,
+            "saved": said(BOOLEAN, "It is on the disk."),
+        },
+        ["id", "object", "created", "last_used", "model", "turns", "tokens"],
+    )
     return {
         "Session": session,
         "SessionList": record({"data": listing(reference("Session"))}, ["data"]),

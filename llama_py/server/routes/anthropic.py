@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -12,11 +12,9 @@ from starlette.routing import Route
 
 from llama_py.dialects.anthropic_messages import read_call
 from llama_py.dialects.context import CallContext
-from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.session_ids import session_of
 from llama_py.dialects.wire import WireCall
-from llama_py.errors import shown
-from llama_py.server.bodies import read_body
+from llama_py.server.bodies import model_of, read_body
 from llama_py.server.counting import count_tokens
 from llama_py.server.models import ServedModel
 from llama_py.server.running import respond
@@ -42,7 +40,7 @@ async def _count_tokens(request: Request) -> Response:
 async def _with_model(request: Request, use: Use[T]) -> T:
     service: Service = request.app.state.service
     body = await read_body(request, service.settings)
-    async with service.models.lease(_model_of(body), request.receive) as model:
+    async with service.models.lease(model_of(body), request.receive) as model:
         parse = partial(
             read_call,
             body=body,
@@ -52,13 +50,6 @@ async def _with_model(request: Request, use: Use[T]) -> T:
             request_id=request.scope["state"].get("request_id"),
         )
         return await use(request, model, parse)
-
-
-def _model_of(body: dict[str, Any]) -> str | None:
-    model = body.get("model")
-    if model is not None and not isinstance(model, str):
-        raise RequestError(Kind.INVALID_TYPE, f"model must be a string, not {shown(model)}")
-    return model
 
 
 ROUTES = [

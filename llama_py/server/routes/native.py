@@ -14,13 +14,11 @@ from starlette.routing import Route
 from llama_py.api.llama import Llama
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.native_bodies import read_infill, read_native, slot_session
-from llama_py.dialects.native_options import described
+from llama_py.dialects.native_options import described, read_native_sampling
 from llama_py.dialects.native_tokens import detokenize, tokenize, tokens_of
 from llama_py.dialects.openai_bodies import read_chat
-from llama_py.dialects.sampling import read_sampling
 from llama_py.dialects.session_ids import session_of
 from llama_py.errors import TemplateError
-from llama_py.options import COMPLETION
 from llama_py.options.checks import read_text
 from llama_py.params import GenerationParams
 from llama_py.server.bodies import read_body
@@ -154,14 +152,15 @@ async def _props(request: Request) -> Response:
 def _model_props(model: ServedModel) -> Body:
     llama, conversations = model.llama, conversations_of(model.llama)
     vocab = llama.vocab
-    sampling = read_sampling(COMPLETION, {}, model.context)
+    sampling = read_native_sampling(model.context, {})
     return {
         "default_generation_settings": {
             "params": described(sampling, GenerationParams(), False),
             "n_ctx": conversations.room,
         },
         "total_slots": conversations.sequences,
-        "model_ftype": llama._model.description,
+        # The description is "llama 1B Q4_K - Medium".
+        "model_ftype": llama._model.description.split(" ", 2)[-1],
         **_template_props(llama),
         "bos_token": _text(llama, vocab.bos),
         "eos_token": _text(llama, vocab.eos),

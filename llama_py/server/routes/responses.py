@@ -22,6 +22,8 @@ from llama_py.server.bodies import model_of, read_body
 from llama_py.server.counting import count_tokens
 from llama_py.server.response_store import Responses
 from llama_py.server.running import respond
+from llama_py.server.served import ServedModel
+from llama_py.server.truncating import truncated
 
 if TYPE_CHECKING:
     from llama_py.server.app import Service
@@ -34,7 +36,7 @@ async def _create(request: Request) -> Response:
     service: Service = request.app.state.service
     body = await read_body(request, service.settings)
     async with service.models.lease(model_of(body), request.receive) as model:
-        return await respond(request, model, _parse(request, body, model.id))
+        return await respond(request, model, _parse(request, body, model))
 
 
 async def _count(request: Request) -> Response:
@@ -42,12 +44,12 @@ async def _count(request: Request) -> Response:
     service: Service = request.app.state.service
     body = await read_body(request, service.settings)
     async with service.models.lease(model_of(body), request.receive) as model:
-        count = await count_tokens(request, model, _parse(request, body, model.id))
+        count = await count_tokens(request, model, _parse(request, body, model))
     return _json({"object": "response.input_tokens", "input_tokens": count})
 
 
 def _parse(
-    request: Request, body: Mapping[str, Any], model: str
+    request: Request, body: Mapping[str, Any], model: ServedModel
 ) -> Callable[[CallContext], WireCall]:
     service: Service = request.app.state.service
     with placed(body):
@@ -56,9 +58,10 @@ def _parse(
         parse_responses,
         body=body,
         limits=service.limits,
-        model=model,
+        model=model.id,
         session=session,
         history=_stored(request),
+        truncate=partial(truncated, model.llama),
     )
 
 
