@@ -59,6 +59,8 @@ if TYPE_CHECKING:
     from llama_py.errors import ClosedError as ClosedError
     from llama_py.errors import ContextCreationError as ContextCreationError
     from llama_py.errors import ContextOverflowError as ContextOverflowError
+    from llama_py.errors import ConversationBusyError as ConversationBusyError
+    from llama_py.errors import ConversationMissingError as ConversationMissingError
     from llama_py.errors import DecodeError as DecodeError
     from llama_py.errors import FingerprintError as FingerprintError
     from llama_py.errors import ForkedProcessError as ForkedProcessError
@@ -102,6 +104,8 @@ _HOMES = {
     "CompletionUsage": "dialects.types",
     "ContextCreationError": "errors",
     "ContextOverflowError": "errors",
+    "ConversationBusyError": "errors",
+    "ConversationMissingError": "errors",
     "CreateChatCompletionResponse": "dialects.types",
     "CreateChatCompletionStreamResponse": "dialects.types",
     "CreateCompletionResponse": "dialects.types",
@@ -170,6 +174,8 @@ __all__ = [
     "CompletionUsage",
     "ContextCreationError",
     "ContextOverflowError",
+    "ConversationBusyError",
+    "ConversationMissingError",
     "CreateChatCompletionResponse",
     "CreateChatCompletionStreamResponse",
     "CreateCompletionResponse",

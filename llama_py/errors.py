@@ -25,7 +25,9 @@ The tree (each class also derives from the builtin that callers of similar libra
     ├── DecodeError               (RuntimeError)   llama_decode failed
     │   └── CacheFullError        (RuntimeError)   no free cells, although nothing else is running
     ├── StateError                (RuntimeError)   a saved state that does not fit or is damaged
-    │   └── FingerprintError      (RuntimeError)   ... because it was made under other settings
+    │   ├── FingerprintError      (RuntimeError)   ... because it was made under other settings
+    │   ├── ConversationBusyError (RuntimeError)   a request is using the conversation
+    │   └── ConversationMissingError (RuntimeError)  it is not in memory
     ├── RequestCancelled          (RuntimeError)   the request was cancelled before it finished
     ├── StorageError              (OSError)        a session or cache cannot be written or read
     │   └── StorageNotFoundError  (FileNotFoundError)  ... because there is no such file
@@ -42,6 +44,8 @@ __all__ = [
     "ClosedError",
     "ContextCreationError",
     "ContextOverflowError",
+    "ConversationBusyError",
+    "ConversationMissingError",
     "DecodeError",
     "DownloadError",
     "FingerprintError",
@@ -230,6 +234,14 @@ class StateError(LlamaError, RuntimeError):
 
 class FingerprintError(StateError):
     """A saved state was made by another model, or under other settings."""
+
+
+class ConversationBusyError(StateError):
+    """A request is using the conversation; it may be asked for again when that has ended."""
+
+
+class ConversationMissingError(StateError):
+    """There is no such conversation in memory, or it is somebody else's."""
 
 
 class StorageError(LlamaError, OSError):

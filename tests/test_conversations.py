@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from llama_py import Llama, LlamaDiskCache
-from llama_py.api.conversations import BusyError, Conversations, MissingError
+from llama_py.api.conversations import Conversations
 from llama_py.engine.request import GenerationRequest, Prompt
-from llama_py.errors import FingerprintError
+from llama_py.errors import ConversationBusyError, ConversationMissingError, FingerprintError
 from llama_py.memory.conversations import forget_sequence
 from llama_py.params import GenerationParams, SamplingParams
 from llama_py.storage.whole import read_whole, write_whole
@@ -165,9 +165,9 @@ def test_nothing_of_another_owner(llm: Llama, held: Conversations, tmp_path: Pat
     llm._dispatch.run(request)
     (only,) = held.held()
     for which in ("anna", only.sequence):
-        with pytest.raises(MissingError):
+        with pytest.raises(ConversationMissingError):
             held.export(which, theirs)
-        with pytest.raises(MissingError):
+        with pytest.raises(ConversationMissingError):
             held.export(which)
     assert held.forget("anna", theirs) == 0
     state = held.export(only.sequence, mine)
@@ -191,12 +191,12 @@ def test_what_is_in_use(held: Conversations, llm: Llama) -> None:
     assert only.work.generated >= 1
     for act in (held.export, held.forget):
         for which in ("anna", only.sequence):
-            with pytest.raises(BusyError):
+            with pytest.raises(ConversationBusyError):
                 act(which)
-    with pytest.raises(BusyError):
+    with pytest.raises(ConversationBusyError):
         held.rename("anna", "bob")
     stream.close()
     assert held.forget(only.sequence) > 0
-    with pytest.raises(MissingError):
+    with pytest.raises(ConversationMissingError):
         held.forget(only.sequence)
     assert held.forget("anna") == 0

@@ -17,25 +17,22 @@ import numpy as np
 
 from llama_py.api.loaded import Loaded
 from llama_py.engine.running import Running
-from llama_py.errors import FingerprintError, StateError
+from llama_py.errors import (
+    ConversationBusyError,
+    ConversationMissingError,
+    FingerprintError,
+    StateError,
+)
 from llama_py.memory import conversations as memory
 from llama_py.memory.sequences import LiveSequence
 from llama_py.memory.state import StoredState
 
-__all__ = ["BusyError", "Conversations", "Held", "MissingError", "Which", "Work"]
+__all__ = ["Conversations", "Held", "Which", "Work"]
 
 #: Seconds to wait for the disk.
 _PATIENCE = 30.0
 #: The number of a sequence, or the label of a session.
 Which = int | str
-
-
-class BusyError(StateError):
-    """A request is using the conversation; it may be asked for again when that has ended."""
-
-
-class MissingError(StateError):
-    """There is no such conversation in memory, or it is somebody else's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,13 +122,13 @@ class Conversations:
         """A copy of a conversation, as ``bring_in`` takes it. Other requests go on meanwhile.
 
         Raises:
-            MissingError, BusyError: there is none, or it is in use.
+            ConversationMissingError, ConversationBusyError: there is none, or it is in use.
             StateError: it cannot be copied.
         """
         driver, saving = self._loaded.driver, self._loaded.cache.saving
         try:
             copying = driver.run(lambda: saving.copy(self._idle(which, namespace)))
-        except MissingError:
+        except ConversationMissingError:
             stored = self._stored(which, namespace)
             if stored is None:
                 raise
@@ -157,7 +154,7 @@ class Conversations:
         Raises:
             FingerprintError: it was made by another model, under other settings, or by another
                 owner; nothing was touched.
-            BusyError: every sequence is busy.
+            ConversationBusyError: every sequence is busy.
             StateError: it does not fit.
         """
         own = self._or_own(namespace)
@@ -178,7 +175,9 @@ class Conversations:
         if any(np.array_equal(each.tokens, state.tokens) for each in known):
             return  # a second copy would only take room
         if cache.bring_in(state, namespace=namespace) is None:
-            raise BusyError("every sequence is busy; try again when a request has ended")
+            raise ConversationBusyError(
+                "every sequence is busy; try again when a request has ended"
+            )
 
     # -- by name --------------------------------------------------------------------------------
 
@@ -186,8 +185,9 @@ class Conversations:
         """Forget a conversation, in memory and in the stores; how many tokens were in memory.
 
         Raises:
-            MissingError: there is no sequence of this number. (A session may have none.)
-            BusyError: it is in use; nothing was forgotten.
+            ConversationMissingError: there is no sequence of this number. (A session may have
+                none.)
+            ConversationBusyError: it is in use; nothing was forgotten.
         """
         own = self._or_own(namespace)
         count = self._loaded.driver.run(lambda: self._forget(which, own))
@@ -216,7 +216,7 @@ class Conversations:
         """Hand over what there is of one session to another one, in memory and in the stores.
 
         Raises:
-            BusyError: it is in use; nothing was changed.
+            ConversationBusyError: it is in use; nothing was changed.
         """
         own = self._or_own(namespace)
         self._loaded.driver.run(lambda: self._rename(old, new, own))
@@ -236,7 +236,7 @@ class Conversations:
         """Have all of a session written to the store that was set; how many tokens it has.
 
         Raises:
-            MissingError, BusyError: it is not in memory, or in use.
+            ConversationMissingError, ConversationBusyError: it is not in memory, or in use.
         """
         count = self._loaded.driver.run(lambda: self._save(session, namespace))
         self._write_out()
@@ -269,14 +269,16 @@ class Conversations:
         else:
             found = next(iter(memory.sequences_of(cache, which, own)), None)
         if found is None or found.namespace != own or not found.tokens:
-            raise MissingError(f"{which!r} has nothing in memory")
+            raise ConversationMissingError(f"{which!r} has nothing in memory")
         _check_idle(found)
         return found
 
 
 def _check_idle(sequence: LiveSequence) -> None:
     if sequence.busy:
-        raise BusyError("a request is using this conversation; try again when it has ended")
+        raise ConversationBusyError(
+            "a request is using this conversation; try again when it has ended"
+        )
 
 
 def _work(running: Running) -> Work:

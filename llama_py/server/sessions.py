@@ -16,12 +16,12 @@ from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
-from llama_py.api.conversations import BusyError, Conversations, Held, MissingError
+from llama_py.api.conversations import Conversations, Held
 from llama_py.api.llama import Llama
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.session_ids import label_of, owner_of
 from llama_py.engine.request import Record
-from llama_py.errors import ClosedError
+from llama_py.errors import ClosedError, ConversationBusyError, ConversationMissingError
 from llama_py.memory.conversations import rename_entry
 from llama_py.server.registry import SessionEntry, SessionRegistry
 from llama_py.storage.store import LlamaDiskCache
@@ -46,7 +46,7 @@ def namespace_of(llama: Llama, tenant: str) -> Hashable | None:
     return (llama._loaded.cache.namespace, tenant) if tenant else None
 
 
-def busy_failure(error: BusyError) -> RequestError:
+def busy_failure(error: ConversationBusyError) -> RequestError:
     """What the client is told when a conversation is in use."""
     return RequestError(Kind.UNAVAILABLE, str(error), code="session_busy", retry_after=_RETRY)
 
@@ -161,7 +161,7 @@ class Sessions:
                 if heir is not None:
                     conversations.rename(label, heir, namespace)
                 conversations.forget(label, namespace)
-            except BusyError as error:
+            except ConversationBusyError as error:
                 raise busy_failure(error) from None
             except ClosedError:  # it was unloaded just now
                 pass
@@ -212,9 +212,12 @@ class Sessions:
         for llama in self._loaded():
             try:
                 conversations_of(llama).save(label, namespace_of(llama, tenant))
-            except BusyError as error:
+            except ConversationBusyError as error:
                 raise busy_failure(error) from None
-            except (MissingError, ClosedError):  # what is not in memory was written before
+            except (
+                ConversationMissingError,
+                ClosedError,
+            ):  # what is not in memory was written before
                 pass
         return self.get(tenant, name)
 

@@ -10,10 +10,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from llama_py.api.conversations import BusyError, Conversations, Held, MissingError, Which
+from llama_py.api.conversations import Conversations, Held, Which
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.session_ids import label_of, owner_of
-from llama_py.errors import FingerprintError, StateError, shown
+from llama_py.errors import (
+    ConversationBusyError,
+    ConversationMissingError,
+    FingerprintError,
+    StateError,
+    shown,
+)
 from llama_py.server.adapting import tenant_of
 from llama_py.server.bodies import read_body
 from llama_py.server.models import ServedModel
@@ -139,10 +145,10 @@ Action = Callable[[_Slot, SlotFiles, str], dict[str, Any]]
 def _acted(action: Action, slot: _Slot, files: SlotFiles, name: str) -> dict[str, Any]:
     try:
         return action(slot, files, name)
-    except MissingError:
+    except ConversationMissingError:
         message = f"the slot {slot.shown!r} has nothing in memory"
         raise RequestError(Kind.NOT_FOUND, message, "id_slot") from None
-    except BusyError as error:
+    except ConversationBusyError as error:
         raise busy_failure(error) from None
     except FingerprintError:
         message = (
