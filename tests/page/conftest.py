@@ -2,45 +2,26 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from playwright.sync_api import sync_playwright
 
+from tests.page.browsers import ARGUMENTS, chromium
 from tests.page.scripted import Scripted, scripted
 from tests.page.site import Site
 from tests.server.serving import Server, demo_settings, serving
-
-playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright for Python")
-
-_ARGUMENTS = (
-    "--no-sandbox",
-    "--headless",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
-
-
-def _chromium() -> str | None:
-    names = ("chromium", "chromium-browser", "google-chrome")
-    given = os.environ.get("LLAMA_PY_CHROMIUM")
-    return given or next(filter(None, map(shutil.which, names)), None)
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """The machine's own Chromium."""
-    path = _chromium()
+    path = chromium()
     if path is None:
         pytest.skip("needs Chromium: apt-get install chromium, or name one in LLAMA_PY_CHROMIUM")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=path, args=list(_ARGUMENTS))
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=path, args=ARGUMENTS)
         yield browser
         browser.close()
 

@@ -129,6 +129,7 @@ class Scripted:
     Attributes:
         url: where it is.
         models: ids of its models.
+        unloaded: which of them are loaded by their first request.
         n_ctx: tokens that the context holds.
         key: the key that it wants, or "".
         requests: bodies of the chats, in order.
@@ -140,11 +141,11 @@ class Scripted:
     def __init__(self, url: str = "") -> None:
         self.url = url
         self.models = ["model"]
+        self.unloaded: set[str] = set()
         self.n_ctx = 4096
         self.key = ""
         self.requests: list[dict[str, Any]] = []
         self.sessions: list[dict[str, Any]] = []
-        self.controls: list[dict[str, Any]] = []
         self.forgotten: list[str] = []
         self.per_message = 10
         self.cancelled = 0
@@ -176,7 +177,6 @@ class Scripted:
             Route("/v1/sessions", self._sessions),
             Route("/v1/sessions/{id}", self._forget, methods=["DELETE"]),
             Route("/v1/chat/completions", self._chat, methods=["POST"]),
-            Route("/v1/chat/completions/control", self._control, methods=["POST"]),
             Route("/v1/chat/completions/input_tokens", self._count, methods=["POST"]),
         ]
 
@@ -196,8 +196,12 @@ class Scripted:
         return self._refusal(request) or JSONResponse({"default_generation_settings": settings})
 
     async def _models(self, request: Request) -> Response:
-        data = [{"id": each, "object": "model"} for each in self.models]
+        data = [self._model(name) for name in self.models]
         return self._refusal(request) or JSONResponse({"object": "list", "data": data})
+
+    def _model(self, name: str) -> dict[str, Any]:
+        status = "unloaded" if name in self.unloaded else "loaded"
+        return {"id": name, "object": "model", "status": {"value": status}}
 
     async def _sessions(self, request: Request) -> Response:
         return JSONResponse({"object": "list", "data": self.sessions})
@@ -205,10 +209,6 @@ class Scripted:
     async def _forget(self, request: Request) -> Response:
         self.forgotten.append(request.path_params["id"])
         return JSONResponse({"deleted": True})
-
-    async def _control(self, request: Request) -> Response:
-        self.controls.append(await request.json())
-        return JSONResponse({})
 
     async def _count(self, request: Request) -> Response:
         body = await request.json()

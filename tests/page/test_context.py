@@ -100,7 +100,7 @@ def test_the_oldest_turns_are_left_out(chat: Site, told: Scripted) -> None:
     said = [each["content"] for each in told.requests[0]["messages"]]
     assert said == ["Question 4", "OK.", "Question 5", "OK.", "One too many"]
     line = chat.page.get_by_role("separator")
-    expect(line).to_contain_text("The model no longer sees the 8 messages above")
+    expect(line).to_contain_text("8 messages above were left out")
     expect(chat.page.locator(".left-out")).to_have_count(8)
     chat.say("And on")
     assert told.requests[1]["messages"][0]["content"] == "Question 4"

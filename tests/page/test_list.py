@@ -111,7 +111,7 @@ def test_older_conversations_are_grouped_by_day(chat: Site) -> None:
 def test_what_the_server_has_in_memory(chat: Site, told: Scripted) -> None:
     chat.say("Hello")
     name = chat.stored()["conversations"][0]["id"]
-    told.sessions = [{"id": name, "tokens": 1200}, {"id": "other", "tokens": 5}]
+    told.sessions = [{"id": name, "tokens_in_memory": 1200}, {"id": "other", "tokens_in_memory": 5}]
     sheet = chat.settings()
     expect(sheet).to_contain_text("1,200 tokens of this conversation in memory, and 2")
     told.sessions.pop(0)

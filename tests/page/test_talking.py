@@ -251,16 +251,26 @@ def test_reasoning_is_folded(chat: Site, told: Scripted) -> None:
     told.will([thought("Let me **see**."), gate, text("It is five."), finish()])
     chat.say("How much?", wait=False)
     expect(chat.reply.locator("summary")).to_have_text("Thinking")
-    chat.button("Answer now").click()
     gate.open()
     chat.wait()
-    assert told.controls == [{"id": "chatcmpl-1", "action": "reasoning_end"}]
     expect(chat.reply.locator("summary")).to_have_text(re.compile("Thought for"))
     expect(chat.reply.get_by_text("Let me")).to_be_hidden()
     chat.reply.locator("summary").click()
     expect(chat.reply.locator("details strong")).to_have_text("see")
     chat.say("Why?")
     assert told.requests[1]["messages"][1]["reasoning_content"] == "Let me **see**."
+
+
+def test_reasoning_can_be_ended(chat: Site, told: Scripted) -> None:
+    told.will([thought("Let me see."), Gate()], [text("Five."), finish()])
+    chat.say("How much?", wait=False)
+    chat.button("Answer now").click()
+    expect(chat.reply.locator(".prose").last).to_have_text("Five.")
+    chat.wait()
+    assert told.requests[1]["continue_final_message"] == "content"
+    begun = {"role": "assistant", "content": "", "reasoning_content": "Let me see."}
+    assert told.requests[1]["messages"][-1] == begun
+    assert told.cancelled == 1
 
 
 def test_two_conversations_are_answered_side_by_side(chat: Site, told: Scripted) -> None:

@@ -78,11 +78,6 @@ export class Api {
     return (await response.json()).input_tokens;
   }
 
-  /** Tells a running reply to go on from its reasoning to its answer. */
-  async endReasoning(id) {
-    await this.#post("v1/chat/completions/control", { id, action: "reasoning_end" });
-  }
-
   /**
    * The chunks of a chat completion, as they come. Aborting the signal ends the request, and the
    * server stops computing.

@@ -174,6 +174,7 @@ class App {
       }),
       retry: followed((conversation, id) => this.#chat.retry(conversation, id)),
       continue: followed((conversation, id) => this.#chat.continue(conversation, id)),
+      answerNow: on((conversation, id) => this.#chat.answerNow(conversation, id)),
       editUser: followed((conversation, id, text) => this.#chat.editUser(conversation, id, text)),
       editReply: on((conversation, id, text, goOn) => this.#editReply(conversation, id, text, goOn)),
       giveResults: followed((conversation, id, results) => this.#chat.giveResults(conversation, id, results)),
@@ -297,6 +298,7 @@ class App {
         isLast: message.id === conversation.record.leaf,
         unseen: unseen.has(message),
         userMarkdown,
+        loads: !this.#server.isLoaded,
         limit: this.#server.limit,
       };
     };
@@ -315,6 +317,7 @@ class App {
   }
 
   #ended(conversation, message) {
+    if (message.status === "done") this.#server.noteReply();
     if (conversation !== this.#conversation) return this.#showList();
     this.#show();
     const texts = { done: "Reply complete", stopped: "Reply stopped", failed: "" };

@@ -89,10 +89,17 @@ export class Chat {
     return this.answer(conversation, conversation.get(conversation.get(id).parent));
   }
 
-  /** Lets a reply go on from where it ended. */
+  /** Lets a reply go on from where it ended, be it in its reasoning. */
   continue(conversation, id) {
     const reply = conversation.get(id);
-    return this.#run(conversation, reply, reply);
+    return this.#run(conversation, reply, hasBegun(reply) ? reply : conversation.get(reply.parent));
+  }
+
+  /** Lets a reply that is still reasoning go on with its answer. */
+  async answerNow(conversation, id) {
+    await this.end(conversation.id);
+    const reply = conversation.get(id);
+    return this.#run(conversation, reply, reply, "content");
   }
 
   /** A reply that failed before anything came is asked for once more, in its place. */
@@ -143,12 +150,12 @@ export class Chat {
   }
 
   /** Resolves when the reply has ended, however it did. */
-  #run(conversation, message, upTo) {
+  #run(conversation, message, upTo, part) {
     if (this.#running.has(conversation.id)) return undefined;
     const path = conversation.pathTo(upTo.id);
     const reply = new Reply({
       api: this.#api,
-      body: chatBody(conversation, path, this.#choice()),
+      body: chatBody(conversation, path, { ...this.#choice(), part }),
       message,
       changed: () => this.#events.grew(conversation),
     });
@@ -253,13 +260,18 @@ export class Chat {
     const { last } = conversation;
     if (last?.status !== "running" || this.#running.has(conversation.id)) return;
     if (await this.#tabs.anyHas(last.id)) return;
-    if (last.calls?.length || (last.reasoning && !last.content)) {
+    if (last.calls?.length) {
       Object.assign(last, { status: "failed", error: { kind: "broken", message: "" } });
       await this.save(conversation, [last]);
     } else {
-      await this.#run(conversation, last, last.content ? last : conversation.get(last.parent));
+      await this.continue(conversation, last.id);
     }
   }
+}
+
+/** Whether there is something of a reply that it can go on from. */
+function hasBegun({ content, reasoning }) {
+  return Boolean(content || reasoning);
 }
 
 /** Asks the other tabs of this page whether a reply is theirs. */

@@ -14,7 +14,7 @@ export class Reply {
   #wake = null;
   #began;
   #thoughtFrom = 0;
-  #id = null;
+  #answers = false;
 
   /**
    * What is happening: "sending", "waiting" (the server has not begun), "busy" (it will be asked
@@ -69,11 +69,6 @@ export class Reply {
     this.#wake?.();
   }
 
-  /** Lets the model go on from its reasoning to its answer. */
-  async endReasoning() {
-    if (this.#id) await this.#api.endReasoning(this.#id);
-  }
-
   // -- the request --------------------------------------------------------------------------------
 
   async #patiently() {
@@ -81,7 +76,7 @@ export class Reply {
       try {
         return await this.#receive();
       } catch (error) {
-        const again = error.kind === "busy" && !this.#id && tries < PATIENCE;
+        const again = error.kind === "busy" && !this.#answers && tries < PATIENCE;
         if (!again || this.#abort.signal.aborted) throw error;
         await this.#waitFor(error.retryAfter ?? 2 ** tries);
       }
@@ -103,7 +98,7 @@ export class Reply {
 
   async #receive() {
     for await (const chunk of this.#api.chat(this.#body, this.#abort.signal)) {
-      this.#id ??= chunk.id ?? null;
+      this.#answers = true;
       if (chunk.prompt_progress) this.#read(chunk.prompt_progress);
       else if (this.phase === "sending" || this.phase === "busy") this.#enter("waiting");
       if (chunk.model) this.message.model = chunk.model;
@@ -156,7 +151,7 @@ export class Reply {
 
   #endThought() {
     if (!this.#thoughtFrom) return;
-    const thought = performance.now() - this.#thoughtFrom;
+    const thought = (this.message.speed.thought ?? 0) + performance.now() - this.#thoughtFrom;
     this.message.speed = { ...this.message.speed, thought };
     this.#thoughtFrom = 0;
   }

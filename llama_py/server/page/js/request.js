@@ -25,9 +25,10 @@ export const PARAMETERS = [
  * @param {import("./conversation.js").Conversation} conversation
  * @param {import("./conversation.js").Message[]} path messages up to the one to reply to; the last
  *   one may be the beginning of the reply
- * @param {{model?: string}} [choice]
+ * @param {{model?: string, part?: "content"}} [choice] `part`: what of a reply that has begun is to
+ *   go on; its content, even if there is nothing of it yet, or whatever came last
  */
-export function chatBody(conversation, path, { model } = {}) {
+export function chatBody(conversation, path, { model, part } = {}) {
   const { options, system, id } = conversation.record;
   const begun = path.at(-1)?.role === "assistant";
   return {
@@ -41,7 +42,7 @@ export function chatBody(conversation, path, { model } = {}) {
     ...(options.logprobs ? { logprobs: true, top_logprobs: 5 } : {}),
     ...(options.tools?.length ? { tools: options.tools } : {}),
     ...(options.schema ? { response_format: schemaFormat(options.schema) } : {}),
-    ...(begun ? { continue_final_message: true } : {}),
+    ...(begun ? { continue_final_message: part ?? true } : {}),
   };
 }
 

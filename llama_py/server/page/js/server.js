@@ -37,6 +37,17 @@ export class ServerState {
     return this.#props.default_generation_settings?.params ?? {};
   }
 
+  /** Whether the model can answer at once. */
+  get isLoaded() {
+    const status = this.models.find(({ id }) => id === this.model)?.status?.value;
+    return status === undefined || status === "loaded";
+  }
+
+  /** A model has answered: what is only known of one that is loaded can be asked now. */
+  noteReply() {
+    if (!this.isLoaded || !this.limit) this.connect(this.model);
+  }
+
   /** Asks what there is. @param {string} wanted the model that was chosen before */
   async connect(wanted) {
     this.#wanted = wanted;

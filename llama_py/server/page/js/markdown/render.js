@@ -13,9 +13,10 @@ const DEEPEST = 12;
 export class Markdown {
   #element;
   #text = "";
-  // What begins before this place is finished and its elements are in place.
+  // What begins before this place is finished, and its elements are in place.
   #settled = 0;
-  #settledElements = 0;
+  // Elements of what may still change.
+  #open = [];
 
   /** @param {HTMLElement} element its children belong to this object. */
   constructor(element) {
@@ -29,24 +30,25 @@ export class Markdown {
     this.#text = text;
     const tail = text.slice(this.#settled);
     const blocks = parseBlocks(tail);
-    showBlocks(this.#element, blocks, 0, this.#settledElements);
+    showBlocks(this.#element, this.#open, blocks, 0);
     this.#settle(tail, blocks);
   }
 
   #restart() {
     this.#settled = 0;
-    this.#settledElements = 0;
+    this.#open = [];
     this.#element.replaceChildren();
   }
 
-  // A block can no longer change once a whole line of a later block is there.
+  // A block can no longer change once two whole lines of a later one are there: whether a line begins
+  // a table is known when the line below it is.
   #settle(tail, blocks) {
     const unfinished = lineCount(tail) - 1;
     let last = blocks.length - 1;
-    while (last > 0 && blocks[last].line >= unfinished) last -= 1;
+    while (last > 0 && blocks[last].line >= unfinished - 1) last -= 1;
     if (last <= 0) return;
     this.#settled += startOfLine(tail, blocks[last].line);
-    this.#settledElements += last;
+    this.#open.splice(0, last);
   }
 }
 
@@ -73,10 +75,18 @@ function startOfLine(text, line) {
 
 /** Block that an element was made of. */
 const made = new WeakMap();
+/** Elements that an element shows: walking through its children again would take longer. */
+const parts = new WeakMap();
 
-function showBlocks(parent, blocks, depth, first = 0) {
+function partsOf(element) {
+  if (!parts.has(element)) parts.set(element, []);
+  return parts.get(element);
+}
+
+/** Shows blocks at the end of an element, where the elements are those that showed them before. */
+function showBlocks(parent, elements, blocks, depth) {
   blocks.forEach((block, index) => {
-    const element = parent.children[first + index];
+    const element = elements[index];
     const old = element && made.get(element);
     if (old?.source === block.source && old.type === block.type) return;
     if (old?.type === block.type && GROW[block.type]?.(element, block, old, depth)) {
@@ -85,10 +95,15 @@ function showBlocks(parent, blocks, depth, first = 0) {
     }
     const fresh = MAKE[block.type](block, depth);
     made.set(fresh, block);
+    elements[index] = fresh;
     if (element) element.replaceWith(fresh);
     else parent.append(fresh);
   });
-  while (parent.children.length > first + blocks.length) parent.lastElementChild.remove();
+  cut(elements, blocks.length);
+}
+
+function cut(elements, length) {
+  for (const element of elements.splice(length)) element.remove();
 }
 
 const MAKE = {
@@ -112,7 +127,7 @@ const GROW = {
 
 /** Shows the blocks of a text in an element. */
 function nested(element, text, depth) {
-  if (depth < DEEPEST) showBlocks(element, parseBlocks(text), depth + 1);
+  if (depth < DEEPEST) showBlocks(element, partsOf(element), parseBlocks(text), depth + 1);
   else element.textContent = text;
   return element;
 }
@@ -128,39 +143,41 @@ function makeList(block, depth) {
 function growList(list, block, old, depth) {
   if ((block.start !== null) !== (list.tagName === "OL")) return false;
   list.classList.toggle("loose", block.loose);
+  const elements = partsOf(list);
   block.items.forEach((item, index) => {
     if (old.items[index]?.source === item.source) return;
-    const element = list.children[index] ?? list.appendChild(h("li"));
+    const element = (elements[index] ??= list.appendChild(h("li")));
     const task = item.task !== undefined;
     element.classList.toggle("task", task);
     if (task) element.dataset.done = item.task === " " ? "no" : "yes";
     nested(element, item.text, depth);
   });
-  while (list.children.length > block.items.length) list.lastElementChild.remove();
+  cut(elements, block.items.length);
   return true;
 }
 
 function makeTable(block) {
   const table = h("table", {}, h("thead"), h("tbody"));
-  growTable(table.tHead.parentElement, block, { rows: [], align: block.align });
   // Wide tables scroll by themselves, also with the keyboard.
-  return h("div", { class: "table", tabIndex: 0, role: "region", "aria-label": "Table" }, table);
+  const props = { class: "table", tabIndex: 0, role: "region", "aria-label": "Table" };
+  const element = h("div", props, table);
+  growTable(element, block, { rows: [], align: block.align });
+  return element;
 }
 
 function growTable(element, block, old) {
   if (old.align.join() !== block.align.join()) return false;
-  const table = element.tagName === "TABLE" ? element : element.firstElementChild;
+  const table = element.firstElementChild;
+  const rows = partsOf(element);
   block.rows.forEach((row, index) => {
     if (old.rows[index]?.join("\0") === row.join("\0")) return;
-    const place = index === 0 ? table.tHead : table.tBodies[0];
-    const shown = index === 0 ? place.children[0] : place.children[index - 1];
-    const fresh = h("tr", {}, row.map((cell, column) => makeCell(cell, index, block.align[column])));
-    if (shown) shown.replaceWith(fresh);
-    else place.append(fresh);
+    const cells = row.map((cell, column) => makeCell(cell, index, block.align[column]));
+    const fresh = h("tr", {}, cells);
+    if (rows[index]) rows[index].replaceWith(fresh);
+    else (index === 0 ? table.tHead : table.tBodies[0]).append(fresh);
+    rows[index] = fresh;
   });
-  while (table.tBodies[0].children.length >= block.rows.length && table.tBodies[0].lastChild) {
-    table.tBodies[0].lastChild.remove();
-  }
+  cut(rows, block.rows.length);
   return true;
 }
 

@@ -89,11 +89,13 @@ export class Composer {
     fill(this.#model, models.map(({ id }) => h("option", { value: id, selected: id === chosen }, id)));
   }
 
-  /** How much of the context the conversation takes; nothing while that is not known. */
-  showUse(used, limit) {
+  /** How much of the context a conversation takes; nothing while that is not known. */
+  showUse(tokens, limit) {
+    // The last token of a reply is not in the context before the next one is asked for.
+    const used = Math.min(tokens, limit);
     this.#meter.hidden = !used || !limit;
     if (this.#meter.hidden) return;
-    const share = Math.min(1, used / limit);
+    const share = used / limit;
     setBar(this.#meterBar, share, 0);
     this.#meter.dataset.level = share > 0.95 ? "full" : share > 0.8 ? "high" : "low";
     say(this.#meterText, `${count(used)} / ${count(limit)}`);

@@ -20,6 +20,7 @@ import { jsonBlock, toolResult, ToolCalls } from "./tools.js";
  * @property {boolean} isLast
  * @property {boolean} busy a reply is running in this conversation
  * @property {boolean} unseen the model does not see it: it was left out
+ * @property {boolean} loads the model has to be loaded first
  * @property {boolean} userMarkdown
  * @property {number} [limit] tokens that the context holds
  */
@@ -144,7 +145,7 @@ class ReplyView {
   #place;
   #body = h("div", { class: "prose" });
   #markdown = new Markdown(this.#body);
-  #thoughts = new Thoughts(() => this.#place.reply?.endReasoning());
+  #thoughts = new Thoughts(() => this.#actions.answerNow(this.#message.id));
   #calls = null;
   #progress = null;
   #certain = false;
@@ -213,7 +214,7 @@ class ReplyView {
 
   #progressOf(reply) {
     this.#progress ??= new Progress(() => this.#place.reply?.tryNow());
-    this.#progress.show(reply);
+    this.#progress.show(reply, this.#place.loads);
     return this.#progress.box;
   }
 
@@ -359,8 +360,8 @@ class Thoughts {
   #skip;
   #details;
 
-  constructor(endReasoning) {
-    this.#skip = h("button", { type: "button", class: "button small", onclick: endReasoning }, "Answer now");
+  constructor(answerNow) {
+    this.#skip = h("button", { type: "button", class: "button small", onclick: answerNow }, "Answer now");
     this.#details = h("details", { class: "thoughts" }, h("summary", {}, this.#summary), this.#text);
     // What nobody looks at is not laid out while it grows.
     this.#details.addEventListener("toggle", () => this.#render());

@@ -36,20 +36,20 @@ export class Progress {
     this.box = h("div", { class: "waiting" }, this.element, this.#tryNow);
   }
 
-  /** @param {import("../reply.js").Reply} reply */
-  show(reply) {
+  /** @param {import("../reply.js").Reply} reply @param {boolean} loads the model comes first */
+  show(reply, loads) {
     const { phase, progress } = reply;
     const read = phase === "prompt" && progress;
     this.element.classList.toggle("idle", !read);
     this.#tryNow.hidden = phase !== "busy";
-    say(this.#label, this.#labelOf(reply));
+    say(this.#label, this.#labelOf(reply, loads));
     this.element.setAttribute("aria-label", this.#label.textContent);
     if (read) this.#showRead(progress);
     else this.#showNothing(phase);
   }
 
-  #labelOf({ phase, nextTry }) {
-    if (phase === "sending") return "Sending";
+  #labelOf({ phase, nextTry }, loads) {
+    if (phase === "sending") return loads ? "Loading the model" : "Sending";
     if (phase === "waiting") return "Waiting for the model";
     if (phase !== "busy") return "Processing the prompt";
     const seconds = Math.max(0, Math.ceil((nextTry - Date.now()) / 1000));

@@ -107,13 +107,13 @@ function overflowField(options, changed) {
     h("option", { value: "yes", selected: Boolean(options.leaveOut) }, "Leave out the oldest turns"),
   );
   control.addEventListener("change", () => set(options, "leaveOut", control.value ? true : undefined, changed));
-  const help = "The server can also be started with a larger context, if there is memory for it: n_ctx.";
+  const help = "The server can also be started with a larger context, if there is memory for it (n_ctx).";
   return field("leaveOut", "When the context is full", control, help);
 }
 
 function parameterField({ name, label, min, max, step, help }, options, defaults, changed) {
   const range = { min, max, step: "any", inputMode: step % 1 ? "decimal" : "numeric" };
-  const placeholder = defaults[name] === undefined ? "default" : short(defaults[name]);
+  const placeholder = defaultOf(name, defaults[name]);
   const control = h("input", { type: "number", value: options[name] ?? "", placeholder, ...range });
   const wrong = h("p", { class: "wrong", role: "alert", hidden: true });
   control.addEventListener("input", () => {
@@ -138,9 +138,13 @@ function problemOf(control, step, min, max) {
   return validity.rangeOverflow ? `At most ${max}.` : "";
 }
 
-/** A default of the server: at most three decimals. */
-function short(value) {
-  return typeof value === "number" ? String(Math.round(value * 1000) / 1000) : String(value);
+/** What the server does where nothing is set. */
+function defaultOf(name, value) {
+  // The temperature that it tells is that of plain completions; chats have another one.
+  if (typeof value !== "number" || name === "temperature") return "default";
+  if (name === "seed") return "random";
+  if (name === "max_tokens") return "no limit";
+  return String(Math.round(value * 1000) / 1000);
 }
 
 function stopField(options, changed) {
@@ -238,7 +242,7 @@ function memoryOf(record, actions) {
     }
     const own = sessions.find((each) => each.id === record.id);
     forget.hidden = !own;
-    const here = own ? `${tokens(own.tokens ?? own.n_tokens ?? 0)} of this conversation` : "Nothing of this conversation";
+    const here = own ? `${tokens(own.tokens_in_memory)} of this conversation` : "Nothing of this conversation";
     text.textContent =
       `${here} in memory, and ${plural(sessions.length, "conversation")} in all. ` +
       "What is in memory need not be processed again.";

@@ -10,6 +10,8 @@ const AT_ONCE = 12;
 const SLICE = 6;
 /** Pixels from the end within which the view follows it. */
 const NEAR = 64;
+/** Milliseconds after the wheel was turned upwards in which being near the end means nothing. */
+const LEAVING = 400;
 
 export class Thread {
   #scroller = document.getElementById("scroller");
@@ -22,6 +24,7 @@ export class Thread {
   #building = 0;
   #follows = true;
   #lastTop = 0;
+  #leftAt = -LEAVING;
   #line;
   #grow = oncePerFrame(() => this.#showGrowth());
 
@@ -32,9 +35,10 @@ export class Thread {
       "div",
       { class: "cut-line", role: "separator" },
       h("span", {}),
-      textButton("Let the model see them again", actions.seeAll, { class: "button small" }),
+      textButton("Bring them back", actions.seeAll, { class: "button small" }),
     );
     this.#scroller.addEventListener("scroll", () => this.#noteScroll(), { passive: true });
+    this.#scroller.addEventListener("wheel", (event) => this.#noteWheel(event), { passive: true });
     this.#toEnd.addEventListener("click", () => this.follow());
     new ResizeObserver(() => this.#keepEnd()).observe(this.#list);
     new ResizeObserver(() => this.#keepEnd()).observe(this.#scroller);
@@ -157,7 +161,7 @@ export class Thread {
       return;
     }
     this.#line.firstElementChild.textContent =
-      `The model no longer sees the ${plural(first, "message")} above: they were left out to make room.`;
+      `${plural(first, "message")} above were left out to make room: the model no longer sees them.`;
     if (element.previousElementSibling !== this.#line) element.before(this.#line);
   }
 
@@ -170,15 +174,24 @@ export class Thread {
   }
 
   #keepEnd() {
-    if (this.#follows) this.#scroller.scrollTop = this.#scroller.scrollHeight;
+    if (!this.#follows) return this.#noteScroll();
+    this.#scroller.scrollTop = this.#scroller.scrollHeight;
     this.#lastTop = this.#scroller.scrollTop;
+    return undefined;
+  }
+
+  // A reply that grows in the same moment may take the view back to its end before it has moved.
+  #noteWheel({ deltaY }) {
+    if (deltaY >= 0 || this.#scroller.scrollTop <= 0) return;
+    this.#follows = false;
+    this.#leftAt = performance.now();
   }
 
   // Only going up ends the following: growth alone also makes the end go away.
   #noteScroll() {
     const { scrollTop, scrollHeight, clientHeight } = this.#scroller;
     const away = scrollHeight - clientHeight - scrollTop;
-    if (away < NEAR) this.#follows = true;
+    if (away < NEAR && performance.now() - this.#leftAt > LEAVING) this.#follows = true;
     else if (scrollTop < this.#lastTop - 1) this.#follows = false;
     this.#lastTop = scrollTop;
     this.#toEnd.hidden = this.#follows || away < NEAR;
