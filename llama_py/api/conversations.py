@@ -185,7 +185,8 @@ class Conversations:
         """Forget a conversation, in memory and in the stores; how many tokens were in memory.
 
         Raises:
-            ConversationMissingError: there is no sequence of this number. (A session may have none.)
+            ConversationMissingError: there is no sequence of this number. (A session may have
+                none.)
             ConversationBusyError: it is in use; nothing was forgotten.
         """
         own = self._or_own(namespace)

@@ -67,7 +67,12 @@ def read_chat(
     messages = _required(body, "messages")
     with placed(body):
         call = parse_chat(
-            context, messages, stream=body.get("stream"), system_anywhere=True, **options
+            context,
+            messages,
+            stream=body.get("stream"),
+            system_anywhere=True,
+            lenient_tools=not limits.strict,
+            **options,
         )
     return _wire_call(call, ChatWireReply, body, model)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from typing_extensions import Unpack
 
+from llama_py.chat.enforceable import enforceable, render_leniently
 from llama_py.chat.grammar import CompiledGrammar
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.template import RenderedChat
@@ -76,6 +77,7 @@ def parse_chat(
     *,
     stream: bool | None = False,
     system_anywhere: bool = False,
+    lenient_tools: bool = False,
     **given: Unpack[ChatOptions],
 ) -> ChatCall:
     """Check the arguments of ``create_chat_completion`` and render the conversation.
@@ -85,6 +87,7 @@ def parse_chat(
     Args:
         messages: OpenAI messages.
         system_anywhere: see ``ChatRequest``.
+        lenient_tools: what of a tool's schema cannot be enforced is no error; see ``enforceable``.
 
     Raises:
         ParameterError: an argument is wrong; the message names it and what is allowed.
@@ -92,7 +95,7 @@ def parse_chat(
     """
     options = CHAT.read(given)
     head = read_head(options, stream, context, "chatcmpl")
-    request = _chat_request(options, messages, system_anywhere)
+    request = _chat_request(options, messages, system_anywhere, lenient_tools)
     grammar = _grammar(options, context, request)
     logprobs = _logprobs(options, context)
     max_tokens = options.get("max_tokens") or 0
@@ -101,7 +104,8 @@ def parse_chat(
     )
     sampling = read_sampling(CHAT, options, context, grammar)
     settings = read_settings(options, sampling, generation)
-    rendered = context.render_chat(request)
+    render = context.render_chat
+    rendered = render_leniently(request, render) if lenient_tools else render(request)
     adapt(settings, context, request, rendered)
     return ChatCall(
         settings.requests([chat_prompt(rendered)], options.get("n") or 1),
@@ -114,14 +118,17 @@ def parse_chat(
     )
 
 
-def _chat_request(options: ChatOptions, messages: Any, system_anywhere: bool) -> ChatRequest:
+def _chat_request(
+    options: ChatOptions, messages: Any, system_anywhere: bool, lenient_tools: bool
+) -> ChatRequest:
     _check_tools(options)
+    tools = read_tools(options.get("tools"), options.get("functions"))
     budget = options.get("reasoning_budget")
     # A function_call is a single one.
     parallel = False if "functions" in options else options.get("parallel_tool_calls")
     return ChatRequest(
         read_messages(messages),
-        tools=read_tools(options.get("tools"), options.get("functions")),
+        tools=enforceable(tools) if lenient_tools else tools,
         tool_choice=read_tool_choice(options.get("tool_choice", options.get("function_call"))),
         parallel_tool_calls=parallel,
         schema=read_response_format(options.get("response_format")),

@@ -11,6 +11,8 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
+from llama_py.server.upgrades import without_upgrades
+
 __all__ = ["ABORT", "http_protocol"]
 
 #: The key in ``scope["extensions"]`` of a function that ends the connection at once.
@@ -38,4 +40,4 @@ def http_protocol() -> type[asyncio.Protocol]:
     """The class to be given to uvicorn as ``http``."""
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-    return type("HttpProtocol", (_Abortable, AutoHTTPProtocol), {})
+    return type("HttpProtocol", (_Abortable, without_upgrades(AutoHTTPProtocol)), {})

@@ -53,8 +53,9 @@ class EventStream:
         """Send the headers and the first frames."""
         self.begun = True
         start = {"type": "http.response.start", "status": 200, "headers": _HEADERS}
-        await self._asgi_send(start)
+        self._sending = True  # what was answered before on this connection may be unread
         self._look()
+        await self._asgi_send(start)
         await self.send(frames)
 
     async def send(self, frames: bytes, *, more: bool = True) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -147,6 +148,21 @@ def test_only_who_leaves_is_a_client_that_left() -> None:
         until(lambda: len(server.service.exchanges) == 1, "the server is done with it")
         assert '"/v1/completions",status="200"' in http.get("/metrics").text
         running.leave()
+
+
+def test_a_reader_who_has_not_even_read_the_answer_before() -> None:
+    settings = demo_settings({"write_timeout": 0.5})
+    with serving(settings, send_buffer=4096) as server, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", int(server.url.rpartition(":")[2])))
+        body = json.dumps(chat(stream=True, **ENDLESS)).encode()
+        client.sendall(
+            b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+            b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+        )
+        until(lambda: server.service.exchanges, "it is being answered")
+        until(lambda: not server.service.exchanges, "the server has given up")
 
 
 def visits(server: Server, count: int) -> None:

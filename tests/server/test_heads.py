@@ -17,6 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from llama_py.server.heads import bounded_heads
+from llama_py.server.upgrades import without_upgrades
 
 PATIENCE = 30.0
 LIMIT = 4096
@@ -37,7 +38,7 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 @pytest.fixture(scope="module", params=[HttpToolsProtocol, H11Protocol])
 def port(request: pytest.FixtureRequest) -> Iterator[int]:
     """The port of a server that gives clients half a second for their headers."""
-    protocol = bounded_heads(request.param, LIMIT, 0.5)
+    protocol = bounded_heads(without_upgrades(request.param), LIMIT, 0.5)
     config = uvicorn.Config(
         app, "127.0.0.1", 0, lifespan="off", log_config=None, http=protocol, ws="none",
         h11_max_incomplete_event_size=1 << 20,
@@ -112,3 +113,17 @@ def test_a_connection_is_used_for_as_long_as_one_likes(port: int) -> None:
         for size in (300_000, 1, 5000, 70_000):  # nor for bodies
             assert http.post("/", content=b"x" * size).text == str(size)
         assert next(iter(http._transport._pool.connections)) is connection  # type: ignore[attr-defined]
+
+
+OFFER = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAA\r\n"
+
+
+@pytest.mark.parametrize("cut", [40, 130, 1000], ids=["in the head", "near its end", "nowhere"])
+def test_an_offer_of_another_protocol_costs_no_body(port: int, cut: int) -> None:
+    """As Java's client sends it, which goes on with the same connection."""
+    head = b"POST / HTTP/1.1\r\nHost: localhost\r\n"
+    offered = head + OFFER + b"Content-Length: 5\r\n\r\nhello"
+    last = head + b"Content-Length: 3\r\nConnection: close\r\n\r\nbye"
+    answers = exchange(port, offered[:cut], offered[cut:], last)
+    assert answers.count(b"HTTP/1.1 200") == 2
+    assert answers.index(b"\r\n5\r\n") < answers.index(b"\r\n3\r\n")

@@ -173,6 +173,29 @@ def test_what_changes_nothing(http: httpx.Client, options: dict[str, Any]) -> No
     assert reply.json()["choices"][0]["message"]["content"] == "2 + 3 = 5."
 
 
+#: Of a type that does not exist.
+ODD_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "run",
+        "parameters": {
+            "type": "object",
+            "properties": {"command": {"type": "strange"}},
+            "required": ["command"],
+        },
+    },
+}
+
+
+def test_a_tool_whose_schema_cannot_be_enforced(http: httpx.Client) -> None:
+    body = {"messages": [SUM], "temperature": 0, "tools": [ODD_TOOL], "max_tokens": 60}
+    assert http.post(CHAT, json=body).status_code == 200
+    forced = http.post(CHAT, json={**body, "tool_choice": "required"})
+    call = forced.json()["choices"][0]["message"]["tool_calls"][0]["function"]
+    assert call["name"] == "run"
+    assert [*json.loads(call["arguments"])] == ["command"]
+
+
 def test_a_body_above_the_limit() -> None:
     """With a length that is declared, and with one that turns out."""
     with serving(demo_settings({"max_body_bytes": 5000})) as server, server.http() as http:
@@ -197,6 +220,7 @@ def test_a_strict_server() -> None:
     with serving(demo_settings(chosen)) as server, server.http() as http:
         good = {"messages": [SUM], "max_tokens": 1, "temperature": 0}
         assert http.post(CHAT, json=good).status_code == 200
+        assert http.post(CHAT, json={**good, "tools": [ODD_TOOL]}).status_code == 400
         unknown = http.post(CHAT, json={**good, "temprature": 1})
         assert error_of(unknown) == (400, "unknown_parameter", "temprature")
         variables = {"chat_template_kwargs": {"mystery": 1}}
