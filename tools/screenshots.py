@@ -59,8 +59,8 @@ def windows() -> Iterator[Window]:
         browser = driver.chromium.launch(executable_path=path, args=ARGUMENTS)
 
         def window(url: str, theme: str = "light", **options: Any) -> Site:
-            settings = {"viewport": WIDE, "device_scale_factor": 2, **options}
-            return Site(browser.new_context(color_scheme=theme, **settings), url)
+            look = {"viewport": WIDE, "device_scale_factor": 2, "color_scheme": theme}
+            return Site(browser.new_context(**{**look, **options}), url)
 
         yield window
         browser.close()

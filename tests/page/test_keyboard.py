@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from playwright.sync_api import expect
 
 from tests.page.scripted import Gate, Scripted, call, finish, text
@@ -171,7 +173,9 @@ def test_the_first_stop_leads_to_the_message(chat: Site) -> None:
 
 def test_certainty_with_the_arrows(chat: Site, told: Scripted) -> None:
     chunk = text("A b")
-    entries = [{"token": each, "logprob": -0.1, "top_logprobs": []} for each in ("A", " b")]
+    entries: list[dict[str, Any]] = [
+        {"token": each, "logprob": -0.1, "top_logprobs": []} for each in ("A", " b")
+    ]
     chunk["choices"][0]["logprobs"] = {"content": entries}
     told.will([chunk, finish()])
     chat.say("Letters")

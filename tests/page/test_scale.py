@@ -29,7 +29,7 @@ def script_seconds(site: Site) -> Callable[[], float]:
 
     def read() -> float:
         metrics = client.send("Performance.getMetrics")["metrics"]
-        return next(each["value"] for each in metrics if each["name"] == "ScriptDuration")
+        return float(next(m["value"] for m in metrics if m["name"] == "ScriptDuration"))
 
     return read
 
