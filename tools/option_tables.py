@@ -23,8 +23,7 @@ _HEAD = """\
 
 Every option of the library, with its allowed values and its default. Wrong values, wrong types and
 unknown names are errors before anything else happens: `Llama(path, n_ctx=-1)` fails before the file
-    is
-opened, and `max_token=5` gets the answer "did you mean 'max_tokens'?". Type checkers and editors
+is opened, and `max_token=5` gets the answer "did you mean 'max_tokens'?". Type checkers and editors
 know the options too, because the signatures unpack the classes of `llama_py.options`.
 
 Instead of names such as `"q8_0"`, llama.cpp's numbers are accepted as well. In calls, `None` means

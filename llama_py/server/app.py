@@ -59,13 +59,16 @@ _ROUTES = [
 ]
 #: Threads that check, render and tokenize. More would only wait for each other.
 _WORKERS = 4
+_SIDE_WORKERS = 2
 
 
 class Service:
     """What the handlers of routes work with: ``request.app.state.service``.
 
     Attributes:
-        workers: threads for what takes longer than the event loop may wait.
+        workers: threads that make requests to the engine of calls, and replies of its events.
+        side_workers: threads for what else takes longer than the event loop may wait: disks,
+            tokenizing, looking into the engine. Calls do not wait for them.
         limits: the settings that dialects check requests against.
         exchanges: requests that a model is answering.
         responses: replies that clients may refer to.
@@ -79,6 +82,7 @@ class Service:
         self.settings = settings
         self.models = models
         self.workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="llama_py-server")
+        self.side_workers = ThreadPoolExecutor(_SIDE_WORKERS, thread_name_prefix="llama_py-side")
         self.limits = _limits(settings)
         self.exchanges: set[Exchange] = set()
         self.responses = ResponseStore(
@@ -128,6 +132,7 @@ def create_app(
             if models is None:
                 await pool.close()
             await asyncio.to_thread(service.workers.shutdown)
+            await asyncio.to_thread(service.side_workers.shutdown)
             await asyncio.to_thread(service.sessions.close)
 
     app = Starlette(

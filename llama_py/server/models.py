@@ -180,12 +180,16 @@ class ModelPool:
             await self._wait(place, ModelStatus.UNLOADED, receive)
         return place.model
 
-    async def close(self) -> None:
-        """Unload everything. Who waits gets an error, and so do calls in the models."""
-        self._closed = True
+    def refuse_waiting(self) -> None:
+        """Tell those who wait for a model that the server stops."""
         waiting, self._waiting = self._waiting, []
         for waiter in waiting:
             waiter.refuse(refusals.stopping())
+
+    async def close(self) -> None:
+        """Unload everything. Who waits gets an error, and so do calls in the models."""
+        self._closed = True
+        self.refuse_waiting()
         self._loader.stop()
         while self._tasks:
             await asyncio.wait(self._tasks)

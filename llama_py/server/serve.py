@@ -203,5 +203,6 @@ class _Server(uvicorn.Server):
             for exchange in live:
                 message = "the server stopped before this reply was complete"
                 exchange.stop(Failure(Kind.UNAVAILABLE, message))
+            self._service.models.refuse_waiting()
             await lifecycle.until_idle(_LAST_WORDS)
         self.should_exit = True

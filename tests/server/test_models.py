@@ -543,6 +543,20 @@ def test_closing_ends_the_waiting_and_the_loading() -> None:
     run(test)
 
 
+def test_who_waits_is_told_that_the_server_stops() -> None:
+    """And who has a model goes on."""
+
+    async def test() -> None:
+        async with pool_of("demo", "full") as pool, pool.lease("demo") as model:
+            waiting = asyncio.ensure_future(pool.load("full"))
+            await until(lambda: pool.waiting == 1)
+            pool.refuse_waiting()
+            assert "being stopped" in str(await refusal(waiting))
+            assert model.llama.tokenize(b"Hello")
+
+    run(test)
+
+
 def test_the_memory_is_given_back() -> None:
     process = psutil.Process()
     models = offered("full", "iswa", n_ctx=98304)  # 96 MiB of cells and more

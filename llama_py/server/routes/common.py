@@ -42,7 +42,7 @@ def model_of(body: dict[str, Any]) -> str | None:
 
 async def in_thread(service: Service, function: Callable[[], T]) -> T:
     """What a function returns that takes longer than the event loop may wait."""
-    return await asyncio.get_running_loop().run_in_executor(service.workers, function)
+    return await asyncio.get_running_loop().run_in_executor(service.side_workers, function)
 
 
 def json_response(value: Any, status: int = 200) -> Response:
