@@ -14,7 +14,8 @@ from tests.page.site import Site
 from tests.server.serving import Server, demo_settings, serving
 
 
-@pytest.fixture(scope="session")
+# Playwright keeps an event loop in the main thread, where other tests run their own.
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Any]:
     """The machine's own Chromium."""
     path = chromium()
