@@ -39,6 +39,9 @@ __all__ = [
 
 Chunk = dict[str, Any]
 
+#: Seconds for a request to arrive.
+_PATIENCE = 10.0
+
 
 class Gate:
     """A place in a script that waits until the test opens it."""
@@ -123,6 +126,16 @@ def usage(prompt: int, reused: int, reply: int) -> Chunk:
     return {"choices": [], "usage": counts}
 
 
+class Requests(list[dict[str, Any]]):
+    """Bodies of requests; one that is asked for by its number may still be on its way."""
+
+    def __getitem__(self, index: Any) -> Any:
+        end = time.monotonic() + _PATIENCE
+        while isinstance(index, int) and index >= len(self) and time.monotonic() < end:
+            time.sleep(0.01)
+        return super().__getitem__(index)
+
+
 class Scripted:
     """What the server does and has done.
 
@@ -144,7 +157,7 @@ class Scripted:
         self.unloaded: set[str] = set()
         self.n_ctx = 4096
         self.key = ""
-        self.requests: list[dict[str, Any]] = []
+        self.requests = Requests()
         self.sessions: list[dict[str, Any]] = []
         self.forgotten: list[str] = []
         self.per_message = 10
