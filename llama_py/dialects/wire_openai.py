@@ -8,6 +8,7 @@ alone. So those are not made: the bytes around the text are kept, and the text g
 from __future__ import annotations
 
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any, Generic, TypeVar
 
@@ -24,7 +25,7 @@ E = TypeVar("E", ChatEncoder, CompletionEncoder)
 Around = tuple[bytes, bytes]
 
 
-class _WireReply(Generic[E]):
+class _WireReply(ABC, Generic[E]):
     """What both have in common (see ``dialects.wire.WireReply``).
 
     Args:
@@ -57,12 +58,13 @@ class _WireReply(Generic[E]):
             self._unfinished.discard(index)
         return _frames(map(self._with_ids, self._encoder.feed(index, event)))
 
+    @abstractmethod
     def _token(self, index: int, event: TokenEvent) -> bytes:
-        raise NotImplementedError
+        """Frames for a token, where most chunks are nothing but text."""
 
+    @abstractmethod
     def _blank(self, index: int, field: str, text: str) -> Any:
         """A chunk that adds a text to a field of a choice."""
-        raise NotImplementedError
 
     def _text(self, index: int, field: str, text: str) -> bytes:
         around = self._around.get((index, field))

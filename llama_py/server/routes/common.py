@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
-from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.wire_json import json_bytes
-from llama_py.errors import shown
 
 if TYPE_CHECKING:
     from llama_py.server.app import Service
 
-__all__ = ["in_thread", "json_response", "model_of", "service_of"]
+__all__ = ["in_thread", "json_response", "service_of"]
 
 T = TypeVar("T")
 
@@ -25,19 +23,6 @@ def service_of(request: Request) -> Service:
     """What the handlers of routes work with."""
     service: Service = request.app.state.service
     return service
-
-
-def model_of(body: dict[str, Any]) -> str | None:
-    """The name of the model that a body asks for, or None.
-
-    Raises:
-        RequestError: it is no name.
-    """
-    model = body.get("model")
-    if model is not None and not isinstance(model, str):
-        message = f"model must be a string, not {shown(model)}"
-        raise RequestError(Kind.INVALID_TYPE, message, "model")
-    return model
 
 
 async def in_thread(service: Service, function: Callable[[], T]) -> T:

@@ -21,9 +21,9 @@ from llama_py.dialects.session_ids import session_of
 from llama_py.errors import TemplateError
 from llama_py.options.checks import read_text
 from llama_py.params import GenerationParams
-from llama_py.server.bodies import read_body
+from llama_py.server.bodies import model_of, read_body
 from llama_py.server.models import ServedModel
-from llama_py.server.routes.common import in_thread, json_response, model_of, service_of
+from llama_py.server.routes.common import in_thread, json_response, service_of
 from llama_py.server.running import respond
 from llama_py.server.sessions import conversations_of
 from llama_py.version import LLAMA_CPP_COMMIT, __version__
