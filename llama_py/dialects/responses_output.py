@@ -7,6 +7,7 @@ Every item has one id, from its first event to the finished response.
 from __future__ import annotations
 
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -65,7 +66,7 @@ class Frames:
         return b"".join(frames)
 
 
-class OutputItem:
+class OutputItem(ABC):
     """One entry of ``output``.
 
     Args:
@@ -83,9 +84,9 @@ class OutputItem:
         self._text = ""
         self.status: Status = "in_progress"
 
+    @abstractmethod
     def value(self) -> dict[str, Any]:
         """The item as it is now."""
-        raise NotImplementedError
 
     def begin(self) -> None:
         """Tell that the item has begun."""
@@ -100,8 +101,9 @@ class OutputItem:
         members = {"output_index": self._index, "item": self.value()}
         self._frames.add("response.output_item.done", members)
 
+    @abstractmethod
     def _tell_end(self) -> None:
-        raise NotImplementedError
+        """Tell that its text is complete."""
 
     def so_far(self) -> str:
         """Its text until now."""
@@ -235,9 +237,9 @@ class _CallItem(OutputItem):
         self._target, self._call_id = target, call_id
         self._of_arguments = self._around()
 
+    @abstractmethod
     def add(self, arguments: str) -> None:
         """More of its arguments, as the model writes them."""
-        raise NotImplementedError
 
     def _value(self, kind: str, **content: str) -> dict[str, Any]:
         item = {
