@@ -100,9 +100,9 @@ def converse(site: Site) -> None:
 def with_the_bundled_model(window: Window) -> None:
     """The beginning, a conversation in both themes and on a phone, a tool, certainty."""
     with serving(demo_settings()) as server:
+        take(window(server.url), "start")
         for theme in ("light", "dark"):
             site = window(server.url, theme)
-            take(site, f"start-{theme}")
             converse(site)
             take(site, f"chat-{theme}")
             site.context.close()
@@ -166,12 +166,15 @@ def with_a_script(window: Window) -> None:
     with scripted() as server:
         server.models = ["Qwen3-4B-Instruct"]
         site = window(server.url)
-        server.will(
-            [thought("How does reuse work?"), text(MARKDOWN), finish(), usage(212, 0, 190)],
-            [progress(2011, 1830, 1893), Gate()],
-        )
-        site.say("How is a prompt reused?")
-        take(site, "markdown")
+        begun, rest = MARKDOWN[: MARKDOWN.index("tenth")], MARKDOWN[MARKDOWN.index("tenth") :]
+        gate = Gate()
+        reply = [thought("How does reuse work?"), text(begun), gate, text(rest)]
+        server.will([*reply, finish(), usage(212, 0, 190)], [progress(2011, 1830, 1893), Gate()])
+        site.say("How is a prompt reused?", wait=False)
+        site.page.get_by_text("640").wait_for()
+        take(site, "streaming")
+        gate.open()
+        site.wait()
         site.say("And if I edit an earlier message?", wait=False)
         site.page.get_by_role("progressbar").wait_for()
         take(site, "processing")

@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Callable
 from typing import Any
 
 from playwright.sync_api import expect
 
-__all__ = ["Site"]
+__all__ = ["PATIENCE", "Site", "eventually"]
+
+#: Seconds for what is to happen on a slow and busy machine. Nothing waits longer than it has to.
+PATIENCE = 20.0
+
+expect.set_options(timeout=1000 * PATIENCE)
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    """Wait until something holds that the page does not show."""
+    end = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
 
 
 class Site:
@@ -24,7 +39,7 @@ class Site:
         self.url = url
         self.errors: list[str] = []
         self.strangers: list[str] = []
-        context.set_default_timeout(10_000)
+        context.set_default_timeout(1000 * PATIENCE)
         context.on("request", self._note_request)
         self.page = self.open()
 

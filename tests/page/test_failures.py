@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 
 from tests.page.conftest import Open
 from tests.page.scripted import Break, Gate, Refusal, Scripted, finish, scripted, text
-from tests.page.site import Site
+from tests.page.site import Site, eventually
 
 
 def test_a_key_is_asked_for_and_the_message_is_sent_then(visit: Open, told: Scripted) -> None:
@@ -21,6 +21,7 @@ def test_a_key_is_asked_for_and_the_message_is_sent_then(visit: Open, told: Scri
     dialog.get_by_label("API key").fill("wrong")
     dialog.get_by_role("button", name="Use this key").click()
     expect(chat.page.get_by_label("API key")).to_have_value("wrong")
+    expect(dialog).to_contain_text("The server does not know this key")
     chat.close_dialog()
     chat.say("Hello")
     expect(chat.reply.get_by_role("alert")).to_contain_text("The server asks for a key")
@@ -165,7 +166,8 @@ def test_a_draft_is_there_after_a_reload(chat: Site) -> None:
     chat.say("Whole")
     expect(chat.field).to_have_value("")
     chat.field.fill("Next")
-    chat.page.wait_for_timeout(600)  # it is written when nothing was typed for a moment
+    # It is written when nothing was typed for a moment.
+    eventually(lambda: chat.stored()["conversations"][0]["draft"] == "Next")
     chat.page.reload()
     expect(chat.field).to_have_value("Next")
     chat.page.get_by_role("link", name="New conversation").click()

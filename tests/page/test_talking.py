@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 
 from tests.page.conftest import Open
 from tests.page.scripted import Gate, Scripted, finish, text, thought, usage
-from tests.page.site import Site
+from tests.page.site import Site, eventually
 from tests.server.serving import Server
 
 
@@ -182,6 +182,10 @@ def test_only_what_was_set_is_sent(chat: Site, told: Scripted) -> None:
     added = {"temperature": 0.7, "max_tokens": 50, "stop": ["END"], "enable_thinking": False}
     assert {key: value for key, value in full.items() if key not in plain} == added
     assert [each["role"] for each in full["messages"]] == ["system", "user", "assistant", "user"]
+    chat.page.get_by_role("link", name="New conversation").click()
+    chat.say("Three")
+    assert set(told.requests[2]) == set(plain), "they are those of one conversation"
+    assert told.requests[2]["messages"] == [{"role": "user", "content": "Three"}]
 
 
 def test_a_value_out_of_range_is_refused_in_words(chat: Site, told: Scripted) -> None:
@@ -240,10 +244,9 @@ def test_stopping_keeps_what_has_come(chat: Site, told: Scripted) -> None:
     chat.wait()
     expect(chat.reply).to_contain_text("One, two")
     expect(chat.reply).to_contain_text("stopped")
-    chat.page.wait_for_function("() => true")
     chat.say("Go on")
     assert told.requests[1]["messages"][1] == {"role": "assistant", "content": "One, two"}
-    assert told.cancelled == 1
+    eventually(lambda: told.cancelled == 1)
 
 
 def test_reasoning_is_folded(chat: Site, told: Scripted) -> None:
@@ -270,7 +273,7 @@ def test_reasoning_can_be_ended(chat: Site, told: Scripted) -> None:
     assert told.requests[1]["continue_final_message"] == "content"
     begun = {"role": "assistant", "content": "", "reasoning_content": "Let me see."}
     assert told.requests[1]["messages"][-1] == begun
-    assert told.cancelled == 1
+    eventually(lambda: told.cancelled == 1)
 
 
 def test_two_conversations_are_answered_side_by_side(chat: Site, told: Scripted) -> None:
@@ -300,12 +303,17 @@ def test_a_reply_that_was_cut_off_can_go_on(chat: Site, told: Scripted) -> None:
     assert told.requests[1]["messages"][-1] == {"role": "assistant", "content": "One, "}
 
 
+def is_kept(chat: Site, reply: str) -> bool:
+    """Whether the browser's database has a reply as far as it has come."""
+    return any(each["content"] == reply for each in chat.stored()["messages"])
+
+
 def test_a_reload_in_the_middle_goes_on_with_the_reply(chat: Site, told: Scripted) -> None:
     gate = Gate()
     told.will([text("One, two, "), gate], [text("three."), finish()])
     chat.say("Count", wait=False)
     expect(chat.reply).to_contain_text("One, two,")
-    chat.page.wait_for_timeout(1200)  # a growing reply is written once a second
+    eventually(lambda: is_kept(chat, "One, two, "))
     chat.page.reload()
     expect(chat.reply.locator(".prose")).to_have_text("One, two, three.")
     assert told.requests[1]["messages"][-1] == {"role": "assistant", "content": "One, two, "}
@@ -316,11 +324,11 @@ def test_another_tab_leaves_a_running_reply_alone(chat: Site, told: Scripted) ->
     told.will([text("One, "), gate, text("two."), finish()])
     chat.say("Count", wait=False)
     expect(chat.reply).to_contain_text("One,")
-    chat.page.wait_for_timeout(1200)
+    eventually(lambda: is_kept(chat, "One, "))
     address = chat.page.url.removeprefix(chat.url)
     other = chat.open(address)
     expect(other.locator("article.reply")).to_contain_text("One,")
-    other.wait_for_timeout(500)
+    other.wait_for_timeout(1000)  # in which it would go on, if nobody did
     gate.open()
     chat.wait()
     expect(chat.reply.locator(".prose")).to_have_text("One, two.")
