@@ -60,7 +60,7 @@ def windows() -> Iterator[Window]:
 
         def window(url: str, theme: str = "light", **options: Any) -> Site:
             look = {"viewport": WIDE, "device_scale_factor": 2, "color_scheme": theme}
-            return Site(browser.new_context(**{**look, **options}), url)
+            return Site(browser.new_context(**{**look, **options})).visit(url)
 
         yield window
         browser.close()
@@ -77,7 +77,7 @@ def take(site: Site, name: str) -> None:
 
 def ask(site: Site, *messages: str) -> None:
     """A new conversation."""
-    site.page.get_by_role("link", name="New conversation").click()
+    site.begin()
     for message in messages:
         site.say(message)
 

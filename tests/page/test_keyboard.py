@@ -99,6 +99,7 @@ def test_up_edits_the_last_message(chat: Site, told: Scripted) -> None:
 def test_the_list(chat: Site) -> None:
     chat.say("First")
     press(chat, "Control+Shift+O")
+    expect(chat.page.locator("#start")).to_be_visible()
     expect(chat.field).to_be_focused()
     chat.say("Second")
     press(chat, "Control+k")
@@ -144,6 +145,7 @@ def test_searching(chat: Site, told: Scripted) -> None:
     told.will([text("The capital is Paris, on the Seine."), finish()])
     chat.say("Geography")
     press(chat, "Control+Shift+O")
+    expect(chat.page.locator("#start")).to_be_visible()
     chat.say("Arithmetic")
     press(chat, "Control+k")
     chat.page.keyboard.type("seine")
@@ -153,8 +155,7 @@ def test_searching(chat: Site, told: Scripted) -> None:
     expect(chat.field).to_be_focused()
 
 
-def test_copying(visit: Open, told: Scripted) -> None:
-    chat = visit(told.url, permissions=["clipboard-read", "clipboard-write"])
+def test_copying(chat: Site, told: Scripted) -> None:
     reply = "Use **this**:\n\n```python\nprint(1)\n```"
     told.will([text(reply), finish()])
     chat.say("How?")

@@ -23,7 +23,7 @@ def test_conversations_are_renamed(chat: Site) -> None:
     menu(chat, "A better name", "Rename")
     title.fill("Never mind")
     title.press("Escape")
-    chat.page.reload()
+    chat.reload()
     expect(chat.conversations).to_have_text(["A better name"])
 
 
@@ -66,7 +66,7 @@ def test_a_message_is_deleted_with_what_follows(chat: Site) -> None:
 def test_titles_and_messages_are_searched(chat: Site, told: Scripted) -> None:
     told.will([text("The capital is Paris, on the Seine."), finish()])
     chat.say("Geography")
-    chat.page.get_by_role("link", name="New conversation").click()
+    chat.begin()
     chat.say("Arithmetic")
     search = chat.page.get_by_label("Search conversations")
     search.fill("seine")
@@ -85,8 +85,7 @@ def test_titles_and_messages_are_searched(chat: Site, told: Scripted) -> None:
 def test_the_address_names_the_conversation(chat: Site) -> None:
     chat.say("First")
     address = chat.page.url
-    chat.page.get_by_role("link", name="New conversation").click()
-    expect(chat.page.locator("#start")).to_be_visible()
+    chat.begin()
     chat.page.go_back()
     expect(chat.asked).to_contain_text("First")
     assert chat.page.url == address

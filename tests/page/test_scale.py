@@ -82,7 +82,9 @@ def test_many_conversations_and_a_long_one(chat: Site, told: Scripted) -> None:
 def test_the_view_follows_the_end_only_while_the_reader_is_there(
     chat: Site, told: Scripted
 ) -> None:
-    open_long(chat)
+    chat.put([conversation("long", chat.page.evaluate("() => Date.now()"), 20)])
+    chat.page.goto(f"{chat.url}/#/long")
+    expect(chat.page.locator("article")).to_have_count(40)
     gates = [Gate(), Gate()]
     first = [*words(200), text("Half of it."), gates[0]]
     told.will([*first, *words(200), text("Nearly all."), gates[1], text("The end."), finish()])

@@ -37,6 +37,7 @@ class App {
   #sidebar;
   #thread;
   #composer;
+  #picker = h("input", { type: "file", accept: ".json,application/json", hidden: true });
 
   async start() {
     this.#applyTheme();
@@ -78,6 +79,10 @@ class App {
   }
 
   #makeButtons() {
+    this.#picker.addEventListener("change", async () => {
+      await this.#import(this.#picker.files[0]);
+      this.#picker.value = ""; // the same file can be chosen again
+    });
     const put = (id, ...children) => document.getElementById(id).append(...children);
     const toggle = () => this.#toggleSidebar();
     put("new", icon("add"), h("span", {}, "New conversation"));
@@ -87,7 +92,8 @@ class App {
     put("to-end", icon("down"), h("span", {}, "To the latest"));
     put(
       "sidebar-foot",
-      labelledButton("load", "Import", "Import conversations", () => this.#import()),
+      this.#picker,
+      labelledButton("load", "Import", "Import conversations", () => this.#picker.click()),
       labelledButton("save", "Export", "Export all conversations", () => this.#export(null)),
       iconButton("keyboard", "Keyboard", showKeys),
     );
@@ -395,7 +401,7 @@ class App {
         },
         enterKey: () => this.#enterKey(),
         exportAll: () => this.#export(null),
-        importAll: () => this.#import(),
+        importAll: () => this.#picker.click(),
         sessions: () => this.#api.sessions(),
         forgetSession: (id) => this.#api.forgetSession(id),
         keepDefaults: () => {
@@ -430,19 +436,15 @@ class App {
     download(`llama-py-${name}.json`, await exportAll(this.#store, ids));
   }
 
-  #import() {
-    const picker = h("input", { type: "file", accept: ".json,application/json" });
-    picker.addEventListener("change", async () => {
-      try {
-        const { added, known } = await importAll(this.#store, await picker.files[0].text());
-        this.#records = await this.#store.conversations();
-        this.#showList();
-        note(`${added} added${known ? `, ${known} were here already` : ""}.`);
-      } catch (error) {
-        note(error.message);
-      }
-    });
-    picker.click();
+  async #import(file) {
+    try {
+      const { added, known } = await importAll(this.#store, await file.text());
+      this.#records = await this.#store.conversations();
+      this.#showList();
+      note(`${added} added${known ? `, ${known} were here already` : ""}.`);
+    } catch (error) {
+      note(error.message);
+    }
   }
 
   #keys(event) {
