@@ -45,6 +45,8 @@ print(llm.cache_info["reused"])
 
 > Whatever was reused, the logits are those of a fresh context.
 """
+#: How much of it is there in the picture of a reply that is written.
+CUT = MARKDOWN.index("finished reply.")
 
 Window = Callable[..., Site]
 
@@ -98,9 +100,8 @@ def converse(site: Site) -> None:
 
 
 def with_the_bundled_model(window: Window) -> None:
-    """The beginning, a conversation in both themes and on a phone, a tool, certainty."""
+    """A conversation in both themes and on a phone, a tool, certainty."""
     with serving(demo_settings()) as server:
-        take(window(server.url), "start")
         for theme in ("light", "dark"):
             site = window(server.url, theme)
             converse(site)
@@ -166,12 +167,12 @@ def with_a_script(window: Window) -> None:
     with scripted() as server:
         server.models = ["Qwen3-4B-Instruct"]
         site = window(server.url)
-        begun, rest = MARKDOWN[: MARKDOWN.index("tenth")], MARKDOWN[MARKDOWN.index("tenth") :]
+        begun, rest = MARKDOWN[:CUT], MARKDOWN[CUT:]
         gate = Gate()
-        reply = [thought("How does reuse work?"), text(begun), gate, text(rest)]
+        reply: list[Any] = [thought("How does reuse work?"), 1.4, text(begun), gate, text(rest)]
         server.will([*reply, finish(), usage(212, 0, 190)], [progress(2011, 1830, 1893), Gate()])
         site.say("How is a prompt reused?", wait=False)
-        site.page.get_by_text("640").wait_for()
+        site.page.get_by_text("even an un").wait_for()
         take(site, "streaming")
         gate.open()
         site.wait()

@@ -44,7 +44,7 @@ class Site:
         self.page = self._tab()
 
     def visit(self, url: str) -> Site:
-        """Go to the page of a server, as if for the first time: nothing is kept of what was before."""
+        """Go to the page of a server as one who was never there before."""
         for tab in self.context.pages[1:]:
             tab.close()
         self.url = url
