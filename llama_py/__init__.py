@@ -17,11 +17,14 @@ from llama_py.version import __version__
 if TYPE_CHECKING:
     from llama_py.api.aio import AsyncLlama as AsyncLlama
     from llama_py.api.aio import AsyncReplyStream as AsyncReplyStream
+    from llama_py.api.aio_embedder import AsyncEmbedder as AsyncEmbedder
     from llama_py.api.cache import BytesReport as BytesReport
     from llama_py.api.cache import CacheReport as CacheReport
     from llama_py.api.cache import ModelCache as ModelCache
     from llama_py.api.cache import Prewarmed as Prewarmed
     from llama_py.api.cache import SequenceReport as SequenceReport
+    from llama_py.api.embedder import Embedder as Embedder
+    from llama_py.api.embedding import Ranked as Ranked
     from llama_py.api.llama import Llama as Llama
     from llama_py.api.overflow import OverflowPolicy as OverflowPolicy
     from llama_py.api.overflow import OverflowReport as OverflowReport
@@ -66,6 +69,7 @@ if TYPE_CHECKING:
     from llama_py.errors import ForkedProcessError as ForkedProcessError
     from llama_py.errors import GenerationTimeout as GenerationTimeout
     from llama_py.errors import GrammarError as GrammarError
+    from llama_py.errors import InputTooLongError as InputTooLongError
     from llama_py.errors import InvalidModelError as InvalidModelError
     from llama_py.errors import LlamaError as LlamaError
     from llama_py.errors import MissingPackageError as MissingPackageError
@@ -88,6 +92,7 @@ if TYPE_CHECKING:
     from llama_py.storage.store import LlamaRAMCache as LlamaRAMCache
 
 _HOMES = {
+    "AsyncEmbedder": "api.aio_embedder",
     "AsyncLlama": "api.aio",
     "AsyncReplyStream": "api.aio",
     "BytesReport": "api.cache",
@@ -111,11 +116,13 @@ _HOMES = {
     "CreateCompletionResponse": "dialects.types",
     "CreateCompletionStreamResponse": "dialects.types",
     "DecodeError": "errors",
+    "Embedder": "api.embedder",
     "FingerprintError": "errors",
     "ForkedProcessError": "errors",
     "GenerationTimeout": "errors",
     "GrammarError": "errors",
     "HistogramReport": "engine.metrics",
+    "InputTooLongError": "errors",
     "InvalidModelError": "errors",
     "Jinja2ChatFormatter": "chat.jinja",
     "Llama": "api.llama",
@@ -139,6 +146,7 @@ _HOMES = {
     "Prewarmed": "api.cache",
     "QueueFullError": "errors",
     "ReplyStream": "api.replies",
+    "Ranked": "api.embedding",
     "RequestCancelled": "errors",
     "ReuseInfo": "memory.sequences",
     "Score": "api.scoring",
@@ -158,6 +166,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "AsyncEmbedder",
     "AsyncLlama",
     "AsyncReplyStream",
     "BytesReport",
@@ -181,11 +190,13 @@ __all__ = [
     "CreateCompletionResponse",
     "CreateCompletionStreamResponse",
     "DecodeError",
+    "Embedder",
     "FingerprintError",
     "ForkedProcessError",
     "GenerationTimeout",
     "GrammarError",
     "HistogramReport",
+    "InputTooLongError",
     "InvalidModelError",
     "Jinja2ChatFormatter",
     "Llama",
@@ -209,6 +220,7 @@ __all__ = [
     "Prewarmed",
     "QueueFullError",
     "ReplyStream",
+    "Ranked",
     "RequestCancelled",
     "ReuseInfo",
     "Score",
