@@ -64,7 +64,9 @@ class AsyncEmbedder:
         self._process = forks.current()
 
     @classmethod
-    async def load(cls, model_path: str | os.PathLike[str], **options: Unpack[EmbedderOptions]) -> Self:
+    async def load(
+        cls, model_path: str | os.PathLike[str], **options: Unpack[EmbedderOptions]
+    ) -> Self:
         """Load a model without blocking the event loop."""
         return await asyncio.to_thread(partial(cls, model_path, **options))
 

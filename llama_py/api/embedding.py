@@ -33,7 +33,7 @@ from llama_py.errors import (
 )
 from llama_py.params import check_bool, check_number
 
-__all__ = ["EmbeddingCalls", "PendingEmbedding", "Ranked"]
+__all__ = ["EmbeddingCalls", "PendingEmbedding", "Progress", "Ranked", "own_pooling"]
 
 T = TypeVar("T")
 Progress = Callable[[int, int], "bool | None"]
@@ -186,8 +186,7 @@ class EmbeddingCalls:
             table[index] = pool(rows, how)
 
         def finish() -> NDArray[np.float32]:
-            vectors = shorten(table, dimensions, normalize)
-            return vectors[0] if is_single(inputs) else vectors
+            return _one_of(shorten(table, dimensions, normalize), inputs)
 
         return self._start(tokens, put, finish)
 
@@ -222,7 +221,7 @@ class EmbeddingCalls:
 
         def finish() -> NDArray[np.float32]:
             result = self._probabilities(table) if normalize else table
-            return result[0] if is_single(inputs) else result
+            return _one_of(result, inputs)
 
         return self._start(tokens, table.__setitem__, finish, ranks=True)
 
@@ -282,12 +281,10 @@ class EmbeddingCalls:
     def _pooling(self, pooling: str | None) -> str:
         how = pooling or self.pooling
         if how not in POOLINGS:
-            raise ParameterError(
-                f"pooling={shown(pooling)}: expected one of mean, cls, last"
-            )
+            raise ParameterError(f"pooling={shown(pooling)}: expected one of mean, cls, last")
         if how == "rank":
             raise ParameterError(
-                "this model is a reranker: call rerank() or classify(), or give pooling=\"cls\""
+                'this model is a reranker: call rerank() or classify(), or give pooling="cls"'
             )
         if how == "none":
             raise ParameterError(
@@ -313,6 +310,12 @@ class EmbeddingCalls:
         job = Job(tokens, ranks, put)
         self._shop.submit(job)
         return PendingEmbedding(job, finish)
+
+
+def _one_of(table: Rows, inputs: Any) -> Rows:
+    """The only row of what was given as one input, else all rows."""
+    rows: Rows = table[0] if is_single(inputs) else table
+    return rows
 
 
 def own_pooling(model: Model) -> str | None:

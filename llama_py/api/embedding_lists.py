@@ -42,7 +42,7 @@ class EmbeddingLists:
         self, inputs: str | Sequence[str], normalize: bool, truncate: bool
     ) -> tuple[list[Any], int]:
         """The vectors of inputs, and the number of their tokens; see ``Llama.embed``."""
-        options = {"normalize": normalize, "truncate": truncate}
+        options: dict[str, Any] = {"normalize": normalize, "truncate": truncate}
         pooling = self.pooling_type
         if pooling == POOLINGS["none"]:
             tokens = self.calls.token_vectors(inputs, name="input", **options)

@@ -165,7 +165,7 @@ class Llama:
         self._calls = Calls(loaded, settings, defaults, last)
         self._by_hand = ByHand(loaded, defaults, last, logits_all=given["logits_all"])
         self._dispatch = Dispatch(loaded, self._by_hand, last)
-        self._embedding = EmbeddingLists(loaded, given["pooling_type"])
+        self._embedding = EmbeddingLists(loaded, arguments["pooling_type"])
         self.cache = ModelCache(loaded, self._by_hand, last, self._dispatch, self._calls, slots)
 
     #: What calls get that say nothing else; may be set.

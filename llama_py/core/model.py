@@ -31,6 +31,7 @@ _ENCODERS = frozenset(
     """.split()  # noqa: SIM905
 )
 
+
 class Model(Handle[C.llama_model_p]):
     """A loaded model.
 

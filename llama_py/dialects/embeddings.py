@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
-from dataclasses import dataclass
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_py.dialects.failures import Kind, RequestError
+from llama_py.dialects.failures import Kind, RequestError, failure_of
 from llama_py.dialects.fields import Fields, as_text, wrong_type, wrong_value
 from llama_py.dialects.limits import Limits
 from llama_py.dialects.openai_bodies import note_unknown
 from llama_py.dialects.wire_json import json_bytes, vector_bytes
 from llama_py.embeddings.inputs import is_single
+from llama_py.errors import ParameterError, TokenizationError
 
-__all__ = ["EmbeddingBody", "encode_native", "encode_openai", "read_embedding"]
+__all__ = ["EmbeddingBody", "encode_native", "encode_openai", "naming", "read_embedding"]
 
 Vectors = NDArray[np.float32]
 
@@ -101,6 +104,18 @@ def _normalized(fields: Fields) -> bool:
     if flag is not None:
         return flag
     return True if number is None else _NORMS[number]
+
+
+@contextlib.contextmanager
+def naming(*fields: str) -> Iterator[None]:
+    """Let errors say which field they are about: their messages begin with its place."""
+    try:
+        yield
+    except (ParameterError, TokenizationError) as error:
+        place = re.match(r"(\w+)(\[\d+\])?", str(error))
+        if place is None or place[1] not in fields:
+            raise
+        raise RequestError.of(replace(failure_of(error), param=place[0])) from None
 
 
 # ---- answers ---------------------------------------------------------------------------------

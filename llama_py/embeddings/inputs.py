@@ -46,9 +46,7 @@ def as_list(inputs: Any, name: str = "inputs") -> list[Any]:
     if is_single(inputs):
         return [inputs]
     if not isinstance(inputs, Iterable) or isinstance(inputs, dict):
-        raise ParameterTypeError(
-            f"{name} must be texts or lists of token ids, not {shown(inputs)}"
-        )
+        raise ParameterTypeError(f"{name} must be texts or lists of token ids, not {shown(inputs)}")
     return [*inputs]
 
 
@@ -65,7 +63,7 @@ def tokenized(vocab: Vocab, inputs: Sequence[Any], name: str = "inputs") -> list
 def _tokens(vocab: Vocab, given: Any, where: str) -> Tokens:
     try:
         if isinstance(given, (str, bytes, bytearray)):
-            ids = vocab.tokenize(given)
+            ids = vocab.tokenize(given if isinstance(given, str) else bytes(given))
         else:
             ids = _token_ids(vocab, given, where)
     except TokenizationError as error:

@@ -23,13 +23,12 @@ def pool(rows: Rows, how: str) -> Rows:
 
     "cls" is the first row: encoders begin their texts with a token that stands for the whole.
     """
+    pooled: Rows = rows
     if how == "mean":
-        return rows.mean(axis=0, dtype=np.float32)
-    if how == "cls":
-        return rows[0].copy()
-    if how == "last":
-        return rows[-1].copy()
-    return rows
+        pooled = rows.mean(axis=0, dtype=np.float32)
+    elif how in ("cls", "last"):
+        pooled = rows[0 if how == "cls" else -1]
+    return pooled
 
 
 def check_dimensions(dimensions: int | None, width: int) -> None:

@@ -6,15 +6,14 @@ GELU is rounded as ggml's table rounds it (F16); everything else is computed in 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import gguf
 import numpy as np
-import numpy.typing as npt
 
 __all__ = ["Reference"]
 
-Array = npt.NDArray[Any]
+Array: TypeAlias = Any
 
 
 class Reference:
@@ -22,10 +21,8 @@ class Reference:
 
     def __init__(self, path: Path) -> None:
         reader = gguf.GGUFReader(path)
-        self.weights = {
-            tensor.name: np.array(tensor.data, np.float64) for tensor in reader.tensors
-        }
-        self.facts = {name: field for name, field in reader.fields.items()}
+        self.weights = {tensor.name: np.array(tensor.data, np.float64) for tensor in reader.tensors}
+        self.facts = dict(reader.fields)
         self.architecture: str = self.facts["general.architecture"].contents()
         self.n_head = self._fact("attention.head_count")
         self.n_layer = self._fact("block_count")
@@ -98,7 +95,9 @@ class Reference:
                 inner = _silu(self._linear(f"{block}.ffn_gate", x)) * up
             else:
                 inner = _gelu(up)
-            x = self._norm(f"{block}.layer_output_norm", self._linear(f"{block}.ffn_down", inner) + x)
+            x = self._norm(
+                f"{block}.layer_output_norm", self._linear(f"{block}.ffn_down", inner) + x
+            )
         return x
 
     def _modern(self, tokens: list[int]) -> Array:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from llama_py import Embedder
@@ -43,7 +43,7 @@ def embedder(path: Path) -> Iterator[Embedder]:
         yield made
 
 
-def expected(embedder: Embedder, reference: Reference, text: str, pooling: str) -> npt.NDArray:
+def expected(embedder: Embedder, reference: Reference, text: str, pooling: str) -> Any:
     rows = reference.rows(embedder.vocab.tokenize(text))
     pooled = {"mean": rows.mean(0), "cls": rows[0], "last": rows[-1]}[pooling]
     return pooled / np.linalg.norm(pooled)

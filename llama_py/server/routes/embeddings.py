@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from llama_py.api.embedding import PendingEmbedding
-from llama_py.dialects.embeddings import encode_native, encode_openai, read_embedding
+from llama_py.dialects.embeddings import encode_native, encode_openai, naming, read_embedding
 from llama_py.dialects.reranking import encode_ranking, read_rerank
 from llama_py.dialects.wire_json import json_bytes
 from llama_py.server.bodies import model_of, read_body
@@ -33,13 +33,14 @@ async def _embed(request: Request) -> Response:
         calls = model.llama._embedding.calls
 
         def start() -> PendingEmbedding[Any]:
-            return calls.vectors(
-                read.inputs,
-                normalize=read.normalize,
-                dimensions=read.dimensions,
-                truncate=read.truncate,
-                name="content" if read.native else "input",
-            )
+            with naming("input", "content", "dimensions"):
+                return calls.vectors(
+                    read.inputs,
+                    normalize=read.normalize,
+                    dimensions=read.dimensions,
+                    truncate=read.truncate,
+                    name="content" if read.native else "input",
+                )
 
         pending = await _queued(request, service, start)
 
@@ -60,14 +61,15 @@ async def _rerank(request: Request) -> Response:
         calls = model.llama._embedding.calls
 
         def start() -> PendingEmbedding[Any]:
-            return calls.ranking(
-                read.query,
-                read.documents,
-                top_n=read.top_n,
-                normalize=read.normalize,
-                truncate=read.truncate,
-                name="texts" if read.tei else "documents",
-            )
+            with naming("query", "documents", "texts"):
+                return calls.ranking(
+                    read.query,
+                    read.documents,
+                    top_n=read.top_n,
+                    normalize=read.normalize,
+                    truncate=read.truncate,
+                    name="texts" if read.tei else "documents",
+                )
 
         pending = await _queued(request, service, start)
         name = model.id
