@@ -55,7 +55,9 @@ if TYPE_CHECKING:
     from llama_py.dialects.types import (
         CreateCompletionStreamResponse as CreateCompletionStreamResponse,
     )
+    from llama_py.dialects.types import CreateEmbeddingResponse as CreateEmbeddingResponse
     from llama_py.dialects.types import Timings as Timings
+    from llama_py.embeddings.pooling import max_similarity as max_similarity
     from llama_py.engine.metrics import HistogramReport as HistogramReport
     from llama_py.engine.metrics import MetricsReport as MetricsReport
     from llama_py.errors import CacheFullError as CacheFullError
@@ -115,6 +117,7 @@ _HOMES = {
     "CreateChatCompletionStreamResponse": "dialects.types",
     "CreateCompletionResponse": "dialects.types",
     "CreateCompletionStreamResponse": "dialects.types",
+    "CreateEmbeddingResponse": "dialects.types",
     "DecodeError": "errors",
     "Embedder": "api.embedder",
     "FingerprintError": "errors",
@@ -162,6 +165,7 @@ _HOMES = {
     "TrimMessages": "api.overflow",
     "UnknownParameterError": "errors",
     "demo_model_path": "demo",
+    "max_similarity": "embeddings.pooling",
     "register_chat_format": "chat.formats",
 }
 
@@ -189,6 +193,7 @@ __all__ = [
     "CreateChatCompletionStreamResponse",
     "CreateCompletionResponse",
     "CreateCompletionStreamResponse",
+    "CreateEmbeddingResponse",
     "DecodeError",
     "Embedder",
     "FingerprintError",
@@ -219,8 +224,8 @@ __all__ = [
     "ParameterTypeError",
     "Prewarmed",
     "QueueFullError",
-    "ReplyStream",
     "Ranked",
+    "ReplyStream",
     "RequestCancelled",
     "ReuseInfo",
     "Score",
@@ -237,6 +242,7 @@ __all__ = [
     "UnknownParameterError",
     "__version__",
     "demo_model_path",
+    "max_similarity",
     "register_chat_format",
 ]
 

@@ -167,7 +167,7 @@ class Context(Handle[C.llama_context_p]):
         """The vectors of the last batch, one for each of its ``count`` tokens, without pooling.
 
         Returns:
-            A copy, float32 ``(count, n_embd_out)``. (A view would need a ctypes type for each count.)
+            A copy, float32 ``(count, n_embd_out)``: a view needs a ctypes type for each count.
         """
         rows = np.empty((count, self.model.n_embd_out), np.float32)
         self._copy(C.llama_get_embeddings(self.pointer), rows)

@@ -109,7 +109,7 @@ class Computer:
         return np.split(context.embeddings(int(ends[-1])), ends[:-1])
 
     def scores(self, inputs: Sequence[Tokens]) -> list[Rows]:
-        """What the classification head makes of each input, float32 ``(n_labels,)``; see ``rows``."""
+        """What the classification head makes of each input: float32 ``(n_labels,)``."""
         context = self._context(inputs, ranks=True)
         self._run(context, inputs)
         width = self._model.n_labels

@@ -20,7 +20,7 @@ from llama_py.errors import (
 if TYPE_CHECKING:
     from llama_py.core.vocab import Vocab
 
-__all__ = ["EmbeddingInput", "Tokens", "as_list", "is_single", "fitted", "tokenized"]
+__all__ = ["EmbeddingInput", "Tokens", "as_list", "fitted", "is_single", "tokenized"]
 
 Tokens = NDArray[np.int32]
 #: A text, or its tokens.

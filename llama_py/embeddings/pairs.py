@@ -1,4 +1,4 @@
-"""A query and a document as one input of a reranker, in the form that its model was trained with."""
+"""A query and a document as one input of a reranker, in the form that it was trained with."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,8 +68,9 @@ def test_without_pooling_each_token_has_a_vector() -> None:
 
 def test_replies_are_the_same_before_and_after(llm: Llama) -> None:
     def reply() -> str:
-        options = {"max_tokens": 12, "temperature": 0, "ignore_eos": True}
-        return str(llm.create_completion("the cat", **options)["choices"][0]["text"])
+        options: dict[str, Any] = {"max_tokens": 12, "temperature": 0, "ignore_eos": True}
+        completion: Any = llm.create_completion("the cat", **options)
+        return str(completion["choices"][0]["text"])
 
     before = reply()
     llm.embed(TEXTS)
