@@ -265,11 +265,11 @@ class EmbeddingCalls:
     def _probabilities(self, scores: Rows) -> Rows:
         """Numbers from 0 to 1: the logistic function of a single score, softmax of several."""
         if scores.shape[1] == 1:
-            return (1.0 / (1.0 + np.exp(-np.clip(scores, -80, 80)))).astype(np.float32)
+            return np.asarray(1.0 / (1.0 + np.exp(-np.clip(scores, -80, 80))), np.float32)
         if self._model.architecture in ("qwen3", "qwen3vl"):  # llama.cpp did that
             return scores
         powers = np.exp(scores - scores.max(axis=1, keepdims=True))
-        return (powers / powers.sum(axis=1, keepdims=True)).astype(np.float32)
+        return np.asarray(powers / powers.sum(axis=1, keepdims=True), np.float32)
 
     def _check_head(self) -> None:
         if not self._model.n_labels:

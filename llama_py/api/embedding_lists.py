@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 from llama_py.api.embedding import EmbeddingCalls, own_pooling
 from llama_py.api.loaded import Loaded
 from llama_py.dialects.types import CreateEmbeddingResponse
 from llama_py.embeddings.pooling import POOLINGS
 
-__all__ = ["EmbeddingLists"]
+__all__ = ["EmbeddingLists", "VectorLists"]
+
+#: A vector; a list of them, or the vectors of a text's tokens; or a list of those.
+VectorLists: TypeAlias = list[float] | list[list[float]] | list[list[list[float]]]
 
 
 class EmbeddingLists:

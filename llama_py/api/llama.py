@@ -22,7 +22,7 @@ from llama_py.api.calls import Calls
 from llama_py.api.compat import LlamaTokenizer
 from llama_py.api.dispatch import Dispatch
 from llama_py.api.embedding import Ranked
-from llama_py.api.embedding_lists import EmbeddingLists
+from llama_py.api.embedding_lists import EmbeddingLists, VectorLists
 from llama_py.api.loaded import load
 from llama_py.api.lowlevel import ByHand
 from llama_py.api.overflow import OverflowReport
@@ -385,13 +385,38 @@ class Llama:
 
     # -- embeddings ----------------------------------------------------------------------------
 
+    @overload
+    def embed(
+        self,
+        input: str | Sequence[str],
+        normalize: bool = ...,
+        truncate: bool = ...,
+        return_count: Literal[False] = ...,
+    ) -> VectorLists: ...
+    @overload
+    def embed(
+        self,
+        input: str | Sequence[str],
+        normalize: bool = ...,
+        truncate: bool = ...,
+        *,
+        return_count: Literal[True],
+    ) -> tuple[VectorLists, int]: ...
+    @overload
+    def embed(
+        self,
+        input: str | Sequence[str],
+        normalize: bool = ...,
+        truncate: bool = ...,
+        return_count: bool = ...,
+    ) -> VectorLists | tuple[VectorLists, int]: ...
     def embed(
         self,
         input: str | Sequence[str],
         normalize: bool = False,
         truncate: bool = True,
         return_count: bool = False,
-    ) -> Any:
+    ) -> VectorLists | tuple[VectorLists, int]:
         """Vectors of texts, as lists of numbers, with the signature of llama-cpp-python.
 
         ``Embedder`` gives arrays, and has more options. What computes is made at the first call,

@@ -62,7 +62,15 @@ class Loaded:
         setup: how the context is made that embeds, when it is needed; None: never.
     """
 
-    __slots__ = ("_embeds_in_place", "_making", "_model", "_process", "_running", "_setup", "_shop")
+    __slots__ = (
+        "_embedding",
+        "_embeds_in_place",
+        "_making",
+        "_model",
+        "_process",
+        "_running",
+        "_shop",
+    )
 
     def __init__(
         self,
@@ -75,7 +83,7 @@ class Loaded:
         self._model = model
         self._running = running
         self._process = forks.current()
-        self._setup = setup
+        self._embedding = setup
         self._shop: Shop | None = None
         self._making = threading.Lock()
         self._embeds_in_place = in_place
@@ -88,7 +96,7 @@ class Loaded:
     @property
     def vocab_only(self) -> bool:
         """True if there are no weights."""
-        return self._running is None and self._setup is None
+        return self._running is None and self._embedding is None
 
     @property
     def generates(self) -> bool:
@@ -103,12 +111,12 @@ class Loaded:
             ParameterError: there are no weights, or the model has no embeddings.
         """
         model = self.model
-        if self._setup is None:
+        if self._embedding is None:
             raise _vocabulary_only()
         with self._making:
             if self._shop is None:
                 check_embeds(model)
-                self._shop = Shop(model, self._setup, in_place=self._embeds_in_place)
+                self._shop = Shop(model, self._embedding, in_place=self._embeds_in_place)
             return self._shop
 
     @property
@@ -147,7 +155,7 @@ class Loaded:
     def _parts(self) -> _Running:
         if self._process != forks.current():
             raise forks.refuse()
-        if self._running is None and self._setup is None:
+        if self._running is None and self._embedding is None:
             raise _vocabulary_only()
         if self._running is None:
             raise ParameterError(
@@ -202,10 +210,10 @@ def load(arguments: Mapping[str, Any]) -> Loaded:
     try:
         if arguments["vocab_only"]:
             return Loaded(model, None)
-        adapters = _adapters(model, arguments)
-        running = None
-        if not model.is_encoder:
-            running = _start(model, context_params, arguments, adapters)
+        if model.is_encoder:
+            running, adapters = None, _adapters(model, arguments)
+        else:
+            running, adapters = _start(model, context_params, arguments)
         setup = Setup(replace(context_params, embeddings=True), tuple(adapters))
         return Loaded(model, running, setup, in_place=arguments["in_place"])
     except BaseException:  # also Ctrl-C: who tries again must have the memory for it
@@ -235,13 +243,11 @@ def _adapters(model: Model, arguments: Mapping[str, Any]) -> list[tuple[LoraAdap
 
 
 def _start(
-    model: Model,
-    params: ContextParams,
-    arguments: Mapping[str, Any],
-    adapters: list[tuple[LoraAdapter, float]],
-) -> _Running:
+    model: Model, params: ContextParams, arguments: Mapping[str, Any]
+) -> tuple[_Running, list[tuple[LoraAdapter, float]]]:
     _check_generates(model)
     context = Context(model, params)
+    adapters = _adapters(model, arguments)
     if adapters:
         context.set_adapters(adapters)
     # Without a causal mask, a token's cells depend on those that come after it.
@@ -261,7 +267,7 @@ def _start(
         max_waiting=arguments["max_waiting"],
         in_place=arguments["in_place"],
     )
-    return _Running(context, cache, driver)
+    return _Running(context, cache, driver), adapters
 
 
 def _check_generates(model: Model) -> None:

@@ -31,11 +31,11 @@ def llm(pooled: Path) -> Iterator[Llama]:
 
 
 def test_shapes_are_those_of_llama_cpp_python(llm: Llama) -> None:
-    one = llm.embed("the cat")
+    one: Any = llm.embed("the cat")
     assert isinstance(one, list)
     assert isinstance(one[0], float)
     assert len(one) == llm.n_embd()
-    many = llm.embed(TEXTS)
+    many: Any = llm.embed(TEXTS)
     assert [len(each) for each in many] == [llm.n_embd()] * 3
     vectors, count = llm.embed(TEXTS, normalize=True, return_count=True)
     assert count == sum(len(llm.tokenize(text)) for text in TEXTS)
@@ -56,7 +56,7 @@ def test_an_embedding_is_in_the_form_of_openai(llm: Llama) -> None:
 def test_without_pooling_each_token_has_a_vector() -> None:
     with Llama(tiny_model("full"), n_ctx=512) as llm:
         assert llm.pooling_type() == 0
-        vectors = llm.embed(TEXTS)
+        vectors: Any = llm.embed(TEXTS)
         assert [len(each) for each in vectors] == [len(llm.tokenize(text)) for text in TEXTS]
         assert len(vectors[0][0]) == llm.n_embd()
         assert len(llm.embed(TEXTS[0])) == len(vectors[0])
