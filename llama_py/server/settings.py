@@ -195,6 +195,9 @@ class Times:
     header_timeout: Annotated[
         float, Range(0.1), Doc("How long a client may take to send the headers of a request.")
     ] = 30.0
+    body_timeout: Annotated[
+        float, Range(0.1), Doc("How long a client may pause while it sends a body.")
+    ] = 60.0
     keep_alive_seconds: Annotated[
         int, Range(1, 3600), Doc("How long an idle connection is kept.")
     ] = 75
