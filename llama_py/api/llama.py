@@ -155,7 +155,8 @@ class Llama:
             given["special_tokens_in_content"],
             given["overflow"],
         )
-        self._loaded = loaded = load(arguments)
+        given_names = {name for name, value in options.items() if value is not None}
+        self._loaded = loaded = load(arguments, given_names)
         self._rendering = Rendering(loaded, settings, template, chat_format)
         self._last = last = LastCalls()
         defaults = CallDefaults(loaded, settings, self._rendering)

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Hashable, Mapping
+from collections.abc import Container, Hashable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 from llama_py import forks
+from llama_py.core import profiles
 from llama_py.core.context import Context
 from llama_py.core.footprint import expected_bytes, room_for_model
 from llama_py.core.lora import LoraAdapter
@@ -130,11 +131,12 @@ class Loaded:
         self._model.close()
 
 
-def load(arguments: Mapping[str, Any]) -> Loaded:
+def load(arguments: Mapping[str, Any], given: Container[str] = ()) -> Loaded:
     """Load a model.
 
     Args:
         arguments: those of ``Llama``, as ``options.LOAD`` completed them, and ``model_path``.
+        given: the names of those that somebody gave; a profile decides about others.
 
     Raises:
         ParameterError: an argument is wrong; nothing was loaded.
@@ -152,7 +154,9 @@ def load(arguments: Mapping[str, Any]) -> Loaded:
     )
     try:
         vocab_only = arguments["vocab_only"]
-        return Loaded(model, None if vocab_only else _start(model, context_params, arguments))
+        if vocab_only:
+            return Loaded(model, None)
+        return Loaded(model, _start(model, _context(model, context_params, given), arguments))
     except BaseException:  # also Ctrl-C: who tries again must have the memory for it
         model.close()  # with what was made from it
         raise
@@ -173,14 +177,19 @@ def lacks_memory(model_path: str, options: Mapping[str, Any]) -> bool:
     return needed > room_for_model(params)
 
 
-def _start(model: Model, params: ContextParams, arguments: Mapping[str, Any]) -> _Running:
+def _context(model: Model, params: ContextParams, given: Container[str]) -> Context:
     _check_generates(model)
-    context = Context(model, params)
+    params, origins = profiles.apply(params, given, profiles.find(model.info))
+    by_hand = "given" in (origins["n_threads"], origins["n_threads_batch"])
+    return Context(model, params, threads_fixed=by_hand)
+
+
+def _start(model: Model, context: Context, arguments: Mapping[str, Any]) -> _Running:
     if arguments["lora_path"] is not None:
         adapter = LoraAdapter(model, arguments["lora_path"])
         context.set_adapters([(adapter, arguments["lora_scale"])])
     # Without a causal mask, a token's cells depend on those that come after it.
-    reuse = params.attention_type != _NON_CAUSAL
+    reuse = context.params.attention_type != _NON_CAUSAL
     parking = arguments["parking_bytes"]
     cache = SequenceCache(
         context,
