@@ -3,39 +3,38 @@
 ggml's threads wait for each other in busy loops, many times in a step. When another program takes
 one of the cores, the thread that shares it delays all others, and fewer threads are faster.
 
-A governor *settles* on a count and compares it, now and then, with another one in a *trial* of a few
-steps. What starts a trial is a hint (so many CPUs are free), steps that have become slower, or time.
-What decides it is step times alone. Trials that lose cost time, which is a debt: it is paid off by
-1 % of the time that steps take, and until then there are no further trials.
+A governor *settles* on a count, measures its steps in *blocks*, and now and then compares the last
+block with one of another count, a *trial*. A hint (so many CPUs are free), blocks that have become
+slower, or time are reasons for a trial; what decides it is step times alone. Trials that lose cost
+time, which is a debt: it is paid off by 1 % of the time that steps take, and until then there are no
+further trials, but for a new hint.
 
 Pure: no clocks, no threads, nothing native.
 """
 
 from __future__ import annotations
 
-from collections import deque
-
 __all__ = ["ThreadGovernor"]
 
 #: The share of the time that lost trials may take, in the long run.
 _SHARE = 0.01
-#: Steps of the settled count that a trial is compared with.
-_WINDOW = 6
-#: Steps that say how long steps take, and how many seconds of them do (but not one step alone).
-_ENOUGH, _ENOUGH_SECONDS = 3, 0.2
-#: A trial of more threads wins with this share of the settled time, one of fewer with less: more
-#: threads are the right answer on a free machine, where the two may differ by noise only.
-_WINS_UP, _WINS_DOWN = 0.98, 0.9
-#: A trial ends at once when a step takes as many times as long as the settled count's.
-_HOPELESS = 1.4
-#: Steps have become slower when they take as many times as long as they used to.
+#: A block: so many steps, and so many seconds of them. Shorter ones say little: another program and
+#: one of our threads take turns on a core, for some milliseconds each. Of fewer steps, more of them.
+_STEPS, _SECONDS, _FEW_SECONDS = 3, 0.04, 0.6
+#: A trial wins when its block takes less than this share of the settled one's: one of more or of
+#: fewer threads, when a hint speaks for it or nothing does. More threads are right on a free
+#: machine, where noise must not reduce them.
+_WINS = {(True, True): 1.03, (True, False): 0.98, (False, True): 0.95, (False, False): 0.88}
+#: A trial ends at once when it takes as many times as long, after so many seconds.
+_HOPELESS, _SOON = 1.4, 0.01
+#: Steps have become slower when two blocks take as many times as long as they used to.
 _SLOWER = 1.25
-#: Seconds of steps between two trials that nothing but time asks for: the first time and the longest.
+#: Seconds of steps between two trials of the same: the first time, and the longest.
 _REST, _LONGEST_REST = 0.3, 20.0
 #: A new hint is followed at once, if no more than so many steps are owed.
-_CREDIT = 3.0
+_CREDIT = 4.0
 #: How fast what is usual follows slow changes, such as a conversation that becomes longer.
-_FOLLOW = 0.05
+_FOLLOW = 0.2
 
 
 class ThreadGovernor:
@@ -55,12 +54,12 @@ class ThreadGovernor:
         self._ladder = sorted({count for count in counts if count > 0})
         self._settled = most
         self._kind = 0
-        self._window = _Steps(_WINDOW)
-        self._trial = _Steps(_WINDOW)
-        self._usual = 0.0
+        self._block = _Block()
+        #: Seconds per work of the settled count: of the last block, and as it has been for long.
+        self._now = self._usual = 0.0
+        self._slow_blocks = 0
         self._hint: int | None = None
-        self._refused: int | None = None
-        self._upwards = False
+        self._new_hint = False
         self._rest, self._pause = 0.0, _REST
 
     def hint(self, free: float) -> None:
@@ -68,7 +67,12 @@ class ThreadGovernor:
         there = int(free + 0.4)
         hint = max([count for count in self._ladder if count <= there], default=1)
         if hint != self._hint:
-            self._hint, self._refused = hint, None
+            self._hint, self._new_hint, self._pause = hint, True, _REST
+            if not self._now:  # nothing else is known yet
+                self._settled = self.threads = hint
+                self._new_hint, self._rest = False, _REST
+            if self.threads == self._settled:
+                self._block = _Block()  # what was measured before may be true no more
 
     def note(self, kind: int, seconds: float, work: float = 1.0) -> int:
         """Enter a step that took ``seconds``; returns ``threads``.
@@ -77,103 +81,105 @@ class ThreadGovernor:
             kind: only steps of one kind are compared.
             work: how much was done in it, where steps of one kind differ in that.
         """
-        self.debt = max(0.0, self.debt - _SHARE * seconds)
+        if self.debt:
+            self.debt = max(0.0, self.debt - _SHARE * seconds)
         self._rest -= seconds
         if kind != self._kind:
             self._begin(kind)
-        elif self.threads != self._settled:
-            self._try(seconds, work)
         else:
-            self._watch(seconds, work)
+            self._block.add(seconds, work)
+            if self.threads != self._settled:
+                self._try()
+            elif self._block.whole:
+                self._watch()
         return self.threads
 
     def _begin(self, kind: int) -> None:
         """Steps of another kind: nothing is known of how long they take."""
-        self._owe()
+        if self.threads != self._settled:
+            self._owe()
         self.threads = self._settled
-        self._kind, self._usual = kind, 0.0
-        self._trial.clear()
-        self._window.clear()
+        self._kind, self._usual, self._slow_blocks = kind, 0.0, 0
+        self._block = _Block()
 
-    def _watch(self, seconds: float, work: float) -> None:
-        """A step of the settled count; begins a trial if there is a reason."""
-        self._window.add(seconds, work)
-        if self.most == 1 or not self._window.enough:
-            return
-        now = self._window.mean
-        slower = bool(self._usual) and now > _SLOWER * self._usual
-        candidate = self._candidate(now, slower)
+    def _watch(self) -> None:
+        """A block of the settled count is whole; begins a trial if there is a reason."""
+        self._now, self._block = self._block.mean, _Block()
+        usual = self._usual
+        if not usual or self._now < _SLOWER * usual:
+            self._usual = usual + _FOLLOW * (self._now - usual) if usual else self._now
+            self._slow_blocks = 0
+        else:
+            self._slow_blocks += 1
+        candidate = self._candidate() if self.most > 1 else None
         if candidate is not None:
-            self.threads, self._upwards = candidate, candidate > self._settled
-        elif not self._usual:
-            self._usual = now
-        elif not slower:
-            self._usual += _FOLLOW * (now - self._usual)
+            self.threads = candidate
 
-    def _candidate(self, now: float, slower: bool) -> int | None:
-        """The count to be tried next, or None. ``now``: seconds of a step at present."""
-        hint = self._hint
-        if hint not in (None, self._settled, self._refused) and self.debt <= _CREDIT * now:
-            return hint
+    def _candidate(self) -> int | None:
+        """The count to be tried next, or None."""
+        hint, settled = self._hint, self._settled
+        differs = hint is not None and hint != settled
+        if self._new_hint and self.debt <= _CREDIT * self._now:
+            self._new_hint = False
+            if differs:
+                return hint
         if self.debt > 0 or self._rest > 0:
             return None
-        if self._settled < self.most:
-            return min(count for count in self._ladder if count > self._settled)
-        if (slower or hint is None) and self._settled > 1:
-            return max(count for count in self._ladder if count < self._settled)
+        if differs:
+            return hint
+        if settled < self.most:
+            return min(count for count in self._ladder if count > settled)
+        if (self._slow_blocks > 1 or hint is None) and settled > 1:
+            return max(count for count in self._ladder if count < settled)
         return None
 
-    def _try(self, seconds: float, work: float) -> None:
+    def _try(self) -> None:
         """A step of a trial; ends it when it is clear who wins."""
-        self._trial.add(seconds, work)
-        usual = self._window.mean
-        if seconds > _HOPELESS * usual * work:
-            self._refuse(usual)
-        elif self._trial.enough:
-            wins = _WINS_UP if self._upwards else _WINS_DOWN
-            if self._trial.seconds < wins * usual * self._trial.work:
+        block = self._block
+        if block.seconds > max(_SOON, _HOPELESS * self._now * block.work):
+            self._refuse()
+        elif block.whole:
+            hint, settled = self._hint or self._settled, self._settled
+            more = self.threads > settled
+            hinted = hint > settled if more else hint < settled
+            if block.mean < _WINS[more, hinted] * self._now:
                 self._settle()
             else:
-                self._refuse(usual)
+                self._refuse()
 
     def _settle(self) -> None:
         """The trial won."""
         self._settled = self.threads
-        self._window, self._trial = self._trial, _Steps(_WINDOW)
-        self._usual = 0.0
+        self._now = self._usual = self._block.mean
+        self._slow_blocks = 0
         self._rest = self._pause = _REST
-        self._refused = None
+        self._block = _Block()
 
-    def _refuse(self, usual: float) -> None:
+    def _refuse(self) -> None:
         """The settled count stays. The longer that is so, the more rarely it is doubted."""
         self._owe()
-        if self.threads == self._hint:
-            self._refused = self._hint
         self.threads = self._settled
-        self._usual = usual
+        self._usual = self._now
+        self._slow_blocks = 0
         self._rest, self._pause = self._pause, min(2 * self._pause, _LONGEST_REST)
-        self._trial.clear()
+        self._block = _Block()
 
     def _owe(self) -> None:
         """What the steps of the trial took longer than they would have taken without it."""
-        if self._trial.work:
-            usual = self._window.mean * self._trial.work
-            self.debt += max(0.0, self._trial.seconds - usual)
+        self.debt += max(0.0, self._block.seconds - self._now * self._block.work)
 
 
-class _Steps:
-    """The last steps with one number of threads.
+class _Block:
+    """Steps with one number of threads.
 
     Attributes:
         seconds, work: of all of them.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self.clear()
+    __slots__ = ("_rates", "seconds", "work")
 
-    def clear(self) -> None:
-        self._rates: deque[float] = deque(maxlen=self._most)
+    def __init__(self) -> None:
+        self._rates: list[float] = []
         self.seconds = self.work = 0.0
 
     def add(self, seconds: float, work: float) -> None:
@@ -182,15 +188,14 @@ class _Steps:
         self.work += work
 
     @property
-    def enough(self) -> bool:
+    def whole(self) -> bool:
         """Whether they say something."""
-        count = len(self._rates)
-        return count >= _ENOUGH or (count > 1 and self.seconds >= _ENOUGH_SECONDS)
+        enough = _SECONDS if len(self._rates) >= _STEPS else _FEW_SECONDS
+        return self.seconds >= enough
 
     @property
     def mean(self) -> float:
-        """Seconds per work, without the slowest step: that may have been anything."""
-        rates = self._rates
-        if len(rates) < _ENOUGH:
-            return sum(rates) / len(rates)
-        return (sum(rates) - max(rates)) / (len(rates) - 1)
+        """Seconds per work, without the slowest steps: those may have been anything."""
+        rates = sorted(self._rates)
+        kept = rates[: len(rates) - max(1, len(rates) // 10)] or rates
+        return sum(kept) / len(kept)

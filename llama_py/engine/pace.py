@@ -23,13 +23,20 @@ class Pace:
     Args:
         context: computes on the CPU, with numbers of threads that nobody fixed.
         free: says how many CPUs are free.
+
+    Attributes:
+        threads: for one token, and for many.
     """
 
-    def __init__(self, context: Context, free: Callable[[], float | None] | None = None) -> None:
+    def __init__(
+        self,
+        context: Context,
+        free: Callable[[], float | None] | None = None,
+    ) -> None:
         self._context = context
         self._one = ThreadGovernor(context.params.n_threads or 1)
         self._many = ThreadGovernor(context.params.n_threads_batch or 1)
-        self._set = (self._one.threads, self._many.threads)
+        self.threads = (self._one.threads, self._many.threads)
         self._free = FreeCpus() if free is None else free
         self._next_look = 0.0
 
@@ -51,9 +58,9 @@ class Pace:
         else:
             self._many.note(_MANY, seconds, tokens)
         wanted = (self._one.threads, self._many.threads)
-        if wanted != self._set:
+        if wanted != self.threads:
             self._context.set_threads(*wanted)
-            self._set = wanted
+            self.threads = wanted
 
     def _look(self, now: float) -> None:
         free = self._free()

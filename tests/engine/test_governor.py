@@ -83,7 +83,7 @@ class Machine:
 def test_a_quiet_machine_pays_less_than_a_hundredth(hints: bool, cores: int, step: float) -> None:
     machine = Machine(cores=cores, step=step, hints=hints)
     governor = ThreadGovernor(cores)
-    assert machine.run(governor, 200 * max(1.0, step * 20)) >= 0.99
+    assert machine.run(governor, max(20.0, 2000 * step)) >= 0.99
     if hints:
         others = sum(count != cores for _, count in machine.log)
         assert others < 0.005 * len(machine.log)
@@ -120,8 +120,8 @@ def test_without_hints_step_times_alone_decide() -> None:
     machine = Machine(busy=lambda now: int(10 <= now < 30), hints=False)
     governor = ThreadGovernor(2)
     machine.run(governor, 10)
-    assert machine.run(governor, 20) > 0.9
-    assert machine.settled_after(10, lambda count: count == 1) < 2
+    assert machine.run(governor, 20) > 0.85
+    assert machine.settled_after(10, lambda count: count == 1) < 6
     machine.run(governor, 40)
     assert governor.threads == 2
 
@@ -131,21 +131,19 @@ def test_many_cores(busy: int) -> None:
     machine = Machine(cores=16, busy=lambda now: busy if 5 <= now < 25 else 0)
     governor = ThreadGovernor(16)
     machine.run(governor, 5)
-    assert machine.run(governor, 20) > 0.75
-    assert governor.threads <= max(1, 16 - busy)
+    assert machine.run(governor, 20) > 0.9
     machine.run(governor, 10)
-    assert governor.threads == 16
+    assert machine.settled_after(25, lambda count: count == 16) < 1
 
 
 def test_hints_that_are_wrong_cost_less_than_a_hundredth() -> None:
     """Programs that count as busy and give way, and CPUs that count as free and are not."""
     machine, governor = Machine(hints=False), ThreadGovernor(2)
-    for second in range(400):
+    for second in range(60):
         governor.hint(1.0 + second % 2)
         share = machine.run(governor, 1)
-        assert second < 300 or share > 0.9
-    machine.now, machine.log = 0.0, []
-    assert machine.run(governor, 100) > 0.985
+        assert second < 30 or share > 0.9
+    assert machine.run(governor, 20) > 0.985
 
 
 def test_a_conversation_that_becomes_longer_starts_no_trial() -> None:
@@ -157,17 +155,28 @@ def test_a_conversation_that_becomes_longer_starts_no_trial() -> None:
 
 def test_a_trial_ends_when_the_work_becomes_another() -> None:
     governor = ThreadGovernor(2)
+    for _ in range(10):
+        governor.note(1, 0.02)
     governor.hint(1)
     while governor.threads == 2:
-        governor.note(1, 0.04)
+        governor.note(1, 0.02)
+    governor.note(1, 0.021)
     assert governor.note(7, 0.1) == 2
-    assert governor.debt >= 0
+    assert governor.debt == pytest.approx(0.001)
+
+
+def test_what_is_known_before_the_first_step_needs_no_trial() -> None:
+    governor = ThreadGovernor(4)
+    governor.hint(2.9)
+    assert governor.threads == 3
+    governor.hint(4)
+    assert governor.threads == 4
 
 
 def test_prompts_are_compared_by_what_they_do() -> None:
     governor = ThreadGovernor(2)
     governor.hint(1)
-    for tokens in (512, 100, 300, 512, 64, 512) * 3:
+    for tokens in (512, 100, 300, 512, 64, 512) * 5:
         governor.note(64, 0.001 * tokens / (1 if governor.threads == 2 else 2), tokens)
     assert governor.threads == 1
 
