@@ -2,7 +2,7 @@
 
 For each depth and each setting: ``create_completion`` (a whole call, its prompt in memory), and
 ``llama-bench`` of our build and of llama.cpp's default build for replies and prompts. Within a
-repeat all figures are taken right after each other; ratios are medians of the ratios within a repeat.
+repeat all figures are taken right after each other; ratios are medians of those within a repeat.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ def add_parser(commands: Any) -> None:
         description="Measure a model on this machine: flash attention, threads, and how many "
         "tokens are computed at once. What is clearly faster than the default is kept as a "
         "profile, which every program that loads such a model uses for parameters that it leaves "
-        "at their defaults. Takes less than two minutes; the machine should do nothing else meanwhile. "
-        "Exit code 2, and no change, if it is too busy.",
+        "at their defaults. Takes less than two minutes; the machine should do nothing else "
+        "meanwhile. Exit code 2, and no change, if it is too busy.",
     )
     parser.add_argument("file", nargs="?", metavar="MODEL.gguf", help="a GGUF file")
     which = parser.add_mutually_exclusive_group()

@@ -1,7 +1,7 @@
 """Profiles: what ``llama-py tune`` found to be fastest, for parameters that nobody gave.
 
-A profile belongs to a CPU and the cores of it that the process may use, to the native libraries, and
-to the shape and the types of a model: one for each is in a file of its own in the cache directory.
+A profile belongs to a CPU and the cores of it that the process may use, to the native libraries,
+and to the shape and the types of a model: each is a file of its own in the cache directory.
 It is used or it is absent; one that is stale, damaged or of another version is absent.
 """
 

@@ -4,10 +4,10 @@ ggml's threads wait for each other in busy loops, many times in a step. When ano
 one of the cores, the thread that shares it delays all others, and fewer threads are faster.
 
 A governor *settles* on a count, measures its steps in *blocks*, and now and then compares the last
-block with one of another count, a *trial*. A hint (so many CPUs are free), blocks that have become
+block with one of another count, a *trial*. A hint (so many CPUs are free), blocks that became
 slower, or time are reasons for a trial; what decides it is step times alone. Trials that lose cost
-time, which is a debt: it is paid off by 1 % of the time that steps take, and until then there are no
-further trials, but for a new hint.
+time, which is a debt: it is paid off by 1 % of the time that steps take, and until then there are
+no further trials, but for a new hint.
 
 Pure: no clocks, no threads, nothing native.
 """
@@ -18,8 +18,8 @@ __all__ = ["ThreadGovernor"]
 
 #: The share of the time that lost trials may take, in the long run.
 _SHARE = 0.01
-#: A block: so many steps, and so many seconds of them. Shorter ones say little: another program and
-#: one of our threads take turns on a core, for some milliseconds each. Of fewer steps, more of them.
+#: A block: so many steps, and so many seconds of them; of fewer steps, more seconds. Shorter ones
+#: say little: another program and one of our threads take turns on a core, for milliseconds each.
 _STEPS, _SECONDS, _FEW_SECONDS = 3, 0.04, 0.6
 #: A trial wins when its block takes less than this share of the settled one's: one of more or of
 #: fewer threads, when a hint speaks for it or nothing does. More threads are right on a free
@@ -127,6 +127,8 @@ class ThreadGovernor:
             return None
         if differs:
             return hint
+        if self._slow_blocks < 2:  # one slow block is no reason, and must not decide either
+            self._now = min(self._now, self._usual)
         if settled < self.most:
             return min(count for count in self._ladder if count > settled)
         if (self._slow_blocks > 1 or hint is None) and settled > 1:
@@ -153,6 +155,7 @@ class ThreadGovernor:
         self._now = self._usual = self._block.mean
         self._slow_blocks = 0
         self._rest = self._pause = _REST
+        self.debt = 0.0  # the way back must be open, in case that was noise
         self._block = _Block()
 
     def _refuse(self) -> None:

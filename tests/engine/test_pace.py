@@ -32,6 +32,7 @@ class Restless(ThreadGovernor):
 
 
 def test_threads_that_were_given_stay() -> None:
+    options: Any
     for options in ({"n_threads": 2}, {"n_threads_batch": 2}):
         with Llama(demo_model_path(), n_ctx=256, **options) as llm:
             assert pace_of(llm) is None

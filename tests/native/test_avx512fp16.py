@@ -63,7 +63,7 @@ def test_without_the_rule_a_head_is_all_remainder(compiler: str, llama_cpp: Path
 
 
 def configured(folder: Path, compiler: str, *options: str) -> tuple[list[str], Any]:
-    """How a build for that CPU compiles ggml's vector loops, and its description. It compiles none."""
+    """How a build compiles ggml's vector loops, and its description. Nothing is compiled."""
     cmake, ninja = shutil.which("cmake"), shutil.which("ninja")
     if cmake is None or ninja is None:
         pytest.skip("needs cmake and ninja")
