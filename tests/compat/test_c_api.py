@@ -72,7 +72,7 @@ def test_a_whole_program_on_the_c_api() -> None:
     """The low-level example of llama-cpp-python: load, tokenize, decode, sample, free."""
     model = C.llama_load_model_from_file(demo_model_path().encode(), C.llama_model_default_params())
     params = C.llama_context_default_params()
-    params.n_ctx = 64
+    params.n_ctx, params.n_threads, params.n_threads_batch = 64, 1, 1
     ctx = C.llama_new_context_with_model(model, params)
     vocab = C.llama_model_get_vocab(model)
     tokens = (C.llama_token * 16)()
@@ -99,7 +99,7 @@ def test_internals_load_decode_and_sample(llm: Any) -> None:
         path_model=demo_model_path(), params=_internals.LlamaModel.default_params(), verbose=False
     )
     params = _internals.LlamaContext.default_params()
-    params.n_ctx = 64
+    params.n_ctx, params.n_threads, params.n_threads_batch = 64, 1, 1
     context = _internals.LlamaContext(model=model, params=params, verbose=False)
     tokens = model.tokenize(b"The sky is", add_bos=True, special=False)
     assert tokens == llm.tokenize(b"The sky is")
