@@ -36,12 +36,14 @@ from llama_py.server.routes import (
     responses,
     sessions,
     slots,
+    snapshots,
 )
 from llama_py.server.routes import models as model_routes
 from llama_py.server.running import Exchange
 from llama_py.server.sessions import Sessions
 from llama_py.server.settings import Settings
 from llama_py.server.slots import SlotFiles
+from llama_py.server.snapshots import Snapshots
 
 __all__ = ["Service", "create_app", "error_response"]
 
@@ -53,6 +55,7 @@ _ROUTES = [
     *anthropic.ROUTES,
     *native.ROUTES,
     *slots.ROUTES,
+    *snapshots.ROUTES,
     *sessions.ROUTES,
     *page.ROUTES,
     *openapi.ROUTES,
@@ -74,6 +77,7 @@ class Service:
         responses: replies that clients may refer to.
         sessions: the conversations of the clients, by name.
         slots: where slots are saved, or None.
+        snapshots: copies of sessions under names.
         lifecycle: whether requests are let in.
         metrics: what is counted.
     """
@@ -90,6 +94,7 @@ class Service:
         )
         self.sessions = Sessions(settings.session_dir, capacity_bytes=settings.session_bytes)
         self.slots = _slots(settings)
+        self.snapshots = Snapshots(settings.prefix_cache_slots, settings.snapshot_bytes)
         self.lifecycle = Lifecycle()
         self.metrics = ServerMetrics(self._engines, self.lifecycle, models)
 

@@ -217,7 +217,7 @@ class Loading:
 
 @dataclass(frozen=True, kw_only=True)
 class Keeping:
-    """What is kept on disk."""
+    """What is kept on disk, and under names."""
 
     session_dir: Annotated[
         Path | None,
@@ -243,6 +243,18 @@ class Keeping:
         Flag("--slot-bytes", metavar="N"),
         Doc("Bytes of the saved slots of one key."),
     ] = 8 << 30
+    prefix_cache_slots: Annotated[
+        int,
+        Range(0),
+        Flag("--prefix-cache-slots", metavar="N"),
+        Doc("Snapshots of sessions that each key may keep in memory, at most 8; 0 is none."),
+    ] = 4
+    snapshot_bytes: Annotated[
+        int,
+        Range(1 << 20),
+        Flag("--snapshot-bytes", metavar="N"),
+        Doc("Bytes of memory that the snapshots of one key may take."),
+    ] = 2 << 30
 
 
 @dataclass(frozen=True, kw_only=True)

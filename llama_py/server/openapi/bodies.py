@@ -311,8 +311,21 @@ def _native(settings: Settings) -> dict[str, Schema]:
         "DetokenizeRequest": record({"model": _MODEL, "tokens": _TOKENS}, ["tokens"]),
         "ApplyTemplateRequest": _template(settings),
         "SlotFile": record({"filename": said(STRING, "A plain name.")}, ["filename"]),
+        "SnapshotMake": _snapshot(),
         "SessionFork": record({"id": said(STRING, "Of the fork; one is made if it is not given.")}),
     }
+
+
+def _snapshot() -> Schema:
+    return record(
+        {
+            "name": said(STRING, "A plain name."),
+            "length": said({**INTEGER, "minimum": 1}, "Only the first tokens."),
+            "prepare": said(BOOLEAN, "Hold it until it is confirmed or aborted."),
+            "model": said(STRING, "The model; by default the one that answered last."),
+        },
+        ["name"],
+    )
 
 
 def _native_options(settings: Settings) -> dict[str, Schema]:

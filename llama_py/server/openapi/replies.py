@@ -205,6 +205,7 @@ def _sessions() -> dict[str, Schema]:
             "busy": said(BOOLEAN, "A reply is being written."),
             "tokens_in_memory": INTEGER,
             "saved": said(BOOLEAN, "It is on the disk."),
+            "tokens_saved": said(INTEGER, "Of these, those that are on the disk."),
         },
         ["id", "object", "created", "last_used", "model", "turns", "tokens"],
     )
@@ -212,4 +213,37 @@ def _sessions() -> dict[str, Schema]:
         "Session": session,
         "SessionList": record({"data": listing(reference("Session"))}, ["data"]),
         "DeletedSession": _deleted("session.deleted"),
+        **_snapshots(),
+    }
+
+
+def _snapshots() -> dict[str, Schema]:
+    snapshot = record(
+        {
+            "object": one_of_texts("session.snapshot"),
+            "name": STRING,
+            "session": STRING,
+            "model": STRING,
+            "tokens": INTEGER,
+            "bytes": INTEGER,
+            "key": said(STRING, "A digest of the tokens and of every setting they depend on."),
+            "created": INTEGER,
+            "last_used": INTEGER,
+            "status": one_of_texts("confirmed", "prepared"),
+        },
+        ["object", "name", "session", "model", "tokens", "bytes", "key", "status"],
+    )
+    every = {
+        "data": listing(reference("Snapshot")),
+        "slots": said(INTEGER, "Snapshots that the key may keep."),
+        "slots_used": INTEGER,
+        "bytes": said(INTEGER, "Bytes that they may take."),
+        "bytes_used": INTEGER,
+    }
+    name = {"name": STRING}
+    return {
+        "Snapshot": snapshot,
+        "SnapshotList": record(every, [*every]),
+        "DeletedSnapshot": record({**name, "deleted": BOOLEAN}, ["name", "deleted"]),
+        "AbortedSnapshot": record({**name, "aborted": BOOLEAN}, ["name", "aborted"]),
     }
