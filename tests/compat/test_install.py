@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import importlib.util
+import os
 import pickle
 import subprocess
 import sys
@@ -16,6 +17,8 @@ import pytest
 
 import llama_py.compat
 
+ROOT = Path(__file__).parent.parent.parent
+
 
 @pytest.fixture(autouse=True)
 def _installed() -> Iterator[None]:
@@ -26,7 +29,10 @@ def _installed() -> Iterator[None]:
 
 def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=cwd, env=environment
+    )
 
 
 def test_modules_are_the_same_under_both_names() -> None:
