@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.server.leaving import Visitor, until
+from tests.server.leaving import Visitor, joined_chunks, until
 from tests.server.serving import Server, demo_settings, serving
 
 #: A reply that goes on for as long as there is room.
@@ -135,6 +137,53 @@ def test_a_reader_who_stops_reading() -> None:
         # The server has closed the connection, without waiting for what was still to be read.
         assert b"[DONE]" not in visitor.read_all()
         visitor.leave()
+
+
+def test_a_reader_who_pauses_gets_everything() -> None:
+    with serving(demo_settings(), send_buffer=4096) as server:
+        ends = {str(token): False for token in model_of(server).vocab.eog_tokens()}
+        options: dict[str, Any] = {
+            "logit_bias": ends,
+            "logprobs": True,
+            "top_logprobs": 20,
+            **ENDLESS,
+            "max_tokens": 500,
+        }
+        with server.http() as http:
+            path = "/v1/chat/completions"
+            told = http.post(path, json=chat(**options)).json()["choices"][0]["message"]["content"]
+        visitor = Visitor(server, path, chat(stream=True, **options), receive_buffer=4096)
+        assert visitor.record
+        ticket = visitor.exchange._events._ticket  # type: ignore[union-attr]
+        until(lambda: ticket.paused, "the engine waits for the reader")
+        text = ""
+        for line in joined_chunks(visitor.read_until(b"[DONE]")).splitlines():
+            if line.startswith(b"data: {"):
+                for choice in json.loads(line[6:])["choices"]:
+                    text += choice["delta"].get("content") or ""
+        assert text == told
+        visitor.leave()
+
+
+def test_a_body_that_does_not_come() -> None:
+    """It keeps no connection for ever; one that comes slowly is answered."""
+    with serving(demo_settings({"body_timeout": 0.5})) as server:
+        body = json.dumps(chat(max_tokens=1)).encode()
+        head = (
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+            b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+        )
+        where = ("127.0.0.1", int(server.url.rpartition(":")[2]))
+        with socket.create_connection(where, 20) as client:
+            client.sendall(head + body[:10])
+            with contextlib.suppress(ConnectionResetError):
+                assert client.recv(100) == b""
+        with socket.create_connection(where, 20) as client:
+            client.sendall(head)
+            for place in range(len(body)):
+                client.sendall(body[place : place + 1])
+                time.sleep(0.6 / len(body))
+            assert client.recv(100).startswith(b"HTTP/1.1 200 OK")
 
 
 def test_only_who_leaves_is_a_client_that_left() -> None:
