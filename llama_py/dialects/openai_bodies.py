@@ -172,7 +172,7 @@ def _choose_tools(options: dict[str, Any]) -> None:
     tools = options.get("tools")
     if isinstance(tools, list):
         options["tools"] = [tool for tool in tools if _is_function(tool)]
-    choice = options.get("tool_choice")
+    choice: Any = options.get("tool_choice")
     allowed = choice.get("allowed_tools") if isinstance(choice, dict) else None
     if isinstance(allowed, dict) and isinstance(allowed.get("tools"), list):
         functions = [tool for tool in allowed["tools"] if _is_function(tool)]

@@ -48,7 +48,7 @@ SCHEMA = {
         },
     },
 }
-ALLOWED = {
+ALLOWED: Any = {
     "type": "allowed_tools",
     "allowed_tools": {
         "mode": "required",
