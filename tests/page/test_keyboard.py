@@ -301,7 +301,10 @@ def test_certainty_with_the_arrows(chat: Site, told: Scripted) -> None:
     press(chat, "Enter")
     chat.page.get_by_role("option").first.focus()
     press(chat, "ArrowRight")
-    expect(chat.page.get_by_role("option").nth(1)).to_be_focused()
+    second = chat.page.get_by_role("option").nth(1)
+    expect(second).to_be_focused()
+    expect(second).to_have_attribute("aria-selected", "true")
+    expect(chat.page.get_by_role("option").first).to_have_attribute("aria-selected", "false")
     expect(chat.page.locator(".alternatives")).to_contain_text("90.5 %")
 
 
