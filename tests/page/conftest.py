@@ -51,11 +51,18 @@ def real() -> Iterator[Server]:
 Open = Callable[..., Site]
 
 
-def window(browser: Any, **options: Any) -> Site:
-    """A window of the browser, which shares nothing with the others."""
+def window(browser: Any, script: str = "", **options: Any) -> Site:
+    """A window of the browser, which shares nothing with the others.
+
+    Args:
+        script: what runs before the scripts of every page.
+    """
     permissions = ["clipboard-read", "clipboard-write"]
     look = {"viewport": {"width": 1100, "height": 800}, "permissions": permissions}
-    return Site(browser.new_context(**{**look, **options}))
+    context = browser.new_context(**{**look, **options})
+    if script:
+        context.add_init_script(script)
+    return Site(context)
 
 
 @pytest.fixture(scope="package")

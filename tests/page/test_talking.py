@@ -321,7 +321,11 @@ def test_a_reload_in_the_middle_goes_on_with_the_reply(chat: Site, told: Scripte
     assert told.requests[1]["messages"][-1] == {"role": "assistant", "content": "One, two, "}
 
 
-def test_another_tab_leaves_a_running_reply_alone(chat: Site, told: Scripted) -> None:
+# Pages that came over plain HTTP from another machine have no locks.
+@pytest.mark.parametrize("script", ["", "delete Navigator.prototype.locks"], ids=["locks", "none"])
+def test_another_tab_leaves_a_running_reply_alone(visit: Open, told: Scripted, script: str) -> None:
+    chat = visit(told.url, script=script) if script else visit(told.url)
+    assert chat.page.evaluate("() => 'locks' in navigator") == (not script)
     gate = Gate()
     told.will([text("One, "), gate, text("two."), finish()])
     chat.say("Count", wait=False)
