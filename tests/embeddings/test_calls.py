@@ -92,7 +92,8 @@ def test_inputs_of_no_and_of_many_kinds(embedder: Embedder) -> None:
     assert embedder.embed([]).shape == (0, 64)
     assert embedder.embed_tokens([]) == []
     tokens = embedder.vocab.tokenize("the cat")
-    rows = embedder.embed(["the cat", b"the cat", tokens, tuple(tokens), np.array(tokens)])
+    same: list[Any] = ["the cat", b"the cat", tokens, tuple(tokens), np.array(tokens)]
+    rows = embedder.embed(same)
     np.testing.assert_allclose(rows, np.repeat(rows[:1], 5, axis=0), rtol=0, atol=1e-6)
     assert embedder.embed(np.array(tokens)).shape == (64,)  # type: ignore[arg-type]
     assert embedder.embed(text for text in ("a", "b")).shape == (2, 64)  # type: ignore[arg-type]
