@@ -83,6 +83,9 @@ if TYPE_CHECKING:
     from llama_py.errors import TokenizationError as TokenizationError
     from llama_py.errors import UnknownParameterError as UnknownParameterError
     from llama_py.memory.sequences import ReuseInfo as ReuseInfo
+    from llama_py.options.drafters import Drafter as Drafter
+    from llama_py.options.drafters import PromptLookup as PromptLookup
+    from llama_py.options.drafters import Speculative as Speculative
     from llama_py.storage.store import LlamaCache as LlamaCache
     from llama_py.storage.store import LlamaDiskCache as LlamaDiskCache
     from llama_py.storage.store import LlamaRAMCache as LlamaRAMCache
@@ -111,6 +114,7 @@ _HOMES = {
     "CreateCompletionResponse": "dialects.types",
     "CreateCompletionStreamResponse": "dialects.types",
     "DecodeError": "errors",
+    "Drafter": "options.drafters",
     "FingerprintError": "errors",
     "ForkedProcessError": "errors",
     "GenerationTimeout": "errors",
@@ -137,6 +141,7 @@ _HOMES = {
     "ParameterError": "errors",
     "ParameterTypeError": "errors",
     "Prewarmed": "api.cache",
+    "PromptLookup": "options.drafters",
     "QueueFullError": "errors",
     "ReplyStream": "api.replies",
     "RequestCancelled": "errors",
@@ -144,6 +149,7 @@ _HOMES = {
     "Score": "api.scoring",
     "SequenceReport": "api.cache",
     "SnapshotInfo": "api.states",
+    "Speculative": "options.drafters",
     "StateError": "errors",
     "StoppingCriteriaList": "dialects.processors",
     "StorageError": "errors",
@@ -181,6 +187,7 @@ __all__ = [
     "CreateCompletionResponse",
     "CreateCompletionStreamResponse",
     "DecodeError",
+    "Drafter",
     "FingerprintError",
     "ForkedProcessError",
     "GenerationTimeout",
@@ -207,6 +214,7 @@ __all__ = [
     "ParameterError",
     "ParameterTypeError",
     "Prewarmed",
+    "PromptLookup",
     "QueueFullError",
     "ReplyStream",
     "RequestCancelled",
@@ -214,6 +222,7 @@ __all__ = [
     "Score",
     "SequenceReport",
     "SnapshotInfo",
+    "Speculative",
     "StateError",
     "StoppingCriteriaList",
     "StorageError",

@@ -192,7 +192,7 @@ def _start(model: Model, params: ContextParams, arguments: Mapping[str, Any]) ->
     )
     cache.namespace = context.adapters  # prompts share nothing with those of other adapters
     driver = Driver(
-        Engine(context, cache),
+        Engine(context, cache, arguments["speculative"]),
         max_waiting=arguments["max_waiting"],
         in_place=arguments["in_place"],
     )

@@ -45,10 +45,11 @@ class Runner:
 
         Returns:
             What ``llama_decode`` returned, and the row of logits at the end of each entry of the
-            plan.
+            plan; of a draft, the row of the token before it.
         """
         self._batch.clear()
         rows = [self._add_one(entry.request) for entry in plan.decodes]
+        rows += [self._add_draft(entry.request, entry.draft) for entry in plan.verifies]
         rows += [self._add_chunk(entry.request, entry.count) for entry in plan.prefills]
         if not (self.abortable and plan.prefills):
             return self._decode(), rows
@@ -100,6 +101,14 @@ class Runner:
             lease.position,  # type: ignore[union-attr]
             lease.sequence.number,  # type: ignore[union-attr]
         )
+
+    def _add_draft(self, running: Running, draft: Sequence[int]) -> int:
+        """Append the last token and a draft, all of them outputs; returns the first row."""
+        lease = running.lease
+        if lease is None:
+            raise RuntimeError("a request without a sequence was scheduled")
+        tokens = [running.record.generated[-1], *draft]
+        return self._batch.add(tokens, lease.position, lease.sequence.number, True)
 
     def _add_chunk(self, running: Running, count: int) -> int:
         """Append a chunk; returns the row of its last token."""

@@ -261,6 +261,8 @@ class SequenceCache:
                 to be continued is kept for its beginning, as long as there is room.
         """
         sequence = lease.sequence
+        if lease.drafted:
+            self.rewind(lease)
         if transient and lease.info.action == Action.FORK.value:
             self.drop(sequence)
             return
@@ -276,7 +278,17 @@ class SequenceCache:
     def repair(self, lease: Lease) -> None:
         """A decode failed: find out what is left in memory, and keep only what is certain."""
         self.trim(lease.sequence)
+        lease.drafted = 0
         lease.cuts = [cut for cut in lease.cuts if cut > lease.held]
+
+    def rewind(self, lease: Lease) -> None:
+        """A draft was verified: remove from memory what of it was not accepted.
+
+        Afterwards the sequence is empty if its memory cannot go back, or says that it did not.
+        """
+        lease.drafted = 0
+        if lease.sequence in self._live:
+            self._live.trim(lease.sequence)
 
     def add_cut(self, lease: Lease, length: int) -> None:
         """Ask for one more checkpoint, after so many tokens that were not evaluated yet."""

@@ -168,6 +168,8 @@ class LiveSet:
         """Keep a partial state of where ``sequence`` is now, unless there is one already."""
         if not self._traits.needs_checkpoints or not sequence.tokens:
             return
+        if not self.agrees(sequence):  # a draft is being verified there: it would be in the state
+            return
         tokens, namespace = as_tokens(sequence.tokens), sequence.namespace
         pinned = len(tokens) in self._tiers.pins.lengths_along(tokens, namespace)
         record = self._index.checkpoints_along(tokens, namespace).get(len(tokens))

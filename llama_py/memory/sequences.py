@@ -235,12 +235,15 @@ class Lease:
         prompt: what is to be evaluated.
         cuts: after how many tokens a checkpoint is to be taken, ascending.
         info: what was reused.
+        drafted: tokens in memory that may have to be removed again: a draft that is not verified
+            yet, of which ``sequence.tokens`` lists what was accepted so far.
     """
 
     sequence: LiveSequence
     prompt: ResolvedPrompt
     cuts: list[int]
     info: CacheInfo
+    drafted: int = 0
 
     @property
     def held(self) -> int:
