@@ -1,8 +1,9 @@
 """Whether a draft pays: how much of the drafts is accepted, and what a wider step costs. Pure.
 
 A step that verifies a draft of ``k`` tokens computes ``k`` more rows. If each token is accepted
-with probability ``p``, it gives ``1 + p + p**2 + ... + p**k`` tokens instead of one. What ``k`` rows
-cost depends on the machine, the model and the other streams of the step, so it is measured.
+with probability ``p``, it gives ``1 + p + p**2 + ... + p**k`` tokens instead of one. What ``k``
+rows cost depends on the machine, the model and the other streams of the step, so it is measured,
+steps without drafts from time to time as well.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ __all__ = ["Drafting", "Pace"]
 
 #: The last measurements of a step with so many rows; their median counts.
 _MEASUREMENTS = 5
+#: Measurements of steps without drafts before there are any, and steps with drafts between them.
+_LEAST, _MOST_IN_A_ROW = 3, 64
 #: A draft must be worth this much more than the step without it: measurements are not exact.
 _MARGIN = 1.03
 #: What is believed of a drafter before anything was verified: tokens, and how many were accepted.
@@ -32,14 +35,15 @@ class Drafting:
         settings: who drafts, and when.
         drafters: those that have not failed.
         rate: the share of drafted tokens that is accepted, as far as one can tell.
+        seconds: what drafting a token takes.
     """
 
-    __slots__ = ("_successes", "_trials", "drafters", "settings")
+    __slots__ = ("_successes", "_trials", "drafters", "seconds", "settings")
 
     def __init__(self, settings: Speculative) -> None:
         self.settings = settings
         self.drafters: list[Drafter] = [*settings.drafters]
-        self._trials = self._successes = 0.0
+        self._trials = self._successes = self.seconds = 0.0
 
     @property
     def rate(self) -> float:
@@ -63,9 +67,11 @@ class Pace:
     def __init__(self) -> None:
         self._seconds: dict[int, deque[float]] = {}
         self._rows: list[int] = []
+        self._in_a_row = 0
 
-    def add(self, rows: int, seconds: float) -> None:
-        """A step with so many rows took so long."""
+    def add(self, rows: int, seconds: float, *, drafts: bool = False) -> None:
+        """A step with so many rows, ``drafts`` among them, took so long."""
+        self._in_a_row = self._in_a_row + 1 if drafts else 0
         if rows not in self._seconds:
             self._seconds[rows] = deque(maxlen=_MEASUREMENTS)
             insort(self._rows, rows)
@@ -86,12 +92,25 @@ class Pace:
         share = (rows - below) / (above - below)
         return self._median(below) * (1 - share) + self._median(above) * share
 
+    def _knows(self, rows: int) -> bool:
+        """Whether enough steps with no more rows than these were measured, and not long ago."""
+        measured = sum(len(self._seconds[each]) for each in self._rows if each <= rows)
+        return measured >= _LEAST and self._in_a_row < _MOST_IN_A_ROW
+
     def _median(self, rows: int) -> float:
         measured = sorted(self._seconds[rows])
         return measured[len(measured) // 2]
 
-    def best(self, rows: int, tokens: float, most: int, rate: float, seconds: float = 0.0) -> int:
-        """How long a draft should be, at most; 0 if none pays.
+    def best(
+        self,
+        rows: int,
+        tokens: float,
+        most: int,
+        rate: float,
+        seconds: float = 0.0,
+        fixed: float = 0.0,
+    ) -> int:
+        """How long a draft should be, at most; 0 if none pays, or a step without is due.
 
         Args:
             rows: the rows of the step without it.
@@ -99,15 +118,16 @@ class Pace:
             most: longest possible draft.
             rate: probability that a drafted token is accepted.
             seconds: how long it takes to draft one token.
+            fixed: and what a draft costs beside that, whatever its length.
         """
-        alone = self.of(rows)
-        if alone <= 0.0:
-            return most
+        if not self._knows(rows):
+            return 0
+        alone = max(self.of(rows), 1e-9)
         best, best_speed, expected, power = 0, tokens / alone * _MARGIN, tokens, 1.0
         for length in range(1, most + 1):
             power *= rate
             expected += power
-            speed = expected / (self.of(rows + length) + length * seconds)
+            speed = expected / (self.of(rows + length) + length * seconds + fixed)
             if speed > best_speed:
                 best, best_speed = length, speed
         return best

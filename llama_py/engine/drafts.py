@@ -15,10 +15,11 @@ from itertools import islice
 from llama_py.engine.drafting import Drafting, Pace
 from llama_py.engine.requests import Requests
 from llama_py.engine.running import RequestState, Running
-from llama_py.engine.scheduler import StepPlan
+from llama_py.engine.scheduler import Draft, StepPlan
 from llama_py.errors import ParameterError
 from llama_py.memory.cache import SequenceCache
-from llama_py.options.drafters import MAX_DRAFT, Drafter, Speculative
+from llama_py.memory.sequences import Lease
+from llama_py.options.drafters import MAX_DRAFT, Speculative
 
 __all__ = ["Drafts"]
 
@@ -26,6 +27,8 @@ _log = logging.getLogger("llama_py")
 
 #: Steps without drafts after one for which there were not enough cells.
 _WAIT = 16
+#: How much the latest measurement of a duration counts.
+_NEW = 0.2
 
 
 class Drafts:
@@ -48,12 +51,14 @@ class Drafts:
         default: Speculative | None = None,
     ) -> None:
         self._requests = requests
+        self._cache = cache
         self._limit = cache.limit
-        self._refusal = _refusal(cache)
         self._n_vocab = n_vocab
         self.default = default
         self.pace = Pace()
         self._waits = 0
+        #: Seconds that a draft costs for its being taken back, whether it is or not.
+        self._going_back = 0.0
 
     # -- the beginning --------------------------------------------------------------------------
 
@@ -66,36 +71,53 @@ class Drafts:
             return
         if running.request.generation.max_tokens in (0, 1):
             return
-        if self._refusal:
+        reason = self._refusal(settings)
+        if reason:
             refused = self._requests.metrics.drafts_refused
-            refused[self._refusal] = refused.get(self._refusal, 0) + 1
+            refused[reason] = refused.get(reason, 0) + 1
             return
         running.drafting = Drafting(settings)
 
+    def _refusal(self, settings: Speculative) -> str:
+        """Why a request can have no drafts; empty if it can."""
+        traits = self._cache.traits
+        return traits.why_not() if traits.recurrent and settings.exact else ""
+
     # -- before a step --------------------------------------------------------------------------
 
-    def propose(self) -> dict[Running, Sequence[int]]:
-        """A draft for each stream that should have one in the next step."""
-        if self._waits:
-            self._waits -= 1
-            return {}
+    def propose(self) -> dict[Running, Draft]:
+        """For each stream that decodes more than one token in the next step, what that is."""
         streams = [
             each
             for each in self._requests.running
             if each.state is RequestState.DECODING and not each.paused
         ]
+        self._waits, waits = max(0, self._waits - 1), self._waits
         rows, expected = len(streams), float(len(streams))
-        drafts: dict[Running, Sequence[int]] = {}
+        drafts: dict[Running, Draft] = {}
         for running in streams:
-            drafting = running.drafting
-            if drafting is None:
+            drafting, lease = running.drafting, running.lease
+            if drafting is None or lease is None:
                 continue
-            draft = self._draft(running, drafting, rows, expected)
-            if draft:
-                drafts[running] = draft
-                rows += len(draft)
-                expected += sum(drafting.rate**power for power in range(1, len(draft) + 1))
+            known = len(running.undecoded(lease))
+            tokens: Sequence[int] = ()
+            if not waits:
+                tokens = self._draft(running, drafting, rows + known - 1, expected)
+            if tokens and not self._prepare(lease):
+                tokens = ()
+            if tokens or known > 1:
+                drafts[running] = Draft(tokens, known)
+            rows += known - 1 + len(tokens)
+            expected += sum(drafting.rate**power for power in range(1, len(tokens) + 1))
         return drafts
+
+    def _prepare(self, lease: Lease) -> bool:
+        """Let the memory be able to go back; loading a state takes as long as taking it."""
+        start = time.perf_counter()
+        done = self._cache.prepare_draft(lease)
+        took = 2 * (time.perf_counter() - start)
+        self._going_back += (took - self._going_back) * _NEW
+        return done
 
     def _draft(
         self, running: Running, drafting: Drafting, rows: int, expected: float
@@ -103,7 +125,9 @@ class Drafts:
         most = self._room(running)
         length = most
         if drafting.settings.adaptive and most > 0:
-            length = self.pace.best(rows, expected, most, drafting.rate)
+            length = self.pace.best(
+                rows, expected, most, drafting.rate, drafting.seconds, self._going_back
+            )
             if not length:
                 drafting.left_out()
                 self._requests.metrics.drafts_skipped += 1
@@ -113,9 +137,8 @@ class Drafts:
         return draft
 
     def _cells_left(self, running: Running) -> int:
-        """Tokens that its sequence can hold behind the one that is decoded next."""
-        held = running.lease.held if running.lease is not None else self._limit
-        return self._limit - held - 1
+        """Tokens that its sequence can hold behind those that were sampled."""
+        return self._limit - running.record.n_prompt - len(running.record.generated)
 
     def _room(self, running: Running) -> int:
         """Most tokens that a draft can have and all be wanted."""
@@ -139,7 +162,10 @@ class Drafts:
                 self._requests.metrics.draft_errors += 1
             if draft:
                 break
-        self._requests.metrics.draft_seconds += time.perf_counter() - start
+        took = time.perf_counter() - start
+        self._requests.metrics.draft_seconds += took
+        if draft:
+            drafting.seconds += (took / len(draft) - drafting.seconds) * _NEW
         return draft
 
     def _checked(self, draft: Sequence[int], most: int) -> Sequence[int]:
@@ -166,6 +192,8 @@ class Drafts:
         metrics = self._requests.metrics
         for entry in plan.verifies:
             running, drafted = entry.request, len(entry.draft)
+            if not drafted:
+                continue
             accepted = max(0, len(running.record.generated) - before[running] - 1)
             metrics.drafts += 1
             metrics.drafted += drafted
@@ -175,13 +203,9 @@ class Drafts:
             if running.drafting is not None:
                 running.drafting.verified(drafted, accepted)
         if seconds is not None:
-            self.pace.add(plan.rows, seconds)
+            drafts = any(entry.draft for entry in plan.verifies)
+            self.pace.add(plan.rows, seconds, drafts=drafts)
 
     def wait(self) -> None:
         """There were not enough cells for the drafts: go on without for a while."""
         self._waits = _WAIT
-
-
-def _refusal(cache: SequenceCache) -> str:
-    """Why the memory of a sequence cannot go back a few tokens; empty if it can."""
-    return cache.traits.why_not() if cache.traits.recurrent else ""

@@ -226,10 +226,10 @@ class Engine:
             running.lease.sequence.tokens.append(running.record.generated[-1])  # type: ignore[union-attr]
             due.append((running, row))
         drafted = [*zip(plan.verifies, rows[len(plan.decodes) :], strict=False)]
-        for entry, _ in drafted:
-            lease = entry.request.lease
-            lease.sequence.tokens.append(entry.request.record.generated[-1])  # type: ignore[union-attr]
-            lease.drafted = len(entry.draft)  # type: ignore[union-attr]
+        for verify, _ in drafted:
+            lease = verify.request.lease
+            lease.sequence.tokens.extend(verify.request.undecoded(lease))  # type: ignore
+            lease.drafted = len(verify.draft)  # type: ignore[union-attr]
         prompt_rows = rows[len(plan.decodes) + len(plan.verifies) :]
         for prefill, row in zip(plan.prefills, prompt_rows, strict=True):
             if self._advance(prefill):
@@ -271,7 +271,7 @@ class Engine:
             # Cancelled and expired requests are removed before the next step; the rest repeat it.
             self._repair()
             return
-        if code == 1 and plan.verifies:
+        if code == 1 and any(entry.draft for entry in plan.verifies):
             self._drafts.wait()
             return
         involved = [entry.request for entry in plan.decodes]

@@ -125,6 +125,8 @@ class Requests:
         if lease is not None and self.cache.live.get(lease.sequence.number) is lease.sequence:
             if running.request.pin and event.error is None:
                 self.cache.pin(running.prompt)
+            if lease.drafted:
+                self.cache.rewind(lease)
             ends, transient = self._reply_ends(running), bool(running.request.targets)
             self.cache.release(lease, running.undecoded(lease), ends, transient=transient)
         running.lease = None

@@ -107,15 +107,13 @@ class Running:
             self.history.append(token)
         return self.history.array
 
-    @property
-    def expected(self) -> int:
-        """Tokens in memory while it generates: all but the one that was sampled last."""
-        return self.record.n_prompt + len(self.record.generated) - 1
+    def undecoded(self, lease: Lease) -> list[int]:
+        """The sampled tokens that are not in the memory of ``lease``.
 
-    def undecoded(self, lease: Lease) -> int | None:
-        """The token that was sampled last, if it is not in the memory of ``lease``."""
-        generated = self.record.generated
-        return generated[-1] if generated and lease.held == self.expected else None
+        While it generates, that is the last one; after a draft that was taken back there are more.
+        """
+        known = lease.held - self.record.n_prompt
+        return self.record.generated[known:] if known >= 0 else []
 
     @property
     def first_output(self) -> int:

@@ -2,17 +2,18 @@
 
 Streams that are generating go first, one token each, then the drafts of those that have one. What
 is left of the step's budget is filled with prompt chunks, in the order in which the requests came,
-so that a long prompt never keeps running streams waiting for more than one step. A step with both is half as large as one with
-prompts alone, so that streams do not wait for long. A chunk ends where a checkpoint is to be taken.
+so that a long prompt never keeps running streams waiting for more than one step. A step with both
+is half as large as one with prompts alone, so that streams do not wait for long. A chunk ends where
+a checkpoint is to be taken.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
-__all__ = ["Decode", "Prefill", "Schedulable", "StepPlan", "Verify", "plan_step"]
+__all__ = ["Decode", "Draft", "Prefill", "Schedulable", "StepPlan", "Verify", "plan_step"]
 
 
 class Schedulable(Protocol):
@@ -43,14 +44,37 @@ class Decode(Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class Verify(Generic[R]):
-    """The token that ``request`` sampled last, and a guess at those that follow it.
+    """The tokens that ``request`` sampled last, and a guess at those that follow them.
 
-    The next token is sampled from the logits of the first; as long as it is the one that was
-    guessed, another one is sampled from those of the guess.
+    The next token is sampled from the logits of the last one known; as long as it is the one that
+    was guessed, another one is sampled from those of the guess.
+
+    Attributes:
+        draft: the guess.
+        known: tokens that were sampled and are not in memory; several after a draft that was taken
+            back.
     """
 
     request: R
     draft: tuple[int, ...]
+    known: int = 1
+
+    @property
+    def rows(self) -> int:
+        """Its rows in the step."""
+        return self.known + len(self.draft)
+
+
+class Draft(NamedTuple):
+    """What a stream is to decode in the next step, if that is more than its last token.
+
+    Attributes:
+        tokens: a guess at what comes next.
+        known: see ``Verify``.
+    """
+
+    tokens: Sequence[int]
+    known: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +91,7 @@ class StepPlan(Generic[R]):
 
     Attributes:
         decodes: one row each.
-        verifies: one row each, and one for each token of the draft.
+        verifies: one row for each known token, and for each one of the draft.
         prefills: ``count`` rows each.
     """
 
@@ -81,8 +105,7 @@ class StepPlan(Generic[R]):
     @property
     def rows(self) -> int:
         """Rows of the streams that generate."""
-        drafted = sum(len(entry.draft) for entry in self.verifies)
-        return len(self.decodes) + len(self.verifies) + drafted
+        return len(self.decodes) + sum(entry.rows for entry in self.verifies)
 
 
 def plan_step(
@@ -90,7 +113,7 @@ def plan_step(
     n_batch: int,
     n_chunk: int,
     most_prompts: int | None = None,
-    drafts: Mapping[R, Sequence[int]] | None = None,
+    drafts: Mapping[R, Draft] | None = None,
 ) -> StepPlan[R]:
     """The next step.
 
@@ -98,8 +121,8 @@ def plan_step(
         running: requests that own a sequence, oldest first.
         n_batch: most tokens in one step.
         n_chunk: most tokens in one step with prompts in it; half of it beside running streams.
-        most_prompts: most requests that may evaluate their prompts in it; None is any number.
-        drafts: a guess at what comes next, for some of those that generate.
+        most_prompts: most requests that may have more than one row in it; None is any number.
+        drafts: for some of those that generate, what else they are to decode.
     """
     ready = [request for request in running if not request.paused]
     decodes = [Decode(request) for request in ready if not request.prompt_left][:n_batch]
@@ -108,11 +131,12 @@ def plan_step(
     verifies: list[Verify[R]] = []
     if drafts:
         waiting = any(request.prompt_left for request in ready)
-        decodes, verifies = _with_drafts(decodes, drafts, budget // 2 if waiting else budget)
-        budget -= sum(len(entry.draft) for entry in verifies)
+        room = 0 if waiting and most_prompts else budget // 2 if waiting else budget
+        decodes, verifies = _with_drafts(decodes, drafts, room, n_batch, most_prompts)
+        budget -= sum(entry.rows - 1 for entry in verifies)
     prefills: list[Prefill[R]] = []
     for request in ready:
-        if budget <= 0 or len(prefills) == most_prompts:
+        if budget <= 0 or len(verifies) + len(prefills) == most_prompts:
             break
         if request.prompt_left:
             count = min(request.prompt_left, request.chunk_limit, budget)
@@ -122,22 +146,38 @@ def plan_step(
 
 
 def _with_drafts(
-    decodes: Sequence[Decode[R]], drafts: Mapping[R, Sequence[int]], room: int
+    decodes: Sequence[Decode[R]],
+    drafts: Mapping[R, Draft],
+    room: int,
+    n_batch: int,
+    most: int | None,
 ) -> tuple[list[Decode[R]], list[Verify[R]]]:
-    """Streams without and with a draft; all drafts together have at most ``room`` tokens."""
+    """Streams of one row, and of more. One whose known tokens have no place waits for a step.
+
+    Args:
+        room: tokens that all drafts together may have.
+        n_batch: rows that the step may have.
+        most: streams that may have more than one row; None is any number.
+    """
     plain: list[Decode[R]] = []
     verifies: list[Verify[R]] = []
+    spare = n_batch - len(decodes)
     left = sum(entry.request in drafts for entry in decodes)
     for entry in decodes:
         draft = drafts.get(entry.request)
         if draft is None:
             plain.append(entry)
             continue
-        draft = draft[: -(-room // left)]  # an equal share, rounded up
+        behind, full = draft.known - 1, len(verifies) == most
+        share = 0 if full else max(0, min(-(-room // left), spare - behind))
         left -= 1
-        room -= len(draft)
-        if draft:
-            verifies.append(Verify(entry.request, tuple(draft)))
+        tokens = tuple(draft.tokens[:share])  # an equal share, rounded up
+        if behind and (full or behind > spare):
+            continue
+        room -= len(tokens)
+        spare -= len(tokens) + behind
+        if tokens or behind:
+            verifies.append(Verify(entry.request, tokens, draft.known))
         else:
             plain.append(entry)
     return plain, verifies

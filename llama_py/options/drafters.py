@@ -19,9 +19,9 @@ from llama_py.options.checks import check_bool, check_number
 
 __all__ = ["MAX_DRAFT", "Drafter", "PromptLookup", "Speculative", "read_speculative"]
 
-#: What a drafter is: a function from the tokens so far (prompt and reply, int32 ``(n,)``, read-only)
-#: to those that may follow; an empty sequence where it has no guess. It is called in the engine's
-#: thread, so it must be quick. One that raises is not asked again for that reply.
+#: What a drafter is: a function from the tokens so far (prompt and reply, int32 ``(n,)``, which it
+#: cannot write to) to those that may follow; an empty sequence where it has no guess. It is called
+#: in the engine's thread, so it must be quick. One that raises is not asked again for that reply.
 Drafter = Callable[[NDArray[np.intc]], Sequence[int]]
 
 #: Most tokens of one draft.

@@ -287,7 +287,7 @@ class LoadOptions(ModelOptions, ContextOptions, total=False):
         Flag("--speculative", metavar="HOW", help="lookup or off: draft what may come next"),
         Doc(
             "Who drafts the tokens that may come next, to be verified together: "
-            "`PromptLookup()`, a function, a list of these, or `\"lookup\"` "
+            '`PromptLookup()`, a function, a list of these, or `"lookup"` '
             "([speculative decoding](speculative.md))."
         ),
     ]

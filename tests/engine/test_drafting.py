@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from llama_py import PromptLookup, Speculative
 from llama_py.engine.drafting import Drafting, Pace
-from llama_py.engine.scheduler import plan_step
+from llama_py.engine.scheduler import Draft, plan_step
 from llama_py.errors import ParameterError, ParameterTypeError
 from llama_py.options.drafters import read_speculative
 
@@ -100,7 +100,7 @@ def test_what_is_no_drafter(wrong: Any) -> None:
 
 def paced(*costs: tuple[int, float]) -> Pace:
     pace = Pace()
-    for rows, seconds in costs:
+    for rows, seconds in costs * 3:
         pace.add(rows, seconds)
     return pace
 
@@ -112,15 +112,28 @@ def test_the_pace_of_steps_between_those_measured() -> None:
 
 
 def test_one_slow_step_does_not_count() -> None:
-    pace = paced((1, 1.0), (1, 1.0), (1, 99.0), (1, 1.0))
+    pace = paced((1, 1.0))
+    pace.add(1, 99.0)
     assert pace.of(1) == 1.0
+
+
+def test_steps_without_drafts_are_measured_first_and_from_time_to_time() -> None:
+    pace = Pace()
+    assert pace.best(1, 1.0, 8, 0.9) == 0
+    for _ in range(3):
+        pace.add(1, 1.0)
+    assert pace.best(1, 1.0, 8, 0.9) == 8, "wider steps are not known: try one"
+    for _ in range(64):
+        pace.add(9, 1.0, drafts=True)
+    assert pace.best(1, 1.0, 8, 0.9) == 0
+    pace.add(1, 1.0)
+    assert pace.best(1, 1.0, 8, 0.9) == 8
 
 
 def test_free_rows_are_all_used_and_dear_ones_are_not() -> None:
     free, dear = paced((1, 1.0), (9, 1.0)), paced((1, 1.0), (9, 9.0))
     assert free.best(1, 1.0, 8, 0.9) == 8
     assert dear.best(1, 1.0, 8, 0.9) == 0
-    assert Pace().best(1, 1.0, 8, 0.1) == 8, "nothing is known: try it"
     assert 0 < paced((1, 1.0), (9, 3.0)).best(1, 1.0, 8, 0.7) < 8
 
 
@@ -165,7 +178,7 @@ class Fake:
 
 def test_drafts_share_what_the_streams_leave() -> None:
     streams = [Fake() for _ in range(3)]
-    drafts = {stream: [1] * 20 for stream in streams[:2]}
+    drafts = {stream: Draft([1] * 20) for stream in streams[:2]}
     plan = plan_step(streams, 256, 32, None, drafts)  # half of 32, less three streams
     assert [entry.request for entry in plan.decodes] == streams[2:]
     assert [len(entry.draft) for entry in plan.verifies] == [7, 6]
@@ -174,15 +187,38 @@ def test_drafts_share_what_the_streams_leave() -> None:
 
 def test_prompts_have_half_of_what_is_left() -> None:
     stream, prompt = Fake(), Fake(1000)
-    plan = plan_step([stream, prompt], 256, 64, None, {stream: [1] * 40})
+    plan = plan_step([stream, prompt], 256, 64, None, {stream: Draft([1] * 40)})
     assert [len(entry.draft) for entry in plan.verifies] == [15]
     assert [entry.count for entry in plan.prefills] == [16]
 
 
 def test_no_room_for_drafts() -> None:
     streams = [Fake() for _ in range(8)]
-    plan = plan_step(streams, 8, 8, None, {stream: [1] for stream in streams})
+    plan = plan_step(streams, 8, 8, None, {stream: Draft([1]) for stream in streams})
     assert (len(plan.decodes), len(plan.verifies)) == (8, 0)
+
+
+def test_known_tokens_come_before_drafts_and_are_never_cut() -> None:
+    streams = [Fake(), Fake(), Fake()]
+    drafts = {streams[0]: Draft([], 9), streams[1]: Draft([1] * 5, 4), streams[2]: Draft([2], 1)}
+    plan = plan_step(streams, 14, 14, None, drafts)
+    assert [(entry.known, len(entry.draft)) for entry in plan.verifies] == [(9, 0), (4, 0)]
+    assert [entry.request for entry in plan.decodes] == streams[2:]
+    waits = plan_step(streams, 12, 12, None, drafts)
+    assert streams[1] not in [entry.request for entry in (*waits.verifies, *waits.decodes)]
+    assert [entry.known for entry in waits.verifies] == [9, 1], "the second waits for a step"
+
+
+def test_one_with_several_rows_where_there_may_be_no_more() -> None:
+    streams, prompt = [Fake(), Fake()], Fake(100)
+    drafts = {streams[0]: Draft([1, 1], 2), streams[1]: Draft([1, 1], 3)}
+    alone = plan_step(streams, 64, 64, 1, drafts)
+    assert [(entry.known, len(entry.draft)) for entry in alone.verifies] == [(2, 2)]
+    beside = plan_step([*streams, prompt], 64, 64, 1, drafts)
+    assert [(entry.known, len(entry.draft)) for entry in beside.verifies] == [(2, 0)]
+    assert not beside.prefills
+    after = plan_step([*streams, prompt], 64, 64, 1, {streams[0]: Draft([1, 1])})
+    assert (len(after.verifies), len(after.prefills)) == (0, 1)
 
 
 @given(
@@ -195,7 +231,7 @@ def test_a_step_is_never_larger_than_allowed(
 ) -> None:
     running = [Fake(left) for left, _ in requests]
     drafts = {
-        each: [1] * length
+        each: Draft([1] * length, 1 + length % 3)
         for each, (left, length) in zip(running, requests, strict=True)
         if length >= 0 and not left
     }
@@ -203,7 +239,11 @@ def test_a_step_is_never_larger_than_allowed(
     rows = plan.rows + sum(entry.count for entry in plan.prefills)
     streams = len(plan.decodes) + len(plan.verifies)
     assert rows <= n_batch
-    assert rows <= max(n_chunk, streams + 1)
-    assert streams == min(n_batch, sum(not left for left, _ in requests))
+    known = sum(entry.known for entry in plan.verifies)
+    assert rows <= max(n_chunk, streams + known + 1)
+    assert streams <= min(n_batch, sum(not left for left, _ in requests))
     for entry in plan.verifies:
-        assert entry.draft == tuple(drafts[entry.request][: len(entry.draft)])
+        assert entry.draft == tuple(drafts[entry.request].tokens[: len(entry.draft)])
+        assert entry.known == drafts[entry.request].known
+    for decode in plan.decodes:
+        assert decode.request not in drafts or drafts[decode.request].known == 1
