@@ -91,7 +91,7 @@ def test_a_reply_with_drafts_is_the_reply(llm: Llama, case: str) -> None:
     known = [*record.generated]
     for wrong_at in (2, 3, 7, 1000):
         drafter = knowing(known, record.n_prompt, wrong_at=wrong_at)
-        found = reply(llm, speculative=Speculative(drafter, adaptive=False), **options)
+        found = reply(llm, speculative=Speculative((drafter,), adaptive=False), **options)
         assert llm._last.record.generated == known
         _assert_same(found, plain)
 
@@ -128,7 +128,7 @@ def test_stop_strings_anywhere_in_a_draft(llm: Llama) -> None:
             temperature=0.0,
             ignore_eos=True,
             stop=[stop],
-            speculative=Speculative(drafter, adaptive=False),
+            speculative=Speculative((drafter,), adaptive=False),
         )
         _assert_same(found, expected)
 
@@ -139,7 +139,7 @@ def test_a_stream_has_the_same_chunks(llm: Llama) -> None:
     drafter = knowing([*record.generated], record.n_prompt, wrong_at=5)
     options: Any = {"temperature": 0.0, "ignore_eos": True, "max_tokens": 48, "stream": True}
     llm.reset()
-    speculative = Speculative(drafter, adaptive=False)
+    speculative = Speculative((drafter,), adaptive=False)
     chunks = [*llm.create_chat_completion(MESSAGES, speculative=speculative, **options)]
     text = "".join(each["choices"][0]["delta"].get("content") or "" for each in chunks)
     assert text == plain["choices"][0]["message"]["content"]
@@ -211,7 +211,7 @@ def test_timings_count_drafts(llm: Llama) -> None:
         llm,
         temperature=0.0,
         ignore_eos=True,
-        speculative=Speculative(drafter, adaptive=False),
+        speculative=Speculative((drafter,), adaptive=False),
     )
     counted = llm._last.record
     if not counted.drafted:

@@ -228,8 +228,9 @@ class Engine:
         drafted = [*zip(plan.verifies, rows[len(plan.decodes) :], strict=False)]
         for verify, _ in drafted:
             lease = verify.request.lease
-            lease.sequence.tokens.extend(verify.request.undecoded(lease))  # type: ignore
-            lease.drafted = len(verify.draft)  # type: ignore[union-attr]
+            if lease is not None:
+                lease.sequence.tokens.extend(verify.request.undecoded(lease))
+                lease.drafted = len(verify.draft)
         prompt_rows = rows[len(plan.decodes) + len(plan.verifies) :]
         for prefill, row in zip(plan.prefills, prompt_rows, strict=True):
             if self._advance(prefill):

@@ -137,7 +137,7 @@ def read_speculative(name: str, value: Any) -> Speculative:
             raise ParameterError(f"{name}={shown(value)}: expected {expected}, or a drafter")
         return Speculative(_NAMES[value])
     if callable(value) or isinstance(value, (list, tuple)):
-        return Speculative(value)  # type: ignore[arg-type]
+        return Speculative(value)
     raise ParameterTypeError(
         f"{name}={shown(value)}: expected PromptLookup(), another drafter, or a list of them"
     )

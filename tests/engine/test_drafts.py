@@ -84,15 +84,22 @@ def cuttable(request: pytest.FixtureRequest) -> Iterator[Rig]:
     rig.close()
 
 
+def finish(rig: Rig, *requests: Asked) -> None:
+    """Read requests to the end; they generate all that they may, and what they would alone."""
+    waiting = [each for each in requests if each.events is None]
+    rig.submit(*waiting)
+    assert [end.reason for end in rig.read(*requests)] == ["length"] * len(requests)
+    rig.check(*requests)
+
+
 def follow_up(rig: Rig, request: Asked) -> None:
     """What the request left in memory is what a fresh context would have there."""
     rig.check_at_rest()
     after = ask([*request.tokens, *request.generated, *words(9, 6)], 5)
-    rig.run(after)
+    finish(rig, after)
     reused = after.record.cache["reused"]
     if not rig.cache.traits.needs_checkpoints:
         assert reused >= len(request.tokens) + len(request.generated) - 1
-    rig.check(after)
     rig.check_at_rest()
 
 
@@ -116,8 +123,7 @@ def test_other_kinds_of_memory(rig: Rig, manner: str) -> None:
     plain = ask(words(2, 40), LONG)
     for length in (1, 2, 5, 16):
         request = drafted(plain, getattr(Prompter(length, rig, plain), manner))
-        rig.run(request)
-        rig.check(request)
+        finish(rig, request)
         follow_up(rig, request)
 
 
@@ -174,7 +180,11 @@ def test_the_end_of_the_context(make_rig: MakeRig) -> None:
         rig.run(plain)
         rig.llm.reset()
         known = [*plain.tokens, *plain.generated, *words(1, 20)]
-        request = drafted(plain, lambda tokens, k=known: k[len(tokens) : len(tokens) + 9])
+
+        def draft(tokens: Tokens, known: list[int] = known) -> Sequence[int]:
+            return known[len(tokens) : len(tokens) + 9]
+
+        request = drafted(plain, draft)
         assert rig.run(request)[0].reason == "length"
         assert request.generated == plain.generated
         assert request.record.accepted
@@ -241,9 +251,8 @@ def test_streams_with_different_drafts_beside_a_prompt(rig: Rig, count: int) -> 
     late = ask(words(90, 400), 6)
     rig.submit(*asked)
     rig.step_until(lambda: all(len(each.generated) > 3 for each in asked))
-    rig.run(late)
-    rig.read(*asked)
-    rig.check(*asked, late)
+    finish(rig, late)
+    finish(rig, *asked)
     for each in asked:
         follow_up(rig, each)
 
@@ -266,8 +275,7 @@ def test_cells_for_the_drafts_run_out(make_rig: MakeRig) -> None:
         rig = make_rig(kind, n_ctx=256, n_seq_max=4)
         plain = [ask(words(30 + n, 40), 40) for n in range(4)]
         requests = [drafted(each, Prompter(6, rig, each).half_right) for each in plain]
-        rig.run(*requests)
-        rig.check(*requests)
+        finish(rig, *requests)
         rig.check_at_rest()
 
 
@@ -280,8 +288,7 @@ def test_a_request_is_preempted_between_drafts(make_rig: MakeRig) -> None:
         for _ in range(6):
             rig.step()
             rig.driver.run(rig.engine._admission.preempt_one)
-        rig.read(*requests)
-        rig.check(*requests)
+        finish(rig, *requests)
         rig.check_at_rest()
         assert rig.engine.metrics.preempted
 
@@ -296,7 +303,7 @@ def test_cancel_within_a_reply_with_drafts(cuttable: Rig) -> None:
         for _ in range(steps):
             cuttable.step()
         cuttable.cancel(requests[0])
-        cuttable.read(requests[1])
+        finish(cuttable, requests[1])
         cuttable.check(*requests)
         for each in requests:
             follow_up(cuttable, each)
@@ -336,8 +343,7 @@ def test_a_drafter_that_says_nonsense_is_not_asked_again(
         return draft
 
     request = drafted(ask(words(12, 20), 8), nonsense)
-    cuttable.run(request)
-    cuttable.check(request)
+    finish(cuttable, request)
     assert (asked, cuttable.engine.metrics.draft_errors) == (1, 1)
     assert "not asked again" in caplog.text
 
@@ -351,8 +357,7 @@ def test_the_first_drafter_with_a_guess_counts(cuttable: Rig) -> None:
         return () if len(tokens) % 2 else prompter.wrong(tokens)
 
     request = drafted(plain, every_other, prompter.right)
-    cuttable.run(request)
-    cuttable.check(request)
+    finish(cuttable, request)
     assert 0 < request.record.accepted < request.record.drafted
 
 
@@ -361,9 +366,12 @@ def test_an_array_and_a_generator_are_drafts_as_well(cuttable: Rig) -> None:
     for make in (np.asarray, iter, tuple):
         cuttable.llm.reset()
         prompter = Prompter(4, cuttable, plain)
-        request = drafted(plain, lambda tokens, m=make, p=prompter: m(p.right(tokens)))
-        cuttable.run(request)
-        cuttable.check(request)
+
+        def draft(tokens: Tokens, make: Any = make, prompter: Prompter = prompter) -> Any:
+            return make(prompter.right(tokens))
+
+        request = drafted(plain, draft)
+        finish(cuttable, request)
         assert request.record.accepted
 
 
@@ -373,16 +381,14 @@ def test_a_drafter_cannot_change_what_was_said(cuttable: Rig) -> None:
         return ()
 
     request = drafted(ask(words(15, 20), 8), meddling)
-    cuttable.run(request)
-    cuttable.check(request)
+    finish(cuttable, request)
     assert cuttable.engine.metrics.draft_errors
 
 
 def test_exact_steps_where_memory_cannot_be_cut_are_refused_and_counted(make_rig: MakeRig) -> None:
     rig = make_rig("recurrent")
     plain = ask(words(16, 20), 8)
-    rig.run(request := drafted(plain, Prompter(4, rig, plain).right, exact=True))
-    rig.check(request)
+    finish(rig, drafted(plain, Prompter(4, rig, plain).right, exact=True))
     assert rig.llm.metrics["drafts_refused"] == {"recurrent state cannot be cut": 1}
     assert rig.llm.metrics["drafts"] == 0
 
