@@ -22,6 +22,7 @@ from llama_py.errors import ParameterError
 from llama_py.memory.cache import CacheLimits, SequenceCache
 from llama_py.memory.kinds import traits_of
 from llama_py.options import LOAD
+from llama_py.options.drafters import as_speculative
 from llama_py.params import ContextParams, ModelParams
 from llama_py.storage.store import LlamaRAMCache
 from llama_py.version import LLAMA_CPP_COMMIT
@@ -192,7 +193,7 @@ def _start(model: Model, params: ContextParams, arguments: Mapping[str, Any]) ->
     )
     cache.namespace = context.adapters  # prompts share nothing with those of other adapters
     driver = Driver(
-        Engine(context, cache, arguments["speculative"]),
+        Engine(context, cache, as_speculative(arguments["speculative"])),
         max_waiting=arguments["max_waiting"],
         in_place=arguments["in_place"],
     )

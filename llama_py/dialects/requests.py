@@ -13,7 +13,7 @@ from llama_py.engine.request import GenerationRequest, Prompt
 from llama_py.errors import ParameterError, ParameterTypeError
 from llama_py.options import ChatOptions, CompletionOptions, CriteriaOptions
 from llama_py.options.checks import check_bool
-from llama_py.options.drafters import Speculative
+from llama_py.options.drafters import Speculative, as_speculative
 from llama_py.params import GenerationParams, GrammarSpec, SamplingParams
 
 __all__ = ["RequestSettings", "read_grammar", "read_head", "read_settings"]
@@ -91,5 +91,5 @@ def read_settings(
         options.get("session_id") or options.get("user") or None,
         options.get("priority") or 0,
         options.get("on_progress"),
-        speculative=options.get("speculative"),  # type: ignore[arg-type]
+        speculative=as_speculative(options.get("speculative")),  # type: ignore[arg-type]
     )

@@ -7,9 +7,9 @@ comes, and never what it says.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +17,30 @@ from numpy.typing import NDArray
 from llama_py.errors import ParameterError, ParameterTypeError, shown
 from llama_py.options.checks import check_bool, check_number
 
-__all__ = ["MAX_DRAFT", "Drafter", "PromptLookup", "Speculative", "read_speculative"]
+__all__ = [
+    "MAX_DRAFT",
+    "Drafter",
+    "PromptLookup",
+    "Speculative",
+    "as_speculative",
+    "read_speculative",
+]
 
-#: What a drafter is: a function from the tokens so far (prompt and reply, int32 ``(n,)``, which it
-#: cannot write to) to those that may follow; an empty sequence where it has no guess. It is called
-#: in the engine's thread, so it must be quick. One that raises is not asked again for that reply.
-Drafter = Callable[[NDArray[np.intc]], Sequence[int]]
+
+class Drafter(Protocol):
+    """What a drafter is: any function of this form.
+
+    It is called in the engine's thread, so it must be quick. One that raises, or returns something
+    else than tokens, is not asked again for that reply, which goes on without it.
+    """
+
+    def __call__(self, tokens: NDArray[np.intc], /) -> Sequence[int] | NDArray[np.intc]:
+        """The tokens that may follow; nothing where it has no guess.
+
+        Args:
+            tokens: prompt and reply so far, int32 ``(n,)``, which cannot be written to.
+        """
+
 
 #: Most tokens of one draft.
 MAX_DRAFT = 64
@@ -121,8 +139,15 @@ class Speculative:
 _NAMES = {"lookup": (PromptLookup(),), "off": ()}
 
 
-def read_speculative(name: str, value: Any) -> Speculative:
+def as_speculative(value: Speculative | str | None) -> Speculative | None:
+    """What ``read_speculative`` returned, as an object."""
+    return Speculative(_NAMES[value]) if isinstance(value, str) else value
+
+
+def read_speculative(name: str, value: Any) -> Speculative | str:
     """A ``Speculative``, a drafter, a list of them, ``"lookup"``, or False for none.
+
+    A name is returned as it is, for who writes it into a file.
 
     Raises:
         ParameterError: it is none of these.
@@ -135,7 +160,7 @@ def read_speculative(name: str, value: Any) -> Speculative:
         if value not in _NAMES:
             expected = " or ".join(f'"{each}"' for each in _NAMES)
             raise ParameterError(f"{name}={shown(value)}: expected {expected}, or a drafter")
-        return Speculative(_NAMES[value])
+        return value
     if callable(value) or isinstance(value, (list, tuple)):
         return Speculative(value)
     raise ParameterTypeError(

@@ -14,7 +14,7 @@ from llama_py import PromptLookup, Speculative
 from llama_py.engine.drafting import Drafting, Pace
 from llama_py.engine.scheduler import Draft, plan_step
 from llama_py.errors import ParameterError, ParameterTypeError
-from llama_py.options.drafters import read_speculative
+from llama_py.options.drafters import as_speculative, read_speculative
 
 
 def lookup(tokens: list[int], ngram: int = 2, n_draft: int = 4) -> list[int]:
@@ -76,14 +76,17 @@ def test_every_way_to_say_it() -> None:
     def mine(_tokens: Any) -> list[int]:
         return []
 
-    assert read_speculative("x", "lookup").drafters == (PromptLookup(),)
-    assert read_speculative("x", True).drafters == (PromptLookup(),)
-    assert read_speculative("x", False).drafters == ()
-    assert read_speculative("x", "off").drafters == ()
-    assert read_speculative("x", mine).drafters == (mine,)
-    assert read_speculative("x", [mine, PromptLookup(2)]).drafters == (mine, PromptLookup(2))
+    def read(value: Any) -> Any:
+        speculative = as_speculative(read_speculative("x", value))
+        assert speculative is not None
+        return speculative.drafters
+
+    assert read("lookup") == read(True) == (PromptLookup(),)
+    assert read("off") == read(False) == ()
+    assert read(mine) == (mine,)
+    assert read([mine, PromptLookup(2)]) == (mine, PromptLookup(2))
     given = Speculative(mine, exact=True)  # type: ignore[arg-type]
-    assert read_speculative("x", given) is given
+    assert as_speculative(read_speculative("x", given)) is given
     assert given.drafters == (mine,)
 
 
