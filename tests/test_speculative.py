@@ -12,6 +12,8 @@ from llama_py import ChatSession, Llama, PromptLookup, Speculative
 from llama_py.errors import ParameterError
 from tests.models import tiny_model
 
+#: How many rows a step has makes hardly a difference.
+EXACT: dict[str, Any] = {"type_k": 0, "type_v": 0, "flash_attn": False, "n_threads": 1}
 MESSAGES = [
     {"role": "system", "content": "You repeat what you are told, again and again and again."},
     {"role": "user", "content": "alpha beta gamma alpha beta gamma alpha beta gamma alpha beta"},
@@ -34,8 +36,7 @@ GRAMMAR = 'root ::= ("yes" | "no" | "alpha") (", " ("yes" | "no" | "alpha"))*'
 )
 def llm(request: pytest.FixtureRequest) -> Iterator[Llama]:
     kind, options = request.param
-    exact: dict[str, Any] = {"type_k": 0, "type_v": 0, "flash_attn": False, "n_threads": 1}
-    loaded = Llama(str(tiny_model(kind)), n_ctx=1024, **exact, **options)
+    loaded = Llama(str(tiny_model(kind)), n_ctx=1024, **EXACT, **options)
     yield loaded
     loaded.close()
 
@@ -171,7 +172,10 @@ def test_turns_after_drafts_reuse_what_those_without_do(llm: Llama) -> None:
 
 
 def test_for_every_call_of_a_model() -> None:
-    with Llama(str(tiny_model("full")), n_ctx=512, speculative="lookup") as llm:
+    def same_again(tokens: Any) -> Sequence[int]:
+        return [int(tokens[-1])] * 2
+
+    with Llama(str(tiny_model("full")), n_ctx=512, speculative=same_again, **EXACT) as llm:
         options: Any = {"max_tokens": 60, "temperature": 0.0, "ignore_eos": True}
         first = llm.create_completion("alpha alpha alpha", **options)
         assert llm.metrics["drafted"] > 0

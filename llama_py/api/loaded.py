@@ -22,7 +22,7 @@ from llama_py.errors import ParameterError
 from llama_py.memory.cache import CacheLimits, SequenceCache
 from llama_py.memory.kinds import traits_of
 from llama_py.options import LOAD
-from llama_py.options.drafters import as_speculative
+from llama_py.options.drafters import Speculative, as_speculative
 from llama_py.params import ContextParams, ModelParams
 from llama_py.storage.store import LlamaRAMCache
 from llama_py.version import LLAMA_CPP_COMMIT
@@ -144,6 +144,7 @@ def load(arguments: Mapping[str, Any]) -> Loaded:
     from llama_py.core import backend
 
     params, context_params = _params(ModelParams, arguments), _params(ContextParams, arguments)
+    speculative = as_speculative(_either(arguments, "speculative", "draft_model"))
     backend.start(arguments["numa"])
     model = Model(
         arguments["model_path"],
@@ -153,7 +154,9 @@ def load(arguments: Mapping[str, Any]) -> Loaded:
     )
     try:
         vocab_only = arguments["vocab_only"]
-        return Loaded(model, None if vocab_only else _start(model, context_params, arguments))
+        if vocab_only:
+            return Loaded(model, None)
+        return Loaded(model, _start(model, context_params, arguments, speculative))
     except BaseException:  # also Ctrl-C: who tries again must have the memory for it
         model.close()  # with what was made from it
         raise
@@ -174,7 +177,12 @@ def lacks_memory(model_path: str, options: Mapping[str, Any]) -> bool:
     return needed > room_for_model(params)
 
 
-def _start(model: Model, params: ContextParams, arguments: Mapping[str, Any]) -> _Running:
+def _start(
+    model: Model,
+    params: ContextParams,
+    arguments: Mapping[str, Any],
+    speculative: Speculative | None,
+) -> _Running:
     _check_generates(model)
     context = Context(model, params)
     if arguments["lora_path"] is not None:
@@ -193,11 +201,18 @@ def _start(model: Model, params: ContextParams, arguments: Mapping[str, Any]) ->
     )
     cache.namespace = context.adapters  # prompts share nothing with those of other adapters
     driver = Driver(
-        Engine(context, cache, as_speculative(arguments["speculative"])),
+        Engine(context, cache, speculative),
         max_waiting=arguments["max_waiting"],
         in_place=arguments["in_place"],
     )
     return _Running(context, cache, driver)
+
+
+def _either(arguments: Mapping[str, Any], name: str, other: str) -> Any:
+    """The value of an option that has two names."""
+    if arguments[name] is not None and arguments[other] is not None:
+        raise ParameterError(f"{other} is another name of {name}: pass one of them")
+    return arguments[name] if arguments[name] is not None else arguments[other]
 
 
 def _check_generates(model: Model) -> None:

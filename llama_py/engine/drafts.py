@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import operator
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
 from llama_py.engine.drafting import Drafting, Pace
@@ -168,7 +168,7 @@ class Drafts:
             drafting.seconds += (took / len(draft) - drafting.seconds) * _NEW
         return draft
 
-    def _checked(self, draft: Sequence[int], most: int) -> Sequence[int]:
+    def _checked(self, draft: Iterable[int], most: int) -> Sequence[int]:
         tokens = [operator.index(token) for token in islice(draft, most)]
         for token in tokens:
             if not 0 <= token < self._n_vocab:

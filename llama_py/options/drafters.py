@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Protocol
 
 from llama_py.errors import ParameterError, ParameterTypeError, shown
 from llama_py.options.checks import check_bool, check_number
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 __all__ = [
     "MAX_DRAFT",
@@ -88,7 +89,7 @@ class PromptLookup:
         size, last = self.ngram, len(tokens) - 1
         if last < size:
             return None
-        places = np.flatnonzero(tokens[size - 1 : last] == tokens[last]) + (size - 1)
+        places = (tokens[size - 1 : last] == tokens[last]).nonzero()[0] + (size - 1)
         for back in range(1, _LONGEST_MATCH):
             if not len(places) or (back >= size and len(places) == 1):
                 break

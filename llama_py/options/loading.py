@@ -14,7 +14,6 @@ from llama_py.options.marks import (
     Numbered,
     Range,
     Reads,
-    SameAs,
     WithoutDefault,
 )
 from llama_py.options.values import (
@@ -292,7 +291,9 @@ class LoadOptions(ModelOptions, ContextOptions, total=False):
         ),
     ]
     draft_model: Annotated[
-        Drafter | None, SameAs("speculative"), Doc("`speculative`, by llama-cpp-python's name.")
+        Drafter | None,
+        Reads(read_speculative),
+        Doc("`speculative`, by llama-cpp-python's name."),
     ]
     lora_base: Annotated[
         None,
