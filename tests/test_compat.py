@@ -180,7 +180,9 @@ def test_openais_types(llm: Llama, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_openais_types_are_real(llm: Llama) -> None:
     chat = pytest.importorskip("openai.types.chat")
-    whole = llm.create_chat_completion_openai_v1(CHAT, max_tokens=3, logprobs=True)
+    whole = llm.create_chat_completion_openai_v1(
+        CHAT, max_tokens=3, logprobs=True, temperature=0, ignore_eos=True
+    )
     assert isinstance(whole, chat.ChatCompletion)
     assert whole.usage.completion_tokens == 3
     for chunk in llm.create_chat_completion_openai_v1(CHAT, max_tokens=3, stream=True):

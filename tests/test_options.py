@@ -206,7 +206,9 @@ def test_a_model_loaded_by_names() -> None:
         params = llm._context.params
         assert (params.type_k, params.type_v, params.flash_attn) == (8, 30, None)
         assert (params.rope_scaling_type, params.attention_type) == (0, 0)
-        assert llm.create_completion("Hello", max_tokens=2)["choices"][0]["text"]
+        assert llm.create_completion("Hello", max_tokens=2, temperature=0, ignore_eos=True)[
+            "choices"
+        ][0]["text"]
 
 
 def test_attention_to_what_comes_after_reuses_nothing_by_name_either() -> None:

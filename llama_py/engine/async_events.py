@@ -6,7 +6,7 @@ import asyncio
 import threading
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from llama_py.engine.driver import Driver
 from llama_py.engine.events import Box
@@ -65,6 +65,8 @@ class _LoopBox(Box):
         self.unread: deque[Output] = deque()
         #: What the owner waits for, if it does.
         self.waiter: asyncio.Future[None] | None = None
+        #: Takes what has come in the owner's place, and says whether that was all there is to do.
+        self.proxy: Callable[[], bool] | None = None
         self._bell = bell
 
     @property
@@ -73,8 +75,11 @@ class _LoopBox(Box):
 
     def wake(self) -> None:
         """Let the owner go on if it waits. Called in the event loop."""
-        if self.waiter is not None and not self.waiter.done():
-            self.waiter.set_result(None)
+        waiter = self.waiter
+        if waiter is None or waiter.done():
+            return
+        if self.proxy is None or not self.proxy():
+            waiter.set_result(None)
 
     def _pass_on(self, outputs: list[Output]) -> None:
         self.unread.extend(outputs)
@@ -139,6 +144,17 @@ class AsyncEvents(AsyncIterator[tuple[int, Event]]):
         """Let the task that waits in ``some`` go on, in the event loop's thread."""
         self._box.wake()
 
+    def handle(self, proxy: Callable[[], bool] | None) -> None:
+        """Call ``proxy`` in place of waking the task that waits in ``some``.
+
+        To wake a task costs more than what a stream does with an event.
+
+        Args:
+            proxy: takes what is ``ready``, in the event loop's thread, and must not raise; the task
+                is woken all the same if it returns False. None: it is always woken.
+        """
+        self._box.proxy = proxy
+
     async def _wait(self) -> None:
         self._driver.check_process()
         box = self._box
@@ -151,16 +167,17 @@ class AsyncEvents(AsyncIterator[tuple[int, Event]]):
 
     def _take(self, count: int) -> list[tuple[int, Event]]:
         box, ticket = self._box, self._ticket
-        outputs = [box.unread.popleft() for _ in range(count)]
+        next_output, numbers = box.unread.popleft, ticket.numbers
+        taken: list[tuple[int, Event]] = []
+        for _ in range(count):
+            number, event = next_output()
+            taken.append((0 if len(numbers) == 1 else numbers.index(number), event))
+            if type(event) is FinishEvent:
+                self.unfinished -= 1
         box.taken += count
         if ticket.paused and box.backlog < MOST_EVENTS:
             self._driver.resume(ticket)
-        for _, event in outputs:
-            if type(event) is FinishEvent:
-                self.unfinished -= 1
-        if len(ticket.numbers) == 1:
-            return [(0, event) for _, event in outputs]
-        return [(ticket.numbers.index(number), event) for number, event in outputs]
+        return taken
 
     def cancel(self) -> None:
         """End what is still running; its last events come all the same. Returns at once."""

@@ -248,9 +248,29 @@ class Exchange:
         return _Sent()
 
     async def _pump(self, events: AsyncEvents, reply: WireReply, out: EventStream) -> None:
-        """Pass on what the engine says, until the end, a failure, or the client's leaving."""
+        """Pass on what the engine says, until the end, a failure, or the client's leaving.
+
+        While all goes well, events are sent where they arrive, without waking this task.
+        """
+        problems: list[Exception] = []
+
+        def send_on() -> bool:
+            if self._over or self._has_news:
+                return False
+            try:
+                frames = self._feed(reply, events.ready())
+                room = not frames or out.send_now(frames)
+            except Exception as error:  # what is wrong is for the task to tell
+                problems.append(error)
+                return False
+            return room and bool(events.unfinished) and not self._over
+
+        events.handle(send_on)
         while events.unfinished and not self._over:
             batch = events.ready() if self._has_news else await events.some()
+            if problems:
+                raise problems[0]
+            await out.flush()
             frames = self._news(reply, events.records[0]) if self._has_news else b""
             frames += self._feed(reply, batch)
             if frames and not self.gone:

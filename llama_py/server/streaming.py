@@ -7,7 +7,9 @@ when something is sent; when it fires, it looks how long ago that was.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import types
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any
 
 from starlette.types import Send
 
@@ -47,6 +49,7 @@ class EventStream:
         self._since = self._loop.time()
         self._sending = False
         self._timer: asyncio.TimerHandle | None = None
+        self._rest: Awaitable[None] | None = None
         self.begun = False
 
     async def begin(self, frames: bytes) -> None:
@@ -60,11 +63,32 @@ class EventStream:
 
     async def send(self, frames: bytes, *, more: bool = True) -> None:
         """Send frames; returns when there is room for more."""
+        if not self.send_now(frames, more=more):
+            await self.flush()
+
+    def send_now(self, frames: bytes, *, more: bool = True) -> bool:
+        """Send frames outside of any task; returns whether there is room for more.
+
+        If there is none, ``flush`` is to be awaited before anything else is sent.
+        """
         self._since = self._loop.time()
         self._sending = True
         body = {"type": "http.response.body", "body": frames, "more_body": more}
-        await self._asgi_send(body)
-        self._sending = False
+        sending = self._asgi_send(body).__await__()
+        try:
+            awaited = next(sending)
+        except StopIteration:  # the usual case: there was room, and nothing to wait for
+            self._sending = False
+            return True
+        self._rest = _resumed(sending, awaited)
+        return False
+
+    async def flush(self) -> None:
+        """Wait until what ``send_now`` could not send is on its way."""
+        rest, self._rest = self._rest, None
+        if rest is not None:
+            await rest
+            self._sending = False
 
     def close(self) -> None:
         """Stop looking."""
@@ -83,3 +107,10 @@ class EventStream:
         else:
             self._on_silence()
         self._timer = self._loop.call_later(pause, self._look)
+
+
+@types.coroutine
+def _resumed(begun: Generator[Any, Any, None], awaited: Any) -> Generator[Any, Any, None]:
+    """The rest of something that was begun outside of a task, and waits for ``awaited``."""
+    yield awaited
+    yield from begun

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from llama_py.server.running import Exchange
 from tests.server.serving import Server
 
-__all__ = ["Visitor", "until"]
+__all__ = ["Visitor", "joined_chunks", "until"]
 
 _PATIENCE = 30.0
 
@@ -26,6 +26,16 @@ def until(condition: Callable[[], Any], what: str) -> Any:
             raise AssertionError(f"it never came to that: {what}")
         time.sleep(0.002)
     return value
+
+
+def joined_chunks(response: bytes) -> bytes:
+    """The body of a response that was sent in chunks; the last one may be cut off."""
+    rest, body = response.partition(b"\r\n\r\n")[2], b""
+    while rest:
+        size, _, rest = rest.partition(b"\r\n")
+        length = int(size, 16)
+        body, rest = body + rest[:length], rest[length + 2 :]
+    return body
 
 
 class Visitor:

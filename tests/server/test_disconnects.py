@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.server.leaving import Visitor, until
+from tests.server.leaving import Visitor, joined_chunks, until
 from tests.server.serving import Server, demo_settings, serving
 
 #: A reply that goes on for as long as there is room.
@@ -134,6 +134,32 @@ def test_a_reader_who_stops_reading() -> None:
         until(lambda: not server.service.exchanges, "the server is done with it")
         # The server has closed the connection, without waiting for what was still to be read.
         assert b"[DONE]" not in visitor.read_all()
+        visitor.leave()
+
+
+def test_a_reader_who_pauses_gets_everything() -> None:
+    with serving(demo_settings(), send_buffer=4096) as server:
+        ends = {str(token): False for token in model_of(server).vocab.eog_tokens()}
+        options: dict[str, Any] = {
+            "logit_bias": ends,
+            "logprobs": True,
+            "top_logprobs": 20,
+            **ENDLESS,
+            "max_tokens": 500,
+        }
+        with server.http() as http:
+            path = "/v1/chat/completions"
+            told = http.post(path, json=chat(**options)).json()["choices"][0]["message"]["content"]
+        visitor = Visitor(server, path, chat(stream=True, **options), receive_buffer=4096)
+        assert visitor.record
+        ticket = visitor.exchange._events._ticket  # type: ignore[union-attr]
+        until(lambda: ticket.paused, "the engine waits for the reader")
+        text = ""
+        for line in joined_chunks(visitor.read_until(b"[DONE]")).splitlines():
+            if line.startswith(b"data: {"):
+                for choice in json.loads(line[6:])["choices"]:
+                    text += choice["delta"].get("content") or ""
+        assert text == told
         visitor.leave()
 
 
