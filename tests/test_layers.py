@@ -27,9 +27,11 @@ ALLOWED: dict[str, set[str]] = {
     "storage": {"memory", "errors", "forks"},
     "engine": {"core", "memory", *LEAVES},
     "chat": {"core", *LEAVES},
-    "dialects": {"chat", "engine", *LEAVES},
+    "embeddings": {"core", *LEAVES},
+    "dialects": {"chat", "embeddings", "engine", *LEAVES},
     # "llama_cpp" for the types of the C pointers that it offers
-    "api": {"llama_cpp", "core", "memory", "storage", "engine", "chat", "dialects", "hub", *LEAVES},
+    "api": {"llama_cpp", "core", "memory", "storage", "engine", "chat", "dialects", "hub", *LEAVES}
+    | {"embeddings"},
 }
 ALLOWED["server"] = {"api", "demo", *ALLOWED["api"]}
 #: What a person starts: it may import everything.

@@ -247,7 +247,6 @@ def test_a_warning_names_the_line_of_the_caller() -> None:
         ({"chat_format": "no-such-format"}, ParameterError),
         ({"chat_template": "{{"}, TemplateError),
         ({"lora_path": "no-such-adapter.gguf"}, ModelNotFoundError),
-        ({"embedding": True}, ParameterError),
         ({"draft_model": object()}, ParameterError),
         ({"overflow": TrimMessages}, ParameterTypeError),
         ({"n_cxt": 5}, UnknownParameterError),

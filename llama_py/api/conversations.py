@@ -24,8 +24,10 @@ from llama_py.errors import (
     StateError,
 )
 from llama_py.memory import conversations as memory
+from llama_py.memory.saving import Copying
 from llama_py.memory.sequences import LiveSequence
 from llama_py.memory.state import StoredState
+from llama_py.params import check_number
 
 __all__ = ["Conversations", "Held", "Which", "Work"]
 
@@ -118,13 +120,22 @@ class Conversations:
 
     # -- out and in -----------------------------------------------------------------------------
 
-    def export(self, which: Which, namespace: Hashable | None = None) -> StoredState:
+    def export(
+        self, which: Which, namespace: Hashable | None = None, length: int | None = None
+    ) -> StoredState:
         """A copy of a conversation, as ``bring_in`` takes it. Other requests go on meanwhile.
+
+        Args:
+            length: only its first tokens.
 
         Raises:
             ConversationMissingError, ConversationBusyError: there is none, or it is in use.
-            StateError: it cannot be copied.
+            ParameterError: it has fewer than ``length`` tokens.
+            StateError: it cannot be copied; or this memory cannot give back the first ``length``
+                tokens.
         """
+        if length is not None:
+            return self._export_part(which, namespace, length)
         driver, saving = self._loaded.driver, self._loaded.cache.saving
         try:
             copying = driver.run(lambda: saving.copy(self._idle(which, namespace)))
@@ -136,6 +147,42 @@ class Conversations:
         while copying.result is None:  # a few MiB at a time
             driver.run(lambda: saving.advance(copying))
         return copying.result
+
+    def _export_part(self, which: Which, namespace: Hashable | None, length: int) -> StoredState:
+        driver, cache = self._loaded.driver, self._loaded.cache
+        begin = partial(self._begin_part, which, namespace, length)
+        try:
+            part, copying = driver.run(begin)
+        except ConversationMissingError:
+            stored = self._stored(which, namespace)
+            if stored is None:
+                raise
+            self.bring_in(stored, stored.session, namespace)
+            part, copying = driver.run(begin)
+        try:
+            while copying.result is None:
+                driver.run(lambda: cache.saving.advance(copying))
+        finally:
+            driver.run(lambda: cache.drop(part))
+        return copying.result
+
+    def _begin_part(
+        self, which: Which, namespace: Hashable | None, length: int
+    ) -> tuple[LiveSequence, Copying]:
+        """In the engine's thread: a sequence with the beginning, and its copy, which has begun."""
+        cache, source = self._loaded.cache, self._idle(which, namespace)
+        check_number("length", length, 1, len(source.tokens), integer=True)
+        source.busy = True  # so that it does not make room for its own beginning
+        try:
+            part = cache.copy_prefix(source, length)
+        finally:
+            source.busy = False
+        part.busy, part.session = True, source.session
+        try:
+            return part, cache.saving.copy(part)
+        except BaseException:
+            cache.drop(part)
+            raise
 
     def _stored(self, which: Which, namespace: Hashable | None) -> StoredState | None:
         """What is left of a session whose sequence had to make room."""

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import functools
 import logging
+import threading
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 from llama_py import forks
@@ -16,6 +17,8 @@ from llama_py.core.context import Context
 from llama_py.core.footprint import expected_bytes, room_for_model
 from llama_py.core.lora import LoraAdapter
 from llama_py.core.model import Model
+from llama_py.embeddings.computing import Setup, check_embeds
+from llama_py.embeddings.shop import Shop
 from llama_py.engine.driver import Driver
 from llama_py.engine.engine import Engine
 from llama_py.errors import ParameterError
@@ -42,7 +45,7 @@ P = TypeVar("P", ModelParams, ContextParams)
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """The context, cache and engine of a model; absent if only the vocabulary was loaded."""
+    """The context, cache and engine of a model; absent if it does not generate."""
 
     context: Context
     cache: SequenceCache
@@ -53,16 +56,38 @@ class Loaded:
     """A model, its context, the cache of its sequences, and the engine that drives them.
 
     Its parts belong to the process that loaded it: in a forked child, asking for one raises
-    ``ForkedProcessError``. With ``vocab_only`` there is a model and nothing else: asking for the
-    rest raises ``ParameterError``.
+    ``ForkedProcessError``. With ``vocab_only`` there is a model and nothing else, and an encoder
+    has no engine: asking for what is not there raises ``ParameterError``.
+
+    Args:
+        setup: how the context is made that embeds, when it is needed; None: never.
     """
 
-    __slots__ = ("_model", "_process", "_running")
+    __slots__ = (
+        "_embedding",
+        "_embeds_in_place",
+        "_making",
+        "_model",
+        "_process",
+        "_running",
+        "_shop",
+    )
 
-    def __init__(self, model: Model, running: _Running | None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        running: _Running | None,
+        setup: Setup | None = None,
+        *,
+        in_place: bool = False,
+    ) -> None:
         self._model = model
         self._running = running
         self._process = forks.current()
+        self._embedding = setup
+        self._shop: Shop | None = None
+        self._making = threading.Lock()
+        self._embeds_in_place = in_place
 
     @property
     def inherited(self) -> bool:
@@ -71,8 +96,29 @@ class Loaded:
 
     @property
     def vocab_only(self) -> bool:
-        """True if there is no context."""
-        return self._running is None
+        """True if there are no weights."""
+        return self._running is None and self._embedding is None
+
+    @property
+    def generates(self) -> bool:
+        """True if there is a context to generate with."""
+        return self._running is not None
+
+    @property
+    def shop(self) -> Shop:
+        """What embeds; made when it is asked for first.
+
+        Raises:
+            ParameterError: there are no weights, or the model has no embeddings.
+        """
+        model = self.model
+        if self._embedding is None:
+            raise _vocabulary_only()
+        with self._making:
+            if self._shop is None:
+                check_embeds(model)
+                self._shop = Shop(model, self._embedding, in_place=self._embeds_in_place)
+            return self._shop
 
     @property
     def model(self) -> Model:
@@ -110,10 +156,12 @@ class Loaded:
     def _parts(self) -> _Running:
         if self._process != forks.current():
             raise forks.refuse()
+        if self._running is None and self._embedding is None:
+            raise _vocabulary_only()
         if self._running is None:
             raise ParameterError(
-                "this model was loaded with vocab_only=True: it can tokenize, and nothing else; "
-                "load it without"
+                f"{self._model.path} is an encoder ({self._model.architecture}), which does not "
+                "generate text: it embeds (embed, rerank); load a decoder model"
             )
         return self._running
 
@@ -123,12 +171,21 @@ class Loaded:
         Raises:
             LlamaError: it is called from a callback of a request; nothing was freed.
         """
+        if self._shop is not None:
+            self._shop.close()
         if self._running is not None:
             self._running.driver.close()
             store = self._running.cache.saved
             if store is not None and not store.closed and not store.wait(0, _PATIENCE):
                 _log.warning("the model was closed before all conversations were written")
         self._model.close()
+
+
+def _vocabulary_only() -> ParameterError:
+    return ParameterError(
+        "this model was loaded with vocab_only=True: it can tokenize, and nothing else; load it "
+        "without"
+    )
 
 
 def load(arguments: Mapping[str, Any]) -> Loaded:
@@ -153,10 +210,15 @@ def load(arguments: Mapping[str, Any]) -> Loaded:
         verbose=arguments["verbose"],
     )
     try:
-        vocab_only = arguments["vocab_only"]
-        if vocab_only:
+        if arguments["vocab_only"]:
             return Loaded(model, None)
-        return Loaded(model, _start(model, context_params, arguments, speculative))
+        if model.is_encoder:
+            _refuse_drafts(model, speculative)
+            running, adapters = None, _adapters(model, arguments)
+        else:
+            running, adapters = _start(model, context_params, arguments, speculative)
+        setup = Setup(replace(context_params, embeddings=True), tuple(adapters))
+        return Loaded(model, running, setup, in_place=arguments["in_place"])
     except BaseException:  # also Ctrl-C: who tries again must have the memory for it
         model.close()  # with what was made from it
         raise
@@ -177,17 +239,23 @@ def lacks_memory(model_path: str, options: Mapping[str, Any]) -> bool:
     return needed > room_for_model(params)
 
 
+def _adapters(model: Model, arguments: Mapping[str, Any]) -> list[tuple[LoraAdapter, float]]:
+    if arguments["lora_path"] is None:
+        return []
+    return [(LoraAdapter(model, arguments["lora_path"]), arguments["lora_scale"])]
+
+
 def _start(
     model: Model,
     params: ContextParams,
     arguments: Mapping[str, Any],
     speculative: Speculative | None,
-) -> _Running:
+) -> tuple[_Running, list[tuple[LoraAdapter, float]]]:
     _check_generates(model)
     context = Context(model, params)
-    if arguments["lora_path"] is not None:
-        adapter = LoraAdapter(model, arguments["lora_path"])
-        context.set_adapters([(adapter, arguments["lora_scale"])])
+    adapters = _adapters(model, arguments)
+    if adapters:
+        context.set_adapters(adapters)
     # Without a causal mask, a token's cells depend on those that come after it.
     reuse = params.attention_type != _NON_CAUSAL
     parking = arguments["parking_bytes"]
@@ -205,7 +273,7 @@ def _start(
         max_waiting=arguments["max_waiting"],
         in_place=arguments["in_place"],
     )
-    return _Running(context, cache, driver)
+    return _Running(context, cache, driver), adapters
 
 
 def _either(arguments: Mapping[str, Any], name: str, other: str) -> Any:
@@ -213,6 +281,14 @@ def _either(arguments: Mapping[str, Any], name: str, other: str) -> Any:
     if arguments[name] is not None and arguments[other] is not None:
         raise ParameterError(f"{other} is another name of {name}: pass one of them")
     return arguments[name] if arguments[name] is not None else arguments[other]
+
+
+def _refuse_drafts(model: Model, speculative: Speculative | None) -> None:
+    if speculative is not None and speculative.drafters:
+        raise ParameterError(
+            f"speculative: {model.path} is an encoder ({model.architecture}), which generates "
+            "nothing that could be drafted; leave the option out"
+        )
 
 
 def _check_generates(model: Model) -> None:

@@ -73,11 +73,20 @@ def _blocks(message: Message) -> list[dict[str, Any]]:
     blocks = [{"type": "text", "text": message["content"]}] if message["content"] else []
     for call in message.get("tool_calls", ()):
         function = call["function"]
-        given = json.loads(function["arguments"])
+        given = _given(function["arguments"])
         blocks.append(
             {"type": "tool_use", "id": call["id"], "name": function["name"], "input": given}
         )
     return blocks
+
+
+def _given(arguments: str) -> dict[str, Any]:
+    """The arguments of a call; a model may have written what is no JSON object."""
+    try:
+        given = json.loads(arguments)
+    except (ValueError, RecursionError):
+        given = None
+    return given if isinstance(given, dict) else {"arguments": arguments}
 
 
 def _anthropic_tool(function: Mapping[str, Any]) -> dict[str, Any]:

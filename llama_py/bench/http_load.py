@@ -107,6 +107,26 @@ class Endpoint:
         finally:
             connection.close()
 
+    def forget_session(self, name: str) -> None:
+        """Have a server of ours forget a conversation, also one whose reply has just ended.
+
+        Raises:
+            RuntimeError: it does not.
+        """
+        for _ in range(100):
+            connection = self._connect()
+            try:
+                path = f"{self._prefix}/v1/sessions/{name}"
+                connection.request("DELETE", path, headers=self._headers)
+                response = connection.getresponse()
+                content = response.read()
+            finally:
+                connection.close()
+            if response.status == 200:
+                return
+            time.sleep(0.05)
+        raise RuntimeError(f"the session {name} could not be forgotten: {content[:400]!r}")
+
     def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Reply:
         """A streamed reply to a conversation."""
         return self.stream("/v1/chat/completions", self._body(messages=list(messages), **options))

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def run(options: argparse.Namespace) -> Report:
     if options.system:
         text = Path(options.system).read_text(encoding="utf-8")
         for transcript in transcripts:
-            transcript.messages.insert(0, {"role": "system", "content": text})
+            transcript.preamble = [{"role": "system", "content": text}]
     report = Report("replay", _conditions(options, transcripts))
     with open_target(options) as target:
         report.conditions["target"] = target.name
@@ -86,7 +87,7 @@ def _conditions(options: argparse.Namespace, transcripts: Sequence[Transcript]) 
 
 def _calls(transcripts: Sequence[Transcript], most: int) -> Iterator[_Call]:
     """One call of each transcript after the other, until all are at their end."""
-    queues = [[*transcript.calls()][: most or None] for transcript in transcripts]
+    queues = [[*islice(transcript.calls(), most or None)] for transcript in transcripts]
     for number in range(max(map(len, queues))):
         for transcript, queue in zip(transcripts, queues, strict=True):
             if number < len(queue):

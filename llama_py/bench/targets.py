@@ -59,7 +59,8 @@ def open_target(options: argparse.Namespace) -> Iterator[Target]:
     from llama_py.api.llama import Llama
     from llama_py.bench.files import resolve_model
 
-    threads = {"n_threads": options.threads} if options.threads else {}
+    names = ("n_threads", "n_threads_batch") if options.threads else ()
+    threads = dict.fromkeys(names, options.threads)
     with Llama(
         resolve_model(options.model),
         n_ctx=options.n_ctx,

@@ -154,12 +154,35 @@ class Context(Handle[C.llama_context_p]):
         row = self._rows[address] = np.ctypeslib.as_array(memory)
         return row
 
-    def embeddings(self, index: int) -> NDArray[np.float32]:
-        """The embedding of one output token: a view, float32 ``(n_embd,)``."""
-        pointer = C.llama_get_embeddings_ith(self.pointer, index)
-        if not pointer:
-            raise ParameterError(f"there is no embedding at index {index} of the last batch")
-        return np.ctypeslib.as_array(pointer, (self.model.n_embd,))
+    def encode(self, batch: Batch) -> int:
+        """``llama_encode``, which needs no memory of sequences; returns what ``decode`` does."""
+        return int(C.llama_encode(self.pointer, batch.struct))
+
+    @property
+    def pooling(self) -> int:
+        """How the vectors of a sequence become one (``LLAMA_POOLING_TYPE_*``)."""
+        return int(C.llama_pooling_type(self.pointer))
+
+    def embeddings(self, count: int) -> NDArray[np.float32]:
+        """The vectors of the last batch, one for each of its ``count`` tokens, without pooling.
+
+        Returns:
+            A copy, float32 ``(count, n_embd_out)``: a view needs a ctypes type for each count.
+        """
+        rows = np.empty((count, self.model.n_embd_out), np.float32)
+        self._copy(C.llama_get_embeddings(self.pointer), rows)
+        return rows
+
+    def pooled(self, seq: int, width: int) -> NDArray[np.float32]:
+        """What pooling made of a sequence of the last batch: a copy, float32 ``(width,)``."""
+        row = np.empty(width, np.float32)
+        self._copy(C.llama_get_embeddings_seq(self.pointer, seq), row)
+        return row
+
+    def _copy(self, address: Any, into: NDArray[np.float32]) -> None:
+        if not address:
+            raise StateError("the last batch has no embeddings: its context was made without them")
+        ctypes.memmove(into.ctypes.data, address, into.nbytes)
 
     def synchronize(self) -> None:
         """Wait until all computations are finished."""
@@ -196,9 +219,9 @@ class Context(Handle[C.llama_context_p]):
 
     # -- memory (see llama_py.memory.kinds.SequenceMemory) -------------------------------------
 
-    def clear(self) -> None:
-        """Forget every sequence (``llama_memory_clear``, data included)."""
-        C.llama_memory_clear(self.memory_pointer, True)
+    def clear(self, *, data: bool = True) -> None:
+        """Forget every sequence (``llama_memory_clear``); ``data``: fill the cells with zeros."""
+        C.llama_memory_clear(self.memory_pointer, data)
 
     def seq_rm(self, seq: int, p0: int, p1: int = -1) -> bool:
         """Remove positions [p0, p1) of a sequence; False if this memory cannot."""

@@ -31,6 +31,9 @@ __all__ = [
     "CreateChatCompletionStreamResponse",
     "CreateCompletionResponse",
     "CreateCompletionStreamResponse",
+    "CreateEmbeddingResponse",
+    "Embedding",
+    "EmbeddingUsage",
     "FinishReason",
     "PromptTokensDetails",
     "Timings",
@@ -216,6 +219,26 @@ class CreateChatCompletionStreamResponse(TypedDict):
     choices: list[ChatCompletionChunkChoice]
     usage: NotRequired[CompletionUsage | None]
     timings: NotRequired[Timings]
+
+
+class EmbeddingUsage(TypedDict):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class Embedding(TypedDict):
+    """The vector of an input; one for each of its tokens, if the model does not pool them."""
+
+    index: int
+    object: Literal["embedding"]
+    embedding: list[float] | list[list[float]]
+
+
+class CreateEmbeddingResponse(TypedDict):
+    object: Literal["list"]
+    model: str
+    data: list[Embedding]
+    usage: EmbeddingUsage
 
 
 #: Any decoded JSON value.

@@ -7,7 +7,7 @@ evaluated from its beginning: slower, and never wrong.
 
 from __future__ import annotations
 
-from llama_py.errors import FingerprintError, StateError
+from llama_py.errors import ConversationBusyError, FingerprintError, StateError
 from llama_py.memory.checkpoints import CheckpointRecord
 from llama_py.memory.index import CacheIndex
 from llama_py.memory.kinds import MemoryTraits, SequenceMemory
@@ -97,20 +97,24 @@ class PlanApplier:
         """A sequence that holds the first ``length`` tokens of another.
 
         Raises:
-            StateError: this memory cannot give them back, or every sequence is busy.
+            StateError: this memory cannot give them back.
+            ConversationBusyError: every sequence is busy.
         """
         record = None
         if not self._live.can_resume(source, length):
-            tokens = as_tokens(source.tokens[:length])
-            record = self._index.checkpoints_along(tokens, source.namespace).get(length)
+            along = self._index.checkpoints_along(as_tokens(source.tokens), source.namespace)
+            record = along.get(length)
             if record is None:
                 raise StateError(
                     f"the first {length} of {len(source.tokens)} tokens cannot be copied: "
-                    f"{self._traits.why_not()}, and there is no checkpoint at {length}"
+                    f"{self._traits.why_not()}, and there is no checkpoint at {length}; "
+                    f"{_possible([*along, len(source.tokens)])}"
                 )
         target = self._live.obtain(source.namespace, keep=source)
         if target is None or target is source:
-            raise StateError("every sequence is busy; wait for a request, or raise n_seq_max")
+            raise ConversationBusyError(
+                "every sequence is busy; wait for a request, or raise n_seq_max"
+            )
         copy = self._fork(source, target, length, record, CacheInfo())
         if copy is None:
             raise StateError(f"the first {length} tokens could not be copied")
@@ -292,3 +296,8 @@ class PlanApplier:
                     namespace,
                     pinned=each.position in pinned,
                 )
+
+
+def _possible(lengths: list[int]) -> str:
+    """Which prefixes can be copied, of those the longest ones."""
+    return f"possible are {', '.join(map(str, sorted(lengths)[-8:]))}"

@@ -303,8 +303,10 @@ class LoadOptions(ModelOptions, ContextOptions, total=False):
         Doc("Not needed: adapters are applied to quantized weights."),
     ]
     embedding: Annotated[
-        Literal[False],
-        Reads(unavailable("embeddings are not available in this version")),
+        bool,
         Default(False),
-        Doc("Not available in this version."),
+        Doc(
+            "Not needed: `embed` and `rerank` work in any case, and what they need is made when "
+            "they are called for the first time ([embeddings](embeddings.md))."
+        ),
     ]

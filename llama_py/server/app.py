@@ -28,6 +28,7 @@ from llama_py.server.models import ModelPool
 from llama_py.server.response_store import ResponseStore
 from llama_py.server.routes import (
     anthropic,
+    embeddings,
     health,
     native,
     openai,
@@ -36,12 +37,14 @@ from llama_py.server.routes import (
     responses,
     sessions,
     slots,
+    snapshots,
 )
 from llama_py.server.routes import models as model_routes
 from llama_py.server.running import Exchange
 from llama_py.server.sessions import Sessions
 from llama_py.server.settings import Settings
 from llama_py.server.slots import SlotFiles
+from llama_py.server.snapshots import Snapshots
 
 __all__ = ["Service", "create_app", "error_response"]
 
@@ -49,10 +52,12 @@ _ROUTES = [
     *health.ROUTES,
     *model_routes.ROUTES,
     *openai.ROUTES,
+    *embeddings.ROUTES,
     *responses.ROUTES,
     *anthropic.ROUTES,
     *native.ROUTES,
     *slots.ROUTES,
+    *snapshots.ROUTES,
     *sessions.ROUTES,
     *page.ROUTES,
     *openapi.ROUTES,
@@ -74,6 +79,7 @@ class Service:
         responses: replies that clients may refer to.
         sessions: the conversations of the clients, by name.
         slots: where slots are saved, or None.
+        snapshots: copies of sessions under names.
         lifecycle: whether requests are let in.
         metrics: what is counted.
     """
@@ -90,13 +96,14 @@ class Service:
         )
         self.sessions = Sessions(settings.session_dir, capacity_bytes=settings.session_bytes)
         self.slots = _slots(settings)
+        self.snapshots = Snapshots(settings.prefix_cache_slots, settings.snapshot_bytes)
         self.lifecycle = Lifecycle()
         self.metrics = ServerMetrics(self._engines, self.lifecycle, models)
 
     def _engines(self) -> Iterator[tuple[str, Engine]]:
         """What there is to be counted."""
         for model in self.models.models:
-            if (llama := model.held) is not None:
+            if (llama := model.held) is not None and llama._loaded.generates:
                 yield model.id, llama._engine
 
 

@@ -117,9 +117,23 @@ class Sessions:
         """
         entry = self._entry(tenant, name)
         described = _described(entry, self._held(tenant).get(name, []))
-        label = label_of(tenant, name) or ""
-        stored = self._store is not None and bool(self._store.find_session(label, None))
-        return {**described, "saved": stored}
+        stored = self._stored_tokens(label_of(tenant, name) or "")
+        return {**described, "saved": stored > 0, "tokens_saved": stored}
+
+    def _stored_tokens(self, label: str) -> int:
+        """How many tokens of a session are on the disk."""
+        if self._store is None:
+            return 0
+        found = map(self._store.info, self._store.find_session(label, None))
+        return max((entry.length for entry in found if entry is not None), default=0)
+
+    def check(self, tenant: str, name: str) -> str:
+        """The model that answered a session last.
+
+        Raises:
+            RequestError: the tenant has no session of this name.
+        """
+        return self._entry(tenant, name).model
 
     def _entry(self, tenant: str, name: str) -> SessionEntry:
         entry = self._registry.get(tenant, name)

@@ -139,6 +139,9 @@ class Limits:
     max_json_depth: Annotated[int, Range(8, 900), Doc("Nesting of a request's JSON.")] = 200
     max_messages: Annotated[int, Range(1, _LARGEST), Doc("Messages of a conversation.")] = 10_000
     max_prompts: Annotated[int, Range(1, _LARGEST), Doc("Prompts of one call.")] = 64
+    max_inputs: Annotated[
+        int, Range(1, _LARGEST), Doc("Texts to embed, or documents to rank, of one call.")
+    ] = 2048
     max_choices: Annotated[int, Range(1, 128), Doc("Replies to one prompt: `n` and `best_of`.")] = 8
     max_top_logprobs: Annotated[
         int, Range(0, 1000), Doc("Alternatives to each token: `logprobs` and `top_logprobs`.")
@@ -192,6 +195,9 @@ class Times:
     header_timeout: Annotated[
         float, Range(0.1), Doc("How long a client may take to send the headers of a request.")
     ] = 30.0
+    body_timeout: Annotated[
+        float, Range(0.1), Doc("How long a client may pause while it sends a body.")
+    ] = 60.0
     keep_alive_seconds: Annotated[
         int, Range(1, 3600), Doc("How long an idle connection is kept.")
     ] = 75
@@ -217,7 +223,7 @@ class Loading:
 
 @dataclass(frozen=True, kw_only=True)
 class Keeping:
-    """What is kept on disk."""
+    """What is kept on disk, and under names."""
 
     session_dir: Annotated[
         Path | None,
@@ -243,6 +249,18 @@ class Keeping:
         Flag("--slot-bytes", metavar="N"),
         Doc("Bytes of the saved slots of one key."),
     ] = 8 << 30
+    prefix_cache_slots: Annotated[
+        int,
+        Range(0),
+        Flag("--prefix-cache-slots", metavar="N"),
+        Doc("Snapshots of sessions that each key may keep in memory, at most 8; 0 is none."),
+    ] = 4
+    snapshot_bytes: Annotated[
+        int,
+        Range(1 << 20),
+        Flag("--snapshot-bytes", metavar="N"),
+        Doc("Bytes of memory that the snapshots of one key may take."),
+    ] = 2 << 30
 
 
 @dataclass(frozen=True, kw_only=True)

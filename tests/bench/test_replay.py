@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -10,14 +12,27 @@ from xml.etree import ElementTree
 
 import pytest
 
-from llama_py.bench import cli, plots
-from llama_py.bench.agents import DIALECTS
+from llama_py.bench import cli, empty_reply, plots
+from llama_py.bench.agents import DIALECTS, ask
 from llama_py.bench.empty_reply import prompts
-from llama_py.bench.http_load import Endpoint, closed_loop, open_loop, percentile, together
+from llama_py.bench.http_load import Endpoint, Reply, closed_loop, open_loop, percentile, together
+from llama_py.bench.make_transcript import TOOLS
+from llama_py.bench.targets import Target, open_target
+from llama_py.bench.transcripts import read_transcript
 from tests.bench.scripted import chunks, scripted_server
+from tests.chat import families
+from tests.models import tiny_model
+from tests.server.serving import Server, demo_settings, serving
 
 DATA = Path(__file__).parent.parent / "data"
 SMALL = str(DATA / "agent-openai.json")
+KINDS = ("full", "iswa", "hybrid")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serving(demo_settings()) as server:
+        yield server
 
 
 def replay(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
@@ -29,7 +44,9 @@ def test_a_warm_replay_in_process_evaluates_only_what_is_new(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     chart = tmp_path / "chart.svg"
-    code, found = replay(capsys, SMALL, "--model", "demo", "--max-tokens", "6", "--svg", str(chart))
+    arguments = ["--model", "demo", "--max-tokens", "6", "--calls", "4", "--threads", "1"]
+    arguments += ["--svg", str(chart)]
+    code, found = replay(capsys, SMALL, *arguments)
     assert found["failures"] == []  # none is empty, and each is the same as without reuse
     assert code == 0
     rows = found["tables"][0]["rows"]
@@ -42,6 +59,7 @@ def test_a_warm_replay_in_process_evaluates_only_what_is_new(
 def test_transcripts_are_replayed_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
     other = str(DATA / "agent-claude.jsonl")
     arguments = ["--model", "demo", "--max-tokens", "4", "--calls", "2", "--warm-only"]
+    arguments += ["--threads", "1"]
     _, found = replay(capsys, SMALL, other, *arguments)
     names = [row["call"] for row in found["tables"][0]["rows"]]
     assert names == [f"agent-{n} {i}" for i in (1, 2) for n in ("openai.json", "claude.jsonl")]
@@ -89,10 +107,83 @@ def test_growing_prefixes_have_the_sizes_asked_for() -> None:
 
 
 def test_no_reply_of_ours_is_empty(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["empty-reply", "--model", "demo", "--sizes", "130", "900", "1800"]
+    arguments = ["empty-reply", "--model", "demo", "--threads", "1", "--sizes", "130", "900"]
     assert cli.main(arguments) == 1
     assert cli.main([*arguments, "--expect-fixed"]) == 0
     assert "warm reply" in capsys.readouterr().out
+
+
+def agent_model(kind: str) -> str:
+    """A tiny model whose template lists tools."""
+    template = families.source("Qwen-Qwen2.5-7B-Instruct")
+    return str(tiny_model(kind, chat_template=template, n_ctx_train=32768))
+
+
+def growing(kind: str, *sizes: int) -> list[str]:
+    n_ctx = "24576" if max(sizes) > 2000 else "4096"
+    options = ["--n-ctx", n_ctx, "--threads", "1", "--max-tokens", "4"]
+    return ["empty-reply", "--model", agent_model(kind), *options, "--sizes", *map(str, sizes)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_25_no_warm_reply_is_empty_over_growing_prefixes(
+    kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Regression test 25, here with prefixes that are evaluated quickly."""
+    assert cli.main([*growing(kind, 130, 600, 1200, 1800), "--json"]) == 1
+    check_growing(json.loads(capsys.readouterr().out))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", KINDS)
+def test_25_up_to_26_000_characters(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*growing(kind, 130, 5000, 10_000, 15_000, 20_000, 26_000), "--json"]) == 1
+    check_growing(json.loads(capsys.readouterr().out))
+
+
+def check_growing(found: dict[str, Any]) -> None:
+    """None is empty, and all but the first one had reused the one before."""
+    rows = found["tables"][0]["rows"]
+    for before, row in pairwise(rows):
+        assert row["warm reply"] == row["cold reply"] > 0
+        assert row["cached"] >= before["prompt"] - 16
+
+
+class _Broken:
+    """A model that forgets what to say in one of its replies."""
+
+    name = "broken"
+
+    def __init__(self, target: Target, empty: int) -> None:
+        self._target, self._empty, self._asked = target, empty, 0
+
+    def forget(self) -> str:
+        return self._target.forget()
+
+    def ask(self, messages: Any, tools: Any, max_tokens: int) -> Reply:
+        reply = self._target.ask(messages, tools, max_tokens)
+        if self._asked == self._empty:
+            reply.text = ""
+        self._asked += 1
+        return reply
+
+
+@pytest.mark.parametrize(
+    ("kind", "empty", "code"), [*((kind, 3, 0) for kind in KINDS), ("full", 0, 2)]
+)
+def test_a_broken_model_is_detected(
+    kind: str, empty: int, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty reply that is put in, warm or cold, on each kind of memory."""
+
+    @contextmanager
+    def broken(options: Any) -> Iterator[Target]:
+        with open_target(options) as target:
+            yield _Broken(target, empty)
+
+    monkeypatch.setattr(empty_reply, "open_target", broken)
+    arguments = growing(kind, 130, 400)
+    assert cli.main(arguments) == code
 
 
 @pytest.mark.parametrize(("empty", "code"), [(None, 1), (4, 0), (1, 2)])
@@ -103,6 +194,41 @@ def test_an_injected_empty_reply_is_detected(
         arguments = ["empty-reply", "--base-url", url, "--sizes", "130", "600", "900"]
         assert cli.main(arguments) == code
     assert capsys.readouterr().out
+
+
+# ---- what transcripts contain ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_26_results_that_are_lists_survive_and_tool_messages_are_accepted(
+    dialect: str, tmp_path: Path, server: Server
+) -> None:
+    """Regression test 26: from the file of an agent to a real server, in each dialect."""
+    found = [{"type": "text", "text": "one finding"}, {"type": "text", "text": "another one"}]
+    used = {"type": "tool_use", "id": "t1", "name": "lint", "input": {"paths": ["a.py"]}}
+    records = [
+        {"message": {"role": "user", "content": "Lint it."}},
+        {"message": {"role": "assistant", "content": [used]}},
+        {
+            "message": {
+                "role": "user",
+                "content": [{"type": "tool_result", "tool_use_id": "t1", "content": found}],
+            }
+        },
+        {"message": {"role": "assistant", "content": "Done."}},
+    ]
+    path = tmp_path / "session.jsonl"
+    path.write_text("\n".join(map(json.dumps, records)), encoding="utf-8")
+    transcript = read_transcript(str(path))
+    *_, call = transcript.calls()
+    assert call[-1] == {
+        "role": "tool",
+        "tool_call_id": "t1",
+        "content": "one finding\nanother one",
+    }
+    reply = ask(Endpoint(server.url), dialect, call, TOOLS, 4)
+    assert (reply.error, reply.text != "") == ("", True)
+    assert reply.prompt_tokens > 30
 
 
 # ---- the client -------------------------------------------------------------------------------

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from llama_py.bench.transcripts import Transcript, read_transcript
 from llama_py.errors import ParameterError
 
 DATA = Path(__file__).parent.parent / "data"
+ROOT = DATA.parent.parent
 
 
 def read(tmp_path: Path, text: str) -> Transcript:
@@ -147,6 +150,18 @@ def test_missing_ids_are_given_where_only_one_call_is_open(tmp_path: Path) -> No
         (lines(said("user", 7)), "line 1: expected an object"),
         (lines(said("user", gave("x", "y"))), "'x'"),
         (lines(said("assistant", used("", "x"))), "has no name"),
+        (lines({"role": "assistant", "tool_calls": "f"}), "tool_calls is 'f'"),
+        (lines({"role": "assistant", "tool_calls": [3]}), "line 1: expected an object"),
+        (lines({"role": "assistant", "tool_calls": [{"id": "1"}]}), "line 1: expected an object"),
+        (lines({"role": "assistant", "tool_calls": [{"function": {}}]}), "has no name"),
+        (lines({"role": "tool", "content": "x"}), "a tool result has the id None"),
+        (json.dumps({"messages": [], "tools": 3}), "tools is 3"),
+        (json.dumps({"messages": [], "tools": [{"type": "function"}]}), "a tool has no name"),
+        (lines({"messages": []}, {"messages": []}), "line 2: one conversation per file"),
+        ("[" * 100_000, "this is not JSON"),
+        ('{"a":' * 100_000, "this is not JSON"),
+        ("\0\0\0\0", "this is not JSON"),
+        ("[1, 2]", r"messages\[0\]: expected an object"),
     ],
 )
 def test_what_is_no_transcript_is_refused_with_its_place(
@@ -156,15 +171,166 @@ def test_what_is_no_transcript_is_refused_with_its_place(
         read(tmp_path, content)
 
 
-@pytest.mark.long
-def test_a_hundred_megabytes(tmp_path: Path) -> None:
-    record = said("user", text("word " * 2000))
+HELLO = {"role": "user", "content": "Hello"}
+BYE = {"role": "assistant", "content": "Bye"}
+BODY = {
+    "model": "any",
+    "system": [text("Brief.")],
+    "messages": [HELLO, BYE],
+    "tools": [{"name": "f", "description": "does", "input_schema": {"type": "object"}}],
+}
+#: What is odd and readable: the file, its messages (role and text), and what was left out.
+ODD: dict[str, tuple[str, list[tuple[str, str]], dict[str, int]]] = {
+    "records of other kinds": (
+        lines({"type": "progress"}, {"type": ["x"]}, HELLO, {"role": "robot"}, {}, BYE),
+        [("user", "Hello"), ("assistant", "Bye")],
+        {
+            "record of type progress": 1,
+            "record of type ['x']": 1,
+            "record of type unknown": 2,
+        },
+    ),
+    "side conversations in between": (
+        lines(
+            said("user", text("One")),
+            said("assistant", used("f", "main")),
+            said("user", text("aside"), isSidechain=True),
+            said("assistant", used("g", "side"), isSidechain=True),
+            said("user", gave("main", "found")),
+            said("user", gave("side", "lost"), isSidechain=True),
+            said("assistant", text("Two")),
+        ),
+        [("user", "One"), ("assistant", ""), ("tool", "found"), ("assistant", "Two")],
+        {"side conversation": 3},
+    ),
+    "pictures and documents": (
+        lines(
+            said("user", text("See"), {"type": "image", "source": {}}, {"type": "document"}),
+            said("assistant", text("Seen")),
+        ),
+        [("user", "See\n[image]"), ("assistant", "Seen")],
+        {"block of type document": 1},
+    ),
+    "records that were written twice": (
+        lines(*[said("user", text("Once"), uuid="1")] * 2, said("assistant", text("Yes"))),
+        [("user", "Once"), ("assistant", "Yes")],
+        {"record that was written twice": 1},
+    ),
+    "numbers as ids": (
+        lines(
+            HELLO,
+            {"role": "assistant", "tool_calls": [{"id": 7, "function": {"name": "f"}}]},
+            {"role": "tool", "tool_call_id": 7, "content": None},
+            BYE,
+        ),
+        [("user", "Hello"), ("assistant", ""), ("tool", ""), ("assistant", "Bye")],
+        {},
+    ),
+    "empty texts": (
+        lines(said("user", text(""), text("a"), text("")), said("assistant", text(""), text("b"))),
+        [("user", "a"), ("assistant", "b")],
+        {},
+    ),
+    "a mark of the byte order": (
+        "\ufeff" + lines(HELLO, BYE),
+        [("user", "Hello"), ("assistant", "Bye")],
+        {},
+    ),
+    "lines of Windows, and empty ones": (
+        f"\r\n{json.dumps(HELLO)}\r\n \r\n{json.dumps(BYE)}\r\n",
+        [("user", "Hello"), ("assistant", "Bye")],
+        {},
+    ),
+    "the body of a request": (
+        lines(BODY),
+        [("system", "Brief."), ("user", "Hello"), ("assistant", "Bye")],
+        {},
+    ),
+    "the same over several lines": (
+        json.dumps(BODY, indent=2),
+        [("system", "Brief."), ("user", "Hello"), ("assistant", "Bye")],
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_what_is_odd_has_its_documented_result(name: str, tmp_path: Path) -> None:
+    content, expected, left_out = ODD[name]
+    transcript = read(tmp_path, content)
+    assert [(m["role"], m["content"]) for m in transcript.messages] == expected
+    assert transcript.left_out == left_out
+
+
+def test_tools_in_the_form_of_anthropic(tmp_path: Path) -> None:
+    (tool,) = read(tmp_path, lines(BODY)).tools
+    function = {"name": "f", "description": "does", "parameters": {"type": "object"}}
+    assert tool == {"type": "function", "function": function}
+
+
+def test_a_summary_is_where_a_conversation_begins_anew(tmp_path: Path) -> None:
+    transcript = read(
+        tmp_path,
+        lines(
+            said("user", text("Long")),
+            said("assistant", used("f", "a")),
+            said("user", text("Summary of what was"), isCompactSummary=True),
+            said("user", text("Go on")),
+            said("assistant", text("Done")),
+            said("user", text("More")),
+            said("assistant", text("Done again")),
+        ),
+    )
+    calls = [[message["content"] for message in call] for call in transcript.calls()]
+    summary = "Summary of what was\nGo on"
+    assert calls == [["Long"], [summary], [summary, "Done", "More"]]
+
+
+#: Reads a transcript with so much memory, and says what became of it.
+LIMITED = """
+import resource, sys, time
+resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[2]), int(sys.argv[2])))
+from llama_py.bench.transcripts import read_transcript
+from llama_py.errors import ParameterError
+try:
+    transcript = read_transcript(sys.argv[1])
+    print(len(transcript.messages), transcript.characters)
+except ParameterError as error:
+    print(error)
+"""
+
+
+def read_with(path: Path, memory: int) -> str:
+    """What a process with ``memory`` bytes says about a file."""
+    command = [sys.executable, "-c", LIMITED, str(path), str(memory)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.strip()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is limited by RLIMIT_AS")
+@pytest.mark.parametrize("form", ["lines", "one turn", "list"])
+def test_a_hundred_megabytes(form: str, tmp_path: Path) -> None:
+    """Read within 400 MB where they come line by line; what does not fit is refused."""
     path = tmp_path / "long.jsonl"
+    count, words = 5000, "word " * 4000
+    question, answer = json.dumps(said("user", text(words))), json.dumps(BYE)
     with path.open("w", encoding="utf-8") as file:
-        for _ in range(10_000):
-            file.write(lines(record, said("assistant", text("ok"))))
-    transcript = read_transcript(str(path))
-    assert transcript.characters == 10_000 * (10_000 + 2)
+        if form == "list":
+            file.write(json.dumps([{"role": "user", "content": words}] * count + [BYE]))
+        else:
+            for _ in range(count):
+                file.write(question + "\n")
+                if form == "lines":
+                    file.write(answer + "\n")
+            if form == "one turn":
+                file.write(answer + "\n")
+    assert path.stat().st_size > 100_000_000
+    one_turn = f"2 {count * 20_001 - 1 + 3}"
+    expected = f"{2 * count} {count * 20_003}" if form == "lines" else one_turn
+    assert read_with(path, (1 << 30) if form == "list" else 400 << 20) == expected
+    too_little = read_with(path, 90 << 20)
+    assert f"{path.stat().st_size} bytes, more than there is memory for" in too_little
 
 
 @pytest.mark.parametrize("form", ["openai", "claude"])

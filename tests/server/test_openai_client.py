@@ -373,9 +373,3 @@ def test_a_picture(client: Any) -> None:
     with pytest.raises(openai.BadRequestError) as failure:
         client.chat.completions.create(model="x", messages=[message])
     assert failure.value.param == "messages[0].content[1]"
-
-
-def test_what_is_not_there_yet(client: Any) -> None:
-    with pytest.raises(openai.InternalServerError) as failure:
-        client.embeddings.create(model="x", input="text")
-    assert (failure.value.status_code, failure.value.code) == (501, "not_implemented")

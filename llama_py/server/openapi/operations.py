@@ -71,6 +71,7 @@ _ANSWERED = (
     Kind.CACHE_FULL,
     Kind.TIMEOUT,
 )
+_EMBEDDED = (Kind.MODEL_NOT_FOUND, Kind.OVERFLOW, Kind.TIMEOUT)
 _ONE_MODEL = (Kind.MODEL_NOT_FOUND,)
 _MODEL = Parameter("model", "The model, if there are several.")
 _LIMIT = Parameter("limit", "Most models to list, up to 1000.", "integer")
@@ -163,18 +164,22 @@ OPERATIONS: tuple[Operation, ...] = (
         ("/v1/embeddings", "/embeddings"),
         "OpenAI",
         "Embed texts",
-        "Not in this version.",
-        "Anything",
-        failures=(Kind.NOT_IMPLEMENTED,),
+        "`/embeddings` takes llama-server's `content` in place of `input` as well, and answers in "
+        "its form then.",
+        "EmbeddingRequest",
+        "Embeddings",
+        failures=_EMBEDDED,
     ),
     Operation(
         "POST",
         ("/v1/rerank", "/rerank", "/v1/reranking", "/reranking"),
         "OpenAI",
         "Order documents by a query",
-        "Not in this version.",
-        "Anything",
-        failures=(Kind.NOT_IMPLEMENTED,),
+        "In the form of Jina and Cohere (`documents`), or that of TEI (`texts`). The model needs a "
+        "classification head.",
+        "RerankRequest",
+        "Ranking",
+        failures=_EMBEDDED,
     ),
     Operation(
         "POST",
@@ -276,6 +281,61 @@ OPERATIONS: tuple[Operation, ...] = (
         "Write a session to the disk now",
         reply="Session",
         failures=(Kind.NOT_FOUND, Kind.NOT_IMPLEMENTED),
+    ),
+    Operation(
+        "GET",
+        ("/v1/sessions/{id}/snapshots",),
+        "Sessions",
+        "List the snapshots of a session",
+        reply="SnapshotList",
+        failures=(Kind.NOT_FOUND,),
+    ),
+    Operation(
+        "POST",
+        ("/v1/sessions/{id}/snapshots",),
+        "Sessions",
+        "Make a snapshot of a session",
+        "It takes the place of one of the same name when it is complete; with `prepare`, when it "
+        "is confirmed. With `length`, it has only the first tokens, where the memory of the model "
+        "can give them back; elsewhere it is refused, with the reason and the possible lengths.",
+        "SnapshotMake",
+        "Snapshot",
+        failures=(Kind.NOT_FOUND, Kind.NOT_IMPLEMENTED, *_ONE_MODEL),
+    ),
+    Operation(
+        "DELETE",
+        ("/v1/sessions/{id}/snapshots/{name}",),
+        "Sessions",
+        "Forget a snapshot",
+        reply="DeletedSnapshot",
+        failures=(Kind.NOT_FOUND,),
+    ),
+    Operation(
+        "POST",
+        ("/v1/sessions/{id}/snapshots/{name}/confirm",),
+        "Sessions",
+        "Let a prepared snapshot take its place",
+        reply="Snapshot",
+        failures=(Kind.NOT_FOUND,),
+    ),
+    Operation(
+        "POST",
+        ("/v1/sessions/{id}/snapshots/{name}/abort",),
+        "Sessions",
+        "Give a prepared snapshot up",
+        "What it would have replaced stays as it is.",
+        reply="AbortedSnapshot",
+        failures=(Kind.NOT_FOUND,),
+    ),
+    Operation(
+        "POST",
+        ("/v1/sessions/{id}/snapshots/{name}/restore",),
+        "Sessions",
+        "Bring a snapshot back",
+        "The next request that begins with its tokens evaluates only what comes behind them.",
+        reply="Snapshot",
+        parameters=(_MODEL,),
+        failures=(Kind.NOT_FOUND, *_ONE_MODEL),
     ),
     Operation(
         "POST",

@@ -39,6 +39,7 @@ def reply_schemas() -> dict[str, Schema]:
         "ChatCompletionChunk": of_type(ChatCompletionChunk),
         "Completion": of_type(Completion),
         "CompletionChunk": of_type(CompletionChunk),
+        **_embeddings(),
         "Response": _response(),
         "DeletedResponse": _deleted("response.deleted"),
         "InputTokens": record({"object": STRING, "input_tokens": INTEGER}, ["input_tokens"]),
@@ -48,6 +49,28 @@ def reply_schemas() -> dict[str, Schema]:
         **_sessions(),
         "Description": OBJECT,
         "Status": record({"status": STRING}, ["status"]),
+    }
+
+
+def _embeddings() -> dict[str, Schema]:
+    usage = record({"prompt_tokens": INTEGER, "total_tokens": INTEGER})
+    vector = said(any_of(listing(NUMBER), STRING), "Numbers, or the base64 of float32 numbers.")
+    one = record({"object": one_of_texts("embedding"), "index": INTEGER, "embedding": vector})
+    native = record({"index": INTEGER, "embedding": listing(listing(NUMBER))})
+    openai = record(
+        {"object": one_of_texts("list"), "model": STRING, "data": listing(one), "usage": usage},
+        ["data"],
+    )
+    document = record({"text": STRING})
+    jina = record({"index": INTEGER, "relevance_score": NUMBER, "document": document})
+    tei = record({"index": INTEGER, "score": NUMBER, "text": STRING})
+    ranking = record(
+        {"object": one_of_texts("list"), "model": STRING, "results": listing(jina), "usage": usage},
+        ["results"],
+    )
+    return {
+        "Embeddings": any_of(openai, listing(native)),
+        "Ranking": any_of(ranking, listing(tei)),
     }
 
 
@@ -205,6 +228,7 @@ def _sessions() -> dict[str, Schema]:
             "busy": said(BOOLEAN, "A reply is being written."),
             "tokens_in_memory": INTEGER,
             "saved": said(BOOLEAN, "It is on the disk."),
+            "tokens_saved": said(INTEGER, "Of these, those that are on the disk."),
         },
         ["id", "object", "created", "last_used", "model", "turns", "tokens"],
     )
@@ -212,4 +236,37 @@ def _sessions() -> dict[str, Schema]:
         "Session": session,
         "SessionList": record({"data": listing(reference("Session"))}, ["data"]),
         "DeletedSession": _deleted("session.deleted"),
+        **_snapshots(),
+    }
+
+
+def _snapshots() -> dict[str, Schema]:
+    snapshot = record(
+        {
+            "object": one_of_texts("session.snapshot"),
+            "name": STRING,
+            "session": STRING,
+            "model": STRING,
+            "tokens": INTEGER,
+            "bytes": INTEGER,
+            "key": said(STRING, "A digest of the tokens and of every setting they depend on."),
+            "created": INTEGER,
+            "last_used": INTEGER,
+            "status": one_of_texts("confirmed", "prepared"),
+        },
+        ["object", "name", "session", "model", "tokens", "bytes", "key", "status"],
+    )
+    every = {
+        "data": listing(reference("Snapshot")),
+        "slots": said(INTEGER, "Snapshots that the key may keep."),
+        "slots_used": INTEGER,
+        "bytes": said(INTEGER, "Bytes that they may take."),
+        "bytes_used": INTEGER,
+    }
+    name = {"name": STRING}
+    return {
+        "Snapshot": snapshot,
+        "SnapshotList": record(every, [*every]),
+        "DeletedSnapshot": record({**name, "deleted": BOOLEAN}, ["name", "deleted"]),
+        "AbortedSnapshot": record({**name, "aborted": BOOLEAN}, ["name", "aborted"]),
     }

@@ -1,0 +1,170 @@
+"""``/v1/sessions/{id}/snapshots``: copies of a session under names, made and restored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from llama_py.dialects.failures import Kind, RequestError
+from llama_py.dialects.session_ids import label_of
+from llama_py.errors import (
+    ConversationBusyError,
+    ConversationMissingError,
+    FingerprintError,
+    ParameterError,
+    StateError,
+    shown,
+)
+from llama_py.memory.state import StoredState
+from llama_py.options.checks import check_number
+from llama_py.server.adapting import tenant_of
+from llama_py.server.bodies import model_of, read_body
+from llama_py.server.models import ServedModel
+from llama_py.server.routes.common import in_thread, json_response, service_of
+from llama_py.server.sessions import busy_failure, conversations_of, namespace_of
+from llama_py.server.snapshots import Snapshot, check_name
+
+__all__ = ["ROUTES"]
+
+T = TypeVar("T")
+
+
+def _session(request: Request) -> str:
+    """The name of a session, which the caller has."""
+    name: str = request.path_params["id"]
+    service_of(request).sessions.check(tenant_of(request), name)
+    return name
+
+
+def _name(request: Request) -> str:
+    return check_name(request.path_params["name"])
+
+
+async def _list(request: Request) -> Response:
+    snapshots = service_of(request).snapshots
+    return json_response(snapshots.report(tenant_of(request), _session(request)))
+
+
+# ---- making ----------------------------------------------------------------------------------
+
+
+async def _make(request: Request) -> Response:
+    service, tenant, session = service_of(request), tenant_of(request), _session(request)
+    service.snapshots.check_on()
+    body = await read_body(request, service.settings)
+    name, length, waits = check_name(body.get("name")), _length(body), _flag(body, "prepare")
+    asked = model_of(body) or service.sessions.check(tenant, session)
+    async with service.models.lease(asked) as model:
+        service.sessions.attach(model.id, model.llama)
+        make = partial(_export, model, tenant, session, length)
+        state = await in_thread(service, lambda: _done(make))
+        service.snapshots.prepare(tenant, session, name, model.id, state)
+    if waits:
+        return json_response(service.snapshots.prepared(tenant, session, name))
+    return json_response(service.snapshots.confirm(tenant, session, name))
+
+
+def _export(model: ServedModel, tenant: str, session: str, length: int | None) -> StoredState:
+    namespace = namespace_of(model.llama, tenant)
+    label = label_of(tenant, session) or ""
+    return conversations_of(model.llama).export(label, namespace, length)
+
+
+def _length(body: dict[str, Any]) -> int | None:
+    length = body.get("length")
+    if length is not None:
+        try:
+            check_number("length", length, 1, integer=True)
+        except ParameterError as error:
+            raise RequestError(Kind.INVALID_VALUE, str(error), "length") from None
+    return length
+
+
+def _flag(body: dict[str, Any], name: str) -> bool:
+    value = body.get(name, False)
+    if not isinstance(value, bool):
+        message = f"{name} must be true or false, not {shown(value)}"
+        raise RequestError(Kind.INVALID_TYPE, message, name)
+    return value
+
+
+async def _confirm(request: Request) -> Response:
+    service, tenant, session = service_of(request), tenant_of(request), _session(request)
+    return json_response(service.snapshots.confirm(tenant, session, _name(request)))
+
+
+async def _abort(request: Request) -> Response:
+    service, tenant, session = service_of(request), tenant_of(request), _session(request)
+    name = _name(request)
+    service.snapshots.abort(tenant, session, name)
+    return json_response({"name": name, "object": "session.snapshot.aborted", "aborted": True})
+
+
+# ---- using -----------------------------------------------------------------------------------
+
+
+async def _restore(request: Request) -> Response:
+    service, tenant, session = service_of(request), tenant_of(request), _session(request)
+    snapshot = service.snapshots.get(tenant, session, _name(request))
+    asked = request.query_params.get("model") or snapshot.model
+    async with service.models.lease(asked) as model:
+        service.sessions.attach(model.id, model.llama)
+        bring_in = partial(_bring_in, model, tenant, snapshot)
+        await in_thread(service, lambda: _done(bring_in))
+    return json_response(snapshot.described())
+
+
+def _bring_in(model: ServedModel, tenant: str, snapshot: Snapshot) -> None:
+    namespace = namespace_of(model.llama, tenant)
+    label = label_of(tenant, snapshot.session)
+    conversations_of(model.llama).bring_in(snapshot.state, label, namespace)
+
+
+async def _drop(request: Request) -> Response:
+    service, tenant, session = service_of(request), tenant_of(request), _session(request)
+    name = _name(request)
+    service.snapshots.drop(tenant, session, name)
+    return json_response({"name": name, "object": "session.snapshot.deleted", "deleted": True})
+
+
+def _done(action: Callable[[], T]) -> T:
+    """What an action returns, with errors in the words of a client."""
+    try:
+        return action()
+    except ConversationMissingError:
+        message = "this session has nothing in memory; ask for a reply, or restore it first"
+        raise RequestError(Kind.NOT_FOUND, message, "id") from None
+    except ConversationBusyError as error:
+        raise busy_failure(error) from None
+    except FingerprintError:
+        message = (
+            "this snapshot was made by another model, or under other settings; evaluate the prompt "
+            "again instead"
+        )
+        raise _refused(message) from None
+    except ParameterError as error:
+        raise RequestError(Kind.INVALID_VALUE, str(error), "length") from None
+    except StateError as error:
+        raise _refused(str(error)) from None
+
+
+def _refused(message: str) -> RequestError:
+    return RequestError(Kind.INVALID_VALUE, message, code="snapshot_refused")
+
+
+_ALL = "/v1/sessions/{id:path}/snapshots"
+_ONE = "/v1/sessions/{id:path}/snapshots/{name}"
+
+ROUTES = [
+    Route(_ALL, _list, methods=["GET"]),
+    Route(_ALL, _make, methods=["POST"]),
+    Route(f"{_ONE}/confirm", _confirm, methods=["POST"]),
+    Route(f"{_ONE}/abort", _abort, methods=["POST"]),
+    Route(f"{_ONE}/restore", _restore, methods=["POST"]),
+    Route(_ONE, _drop, methods=["DELETE"]),
+]
