@@ -223,3 +223,8 @@ def test_timings_count_drafts(llm: Llama) -> None:
         return
     assert found["timings"]["draft_n"] == counted.drafted
     assert found["timings"]["draft_n_accepted"] == counted.accepted > 0
+
+
+def test_one_of_two_names() -> None:
+    with pytest.raises(ParameterError, match="draft_model is another name of speculative"):
+        Llama(str(tiny_model("full")), speculative="lookup", draft_model=PromptLookup())
