@@ -13,7 +13,7 @@ from collections import deque
 
 from llama_py.options.drafters import Drafter, Speculative
 
-__all__ = ["Drafting", "Pace"]
+__all__ = ["Drafting", "StepCosts"]
 
 #: The last measurements of a step with so many rows; their median counts.
 _MEASUREMENTS = 5
@@ -61,7 +61,7 @@ class Drafting:
         self._trials *= _FORGIVING
 
 
-class Pace:
+class StepCosts:
     """Seconds that a step takes, by its number of rows."""
 
     def __init__(self) -> None:

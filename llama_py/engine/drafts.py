@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
-from llama_py.engine.drafting import Drafting, Pace
+from llama_py.engine.drafting import Drafting, StepCosts
 from llama_py.engine.requests import Requests
 from llama_py.engine.running import RequestState, Running
 from llama_py.engine.scheduler import Draft, StepPlan
@@ -40,7 +40,7 @@ class Drafts:
         default: who drafts for requests that say nothing, or None.
 
     Attributes:
-        pace: what steps cost.
+        costs: what steps cost.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Drafts:
         self._limit = cache.limit
         self._n_vocab = n_vocab
         self.default = default
-        self.pace = Pace()
+        self.costs = StepCosts()
         self._waits = 0
         #: Seconds that a draft costs for its being taken back, whether it is or not.
         self._going_back = 0.0
@@ -125,7 +125,7 @@ class Drafts:
         most = self._room(running)
         length = most
         if drafting.settings.adaptive and most > 0:
-            length = self.pace.best(
+            length = self.costs.best(
                 rows, expected, most, drafting.rate, drafting.seconds, self._going_back
             )
             if not length:
@@ -204,7 +204,7 @@ class Drafts:
                 running.drafting.verified(drafted, accepted)
         if seconds is not None:
             drafts = any(entry.draft for entry in plan.verifies)
-            self.pace.add(plan.rows, seconds, drafts=drafts)
+            self.costs.add(plan.rows, seconds, drafts=drafts)
 
     def wait(self) -> None:
         """There were not enough cells for the drafts: go on without for a while."""

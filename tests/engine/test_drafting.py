@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llama_py import PromptLookup, Speculative
-from llama_py.engine.drafting import Drafting, Pace
+from llama_py.engine.drafting import Drafting, StepCosts
 from llama_py.engine.scheduler import Draft, plan_step
 from llama_py.errors import ParameterError, ParameterTypeError
 from llama_py.options.drafters import as_speculative, read_speculative
@@ -101,55 +101,55 @@ def test_what_is_no_drafter(wrong: Any) -> None:
 # -- whether it pays ------------------------------------------------------------------------------
 
 
-def paced(*costs: tuple[int, float]) -> Pace:
-    pace = Pace()
-    for rows, seconds in costs * 3:
-        pace.add(rows, seconds)
-    return pace
+def measured(*given: tuple[int, float]) -> StepCosts:
+    costs = StepCosts()
+    for rows, seconds in given * 3:
+        costs.add(rows, seconds)
+    return costs
 
 
 def test_the_pace_of_steps_between_those_measured() -> None:
-    pace = paced((1, 1.0), (5, 3.0))
-    assert [pace.of(rows) for rows in (1, 2, 3, 5, 9)] == [1.0, 1.5, 2.0, 3.0, 3.0]
-    assert Pace().of(3) == 0.0
+    costs = measured((1, 1.0), (5, 3.0))
+    assert [costs.of(rows) for rows in (1, 2, 3, 5, 9)] == [1.0, 1.5, 2.0, 3.0, 3.0]
+    assert StepCosts().of(3) == 0.0
 
 
 def test_one_slow_step_does_not_count() -> None:
-    pace = paced((1, 1.0))
-    pace.add(1, 99.0)
-    assert pace.of(1) == 1.0
+    costs = measured((1, 1.0))
+    costs.add(1, 99.0)
+    assert costs.of(1) == 1.0
 
 
 def test_steps_without_drafts_are_measured_first_and_from_time_to_time() -> None:
-    pace = Pace()
-    assert pace.best(1, 1.0, 8, 0.9) == 0
+    costs = StepCosts()
+    assert costs.best(1, 1.0, 8, 0.9) == 0
     for _ in range(3):
-        pace.add(1, 1.0)
-    assert pace.best(1, 1.0, 8, 0.9) == 8, "wider steps are not known: try one"
+        costs.add(1, 1.0)
+    assert costs.best(1, 1.0, 8, 0.9) == 8, "wider steps are not known: try one"
     for _ in range(64):
-        pace.add(9, 1.0, drafts=True)
-    assert pace.best(1, 1.0, 8, 0.9) == 0
-    pace.add(1, 1.0)
-    assert pace.best(1, 1.0, 8, 0.9) == 8
+        costs.add(9, 1.0, drafts=True)
+    assert costs.best(1, 1.0, 8, 0.9) == 0
+    costs.add(1, 1.0)
+    assert costs.best(1, 1.0, 8, 0.9) == 8
 
 
 def test_free_rows_are_all_used_and_dear_ones_are_not() -> None:
-    free, dear = paced((1, 1.0), (9, 1.0)), paced((1, 1.0), (9, 9.0))
+    free, dear = measured((1, 1.0), (9, 1.0)), measured((1, 1.0), (9, 9.0))
     assert free.best(1, 1.0, 8, 0.9) == 8
     assert dear.best(1, 1.0, 8, 0.9) == 0
-    assert 0 < paced((1, 1.0), (9, 3.0)).best(1, 1.0, 8, 0.7) < 8
+    assert 0 < measured((1, 1.0), (9, 3.0)).best(1, 1.0, 8, 0.7) < 8
 
 
 def test_drafting_takes_time_as_well() -> None:
-    free = paced((1, 1.0), (9, 1.0))
+    free = measured((1, 1.0), (9, 1.0))
     assert free.best(1, 1.0, 8, 0.9, seconds=1.0) == 0
     assert free.best(1, 1.0, 8, 0.9, seconds=0.1) > 0
 
 
 def test_rows_that_slow_others_down_must_pay_for_them() -> None:
-    pace = paced((1, 1.0), (2, 1.2), (8, 3.0), (16, 6.0))
-    assert pace.best(1, 1.0, 4, 0.8) > 0
-    assert pace.best(8, 8.0, 4, 0.3) == 0
+    costs = measured((1, 1.0), (2, 1.2), (8, 3.0), (16, 6.0))
+    assert costs.best(1, 1.0, 4, 0.8) > 0
+    assert costs.best(8, 8.0, 4, 0.3) == 0
 
 
 def test_the_rate_follows_what_is_accepted() -> None:

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from llama_py import PromptLookup, Speculative
-from llama_py.engine.drafting import Pace
+from llama_py.engine.drafting import StepCosts
 from tests.engine.conftest import MakeRig
 from tests.engine.rig import Asked, Rig, ask, words
 
@@ -419,7 +419,7 @@ def test_exact_steps_give_the_same_logits(make_rig: MakeRig) -> None:
 # -- whether it pays ------------------------------------------------------------------------------
 
 
-class DearRows(Pace):
+class DearRows(StepCosts):
     """As on a machine where each row takes as long as the first one."""
 
     def add(self, rows: int, _seconds: float, *, drafts: bool = False) -> None:
@@ -431,7 +431,7 @@ def test_drafts_that_do_not_pay_are_left_out(cuttable: Rig) -> None:
     cuttable.engine.reset_counters()
     plain = ask(words(18, 20), 400)
     request = drafted(plain, lambda _tokens: [1] * 8, adaptive=True)
-    cuttable.engine._drafts.pace = DearRows()
+    cuttable.engine._drafts.costs = DearRows()
     cuttable.run(request)
     metrics = cuttable.engine.metrics
     assert metrics.drafts < 20
