@@ -25,6 +25,7 @@ BENCHMARKS = {
     "models": "rounds",
     "kv-memory": "kv_memory",
     "serve": "serve",
+    "embed": "embed",
     "replay": "replay",
 }
 
