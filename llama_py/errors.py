@@ -33,7 +33,8 @@ The tree (each class also derives from the builtin that callers of similar libra
     ├── StorageError              (OSError)        a session or cache cannot be written or read
     │   └── StorageNotFoundError  (FileNotFoundError)  ... because there is no such file
     ├── GenerationTimeout         (TimeoutError)   the time limit passed; carries what was generated
-    └── QueueFullError            (RuntimeError)   too many requests are waiting
+    ├── QueueFullError            (RuntimeError)   too many requests are waiting
+    └── TuningError               (RuntimeError)   this machine cannot be measured now
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ __all__ = [
     "SymbolNotFoundError",
     "TemplateError",
     "TokenizationError",
+    "TuningError",
     "UnknownParameterError",
 ]
 
@@ -327,3 +329,7 @@ class GenerationTimeout(LlamaError, TimeoutError):
 
 class QueueFullError(LlamaError, RuntimeError):
     """As many requests are waiting as the engine accepts."""
+
+
+class TuningError(LlamaError, RuntimeError):
+    """This machine cannot be measured now: it is too busy or too slow. Nothing was changed."""

@@ -23,7 +23,7 @@ from llama_py.version import LLAMA_CPP_COMMIT, __version__
 from tests.models import tiny_model
 
 ROOT = Path(__file__).parent.parent
-COMMANDS = ("chat", "generate", "serve", "inspect")
+COMMANDS = ("chat", "generate", "serve", "inspect", "tune")
 #: One thread each: several processes that wait for each other in a busy loop are slow together.
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_THREAD_LIMIT": "1"}
 #: Does not end before four million tokens; a grammar that can never end is refused.

@@ -104,7 +104,8 @@ class Llama:
         n_batch, n_ubatch: most tokens in one decode, and computed at once.
         n_seq_max: conversations in memory side by side; others are parked and brought back.
         n_threads, n_threads_batch: default to the physical cores that this process may use
-            (affinity, a container's quota), and to one for a tiny model.
+            (affinity, a container's quota), to fewer while other programs use them, and to one for
+            a tiny model.
         seed: for calls that give none; ``0xFFFFFFFF`` chooses one for every call.
         flash_attn: True, False, or None for automatic.
         swa_full: keep a full-size cache for sliding-window layers. Not needed for correctness.
@@ -158,7 +159,8 @@ class Llama:
             given["special_tokens_in_content"],
             given["overflow"],
         )
-        self._loaded = loaded = load(arguments)
+        given_names = {name for name, value in options.items() if value is not None}
+        self._loaded = loaded = load(arguments, given_names)
         self._rendering = Rendering(loaded, settings, template, chat_format)
         self._last = last = LastCalls()
         defaults = CallDefaults(loaded, settings, self._rendering)

@@ -8,11 +8,12 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Hashable, Mapping
+from collections.abc import Container, Hashable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 from llama_py import forks
+from llama_py.core import profiles
 from llama_py.core.context import Context
 from llama_py.core.footprint import expected_bytes, room_for_model
 from llama_py.core.lora import LoraAdapter
@@ -187,11 +188,12 @@ def _vocabulary_only() -> ParameterError:
     )
 
 
-def load(arguments: Mapping[str, Any]) -> Loaded:
+def load(arguments: Mapping[str, Any], given: Container[str] = ()) -> Loaded:
     """Load a model.
 
     Args:
         arguments: those of ``Llama``, as ``options.LOAD`` completed them, and ``model_path``.
+        given: the names of those that somebody gave; a profile decides about others.
 
     Raises:
         ParameterError: an argument is wrong; nothing was loaded.
@@ -213,7 +215,8 @@ def load(arguments: Mapping[str, Any]) -> Loaded:
         if model.is_encoder:
             running, adapters = None, _adapters(model, arguments)
         else:
-            running, adapters = _start(model, context_params, arguments)
+            context = _context(model, context_params, given)
+            running, adapters = _start(model, context, arguments)
         setup = Setup(replace(context_params, embeddings=True), tuple(adapters))
         return Loaded(model, running, setup, in_place=arguments["in_place"])
     except BaseException:  # also Ctrl-C: who tries again must have the memory for it
@@ -242,16 +245,22 @@ def _adapters(model: Model, arguments: Mapping[str, Any]) -> list[tuple[LoraAdap
     return [(LoraAdapter(model, arguments["lora_path"]), arguments["lora_scale"])]
 
 
-def _start(
-    model: Model, params: ContextParams, arguments: Mapping[str, Any]
-) -> tuple[_Running, list[tuple[LoraAdapter, float]]]:
+def _context(model: Model, params: ContextParams, given: Container[str]) -> Context:
+    """The context, with what a profile knows in place of what was not given."""
     _check_generates(model)
-    context = Context(model, params)
+    params, origins = profiles.apply(params, given, profiles.find(model.info))
+    by_hand = "given" in (origins["n_threads"], origins["n_threads_batch"])
+    return Context(model, params, threads_fixed=by_hand)
+
+
+def _start(
+    model: Model, context: Context, arguments: Mapping[str, Any]
+) -> tuple[_Running, list[tuple[LoraAdapter, float]]]:
     adapters = _adapters(model, arguments)
     if adapters:
         context.set_adapters(adapters)
     # Without a causal mask, a token's cells depend on those that come after it.
-    reuse = params.attention_type != _NON_CAUSAL
+    reuse = context.params.attention_type != _NON_CAUSAL
     parking = arguments["parking_bytes"]
     cache = SequenceCache(
         context,

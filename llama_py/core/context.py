@@ -55,17 +55,32 @@ class Context(Handle[C.llama_context_p]):
         n_ctx_seq: cells that one sequence can take.
         n_batch: most tokens in one ``decode``.
         n_seq_max: number of sequences.
+        threads_may_change: nobody said how many threads there are, and the CPU computes.
         spare: one more, to copy ranges of cells through; None where that cannot be done.
         abort: ends a ``decode`` early.
         adapters: the LoRA adapters that are applied, each as (fingerprint, scale).
+
+    Args:
+        threads_fixed: the numbers of threads in ``params`` are to stay as they are; by default,
+            they are if one is given.
 
     Raises:
         ContextCreationError: with llama.cpp's reason (usually: not enough memory).
     """
 
-    def __init__(self, model: Model, params: ContextParams | None = None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        params: ContextParams | None = None,
+        *,
+        threads_fixed: bool | None = None,
+    ) -> None:
         self.model = model
-        self.params = _complete(params or ContextParams(), model)
+        given = params or ContextParams()
+        self.params = _complete(given, model)
+        if threads_fixed is None:
+            threads_fixed = given.n_threads is not None or given.n_threads_batch is not None
+        self._threads_fixed = threads_fixed
         _check_sizes(self.params, model)
         self._threads = ThreadPools()
         self.abort = Abort()
@@ -119,6 +134,7 @@ class Context(Handle[C.llama_context_p]):
         self._rows: dict[int | None, NDArray[np.float32]] = {}
         #: Whether ``decode`` may return before the logits are there.
         self.asynchronous = any("gpu" in device["kind"] for device in backend.devices())
+        self.threads_may_change = not (self._threads_fixed or self.asynchronous)
         self._logits_at = _address_function(C.llama_get_logits_ith, waits=self.asynchronous)
 
     # -- decoding ---------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from llama_py.core.batch import Batch
 from llama_py.core.context import Context
 from llama_py.engine.metrics import Metrics
+from llama_py.engine.pace import Pace
 from llama_py.engine.running import Running
 from llama_py.engine.scheduler import StepPlan
 
@@ -36,6 +37,7 @@ class Runner:
         self.prefilling: tuple[int, ...] = ()
         self.decoding = False
         self._batch = Batch(self.n_batch)
+        self._pace = Pace.of(context)
 
     def decode(self, plan: StepPlan[Running], seconds: float | None) -> tuple[int, list[int]]:
         """Decode one step.
@@ -89,8 +91,11 @@ class Runner:
                 self.context.synchronize()
         finally:
             self.decoding = False
-        self.metrics.decode_seconds += time.perf_counter() - start
+        now = time.perf_counter()
+        self.metrics.decode_seconds += now - start
         self.metrics.steps += 1
+        if self._pace is not None and not code:
+            self._pace.after(self._batch.struct.n_tokens, now - start, now)
         return code
 
     def _add_one(self, running: Running) -> int:

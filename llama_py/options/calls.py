@@ -157,7 +157,9 @@ class PromptOptions(TypedDict, total=False):
         Reads(as_is, {"type": ["string", "object"]}),
         WithoutDefault('`"auto"`'),
         Doc(
-            '`"auto"`, `"none"`, `"required"`, or `{"type": "function", "function": {"name": …}}`.'
+            '`"auto"`, `"none"`, `"required"`, `{"type": "function", "function": {"name": …}}`, or '
+            '`{"type": "allowed_tools", "allowed_tools": {"mode": …, "tools": […]}}`: only those '
+            "may be called, and the prompt stays as it is with all of them."
         ),
     ]
     parallel_tool_calls: Annotated[

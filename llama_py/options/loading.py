@@ -100,7 +100,9 @@ class ContextOptions(TypedDict, total=False):
     n_threads: Annotated[
         int | None,
         Range(1, 512),
-        WithoutDefault("the physical cores of this process; 1 for a tiny model"),
+        WithoutDefault(
+            "the physical cores of this process, fewer while others use them; 1 for a tiny model"
+        ),
         Flag("-t", "--threads", metavar="N", help="threads (default: cores)"),
         Doc("Threads for one token at a time."),
     ]
