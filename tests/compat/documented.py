@@ -154,7 +154,7 @@ def low_level() -> Any:
     text = b""
     for token in tokens[:n_tokens]:
         size = llama_cpp.llama_token_to_piece(vocab, token, buffer, 32, 0, True)
-        text += bytes(buffer[:size])
+        text += buffer.raw[:size]
     llama_cpp.llama_free(ctx)
     llama_cpp.llama_model_free(model)
     return text.decode()
