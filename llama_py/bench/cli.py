@@ -24,7 +24,9 @@ BENCHMARKS = {
     "stream-gaps": "stream_gaps",
     "models": "rounds",
     "kv-memory": "kv_memory",
+    "speculative": "speculative",
     "serve": "serve",
+    "embed": "embed",
     "replay": "replay",
 }
 
