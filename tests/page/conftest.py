@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import expect, sync_playwright
 
 from tests.page.browsers import ARGUMENTS, chromium
 from tests.page.scripted import Scripted, scripted
@@ -96,5 +96,7 @@ def visit(browser: Any, usual: Site) -> Iterator[Open]:
 
 @pytest.fixture
 def chat(visit: Open, told: Scripted) -> Site:
-    """The page of the scripted server."""
-    return visit(told.url)
+    """The page of the scripted server, which has answered."""
+    site = visit(told.url)
+    expect(site.page.locator("#model-name")).to_have_text("model")
+    return site

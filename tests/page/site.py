@@ -76,6 +76,8 @@ class Site:
         page = self.context.new_page()
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on("console", self._note_console)
+        # The window for files must not open in the moment before a test waits for it, either.
+        page.on("filechooser", lambda _: None)
         return page
 
     def _go(self, page: Any, path: str) -> Any:
