@@ -26,6 +26,7 @@ BENCHMARKS = {
     "kv-memory": "kv_memory",
     "serve": "serve",
     "replay": "replay",
+    "savings": "savings",
 }
 
 #: Further commands: name -> (module, function that takes arguments and returns an exit code, what).
