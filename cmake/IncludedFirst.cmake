@@ -18,8 +18,13 @@ function(llama_py_include_first header target)
 endfunction()
 
 # Clang's _tile_loadconfig is an intrinsic that may read any memory, and needs no correction.
-if (LLAMA_PY_AMX_TILE_CONFIG AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+if (NOT LLAMA_PY_AMX_TILE_CONFIG)
+    llama_py_note_rule(LLAMA_PY_AMX_TILE_CONFIG "off")
+elseif (CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     llama_py_include_first(amx_tile_config.h ggml-base ggml/src/ggml-cpu/amx/mmq.cpp)
+    llama_py_note_rule(LLAMA_PY_AMX_TILE_CONFIG "applied")
+else()
+    llama_py_note_rule(LLAMA_PY_AMX_TILE_CONFIG "without effect")
 endif()
 
 if (LLAMA_PY_PRINTS_TO_LOG AND CMAKE_CXX_COMPILER_ID MATCHES "GNU|Clang" AND NOT MSVC)

@@ -17,11 +17,14 @@ from llama_py.version import __version__
 if TYPE_CHECKING:
     from llama_py.api.aio import AsyncLlama as AsyncLlama
     from llama_py.api.aio import AsyncReplyStream as AsyncReplyStream
+    from llama_py.api.aio_embedder import AsyncEmbedder as AsyncEmbedder
     from llama_py.api.cache import BytesReport as BytesReport
     from llama_py.api.cache import CacheReport as CacheReport
     from llama_py.api.cache import ModelCache as ModelCache
     from llama_py.api.cache import Prewarmed as Prewarmed
     from llama_py.api.cache import SequenceReport as SequenceReport
+    from llama_py.api.embedder import Embedder as Embedder
+    from llama_py.api.embedding import Ranked as Ranked
     from llama_py.api.llama import Llama as Llama
     from llama_py.api.overflow import OverflowPolicy as OverflowPolicy
     from llama_py.api.overflow import OverflowReport as OverflowReport
@@ -52,7 +55,9 @@ if TYPE_CHECKING:
     from llama_py.dialects.types import (
         CreateCompletionStreamResponse as CreateCompletionStreamResponse,
     )
+    from llama_py.dialects.types import CreateEmbeddingResponse as CreateEmbeddingResponse
     from llama_py.dialects.types import Timings as Timings
+    from llama_py.embeddings.pooling import max_similarity as max_similarity
     from llama_py.engine.metrics import HistogramReport as HistogramReport
     from llama_py.engine.metrics import MetricsReport as MetricsReport
     from llama_py.errors import CacheFullError as CacheFullError
@@ -66,6 +71,7 @@ if TYPE_CHECKING:
     from llama_py.errors import ForkedProcessError as ForkedProcessError
     from llama_py.errors import GenerationTimeout as GenerationTimeout
     from llama_py.errors import GrammarError as GrammarError
+    from llama_py.errors import InputTooLongError as InputTooLongError
     from llama_py.errors import InvalidModelError as InvalidModelError
     from llama_py.errors import LlamaError as LlamaError
     from llama_py.errors import MissingPackageError as MissingPackageError
@@ -83,11 +89,15 @@ if TYPE_CHECKING:
     from llama_py.errors import TokenizationError as TokenizationError
     from llama_py.errors import UnknownParameterError as UnknownParameterError
     from llama_py.memory.sequences import ReuseInfo as ReuseInfo
+    from llama_py.options.drafters import Drafter as Drafter
+    from llama_py.options.drafters import PromptLookup as PromptLookup
+    from llama_py.options.drafters import Speculative as Speculative
     from llama_py.storage.store import LlamaCache as LlamaCache
     from llama_py.storage.store import LlamaDiskCache as LlamaDiskCache
     from llama_py.storage.store import LlamaRAMCache as LlamaRAMCache
 
 _HOMES = {
+    "AsyncEmbedder": "api.aio_embedder",
     "AsyncLlama": "api.aio",
     "AsyncReplyStream": "api.aio",
     "BytesReport": "api.cache",
@@ -110,12 +120,16 @@ _HOMES = {
     "CreateChatCompletionStreamResponse": "dialects.types",
     "CreateCompletionResponse": "dialects.types",
     "CreateCompletionStreamResponse": "dialects.types",
+    "CreateEmbeddingResponse": "dialects.types",
     "DecodeError": "errors",
+    "Drafter": "options.drafters",
+    "Embedder": "api.embedder",
     "FingerprintError": "errors",
     "ForkedProcessError": "errors",
     "GenerationTimeout": "errors",
     "GrammarError": "errors",
     "HistogramReport": "engine.metrics",
+    "InputTooLongError": "errors",
     "InvalidModelError": "errors",
     "Jinja2ChatFormatter": "chat.jinja",
     "Llama": "api.llama",
@@ -137,13 +151,16 @@ _HOMES = {
     "ParameterError": "errors",
     "ParameterTypeError": "errors",
     "Prewarmed": "api.cache",
+    "PromptLookup": "options.drafters",
     "QueueFullError": "errors",
     "ReplyStream": "api.replies",
+    "Ranked": "api.embedding",
     "RequestCancelled": "errors",
     "ReuseInfo": "memory.sequences",
     "Score": "api.scoring",
     "SequenceReport": "api.cache",
     "SnapshotInfo": "api.states",
+    "Speculative": "options.drafters",
     "StateError": "errors",
     "StoppingCriteriaList": "dialects.processors",
     "StorageError": "errors",
@@ -154,10 +171,12 @@ _HOMES = {
     "TrimMessages": "api.overflow",
     "UnknownParameterError": "errors",
     "demo_model_path": "demo",
+    "max_similarity": "embeddings.pooling",
     "register_chat_format": "chat.formats",
 }
 
 __all__ = [
+    "AsyncEmbedder",
     "AsyncLlama",
     "AsyncReplyStream",
     "BytesReport",
@@ -180,12 +199,16 @@ __all__ = [
     "CreateChatCompletionStreamResponse",
     "CreateCompletionResponse",
     "CreateCompletionStreamResponse",
+    "CreateEmbeddingResponse",
     "DecodeError",
+    "Drafter",
+    "Embedder",
     "FingerprintError",
     "ForkedProcessError",
     "GenerationTimeout",
     "GrammarError",
     "HistogramReport",
+    "InputTooLongError",
     "InvalidModelError",
     "Jinja2ChatFormatter",
     "Llama",
@@ -207,13 +230,16 @@ __all__ = [
     "ParameterError",
     "ParameterTypeError",
     "Prewarmed",
+    "PromptLookup",
     "QueueFullError",
+    "Ranked",
     "ReplyStream",
     "RequestCancelled",
     "ReuseInfo",
     "Score",
     "SequenceReport",
     "SnapshotInfo",
+    "Speculative",
     "StateError",
     "StoppingCriteriaList",
     "StorageError",
@@ -225,6 +251,7 @@ __all__ = [
     "UnknownParameterError",
     "__version__",
     "demo_model_path",
+    "max_similarity",
     "register_chat_format",
 ]
 

@@ -22,6 +22,7 @@ The tree (each class also derives from the builtin that callers of similar libra
     ├── GrammarError              (ValueError)     a grammar or JSON schema that cannot be compiled
     ├── TemplateError             (ValueError)     a chat template that fails, or is missing
     ├── ContextOverflowError      (ValueError)     more tokens than the context has room for
+    │   └── InputTooLongError     (ValueError)     ... in a text that is to be embedded
     ├── DecodeError               (RuntimeError)   llama_decode failed
     │   └── CacheFullError        (RuntimeError)   no free cells, although nothing else is running
     ├── StateError                (RuntimeError)   a saved state that does not fit or is damaged
@@ -32,7 +33,8 @@ The tree (each class also derives from the builtin that callers of similar libra
     ├── StorageError              (OSError)        a session or cache cannot be written or read
     │   └── StorageNotFoundError  (FileNotFoundError)  ... because there is no such file
     ├── GenerationTimeout         (TimeoutError)   the time limit passed; carries what was generated
-    └── QueueFullError            (RuntimeError)   too many requests are waiting
+    ├── QueueFullError            (RuntimeError)   too many requests are waiting
+    └── TuningError               (RuntimeError)   this machine cannot be measured now
 """
 
 from __future__ import annotations
@@ -52,6 +54,7 @@ __all__ = [
     "ForkedProcessError",
     "GenerationTimeout",
     "GrammarError",
+    "InputTooLongError",
     "InvalidModelError",
     "LibraryLoadError",
     "LibraryNotFoundError",
@@ -70,6 +73,7 @@ __all__ = [
     "SymbolNotFoundError",
     "TemplateError",
     "TokenizationError",
+    "TuningError",
     "UnknownParameterError",
 ]
 
@@ -209,6 +213,29 @@ class ContextOverflowError(LlamaError, ValueError):
         return type(self), (self.prompt_tokens, self.limit, self.fits, self.what, self.at_least)
 
 
+class InputTooLongError(ContextOverflowError):
+    """A text that is to be embedded has more tokens than the model takes; nothing was computed.
+
+    Attributes:
+        index: its place among the inputs.
+        name: of the argument.
+    """
+
+    def __init__(self, index: int, n_tokens: int, limit: int, name: str = "inputs") -> None:
+        super().__init__(n_tokens, limit, limit)
+        self.index = index
+        self.name = name
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}[{self.index}] has {self.prompt_tokens} tokens, and this model embeds at "
+            f"most {self.limit} at once; shorten it, or pass truncate=True"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.index, self.prompt_tokens, self.limit, self.name)
+
+
 class DecodeError(LlamaError, RuntimeError):
     """llama_decode failed. The memory was repaired; the next call works.
 
@@ -302,3 +329,7 @@ class GenerationTimeout(LlamaError, TimeoutError):
 
 class QueueFullError(LlamaError, RuntimeError):
     """As many requests are waiting as the engine accepts."""
+
+
+class TuningError(LlamaError, RuntimeError):
+    """This machine cannot be measured now: it is too busy or too slow. Nothing was changed."""

@@ -27,13 +27,15 @@ ALLOWED: dict[str, set[str]] = {
     "storage": {"memory", "errors", "forks"},
     "engine": {"core", "memory", *LEAVES},
     "chat": {"core", *LEAVES},
-    "dialects": {"chat", "engine", *LEAVES},
+    "embeddings": {"core", *LEAVES},
+    "dialects": {"chat", "embeddings", "engine", *LEAVES},
     # "llama_cpp" for the types of the C pointers that it offers
-    "api": {"llama_cpp", "core", "memory", "storage", "engine", "chat", "dialects", "hub", *LEAVES},
+    "api": {"llama_cpp", "core", "memory", "storage", "engine", "chat", "dialects", "hub", *LEAVES}
+    | {"embeddings"},
 }
 ALLOWED["server"] = {"api", "demo", *ALLOWED["api"]}
 #: What a person starts: it may import everything.
-TOP = {"__main__", "cli", "bench"}
+TOP = {"__main__", "cli", "bench", "compat"}
 #: Modules whose whole business is the layer below: the C names under llama-cpp-python's name.
 RAW = {"llama_cpp"}
 
@@ -84,7 +86,7 @@ def test_imports_point_downwards(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "part", sorted({part_of(path) for path in modules()} - {"_native", "core"})
+    "part", sorted({part_of(path) for path in modules()} - {"_native", "core", "compat"})
 )
 def test_ctypes_is_used_at_the_bottom_only(part: str) -> None:
     users = [
@@ -106,7 +108,8 @@ def test_only_the_context_decodes() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Attribute) and node.attr in ("llama_decode", "llama_encode")
     }
-    assert {name for name in users if not name.startswith("bench/")} <= {"core/context.py"}
+    others = {name for name in users if not name.startswith(("bench/", "compat/"))}
+    assert others <= {"core/context.py"}
 
 
 def test_importing_the_package_imports_nothing_else() -> None:

@@ -99,7 +99,8 @@ def test_a_changed_chat_format_is_kept() -> None:
 @pytest.mark.parametrize("name", error_module.__all__)
 def test_every_error_arrives_whole(name: str) -> None:
     kind: type[LlamaError] = getattr(error_module, name)
-    error = kind(7, 9) if name == "ContextOverflowError" else kind("what is wrong")
+    given = {"ContextOverflowError": (7, 9), "InputTooLongError": (3, 9, 7)}
+    error = kind(*given.get(name, ("what is wrong",)))
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is kind
     assert str(copy) == str(error)

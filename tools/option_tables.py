@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from llama_py.options import CHAT, COMPLETION, LOAD, SAMPLE, Table
+from llama_py.options import CHAT, COMPLETION, EMBEDDER, LOAD, SAMPLE, Table
 from llama_py.options.calls import PromptOptions, ReplyOptions, RequestOptions, TurnOptions
 from llama_py.options.loading import ContextOptions, ModelOptions
 from llama_py.options.sampling import CriteriaOptions, SamplingOptions
@@ -39,6 +39,9 @@ Options of `create_completion`, `create_chat_completion`, the turns of a session
 """
 
 _REPLY = "Options of `create_completion`, `create_chat_completion` and the turns of a session.\n"
+_OF_EMBEDDER = """\
+It has the options of the model as well (the first table). See [embeddings](embeddings.md).
+"""
 _OF_GENERATE = """\
 These two have the options that say how a token is chosen, and other names from llama-cpp-python.
 `generate` has `grammar` and `stopping_criteria` as well.
@@ -62,6 +65,7 @@ def page() -> str:
         _section("Completions only", "", COMPLETION, of_completions),
         _section("Chats and sessions: the prompt", "", CHAT, _names(PromptOptions)),
         _section("Chats and sessions: the reply", "", CHAT, of_chats),
+        _section("`Embedder`", _OF_EMBEDDER, EMBEDDER, _others(EMBEDDER, ModelOptions)),
         _section("`sample` and `generate`", _OF_GENERATE, SAMPLE, _others(SAMPLE, SamplingOptions)),
     ]
     return "\n".join([_HEAD, *texts])

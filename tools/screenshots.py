@@ -45,6 +45,8 @@ print(llm.cache_info["reused"])
 
 > Whatever was reused, the logits are those of a fresh context.
 """
+#: How much of it is there in the picture of a reply that is written.
+CUT = MARKDOWN.index("finished reply.")
 
 Window = Callable[..., Site]
 
@@ -60,7 +62,7 @@ def windows() -> Iterator[Window]:
 
         def window(url: str, theme: str = "light", **options: Any) -> Site:
             look = {"viewport": WIDE, "device_scale_factor": 2, "color_scheme": theme}
-            return Site(browser.new_context(**{**look, **options}), url)
+            return Site(browser.new_context(**{**look, **options})).visit(url)
 
         yield window
         browser.close()
@@ -77,7 +79,7 @@ def take(site: Site, name: str) -> None:
 
 def ask(site: Site, *messages: str) -> None:
     """A new conversation."""
-    site.page.get_by_role("link", name="New conversation").click()
+    site.begin()
     for message in messages:
         site.say(message)
 
@@ -98,11 +100,10 @@ def converse(site: Site) -> None:
 
 
 def with_the_bundled_model(window: Window) -> None:
-    """The beginning, a conversation in both themes and on a phone, a tool, certainty."""
+    """A conversation in both themes and on a phone, a tool, certainty."""
     with serving(demo_settings()) as server:
         for theme in ("light", "dark"):
             site = window(server.url, theme)
-            take(site, f"start-{theme}")
             converse(site)
             take(site, f"chat-{theme}")
             site.context.close()
@@ -166,12 +167,15 @@ def with_a_script(window: Window) -> None:
     with scripted() as server:
         server.models = ["Qwen3-4B-Instruct"]
         site = window(server.url)
-        server.will(
-            [thought("How does reuse work?"), text(MARKDOWN), finish(), usage(212, 0, 190)],
-            [progress(2011, 1830, 1893), Gate()],
-        )
-        site.say("How is a prompt reused?")
-        take(site, "markdown")
+        begun, rest = MARKDOWN[:CUT], MARKDOWN[CUT:]
+        gate = Gate()
+        reply: list[Any] = [thought("How does reuse work?"), 1.4, text(begun), gate, text(rest)]
+        server.will([*reply, finish(), usage(212, 0, 190)], [progress(2011, 1830, 1893), Gate()])
+        site.say("How is a prompt reused?", wait=False)
+        site.page.get_by_text("even an un").wait_for()
+        take(site, "streaming")
+        gate.open()
+        site.wait()
         site.say("And if I edit an earlier message?", wait=False)
         site.page.get_by_role("progressbar").wait_for()
         take(site, "processing")

@@ -21,6 +21,8 @@ from llama_py.api.cache import CacheReport, ModelCache, Prewarmed
 from llama_py.api.calls import Calls
 from llama_py.api.compat import LlamaTokenizer
 from llama_py.api.dispatch import Dispatch
+from llama_py.api.embedding import Ranked
+from llama_py.api.embedding_lists import EmbeddingLists, VectorLists
 from llama_py.api.loaded import load
 from llama_py.api.lowlevel import ByHand
 from llama_py.api.overflow import OverflowReport
@@ -40,6 +42,7 @@ from llama_py.core.vocab import Vocab
 from llama_py.dialects.types import (
     CreateChatCompletionStreamResponse,
     CreateCompletionStreamResponse,
+    CreateEmbeddingResponse,
 )
 from llama_py.engine.engine import Engine
 from llama_py.engine.metrics import MetricsReport
@@ -101,7 +104,8 @@ class Llama:
         n_batch, n_ubatch: most tokens in one decode, and computed at once.
         n_seq_max: conversations in memory side by side; others are parked and brought back.
         n_threads, n_threads_batch: default to the physical cores that this process may use
-            (affinity, a container's quota), and to one for a tiny model.
+            (affinity, a container's quota), to fewer while other programs use them, and to one for
+            a tiny model.
         seed: for calls that give none; ``0xFFFFFFFF`` chooses one for every call.
         flash_attn: True, False, or None for automatic.
         swa_full: keep a full-size cache for sliding-window layers. Not needed for correctness.
@@ -155,13 +159,15 @@ class Llama:
             given["special_tokens_in_content"],
             given["overflow"],
         )
-        self._loaded = loaded = load(arguments)
+        given_names = {name for name, value in options.items() if value is not None}
+        self._loaded = loaded = load(arguments, given_names)
         self._rendering = Rendering(loaded, settings, template, chat_format)
         self._last = last = LastCalls()
         defaults = CallDefaults(loaded, settings, self._rendering)
         self._calls = Calls(loaded, settings, defaults, last)
         self._by_hand = ByHand(loaded, defaults, last, logits_all=given["logits_all"])
         self._dispatch = Dispatch(loaded, self._by_hand, last)
+        self._embedding = EmbeddingLists(loaded, arguments["pooling_type"])
         self.cache = ModelCache(loaded, self._by_hand, last, self._dispatch, self._calls, slots)
 
     #: What calls get that say nothing else; may be set.
@@ -378,6 +384,88 @@ class Llama:
         """A call of ``score`` for either face to run."""
         parts = ScoringParts(self._loaded, self._calls, self._dispatch, self._last)
         return ScoringJob(parts, prefix, continuations, timeout, options)
+
+    # -- embeddings ----------------------------------------------------------------------------
+
+    @overload
+    def embed(
+        self,
+        input: str | Sequence[str],
+        normalize: bool = ...,
+        truncate: bool = ...,
+        return_count: Literal[False] = ...,
+    ) -> VectorLists: ...
+    @overload
+    def embed(
+        self,
+        input: str | Sequence[str],
+        normalize: bool = ...,
+        truncate: bool = ...,
+        *,
+        return_count: Literal[True],
+    ) -> tuple[VectorLists, int]: ...
+    @overload
+    def embed(
+        self,
+        input: str | Sequence[str],
+        normalize: bool = ...,
+        truncate: bool = ...,
+        return_count: bool = ...,
+    ) -> VectorLists | tuple[VectorLists, int]: ...
+    def embed(
+        self,
+        input: str | Sequence[str],
+        normalize: bool = False,
+        truncate: bool = True,
+        return_count: bool = False,
+    ) -> VectorLists | tuple[VectorLists, int]:
+        """Vectors of texts, as lists of numbers, with the signature of llama-cpp-python.
+
+        ``Embedder`` gives arrays, and has more options. What computes is made at the first call,
+        on the same weights; calls that generate go on beside it.
+
+        Args:
+            normalize: vectors of length 1.
+            truncate: leave out the end of texts that are too long; otherwise they are an error.
+            return_count: return the number of all tokens as well.
+
+        Returns:
+            A vector for a text, a list of them for a list. A model whose file says no pooling
+            (``pooling_type() == 0``) has a vector for each token, in one more list.
+
+        Raises:
+            InputTooLongError: a text is too long; nothing was computed.
+        """
+        vectors, count = self._embedding.lists(input, normalize, truncate)
+        return (vectors, count) if return_count else vectors
+
+    def create_embedding(
+        self, input: str | Sequence[str], model: str | None = None
+    ) -> CreateEmbeddingResponse:
+        """Vectors of texts in OpenAI's form; see ``embed``.
+
+        Args:
+            model: the name that the response gives.
+        """
+        return self._embedding.response(input, self.model_path if model is None else model)
+
+    def rerank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        top_n: int | None = None,
+        normalize: bool = False,
+        truncate: bool = False,
+    ) -> list[Ranked]:
+        """``Embedder.rerank``: documents, the one first that fits the query best."""
+        return self._embedding.calls.ranking(
+            query, documents, top_n=top_n, normalize=normalize, truncate=truncate
+        ).result()
+
+    def pooling_type(self) -> int:
+        """How the vectors of a text become one (``LLAMA_POOLING_TYPE_*``); 0 is: not at all."""
+        return self._embedding.pooling_type
 
     # -- chat templates ------------------------------------------------------------------------
 
@@ -678,7 +766,9 @@ class Llama:
         name = repr(Path(self.model_path).name)
         if self._loaded.inherited:
             return f"Llama({name}, of another process)"
-        size = "vocab_only=True" if self._loaded.vocab_only else f"n_ctx={self._context.n_ctx}"
+        size = "vocab_only=True" if self._loaded.vocab_only else "an encoder"
+        if self._loaded.generates:
+            size = f"n_ctx={self._context.n_ctx}"
         return f"Llama({name}, {size})"
 
     # -- from a hub ----------------------------------------------------------------------------

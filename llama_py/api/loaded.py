@@ -7,21 +7,26 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, fields
+import threading
+from collections.abc import Container, Hashable, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 from llama_py import forks
+from llama_py.core import profiles
 from llama_py.core.context import Context
 from llama_py.core.footprint import expected_bytes, room_for_model
 from llama_py.core.lora import LoraAdapter
 from llama_py.core.model import Model
+from llama_py.embeddings.computing import Setup, check_embeds
+from llama_py.embeddings.shop import Shop
 from llama_py.engine.driver import Driver
 from llama_py.engine.engine import Engine
 from llama_py.errors import ParameterError
 from llama_py.memory.cache import CacheLimits, SequenceCache
 from llama_py.memory.kinds import traits_of
 from llama_py.options import LOAD
+from llama_py.options.drafters import Speculative, as_speculative
 from llama_py.params import ContextParams, ModelParams
 from llama_py.storage.store import LlamaRAMCache
 from llama_py.version import LLAMA_CPP_COMMIT
@@ -41,7 +46,7 @@ P = TypeVar("P", ModelParams, ContextParams)
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """The context, cache and engine of a model; absent if only the vocabulary was loaded."""
+    """The context, cache and engine of a model; absent if it does not generate."""
 
     context: Context
     cache: SequenceCache
@@ -52,16 +57,38 @@ class Loaded:
     """A model, its context, the cache of its sequences, and the engine that drives them.
 
     Its parts belong to the process that loaded it: in a forked child, asking for one raises
-    ``ForkedProcessError``. With ``vocab_only`` there is a model and nothing else: asking for the
-    rest raises ``ParameterError``.
+    ``ForkedProcessError``. With ``vocab_only`` there is a model and nothing else, and an encoder
+    has no engine: asking for what is not there raises ``ParameterError``.
+
+    Args:
+        setup: how the context is made that embeds, when it is needed; None: never.
     """
 
-    __slots__ = ("_model", "_process", "_running")
+    __slots__ = (
+        "_embedding",
+        "_embeds_in_place",
+        "_making",
+        "_model",
+        "_process",
+        "_running",
+        "_shop",
+    )
 
-    def __init__(self, model: Model, running: _Running | None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        running: _Running | None,
+        setup: Setup | None = None,
+        *,
+        in_place: bool = False,
+    ) -> None:
         self._model = model
         self._running = running
         self._process = forks.current()
+        self._embedding = setup
+        self._shop: Shop | None = None
+        self._making = threading.Lock()
+        self._embeds_in_place = in_place
 
     @property
     def inherited(self) -> bool:
@@ -70,8 +97,29 @@ class Loaded:
 
     @property
     def vocab_only(self) -> bool:
-        """True if there is no context."""
-        return self._running is None
+        """True if there are no weights."""
+        return self._running is None and self._embedding is None
+
+    @property
+    def generates(self) -> bool:
+        """True if there is a context to generate with."""
+        return self._running is not None
+
+    @property
+    def shop(self) -> Shop:
+        """What embeds; made when it is asked for first.
+
+        Raises:
+            ParameterError: there are no weights, or the model has no embeddings.
+        """
+        model = self.model
+        if self._embedding is None:
+            raise _vocabulary_only()
+        with self._making:
+            if self._shop is None:
+                check_embeds(model)
+                self._shop = Shop(model, self._embedding, in_place=self._embeds_in_place)
+            return self._shop
 
     @property
     def model(self) -> Model:
@@ -109,10 +157,12 @@ class Loaded:
     def _parts(self) -> _Running:
         if self._process != forks.current():
             raise forks.refuse()
+        if self._running is None and self._embedding is None:
+            raise _vocabulary_only()
         if self._running is None:
             raise ParameterError(
-                "this model was loaded with vocab_only=True: it can tokenize, and nothing else; "
-                "load it without"
+                f"{self._model.path} is an encoder ({self._model.architecture}), which does not "
+                "generate text: it embeds (embed, rerank); load a decoder model"
             )
         return self._running
 
@@ -122,6 +172,8 @@ class Loaded:
         Raises:
             LlamaError: it is called from a callback of a request; nothing was freed.
         """
+        if self._shop is not None:
+            self._shop.close()
         if self._running is not None:
             self._running.driver.close()
             store = self._running.cache.saved
@@ -130,11 +182,19 @@ class Loaded:
         self._model.close()
 
 
-def load(arguments: Mapping[str, Any]) -> Loaded:
+def _vocabulary_only() -> ParameterError:
+    return ParameterError(
+        "this model was loaded with vocab_only=True: it can tokenize, and nothing else; load it "
+        "without"
+    )
+
+
+def load(arguments: Mapping[str, Any], given: Container[str] = ()) -> Loaded:
     """Load a model.
 
     Args:
         arguments: those of ``Llama``, as ``options.LOAD`` completed them, and ``model_path``.
+        given: the names of those that somebody gave; a profile decides about others.
 
     Raises:
         ParameterError: an argument is wrong; nothing was loaded.
@@ -143,6 +203,7 @@ def load(arguments: Mapping[str, Any]) -> Loaded:
     from llama_py.core import backend
 
     params, context_params = _params(ModelParams, arguments), _params(ContextParams, arguments)
+    speculative = as_speculative(_either(arguments, "speculative", "draft_model"))
     backend.start(arguments["numa"])
     model = Model(
         arguments["model_path"],
@@ -151,8 +212,16 @@ def load(arguments: Mapping[str, Any]) -> Loaded:
         verbose=arguments["verbose"],
     )
     try:
-        vocab_only = arguments["vocab_only"]
-        return Loaded(model, None if vocab_only else _start(model, context_params, arguments))
+        if arguments["vocab_only"]:
+            return Loaded(model, None)
+        if model.is_encoder:
+            _refuse_drafts(model, speculative)
+            running, adapters = None, _adapters(model, arguments)
+        else:
+            context = _context(model, context_params, given)
+            running, adapters = _start(model, context, arguments, speculative)
+        setup = Setup(replace(context_params, embeddings=True), tuple(adapters))
+        return Loaded(model, running, setup, in_place=arguments["in_place"])
     except BaseException:  # also Ctrl-C: who tries again must have the memory for it
         model.close()  # with what was made from it
         raise
@@ -173,14 +242,31 @@ def lacks_memory(model_path: str, options: Mapping[str, Any]) -> bool:
     return needed > room_for_model(params)
 
 
-def _start(model: Model, params: ContextParams, arguments: Mapping[str, Any]) -> _Running:
+def _adapters(model: Model, arguments: Mapping[str, Any]) -> list[tuple[LoraAdapter, float]]:
+    if arguments["lora_path"] is None:
+        return []
+    return [(LoraAdapter(model, arguments["lora_path"]), arguments["lora_scale"])]
+
+
+def _context(model: Model, params: ContextParams, given: Container[str]) -> Context:
+    """The context, with what a profile knows in place of what was not given."""
     _check_generates(model)
-    context = Context(model, params)
-    if arguments["lora_path"] is not None:
-        adapter = LoraAdapter(model, arguments["lora_path"])
-        context.set_adapters([(adapter, arguments["lora_scale"])])
+    params, origins = profiles.apply(params, given, profiles.find(model.info))
+    by_hand = "given" in (origins["n_threads"], origins["n_threads_batch"])
+    return Context(model, params, threads_fixed=by_hand)
+
+
+def _start(
+    model: Model,
+    context: Context,
+    arguments: Mapping[str, Any],
+    speculative: Speculative | None,
+) -> tuple[_Running, list[tuple[LoraAdapter, float]]]:
+    adapters = _adapters(model, arguments)
+    if adapters:
+        context.set_adapters(adapters)
     # Without a causal mask, a token's cells depend on those that come after it.
-    reuse = params.attention_type != _NON_CAUSAL
+    reuse = context.params.attention_type != _NON_CAUSAL
     parking = arguments["parking_bytes"]
     cache = SequenceCache(
         context,
@@ -192,11 +278,26 @@ def _start(model: Model, params: ContextParams, arguments: Mapping[str, Any]) ->
     )
     cache.namespace = context.adapters  # prompts share nothing with those of other adapters
     driver = Driver(
-        Engine(context, cache),
+        Engine(context, cache, speculative),
         max_waiting=arguments["max_waiting"],
         in_place=arguments["in_place"],
     )
-    return _Running(context, cache, driver)
+    return _Running(context, cache, driver), adapters
+
+
+def _either(arguments: Mapping[str, Any], name: str, other: str) -> Any:
+    """The value of an option that has two names."""
+    if arguments[name] is not None and arguments[other] is not None:
+        raise ParameterError(f"{other} is another name of {name}: pass one of them")
+    return arguments[name] if arguments[name] is not None else arguments[other]
+
+
+def _refuse_drafts(model: Model, speculative: Speculative | None) -> None:
+    if speculative is not None and speculative.drafters:
+        raise ParameterError(
+            f"speculative: {model.path} is an encoder ({model.architecture}), which generates "
+            "nothing that could be drafted; leave the option out"
+        )
 
 
 def _check_generates(model: Model) -> None:

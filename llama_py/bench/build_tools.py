@@ -1,7 +1,9 @@
 """``llama-py bench build-tools``: llama-bench, llama-batched-bench and llama-server, on demand.
 
 They are built from llama.cpp's source at the pinned commit and linked to the libraries of this
-package, so that they measure the same code. They are kept in the user's cache.
+package, so that they measure the same code. With --plain, llama-bench and llama-batched-bench are
+built once more, with libraries as llama.cpp builds them by default, to compare the builds; that
+takes as long as building the package. They are kept in the user's cache.
 """
 
 from __future__ import annotations
@@ -22,26 +24,34 @@ from llama_py.version import LLAMA_CPP_COMMIT
 __all__ = ["build", "find_tool", "main"]
 
 TOOLS = ("llama-bench", "llama-batched-bench", "llama-server")
+_PLAIN_TOOLS = TOOLS[:2]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Build the tools; returns the exit code."""
     parser = argparse.ArgumentParser(prog="llama-py bench build-tools", description=__doc__)
     parser.add_argument("--source", metavar="DIR", help="llama.cpp's source (default: it is found)")
+    parser.add_argument(
+        "--plain", action="store_true", help="build the tools of llama.cpp's default build"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N")
     options = parser.parse_args(arguments)
     try:
-        folder = build(Path(options.source) if options.source else None, options.jobs)
+        source = Path(options.source) if options.source else None
+        folder = build(source, options.jobs, plain=options.plain)
     except (ParameterError, OSError, subprocess.CalledProcessError) as error:
         print(f"llama-py bench build-tools: {error}", file=sys.stderr)
         return 2
-    for name in TOOLS:
+    for name in _PLAIN_TOOLS if options.plain else TOOLS:
         print(folder / name)
     return 0
 
 
-def build(source: Path | None = None, jobs: int = 1) -> Path:
+def build(source: Path | None = None, jobs: int = 1, *, plain: bool = False) -> Path:
     """Build the tools, or only what has changed; returns the folder they are in.
+
+    Args:
+        plain: with libraries of their own, as llama.cpp builds them by default.
 
     Raises:
         ParameterError: there is no source, or no CMake.
@@ -50,7 +60,7 @@ def build(source: Path | None = None, jobs: int = 1) -> Path:
     cmake = shutil.which("cmake", path=_search_path())
     if cmake is None:
         raise ParameterError("cmake was not found; pip install cmake")
-    folder = _folder()
+    folder = _folder(plain)
     folder.mkdir(parents=True, exist_ok=True)
     configure = [
         cmake,
@@ -59,31 +69,40 @@ def build(source: Path | None = None, jobs: int = 1) -> Path:
         "-B",
         str(folder),
         f"-DLLAMA_CPP_DIR={source or _find_source()}",
-        f"-DLLAMA_PY_LIB_DIR={_libraries()}",
+        *(_plain_options() if plain else [f"-DLLAMA_PY_LIB_DIR={_libraries()}"]),
     ]
     ninja = shutil.which("ninja", path=_search_path())
     if ninja is not None and not (folder / "CMakeCache.txt").exists():
         configure += ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
     subprocess.run(configure, check=True, stdout=sys.stderr)
-    command = [cmake, "--build", str(folder), "--parallel", str(jobs), "--target", *TOOLS]
+    targets = _PLAIN_TOOLS if plain else TOOLS
+    command = [cmake, "--build", str(folder), "--parallel", str(jobs), "--target", *targets]
     subprocess.run(command, check=True, stdout=sys.stderr)
     return folder / "bin"
 
 
-def find_tool(name: str) -> Path:
-    """A tool that was built for these libraries.
+def find_tool(name: str, *, plain: bool = False) -> Path:
+    """A tool that was built for these libraries, or as llama.cpp builds it by default.
 
     Raises:
         ParameterError: the tool was not built.
     """
-    path = _folder() / "bin" / (f"{name}.exe" if sys.platform == "win32" else name)
+    path = _folder(plain) / "bin" / (f"{name}.exe" if sys.platform == "win32" else name)
     if not path.is_file():
-        raise ParameterError(f"{name} was not built; run: llama-py bench build-tools")
+        which = " --plain" if plain else ""
+        raise ParameterError(f"{name} was not built; run: llama-py bench build-tools{which}")
     return path
 
 
-def _folder() -> Path:
+def _plain_options() -> list[str]:
+    header = Path(__file__).parents[2] / "cmake" / "amx_tile_config.h"  # in a checkout
+    return ["-DLLAMA_PY_PLAIN=ON", *([f"-DLLAMA_PY_AMX_HEADER={header}"] * header.is_file())]
+
+
+def _folder(plain: bool) -> Path:
     """The folder of the tools, one for each folder of libraries, because tools contain its path."""
+    if plain:
+        return cache_directory() / f"bench-tools-{LLAMA_CPP_COMMIT}-plain"
     where = hashlib.sha256(str(_libraries()).encode()).hexdigest()[:8]
     return cache_directory() / f"bench-tools-{LLAMA_CPP_COMMIT}-{where}"
 

@@ -3,30 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import platform
-import sys
 from pathlib import Path
 
+from llama_py.core.places import cache_directory
 from llama_py.errors import ModelNotFoundError, ParameterError
 
 __all__ = ["cache_directory", "resolve_model"]
 
 _QUANT, _VOCAB = "q8_0", 49152
-
-
-def cache_directory() -> Path:
-    """``$LLAMA_PY_CACHE_DIR``, or ``llama_py`` in the user's cache directory."""
-    named = os.environ.get("LLAMA_PY_CACHE_DIR")
-    if named:
-        return Path(named).expanduser()
-    if sys.platform == "darwin":
-        root = Path.home() / "Library" / "Caches"
-    elif sys.platform == "win32":
-        root = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    else:
-        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return root / "llama_py"
 
 
 def resolve_model(name: str) -> str:

@@ -18,6 +18,9 @@ __all__ = ["NativeTools"]
 class NativeTools:
     """The tools under the settings of ``options``.
 
+    Args:
+        plain: those of llama.cpp's default build.
+
     Attributes:
         cpu_seconds: processor time of the last run.
 
@@ -25,9 +28,9 @@ class NativeTools:
         ParameterError: they were not built.
     """
 
-    def __init__(self, options: argparse.Namespace, n_ctx: int) -> None:
-        self._bench = find_tool("llama-bench")
-        self._batched = find_tool("llama-batched-bench")
+    def __init__(self, options: argparse.Namespace, n_ctx: int, *, plain: bool = False) -> None:
+        self._bench = find_tool("llama-bench", plain=plain)
+        self._batched = find_tool("llama-batched-bench", plain=plain)
         self._n_ctx = n_ctx
         self._threads = str(options.threads)
         self._settings = [
@@ -46,9 +49,12 @@ class NativeTools:
         ]
         self.cpu_seconds = 0.0
 
-    def bench(self, prompt: int, generate: int, repetitions: int = 1) -> list[dict[str, Any]]:
-        """One record for each of the two figures that is not 0."""
+    def bench(
+        self, prompt: int, generate: int, repetitions: int = 1, depth: int = 0
+    ) -> list[dict[str, Any]]:
+        """One record for each of the two figures that is not 0, after ``depth`` tokens."""
         arguments = ["-p", str(prompt), "-n", str(generate), "-r", str(repetitions), "-o", "json"]
+        arguments += ["-d", str(depth)]
         records: list[dict[str, Any]] = json.loads(self._output(self._bench, arguments))
         return records
 

@@ -13,6 +13,10 @@ warm-up; figures are medians, and ratios are medians of the ratios within a repe
 tools, only our own figures are shown. With --clock cpu, the tools' figures are differences between
 two runs, and those of many streams leave prompts out.
 
+With --depths, a second table: prompts and replies that begin so many tokens deep, with flash
+attention and without it, beside llama-bench of our build and, where it was built (``llama-py bench
+build-tools --plain``), of llama.cpp's default build.
+
 Always exit code 0.
 """
 
@@ -24,6 +28,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from llama_py.bench.depths import run_depths
 from llama_py.bench.native_tools import NativeTools
 from llama_py.bench.report import Report, median, ratios
 from llama_py.bench.subject import add_model_arguments, clock_of, conditions, load, whole_context
@@ -44,6 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--generate", type=int, default=128, metavar="N")
     parser.add_argument("--streams", type=int, default=8, metavar="N")
     parser.add_argument("--repeats", type=int, default=5, metavar="N")
+    parser.add_argument(
+        "--depths", type=int, nargs="*", default=[], metavar="N", help="for example 0 1024 4096"
+    )
     parser.add_argument("--no-tools", action="store_true", help="leave llama.cpp's tools out")
 
 
@@ -66,6 +74,8 @@ def run(options: argparse.Namespace) -> Report:
                     for name, value in measure().items():
                         figures.setdefault(name, []).append(value)
     _show(report, figures, streams)
+    if options.depths:
+        run_depths(report, options)
     return report
 
 

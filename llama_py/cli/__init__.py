@@ -1,4 +1,4 @@
-"""The command ``llama-py``: chat, generate, serve, inspect, bench.
+"""The command ``llama-py``: chat, generate, embed, serve, inspect, tune, bench.
 
 Errors print one sentence on standard error and exit with code 2, without a traceback. Modules of
 the package are imported when a command needs them, so that ``--help`` is quick and loads no native
@@ -31,6 +31,7 @@ examples:
   llama-py serve                          the bundled model behind HTTP
   llama-py inspect model.gguf             what is in a file
   llama-py inspect                        what is installed
+  llama-py tune -m model.gguf             find what is fastest on this machine
 
 Every command has its own --help.
 """
@@ -92,7 +93,7 @@ def _bench(arguments: list[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from llama_py.cli import chat, generate, inspect, serve
+    from llama_py.cli import chat, embed, generate, inspect, serve, tune
 
     parser = Parser(
         prog="llama-py",
@@ -104,7 +105,9 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
     chat.add_parser(commands)
     generate.add_parser(commands)
+    embed.add_parser(commands)
     serve.add_parser(commands)
     inspect.add_parser(commands)
+    tune.add_parser(commands)
     commands.add_parser("bench", help="measure, and compare with and without reuse", add_help=False)
     return parser

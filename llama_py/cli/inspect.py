@@ -9,7 +9,6 @@ import platform
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llama_py.cli import options
@@ -82,6 +81,7 @@ def model_report(path: str) -> dict[str, Any]:
         "context_length": info.context_length,
         "chat_template": info.chat_template,
         **_memory(info),
+        "defaults": _defaults(info),
         "gguf_version": info.version,
         "metadata": dict(info.metadata),
         "arrays": {name: {"type": a.type, "length": a.count} for name, a in info.arrays.items()},
@@ -135,6 +135,29 @@ def _memory(info: GGUFInfo) -> dict[str, Any]:
     return {"memory": kind, "window": facts.n_swa, "layers": facts.n_layer}
 
 
+def _defaults(info: GGUFInfo) -> dict[str, dict[str, Any]]:
+    """What parameters are that nobody gives, and why."""
+    from llama_py.core import profiles
+    from llama_py.core.context import default_threads
+    from llama_py.params import ContextParams
+
+    profile = profiles.find(info)
+    params, origins = profiles.apply(ContextParams(), (), profile)
+    threads = default_threads(info.n_bytes)
+    rules: dict[str, tuple[Any, str]] = {
+        "flash_attn": ("auto", "used where it is supported"),
+        "n_threads": (threads, "one: the model is tiny" if threads == 1 else "physical cores"),
+        "n_threads_batch": (threads, "like n_threads"),
+        "n_ubatch": (params.n_ubatch, "llama.cpp's"),
+    }
+    return {
+        name: {"value": getattr(params, name), "from": f"profile of {profile.made}"}
+        if profile is not None and origins[name] == "profile"
+        else dict(zip(("value", "from"), rules[name], strict=True))
+        for name in profiles.TUNED
+    }
+
+
 def _model_text(report: Mapping[str, Any], full: bool) -> Iterator[str]:
     types = ", ".join(f"{name} ({count})" for name, count in report["tensor_types"].items())
     window = f", window of {report['window']} tokens" if report["window"] else ""
@@ -153,6 +176,9 @@ def _model_text(report: Mapping[str, Any], full: bool) -> Iterator[str]:
             ("vocabulary", report["vocabulary"]),
         ]
     )
+    yield "\ndefaults on this machine"
+    for name, default in report["defaults"].items():
+        yield f"  {name} = {default['value']} ({default['from']})"
     yield "\nmetadata"
     for key, value in sorted(report["metadata"].items()):
         if key != "tokenizer.chat_template":
@@ -182,6 +208,7 @@ def installation_report() -> dict[str, Any]:
     """Describe the installation: versions, libraries, devices, CPU features, build options."""
     from llama_py._native.loader import STEMS, library, search_directories
     from llama_py.core import backend, logs
+    from llama_py.core.profiles import build_info
 
     logs.install()
     directories = search_directories()
@@ -190,7 +217,7 @@ def installation_report() -> dict[str, Any]:
         "llama_cpp": LLAMA_CPP_COMMIT,
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "build": _build_info(directories),
+        "build": build_info(),
         "searched": [str(directory) for directory in directories],
     }
     features = backend.system_info()
@@ -198,16 +225,6 @@ def installation_report() -> dict[str, Any]:
     report["devices"] = backend.devices()
     report["features"] = _features(features)
     return report
-
-
-def _build_info(directories: list[Path]) -> dict[str, Any]:
-    for directory in directories:
-        try:
-            found: dict[str, Any] = json.loads((directory / "build_info.json").read_text())
-        except (OSError, ValueError):
-            continue
-        return found
-    return {}
 
 
 def _features(line: str) -> dict[str, list[str]]:
@@ -236,6 +253,7 @@ def _installation_text(report: Mapping[str, Any]) -> Iterator[str]:
             ("backends", backends),
             ("build", f"{build.get('build_type', 'unknown')}, {build.get('compiler', 'unknown')}"),
             ("options", options_text or None),
+            ("rules", ", ".join(f"{k} {v}" for k, v in build.get("rules", {}).items()) or None),
         ]
     )
     yield "\nlibraries"

@@ -133,8 +133,9 @@ def _run(parsed: argparse.Namespace) -> int:
         from llama_py.server.logs import log_to
         from llama_py.server.serve import check, serve
     except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
         raise MissingPackageError(
-            f"the server needs the package {error.name}: pip install 'llama-py[server]'"
+            f"the server needs the package {package}: pip install 'llama-py[server]'"
         ) from None
     settings = configuration.settings
     check(settings)

@@ -24,6 +24,7 @@ from llama_py.core.handle import Handle
 from llama_py.core.interrupts import in_main_thread, run_interruptibly
 from llama_py.core.machine import memory_bytes, usable_cores
 from llama_py.core.threads import ThreadPools
+from llama_py.core.turns import TURNS, Share
 from llama_py.errors import ContextCreationError, ParameterError, StateError
 from llama_py.params import ContextParams
 
@@ -55,17 +56,32 @@ class Context(Handle[C.llama_context_p]):
         n_ctx_seq: cells that one sequence can take.
         n_batch: most tokens in one ``decode``.
         n_seq_max: number of sequences.
+        threads_may_change: nobody said how many threads there are, and the CPU computes.
         spare: one more, to copy ranges of cells through; None where that cannot be done.
         abort: ends a ``decode`` early.
         adapters: the LoRA adapters that are applied, each as (fingerprint, scale).
+
+    Args:
+        threads_fixed: the numbers of threads in ``params`` are to stay as they are; by default,
+            they are if one is given.
 
     Raises:
         ContextCreationError: with llama.cpp's reason (usually: not enough memory).
     """
 
-    def __init__(self, model: Model, params: ContextParams | None = None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        params: ContextParams | None = None,
+        *,
+        threads_fixed: bool | None = None,
+    ) -> None:
         self.model = model
-        self.params = _complete(params or ContextParams(), model)
+        given = params or ContextParams()
+        self.params = _complete(given, model)
+        if threads_fixed is None:
+            threads_fixed = given.n_threads is not None or given.n_threads_batch is not None
+        self._threads_fixed = threads_fixed
         _check_sizes(self.params, model)
         self._threads = ThreadPools()
         self.abort = Abort()
@@ -117,8 +133,10 @@ class Context(Handle[C.llama_context_p]):
         self.n_vocab = model.vocab.n_tokens
         self._every_output = model.architecture in _NEEDS_EVERY_OUTPUT
         self._rows: dict[int | None, NDArray[np.float32]] = {}
+        self._share = Share()
         #: Whether ``decode`` may return before the logits are there.
         self.asynchronous = any("gpu" in device["kind"] for device in backend.devices())
+        self.threads_may_change = not (self._threads_fixed or self.asynchronous)
         self._logits_at = _address_function(C.llama_get_logits_ith, waits=self.asynchronous)
 
     # -- decoding ---------------------------------------------------------------------------
@@ -130,6 +148,9 @@ class Context(Handle[C.llama_context_p]):
         """
         if self._every_output:
             batch.outputs[: len(batch)] = 1
+        if TURNS.sharing and not self.asynchronous:
+            with TURNS.turn(self._share):
+                return int(C.llama_decode(self.pointer, batch.struct))
         return int(C.llama_decode(self.pointer, batch.struct))
 
     def logits(self, index: int) -> NDArray[np.float32]:
@@ -154,12 +175,36 @@ class Context(Handle[C.llama_context_p]):
         row = self._rows[address] = np.ctypeslib.as_array(memory)
         return row
 
-    def embeddings(self, index: int) -> NDArray[np.float32]:
-        """The embedding of one output token: a view, float32 ``(n_embd,)``."""
-        pointer = C.llama_get_embeddings_ith(self.pointer, index)
-        if not pointer:
-            raise ParameterError(f"there is no embedding at index {index} of the last batch")
-        return np.ctypeslib.as_array(pointer, (self.model.n_embd,))
+    def encode(self, batch: Batch) -> int:
+        """``llama_encode``, which needs no memory of sequences; returns what ``decode`` does."""
+        with TURNS.turn(self._share):
+            return int(C.llama_encode(self.pointer, batch.struct))
+
+    @property
+    def pooling(self) -> int:
+        """How the vectors of a sequence become one (``LLAMA_POOLING_TYPE_*``)."""
+        return int(C.llama_pooling_type(self.pointer))
+
+    def embeddings(self, count: int) -> NDArray[np.float32]:
+        """The vectors of the last batch, one for each of its ``count`` tokens, without pooling.
+
+        Returns:
+            A copy, float32 ``(count, n_embd_out)``: a view needs a ctypes type for each count.
+        """
+        rows = np.empty((count, self.model.n_embd_out), np.float32)
+        self._copy(C.llama_get_embeddings(self.pointer), rows)
+        return rows
+
+    def pooled(self, seq: int, width: int) -> NDArray[np.float32]:
+        """What pooling made of a sequence of the last batch: a copy, float32 ``(width,)``."""
+        row = np.empty(width, np.float32)
+        self._copy(C.llama_get_embeddings_seq(self.pointer, seq), row)
+        return row
+
+    def _copy(self, address: Any, into: NDArray[np.float32]) -> None:
+        if not address:
+            raise StateError("the last batch has no embeddings: its context was made without them")
+        ctypes.memmove(into.ctypes.data, address, into.nbytes)
 
     def synchronize(self) -> None:
         """Wait until all computations are finished."""
@@ -196,9 +241,9 @@ class Context(Handle[C.llama_context_p]):
 
     # -- memory (see llama_py.memory.kinds.SequenceMemory) -------------------------------------
 
-    def clear(self) -> None:
-        """Forget every sequence (``llama_memory_clear``, data included)."""
-        C.llama_memory_clear(self.memory_pointer, True)
+    def clear(self, *, data: bool = True) -> None:
+        """Forget every sequence (``llama_memory_clear``); ``data``: fill the cells with zeros."""
+        C.llama_memory_clear(self.memory_pointer, data)
 
     def seq_rm(self, seq: int, p0: int, p1: int = -1) -> bool:
         """Remove positions [p0, p1) of a sequence; False if this memory cannot."""

@@ -22,6 +22,15 @@ from llama_py.params import ModelParams
 
 __all__ = ["Model"]
 
+#: Architectures of llama.cpp that keep no memory of a sequence and predict no next token: what they
+#: compute of a text are its embeddings. ("t5encoder" is the first half of a T5.)
+_ENCODERS = frozenset(
+    """
+    bert eurobert gemma-embedding jina-bert-v2 jina-bert-v3 modern-bert neo-bert nomic-bert
+    nomic-bert-moe t5encoder
+    """.split()  # noqa: SIM905
+)
+
 
 class Model(Handle[C.llama_model_p]):
     """A loaded model.
@@ -125,6 +134,23 @@ class Model(Handle[C.llama_model_p]):
         return int(C.llama_model_n_embd(self.pointer))
 
     @property
+    def n_embd_out(self) -> int:
+        """Width of the vectors that come out, where that is another one than ``n_embd``'s."""
+        return int(C.llama_model_n_embd_out(self.pointer))
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the outputs of a classification head; empty where the file has none."""
+        count = int(C.llama_model_n_cls_out(self.pointer))
+        found = [C.llama_model_cls_label(self.pointer, index) for index in range(count)]
+        return tuple(each.decode("utf-8", "replace") for each in found if each is not None)
+
+    @property
+    def n_labels(self) -> int:
+        """Outputs of the classification head, 0 if there is none."""
+        return int(C.llama_model_n_cls_out(self.pointer)) if self.info.has_head else 0
+
+    @property
     def n_layer(self) -> int:
         """Number of layers."""
         return int(C.llama_model_n_layer(self.pointer))
@@ -148,6 +174,17 @@ class Model(Handle[C.llama_model_p]):
     def has_encoder(self) -> bool:
         """True if ``llama_encode`` has to run before decoding (T5)."""
         return bool(C.llama_model_has_encoder(self.pointer))
+
+    @property
+    def is_encoder(self) -> bool:
+        """True if it embeds texts and does nothing else (BERT, Gemma Embedding, T5's encoder)."""
+        return self.architecture in _ENCODERS
+
+    @property
+    def is_causal(self) -> bool:
+        """True if a token sees only those before it."""
+        causal = self.metadata.get(f"{self.architecture}.attention.causal", "true")
+        return not self.is_encoder and causal != "false"
 
     @property
     def is_diffusion(self) -> bool:

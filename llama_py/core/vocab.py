@@ -63,6 +63,7 @@ class Vocab(Handle[C.llama_vocab_p]):
         self.fim_sep: int = C.llama_vocab_fim_sep(pointer)
         self.add_bos: bool = C.llama_vocab_get_add_bos(pointer)
         self.add_eos: bool = C.llama_vocab_get_add_eos(pointer)
+        self.add_sep: bool = C.llama_vocab_get_add_sep(pointer)
         self._pieces: dict[int, bytes] = {}
         self._plain_pieces: dict[int, bytes] = {}
         self._eog: dict[int, bool] = {}

@@ -16,6 +16,7 @@ from llama_py.errors import (
     DecodeError,
     GenerationTimeout,
     GrammarError,
+    InputTooLongError,
     LlamaError,
     ParameterError,
     ParameterTypeError,
@@ -162,11 +163,15 @@ def failure_of(error: BaseException) -> Failure:
 def _overflow(error: ContextOverflowError) -> Failure:
     """In the words by which every known client sees that the conversation has become too long."""
     count, fits = error.prompt_tokens, error.fits
+    details = {"n_prompt_tokens": count, "n_ctx": error.limit}
+    if isinstance(error, InputTooLongError):
+        place = f"{error.name}[{error.index}]"
+        message = f"{place} is too long: {count} tokens > {fits} maximum; shorten it, or truncate"
+        return Failure(Kind.OVERFLOW, message, place, details=details)
     message = (
         f"prompt is too long: {count} tokens > {fits} maximum; it exceeds the context window of "
         "this model (exceeds the available context size)"
     )
-    details = {"n_prompt_tokens": count, "n_ctx": error.limit}
     return Failure(Kind.OVERFLOW, message, details=details)
 
 

@@ -49,6 +49,7 @@ class Limits:
         max_stops: stop strings.
         max_tools: tools, or functions.
         max_prompts: prompts of one request.
+        max_inputs: texts to embed, or documents to rank, of one request.
         max_messages: messages of one conversation.
         template_kwargs: names that ``chat_template_kwargs`` may have.
         strict: a field that is not known is an error, and not ignored.
@@ -59,6 +60,7 @@ class Limits:
     max_stops: int = 16
     max_tools: int = 512
     max_prompts: int = 64
+    max_inputs: int = 2048
     max_messages: int = 10_000
     template_kwargs: frozenset[str] = TEMPLATE_KWARGS
     strict: bool = False

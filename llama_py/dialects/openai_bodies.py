@@ -31,7 +31,7 @@ _log = logging.getLogger("llama_py.server")
 #: Options that are no option of a body, or that the server determines.
 NOT_HERE = frozenset(
     {"logits_processor", "stopping_criteria", "on_progress", "overflow", "model", "session_id"}
-    | {"user"}
+    | {"user", "speculative"}
 )
 #: Fields that are no option of the call, and are read all the same.
 _BESIDE = frozenset(
@@ -169,27 +169,19 @@ def _choose_stream_options(options: dict[str, Any], *, streams: bool) -> None:
 
 def _choose_tools(options: dict[str, Any]) -> None:
     """Leave out tools that are no functions: those that a provider runs itself."""
-    tools, choice = options.get("tools"), options.get("tool_choice")
+    tools = options.get("tools")
     if isinstance(tools, list):
-        tools = options["tools"] = [tool for tool in tools if _is_function(tool)]
-    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
-        allowed = choice.get("allowed_tools")
-        if not isinstance(allowed, dict) or not isinstance(allowed.get("tools"), list):
-            message = "tool_choice.allowed_tools must be an object with a mode and tools"
-            raise RequestError(Kind.INVALID_TYPE, message, "tool_choice")
-        names = [_name_of(tool) for tool in allowed["tools"]]
-        options["tools"] = [tool for tool in tools or () if _name_of(tool) in names]
-        options["tool_choice"] = allowed.get("mode", "auto")
+        options["tools"] = [tool for tool in tools if _is_function(tool)]
+    choice: Any = options.get("tool_choice")
+    allowed = choice.get("allowed_tools") if isinstance(choice, dict) else None
+    if isinstance(allowed, dict) and isinstance(allowed.get("tools"), list):
+        functions = [tool for tool in allowed["tools"] if _is_function(tool)]
+        options["tool_choice"] = {**choice, "allowed_tools": {**allowed, "tools": functions}}
 
 
 def _is_function(tool: Any) -> bool:
     """True also for what is no tool at all: whoever reads it says so."""
     return not isinstance(tool, dict) or tool.get("type", "function") == "function"
-
-
-def _name_of(tool: Any) -> Any:
-    function = tool.get("function") if isinstance(tool, dict) else None
-    return function.get("name") if isinstance(function, dict) else None
 
 
 def _choose_variables(options: dict[str, Any], limits: Limits) -> None:

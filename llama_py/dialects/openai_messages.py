@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from llama_py.chat.conversation import (
     Message,
@@ -29,6 +29,7 @@ __all__ = ["read_messages", "read_response_format", "read_tool_choice", "read_to
 ROLES = ("system", "developer", "user", "assistant", "tool")
 _SPEAKERS = ("user", "assistant", "system", "developer")
 TOOL_CHOICES = ("auto", "none", "required")
+_Mode = Literal["auto", "none", "required"]
 _MEDIA_PARTS = ("image_url", "image", "input_image", "input_audio", "audio_url", "video_url")
 
 
@@ -270,14 +271,34 @@ def read_tool_choice(choice: Any) -> ToolChoice:
     if choice is None:
         return ToolChoice()
     if isinstance(choice, Mapping):
+        if choice.get("type") == "allowed_tools":
+            return _allowed_tools(choice)
         function = _check_mapping(choice.get("function", choice), "tool_choice.function")
         return ToolChoice("named", check_text(function.get("name"), "tool_choice.function.name"))
+    return ToolChoice(_mode(choice, "tool_choice", "or a function"))
+
+
+def _mode(choice: Any, name: str, others: str) -> _Mode:
     if choice == "any":
         choice = "required"
     if choice not in TOOL_CHOICES:
         expected = ", ".join(TOOL_CHOICES)
-        raise ParameterError(f"tool_choice is {shown(choice)}; expected {expected} or a function")
-    return ToolChoice(choice)
+        raise ParameterError(f"{name} is {shown(choice)}; expected {expected} {others}".strip())
+    return cast(_Mode, choice)
+
+
+def _allowed_tools(choice: Mapping[str, Any]) -> ToolChoice:
+    """Some of the tools; the prompt lists all of them, so that what is cached of it fits."""
+    name = "tool_choice.allowed_tools"
+    allowed = _check_mapping(choice.get("allowed_tools"), name)
+    given = _check_sequence(allowed.get("tools"), f"{name}.tools")
+    names = []
+    for i, tool in enumerate(given):
+        entry = _check_mapping(tool, f"{name}.tools[{i}]")
+        function = _check_mapping(entry.get("function", entry), f"{name}.tools[{i}].function")
+        names.append(check_text(function.get("name"), f"{name}.tools[{i}].function.name"))
+    mode = _mode(allowed.get("mode", "auto"), f"{name}.mode", "")
+    return ToolChoice(mode, allowed=tuple(dict.fromkeys(names))) if names else ToolChoice("none")
 
 
 # ---- the format of the reply -----------------------------------------------------------------

@@ -31,6 +31,9 @@ __all__ = [
     "CreateChatCompletionStreamResponse",
     "CreateCompletionResponse",
     "CreateCompletionStreamResponse",
+    "CreateEmbeddingResponse",
+    "Embedding",
+    "EmbeddingUsage",
     "FinishReason",
     "PromptTokensDetails",
     "Timings",
@@ -62,6 +65,7 @@ class Timings(TypedDict):
     """Durations in milliseconds, rates in tokens per second; the names are llama.cpp's.
 
     ``cache_n`` tokens of the prompt were reused, ``prompt_n`` evaluated, ``predicted_n`` generated.
+    With speculative decoding, ``draft_n`` tokens were drafted, and ``draft_n_accepted`` were right.
     """
 
     cache_n: int
@@ -73,6 +77,8 @@ class Timings(TypedDict):
     predicted_ms: float
     predicted_per_token_ms: float
     predicted_per_second: float
+    draft_n: NotRequired[int]
+    draft_n_accepted: NotRequired[int]
 
 
 # ---- completions -----------------------------------------------------------------------------
@@ -213,6 +219,26 @@ class CreateChatCompletionStreamResponse(TypedDict):
     choices: list[ChatCompletionChunkChoice]
     usage: NotRequired[CompletionUsage | None]
     timings: NotRequired[Timings]
+
+
+class EmbeddingUsage(TypedDict):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class Embedding(TypedDict):
+    """The vector of an input; one for each of its tokens, if the model does not pool them."""
+
+    index: int
+    object: Literal["embedding"]
+    embedding: list[float] | list[list[float]]
+
+
+class CreateEmbeddingResponse(TypedDict):
+    object: Literal["list"]
+    model: str
+    data: list[Embedding]
+    usage: EmbeddingUsage
 
 
 #: Any decoded JSON value.

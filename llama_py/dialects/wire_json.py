@@ -6,12 +6,15 @@ import json
 from json.encoder import encode_basestring_ascii
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 try:
     import orjson
 except ImportError:
     orjson = None  # type: ignore[assignment]
 
-__all__ = ["DONE", "event", "frame", "json_bytes", "text_bytes"]
+__all__ = ["DONE", "event", "frame", "json_bytes", "text_bytes", "vector_bytes"]
 
 #: The last frame of OpenAI's streams.
 DONE = b"data: [DONE]\n\n"
@@ -25,6 +28,13 @@ def json_bytes(value: Any) -> bytes:
         except TypeError:  # half of a surrogate pair, or an integer of more than 64 bits
             pass
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def vector_bytes(vector: NDArray[np.float32]) -> bytes:
+    """Float32 numbers as a list; as many digits as they have, where ``orjson`` writes them."""
+    if orjson is not None and np.isfinite(vector).all():
+        return orjson.dumps(np.ascontiguousarray(vector), option=orjson.OPT_SERIALIZE_NUMPY)
+    return json_bytes(vector.tolist())
 
 
 def text_bytes(text: str) -> bytes:

@@ -38,6 +38,7 @@ class GGUFInfo:
         shards: all parts of a split model in order, else just the file.
         tensor_types: how many tensors there are of each type.
         places: for each part, where its header ends and where each of its tensors begins.
+        has_head: there is a classification head, whose outputs are scores of a text.
     """
 
     path: Path
@@ -51,6 +52,7 @@ class GGUFInfo:
     shards: tuple[Path, ...]
     tensor_types: Mapping[str, int]
     places: Mapping[Path, tuple[int, ...]]
+    has_head: bool = False
 
     @property
     def chat_template(self) -> str | None:
@@ -129,7 +131,14 @@ def _info(path: Path, architecture: str, headers: Mapping[Path, GGUFHeader]) -> 
         shards=tuple(headers),
         tensor_types=types,
         places={path: _places(part) for path, part in headers.items()},
+        has_head=_has_head(architecture, {tensor.name for tensor in tensors}),
     )
+
+
+def _has_head(architecture: str, names: set[str]) -> bool:
+    """Whether scores come out: a dense layer alone (``cls``) is a head only in Jina's first one."""
+    last = "cls.weight" if architecture == "jina-bert-v2" else "cls.output.weight"
+    return bool(names & {last, "cls.output.weight"})
 
 
 def _places(part: GGUFHeader) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from llama_py.options.calls import (
     RequestOptions,
     TurnOptions,
 )
+from llama_py.options.embedding import EmbedderOptions, Pooling
 from llama_py.options.loading import ContextOptions, LoadOptions, ModelOptions
 from llama_py.options.sampling import (
     CriteriaOptions,
@@ -28,6 +29,7 @@ from llama_py.options.table import Option, Table
 __all__ = [
     "CHAT",
     "COMPLETION",
+    "EMBEDDER",
     "GENERATE",
     "LOAD",
     "MAX_CHOICES",
@@ -36,10 +38,12 @@ __all__ = [
     "CompletionOptions",
     "ContextOptions",
     "CriteriaOptions",
+    "EmbedderOptions",
     "GenerateOptions",
     "LoadOptions",
     "ModelOptions",
     "Option",
+    "Pooling",
     "PromptOptions",
     "ReplyOptions",
     "RequestOptions",
@@ -54,3 +58,4 @@ COMPLETION = Table("create_completion", CompletionOptions, ("prompt", "stream"))
 CHAT = Table("create_chat_completion", ChatOptions, ("messages", "stream"))
 SAMPLE = Table("sample", SampleOptions, ("idx",))
 GENERATE = Table("generate", GenerateOptions, ("tokens", "reset"))
+EMBEDDER = Table("Embedder", EmbedderOptions, ("model_path", "llama"))

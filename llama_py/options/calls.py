@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from typing_extensions import TypedDict
 
+from llama_py.options.drafters import Drafter, Speculative, read_speculative
 from llama_py.options.marks import (
     Default,
     Doc,
@@ -84,6 +85,15 @@ class ReplyOptions(SamplingOptions, CriteriaOptions, total=False):
         Default(0),
         Doc("Smaller goes first when requests wait."),
     ]
+    speculative: Annotated[
+        Speculative | Drafter | Sequence[Drafter] | str | bool | None,
+        Reads(read_speculative),
+        WithoutDefault("that of the model"),
+        Doc(
+            "Who drafts the tokens that may come next; False is nobody "
+            "([speculative decoding](speculative.md))."
+        ),
+    ]
     on_progress: Annotated[
         Callable[[int, int], Any] | None,
         Doc("Called with (tokens done, tokens) while the prompt is evaluated."),
@@ -157,7 +167,9 @@ class PromptOptions(TypedDict, total=False):
         Reads(as_is, {"type": ["string", "object"]}),
         WithoutDefault('`"auto"`'),
         Doc(
-            '`"auto"`, `"none"`, `"required"`, or `{"type": "function", "function": {"name": …}}`.'
+            '`"auto"`, `"none"`, `"required"`, `{"type": "function", "function": {"name": …}}`, or '
+            '`{"type": "allowed_tools", "allowed_tools": {"mode": …, "tools": […]}}`: only those '
+            "may be called, and the prompt stays as it is with all of them."
         ),
     ]
     parallel_tool_calls: Annotated[

@@ -6,7 +6,16 @@ from typing import Annotated, Any, Literal
 
 from typing_extensions import TypedDict
 
-from llama_py.options.marks import Default, Doc, Flag, Numbered, Range, Reads, WithoutDefault
+from llama_py.options.drafters import Drafter, Speculative, read_speculative
+from llama_py.options.marks import (
+    Default,
+    Doc,
+    Flag,
+    Numbered,
+    Range,
+    Reads,
+    WithoutDefault,
+)
 from llama_py.options.values import (
     CACHE_TYPE_NUMBERS,
     RANDOM_SEED,
@@ -100,7 +109,9 @@ class ContextOptions(TypedDict, total=False):
     n_threads: Annotated[
         int | None,
         Range(1, 512),
-        WithoutDefault("the physical cores of this process; 1 for a tiny model"),
+        WithoutDefault(
+            "the physical cores of this process, fewer while others use them; 1 for a tiny model"
+        ),
         Flag("-t", "--threads", metavar="N", help="threads (default: cores)"),
         Doc("Threads for one token at a time."),
     ]
@@ -271,10 +282,20 @@ class LoadOptions(ModelOptions, ContextOptions, total=False):
         Flag("-v", "--verbose", help="print llama.cpp's log"),
         Doc("Print llama.cpp's log on standard error. It always goes to the logger `llama_py`."),
     ]
+    speculative: Annotated[
+        Speculative | Drafter | Sequence[Drafter] | str | bool | None,
+        Reads(read_speculative, {"enum": ["lookup", "off"]}),
+        Flag("--speculative", metavar="HOW", help="lookup or off: draft what may come next"),
+        Doc(
+            "Who drafts the tokens that may come next, to be verified together: "
+            '`PromptLookup()`, a function, a list of these, or `"lookup"` '
+            "([speculative decoding](speculative.md))."
+        ),
+    ]
     draft_model: Annotated[
-        None,
-        Reads(unavailable("speculative decoding is not available in this version")),
-        Doc("Not available in this version."),
+        Drafter | None,
+        Reads(read_speculative),
+        Doc("`speculative`, by llama-cpp-python's name."),
     ]
     lora_base: Annotated[
         None,
@@ -284,8 +305,10 @@ class LoadOptions(ModelOptions, ContextOptions, total=False):
         Doc("Not needed: adapters are applied to quantized weights."),
     ]
     embedding: Annotated[
-        Literal[False],
-        Reads(unavailable("embeddings are not available in this version")),
+        bool,
         Default(False),
-        Doc("Not available in this version."),
+        Doc(
+            "Not needed: `embed` and `rerank` work in any case, and what they need is made when "
+            "they are called for the first time ([embeddings](embeddings.md))."
+        ),
     ]

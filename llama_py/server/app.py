@@ -28,6 +28,7 @@ from llama_py.server.models import ModelPool
 from llama_py.server.response_store import ResponseStore
 from llama_py.server.routes import (
     anthropic,
+    embeddings,
     health,
     native,
     openai,
@@ -51,6 +52,7 @@ _ROUTES = [
     *health.ROUTES,
     *model_routes.ROUTES,
     *openai.ROUTES,
+    *embeddings.ROUTES,
     *responses.ROUTES,
     *anthropic.ROUTES,
     *native.ROUTES,
@@ -101,7 +103,7 @@ class Service:
     def _engines(self) -> Iterator[tuple[str, Engine]]:
         """What there is to be counted."""
         for model in self.models.models:
-            if (llama := model.held) is not None:
+            if (llama := model.held) is not None and llama._loaded.generates:
                 yield model.id, llama._engine
 
 

@@ -11,6 +11,7 @@ from starlette.requests import Request
 
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.errors import shown
+from llama_py.server.connections import ABORT
 from llama_py.server.settings import Settings
 
 try:
@@ -30,7 +31,7 @@ async def read_body(request: Request, settings: Settings) -> dict[str, Any]:
     Raises:
         RequestError: it is too large, no JSON, not an object, or nested too deeply.
     """
-    data = await _read(request, settings.max_body_bytes)
+    data = await _read(request, settings)
     if len(data) <= _SMALL:
         return parse_body(data, settings.max_json_depth)
     return await asyncio.to_thread(parse_body, data, settings.max_json_depth)
@@ -49,18 +50,46 @@ def model_of(body: Mapping[str, Any]) -> str | None:
     return model
 
 
-async def _read(request: Request, limit: int) -> bytes:
+async def _read(request: Request, settings: Settings) -> bytes:
+    limit = settings.max_body_bytes
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and len(declared) < 20 and int(declared) > limit:
         _refuse_size(declared, limit)
     chunks: list[bytes] = []
     size = 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > limit:
-            _refuse_size(f"more than {limit}", limit)
-        chunks.append(chunk)
+    patience = _Patience(request, settings.body_timeout)
+    try:
+        async for chunk in request.stream():
+            patience.renew()
+            size += len(chunk)
+            if size > limit:
+                _refuse_size(f"more than {limit}", limit)
+            chunks.append(chunk)
+    finally:
+        patience.end()
     return b"".join(chunks)
+
+
+class _Patience:
+    """Ends the connection of a client that pauses for too long; then it counts as one that left."""
+
+    def __init__(self, request: Request, seconds: float) -> None:
+        self._abort = request.scope.get("extensions", {}).get(ABORT)
+        self._seconds = seconds
+        self._timer: asyncio.TimerHandle | None = None
+        self.renew()
+
+    def renew(self) -> None:
+        """Something came."""
+        self.end()
+        if self._abort is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._seconds, self._abort)
+
+    def end(self) -> None:
+        """Everything came, or nothing more is wanted."""
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 def _refuse_size(size: str, limit: int) -> NoReturn:

@@ -170,6 +170,7 @@ class Exchange:
         def begin() -> WireCall:
             if self.gone:  # while others were parsed
                 raise ClientDisconnect
+            _ = self.model.llama._loaded.driver  # an encoder has none, and says so
             call = parse(self.model.context)
             self.id = call.id
             if not self._over:

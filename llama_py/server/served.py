@@ -89,7 +89,7 @@ class ServedModel:
 def _meta(llama: Llama) -> Mapping[str, int]:
     model = llama._model
     return {
-        "n_ctx": llama.n_ctx(),
+        "n_ctx": llama.n_ctx() if llama._loaded.generates else model.n_ctx_train,
         "n_ctx_train": model.n_ctx_train,
         "n_embd": model.n_embd,
         "n_params": model.n_params,

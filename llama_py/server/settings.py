@@ -139,6 +139,9 @@ class Limits:
     max_json_depth: Annotated[int, Range(8, 900), Doc("Nesting of a request's JSON.")] = 200
     max_messages: Annotated[int, Range(1, _LARGEST), Doc("Messages of a conversation.")] = 10_000
     max_prompts: Annotated[int, Range(1, _LARGEST), Doc("Prompts of one call.")] = 64
+    max_inputs: Annotated[
+        int, Range(1, _LARGEST), Doc("Texts to embed, or documents to rank, of one call.")
+    ] = 2048
     max_choices: Annotated[int, Range(1, 128), Doc("Replies to one prompt: `n` and `best_of`.")] = 8
     max_top_logprobs: Annotated[
         int, Range(0, 1000), Doc("Alternatives to each token: `logprobs` and `top_logprobs`.")
@@ -192,6 +195,9 @@ class Times:
     header_timeout: Annotated[
         float, Range(0.1), Doc("How long a client may take to send the headers of a request.")
     ] = 30.0
+    body_timeout: Annotated[
+        float, Range(0.1), Doc("How long a client may pause while it sends a body.")
+    ] = 60.0
     keep_alive_seconds: Annotated[
         int, Range(1, 3600), Doc("How long an idle connection is kept.")
     ] = 75

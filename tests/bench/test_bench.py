@@ -20,10 +20,11 @@ SMALL = {
     "chat-cache": "--turns 3 --system-tokens 40 --user-tokens 12 --max-tokens 5",
     "sessions": "--turns 2 --system-tokens 40 --user-tokens 12 --max-tokens 4",
     "shared-prefix": "--requests 3 --system-tokens 80 --max-tokens 3 --repeats 1",
-    "throughput": "--no-tools --prompt 32 --generate 8 --streams 2 --repeats 1",
+    "throughput": "--no-tools --prompt 32 --generate 8 --streams 2 --repeats 1 --depths 0 24",
     "hotpath": "--model demo --repeats 1 --tokens 12 --runs 2",
     "stream-gaps": "--prompt 700 --repeats 1 --n-batch 64",
     "kv-memory": "--model demo --n-ctx 512 --prompt 40 --max-tokens 4",
+    "speculative": "--model demo --prompt 40 --generate 30 --streams 2 --repeats 1",
 }
 
 

@@ -7,8 +7,21 @@ from typing import Any
 
 import pytest
 
-from llama_py.chat.conversation import Message, Text, Thinking, Tool, ToolCall, ToolResult
-from llama_py.dialects.openai_messages import read_messages, read_response_format, read_tools
+from llama_py.chat.conversation import (
+    Message,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolChoice,
+    ToolResult,
+)
+from llama_py.dialects.openai_messages import (
+    read_messages,
+    read_response_format,
+    read_tool_choice,
+    read_tools,
+)
 from llama_py.errors import ParameterError, ParameterTypeError
 from tests.chat.families import TOOLS, USER, WEATHER
 from tests.chat.openai import chat_request
@@ -157,6 +170,18 @@ def test_tools() -> None:
     assert read_tools([{"function": {"name": "f", "strict": True}}]) == (Tool("f", "", nothing),)
 
 
+def allowed(*names: str, **options: Any) -> dict[str, Any]:
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"tools": tools, **options}}
+
+
+def test_allowed_tools() -> None:
+    assert read_tool_choice(allowed("add")) == ToolChoice("auto", allowed=("add",))
+    several = allowed("add", "get_weather", "add", mode="required")
+    assert read_tool_choice(several) == ToolChoice("required", allowed=("add", "get_weather"))
+    assert read_tool_choice(allowed()) == ToolChoice("none")
+
+
 WRONG_OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "tool type": ({"tools": [{"type": "web_search"}]}, r"tools\[0\]\.type is 'web_search'"),
     "tool name": ({"tools": [{"function": {"name": ""}}]}, "name is empty"),
@@ -166,6 +191,18 @@ WRONG_OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "named": (
         {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "nope"}}},
         "tool_choice names 'nope'; the tools are: get_weather, add",
+    ),
+    "allowed": (
+        {"tools": TOOLS, "tool_choice": {"type": "allowed_tools"}},
+        "tool_choice.allowed_tools must be an object",
+    ),
+    "allowed tools": (
+        {"tools": TOOLS, "tool_choice": allowed("nope")},
+        "tool_choice allows 'nope', which is no tool",
+    ),
+    "allowed mode": (
+        {"tools": TOOLS, "tool_choice": allowed("add", mode="often")},
+        "tool_choice.allowed_tools.mode is 'often'",
     ),
     "required": ({"tool_choice": "required"}, "there are no tools"),
     "format": ({"response_format": {"type": "xml"}}, r"response_format\.type is 'xml'"),

@@ -51,22 +51,37 @@ def real() -> Iterator[Server]:
 Open = Callable[..., Site]
 
 
-@pytest.fixture
-def visit(browser: Any) -> Iterator[Open]:
-    """Opens the page of a server in a window of its own: ``visit(url, **options of the window)``.
+def window(browser: Any, **options: Any) -> Site:
+    """A window of the browser, which shares nothing with the others."""
+    permissions = ["clipboard-read", "clipboard-write"]
+    look = {"viewport": {"width": 1100, "height": 800}, "permissions": permissions}
+    return Site(browser.new_context(**{**look, **options}))
 
+
+@pytest.fixture(scope="package")
+def usual(browser: Any) -> Site:
+    """The window of all tests that want nothing special: it takes a while to open one."""
+    return window(browser)
+
+
+@pytest.fixture
+def visit(browser: Any, usual: Site) -> Iterator[Open]:
+    """Opens the page of a server as one who is there for the first time.
+
+    ``visit(url, **options)``; every further call, and one with options, opens a window of its own.
     At the end, none of them may have thrown an error or asked anything of another origin.
     """
     sites: list[Site] = []
 
     def visit(url: str, **options: Any) -> Site:
-        window = {"viewport": {"width": 1100, "height": 800}, **options}
-        sites.append(Site(browser.new_context(**window), url))
-        return sites[-1]
+        site = window(browser, **options) if options or sites else usual
+        sites.append(site)
+        return site.visit(url)
 
     yield visit
     for site in sites:
-        site.context.close()
+        if site is not usual:
+            site.context.close()
     for site in sites:
         assert not site.errors
         assert not site.strangers

@@ -40,7 +40,7 @@ __all__ = [
 Chunk = dict[str, Any]
 
 #: Seconds for a request to arrive.
-_PATIENCE = 10.0
+_PATIENCE = 20.0
 
 
 class Gate:

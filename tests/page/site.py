@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Callable
 from typing import Any
 
 from playwright.sync_api import expect
 
-__all__ = ["Site"]
+__all__ = ["PATIENCE", "Site", "eventually"]
+
+#: Seconds for what is to happen on a slow and busy machine. Nothing waits longer than it has to.
+PATIENCE = 20.0
+
+expect.set_options(timeout=1000 * PATIENCE)
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    """Wait until something holds that the page does not show."""
+    end = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
 
 
 class Site:
@@ -19,22 +34,53 @@ class Site:
         strangers: addresses elsewhere that were asked for something.
     """
 
-    def __init__(self, context: Any, url: str) -> None:
+    def __init__(self, context: Any) -> None:
         self.context = context
-        self.url = url
+        self.url = ""
         self.errors: list[str] = []
         self.strangers: list[str] = []
-        context.set_default_timeout(10_000)
+        context.set_default_timeout(1000 * PATIENCE)
         context.on("request", self._note_request)
-        self.page = self.open()
+        self.page = self._tab()
+
+    def visit(self, url: str) -> Site:
+        """Go to the page of a server as one who was never there before."""
+        for tab in self.context.pages[1:]:
+            tab.close()
+        self.url = url
+        # A file of the same origin: what clears its storage is then not what uses it.
+        self.page.goto(f"{url}/page/icon.svg")
+        self.page.evaluate(_FORGET)
+        self.page.emulate_media(media="null")
+        self.page.mouse.move(0, 0)
+        self.errors.clear()
+        self.strangers.clear()
+        self._go(self.page, "/")
+        return self
 
     def open(self, path: str = "/") -> Any:
         """Another tab of the same browser."""
+        return self._go(self._tab(), path)
+
+    def reload(self) -> None:
+        """Load the page again."""
+        self.page.reload()
+        self.page.wait_for_selector(_READY)
+
+    def begin(self) -> None:
+        """A new conversation."""
+        self.page.get_by_role("link", name="New conversation").click()
+        expect(self.page.locator("#start")).to_be_visible()
+
+    def _tab(self) -> Any:
         page = self.context.new_page()
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on("console", self._note_console)
+        return page
+
+    def _go(self, page: Any, path: str) -> Any:
         page.goto(self.url + path)
-        page.wait_for_selector("#message")
+        page.wait_for_selector(_READY)
         return page
 
     def _note_request(self, request: Any) -> None:
@@ -125,10 +171,22 @@ class Site:
     def put(self, conversations: list[dict[str, Any]]) -> None:
         """Write conversations into the browser's database, and load the page again."""
         self.page.evaluate(_PUT, conversations)
-        self.page.reload()
-        self.page.wait_for_selector("#message")
+        self.reload()
 
 
+#: It shows a conversation: a new one, or messages.
+_READY = "#start:not([hidden]), article"
+
+_FORGET = """async () => {
+    localStorage.clear();
+    sessionStorage.clear();
+    const gone = ({name}) => new Promise((resolve, reject) => {
+        const request = indexedDB.deleteDatabase(name);
+        request.onsuccess = resolve;
+        request.onerror = reject;
+    });
+    await Promise.all((await indexedDB.databases()).map(gone));
+}"""
 _OPEN = """const open = () => new Promise((resolve) => {
     const request = indexedDB.open(`llama-py ${location.pathname}`, 1);
     request.onsuccess = () => resolve(request.result);

@@ -62,7 +62,7 @@ def test_a_first_prompt_has_nothing_to_reuse(chat: Site, told: Scripted) -> None
 
 def test_the_meter_says_how_full_the_context_is(chat: Site, told: Scripted) -> None:
     told.n_ctx = 100
-    chat.page.reload()
+    chat.reload()
     told.will([text("Yes."), finish(), usage(80, 0, 4)])
     chat.say("Question")
     expect(chat.page.locator("#meter")).to_have_text("84 / 100")
@@ -85,7 +85,7 @@ def test_an_overflow_is_said_with_its_numbers_and_nothing_is_lost(
     expect(notice).to_contain_text("It has 130 tokens, and the context of this model holds 100.")
     expect(notice).to_contain_text("Nothing was cut off, and nothing is lost.")
     expect(notice.get_by_role("button")).to_have_count(3)
-    chat.page.reload()
+    chat.reload()
     expect(chat.asked.last).to_contain_text("One too many")
     expect(chat.page.get_by_role("alert")).to_be_visible()
 
@@ -159,7 +159,7 @@ def test_a_message_that_is_too_long_alone_can_only_be_shortened(chat: Site, told
 
 def test_a_context_that_fills_up_in_a_reply(chat: Site, told: Scripted) -> None:
     told.n_ctx, told.per_message = 100, 25
-    chat.page.reload()
+    chat.reload()
     chat.say("First")
     told.will(
         [text("It begins "), finish("length"), usage(60, 0, 40)], [text("and ends."), finish()]

@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 
 from tests.page.conftest import Open
 from tests.page.scripted import Break, Gate, Refusal, Scripted, finish, scripted, text
-from tests.page.site import Site
+from tests.page.site import Site, eventually
 
 
 def test_a_key_is_asked_for_and_the_message_is_sent_then(visit: Open, told: Scripted) -> None:
@@ -21,6 +21,7 @@ def test_a_key_is_asked_for_and_the_message_is_sent_then(visit: Open, told: Scri
     dialog.get_by_label("API key").fill("wrong")
     dialog.get_by_role("button", name="Use this key").click()
     expect(chat.page.get_by_label("API key")).to_have_value("wrong")
+    expect(dialog).to_contain_text("The server does not know this key")
     chat.close_dialog()
     chat.say("Hello")
     expect(chat.reply.get_by_role("alert")).to_contain_text("The server asks for a key")
@@ -29,7 +30,7 @@ def test_a_key_is_asked_for_and_the_message_is_sent_then(visit: Open, told: Scri
     chat.button("Use this key").click()
     chat.wait()
     expect(chat.reply).to_contain_text("OK.")
-    chat.page.reload()
+    chat.reload()
     chat.say("Again")
     expect(chat.reply).to_contain_text("OK.")
     assert "secret" not in str(chat.stored())
@@ -112,7 +113,7 @@ def test_a_reply_that_breaks_is_kept_and_goes_on(chat: Site, told: Scripted, end
     chat.say("Count")
     expect(chat.reply.locator(".prose")).to_have_text("One, two,")
     expect(chat.reply.get_by_role("alert")).to_be_visible()
-    chat.page.reload()
+    chat.reload()
     chat.in_reply("Continue").click()
     chat.wait()
     expect(chat.reply.locator(".prose")).to_have_text("One, two, three.")
@@ -160,13 +161,14 @@ def test_a_server_that_is_starting(visit: Open, told: Scripted) -> None:
 
 def test_a_draft_is_there_after_a_reload(chat: Site) -> None:
     chat.field.fill("Half a thou")
-    chat.page.reload()
+    chat.reload()
     expect(chat.field).to_have_value("Half a thou")
     chat.say("Whole")
     expect(chat.field).to_have_value("")
     chat.field.fill("Next")
-    chat.page.wait_for_timeout(600)  # it is written when nothing was typed for a moment
-    chat.page.reload()
+    # It is written when nothing was typed for a moment.
+    eventually(lambda: chat.stored()["conversations"][0]["draft"] == "Next")
+    chat.reload()
     expect(chat.field).to_have_value("Next")
-    chat.page.get_by_role("link", name="New conversation").click()
+    chat.begin()
     expect(chat.field).to_have_value("")

@@ -8,7 +8,7 @@ from typing import Any
 from playwright.sync_api import expect
 
 from tests.page.scripted import Gate, Scripted, finish, text
-from tests.page.site import Site
+from tests.page.site import Site, eventually
 
 
 def test_conversations_are_renamed(chat: Site) -> None:
@@ -23,7 +23,7 @@ def test_conversations_are_renamed(chat: Site) -> None:
     menu(chat, "A better name", "Rename")
     title.fill("Never mind")
     title.press("Escape")
-    chat.page.reload()
+    chat.reload()
     expect(chat.conversations).to_have_text(["A better name"])
 
 
@@ -38,8 +38,7 @@ def test_a_deleted_conversation_can_be_brought_back(chat: Site, told: Scripted) 
     chat.button("Undo").click()
     expect(chat.asked).to_have_count(2)
     assert chat.stored()["messages"] == before["messages"]
-    chat.page.wait_for_function("() => true")
-    assert told.forgotten == [before["conversations"][0]["id"]]
+    eventually(lambda: told.forgotten == [before["conversations"][0]["id"]])
 
 
 def test_deleting_a_conversation_ends_its_reply(chat: Site, told: Scripted) -> None:
@@ -48,9 +47,8 @@ def test_deleting_a_conversation_ends_its_reply(chat: Site, told: Scripted) -> N
     expect(chat.reply).to_contain_text("One")
     menu(chat, "Count", "Delete")
     expect(chat.conversations).to_have_count(0)
-    chat.page.wait_for_timeout(300)
+    eventually(lambda: told.cancelled == 1)
     assert chat.stored() == {"conversations": [], "messages": []}
-    assert told.cancelled == 1
 
 
 def test_a_message_is_deleted_with_what_follows(chat: Site) -> None:
@@ -68,7 +66,7 @@ def test_a_message_is_deleted_with_what_follows(chat: Site) -> None:
 def test_titles_and_messages_are_searched(chat: Site, told: Scripted) -> None:
     told.will([text("The capital is Paris, on the Seine."), finish()])
     chat.say("Geography")
-    chat.page.get_by_role("link", name="New conversation").click()
+    chat.begin()
     chat.say("Arithmetic")
     search = chat.page.get_by_label("Search conversations")
     search.fill("seine")
@@ -87,8 +85,7 @@ def test_titles_and_messages_are_searched(chat: Site, told: Scripted) -> None:
 def test_the_address_names_the_conversation(chat: Site) -> None:
     chat.say("First")
     address = chat.page.url
-    chat.page.get_by_role("link", name="New conversation").click()
-    expect(chat.page.locator("#start")).to_be_visible()
+    chat.begin()
     chat.page.go_back()
     expect(chat.asked).to_contain_text("First")
     assert chat.page.url == address

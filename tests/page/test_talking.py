@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 
 from tests.page.conftest import Open
 from tests.page.scripted import Gate, Scripted, finish, text, thought, usage
-from tests.page.site import Site
+from tests.page.site import Site, eventually
 from tests.server.serving import Server
 
 
@@ -40,8 +40,7 @@ def test_every_starter_is_answered_well(demo: Site) -> None:
         demo.page.locator(".starter", has_text=label).click()
         demo.wait()
         expect(demo.reply).to_contain_text(answer)
-        demo.page.get_by_role("link", name="New conversation").click()
-        expect(demo.page.locator("#start")).to_be_visible()
+        demo.begin()
 
 
 def test_a_later_turn_says_what_was_reused(demo: Site) -> None:
@@ -78,7 +77,7 @@ def test_json_is_laid_out(demo: Site) -> None:
 
 def test_the_conversation_is_there_after_a_reload(demo: Site) -> None:
     demo.say("My name is Anna.")
-    demo.page.reload()
+    demo.reload()
     expect(demo.reply).to_contain_text("Nice to meet you, Anna.")
     demo.say("What is my name?")
     expect(demo.reply).to_contain_text("Your name is Anna.")
@@ -110,7 +109,10 @@ def test_the_chosen_branch_is_there_after_a_reload(demo: Site) -> None:
     demo.in_reply("Answer again").click()
     demo.wait()
     demo.in_reply("Previous version").click()
-    demo.page.reload()
+    replies = [each for each in demo.stored()["messages"] if each["role"] == "assistant"]
+    first = min(replies, key=lambda reply: reply["created"])
+    eventually(lambda: demo.stored()["conversations"][0]["leaf"] == first["id"])
+    demo.reload()
     expect(demo.reply.locator(".place")).to_have_text("1/2")
 
 
@@ -182,6 +184,10 @@ def test_only_what_was_set_is_sent(chat: Site, told: Scripted) -> None:
     added = {"temperature": 0.7, "max_tokens": 50, "stop": ["END"], "enable_thinking": False}
     assert {key: value for key, value in full.items() if key not in plain} == added
     assert [each["role"] for each in full["messages"]] == ["system", "user", "assistant", "user"]
+    chat.begin()
+    chat.say("Three")
+    assert set(told.requests[2]) == set(plain), "they are those of one conversation"
+    assert told.requests[2]["messages"] == [{"role": "user", "content": "Three"}]
 
 
 def test_a_value_out_of_range_is_refused_in_words(chat: Site, told: Scripted) -> None:
@@ -200,7 +206,7 @@ def test_files_go_before_the_question(chat: Site, told: Scripted, tmp_path: Path
     good, bad = tmp_path / "notes.md", tmp_path / "picture.png"
     good.write_text("Use ```fences``` here.\n", encoding="utf-8")
     bad.write_bytes(b"\x89PNG\0\xff")
-    chat.page.set_input_files("input[type=file]", [good, bad])
+    chat.page.set_input_files("input[type=file][multiple]", [good, bad])
     chat.shows("picture.png is not a text file")
     chat.say("What is this?")
     content = told.requests[0]["messages"][0]["content"]
@@ -213,7 +219,7 @@ def test_the_model_that_answers_is_chosen(visit: Open, told: Scripted) -> None:
     chat = visit(told.url)
     chat.page.get_by_label("Model", exact=True).select_option("large")
     chat.say("Hello")
-    chat.page.reload()
+    chat.reload()
     chat.say("Again")
     assert [each["model"] for each in told.requests] == ["large", "large"]
 
@@ -224,7 +230,7 @@ def test_settings_hold_for_new_conversations_if_wanted(chat: Site, told: Scripte
     sheet.get_by_role("button", name="Use all this for new conversations").click()
     chat.close_dialog()
     chat.say("One")
-    chat.page.get_by_role("link", name="New conversation").click()
+    chat.begin()
     chat.say("Two")
     assert told.requests[1]["messages"][0] == {"role": "system", "content": "Be brief."}
 
@@ -240,10 +246,9 @@ def test_stopping_keeps_what_has_come(chat: Site, told: Scripted) -> None:
     chat.wait()
     expect(chat.reply).to_contain_text("One, two")
     expect(chat.reply).to_contain_text("stopped")
-    chat.page.wait_for_function("() => true")
     chat.say("Go on")
     assert told.requests[1]["messages"][1] == {"role": "assistant", "content": "One, two"}
-    assert told.cancelled == 1
+    eventually(lambda: told.cancelled == 1)
 
 
 def test_reasoning_is_folded(chat: Site, told: Scripted) -> None:
@@ -270,7 +275,7 @@ def test_reasoning_can_be_ended(chat: Site, told: Scripted) -> None:
     assert told.requests[1]["continue_final_message"] == "content"
     begun = {"role": "assistant", "content": "", "reasoning_content": "Let me see."}
     assert told.requests[1]["messages"][-1] == begun
-    assert told.cancelled == 1
+    eventually(lambda: told.cancelled == 1)
 
 
 def test_two_conversations_are_answered_side_by_side(chat: Site, told: Scripted) -> None:
@@ -278,7 +283,7 @@ def test_two_conversations_are_answered_side_by_side(chat: Site, told: Scripted)
     told.will([text("slow "), gate, text("reply"), finish()], [text("quick reply"), finish()])
     chat.say("First", wait=False)
     expect(chat.reply).to_contain_text("slow")
-    chat.page.get_by_role("link", name="New conversation").click()
+    chat.begin()
     chat.say("Second")
     expect(chat.reply).to_contain_text("quick reply")
     expect(chat.page.locator(".entry.running")).to_have_text("First")
@@ -300,13 +305,18 @@ def test_a_reply_that_was_cut_off_can_go_on(chat: Site, told: Scripted) -> None:
     assert told.requests[1]["messages"][-1] == {"role": "assistant", "content": "One, "}
 
 
+def is_kept(chat: Site, reply: str) -> bool:
+    """Whether the browser's database has a reply as far as it has come."""
+    return any(each["content"] == reply for each in chat.stored()["messages"])
+
+
 def test_a_reload_in_the_middle_goes_on_with_the_reply(chat: Site, told: Scripted) -> None:
     gate = Gate()
     told.will([text("One, two, "), gate], [text("three."), finish()])
     chat.say("Count", wait=False)
     expect(chat.reply).to_contain_text("One, two,")
-    chat.page.wait_for_timeout(1200)  # a growing reply is written once a second
-    chat.page.reload()
+    eventually(lambda: is_kept(chat, "One, two, "))
+    chat.reload()
     expect(chat.reply.locator(".prose")).to_have_text("One, two, three.")
     assert told.requests[1]["messages"][-1] == {"role": "assistant", "content": "One, two, "}
 
@@ -316,11 +326,11 @@ def test_another_tab_leaves_a_running_reply_alone(chat: Site, told: Scripted) ->
     told.will([text("One, "), gate, text("two."), finish()])
     chat.say("Count", wait=False)
     expect(chat.reply).to_contain_text("One,")
-    chat.page.wait_for_timeout(1200)
+    eventually(lambda: is_kept(chat, "One, "))
     address = chat.page.url.removeprefix(chat.url)
     other = chat.open(address)
     expect(other.locator("article.reply")).to_contain_text("One,")
-    other.wait_for_timeout(500)
+    other.wait_for_timeout(1000)  # in which it would go on, if nobody did
     gate.open()
     chat.wait()
     expect(chat.reply.locator(".prose")).to_have_text("One, two.")
@@ -330,8 +340,7 @@ def test_another_tab_leaves_a_running_reply_alone(chat: Site, told: Scripted) ->
 # ---- copying, exporting --------------------------------------------------------------------------
 
 
-def test_replies_and_code_are_copied_as_they_were_written(visit: Open, told: Scripted) -> None:
-    chat = visit(told.url, permissions=["clipboard-read", "clipboard-write"])
+def test_replies_and_code_are_copied_as_they_were_written(chat: Site, told: Scripted) -> None:
     reply = "Use **this**:\n\n```python\nprint(1)\n```"
     told.will([text(reply), finish()])
     chat.say("How?")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -161,6 +163,27 @@ def test_a_reader_who_pauses_gets_everything() -> None:
                     text += choice["delta"].get("content") or ""
         assert text == told
         visitor.leave()
+
+
+def test_a_body_that_does_not_come() -> None:
+    """It keeps no connection for ever; one that comes slowly is answered."""
+    with serving(demo_settings({"body_timeout": 0.5})) as server:
+        body = json.dumps(chat(max_tokens=1)).encode()
+        head = (
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+            b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+        )
+        where = ("127.0.0.1", int(server.url.rpartition(":")[2]))
+        with socket.create_connection(where, 20) as client:
+            client.sendall(head + body[:10])
+            with contextlib.suppress(ConnectionResetError):
+                assert client.recv(100) == b""
+        with socket.create_connection(where, 20) as client:
+            client.sendall(head)
+            for place in range(len(body)):
+                client.sendall(body[place : place + 1])
+                time.sleep(0.6 / len(body))
+            assert client.recv(100).startswith(b"HTTP/1.1 200 OK")
 
 
 def test_only_who_leaves_is_a_client_that_left() -> None:

@@ -48,7 +48,7 @@ SCHEMA = {
         },
     },
 }
-ALLOWED = {
+ALLOWED: Any = {
     "type": "allowed_tools",
     "allowed_tools": {
         "mode": "required",
@@ -239,6 +239,21 @@ def test_a_named_tool(client: Any) -> None:
     assert json.loads(call.function.arguments).keys() == {"name"}
 
 
+def test_allowed_tools_leave_the_prompt_as_it_is(client: Any) -> None:
+    """So what was evaluated with all of the tools is reused."""
+    options: Any = {"model": "demo", "messages": [WEATHER], "tools": TOOLS, "temperature": 0}
+    whole = client.chat.completions.create(**options).usage
+    some = client.chat.completions.create(**options, tool_choice=ALLOWED).usage
+    assert some.prompt_tokens == whole.prompt_tokens
+    assert some.prompt_tokens_details.cached_tokens >= whole.prompt_tokens - 1
+    for_others = {**ALLOWED["allowed_tools"], "tools": [NAMED]}
+    other = {"type": "allowed_tools", "allowed_tools": for_others}
+    (call,) = (
+        client.chat.completions.create(**options, tool_choice=other).choices[0].message.tool_calls
+    )
+    assert call.function.name == "send_message"
+
+
 def test_a_reply_as_an_object_of_the_callers(client: Any) -> None:
     class Sum(pydantic.BaseModel):
         sum: int
@@ -373,9 +388,3 @@ def test_a_picture(client: Any) -> None:
     with pytest.raises(openai.BadRequestError) as failure:
         client.chat.completions.create(model="x", messages=[message])
     assert failure.value.param == "messages[0].content[1]"
-
-
-def test_what_is_not_there_yet(client: Any) -> None:
-    with pytest.raises(openai.InternalServerError) as failure:
-        client.embeddings.create(model="x", input="text")
-    assert (failure.value.status_code, failure.value.code) == (501, "not_implemented")

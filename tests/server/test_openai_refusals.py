@@ -68,7 +68,7 @@ WRONG: list[tuple[dict[str, Any], str, str | None]] = [
     (
         {"messages": [SUM], "tools": TOOLS, "tool_choice": {"type": "allowed_tools"}},
         "invalid_type",
-        "tool_choice",
+        "tool_choice.allowed_tools",
     ),
     (
         {"messages": [SUM], "response_format": {"type": "table"}},

@@ -416,6 +416,21 @@ def test_mistakes_on_the_command_line(
     assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize("missing", ["starlette", "uvicorn", "prometheus_client"])
+def test_what_is_not_installed_is_said_with_the_remedy(missing: str) -> None:
+    """As in an environment where the package was installed without the extra."""
+    code = f"import sys; sys.modules['{missing}'] = None\n"
+    code += "from llama_py.cli import main; sys.exit(main(['serve']))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    wanted = f"the server needs the package {missing}: pip install 'llama-py[server]'\n"
+    assert done.stderr.endswith(wanted)
+    assert done.stderr.count("\n") == 1
+
+
 def test_help_is_in_groups_and_loads_nothing() -> None:
     code = "import sys; from llama_py.cli import main; main(['serve', '--help'])\n"
     code += "print(any('starlette' in n or '_native' in n for n in sys.modules))"

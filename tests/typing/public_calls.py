@@ -24,6 +24,7 @@ from llama_py import (
     CompletionChunk,
     CompletionReply,
     CompletionUsage,
+    CreateEmbeddingResponse,
     HistogramReport,
     Llama,
     LlamaState,
@@ -31,6 +32,7 @@ from llama_py import (
     ModelCache,
     OverflowReport,
     Prewarmed,
+    Ranked,
     ReplyStream,
     ReuseInfo,
     Score,
@@ -40,6 +42,7 @@ from llama_py import (
     TrimMessages,
 )
 from llama_py.api.compat import LlamaTokenizer
+from llama_py.api.embedding_lists import VectorLists
 from llama_py.api.session import ReplyStream as SpokenStream
 from llama_py.chat.template import ChatTemplate, RenderedChat
 from llama_py.core.vocab import Vocab
@@ -82,6 +85,11 @@ assert_type(
 assert_type(llm.render_chat(messages, tools=[{}]), RenderedChat)
 assert_type(llm.chat_session("Be brief.", temperature=0.5), ChatSession)
 assert_type(llm.score("x", ["y", [1, 2]]), list[Score])
+assert_type(llm.embed(["x"]), VectorLists)
+assert_type(llm.embed("x", return_count=True), tuple[VectorLists, int])
+assert_type(llm.create_embedding("x"), CreateEmbeddingResponse)
+assert_type(llm.rerank("x", ["y"], top_n=1), list[Ranked])
+assert_type(llm.pooling_type(), int)
 assert_type(llm.tokenize("x"), list[int])
 assert_type(llm.detokenize([1]), bytes)
 assert_type(llm.tokenizer(), LlamaTokenizer)

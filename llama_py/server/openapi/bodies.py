@@ -40,6 +40,7 @@ def request_schemas(settings: Settings) -> dict[str, Schema]:
     """The schemas by name, with the limits of the settings."""
     return {
         **_openai(settings),
+        **_embeddings(settings),
         **_responses(settings),
         **_anthropic(settings),
         **_native(settings),
@@ -65,6 +66,41 @@ def _openai(settings: Settings) -> dict[str, Schema]:
         "ChatMessage": _message(),
         "ContentPart": _part(),
         "Tool": _tool(),
+    }
+
+
+def _embeddings(settings: Settings) -> dict[str, Schema]:
+    most = {"minItems": 1, "maxItems": settings.max_inputs}
+    inputs = any_of(STRING, listing(STRING, **most), _TOKENS)
+    inputs["anyOf"].append(listing(_TOKENS, **most))
+    truncate = said(BOOLEAN, "Leave out the end of what is too long; otherwise that is an error.")
+    document = any_of(STRING, record({"text": STRING}, ["text"]))
+    embedding = {
+        "model": _MODEL,
+        "input": said(inputs, "A text or its tokens, or several of either."),
+        "content": said(inputs, "The same for an answer in llama-server's form."),
+        "encoding_format": one_of_texts("float", "base64"),
+        "dimensions": said({"type": "integer", "minimum": 1}, "Keep the first ones only."),
+        "normalize": said(BOOLEAN, "Vectors of length 1 (the default)."),
+        "embd_normalize": said(INTEGER, "2: vectors of length 1; -1: as they are."),
+        "truncate": truncate,
+        "user": STRING,
+    }
+    ranking = {
+        "model": _MODEL,
+        "query": STRING,
+        "documents": listing(document, **most),
+        "texts": said(listing(document, **most), "The same for an answer in TEI's form."),
+        "top_n": said({"type": "integer", "minimum": 1}, "Most documents to return."),
+        "return_documents": BOOLEAN,
+        "return_text": BOOLEAN,
+        "normalize": said(BOOLEAN, "Scores from 0 to 1."),
+        "raw_scores": said(BOOLEAN, "With `texts`: scores as the model gives them."),
+        "truncate": truncate,
+    }
+    return {
+        "EmbeddingRequest": record(embedding),
+        "RerankRequest": record(ranking, ["query"]),
     }
 
 

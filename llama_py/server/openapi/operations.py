@@ -71,6 +71,7 @@ _ANSWERED = (
     Kind.CACHE_FULL,
     Kind.TIMEOUT,
 )
+_EMBEDDED = (Kind.MODEL_NOT_FOUND, Kind.OVERFLOW, Kind.TIMEOUT)
 _ONE_MODEL = (Kind.MODEL_NOT_FOUND,)
 _MODEL = Parameter("model", "The model, if there are several.")
 _LIMIT = Parameter("limit", "Most models to list, up to 1000.", "integer")
@@ -163,18 +164,22 @@ OPERATIONS: tuple[Operation, ...] = (
         ("/v1/embeddings", "/embeddings"),
         "OpenAI",
         "Embed texts",
-        "Not in this version.",
-        "Anything",
-        failures=(Kind.NOT_IMPLEMENTED,),
+        "`/embeddings` takes llama-server's `content` in place of `input` as well, and answers in "
+        "its form then.",
+        "EmbeddingRequest",
+        "Embeddings",
+        failures=_EMBEDDED,
     ),
     Operation(
         "POST",
         ("/v1/rerank", "/rerank", "/v1/reranking", "/reranking"),
         "OpenAI",
         "Order documents by a query",
-        "Not in this version.",
-        "Anything",
-        failures=(Kind.NOT_IMPLEMENTED,),
+        "In the form of Jina and Cohere (`documents`), or that of TEI (`texts`). The model needs a "
+        "classification head.",
+        "RerankRequest",
+        "Ranking",
+        failures=_EMBEDDED,
     ),
     Operation(
         "POST",

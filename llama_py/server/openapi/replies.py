@@ -39,6 +39,7 @@ def reply_schemas() -> dict[str, Schema]:
         "ChatCompletionChunk": of_type(ChatCompletionChunk),
         "Completion": of_type(Completion),
         "CompletionChunk": of_type(CompletionChunk),
+        **_embeddings(),
         "Response": _response(),
         "DeletedResponse": _deleted("response.deleted"),
         "InputTokens": record({"object": STRING, "input_tokens": INTEGER}, ["input_tokens"]),
@@ -48,6 +49,28 @@ def reply_schemas() -> dict[str, Schema]:
         **_sessions(),
         "Description": OBJECT,
         "Status": record({"status": STRING}, ["status"]),
+    }
+
+
+def _embeddings() -> dict[str, Schema]:
+    usage = record({"prompt_tokens": INTEGER, "total_tokens": INTEGER})
+    vector = said(any_of(listing(NUMBER), STRING), "Numbers, or the base64 of float32 numbers.")
+    one = record({"object": one_of_texts("embedding"), "index": INTEGER, "embedding": vector})
+    native = record({"index": INTEGER, "embedding": listing(listing(NUMBER))})
+    openai = record(
+        {"object": one_of_texts("list"), "model": STRING, "data": listing(one), "usage": usage},
+        ["data"],
+    )
+    document = record({"text": STRING})
+    jina = record({"index": INTEGER, "relevance_score": NUMBER, "document": document})
+    tei = record({"index": INTEGER, "score": NUMBER, "text": STRING})
+    ranking = record(
+        {"object": one_of_texts("list"), "model": STRING, "results": listing(jina), "usage": usage},
+        ["results"],
+    )
+    return {
+        "Embeddings": any_of(openai, listing(native)),
+        "Ranking": any_of(ranking, listing(tei)),
     }
 
 

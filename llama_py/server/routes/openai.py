@@ -83,11 +83,6 @@ async def _control(request: Request) -> Response:
     raise RequestError(Kind.NOT_FOUND, message, "id")
 
 
-async def _not_yet(request: Request) -> Response:
-    message = f"{request.url.path} is not available: this server cannot compute embeddings yet"
-    raise RequestError(Kind.NOT_IMPLEMENTED, message)
-
-
 def _routes(handler: Callable[[Request], Any], *paths: str) -> list[Route]:
     return [Route(path, handler, methods=["POST"]) for path in paths]
 
@@ -97,6 +92,4 @@ ROUTES = [
     *_routes(_completion, "/v1/completions", "/completions"),
     *_routes(_count, "/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"),
     *_routes(_control, "/v1/chat/completions/control"),
-    *_routes(_not_yet, "/v1/embeddings", "/embeddings"),
-    *_routes(_not_yet, "/v1/rerank", "/rerank", "/v1/reranking", "/reranking"),
 ]

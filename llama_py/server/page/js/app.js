@@ -10,7 +10,7 @@ import { ServerState } from "./server.js";
 import { openStore } from "./store.js";
 import { Composer } from "./view/composer.js";
 import { askForKey, askForSummary, note, showKeys } from "./view/dialogs.js";
-import { download, h, icon, iconButton, say } from "./view/dom.js";
+import { download, h, icon, iconButton, labelledButton, say } from "./view/dom.js";
 import { openSettings } from "./view/settings.js";
 import { searchIn, Sidebar } from "./view/sidebar.js";
 import { showStart } from "./view/start.js";
@@ -26,7 +26,7 @@ class App {
   #api = new Api(this.#base, () => this.#prefs.key);
   #server = new ServerState(this.#api, {
     changed: () => this.#showServer(),
-    wantsKey: () => this.#enterKey(),
+    wantsKey: () => this.#enterKey({ asked: true }),
   });
   #store;
   #chat;
@@ -37,6 +37,7 @@ class App {
   #sidebar;
   #thread;
   #composer;
+  #picker = h("input", { type: "file", accept: ".json,application/json", hidden: true });
 
   async start() {
     this.#applyTheme();
@@ -78,6 +79,10 @@ class App {
   }
 
   #makeButtons() {
+    this.#picker.addEventListener("change", async () => {
+      await this.#import(this.#picker.files[0]);
+      this.#picker.value = ""; // the same file can be chosen again
+    });
     const put = (id, ...children) => document.getElementById(id).append(...children);
     const toggle = () => this.#toggleSidebar();
     put("new", icon("add"), h("span", {}, "New conversation"));
@@ -87,8 +92,9 @@ class App {
     put("to-end", icon("down"), h("span", {}, "To the latest"));
     put(
       "sidebar-foot",
-      iconButton("load", "Import conversations", () => this.#import()),
-      iconButton("save", "Export all conversations", () => this.#export(null)),
+      this.#picker,
+      labelledButton("load", "Import", "Import conversations", () => this.#picker.click()),
+      labelledButton("save", "Export", "Export all conversations", () => this.#export(null)),
       iconButton("keyboard", "Keyboard", showKeys),
     );
     const mac = /Mac|iPhone|iPad/.test(navigator.platform);
@@ -110,7 +116,7 @@ class App {
     this.#toggleSidebar(false, true);
     this.#composer.fill(this.#conversation.record.draft);
     this.#show();
-    this.#composer.focus();
+    this.#toMessage();
     if (record) await this.#chat.resume(this.#conversation);
   }
 
@@ -129,6 +135,11 @@ class App {
     this.#prefs.set("draft", "");
     this.#records.unshift(this.#conversation.record);
     history.pushState(null, "", `#/${this.#conversation.id}`);
+  }
+
+  // On a screen that is touched, half of it would become a keyboard.
+  #toMessage() {
+    if (matchMedia("(hover: hover)").matches) this.#composer.focus();
   }
 
   async #goTo(id) {
@@ -184,7 +195,7 @@ class App {
       summarise: on((conversation, id) => this.#summarise(conversation, id)),
       seeAll: () => this.#seeAll(),
       settings: (focus) => this.#settings(focus),
-      enterKey: (id) => this.#enterKey(id),
+      enterKey: (id) => this.#enterKey({ asked: true, id }),
     };
   }
 
@@ -197,6 +208,7 @@ class App {
   #followed(running) {
     this.#show();
     this.#thread.follow();
+    this.#toMessage(); // the button that began it is gone or disabled now
     return running;
   }
 
@@ -208,6 +220,7 @@ class App {
   async #editReply(conversation, id, text, goOn) {
     await this.#chat.editReply(conversation, id, text);
     if (goOn) this.#followed(this.#chat.continue(conversation, conversation.last.id));
+    else this.#toMessage();
   }
 
   #editLast() {
@@ -251,8 +264,8 @@ class App {
     if (reply.status === "failed") this.#send({ text: asked.content, files: asked.files });
   }
 
-  async #enterKey(id) {
-    if (!(await askForKey(this.#prefs))) return;
+  async #enterKey({ asked = false, id } = {}) {
+    if (!(await askForKey(this.#prefs, asked))) return;
     await this.#server.connect(this.#prefs.get("model"));
     if (id) this.#followed(this.#chat.retry(this.#conversation, id));
   }
@@ -388,7 +401,7 @@ class App {
         },
         enterKey: () => this.#enterKey(),
         exportAll: () => this.#export(null),
-        importAll: () => this.#import(),
+        importAll: () => this.#picker.click(),
         sessions: () => this.#api.sessions(),
         forgetSession: (id) => this.#api.forgetSession(id),
         keepDefaults: () => {
@@ -423,19 +436,15 @@ class App {
     download(`llama-py-${name}.json`, await exportAll(this.#store, ids));
   }
 
-  #import() {
-    const picker = h("input", { type: "file", accept: ".json,application/json" });
-    picker.addEventListener("change", async () => {
-      try {
-        const { added, known } = await importAll(this.#store, await picker.files[0].text());
-        this.#records = await this.#store.conversations();
-        this.#showList();
-        note(`${added} added${known ? `, ${known} were here already` : ""}.`);
-      } catch (error) {
-        note(error.message);
-      }
-    });
-    picker.click();
+  async #import(file) {
+    try {
+      const { added, known } = await importAll(this.#store, await file.text());
+      this.#records = await this.#store.conversations();
+      this.#showList();
+      note(`${added} added${known ? `, ${known} were here already` : ""}.`);
+    } catch (error) {
+      note(error.message);
+    }
   }
 
   #keys(event) {
@@ -451,7 +460,6 @@ class App {
     } else if (command && event.shiftKey && event.key.toLowerCase() === "o") {
       event.preventDefault();
       this.#goTo("");
-      this.#composer.focus();
     } else if (command && event.key === ",") {
       event.preventDefault();
       this.#settings();

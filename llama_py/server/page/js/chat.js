@@ -9,8 +9,8 @@ import { titleFrom } from "./words.js";
 
 /** Milliseconds between two times that a growing reply is written to the database. */
 const SAVE_EVERY = 1000;
-/** How long another tab has to say that a reply is its own. */
-const OTHER_TABS = 250;
+/** Milliseconds in which a tab that is gone has let go of its reply, or another one has answered. */
+const OTHER_TABS = 400;
 
 export class Chat {
   #api;
@@ -162,6 +162,7 @@ export class Chat {
     reply.conversation = conversation;
     this.#running.set(conversation.id, reply);
     reply.finished = this.#finish(conversation, reply, path);
+    this.#tabs.hold(message.id, reply.finished);
     return reply.finished;
   }
 
@@ -274,18 +275,36 @@ function hasBegun({ content, reasoning }) {
   return Boolean(content || reasoning);
 }
 
-/** Asks the other tabs of this page whether a reply is theirs. */
+/**
+ * Which tab of this page writes a reply: the one that holds its lock. Pages that did not come over
+ * https or from this machine have no locks, and ask each other.
+ */
 class Tabs {
+  #name;
   #channel;
 
   constructor(name, isOurs) {
+    this.#name = name;
     this.#channel = new BroadcastChannel(name);
     this.#channel.addEventListener("message", ({ data }) => {
       if (data.ask && isOurs(data.ask)) this.#channel.postMessage({ has: data.ask });
     });
   }
 
-  anyHas(id) {
+  /** Says that a reply is written here, until that has ended. */
+  hold(id, ended) {
+    navigator.locks?.request(`${this.#name} ${id}`, () => ended).catch(() => {});
+  }
+
+  /** Whether another tab writes this reply. */
+  async anyHas(id) {
+    if (!navigator.locks) return this.#ask(id);
+    const options = { signal: AbortSignal.timeout(OTHER_TABS) };
+    const free = navigator.locks.request(`${this.#name} ${id}`, options, () => false);
+    return free.catch(() => true);
+  }
+
+  #ask(id) {
     return new Promise((resolve) => {
       const listen = ({ data }) => data.has === id && answer(true);
       const timer = setTimeout(() => answer(false), OTHER_TABS);

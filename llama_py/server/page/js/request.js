@@ -7,16 +7,16 @@
  */
 export const PARAMETERS = [
   { name: "temperature", label: "Temperature", min: 0, max: 5, step: 0.1,
-    help: "0: always the likeliest token" },
+    help: "0: always the likeliest token." },
   { name: "max_tokens", label: "Longest reply", min: 1, step: 1,
-    help: "in tokens; empty: until the context is full" },
+    help: "In tokens. Empty: until the context is full." },
   { name: "top_p", label: "Top-p", min: 0, max: 1, step: 0.05 },
   { name: "top_k", label: "Top-k", min: 0, step: 1 },
   { name: "min_p", label: "Min-p", min: 0, max: 1, step: 0.01 },
   { name: "repeat_penalty", label: "Repeat penalty", min: 0.1, max: 3, step: 0.05 },
   { name: "presence_penalty", label: "Presence penalty", min: -2, max: 2, step: 0.1 },
   { name: "frequency_penalty", label: "Frequency penalty", min: -2, max: 2, step: 0.1 },
-  { name: "seed", label: "Seed", min: 0, step: 1, help: "the same seed repeats a reply" },
+  { name: "seed", label: "Seed", min: 0, step: 1, help: "The same seed repeats a reply." },
 ];
 
 /**

@@ -4,10 +4,10 @@
 import { probability } from "../words.js";
 import { h } from "./dom.js";
 
-/** Probabilities from which on a token counts as certain, likely, unsure. */
+/** Probabilities from which on a token counts as certain, confident, unsure. */
 const LEVELS = [
   [0.9, "certain"],
-  [0.6, "likely"],
+  [0.6, "confident"],
   [0.3, "unsure"],
 ];
 
@@ -18,7 +18,9 @@ export function certaintyView(logprobs) {
   text.append(...logprobs.map((entry) => tokenButton(entry)));
   const show = ({ target }) => {
     const at = [...text.children].indexOf(target.closest(".token"));
-    if (at >= 0) details.replaceChildren(alternatives(logprobs[at]));
+    if (at < 0) return;
+    details.replaceChildren(alternatives(logprobs[at]));
+    [...text.children].forEach((each, index) => each.setAttribute("aria-selected", String(index === at)));
   };
   text.addEventListener("pointerover", show);
   text.addEventListener("focusin", show);
@@ -44,7 +46,7 @@ function tokenButton({ token, logprob }) {
   const label = `${token.trim() || "space"}, ${probability(share)}`;
   return h(
     "span",
-    { class: `token ${level}`, role: "option", "aria-label": label, tabIndex: -1 },
+    { class: `token ${level}`, role: "option", "aria-label": label, "aria-selected": "false", tabIndex: -1 },
     shown,
   );
 }

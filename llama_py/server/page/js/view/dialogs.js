@@ -28,21 +28,40 @@ export function openDialog(title, props, ...children) {
   return dialog;
 }
 
-/** Asks for the API key. Resolves to whether one was given. */
-export function askForKey(prefs) {
+/** Titles and texts of the window for the key, by why it is open. */
+const WHY_KEY = {
+  asked: [
+    "The server asks for a key",
+    "This server wants a key with every request: one of those that it was started with.",
+  ],
+  refused: [
+    "The server does not know this key",
+    "It may be mistyped, or the server was started with other keys since.",
+  ],
+  wished: ["API key", "It is sent to this server with every request. Leave it empty to send none."],
+};
+
+/**
+ * Asks for the API key. Resolves to whether one was given.
+ *
+ * @param {object} prefs
+ * @param {boolean} asked the server wants one; otherwise the user does
+ */
+export function askForKey(prefs, asked) {
+  const [title, why] = WHY_KEY[asked ? (prefs.key ? "refused" : "asked") : "wished"];
   return new Promise((resolve) => {
     const field = h("input", { id: "key", type: "password", value: prefs.key, autocomplete: "off", spellcheck: false });
     const remember = h("input", { id: "remember", type: "checkbox" });
     const form = h(
       "form",
       { class: "form" },
-      h("p", {}, "This server wants a key with every request: one of those that it was started with."),
+      h("p", {}, why),
       h("label", { for: "key" }, "API key"),
       field,
       h("label", { class: "check" }, remember, "Remember it in this browser"),
       h("div", { class: "buttons" }, h("button", { class: "button main" }, "Use this key")),
     );
-    const dialog = openDialog("The server asks for a key", { class: "small" }, form);
+    const dialog = openDialog(title, { class: "small" }, form);
     let given = false;
     form.addEventListener("submit", (event) => {
       event.preventDefault();

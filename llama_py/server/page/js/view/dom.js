@@ -100,6 +100,12 @@ export function iconButton(name, label, onclick, props = {}) {
   return h("button", { ...all, onclick }, icon(name));
 }
 
+/** A button with an icon and one word; its name says more than the word. */
+export function labelledButton(name, word, label, onclick) {
+  const props = { type: "button", class: "button plain", title: label, "aria-label": label };
+  return h("button", { ...props, onclick }, icon(name), h("span", {}, word));
+}
+
 /** A button with a text. */
 export function textButton(label, onclick, props = {}) {
   return h("button", { type: "button", class: "button", onclick, ...props }, label);

@@ -3,15 +3,27 @@
 import { h } from "./dom.js";
 
 /**
- * A form in place of a message.
+ * Puts a form in place of an element until it is sent or cancelled. The focus goes back to where it
+ * came from.
  *
+ * @param {HTMLElement} element
  * @param {object} parts
  * @param {string} parts.text
  * @param {string} parts.label
  * @param {Object<string, (text: string) => void>} parts.buttons the first one is also Enter
- * @param {() => void} parts.done called when the form is to go
  */
-export function editor({ text, label, buttons, done }) {
+export function editInPlace(element, parts) {
+  const before = document.activeElement;
+  const done = () => {
+    form.replaceWith(element);
+    before.focus();
+  };
+  const form = editor({ ...parts, done });
+  element.replaceWith(form);
+  form.querySelector("textarea").focus();
+}
+
+function editor({ text, label, buttons, done }) {
   const field = h("textarea", { value: text, "aria-label": label });
   const use = (run) => {
     done();

@@ -7,7 +7,7 @@ import { copyButton } from "../markdown/code.js";
 import { count, duration, rate, tokens } from "../words.js";
 import { certaintyView } from "./certainty.js";
 import { copyText, fill, h, icon, iconButton, say } from "./dom.js";
-import { editor } from "./editor.js";
+import { editInPlace } from "./editor.js";
 import { openMenu } from "./menu.js";
 import { limitNotice, failureNotice } from "./notices.js";
 import { Progress, reuseNote } from "./progress.js";
@@ -99,16 +99,10 @@ class UserView {
 
   /** Lets the text be changed in place. */
   edit() {
-    if (this.#edit.disabled) return;
-    const panel = this.element.querySelector(".panel");
-    const form = editor({
-      text: this.#message.content,
-      label: "Edit the message",
-      buttons: { Send: (text) => this.#actions.editUser(this.#message.id, text) },
-      done: () => form.replaceWith(panel),
-    });
-    panel.replaceWith(form);
-    form.querySelector("textarea").focus();
+    if (this.#edit.disabled || this.element.querySelector(".editor")) return;
+    const send = (text) => this.#actions.editUser(this.#message.id, text);
+    const parts = { text: this.#message.content, label: "Edit the message", buttons: { Send: send } };
+    editInPlace(this.element.querySelector(".panel"), parts);
   }
 
   #menu(button) {
@@ -322,19 +316,12 @@ class ReplyView {
   }
 
   #edit() {
+    if (this.element.querySelector(".editor")) return;
     const shown = this.#bodyElement();
-    const form = editor({
-      text: this.#message.content,
-      label: "Edit the reply",
-      buttons: {
-        "Save and continue": (text) => this.#actions.editReply(this.#message.id, text, true),
-        Save: (text) => this.#actions.editReply(this.#message.id, text, false),
-      },
-      done: () => form.replaceWith(shown),
-    });
-    if (shown.isConnected) shown.replaceWith(form);
-    else this.#heading.after(form);
-    form.querySelector("textarea").focus();
+    if (!shown.isConnected) this.#heading.after(shown);
+    const save = (goOn) => (text) => this.#actions.editReply(this.#message.id, text, goOn);
+    const buttons = { "Save and continue": save(true), Save: save(false) };
+    editInPlace(shown, { text: this.#message.content, label: "Edit the reply", buttons });
   }
 }
 

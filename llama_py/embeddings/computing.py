@@ -1,0 +1,201 @@
+"""``Computer``: the contexts in which one thread computes embeddings of a model.
+
+They are made when they are needed first, as small as the inputs allow, and made anew, larger, when
+a longer one comes: what llama.cpp reserves grows with the square of the longest input. llama.cpp
+ends the process if an encoder gets more tokens than its context computes at once, so nothing is
+handed to it before the context has been made for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from llama_py.core import backend
+from llama_py.core.batch import Batch
+from llama_py.core.context import Context, default_n_ctx
+from llama_py.core.machine import usable_cores
+from llama_py.embeddings.inputs import Tokens
+from llama_py.embeddings.pooling import POOLINGS, Rows
+from llama_py.errors import DecodeError, ParameterError
+from llama_py.params import ContextParams
+
+if TYPE_CHECKING:
+    from llama_py.core.lora import LoraAdapter
+    from llama_py.core.model import Model
+
+__all__ = ["Computer", "Setup", "check_embeds", "longest_input"]
+
+#: Inputs in one batch. A recurrent state takes memory for each of them.
+_MOST_INPUTS, _MOST_RECURRENT = 64, 8
+#: Architectures whose positions are rows of a table: a position past it would end the process.
+_LEARNED_POSITIONS = frozenset({"bert", "gpt2", "mpt", "starcoder"})
+#: Tokens from which on attention as a matrix takes too much memory.
+_MUCH_ATTENTION = 2048
+#: Bytes of weights up to which one thread is quicker than several, which wait for each other.
+_WORTH_THREADS = 4 << 20
+_F32 = 0
+_NON_CAUSAL = 1
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How the contexts are made.
+
+    Attributes:
+        params: what they have in common with the context that generates; ``n_ctx`` is the longest
+            input, 0 for what the model was trained with, and ``n_ubatch`` the tokens of a batch.
+        adapters: LoRA adapters to apply, each with its scale.
+    """
+
+    params: ContextParams
+    adapters: tuple[tuple[LoraAdapter, float], ...] = ()
+
+
+def check_embeds(model: Model) -> None:
+    """Raise ``ParameterError`` for a model that has no embeddings of a text."""
+    kind = "an encoder and a decoder" if model.has_encoder and not model.is_encoder else ""
+    kind = "a diffusion model" if model.is_diffusion else kind
+    if kind:
+        raise ParameterError(
+            f"{model.path} is {kind} ({model.architecture}), which gives no embeddings; load an "
+            "encoder (BERT, a T5 encoder) or a decoder"
+        )
+
+
+def longest_input(model: Model, params: ContextParams) -> int:
+    """Tokens of the longest input that can be embedded.
+
+    Raises:
+        ParameterError: ``n_ctx`` is more than the model has positions for.
+    """
+    trained = max(1, model.n_ctx_train)
+    if model.architecture in _LEARNED_POSITIONS and params.n_ctx > trained:
+        raise ParameterError(
+            f"n_ctx={params.n_ctx} is more than the {trained} positions that this model knows"
+        )
+    if params.n_ctx:
+        return params.n_ctx
+    return trained if model.is_encoder else default_n_ctx(model, params)
+
+
+class Computer:
+    """See the module. It is used by one thread."""
+
+    def __init__(self, model: Model, setup: Setup) -> None:
+        self._model = model
+        self._setup = setup
+        self._contexts: dict[bool, Context] = {}
+        few = model.is_recurrent or model.is_hybrid
+        self.most_inputs = _MOST_RECURRENT if few else _MOST_INPUTS
+        #: Whether a long input may be computed piece by piece.
+        self._in_pieces = model.is_causal and setup.params.attention_type != _NON_CAUSAL
+
+    def rows(self, inputs: Sequence[Tokens]) -> list[Rows]:
+        """The vectors of the tokens of each input, float32 ``(n_tokens, n_embd_out)``.
+
+        Raises:
+            DecodeError: llama.cpp could not compute them.
+            ContextCreationError: there is too little memory.
+        """
+        context = self._context(inputs, ranks=False)
+        if len(inputs) == 1 and len(inputs[0]) > context.n_ubatch:
+            return [self._piece_by_piece(context, inputs[0])]
+        self._run(context, inputs)
+        ends = np.cumsum([len(each) for each in inputs])
+        return np.split(context.embeddings(int(ends[-1])), ends[:-1])
+
+    def scores(self, inputs: Sequence[Tokens]) -> list[Rows]:
+        """What the classification head makes of each input: float32 ``(n_labels,)``."""
+        context = self._context(inputs, ranks=True)
+        self._run(context, inputs)
+        width = self._model.n_labels
+        return [context.pooled(seq, width) for seq in range(len(inputs))]
+
+    def close(self) -> None:
+        """Free the contexts."""
+        while self._contexts:
+            self._contexts.popitem()[1].close()
+
+    # -- running ----------------------------------------------------------------------------------
+
+    def _run(self, context: Context, inputs: Sequence[Tokens]) -> None:
+        context.clear(data=False)
+        batch = Batch(sum(map(len, inputs)))
+        for seq, tokens in enumerate(inputs):
+            batch.add(tokens, 0, seq, True)
+        self._decode(context, batch)
+
+    def _piece_by_piece(self, context: Context, tokens: Tokens) -> Rows:
+        context.clear(data=False)
+        pieces = []
+        for start in range(0, len(tokens), context.n_ubatch):
+            piece = tokens[start : start + context.n_ubatch]
+            batch = Batch(len(piece))
+            batch.add(piece, start, 0, True)
+            self._decode(context, batch)
+            pieces.append(context.embeddings(len(piece)))
+        return np.concatenate(pieces)
+
+    def _decode(self, context: Context, batch: Batch) -> None:
+        with context.in_use():  # another thread may close the model meanwhile
+            encodes = self._model.has_encoder
+            code = context.encode(batch) if encodes else context.decode(batch)
+            if code == 0:
+                context.synchronize()
+        if code != 0:
+            raise DecodeError(
+                f"llama.cpp could not embed a batch of {len(batch)} tokens (code {code}); "
+                "the next call works",
+                code,
+            )
+
+    # -- contexts ---------------------------------------------------------------------------------
+
+    def _context(self, inputs: Sequence[Tokens], *, ranks: bool) -> Context:
+        """A context that takes these inputs at once, or a single one piece by piece."""
+        context = self._contexts.get(ranks)
+        needed = sum(map(len, inputs))
+        if context is None or needed > context.n_ctx:
+            if context is not None:
+                del self._contexts[ranks]
+                context.close()  # before the next one is made: there may be no room for both
+            context = self._contexts[ranks] = self._make(needed, ranks)
+        return context
+
+    def _make(self, needed: int, ranks: bool) -> Context:
+        context = Context(self._model, self._params(needed, ranks))
+        if self._setup.adapters:
+            context.set_adapters([*self._setup.adapters])
+        return context
+
+    def _params(self, needed: int, ranks: bool) -> ContextParams:
+        params = self._setup.params
+        size = max(params.n_ubatch, 256, 1 << (needed - 1).bit_length())
+        at_once = params.n_ubatch if self._in_pieces and not ranks else size
+        on_gpu = any("gpu" in device["kind"] for device in backend.devices())
+        flash = params.flash_attn
+        if flash is None and not on_gpu:  # on a CPU it rounds to F16, and is no quicker
+            flash = size > _MUCH_ATTENTION
+        exact = not on_gpu and not flash  # a cache of one batch is small
+        threads = params.n_threads or self._threads()
+        return replace(
+            params,
+            n_ctx=size,
+            n_batch=at_once,
+            n_ubatch=at_once,
+            n_seq_max=min(self.most_inputs, at_once),
+            n_threads=threads,
+            n_threads_batch=params.n_threads_batch or threads,
+            pooling_type=POOLINGS["rank" if ranks else "none"],
+            embeddings=True,
+            flash_attn=flash,
+            type_k=_F32 if exact and params.type_k is None else params.type_k,
+            type_v=_F32 if exact and params.type_v is None else params.type_v,
+        )
+
+    def _threads(self) -> int:
+        return usable_cores() if self._model.size_bytes > _WORTH_THREADS else 1

@@ -1,0 +1,70 @@
+"""``Pace``: computes with as many threads as are fastest now, where nobody said how many."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from llama_py.core.context import Context
+from llama_py.core.free_cpus import FreeCpus
+from llama_py.engine.governor import ThreadGovernor
+
+__all__ = ["Pace"]
+
+#: Seconds between two looks at what other programs do, and the share of the time that looks take.
+_LOOK, _LOOK_SHARE = 0.2, 0.002
+#: Batches of so many tokens and more are compared by the time of one token.
+_MANY = 64
+
+
+class Pace:
+    """The threads of one context: one governor for single tokens, and one for batches.
+
+    Args:
+        context: computes on the CPU, with numbers of threads that nobody fixed.
+        free: says how many CPUs are free.
+
+    Attributes:
+        threads: for one token, and for many.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        free: Callable[[], float | None] | None = None,
+    ) -> None:
+        self._context = context
+        self._one = ThreadGovernor(context.params.n_threads or 1)
+        self._many = ThreadGovernor(context.params.n_threads_batch or 1)
+        self.threads = (self._one.threads, self._many.threads)
+        self._free = FreeCpus() if free is None else free
+        self._next_look = 0.0
+
+    @staticmethod
+    def of(context: Context) -> Pace | None:
+        """The pace of a context; None if its threads are fixed, or there is nothing to choose."""
+        params = context.params
+        most = max(params.n_threads or 1, params.n_threads_batch or 1)
+        return Pace(context) if context.threads_may_change and most > 1 else None
+
+    def after(self, tokens: int, seconds: float, now: float) -> None:
+        """Enter a step of so many tokens, which ended ``now``, and prepare the next one."""
+        if now >= self._next_look:
+            self._look(now)
+        if tokens == 1:
+            self._one.note(1, seconds)
+        elif tokens < _MANY:
+            self._many.note(tokens, seconds)
+        else:
+            self._many.note(_MANY, seconds, tokens)
+        wanted = (self._one.threads, self._many.threads)
+        if wanted != self.threads:
+            self._context.set_threads(*wanted)
+            self.threads = wanted
+
+    def _look(self, now: float) -> None:
+        free = self._free()
+        self._next_look = now + max(_LOOK, (time.perf_counter() - now) / _LOOK_SHARE)
+        if free is not None:
+            self._one.hint(free)
+            self._many.hint(free)

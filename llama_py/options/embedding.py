@@ -1,0 +1,70 @@
+"""The options of ``Embedder``: how a model is loaded that only embeds."""
+
+from collections.abc import Callable
+from typing import Annotated, Literal
+
+from llama_py.options.loading import ModelOptions
+from llama_py.options.marks import Default, Doc, Flag, Range, Reads, WithoutDefault
+from llama_py.options.values import read_flash
+
+__all__ = ["EmbedderOptions", "Pooling"]
+
+Pooling = Literal["none", "mean", "cls", "last", "rank"]
+
+_LARGEST = 2**31 - 1
+
+
+class EmbedderOptions(ModelOptions, total=False):
+    """Options of ``Embedder``, beside the model."""
+
+    pooling: Annotated[
+        Pooling | None,
+        WithoutDefault("the model's own, or `mean`"),
+        Flag("--pooling", metavar="HOW", help="mean, cls or last (default: the model's own)"),
+        Doc("How the vectors of a text's tokens become one."),
+    ]
+    n_ctx: Annotated[
+        int,
+        Range(0, _LARGEST),
+        Default(0),
+        Flag("-c", "--n-ctx", metavar="N", help="longest input (default: the model's own)"),
+        Doc("Tokens of the longest input; 0 is what the model was trained with."),
+    ]
+    n_ubatch: Annotated[
+        int,
+        Range(1, _LARGEST),
+        Default(512),
+        Doc("Tokens of short inputs that are computed together."),
+    ]
+    n_threads: Annotated[
+        int | None,
+        Range(1, 512),
+        WithoutDefault("the physical cores of this process; 1 for a tiny model"),
+        Flag("-t", "--threads", metavar="N", help="threads (default: cores)"),
+        Doc("Threads that compute."),
+    ]
+    flash_attn: Annotated[
+        bool | Literal["auto"] | None,
+        Reads(read_flash),
+        WithoutDefault('`"auto"`'),
+        Flag("--flash-attn", metavar="on|off|auto", help="flash attention (default: auto)"),
+        Doc('Flash attention; None and `"auto"` use it on GPUs, and for long inputs.'),
+    ]
+    in_place: Annotated[
+        bool,
+        Default(False),
+        Doc("Start no thread: calls compute themselves. One thread at a time may call it then."),
+    ]
+    progress: Annotated[
+        Callable[[float], bool | None] | None,
+        Doc(
+            "Called with the fraction loaded, by the calling thread. Returning False or raising "
+            "stops the loading."
+        ),
+    ]
+    verbose: Annotated[
+        bool,
+        Default(False),
+        Flag("-v", "--verbose", help="print llama.cpp's log"),
+        Doc("Print llama.cpp's log on standard error. It always goes to the logger `llama_py`."),
+    ]

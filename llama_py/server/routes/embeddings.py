@@ -1,0 +1,122 @@
+"""Embeddings and reranking, in the forms of OpenAI, llama-server, Jina, Cohere and TEI."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from llama_py.api.embedding import PendingEmbedding
+from llama_py.dialects.embeddings import encode_native, encode_openai, naming, read_embedding
+from llama_py.dialects.reranking import encode_ranking, read_rerank
+from llama_py.dialects.wire_json import json_bytes
+from llama_py.server.bodies import model_of, read_body
+from llama_py.server.routes.common import in_thread, service_of
+
+if TYPE_CHECKING:
+    from llama_py.server.app import Service
+
+__all__ = ["ROUTES"]
+
+T = TypeVar("T")
+
+
+async def _embed(request: Request) -> Response:
+    service = service_of(request)
+    body = await read_body(request, service.settings)
+    async with service.models.lease(model_of(body), request.receive) as model:
+        read = read_embedding(body, service.limits)
+        calls = model.llama._embedding.calls
+
+        def start() -> PendingEmbedding[Any]:
+            with naming("input", "content", "dimensions"):
+                return calls.vectors(
+                    read.inputs,
+                    normalize=read.normalize,
+                    dimensions=read.dimensions,
+                    truncate=read.truncate,
+                    name="content" if read.native else "input",
+                )
+
+        pending = await _queued(request, service, start)
+
+        def encode() -> bytes:
+            vectors = pending.finished()
+            if read.native:
+                return encode_native(vectors)
+            return encode_openai(vectors, pending.n_tokens, model.id, as_base64=read.base64)
+
+        return await _answer(service, encode)
+
+
+async def _rerank(request: Request) -> Response:
+    service = service_of(request)
+    body = await read_body(request, service.settings)
+    async with service.models.lease(model_of(body), request.receive) as model:
+        read = read_rerank(body, service.limits)
+        calls = model.llama._embedding.calls
+
+        def start() -> PendingEmbedding[Any]:
+            with naming("query", "documents", "texts"):
+                return calls.ranking(
+                    read.query,
+                    read.documents,
+                    top_n=read.top_n,
+                    normalize=read.normalize,
+                    truncate=read.truncate,
+                    name="texts" if read.tei else "documents",
+                )
+
+        pending = await _queued(request, service, start)
+        name = model.id
+        return await _answer(
+            service,
+            lambda: json_bytes(encode_ranking(read, pending.finished(), pending.n_tokens, name)),
+        )
+
+
+async def _queued(
+    request: Request, service: Service, start: Callable[[], PendingEmbedding[T]]
+) -> PendingEmbedding[T]:
+    """Tokenize and queue a call in a worker thread, and wait until it is computed.
+
+    Raises:
+        ClientDisconnect: the client left; nothing more is computed for it.
+    """
+    loop = asyncio.get_running_loop()
+    gone = loop.create_task(_leaving(request))
+    pending = await loop.run_in_executor(service.workers, start)
+    computed = loop.create_task(pending.wait_done(service.settings.request_timeout))
+    try:
+        await asyncio.wait([computed, gone], return_when=asyncio.FIRST_COMPLETED)
+        if not computed.done():
+            raise ClientDisconnect
+        computed.result()
+    finally:
+        gone.cancel()
+        computed.cancel()
+        pending.cancel()  # does nothing if it was computed
+    return pending
+
+
+async def _leaving(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _answer(service: Service, encode: Callable[[], bytes]) -> Response:
+    return Response(await in_thread(service, encode), media_type="application/json")
+
+
+def _routes(handler: Callable[[Request], Any], *paths: str) -> list[Route]:
+    return [Route(path, handler, methods=["POST"]) for path in paths]
+
+
+ROUTES = [
+    *_routes(_embed, "/v1/embeddings", "/embeddings"),
+    *_routes(_rerank, "/v1/rerank", "/rerank", "/v1/reranking", "/reranking"),
+]

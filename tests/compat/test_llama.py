@@ -1,0 +1,438 @@
+"""``llama_cpp.Llama``: loading, completions, and going token by token."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import pickle
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import llama_py
+import llama_py.compat
+from llama_py.compat.llama_cpp import (
+    Llama,
+    LlamaDraftModel,
+    LlamaGrammar,
+    LogitsProcessorList,
+    MinTokensLogitsProcessor,
+    StoppingCriteriaList,
+)
+from llama_py.compat.llama_cpp.llama_speculative import LlamaPromptLookupDecoding
+from llama_py.demo import demo_model_path
+
+PROMPT = "The sky is"
+
+
+@pytest.fixture(scope="module")
+def every() -> Iterator[Any]:
+    model = Llama(demo_model_path(), verbose=False, logits_all=True)
+    yield model
+    model.close()
+
+
+@pytest.fixture(scope="module")
+def oracle() -> Iterator[llama_py.Llama]:
+    """A model of llama_py itself, of the same size."""
+    with llama_py.Llama(demo_model_path(), n_ctx=1024, n_gpu_layers=0, flash_attn=False) as model:
+        yield model
+
+
+def greedy(model: Any, tokens: list[int], count: int) -> list[int]:
+    model.reset()
+    model.eval(tokens)
+    found = []
+    for _ in range(count):
+        found.append(model.sample(temp=0.0))
+        model.eval(found[-1:])
+    return found
+
+
+# ---- loading ---------------------------------------------------------------------------------
+
+
+def test_unknown_arguments_are_named_and_ignored(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "llama_py"):
+        model = Llama(demo_model_path(), n_parts=1, vebose=True, verbose=False, vocab_only=True)
+    assert "n_parts, vebose" in caplog.text
+    assert model.tokenize(b"a", add_bos=False)
+
+
+def test_arguments_of_llama_py_are_used() -> None:
+    with llama_py.Llama(demo_model_path(), n_ctx=64, n_seq_max=3):
+        pass
+    model = Llama(demo_model_path(), verbose=False, n_seq_max=3, overflow=llama_py.TrimMessages())
+    assert isinstance(model.native.overflow, llama_py.TrimMessages)
+    assert model.native._context.n_seq_max == 3
+    model.close()
+
+
+def test_the_defaults_are_those_of_llama_cpp_python_unless_others_are_wanted() -> None:
+    model = Llama(demo_model_path(), verbose=False)
+    assert (model.n_ctx(), model.n_batch, model.context_params.n_ctx) == (512, 512, 512)
+    model.close()
+    llama_py.compat.install(defaults="llama_py")
+    try:
+        other = Llama(demo_model_path())
+        assert other.n_ctx() == llama_py.Llama(demo_model_path()).n_ctx() > 512
+        other.close()
+    finally:
+        llama_py.compat.install()
+        llama_py.compat.uninstall()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"n_threads": None},
+        {"n_threads": 0, "n_threads_batch": 0},
+        {"rope_scaling_type": None},
+        {"tensor_split": None, "kv_overrides": None, "lora_path": None},
+        {"type_k": None, "type_v": None, "swa_full": None, "op_offload": None},
+        {"n_ctx": 64, "n_batch": 4096, "n_ubatch": 4096},
+        {"n_gpu_layers": -1},
+        {"n_ctx": 0},
+        {"draft_model": LlamaPromptLookupDecoding(num_pred_tokens=2)},
+    ],
+    ids=str,
+)
+def test_values_that_llama_cpp_python_takes(given: dict[str, Any]) -> None:
+    model = Llama(demo_model_path(), verbose=False, **given)
+    assert model(PROMPT, max_tokens=2, temperature=0)["usage"]["completion_tokens"] == 2
+    model.close()
+
+
+def test_a_missing_file_is_a_value_error() -> None:
+    with pytest.raises(ValueError, match=r"^Model path does not exist: nowhere\.gguf$"):
+        Llama("nowhere.gguf")
+
+
+def test_a_context_that_cannot_be_made_is_a_value_error() -> None:
+    with pytest.raises(ValueError, match="Failed to create llama_context"):
+        Llama(demo_model_path(), verbose=False, n_ctx=2**31 - 1)
+
+
+def test_pickling_loads_it_again(llm: Any) -> None:
+    other = pickle.loads(pickle.dumps(llm))
+    assert other.n_ctx() == llm.n_ctx()
+    assert (
+        other(PROMPT, max_tokens=4, temperature=0)["choices"]
+        == (llm(PROMPT, max_tokens=4, temperature=0)["choices"])
+    )
+    other.close()
+    other.close()
+
+
+def test_it_is_freed_without_the_garbage_collector() -> None:
+    model = Llama(demo_model_path(), verbose=False)
+    model(PROMPT, max_tokens=1)
+    kept = weakref.ref(model.native), weakref.ref(model)
+    _ = model._ctx, model._model, model.tokenizer(), model.context_params
+    del _
+    gc.disable()
+    try:
+        del model
+        assert [each() for each in kept] == [None, None]
+    finally:
+        gc.enable()
+
+
+def test_what_only_llama_py_has_can_be_called(llm: Any) -> None:
+    session = llm.chat_session()
+    assert session.send("What is 2 + 3?", temperature=0)
+    assert llm.score("2 + 3 =", [" 5"])[0].logprob < 0
+    with pytest.raises(AttributeError):
+        _ = llm.nothing
+
+
+# ---- completions -----------------------------------------------------------------------------
+
+
+def test_a_completion_has_the_members_of_llama_cpp_python(llm: Any, oracle: Any) -> None:
+    found = llm(PROMPT, max_tokens=5, temperature=0)
+    assert set(found) == {"id", "object", "created", "model", "choices", "usage"}
+    assert set(found["usage"]) == {"prompt_tokens", "completion_tokens", "total_tokens"}
+    wanted = oracle.create_completion(PROMPT, max_tokens=5, temperature=0)
+    assert found["choices"] == wanted["choices"]
+
+
+def test_arguments_may_be_given_by_position(llm: Any) -> None:
+    named = llm.create_completion(PROMPT, suffix=None, max_tokens=3, temperature=0.0)
+    assert llm(PROMPT, None, 3, 0.0)["choices"] == named["choices"]
+    by_position = llm(
+        PROMPT, None, 3, 0.0, 0.95, 0.05, 1.0, None, True, ["violet"], 0.0, 0.0, 1.0, 40, False, 7
+    )
+    assert by_position["choices"][0]["text"].startswith(PROMPT)
+
+
+def test_streams_are_generators_of_the_same_text(llm: Any) -> None:
+    whole = llm(PROMPT, max_tokens=6, temperature=0)["choices"][0]
+    chunks = list(llm(PROMPT, max_tokens=6, temperature=0, stream=True))
+    assert "".join(each["choices"][0]["text"] for each in chunks) == whole["text"]
+    assert chunks[-1]["choices"][0]["finish_reason"] == whole["finish_reason"]
+    assert all(set(each) == {"id", "object", "created", "model", "choices"} for each in chunks)
+    left = llm(PROMPT, max_tokens=500, stream=True)
+    next(left)
+    left.close()
+    assert not llm.native._engine.requests.running
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"stop": None},
+        {"stop": [""]},
+        {"stop": ""},
+        {"max_tokens": 4.0},
+        {"max_tokens": np.int64(4)},
+        {"top_p": 1.5},
+        {"top_k": -1},
+        {"top_k": 0},
+        {"repeat_penalty": 0},
+        {"frequency_penalty": 3},
+        {"presence_penalty": -3.0},
+        {"logprobs": True},
+        {"logit_bias": {"5": float("inf")}},
+        {"tfs_z": 0.5},
+        {"seed": None},
+        {"suffix": ""},
+        {"temperature": -1.0},
+        {"logits_processor": None, "stopping_criteria": None, "grammar": None},
+        {"logits_processor": LogitsProcessorList()},
+    ],
+    ids=str,
+)
+def test_odd_values_of_calls_are_taken(llm: Any, given: dict[str, Any]) -> None:
+    found = llm(PROMPT, **{"max_tokens": 4, "temperature": 0, **given})
+    assert 1 <= found["usage"]["completion_tokens"] <= 4
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array])
+def test_prompts_may_be_bytes_or_any_tokens(llm: Any, kind: Any) -> None:
+    wanted = llm(PROMPT, max_tokens=3, temperature=0)["choices"]
+    assert llm(PROMPT.encode(), max_tokens=3, temperature=0)["choices"] == wanted
+    tokens = kind(llm.tokenize(PROMPT.encode()))
+    assert llm(tokens, max_tokens=3, temperature=0)["choices"] == wanted
+
+
+def test_a_prompt_that_is_too_long_says_so_in_the_known_words(llm: Any) -> None:
+    with pytest.raises(
+        ValueError, match=r"^Requested tokens \(\d+\) exceed context window of 1024$"
+    ):
+        llm("a " * 3000)
+    with pytest.raises(ValueError, match="exceed context window of 1024"):
+        list(llm("a " * 3000, stream=True))
+
+
+def test_unknown_arguments_of_a_call_are_type_errors(llm: Any) -> None:
+    with pytest.raises(TypeError):
+        llm(PROMPT, nonsense=1)
+
+
+def test_processors_criteria_and_grammars(llm: Any) -> None:
+    seen: list[int] = []
+
+    def watch(tokens: Any, row: Any) -> Any:
+        seen.append(len(tokens))
+        return row
+
+    found = llm(
+        PROMPT,
+        max_tokens=20,
+        temperature=0,
+        logits_processor=LogitsProcessorList([watch]),
+        stopping_criteria=StoppingCriteriaList([lambda tokens, row: len(tokens) >= 6]),
+    )
+    assert seen[0] == found["usage"]["prompt_tokens"]
+    assert found["usage"]["total_tokens"] == 6
+    assert found["choices"][0]["finish_reason"] == "stop"
+    word = LlamaGrammar.from_string('root ::= "green"')
+    assert llm(PROMPT, grammar=word)["choices"][0]["text"] == "green"
+    schema = LlamaGrammar.from_json_schema('{"type": "integer", "maximum": 9, "minimum": 1}')
+    assert 1 <= int(llm(PROMPT, grammar=schema, temperature=0)["choices"][0]["text"]) <= 9
+    few = MinTokensLogitsProcessor(30, llm.token_eos())
+    assert llm(PROMPT, max_tokens=30, logits_processor=few)["usage"]["completion_tokens"] == 30
+
+
+def test_logprobs_do_not_need_logits_all(llm: Any) -> None:
+    found = llm(PROMPT, max_tokens=2, temperature=0, logprobs=3, echo=True)["choices"][0]
+    assert len(found["logprobs"]["tokens"]) == len(found["logprobs"]["top_logprobs"])
+    assert found["logprobs"]["token_logprobs"][0] is None
+
+
+def test_embeddings(llm: Any) -> None:
+    model = Llama(demo_model_path(), verbose=False, embedding=True, pooling_type=1)
+    one = model.embed("What is 2 + 3?", normalize=True)
+    assert len(one) == model.n_embd()
+    assert abs(sum(value * value for value in one) - 1) < 1e-4
+    several, count = model.embed(["a", "b c"], return_count=True)
+    assert len(several) == 2
+    assert count == sum(len(model.tokenize(each)) for each in (b"a", b"b c"))
+    found = model.create_embedding(["a", "b c"], model="name")
+    assert [each["index"] for each in found["data"]] == [0, 1]
+    assert found["data"][0]["embedding"] == pytest.approx(several[0], rel=1e-3, abs=1e-4)
+    assert (found["model"], found["usage"]["total_tokens"]) == ("name", count)
+    assert model.pooling_type() == 1
+    model.close()
+
+
+def test_embeddings_have_to_be_asked_for(llm: Any) -> None:
+    with pytest.raises(RuntimeError, match="must be created with embedding=True"):
+        llm.embed("a")
+    with pytest.raises(RuntimeError, match="must be created with embedding=True"):
+        llm.create_embedding(["a"])
+
+
+def test_a_draft_model_of_ones_own_is_accepted() -> None:
+    class Nothing(LlamaDraftModel):  # type: ignore[misc]
+        def __call__(self, input_ids: Any, /, **kwargs: Any) -> Any:
+            return np.array([], np.intc)
+
+    model = Llama(demo_model_path(), verbose=False, draft_model=Nothing())
+    assert isinstance(model.draft_model, Nothing)
+    assert model(PROMPT, max_tokens=1)
+    model.close()
+
+
+# ---- token by token --------------------------------------------------------------------------
+
+
+def test_generate_shows_where_it_is(llm: Any) -> None:
+    tokens = llm.tokenize(PROMPT.encode())
+    wanted = greedy(llm, tokens, 5)
+    found: list[int] = []
+    llm.reset()
+    for token in llm.generate(tokens, temp=0.0):
+        assert llm.n_tokens == len(tokens) + len(found)
+        assert llm.input_ids[: llm.n_tokens].tolist() == tokens + found
+        assert llm._input_ids.tolist() == list(llm.eval_tokens) == tokens + found
+        found.append(token)
+        if len(found) == 5:
+            break
+    assert found == wanted
+
+
+def test_generate_takes_criteria_by_function_and_tokens_by_send(llm: Any) -> None:
+    tokens = llm.tokenize(PROMPT.encode())
+    stop = lambda ids, row: len(ids) >= len(tokens) + 3  # noqa: E731
+    assert len(list(llm.generate(tokens, temp=0.0, stopping_criteria=stop))) == 3
+    more = llm.tokenize(b" violet", add_bos=False)
+    source = llm.generate(tokens, temp=0.0)
+    first = next(source)
+    after = source.send(more)
+    source.close()
+    assert after == greedy(llm, [*tokens, first, *more], 1)[0]
+
+
+def test_scores_of_every_token_with_logits_all(every: Any) -> None:
+    tokens = every.tokenize(PROMPT.encode())
+    every.eval(tokens)
+    rows = every.scores[: every.n_tokens].copy()
+    assert rows.shape == (len(tokens), every.n_vocab())
+    source = every.generate(tokens, temp=0.0)
+    found = [next(source) for _ in range(4)]
+    assert every.n_tokens == len(tokens) + 3
+    best = every.scores[: every.n_tokens].argmax(axis=1)
+    assert best[len(tokens) - 1 :].tolist() == found
+    source.close()
+    assert len(every.eval_logits) == every.n_tokens
+    assert every.logits_to_logprobs(every._scores).shape == every._scores.shape
+
+
+def test_completions_leave_their_tokens(llm: Any) -> None:
+    found = llm(PROMPT, max_tokens=4, temperature=0)
+    assert llm.n_tokens == found["usage"]["total_tokens"] - 1
+    text = llm.detokenize(llm.input_ids[: llm.n_tokens].tolist()).decode()
+    assert (PROMPT + found["choices"][0]["text"]).startswith(text)
+
+
+def test_n_tokens_and_input_ids_may_be_set(llm: Any) -> None:
+    tokens = llm.tokenize(PROMPT.encode())
+    first, second = greedy(llm, tokens, 2)
+    llm.n_tokens = len(tokens)
+    assert llm.sample(temp=0.0) == first
+    ids = np.zeros(llm.n_ctx(), np.intc)
+    ids[: len(tokens) + 1] = [*tokens, first]
+    llm.input_ids, llm.n_tokens = ids, len(tokens) + 1
+    assert llm.sample(temp=0.0) == second
+    llm.reset()
+    with pytest.raises(AssertionError):
+        llm.sample()
+
+
+def test_reset_keeps_what_can_be_reused(llm: Any) -> None:
+    text = "One two three four five six seven eight nine ten eleven twelve"
+    llm(text, max_tokens=1)
+    llm.reset()
+    assert llm.n_tokens == 0
+    again = llm(text, max_tokens=1)
+    assert again.cache["reused"] > 5
+
+
+def test_states_go_back(llm: Any) -> None:
+    tokens = llm.tokenize(PROMPT.encode())
+    first = greedy(llm, tokens, 1)[0]
+    llm.n_tokens = len(tokens)
+    llm.sample()
+    state = pickle.loads(pickle.dumps(llm.save_state()))
+    assert state.n_tokens == len(tokens)
+    assert state.input_ids[: state.n_tokens].tolist() == tokens
+    assert len(state.llama_state) <= state.llama_state_size
+    llm.reset()
+    llm.load_state(state)
+    assert llm.n_tokens == len(tokens)
+    assert llm.sample(temp=0.0) == first
+    state.native = None
+    with pytest.raises(RuntimeError, match="Failed to set llama state data"):
+        llm.load_state(state)
+
+
+def test_a_sampler_of_llama_cpp_can_be_put_in(llm: Any) -> None:
+    tokens = llm.tokenize(PROMPT.encode())
+    first = greedy(llm, tokens, 1)[0]
+    llm.reset()
+    llm.eval(tokens)
+    llm._sampler = llm._init_sampler(temp=0.0)
+    assert llm.sample() == first
+    ramp = LogitsProcessorList([lambda ids, row: np.arange(len(row), dtype=np.single)])
+    llm._sampler = llm._init_sampler(temp=0.0, logits_processor=ramp)
+    assert llm.sample() == llm.n_vocab() - 1
+
+
+# ---- tokenizers ------------------------------------------------------------------------------
+
+
+class Backwards:
+    """A tokenizer that turns every text around."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def tokenize(self, text: bytes, add_bos: bool = True, special: bool = True) -> Any:
+        return self.inner.tokenize(text[::-1], add_bos, special)
+
+    def detokenize(self, tokens: Any, prev_tokens: Any = None, special: bool = False) -> Any:
+        return self.inner.detokenize(tokens, special=special)[::-1]
+
+
+def test_tokenizers(llm: Any) -> None:
+    tokenizer = llm.tokenizer()
+    tokens = tokenizer.encode("Hello<|im_end|>")
+    assert tokens == llm.tokenize(b"Hello<|im_end|>", special=True)
+    assert tokenizer.decode(tokens) == "Hello"
+    assert llm.detokenize(tokens, special=True).endswith(b"<|im_end|>")
+    assert type(llm.tokenizer_).from_ggml_file(demo_model_path()).encode("Hello") == (
+        tokenizer.encode("Hello")
+    )
+    own = Llama(demo_model_path(), verbose=False, vocab_only=True, tokenizer=Backwards(tokenizer))
+    assert own.tokenize(b"olleH") == tokenizer.encode("Hello")
+    assert own.detokenize(own.tokenize(b"abc")) == b"abc"
+
+
+def test_paths_may_be_paths() -> None:
+    assert Llama(Path(demo_model_path()), vocab_only=True, verbose=False).n_vocab() == 1536
