@@ -23,7 +23,7 @@ from tests.memory.fake_memory import FULL, RECURRENT, FakeRig, window
 #: A boundary may be passed by for a checkpoint that is so close before it.
 AGAIN = 24
 #: Templates that change what they wrote behind the last message: the opening of a reply, or a
-#: message of their own. Where memory cannot be cut, one message more is evaluated again.
+#: message of their own. Where memory cannot be cut, only the preamble is certain to be reused.
 REWRITING = ("MiniMax-M2", "CohereForAI-c4ai-command-r-plus-tool_use")
 #: Templates that write the system message into the user's.
 NO_PREAMBLE = ("google-gemma-2-2b-it", "mistralai-Mistral-Nemo-Instruct-2407")
@@ -134,7 +134,7 @@ def test_each_prompt_resumes_at_the_deepest_boundary(name: str, memory: str) -> 
         else:
             deepest = max((prompt.common_boundary(other) for other in before), default=0)
             if name in REWRITING and memory == "recurrent":
-                deepest = max((at for at in prompt.boundaries if at < deepest), default=0)
+                deepest = min(deepest, prompt.boundaries[0])
             assert reused >= deepest - AGAIN, prompt.text[reused : deepest + 40]
 
 
