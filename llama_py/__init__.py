@@ -89,6 +89,9 @@ if TYPE_CHECKING:
     from llama_py.errors import TokenizationError as TokenizationError
     from llama_py.errors import UnknownParameterError as UnknownParameterError
     from llama_py.memory.sequences import ReuseInfo as ReuseInfo
+    from llama_py.options.drafters import Drafter as Drafter
+    from llama_py.options.drafters import PromptLookup as PromptLookup
+    from llama_py.options.drafters import Speculative as Speculative
     from llama_py.storage.store import LlamaCache as LlamaCache
     from llama_py.storage.store import LlamaDiskCache as LlamaDiskCache
     from llama_py.storage.store import LlamaRAMCache as LlamaRAMCache
@@ -119,6 +122,7 @@ _HOMES = {
     "CreateCompletionStreamResponse": "dialects.types",
     "CreateEmbeddingResponse": "dialects.types",
     "DecodeError": "errors",
+    "Drafter": "options.drafters",
     "Embedder": "api.embedder",
     "FingerprintError": "errors",
     "ForkedProcessError": "errors",
@@ -147,6 +151,7 @@ _HOMES = {
     "ParameterError": "errors",
     "ParameterTypeError": "errors",
     "Prewarmed": "api.cache",
+    "PromptLookup": "options.drafters",
     "QueueFullError": "errors",
     "ReplyStream": "api.replies",
     "Ranked": "api.embedding",
@@ -155,6 +160,7 @@ _HOMES = {
     "Score": "api.scoring",
     "SequenceReport": "api.cache",
     "SnapshotInfo": "api.states",
+    "Speculative": "options.drafters",
     "StateError": "errors",
     "StoppingCriteriaList": "dialects.processors",
     "StorageError": "errors",
@@ -195,6 +201,7 @@ __all__ = [
     "CreateCompletionStreamResponse",
     "CreateEmbeddingResponse",
     "DecodeError",
+    "Drafter",
     "Embedder",
     "FingerprintError",
     "ForkedProcessError",
@@ -223,6 +230,7 @@ __all__ = [
     "ParameterError",
     "ParameterTypeError",
     "Prewarmed",
+    "PromptLookup",
     "QueueFullError",
     "Ranked",
     "ReplyStream",
@@ -231,6 +239,7 @@ __all__ = [
     "Score",
     "SequenceReport",
     "SnapshotInfo",
+    "Speculative",
     "StateError",
     "StoppingCriteriaList",
     "StorageError",

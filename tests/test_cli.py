@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from llama_py import Llama, demo_model_path
@@ -23,7 +24,7 @@ from llama_py.version import LLAMA_CPP_COMMIT, __version__
 from tests.models import tiny_model
 
 ROOT = Path(__file__).parent.parent
-COMMANDS = ("chat", "generate", "serve", "inspect", "tune")
+COMMANDS = ("chat", "generate", "embed", "serve", "inspect", "tune")
 #: One thread each: several processes that wait for each other in a busy loop are slow together.
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_THREAD_LIMIT": "1"}
 #: Does not end before four million tokens; a grammar that can never end is refused.
@@ -233,6 +234,25 @@ def test_generate_continues_a_text() -> None:
     assert done.stdout.startswith("Hello")
     piped = run("generate", "--temp", "0", "-n", "4", "--echo", given="Hello")
     assert piped.stdout == done.stdout
+
+
+def test_embed_writes_a_vector_for_each_line(tmp_path: Path) -> None:
+    given = "What is 2 + 3?\nHello!\n"
+    done = run("embed", "--dimensions", "8", given=given)
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [line["index"] for line in lines] == [0, 1]
+    file, array = tmp_path / "lines.txt", tmp_path / "lines.npy"
+    file.write_text(given, encoding="utf-8")
+    again = run("embed", str(file), "-o", str(array), "--dimensions", "8")
+    assert (again.returncode, again.stdout) == (0, "")
+    vectors = np.load(array)
+    assert vectors.shape == (2, 8)
+    assert np.allclose(vectors, [line["embedding"] for line in lines], atol=1e-6)
+    wrong = run("embed", "-c", "64", given="short\n" + "long " * 100)
+    assert wrong.returncode == 2
+    assert_sentence(wrong.stderr)
+    assert "inputs[1]" in wrong.stderr
 
 
 def test_a_question_that_does_not_fit_is_an_error() -> None:

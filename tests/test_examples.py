@@ -30,6 +30,12 @@ EXPECTED = {
         r"Your name is Alice\.",
         r"\[[1-9]\d* of \d+ prompt tokens were in memory\]",
     ],
+    "embeddings_cluster.py": [
+        r"0 \['What is 2 \+ 3\?', 'What is 4 \+ 1\?', 'What is 7 \+ 2\?'\]",
+        r"1 \['What is the capital of France\?', .*Spain.*Italy",
+    ],
+    "embeddings_rerank.py": [r"nearest: \['What is 2 \+ 4\?', ", r"0\.\d\d What is 2 \+ 4\?"],
+    "embeddings_search.py": [r"0\.\d\d places\.txt: What is the capital of Spain\?"],
     "json_schema.py": [r"\['age', 'name'\] int", r"(yes|no)"],
     "logprobs.py": [r"'2' .* of  '2' [01]\.\d{3}, ", r"perplexity \d+", r"perplexity \d+"],
     "scoring.py": [

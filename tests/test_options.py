@@ -302,7 +302,8 @@ def test_the_json_schema_takes_what_the_call_takes(table: Table[Any]) -> None:
         with pytest.raises(ParameterError):
             table.read(options)
     json_only = set(table.options) - set(schema["properties"])
-    assert json_only <= {"logits_processor", "on_progress", "overflow", "stopping_criteria"}
+    functions = {"logits_processor", "on_progress", "stopping_criteria"}
+    assert json_only <= {*functions, "overflow", "speculative"}
 
 
 def test_flags_check_their_values_and_know_their_names(

@@ -26,6 +26,7 @@ from llama_py.errors import ParameterError
 from llama_py.memory.cache import CacheLimits, SequenceCache
 from llama_py.memory.kinds import traits_of
 from llama_py.options import LOAD
+from llama_py.options.drafters import Speculative, as_speculative
 from llama_py.params import ContextParams, ModelParams
 from llama_py.storage.store import LlamaRAMCache
 from llama_py.version import LLAMA_CPP_COMMIT
@@ -202,6 +203,7 @@ def load(arguments: Mapping[str, Any], given: Container[str] = ()) -> Loaded:
     from llama_py.core import backend
 
     params, context_params = _params(ModelParams, arguments), _params(ContextParams, arguments)
+    speculative = as_speculative(_either(arguments, "speculative", "draft_model"))
     backend.start(arguments["numa"])
     model = Model(
         arguments["model_path"],
@@ -213,10 +215,11 @@ def load(arguments: Mapping[str, Any], given: Container[str] = ()) -> Loaded:
         if arguments["vocab_only"]:
             return Loaded(model, None)
         if model.is_encoder:
+            _refuse_drafts(model, speculative)
             running, adapters = None, _adapters(model, arguments)
         else:
             context = _context(model, context_params, given)
-            running, adapters = _start(model, context, arguments)
+            running, adapters = _start(model, context, arguments, speculative)
         setup = Setup(replace(context_params, embeddings=True), tuple(adapters))
         return Loaded(model, running, setup, in_place=arguments["in_place"])
     except BaseException:  # also Ctrl-C: who tries again must have the memory for it
@@ -254,7 +257,10 @@ def _context(model: Model, params: ContextParams, given: Container[str]) -> Cont
 
 
 def _start(
-    model: Model, context: Context, arguments: Mapping[str, Any]
+    model: Model,
+    context: Context,
+    arguments: Mapping[str, Any],
+    speculative: Speculative | None,
 ) -> tuple[_Running, list[tuple[LoraAdapter, float]]]:
     adapters = _adapters(model, arguments)
     if adapters:
@@ -272,11 +278,26 @@ def _start(
     )
     cache.namespace = context.adapters  # prompts share nothing with those of other adapters
     driver = Driver(
-        Engine(context, cache),
+        Engine(context, cache, speculative),
         max_waiting=arguments["max_waiting"],
         in_place=arguments["in_place"],
     )
     return _Running(context, cache, driver), adapters
+
+
+def _either(arguments: Mapping[str, Any], name: str, other: str) -> Any:
+    """The value of an option that has two names."""
+    if arguments[name] is not None and arguments[other] is not None:
+        raise ParameterError(f"{other} is another name of {name}: pass one of them")
+    return arguments[name] if arguments[name] is not None else arguments[other]
+
+
+def _refuse_drafts(model: Model, speculative: Speculative | None) -> None:
+    if speculative is not None and speculative.drafters:
+        raise ParameterError(
+            f"speculative: {model.path} is an encoder ({model.architecture}), which generates "
+            "nothing that could be drafted; leave the option out"
+        )
 
 
 def _check_generates(model: Model) -> None:

@@ -24,6 +24,7 @@ BENCHMARKS = {
     "stream-gaps": "stream_gaps",
     "models": "rounds",
     "kv-memory": "kv_memory",
+    "speculative": "speculative",
     "serve": "serve",
     "replay": "replay",
 }

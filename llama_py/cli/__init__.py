@@ -1,4 +1,4 @@
-"""The command ``llama-py``: chat, generate, serve, inspect, tune, bench.
+"""The command ``llama-py``: chat, generate, embed, serve, inspect, tune, bench.
 
 Errors print one sentence on standard error and exit with code 2, without a traceback. Modules of
 the package are imported when a command needs them, so that ``--help`` is quick and loads no native
@@ -93,7 +93,7 @@ def _bench(arguments: list[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from llama_py.cli import chat, generate, inspect, serve, tune
+    from llama_py.cli import chat, embed, generate, inspect, serve, tune
 
     parser = Parser(
         prog="llama-py",
@@ -105,6 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
     chat.add_parser(commands)
     generate.add_parser(commands)
+    embed.add_parser(commands)
     serve.add_parser(commands)
     inspect.add_parser(commands)
     tune.add_parser(commands)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Parser",
+    "add_flag",
     "add_model_options",
     "add_sampling_options",
     "help_of",

@@ -53,6 +53,10 @@ class Progress:
         """Show how many of the tokens are done (for ``on_progress=...``)."""
         self._show(done / max(total, 1), f"{done}/{total} tokens")
 
+    def inputs(self, done: int, total: int) -> None:
+        """Show how many of the texts are done (for ``embed(progress=...)``)."""
+        self._show(done / max(total, 1), f"{done}/{total}")
+
     def clear(self) -> None:
         """Erase the line, and show nothing from now on."""
         if self._timer is not None:

@@ -8,16 +8,15 @@ asked for the version of ``llama-cpp-python``.
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
-import logging
 import sys
 from collections.abc import Iterator, Sequence
-from importlib.abc import InspectLoader, Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution
 
 __all__ = ["VERSION", "Defaults", "defaults", "install", "installed", "uninstall"]
 
@@ -30,10 +29,8 @@ _DISTRIBUTION = "llama-cpp-python"
 
 Defaults = Literal["llama_cpp", "llama_py"]
 
-_logger = logging.getLogger("llama_py")
 
-
-class _Loader(Loader):
+class _Loader:
     """Gives the module of this package, which the ordinary machinery imports."""
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
@@ -46,10 +43,12 @@ class _Loader(Loader):
         """The code of the module, for ``python -m``."""
         found = importlib.util.find_spec(_home(fullname))
         loader = None if found is None else found.loader
-        return loader.get_code(_home(fullname)) if isinstance(loader, InspectLoader) else None
+        get: Any = getattr(loader, "get_code", None)
+        code: CodeType | None = None if get is None else get(_home(fullname))
+        return code
 
 
-class Finder(MetaPathFinder):
+class Finder:
     """Finds ``llama_cpp`` and its modules in this package.
 
     Attributes:
@@ -69,28 +68,22 @@ class Finder(MetaPathFinder):
         found = importlib.util.find_spec(_home(fullname))
         if found is None:
             return None
-        spec = ModuleSpec(fullname, self._loader, origin=found.origin)
+        loader: Any = self._loader
+        spec = ModuleSpec(fullname, loader, origin=found.origin)
         spec.submodule_search_locations = found.submodule_search_locations
         spec.has_location = True
         return spec
 
-    def find_distributions(self, context: Any = None) -> Iterator[importlib.metadata.Distribution]:
+    def find_distributions(self, context: Any = None) -> Iterator[Distribution]:
         """What ``importlib.metadata`` knows about ``llama-cpp-python``."""
         name = getattr(context, "name", None)
         if name is not None and name.lower().replace("_", "-") == _DISTRIBUTION:
-            yield _Metadata()
+            from llama_py.compat.distribution import Unpacked
 
+            yield Unpacked(_DISTRIBUTION, VERSION)
 
-class _Metadata(importlib.metadata.Distribution):
-    """The version, as if llama-cpp-python were installed."""
-
-    def read_text(self, filename: str) -> str | None:
-        if filename not in ("METADATA", "PKG-INFO"):
-            return None
-        return f"Metadata-Version: 2.1\nName: {_DISTRIBUTION}\nVersion: {VERSION}\n"
-
-    def locate_file(self, path: Any) -> Any:
-        return Path(__file__).parent / path
+    def invalidate_caches(self) -> None:
+        """Nothing: there are none."""
 
 
 def _home(name: str) -> str:
@@ -126,16 +119,20 @@ def install(*, defaults: Defaults = "llama_cpp") -> None:
             "the first import of llama_cpp, or start the program with python -m llama_py.compat"
         )
     _finder.defaults = defaults
-    if _finder not in sys.meta_path:
+    if not installed():
         if loaded is None and importlib.util.find_spec(ALIAS) is not None:
-            _logger.info("llama_cpp is llama_py from now on, although llama-cpp-python is there")
-        sys.meta_path.insert(0, _finder)
+            import logging
+
+            logging.getLogger("llama_py").info(
+                "llama_cpp is llama_py from now on, although llama-cpp-python is there"
+            )
+        sys.meta_path.insert(0, cast(Any, _finder))
 
 
 def uninstall() -> None:
     """Let ``import llama_cpp`` find what it found before; models that are loaded go on working."""
-    if _finder in sys.meta_path:
-        sys.meta_path.remove(_finder)
+    if installed():
+        sys.meta_path.remove(cast(Any, _finder))
     for name in [each for each in sys.modules if each == ALIAS or each.startswith(ALIAS + ".")]:
         if sys.modules[name] is sys.modules.get(_home(name)):
             del sys.modules[name]
@@ -143,7 +140,7 @@ def uninstall() -> None:
 
 def installed() -> bool:
     """Whether ``import llama_cpp`` finds llama_py."""
-    return _finder in sys.meta_path
+    return any(each is _finder for each in sys.meta_path)
 
 
 def defaults() -> Defaults:

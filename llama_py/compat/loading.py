@@ -72,8 +72,6 @@ def _adjust(options: dict[str, Any]) -> None:
         options.pop("lora_scale")
     for name in [name for name, value in options.items() if value is None]:
         del options[name]
-    if not options["embedding"]:
-        del options["embedding"]
 
 
 def open_model(path: str | os.PathLike[str], options: Mapping[str, Any]) -> Any:

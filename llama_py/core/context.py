@@ -24,6 +24,7 @@ from llama_py.core.handle import Handle
 from llama_py.core.interrupts import in_main_thread, run_interruptibly
 from llama_py.core.machine import memory_bytes, usable_cores
 from llama_py.core.threads import ThreadPools
+from llama_py.core.turns import TURNS, Share
 from llama_py.errors import ContextCreationError, ParameterError, StateError
 from llama_py.params import ContextParams
 
@@ -132,6 +133,7 @@ class Context(Handle[C.llama_context_p]):
         self.n_vocab = model.vocab.n_tokens
         self._every_output = model.architecture in _NEEDS_EVERY_OUTPUT
         self._rows: dict[int | None, NDArray[np.float32]] = {}
+        self._share = Share()
         #: Whether ``decode`` may return before the logits are there.
         self.asynchronous = any("gpu" in device["kind"] for device in backend.devices())
         self.threads_may_change = not (self._threads_fixed or self.asynchronous)
@@ -146,6 +148,9 @@ class Context(Handle[C.llama_context_p]):
         """
         if self._every_output:
             batch.outputs[: len(batch)] = 1
+        if TURNS.sharing and not self.asynchronous:
+            with TURNS.turn(self._share):
+                return int(C.llama_decode(self.pointer, batch.struct))
         return int(C.llama_decode(self.pointer, batch.struct))
 
     def logits(self, index: int) -> NDArray[np.float32]:
@@ -172,7 +177,8 @@ class Context(Handle[C.llama_context_p]):
 
     def encode(self, batch: Batch) -> int:
         """``llama_encode``, which needs no memory of sequences; returns what ``decode`` does."""
-        return int(C.llama_encode(self.pointer, batch.struct))
+        with TURNS.turn(self._share):
+            return int(C.llama_encode(self.pointer, batch.struct))
 
     @property
     def pooling(self) -> int:

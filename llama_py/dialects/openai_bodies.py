@@ -31,7 +31,7 @@ _log = logging.getLogger("llama_py.server")
 #: Options that are no option of a body, or that the server determines.
 NOT_HERE = frozenset(
     {"logits_processor", "stopping_criteria", "on_progress", "overflow", "model", "session_id"}
-    | {"user"}
+    | {"user", "speculative"}
 )
 #: Fields that are no option of the call, and are read all the same.
 _BESIDE = frozenset(

@@ -13,6 +13,7 @@ from llama_py.engine.request import GenerationRequest, Prompt
 from llama_py.errors import ParameterError, ParameterTypeError
 from llama_py.options import ChatOptions, CompletionOptions, CriteriaOptions
 from llama_py.options.checks import check_bool
+from llama_py.options.drafters import Speculative, as_speculative
 from llama_py.params import GenerationParams, GrammarSpec, SamplingParams
 
 __all__ = ["RequestSettings", "read_grammar", "read_head", "read_settings"]
@@ -58,6 +59,7 @@ class RequestSettings:
     priority: int
     on_progress: Callable[[int, int], Any] | None
     visible: frozenset[int] = frozenset()
+    speculative: Speculative | None = None
 
     def requests(self, prompts: Sequence[Prompt], per_prompt: int) -> list[GenerationRequest]:
         """One request for each choice; only the first one is the session's conversation."""
@@ -72,6 +74,7 @@ class RequestSettings:
                 choice=index * per_prompt + number,
                 visible=self.visible,
                 on_progress=self.on_progress,
+                speculative=self.speculative,
             )
             for index, prompt in enumerate(prompts)
             for number in range(per_prompt)
@@ -88,4 +91,5 @@ def read_settings(
         options.get("session_id") or options.get("user") or None,
         options.get("priority") or 0,
         options.get("on_progress"),
+        speculative=as_speculative(options.get("speculative")),  # type: ignore[arg-type]
     )

@@ -65,6 +65,7 @@ class Timings(TypedDict):
     """Durations in milliseconds, rates in tokens per second; the names are llama.cpp's.
 
     ``cache_n`` tokens of the prompt were reused, ``prompt_n`` evaluated, ``predicted_n`` generated.
+    With speculative decoding, ``draft_n`` tokens were drafted, and ``draft_n_accepted`` were right.
     """
 
     cache_n: int
@@ -76,6 +77,8 @@ class Timings(TypedDict):
     predicted_ms: float
     predicted_per_token_ms: float
     predicted_per_second: float
+    draft_n: NotRequired[int]
+    draft_n_accepted: NotRequired[int]
 
 
 # ---- completions -----------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def make_timings(records: Sequence[Record], completion_tokens: int) -> Timings:
     ended = max((r.ended or now for r in records), default=now)
     first = min((r.first_token or r.ended or now for r in records), default=now)
     prompt_ms, predicted_ms = (first - start) * 1e3, (ended - first) * 1e3
-    return {
+    timings: Timings = {
         "cache_n": reused,
         "prompt_n": evaluated,
         "prompt_ms": prompt_ms,
@@ -53,6 +53,11 @@ def make_timings(records: Sequence[Record], completion_tokens: int) -> Timings:
         "predicted_per_token_ms": _ratio(predicted_ms, completion_tokens),
         "predicted_per_second": _ratio(completion_tokens * 1e3, predicted_ms),
     }
+    drafted = sum(record.drafted for record in records)
+    if drafted:
+        timings["draft_n"] = drafted
+        timings["draft_n_accepted"] = sum(record.accepted for record in records)
+    return timings
 
 
 def _ratio(amount: float, of: float) -> float:

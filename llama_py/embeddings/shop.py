@@ -15,6 +15,7 @@ from concurrent.futures import Future, InvalidStateError
 from typing import TYPE_CHECKING
 
 from llama_py import forks
+from llama_py.core.turns import TURNS
 from llama_py.embeddings.computing import Computer, Setup, longest_input
 from llama_py.embeddings.inputs import Tokens
 from llama_py.embeddings.packing import by_length, room_beside
@@ -165,6 +166,7 @@ class _Works:
         """Compute all that is waiting, in this thread."""
         while pack := self._next_pack():
             self._compute(pack)
+            del pack  # a job may be all that keeps its owner alive
 
     def close(self) -> None:
         with self._changed:
@@ -188,10 +190,8 @@ class _Works:
                         self._changed.wait()
                     if self.closed:
                         return
-                pack = self._next_pack()
-                if pack:
-                    self._compute(pack)
-                del pack  # a job may be all that keeps its owner alive
+                with TURNS.shared():
+                    self.empty()
         finally:
             self._computer.close()
 

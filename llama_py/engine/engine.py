@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from llama_py.core.context import Context
 from llama_py.engine.admission import Admission
+from llama_py.engine.drafts import Drafts
 from llama_py.engine.metrics import Metrics
 from llama_py.engine.request import FinishEvent, Output
 from llama_py.engine.requests import Requests
@@ -36,6 +37,7 @@ from llama_py.errors import (
 from llama_py.memory.cache import SequenceCache
 from llama_py.memory.kinds import MemoryKind
 from llama_py.memory.sequences import LiveSequence
+from llama_py.options.drafters import Speculative
 
 __all__ = ["Engine"]
 
@@ -49,6 +51,7 @@ class Engine:
     Args:
         context: the context; nothing else may decode with it.
         cache: its sequences.
+        speculative: who drafts for requests that say nothing, or None.
 
     Attributes:
         requests: the requests in flight, the metrics, and the last logits.
@@ -56,7 +59,9 @@ class Engine:
         stepping: a step is in progress, which is true in callbacks only.
     """
 
-    def __init__(self, context: Context, cache: SequenceCache) -> None:
+    def __init__(
+        self, context: Context, cache: SequenceCache, speculative: Speculative | None = None
+    ) -> None:
         self.context = context
         self.cache = cache
         self.vocab = context.model.vocab
@@ -68,6 +73,7 @@ class Engine:
         self.requests = Requests(cache, self.runner.logits, metrics)
         self._admission = Admission(self.requests, cache, self.vocab, context.n_seq_max)
         self._sampling = Sampling(self.requests, self.runner, self.vocab)
+        self._drafts = Drafts(self.requests, cache, self.vocab.n_tokens, speculative)
         self._chunk = min(context.n_ubatch, context.n_batch)
         # llama.cpp computes wrong logits when a batch holds chunks of several prompts (NMSE 1e-3),
         # with this kind of memory only. Streams beside one prompt are right.
@@ -88,6 +94,7 @@ class Engine:
 
     def add(self, running: Running) -> None:
         """Queue a request that was prepared (see ``preparing``)."""
+        self._drafts.begin(running)
         self.requests.add(running)
 
     def cancel(self, number: int) -> None:
@@ -123,7 +130,7 @@ class Engine:
             running.sampler.close()
         requests.metrics.failed += len(requests.waiting) + len(requests.running)
         requests.waiting, requests.running, requests.outputs = [], [], []
-        requests.deadlines = 0
+        requests.deadlines = requests.drafting = 0
         requests.last_logits = requests.last_sequence = None
         self.cache.clear()
 
@@ -158,6 +165,8 @@ class Engine:
         if requests.waiting:
             self._admission.admit()
         running = requests.running
+        if requests.drafting and running:
+            return self._step_with_drafts()
         if len(running) == 1 and running[0].state is RequestState.DECODING:
             return self._step_one(running[0])
         if not running:
@@ -166,6 +175,31 @@ class Engine:
         if plan:
             self._step_many(plan)
         return bool(plan)
+
+    def _step_with_drafts(self) -> bool:
+        """A step in which streams may have drafts; it is measured, so that drafts pay."""
+        drafts, metrics = self._drafts.propose(), self.metrics
+        plan = plan_step(
+            self.requests.running, self.runner.n_batch, self._chunk, self._most_prompts, drafts
+        )
+        before = {entry.request: len(entry.request.record.generated) for entry in plan.verifies}
+        steps, seconds = metrics.generated, metrics.decode_seconds
+        if plan:
+            self._step_many(plan)
+        if metrics.generated > steps:  # it did not fail
+            took = metrics.decode_seconds - seconds if not plan.prefills else None
+            self._drafts.note(plan, before, took)
+            self._preempt_lost_ones(plan)
+        return bool(plan)
+
+    def _preempt_lost_ones(self, plan: StepPlan[Running]) -> None:
+        """Where the memory could not go back behind a draft, the tokens are evaluated again."""
+        for entry in plan.verifies:
+            running, lease = entry.request, entry.request.lease
+            if running.state is RequestState.DECODING and lease is not None and not lease.held:
+                running.drafting = None
+                self.requests.drafting -= 1
+                self._admission.preempt(running)
 
     def _step_one(self, running: Running) -> bool:
         """A single stream, which is what most steps of most programs are for."""
@@ -191,14 +225,20 @@ class Engine:
             running = entry.request
             running.lease.sequence.tokens.append(running.record.generated[-1])  # type: ignore[union-attr]
             due.append((running, row))
-        prompt_rows = rows[len(plan.decodes) :]
+        drafted = [*zip(plan.verifies, rows[len(plan.decodes) :], strict=False)]
+        for verify, _ in drafted:
+            lease = verify.request.lease
+            if lease is not None:
+                lease.sequence.tokens.extend(verify.request.undecoded(lease))
+                lease.drafted = len(verify.draft)
+        prompt_rows = rows[len(plan.decodes) + len(plan.verifies) :]
         for prefill, row in zip(plan.prefills, prompt_rows, strict=True):
             if self._advance(prefill):
                 due.append((prefill.request, row))
         # All checkpoints are taken before any callback, which may take its time.
         for prefill, row in zip(plan.prefills, prompt_rows, strict=True):
             self._report(prefill, row)
-        self._sampling.sample(due)
+        self._sampling.sample(due, drafted)
 
     def _advance(self, prefill: Prefill[Running]) -> bool:
         """A chunk of a prompt is in memory; True if it was the last one."""
@@ -232,7 +272,11 @@ class Engine:
             # Cancelled and expired requests are removed before the next step; the rest repeat it.
             self._repair()
             return
+        if code == 1 and any(entry.draft for entry in plan.verifies):
+            self._drafts.wait()
+            return
         involved = [entry.request for entry in plan.decodes]
+        involved += [entry.request for entry in plan.verifies]
         involved += [entry.request for entry in plan.prefills]
         if code == 1:
             self._out_of_cells(involved)

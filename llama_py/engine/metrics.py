@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from copy import copy
 from typing import cast
 
 from typing_extensions import TypedDict
@@ -44,6 +45,12 @@ class MetricsReport(TypedDict):
         prompt_seconds: from a request's start to its first token, all requests together.
         preempted: times a request had to give its sequence back because cells ran out.
         longest: most tokens that a request had, prompt and reply.
+        drafts: drafts that were verified; ``drafted`` is the number of their tokens, and
+            ``accepted`` how many of these the model said as well.
+        draft_seconds: time spent drafting.
+        drafts_skipped: times that nothing was drafted, because it would not have paid.
+        draft_errors: drafters that raised, or whose drafts could not be used.
+        drafts_refused: requests that were to have drafts and had none, by the reason.
         queue_seconds, first_token_seconds, request_seconds: from when a request was submitted to
             when it got a place, its first token came, and it ended.
         token_seconds: between two tokens of a reply.
@@ -62,6 +69,13 @@ class MetricsReport(TypedDict):
     steps: int
     preempted: int
     longest: int
+    drafts: int
+    drafted: int
+    accepted: int
+    drafts_skipped: int
+    draft_errors: int
+    drafts_refused: dict[str, int]
+    draft_seconds: float
     decode_seconds: float
     sample_seconds: float
     prompt_seconds: float
@@ -115,6 +129,9 @@ class Metrics:
         self.requests = self.finished = self.cancelled = self.failed = self.stopped = 0
         self.prompt_tokens = self.reused = self.evaluated = self.generated = 0
         self.steps = self.preempted = self.longest = 0
+        self.drafts = self.drafted = self.accepted = self.drafts_skipped = self.draft_errors = 0
+        self.drafts_refused: dict[str, int] = {}
+        self.draft_seconds = 0.0
         self.decode_seconds = self.sample_seconds = self.prompt_seconds = 0.0
         self.queue_seconds = Histogram()
         self.first_token_seconds = Histogram()
@@ -125,7 +142,7 @@ class Metrics:
     def as_dict(self) -> MetricsReport:
         """Everything, by name."""
         report = {
-            name: value.as_dict() if isinstance(value, Histogram) else value
+            name: value.as_dict() if isinstance(value, Histogram) else copy(value)
             for name, value in vars(self).items()
         }
         return cast(MetricsReport, report)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_py.memory.sequences import ReuseInfo
+from llama_py.options.drafters import Speculative
 from llama_py.params import GenerationParams, SamplingParams
 
 __all__ = [
@@ -121,6 +122,7 @@ class GenerationRequest:
         reuse: False evaluates the whole prompt; what comes of it may be reused all the same.
         namespace: what the cells depend on beside the tokens (adapters, tenants). Requests reuse
             only what was evaluated in their own namespace. None: that of the loaded adapters.
+        speculative: who drafts for it; None: whoever drafts for the model.
     """
 
     prompt: Prompt
@@ -137,17 +139,20 @@ class GenerationRequest:
     keep_logits: bool = False
     reuse: bool = True
     namespace: Hashable | None = None
+    speculative: Speculative | None = None
 
     def without_callbacks(self) -> GenerationRequest:
         """The same for the record: what callers gave may refer to their model, and so keep it."""
         sampling, generation = self.sampling, self.generation
-        if not (sampling.logits_processors or generation.stopping_criteria or self.on_progress):
+        callbacks = sampling.logits_processors or generation.stopping_criteria or self.on_progress
+        if not (callbacks or self.speculative):
             return self
         return replace(
             self,
             sampling=replace(sampling, logits_processors=()),
             generation=replace(generation, stopping_criteria=()),
             on_progress=None,
+            speculative=None,
         )
 
 
@@ -165,6 +170,7 @@ class Record:
         scored: the log-probability of each of the targets.
         cache: what was reused, and why not more; empty before it is known.
         reason: how it ended (see ``FinishEvent``); empty before that.
+        drafted, accepted: tokens that were guessed, and how many of these were right.
         logits: float32 ``(n_vocab,)``, if they were to be kept and it ended well.
         submitted, started, first_token, last_token, ended: times of ``time.perf_counter()``,
             0.0 where it has not come to that.
@@ -177,6 +183,8 @@ class Record:
     scored: list[float] = field(default_factory=list)
     cache: ReuseInfo = field(default_factory=ReuseInfo)
     reason: str = ""
+    drafted: int = 0
+    accepted: int = 0
     logits: NDArray[np.float32] | None = None
     submitted: float = field(default_factory=time.perf_counter)
     started: float = 0.0

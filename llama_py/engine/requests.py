@@ -32,6 +32,7 @@ class Requests:
         running: requests with a sequence, in the order in which they are served.
         outputs: what came out since the engine last handed it over.
         deadlines: how many of both have a timeout.
+        drafting: how many of both may have drafts.
         ended: how many requests have ended so far.
         metrics: counters since loading.
         last_logits: a copy of the logits at the last position of the request that ended last,
@@ -47,6 +48,7 @@ class Requests:
         self.running: list[Running] = []
         self.outputs: list[Output] = []
         self.deadlines = 0
+        self.drafting = 0
         self.ended = 0
         self.metrics = metrics
         self.last_logits: NDArray[np.float32] | None = None
@@ -71,6 +73,7 @@ class Requests:
         """Put a new request among the waiting ones: by priority, then in the order they came."""
         self.metrics.requests += 1
         self.deadlines += running.deadline is not None
+        self.drafting += running.drafting is not None
         self.waiting.append(running)
         self.waiting.sort(key=_order)
 
@@ -122,6 +125,8 @@ class Requests:
         if lease is not None and self.cache.live.get(lease.sequence.number) is lease.sequence:
             if running.request.pin and event.error is None:
                 self.cache.pin(running.prompt)
+            if lease.drafted:
+                self.cache.rewind(lease)
             ends, transient = self._reply_ends(running), bool(running.request.targets)
             self.cache.release(lease, running.undecoded(lease), ends, transient=transient)
         running.lease = None
@@ -129,6 +134,7 @@ class Requests:
     def _withdraw(self, running: Running, state: RequestState) -> None:
         (self.waiting if running in self.waiting else self.running).remove(running)
         self.deadlines -= running.deadline is not None
+        self.drafting -= running.drafting is not None
         running.state = state
         metrics = self.metrics
         self.ended += 1

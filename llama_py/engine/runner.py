@@ -13,7 +13,7 @@ from llama_py.core.context import Context
 from llama_py.engine.metrics import Metrics
 from llama_py.engine.pace import Pace
 from llama_py.engine.running import Running
-from llama_py.engine.scheduler import StepPlan
+from llama_py.engine.scheduler import StepPlan, Verify
 
 __all__ = ["Runner"]
 
@@ -47,10 +47,11 @@ class Runner:
 
         Returns:
             What ``llama_decode`` returned, and the row of logits at the end of each entry of the
-            plan.
+            plan; of a draft, the row of the token before it.
         """
         self._batch.clear()
         rows = [self._add_one(entry.request) for entry in plan.decodes]
+        rows += [self._add_draft(entry) for entry in plan.verifies]
         rows += [self._add_chunk(entry.request, entry.count) for entry in plan.prefills]
         if not (self.abortable and plan.prefills):
             return self._decode(), rows
@@ -105,6 +106,17 @@ class Runner:
             lease.position,  # type: ignore[union-attr]
             lease.sequence.number,  # type: ignore[union-attr]
         )
+
+    def _add_draft(self, entry: Verify[Running]) -> int:
+        """Append known tokens and a draft; returns the row of the last known one."""
+        running, lease = entry.request, entry.request.lease
+        if lease is None:
+            raise RuntimeError("a request without a sequence was scheduled")
+        tokens = [*running.undecoded(lease), *entry.draft]
+        start = self._batch.add(tokens, lease.position, lease.sequence.number, False)
+        first = start + entry.known - 1
+        self._batch.outputs[first : start + len(tokens)] = True
+        return first
 
     def _add_chunk(self, running: Running, count: int) -> int:
         """Append a chunk; returns the row of its last token."""

@@ -10,8 +10,12 @@ import enum
 import itertools
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from llama_py.core.history import TokenHistory
 from llama_py.core.sampler import Sampler
+from llama_py.engine.drafting import Drafting
 from llama_py.engine.request import GenerationRequest, Record
 from llama_py.engine.text import ReplyText
 from llama_py.memory.sequences import Lease, ResolvedPrompt
@@ -50,7 +54,8 @@ class Running:
         state: see ``RequestState``.
         text: the text of the reply so far.
         lease: its sequence, while it has one.
-        history: prompt and reply, for stopping criteria; made when they are first asked.
+        history: prompt and reply, for whoever asks ``seen``; made when that is first asked.
+        drafting: how its drafts fare, or None: there are none.
         paused: its consumer is behind; it generates nothing until ``Engine.resume``.
         waits_for: a request whose prefill this one is going to share, and up to which position.
         resolved_at: ``Requests.ended`` when ``prompt`` was looked up in the cache.
@@ -68,6 +73,7 @@ class Running:
     text: ReplyText = field(init=False)
     lease: Lease | None = None
     history: TokenHistory | None = None
+    drafting: Drafting | None = None
     paused: bool = False
     waits_for: tuple[Running, int] | None = None
     preempted: bool = False
@@ -92,15 +98,22 @@ class Running:
         timeout = self.request.generation.timeout
         return None if timeout is None else self.record.submitted + timeout
 
-    @property
-    def expected(self) -> int:
-        """Tokens in memory while it generates: all but the one that was sampled last."""
-        return self.record.n_prompt + len(self.record.generated) - 1
+    def seen(self) -> NDArray[np.intc]:
+        """The tokens of prompt and reply so far: a view that cannot be written to, ``(n,)``."""
+        record = self.record
+        if self.history is None:
+            self.history = TokenHistory(record.tokens)
+        for token in record.generated[len(self.history) - record.n_prompt :]:
+            self.history.append(token)
+        return self.history.array
 
-    def undecoded(self, lease: Lease) -> int | None:
-        """The token that was sampled last, if it is not in the memory of ``lease``."""
-        generated = self.record.generated
-        return generated[-1] if generated and lease.held == self.expected else None
+    def undecoded(self, lease: Lease) -> list[int]:
+        """The sampled tokens that are not in the memory of ``lease``.
+
+        While it generates, that is the last one; after a draft that was taken back there are more.
+        """
+        known = lease.held - self.record.n_prompt
+        return self.record.generated[known:] if known >= 0 else []
 
     @property
     def first_output(self) -> int:

@@ -14,13 +14,13 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_py.core.history import TokenHistory
 from llama_py.core.vocab import Vocab
 from llama_py.engine.logprobs import top_logprobs
 from llama_py.engine.request import FinishEvent, TokenEvent, TokenLogprobs
 from llama_py.engine.requests import Requests
 from llama_py.engine.runner import Runner
 from llama_py.engine.running import RequestState, Running
+from llama_py.engine.scheduler import Verify
 from llama_py.engine.text import ReplyText
 
 __all__ = ["Sampling"]
@@ -50,12 +50,25 @@ class Sampling:
         self._side_by_side = vocab.n_tokens >= _WORTH_A_THREAD and _WORKERS > 1
         self._workers: ThreadPoolExecutor | None = None
 
-    def sample(self, due: Sequence[tuple[Running, int]]) -> None:
-        """Sample the next token of each request from the row of its logits, and hand it out."""
-        begun = self._begin_slow_ones(due) if self._side_by_side and len(due) > 1 else {}
+    def sample(
+        self,
+        due: Sequence[tuple[Running, int]],
+        drafted: Sequence[tuple[Verify[Running], int]] = (),
+    ) -> None:
+        """Sample the next token of each request from the row of its logits, and hand it out.
+
+        Args:
+            drafted: drafts that were decoded, and the row of the token before each.
+        """
+        begun: dict[Running, Future[Choice]] = {}
+        if self._side_by_side and len(due) + len(drafted) > 1:
+            begun = self._begin_slow_ones([*due, *((it.request, row) for it, row in drafted)])
         for running, row in due:
             if running.state is RequestState.DECODING:  # and neither ended nor preempted meanwhile
                 self._sample(running, row, begun.get(running))
+        for entry, row in drafted:
+            if entry.request.state is RequestState.DECODING:
+                self._verify(entry.request, entry.draft, row, begun.get(entry.request))
         if begun:  # a sampler is not closed while a thread is in it
             wait(begun.values())
 
@@ -76,6 +89,30 @@ class Sampling:
         """Stop the threads."""
         if self._workers is not None:
             self._workers.shutdown()
+
+    # -- a draft --------------------------------------------------------------------------------
+
+    def _verify(
+        self, running: Running, draft: Sequence[int], row: int, begun: Future[Choice] | None
+    ) -> None:
+        """Sample as long as what comes is what was guessed; then forget the rest of the guess.
+
+        The sampler sees exactly what it would have seen without a draft. A token that was guessed
+        counts as decoded from when it was sampled, so that at every token, and whenever the request
+        ends, the books are those of plain decoding; only the memory holds more, until it is cut.
+        """
+        lease = running.lease
+        if lease is None:
+            raise RuntimeError("a request without a sequence was verified")
+        for index, token in enumerate(draft):
+            self._sample(running, row + index, begun if not index else None)
+            if running.state is not RequestState.DECODING or running.record.generated[-1] != token:
+                break
+            lease.sequence.tokens.append(token)
+        else:
+            self._sample(running, row + len(draft), None)
+        if lease.drafted:  # else it has ended, and given the sequence back
+            self._requests.cache.rewind(lease)
 
     # -- one token ------------------------------------------------------------------------------
 
@@ -131,14 +168,10 @@ class Sampling:
         return running.lease is not None and running.lease.held >= self._limit
 
     def _criteria_met(self, running: Running, row: int) -> bool:
-        record, logits = running.record, self._runner.logits(row)
-        if running.history is None:
-            running.history = TokenHistory(record.tokens)
-        for token in record.generated[len(running.history) - record.n_prompt :]:
-            running.history.append(token)
-        tokens = running.history.array
+        logits, tokens = self._runner.logits(row), running.seen()
         try:
-            return any(stop(tokens, logits) for stop in record.request.generation.stopping_criteria)
+            stops = running.request.generation.stopping_criteria
+            return any(stop(tokens, logits) for stop in stops)
         except BaseException as error:  # it is the caller's, and reaches the caller
             self._requests.fail(running, error)
             return False

@@ -1,18 +1,19 @@
 """What goes into the next step. Pure: it decides, and touches nothing.
 
-Streams that are generating go first, one token each. What is left of the step's budget is filled
-with prompt chunks, in the order in which the requests came, so that a long prompt never keeps
-running streams waiting for more than one step. A step with both is half as large as one with
-prompts alone, so that streams do not wait for long. A chunk ends where a checkpoint is to be taken.
+Streams that are generating go first, one token each, then the drafts of those that have one. What
+is left of the step's budget is filled with prompt chunks, in the order in which the requests came,
+so that a long prompt never keeps running streams waiting for more than one step. A step with both
+is half as large as one with prompts alone, so that streams do not wait for long. A chunk ends where
+a checkpoint is to be taken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
-__all__ = ["Decode", "Prefill", "Schedulable", "StepPlan", "plan_step"]
+__all__ = ["Decode", "Draft", "Prefill", "Schedulable", "StepPlan", "Verify", "plan_step"]
 
 
 class Schedulable(Protocol):
@@ -42,6 +43,41 @@ class Decode(Generic[R]):
 
 
 @dataclass(frozen=True, slots=True)
+class Verify(Generic[R]):
+    """The tokens that ``request`` sampled last, and a guess at those that follow them.
+
+    The next token is sampled from the logits of the last one known; as long as it is the one that
+    was guessed, another one is sampled from those of the guess.
+
+    Attributes:
+        draft: the guess.
+        known: tokens that were sampled and are not in memory; several after a draft that was taken
+            back.
+    """
+
+    request: R
+    draft: tuple[int, ...]
+    known: int = 1
+
+    @property
+    def rows(self) -> int:
+        """Its rows in the step."""
+        return self.known + len(self.draft)
+
+
+class Draft(NamedTuple):
+    """What a stream is to decode in the next step, if that is more than its last token.
+
+    Attributes:
+        tokens: a guess at what comes next.
+        known: see ``Verify``.
+    """
+
+    tokens: Sequence[int]
+    known: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Prefill(Generic[R]):
     """The next ``count`` tokens of the prompt of ``request``."""
 
@@ -55,18 +91,29 @@ class StepPlan(Generic[R]):
 
     Attributes:
         decodes: one row each.
+        verifies: one row for each known token, and for each one of the draft.
         prefills: ``count`` rows each.
     """
 
     decodes: tuple[Decode[R], ...] = ()
+    verifies: tuple[Verify[R], ...] = ()
     prefills: tuple[Prefill[R], ...] = ()
 
     def __len__(self) -> int:
-        return len(self.decodes) + len(self.prefills)
+        return len(self.decodes) + len(self.verifies) + len(self.prefills)
+
+    @property
+    def rows(self) -> int:
+        """Rows of the streams that generate."""
+        return len(self.decodes) + sum(entry.rows for entry in self.verifies)
 
 
 def plan_step(
-    running: Sequence[R], n_batch: int, n_chunk: int, most_prompts: int | None = None
+    running: Sequence[R],
+    n_batch: int,
+    n_chunk: int,
+    most_prompts: int | None = None,
+    drafts: Mapping[R, Draft] | None = None,
 ) -> StepPlan[R]:
     """The next step.
 
@@ -74,18 +121,63 @@ def plan_step(
         running: requests that own a sequence, oldest first.
         n_batch: most tokens in one step.
         n_chunk: most tokens in one step with prompts in it; half of it beside running streams.
-        most_prompts: most requests that may evaluate their prompts in it; None is any number.
+        most_prompts: most requests that may have more than one row in it; None is any number.
+        drafts: for some of those that generate, what else they are to decode.
     """
     ready = [request for request in running if not request.paused]
     decodes = [Decode(request) for request in ready if not request.prompt_left][:n_batch]
     room = min(n_chunk, n_batch) // (2 if decodes else 1)
     budget = max(room - len(decodes), 1 if len(decodes) < n_batch else 0)
+    verifies: list[Verify[R]] = []
+    if drafts:
+        waiting = any(request.prompt_left for request in ready)
+        room = 0 if waiting and most_prompts else budget // 2 if waiting else budget
+        decodes, verifies = _with_drafts(decodes, drafts, room, n_batch, most_prompts)
+        budget -= sum(entry.rows - 1 for entry in verifies)
     prefills: list[Prefill[R]] = []
     for request in ready:
-        if budget <= 0 or len(prefills) == most_prompts:
+        if budget <= 0 or len(verifies) + len(prefills) == most_prompts:
             break
         if request.prompt_left:
             count = min(request.prompt_left, request.chunk_limit, budget)
             prefills.append(Prefill(request, count))
             budget -= count
-    return StepPlan(tuple(decodes), tuple(prefills))
+    return StepPlan(tuple(decodes), tuple(verifies), tuple(prefills))
+
+
+def _with_drafts(
+    decodes: Sequence[Decode[R]],
+    drafts: Mapping[R, Draft],
+    room: int,
+    n_batch: int,
+    most: int | None,
+) -> tuple[list[Decode[R]], list[Verify[R]]]:
+    """Streams of one row, and of more. One whose known tokens have no place waits for a step.
+
+    Args:
+        room: tokens that all drafts together may have.
+        n_batch: rows that the step may have.
+        most: streams that may have more than one row; None is any number.
+    """
+    plain: list[Decode[R]] = []
+    verifies: list[Verify[R]] = []
+    spare = n_batch - len(decodes)
+    left = sum(entry.request in drafts for entry in decodes)
+    for entry in decodes:
+        draft = drafts.get(entry.request)
+        if draft is None:
+            plain.append(entry)
+            continue
+        behind, full = draft.known - 1, len(verifies) == most
+        share = 0 if full else max(0, min(-(-room // left), spare - behind))
+        left -= 1
+        tokens = tuple(draft.tokens[:share])  # an equal share, rounded up
+        if behind and (full or behind > spare):
+            continue
+        room -= len(tokens)
+        spare -= len(tokens) + behind
+        if tokens or behind:
+            verifies.append(Verify(entry.request, tokens, draft.known))
+        else:
+            plain.append(entry)
+    return plain, verifies

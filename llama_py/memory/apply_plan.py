@@ -179,7 +179,7 @@ class PlanApplier:
             self._live.drop(sequence)
             return False
         del sequence.tokens[keep:]
-        sequence.pending = None
+        sequence.pending = ()
         sequence.forget_text_after(keep)
         sequence.forget_stored()
         self._index.commit(sequence)

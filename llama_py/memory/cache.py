@@ -14,9 +14,11 @@ others meanwhile.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from llama_py.errors import LlamaError
 from llama_py.memory.apply_plan import PlanApplier
 from llama_py.memory.checkpoints import Checkpoints
 from llama_py.memory.index import CacheIndex
@@ -40,6 +42,8 @@ from llama_py.memory.state import StateStore, StoredState
 from llama_py.memory.tiers import Fingerprint, Tiers
 
 __all__ = ["CacheLimits", "SequenceCache", "common_prefix"]
+
+_log = logging.getLogger("llama_py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +231,7 @@ class SequenceCache:
         if sequence is None:
             return None
         sequence.busy = True
-        sequence.pending, sequence.transient = None, False
+        sequence.pending, sequence.transient = (), False
         sequence.session = info.session = session
         sequence.touch()
         _describe(info, sequence, prompt)
@@ -246,7 +250,7 @@ class SequenceCache:
     def release(
         self,
         lease: Lease,
-        pending: int | None = None,
+        pending: Sequence[int] = (),
         ends: Collection[int] = (),
         *,
         transient: bool = False,
@@ -254,7 +258,7 @@ class SequenceCache:
         """The request is done with its sequence, which stays in memory for others to reuse.
 
         Args:
-            pending: the token that follows, if one was sampled and not decoded.
+            pending: the tokens that follow, which were sampled and are not in memory.
             ends: after how many tokens of the sequence, ``pending`` included, its reply may end in
                 a prompt that contains it.
             transient: nobody will ask for it again. A fork is dropped at once; a sequence that had
@@ -265,7 +269,7 @@ class SequenceCache:
             self.drop(sequence)
             return
         sequence.busy, sequence.transient = False, transient
-        sequence.pending, sequence.pending_ends = pending, False
+        sequence.pending, sequence.pending_ends = tuple(pending), frozenset()
         sequence.touch()
         if not sequence.tokens:
             self.drop(sequence)
@@ -276,7 +280,36 @@ class SequenceCache:
     def repair(self, lease: Lease) -> None:
         """A decode failed: find out what is left in memory, and keep only what is certain."""
         self.trim(lease.sequence)
+        lease.drafted, lease.restart = 0, None
         lease.cuts = [cut for cut in lease.cuts if cut > lease.held]
+
+    def prepare_draft(self, lease: Lease) -> bool:
+        """Before a draft is decoded: see to it that the memory can go back; False if it cannot."""
+        if not self.traits.recurrent:
+            return True
+        sequence = lease.sequence
+        try:
+            state = self.memory.state_get(sequence.number, partial=True)
+        except (LlamaError, MemoryError) as error:
+            _log.warning("no state could be taken before a draft: %r", error)
+            return False
+        lease.restart = (len(sequence.tokens), state)
+        return True
+
+    def rewind(self, lease: Lease) -> None:
+        """A draft was verified: remove from memory what of it was not accepted.
+
+        Memory that cannot be cut goes back to before the draft, so that accepted tokens are not in
+        memory either. The sequence is empty if even that fails.
+        """
+        sequence, restart = lease.sequence, lease.restart
+        lease.drafted, lease.restart = 0, None
+        if sequence not in self._live:
+            return
+        if restart is not None and not self._live.agrees(sequence):
+            self._live.go_back(sequence, *restart)
+        else:
+            self._live.trim(sequence)
 
     def add_cut(self, lease: Lease, length: int) -> None:
         """Ask for one more checkpoint, after so many tokens that were not evaluated yet."""

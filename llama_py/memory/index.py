@@ -10,6 +10,7 @@ The engine's thread alone changes it, and only ``match_text`` is called by other
 from __future__ import annotations
 
 from collections.abc import Collection
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,10 +95,10 @@ class CacheIndex:
             ends: after how many tokens (the pending one included) a reply may end.
         """
         known = sequence.indexed == len(sequence.tokens) and sequence in self._prefixes
-        if known and not ends and (sequence.pending is None or prompt is None):
+        if known and not ends and (not sequence.pending or prompt is None):
             return
         if ends:
-            sequence.pending_ends = len(sequence.tokens) + 1 in ends
+            sequence.pending_ends = frozenset(ends)
         if prompt is not None:
             self._complete_text(sequence, prompt)
         _mark_ends(sequence, ends)
@@ -121,14 +122,26 @@ class CacheIndex:
         sequence.indexed = len(tokens)
 
     def _add_pending(self, sequence: LiveSequence) -> None:
-        """Add the token that was sampled last, which is not in memory."""
-        token = sequence.pending
-        if token is not None and not self._spelling.is_ambiguous(token):
-            piece = self._spelling.piece(token)
-            source = np.array(
-                [Source.SAMPLED | (Source.LAST if sequence.pending_ends else 0)], np.uint8
-            )
-            self._prefixes.extend(sequence, [token], [0, len(piece)], piece, source)
+        """Add the tokens that were sampled last, which are not in memory."""
+        pieces: list[bytes] = []
+        for token in sequence.pending:
+            if self._spelling.is_ambiguous(token):
+                break
+            pieces.append(self._spelling.piece(token))
+        if not pieces:
+            return
+        first = len(sequence.tokens) + 1
+        sources = [
+            Source.SAMPLED | (Source.LAST if first + index in sequence.pending_ends else 0)
+            for index in range(len(pieces))
+        ]
+        self._prefixes.extend(
+            sequence,
+            sequence.pending[: len(pieces)],
+            [0, *accumulate(map(len, pieces))],
+            b"".join(pieces),
+            np.array(sources, np.uint8),
+        )
 
     def _complete_text(self, sequence: LiveSequence, prompt: ResolvedPrompt) -> None:
         """Extend the text to all tokens: the prompt's own text, then that of sampled tokens."""

@@ -11,7 +11,7 @@ import logging
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_py.errors import LlamaError
+from llama_py.errors import LlamaError, StateError
 from llama_py.memory.index import CacheIndex
 from llama_py.memory.kinds import MemoryTraits, SequenceMemory
 from llama_py.memory.saving import Saving
@@ -112,7 +112,7 @@ class LiveSet:
         self._saving.give_up(sequence)
         self._index.remove(sequence)
         sequence.tokens = []
-        sequence.pending = None
+        sequence.pending = ()
         sequence.forget_text_after(0)
         sequence.forget_stored()
         self._memory.seq_rm(sequence.number, -1, -1)  # removing a whole sequence never fails
@@ -164,9 +164,27 @@ class LiveSet:
         removed = self._memory.seq_rm(sequence.number, end, -1)
         return removed and self._memory.pos_max(sequence.number) + 1 == end
 
+    def go_back(self, sequence: LiveSequence, keep: int, state: NDArray[np.uint8]) -> None:
+        """Load the partial state after ``keep`` tokens, and remove what came behind.
+
+        The sequence is emptied if that fails.
+        """
+        try:
+            self._memory.state_set(sequence.number, state, partial=True)
+        except StateError as error:
+            _log.warning("a sequence could not go back to %d tokens: %r", keep, error)
+            self.empty(sequence)
+            return
+        if self.cut(sequence, keep):
+            del sequence.tokens[keep:]
+        else:
+            self.empty(sequence)
+
     def take_checkpoint(self, sequence: LiveSequence) -> None:
         """Keep a partial state of where ``sequence`` is now, unless there is one already."""
         if not self._traits.needs_checkpoints or not sequence.tokens:
+            return
+        if not self.agrees(sequence):  # a draft is being verified there: it would be in the state
             return
         tokens, namespace = as_tokens(sequence.tokens), sequence.namespace
         pinned = len(tokens) in self._tiers.pins.lengths_along(tokens, namespace)

@@ -66,10 +66,11 @@ class LiveSequence:
         parked_key, saved_key: its entries in the stores, if an older state of it is there.
         saved_length: tokens that it had when it was saved last.
         segments: its first cells, as far as the saving store has them.
-        pending: the token that was sampled last and is not in memory, or None. The index knows its
-            text, so that a reply which ends with it is found whole: its token is kept, and the
-            prompt is cut behind it, where the next message begins.
-        pending_ends: a reply may end behind ``pending``, in a prompt that contains it.
+        pending: the tokens that were sampled last and are not in memory: one, as a rule. The index
+            knows their text, so that a reply which ends with them is found whole: its tokens are
+            kept, and the prompt is cut behind them, where the next message begins.
+        pending_ends: after how many tokens, ``pending`` included, a reply may end in a prompt that
+            contains it.
         indexed: how many of its tokens the prefix index knows, ``pending`` not counted.
         transient: nobody will ask for its last tokens again: it is neither parked nor saved.
     """
@@ -89,8 +90,8 @@ class LiveSequence:
     saved_key: str | None = None
     saved_length: int = 0
     segments: tuple[Segment, ...] = ()
-    pending: int | None = None
-    pending_ends: bool = False
+    pending: tuple[int, ...] = ()
+    pending_ends: frozenset[int] = frozenset()
     indexed: int = 0
     transient: bool = False
     last_used: int = 0
@@ -235,12 +236,18 @@ class Lease:
         prompt: what is to be evaluated.
         cuts: after how many tokens a checkpoint is to be taken, ascending.
         info: what was reused.
+        drafted: tokens in memory that may have to be removed again: a draft that is not verified
+            yet, of which ``sequence.tokens`` lists what was accepted so far.
+        restart: for memory that cannot be cut: how many tokens there were before the draft, and the
+            partial state there.
     """
 
     sequence: LiveSequence
     prompt: ResolvedPrompt
     cuts: list[int]
     info: CacheInfo
+    drafted: int = 0
+    restart: tuple[int, NDArray[np.uint8]] | None = None
 
     @property
     def held(self) -> int:

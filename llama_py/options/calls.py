@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from typing_extensions import TypedDict
 
+from llama_py.options.drafters import Drafter, Speculative, read_speculative
 from llama_py.options.marks import (
     Default,
     Doc,
@@ -83,6 +84,15 @@ class ReplyOptions(SamplingOptions, CriteriaOptions, total=False):
         int | None,
         Default(0),
         Doc("Smaller goes first when requests wait."),
+    ]
+    speculative: Annotated[
+        Speculative | Drafter | Sequence[Drafter] | str | bool | None,
+        Reads(read_speculative),
+        WithoutDefault("that of the model"),
+        Doc(
+            "Who drafts the tokens that may come next; False is nobody "
+            "([speculative decoding](speculative.md))."
+        ),
     ]
     on_progress: Annotated[
         Callable[[int, int], Any] | None,

@@ -6,7 +6,16 @@ from typing import Annotated, Any, Literal
 
 from typing_extensions import TypedDict
 
-from llama_py.options.marks import Default, Doc, Flag, Numbered, Range, Reads, WithoutDefault
+from llama_py.options.drafters import Drafter, Speculative, read_speculative
+from llama_py.options.marks import (
+    Default,
+    Doc,
+    Flag,
+    Numbered,
+    Range,
+    Reads,
+    WithoutDefault,
+)
 from llama_py.options.values import (
     CACHE_TYPE_NUMBERS,
     RANDOM_SEED,
@@ -273,10 +282,20 @@ class LoadOptions(ModelOptions, ContextOptions, total=False):
         Flag("-v", "--verbose", help="print llama.cpp's log"),
         Doc("Print llama.cpp's log on standard error. It always goes to the logger `llama_py`."),
     ]
+    speculative: Annotated[
+        Speculative | Drafter | Sequence[Drafter] | str | bool | None,
+        Reads(read_speculative, {"enum": ["lookup", "off"]}),
+        Flag("--speculative", metavar="HOW", help="lookup or off: draft what may come next"),
+        Doc(
+            "Who drafts the tokens that may come next, to be verified together: "
+            '`PromptLookup()`, a function, a list of these, or `"lookup"` '
+            "([speculative decoding](speculative.md))."
+        ),
+    ]
     draft_model: Annotated[
-        None,
-        Reads(unavailable("speculative decoding is not available in this version")),
-        Doc("Not available in this version."),
+        Drafter | None,
+        Reads(read_speculative),
+        Doc("`speculative`, by llama-cpp-python's name."),
     ]
     lora_base: Annotated[
         None,

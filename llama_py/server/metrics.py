@@ -185,6 +185,10 @@ def _numbers(engine: Engine) -> Iterator[tuple[str, type[Any], str, float]]:
     yield "llama_py_prefix_cache_hits", counter, "... and found there.", metrics.reused
     help_ = "Requests that had to begin again, because there was no room."
     yield "llama_py_num_preemptions", counter, help_, metrics.preempted
+    yield "llama_py_draft_tokens", counter, "Tokens that were drafted.", metrics.drafted
+    yield "llama_py_draft_tokens_accepted", counter, "... and were right.", metrics.accepted
+    help_ = "Time spent drafting."
+    yield "llama_py_draft_seconds", counter, help_, metrics.draft_seconds
 
 
 def _ratio(amount: float, of: float) -> float:

@@ -24,6 +24,7 @@ SMALL = {
     "hotpath": "--model demo --repeats 1 --tokens 12 --runs 2",
     "stream-gaps": "--prompt 700 --repeats 1 --n-batch 64",
     "kv-memory": "--model demo --n-ctx 512 --prompt 40 --max-tokens 4",
+    "speculative": "--model demo --prompt 40 --generate 30 --streams 2 --repeats 1",
 }
 
 

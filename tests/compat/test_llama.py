@@ -265,7 +265,23 @@ def test_logprobs_do_not_need_logits_all(llm: Any) -> None:
     assert found["logprobs"]["token_logprobs"][0] is None
 
 
-def test_embeddings_are_refused_with_a_sentence(llm: Any) -> None:
+def test_embeddings(llm: Any) -> None:
+    model = Llama(demo_model_path(), verbose=False, embedding=True, pooling_type=1)
+    one = model.embed("What is 2 + 3?", normalize=True)
+    assert len(one) == model.n_embd()
+    assert abs(sum(value * value for value in one) - 1) < 1e-4
+    several, count = model.embed(["a", "b c"], return_count=True)
+    assert len(several) == 2
+    assert count == sum(len(model.tokenize(each)) for each in (b"a", b"b c"))
+    found = model.create_embedding(["a", "b c"], model="name")
+    assert [each["index"] for each in found["data"]] == [0, 1]
+    assert found["data"][0]["embedding"] == pytest.approx(several[0], rel=1e-3, abs=1e-4)
+    assert (found["model"], found["usage"]["total_tokens"]) == ("name", count)
+    assert model.pooling_type() == 1
+    model.close()
+
+
+def test_embeddings_have_to_be_asked_for(llm: Any) -> None:
     with pytest.raises(RuntimeError, match="must be created with embedding=True"):
         llm.embed("a")
     with pytest.raises(RuntimeError, match="must be created with embedding=True"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,7 +24,7 @@ class Fake:
         return self.limit
 
 
-def planned(running: list[Fake], *limits: int) -> list[tuple[int, int]]:
+def planned(running: list[Fake], *limits: Any) -> list[tuple[int, int]]:
     """(index of the request, tokens of its prompt or 0 for one sampled token), in order."""
     plan = plan_step(running, *limits)
     indices = {id(request): index for index, request in enumerate(running)}

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from llama_py import Llama, LlamaDiskCache
+from llama_py import Llama, LlamaDiskCache, Speculative
 from llama_py.engine.request import Record
 from llama_py.errors import ContextOverflowError, StateError
 
@@ -53,6 +53,7 @@ class Conversation:
 
 _OPERATIONS = {"start", "turn", "edit", "regenerate", "fork", "park", "cancel", "overflow"}
 _OPERATIONS |= {"snapshot", "restore", "prewarm", "reset", "use_disk", "reopen", "raw", "together"}
+_OPERATIONS |= {"drafted"}
 
 
 class Driver:
@@ -341,6 +342,43 @@ class Driver:
                 expected, _ = self.oracle.greedy(request.tokens, 5)
                 if self.tolerance < EXACT:
                     assert request.generated == expected, request.cache
+        self.check_bookkeeping()
+
+    def drafted(self, index: int, words: Sequence[int], n_reply: int, right: int) -> None:
+        """A turn whose reply is drafted, with a mistake after ``right`` tokens of each draft."""
+        conversation = self.pick(index)
+        conversation.messages.append({"role": "user", "content": text_of(words)})
+        known: list[int] = []
+
+        def draft(tokens: Any) -> Sequence[int]:
+            if not known:
+                known.extend([*tokens.tolist(), *self.oracle.greedy(tokens.tolist(), 20)[0]])
+            rest = known[len(tokens) : len(tokens) + 5]
+            return [token if place < right else 7 for place, token in enumerate(rest)]
+
+        try:
+            response = self.llm.create_chat_completion(
+                conversation.messages,
+                temperature=0.0,
+                max_tokens=2 + 2 * n_reply,
+                ignore_eos=True,
+                speculative=Speculative((draft,), adaptive=False),
+            )
+        except ContextOverflowError:
+            del conversation.messages[1:]
+            return
+        self._check_drafted(self.last_request())
+        text: str = response["choices"][0]["message"]["content"] or ""
+        conversation.messages.append({"role": "assistant", "content": text})
+
+    def _check_drafted(self, request: Record) -> None:
+        """The tokens are the oracle's; where each row was computed does not matter."""
+        if self.tolerance < EXACT:
+            expected, row = self.oracle.greedy(request.tokens, len(request.generated))
+            assert request.generated == expected, request.cache
+        else:
+            row = self.oracle.logits([*request.tokens, *request.generated[:-1]])
+        self.compare(row, False, f"{request.cache} drafted={request.drafted}")
         self.check_bookkeeping()
 
     def close(self) -> None:

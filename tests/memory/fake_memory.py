@@ -155,7 +155,7 @@ class FakeRig:
         for token in tokens[:-1]:
             self.memory.decode(sequence.number, sequence.namespace, [token])
             sequence.tokens.append(token)
-        self.cache.release(lease, tokens[-1] if tokens else None, {start + len(tokens)})
+        self.cache.release(lease, tokens[-1:], {start + len(tokens)})
         self.cache.saving.flush()  # which an engine does bit by bit, between its steps
 
     def ask(self, text: bytes, reply: Sequence[int] = (), namespace: Namespace = ()) -> Lease:

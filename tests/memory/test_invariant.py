@@ -110,6 +110,10 @@ class ReuseMachine(RuleBasedStateMachine):
     def together(self, index: int, words: list[int], others: list[int]) -> None:
         self.driver.together(index, words, others)
 
+    @rule(index=place, words=words, n_reply=few, right=st.integers(0, 5))
+    def drafted(self, index: int, words: list[int], n_reply: int, right: int) -> None:
+        self.driver.drafted(index, words, n_reply, right)
+
     @rule(really=st.integers(0, 9))
     def reset(self, really: int) -> None:
         if really == 0:

@@ -276,22 +276,21 @@ class Llama(Facts, ByHand):
         truncate: bool = True,
         return_count: bool = False,
     ) -> Any:
-        """The embeddings of a text, or of several.
+        """The embeddings of a text, or of several; of each token, if nothing is pooled.
 
         Raises:
             RuntimeError: the model was loaded without ``embedding=True``.
-            NotImplementedError: llama_py has no embeddings.
         """
         if not self._given["embedding"]:
             raise RuntimeError(
                 "Llama model must be created with embedding=True to call this method"
             )
-        raise NotImplementedError("this version of llama_py has no embeddings")
+        vectors, count = self.native.embed(input, normalize, truncate, return_count=True)
+        return (vectors, count) if return_count else vectors
 
     def pooling_type(self) -> int:
         """How the embeddings of a text become one: ``LLAMA_POOLING_TYPE_...``."""
-        kind: int = self._ctx.pooling_type()
-        return kind
+        return self.native.pooling_type()
 
     # -- caches -------------------------------------------------------------------------------
 

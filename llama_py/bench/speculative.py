@@ -1,0 +1,186 @@
+"""Speculative decoding: replies with drafts beside the same replies without, and what rows cost.
+
+Two tasks, whose replies are forced, so that the weights may be random: ``edit`` returns the prompt
+with a word changed here and there, and ``free`` is a text that the prompt does not contain. Both
+are drafted by prompt lookup, and ``edit`` also by somebody who knows the reply (``known``). Runs
+with and without drafts take turns; the figures are medians of tokens per second.
+
+Exit code 1 if a reply with drafts is not the forced one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from llama_py.bench.report import Report, Table, median
+from llama_py.bench.subject import add_model_arguments, conditions, counter, load
+from llama_py.bench.workloads import Scripted, prose
+from llama_py.engine.events import Events
+from llama_py.engine.request import GenerationRequest, Prompt, Record
+from llama_py.options.drafters import PromptLookup, Speculative
+from llama_py.params import GenerationParams, SamplingParams
+
+if TYPE_CHECKING:
+    from llama_py.api.llama import Llama
+
+__all__ = ["add_arguments", "run"]
+
+#: Rows of a step whose cost is measured.
+_ROWS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 32, 64)
+#: One token in so many is another one in the edited text.
+_CHANGED = 29
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """A prompt, the reply that is forced, and who drafts it."""
+
+    name: str
+    prompt: Sequence[int]
+    reply: Sequence[int]
+    speculative: Speculative
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_model_arguments(parser, "smollm2-135m")
+    parser.add_argument("--prompt", type=int, default=300, metavar="N", help="tokens of the prompt")
+    parser.add_argument("--generate", type=int, default=200, metavar="N", help="tokens of a reply")
+    parser.add_argument("--streams", type=int, default=8, metavar="N", help="the most at once")
+    parser.add_argument("--n-draft", type=int, default=8, metavar="N", help="tokens of a draft")
+    parser.add_argument("--repeats", type=int, default=5, metavar="N")
+    parser.add_argument(
+        "--always", action="store_true", help="draft whenever there is a guess, also if it costs"
+    )
+
+
+def run(options: argparse.Namespace) -> Report:
+    n_ctx = (options.prompt + options.generate + 80) * options.streams
+    report = Report("speculative", conditions(options, n_ctx))
+    with load(options, n_ctx, n_seq_max=options.streams) as llm:
+        _rows(report, llm, options.repeats)
+        table = report.table(
+            "tokens per second",
+            *("task", "drafter", "streams", "plain", "drafts", "ratio", "accepted", "left out"),
+        )
+        for task in _tasks(llm, options):
+            for streams in sorted({1, options.streams}):
+                _compare(report, table, llm, task, streams, options.repeats)
+    return report
+
+
+def _tasks(llm: Llama, options: argparse.Namespace) -> list[_Task]:
+    def tokens(seed: str, count: int) -> list[int]:
+        return llm.tokenize(prose(seed, count + 8, counter(llm)), add_bos=False)[:count]
+
+    prompt, other = tokens("document", options.prompt), tokens("other", options.generate)
+    edited = [
+        other[index % len(other)] if index % _CHANGED == _CHANGED - 1 else token
+        for index, token in enumerate(prompt[: options.generate])
+    ]
+
+    def known(seen: Any) -> Sequence[int]:
+        done = len(seen) - len(prompt)
+        return edited[done : done + options.n_draft]
+
+    lookup = PromptLookup(n_draft=options.n_draft)
+    adaptive = not options.always
+    return [
+        _Task("edit", prompt, edited, Speculative((lookup,), adaptive=adaptive)),
+        _Task("edit", prompt, edited, Speculative((known,), adaptive=adaptive)),
+        _Task("free", prompt, other, Speculative((lookup,), adaptive=adaptive)),
+    ]
+
+
+def _compare(
+    report: Report, table: Table, llm: Llama, task: _Task, streams: int, repeats: int
+) -> None:
+    plain: list[float] = []
+    drafts: list[float] = []
+    records: list[Record] = []
+    left_out = 0
+    for turn in range(repeats + 1):
+        for speculative, speeds in ((Speculative(), plain), (task.speculative, drafts)):
+            before = llm.metrics["drafts_skipped"]
+            speed, found = _speed(report, llm, task, speculative, streams)
+            if turn:  # the first one warms up
+                speeds.append(speed)
+            if speeds is drafts:
+                records, left_out = found, llm.metrics["drafts_skipped"] - before
+    drafted = sum(record.drafted for record in records)
+    accepted = sum(record.accepted for record in records) / drafted if drafted else 0.0
+    ratio = median([a / b for a, b in zip(drafts, plain, strict=True)])
+    drafter = "lookup" if isinstance(task.speculative.drafters[0], PromptLookup) else "known"
+    table.add(
+        *(task.name, drafter, streams, median(plain), median(drafts), ratio, accepted, left_out)
+    )
+    name = f"{task.name}, {drafter}, {streams} streams: with drafts by without"
+    if streams == 1 and task.name == "edit" and drafter == "lookup":
+        report.at_least(name, ratio, 1.8)
+    else:
+        report.at_least(name, ratio, 0.97)
+
+
+def _speed(
+    report: Report, llm: Llama, task: _Task, speculative: Speculative, streams: int
+) -> tuple[float, list[Record]]:
+    """Tokens per second of all streams together, from when all of them generate."""
+    requests = [
+        GenerationRequest(
+            Prompt(tokens=task.prompt),
+            SamplingParams(temperature=0.0, logits_processors=(Scripted(task.reply),)),
+            GenerationParams(max_tokens=len(task.reply), ignore_eos=True),
+            choice=number,
+            speculative=speculative,
+        )
+        for number in range(streams)
+    ]
+    with Events(llm._loaded.driver, requests, whole=True) as events:
+        for _, event in events:
+            error = getattr(event, "error", None)
+            if error is not None:
+                raise error
+        records = [*events.records]
+    for record in records:
+        if record.generated != [*task.reply]:
+            report.fail(f"{task.name}: a reply is not the one that was forced")
+    begin = max(record.first_token for record in records)
+    end = max(record.last_token for record in records)
+    return sum(len(record.generated) - 1 for record in records) / (end - begin), records
+
+
+def _rows(report: Report, llm: Llama, repeats: int) -> None:
+    """What a step costs by its number of rows, all of them outputs."""
+    table = report.table("one step", "rows", "ms", "by one row", "rows per second")
+    engine = llm._loaded.driver.engine
+    tokens = llm.tokenize(prose("rows", 300, counter(llm)), add_bos=False)
+    seconds: dict[int, list[float]] = {rows: [] for rows in _ROWS}
+
+    def measure() -> None:
+        sequence = engine.cache.take()
+        if sequence is None:
+            raise RuntimeError("every sequence is busy")
+        try:
+            engine.evaluate(sequence, tokens[:200])
+            for _ in range(max(3, repeats)):
+                for rows in _ROWS:
+                    start = time.perf_counter()
+                    engine.evaluate(sequence, tokens[200 : 200 + rows], every=True)
+                    seconds[rows].append(time.perf_counter() - start)
+                    del sequence.tokens[200:]
+                    engine.cache.trim(sequence)
+                    if not sequence.tokens:  # it cannot be cut
+                        engine.evaluate(sequence, tokens[:200])
+        finally:
+            engine.cache.drop(sequence)
+
+    llm._loaded.driver.run(measure)
+    one = float(np.median(seconds[1]))
+    for rows, measured in seconds.items():
+        took = float(np.median(measured))
+        table.add(rows, 1e3 * took, took / one, rows / took)

@@ -1,0 +1,122 @@
+"""``llama-py embed``: the vectors of lines, as lines of JSON or as a file of numpy's."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from llama_py.cli import options
+from llama_py.cli.progress import Progress
+from llama_py.errors import ParameterError
+from llama_py.options import EMBEDDER
+from llama_py.options.marks import Flag
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from llama_py.api.embedder import Embedder
+
+__all__ = ["add_parser"]
+
+_FLAGGED = [option for option in EMBEDDER if option.mark(Flag)]
+
+
+def add_parser(commands: Any) -> None:
+    """Add ``embed`` to the subcommands of ``llama-py``."""
+    parser = commands.add_parser(
+        "embed",
+        help="vectors of lines of text",
+        description="Embed each line of a text: one line of JSON for each, or an array in a file.",
+        epilog="example: llama-py embed -m all-MiniLM-L6-v2.gguf notes.txt -o notes.npy",
+    )
+    parser.add_argument(
+        "file", nargs="?", help='a text file; standard input if absent or "-"; empty lines count'
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="write there instead; .npy: a float32 array of shape (lines, dimensions)",
+    )
+    parser.add_argument(
+        "--dimensions", metavar="N", type=int, help="keep the first N only (default: all)"
+    )
+    parser.add_argument(
+        "--raw", action="store_true", help="vectors as they are; otherwise they have length 1"
+    )
+    parser.add_argument(
+        "--truncate", action="store_true", help="leave out the end of lines that are too long"
+    )
+    group = parser.add_argument_group("model")
+    which = group.add_mutually_exclusive_group()
+    which.add_argument(
+        "-m", "--model", metavar="PATH", help="a GGUF file (default: the bundled demonstration)"
+    )
+    which.add_argument("--hf", metavar="REPO[:QUANT]", help="download from the Hugging Face hub")
+    for option in _FLAGGED:
+        options.add_flag(group, option, EMBEDDER)
+    parser.set_defaults(run=_run)
+
+
+def _run(parsed: argparse.Namespace) -> int:
+    lines = _lines(parsed.file)
+    with _load(parsed) as embedder:
+        progress = Progress("embedding", enabled=sys.stderr.isatty())
+        with progress:
+            vectors = embedder.embed(
+                lines,
+                normalize=not parsed.raw,
+                dimensions=parsed.dimensions,
+                truncate=parsed.truncate,
+                progress=progress.inputs,
+            )
+    _write(vectors, parsed.output)
+    return 0
+
+
+def _lines(name: str | None) -> list[str]:
+    try:
+        if name is None or name == "-":
+            text = sys.stdin.read()
+        else:
+            text = Path(name).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ParameterError(f"{name or 'standard input'} is not UTF-8: {error}") from None
+    lines = text.split("\n")
+    return [line.removesuffix("\r") for line in (lines[:-1] if lines[-1] == "" else lines)]
+
+
+def _load(parsed: argparse.Namespace) -> Embedder:
+    from llama_py.api.embedder import Embedder
+
+    path = options.model_path(parsed.model, parsed.hf)
+    given: dict[str, Any] = {each.name: getattr(parsed, each.name) for each in _FLAGGED}
+    given = {name: value for name, value in given.items() if value is not None}
+    progress = Progress("loading the model", enabled=sys.stderr.isatty() and not parsed.verbose)
+    with progress:
+        return Embedder(path, progress=progress.fraction, **given)
+
+
+def _write(vectors: NDArray[np.float32], name: str | None) -> None:
+    if name is None:
+        sys.stdout.flush()
+        _write_lines(vectors, sys.stdout.buffer)
+        return
+    if name.endswith(".npy"):
+        import numpy as np
+
+        np.save(name, vectors)
+        return
+    with Path(name).open("wb") as file:
+        _write_lines(vectors, file)
+
+
+def _write_lines(vectors: NDArray[np.float32], file: BinaryIO) -> None:
+    from llama_py.dialects.wire_json import vector_bytes
+
+    for index, vector in enumerate(vectors):
+        file.write(b'{"index":%d,"embedding":%b}\n' % (index, vector_bytes(vector)))
+    file.flush()

@@ -1,0 +1,133 @@
+"""Whether a draft pays: how much of the drafts is accepted, and what a wider step costs. Pure.
+
+A step that verifies a draft of ``k`` tokens computes ``k`` more rows. If each token is accepted
+with probability ``p``, it gives ``1 + p + p**2 + ... + p**k`` tokens instead of one. What ``k``
+rows cost depends on the machine, the model and the other streams of the step, so it is measured,
+steps without drafts from time to time as well.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import deque
+
+from llama_py.options.drafters import Drafter, Speculative
+
+__all__ = ["Drafting", "StepCosts"]
+
+#: The last measurements of a step with so many rows; their median counts.
+_MEASUREMENTS = 5
+#: Measurements of steps without drafts before there are any, and steps with drafts between them.
+_LEAST, _MOST_IN_A_ROW = 3, 64
+#: A draft must be worth this much more than the step without it: measurements are not exact.
+_MARGIN = 1.03
+#: What is believed of a drafter before anything was verified: tokens, and how many were accepted.
+_TRIALS, _SUCCESSES = 3.0, 2.0
+#: How much of what was seen still counts after one more draft, and after one that was left out:
+#: what did not pay is tried again after about a hundred tokens.
+_MEMORY, _FORGIVING = 0.9, 0.99
+
+
+class Drafting:
+    """What is known about the drafts of one request.
+
+    Attributes:
+        settings: who drafts, and when.
+        drafters: those that have not failed.
+        rate: the share of drafted tokens that is accepted, as far as one can tell.
+        seconds: what drafting a token takes.
+    """
+
+    __slots__ = ("_successes", "_trials", "drafters", "seconds", "settings")
+
+    def __init__(self, settings: Speculative) -> None:
+        self.settings = settings
+        self.drafters: list[Drafter] = [*settings.drafters]
+        self._trials = self._successes = self.seconds = 0.0
+
+    @property
+    def rate(self) -> float:
+        """See the class; begins at 2/3."""
+        return (self._successes + _SUCCESSES) / (self._trials + _TRIALS)
+
+    def verified(self, drafted: int, accepted: int) -> None:
+        """``accepted`` of ``drafted`` tokens were right; what follows a wrong one was not tried."""
+        self._successes = self._successes * _MEMORY + accepted
+        self._trials = self._trials * _MEMORY + accepted + (accepted < drafted)
+
+    def left_out(self) -> None:
+        """Nothing was drafted, because it would not have paid."""
+        self._successes *= _FORGIVING
+        self._trials *= _FORGIVING
+
+
+class StepCosts:
+    """Seconds that a step takes, by its number of rows."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[int, deque[float]] = {}
+        self._rows: list[int] = []
+        self._in_a_row = 0
+
+    def add(self, rows: int, seconds: float, *, drafts: bool = False) -> None:
+        """A step with so many rows, ``drafts`` among them, took so long."""
+        self._in_a_row = self._in_a_row + 1 if drafts else 0
+        if rows not in self._seconds:
+            self._seconds[rows] = deque(maxlen=_MEASUREMENTS)
+            insort(self._rows, rows)
+        self._seconds[rows].append(seconds)
+
+    def of(self, rows: int) -> float:
+        """Seconds of a step with so many rows, interpolated; 0.0 if nothing is known.
+
+        More rows than ever measured are taken to be as quick as those, and so are tried.
+        """
+        place = bisect_left(self._rows, rows)
+        if place == len(self._rows):
+            return self._median(self._rows[-1]) if self._rows else 0.0
+        above = self._rows[place]
+        if above == rows or place == 0:
+            return self._median(above)
+        below = self._rows[place - 1]
+        share = (rows - below) / (above - below)
+        return self._median(below) * (1 - share) + self._median(above) * share
+
+    def _knows(self, rows: int) -> bool:
+        """Whether enough steps with no more rows than these were measured, and not long ago."""
+        measured = sum(len(self._seconds[each]) for each in self._rows if each <= rows)
+        return measured >= _LEAST and self._in_a_row < _MOST_IN_A_ROW
+
+    def _median(self, rows: int) -> float:
+        measured = sorted(self._seconds[rows])
+        return measured[len(measured) // 2]
+
+    def best(
+        self,
+        rows: int,
+        tokens: float,
+        most: int,
+        rate: float,
+        seconds: float = 0.0,
+        fixed: float = 0.0,
+    ) -> int:
+        """How long a draft should be, at most; 0 if none pays, or a step without is due.
+
+        Args:
+            rows: the rows of the step without it.
+            tokens: what that step is expected to give, one of them to the stream that is to draft.
+            most: longest possible draft.
+            rate: probability that a drafted token is accepted.
+            seconds: how long it takes to draft one token.
+            fixed: and what a draft costs beside that, whatever its length.
+        """
+        if not self._knows(rows):
+            return 0
+        alone = max(self.of(rows), 1e-9)
+        best, best_speed, expected, power = 0, tokens / alone * _MARGIN, tokens, 1.0
+        for length in range(1, most + 1):
+            power *= rate
+            expected += power
+            speed = expected / (self.of(rows + length) + length * seconds + fixed)
+            if speed > best_speed:
+                best, best_speed = length, speed
+        return best

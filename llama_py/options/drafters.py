@@ -1,0 +1,169 @@
+"""Speculative decoding as callers ask for it: drafters, and ``Speculative``, which collects them.
+
+A drafter guesses the tokens that come next. The engine evaluates its guess together with the last
+token, in one step, and keeps what the model would have said itself: drafts change how fast a reply
+comes, and never what it says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from llama_py.errors import ParameterError, ParameterTypeError, shown
+from llama_py.options.checks import check_bool, check_number
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = [
+    "MAX_DRAFT",
+    "Drafter",
+    "PromptLookup",
+    "Speculative",
+    "as_speculative",
+    "read_speculative",
+]
+
+
+class Drafter(Protocol):
+    """What a drafter is: any function of this form.
+
+    It is called in the engine's thread, so it must be quick. One that raises, or returns something
+    else than tokens, is not asked again for that reply, which goes on without it.
+    """
+
+    def __call__(self, tokens: NDArray[np.intc], /) -> Sequence[int] | NDArray[np.intc]:
+        """The tokens that may follow; nothing where it has no guess.
+
+        Args:
+            tokens: prompt and reply so far, int32 ``(n,)``, which cannot be written to.
+        """
+
+
+#: Most tokens of one draft.
+MAX_DRAFT = 64
+#: Tokens before a match that are compared to choose between several matches.
+_LONGEST_MATCH = 32
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLookup:
+    """Drafts what followed the last tokens where they occurred before, in the prompt or the reply.
+
+    It needs no model and takes microseconds. It pays where a reply repeats its prompt: editing,
+    correcting, quoting, extracting, calling tools.
+
+    Attributes:
+        ngram: how many of the last tokens must have occurred before.
+        n_draft: most tokens to draft.
+
+    Raises:
+        ParameterError: a number is out of range.
+    """
+
+    ngram: int = 3
+    n_draft: int = 8
+
+    def __post_init__(self) -> None:
+        check_number("ngram", self.ngram, 1, _LONGEST_MATCH, integer=True)
+        check_number("n_draft", self.n_draft, 0, MAX_DRAFT, integer=True)
+
+    def __call__(self, tokens: NDArray[np.intc], /) -> Sequence[int]:
+        """What may follow ``tokens``, int32 ``(n,)``."""
+        place = self._last_match(tokens)
+        if place is None:
+            return ()
+        start = place + 1
+        period = len(tokens) - start
+        if period >= self.n_draft:
+            found: list[int] = tokens[start : start + self.n_draft].tolist()
+            return found
+        # The text repeats itself with this period: it may go on doing so.
+        return [int(tokens[start + index % period]) for index in range(self.n_draft)]
+
+    def _last_match(self, tokens: NDArray[np.intc]) -> int | None:
+        """Where the last tokens occurred before: of the longest matches, the end of the latest."""
+        size, last = self.ngram, len(tokens) - 1
+        if last < size:
+            return None
+        places = (tokens[size - 1 : last] == tokens[last]).nonzero()[0] + (size - 1)
+        for back in range(1, _LONGEST_MATCH):
+            if not len(places) or (back >= size and len(places) == 1):
+                break
+            reachable = places[places >= back]
+            longer = reachable[tokens[reachable - back] == tokens[last - back]]
+            if back >= size and not len(longer):
+                break
+            places = longer
+        return int(places[-1]) if len(places) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Speculative:
+    """Who drafts, and when.
+
+    Attributes:
+        drafters: asked in turn; the first draft that is not empty counts. Without any, nothing is
+            drafted.
+        adaptive: draft only where that pays, measured by how many tokens are accepted and by what
+            a step with more rows costs on this machine; False drafts whenever there is a guess.
+        exact: steps have at least two rows, so that a stream that is alone on a CPU computes the
+            same bits with drafts and without. It costs up to as much as a second stream.
+
+    Raises:
+        ParameterTypeError: something else than a function was given as a drafter.
+    """
+
+    drafters: tuple[Drafter, ...] = ()
+    adaptive: bool = True
+    exact: bool = False
+
+    def __post_init__(self) -> None:
+        drafters: Any = self.drafters
+        if callable(drafters):
+            drafters = (drafters,)
+        object.__setattr__(self, "drafters", tuple(drafters))
+        for each in self.drafters:
+            if not callable(each) or isinstance(each, type):
+                raise ParameterTypeError(
+                    f"speculative: {shown(each)} is no drafter; pass PromptLookup(), or a function "
+                    "from the tokens so far to those that may follow"
+                )
+        check_bool("adaptive", self.adaptive)
+        check_bool("exact", self.exact)
+
+
+#: What may be given in place of objects, on a command line for example.
+_NAMES = {"lookup": (PromptLookup(),), "off": ()}
+
+
+def as_speculative(value: Speculative | str | None) -> Speculative | None:
+    """What ``read_speculative`` returned, as an object."""
+    return Speculative(_NAMES[value]) if isinstance(value, str) else value
+
+
+def read_speculative(name: str, value: Any) -> Speculative | str:
+    """A ``Speculative``, a drafter, a list of them, ``"lookup"``, or False for none.
+
+    A name is returned as it is, for who writes it into a file.
+
+    Raises:
+        ParameterError: it is none of these.
+    """
+    if isinstance(value, Speculative):
+        return value
+    if isinstance(value, bool):
+        return Speculative(_NAMES["lookup"] if value else ())
+    if isinstance(value, str):
+        if value not in _NAMES:
+            expected = " or ".join(f'"{each}"' for each in _NAMES)
+            raise ParameterError(f"{name}={shown(value)}: expected {expected}, or a drafter")
+        return value
+    if callable(value) or isinstance(value, (list, tuple)):
+        return Speculative(value)
+    raise ParameterTypeError(
+        f"{name}={shown(value)}: expected PromptLookup(), another drafter, or a list of them"
+    )
