@@ -7,7 +7,7 @@ import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -211,7 +211,8 @@ class Vocab(Handle[C.llama_vocab_p]):
         One call for each token of the vocabulary: 0.15 us each this way, without giving the
         interpreter's lock away.
         """
-        address = ctypes.cast(C.llama_vocab_get_attr, ctypes.c_void_p).value or 0
+        function: Any = C.llama_vocab_get_attr
+        address = ctypes.cast(function, ctypes.c_void_p).value or 0
         with self.in_use() as pointer:
             attribute_of = partial(_ATTRIBUTE(address), ctypes.cast(pointer, ctypes.c_void_p).value)
             attributes = np.fromiter(map(attribute_of, range(self.n_tokens)), np.int64)
