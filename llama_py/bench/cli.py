@@ -26,6 +26,7 @@ BENCHMARKS = {
     "kv-memory": "kv_memory",
     "speculative": "speculative",
     "serve": "serve",
+    "embed": "embed",
     "replay": "replay",
 }
 

@@ -86,6 +86,11 @@ class Endpoint:
             self._headers["Authorization"] = f"Bearer {key}"
         self.model = model
 
+    @property
+    def address(self) -> str:
+        """Host and port."""
+        return "{}:{}".format(*self._address)
+
     def get(self, path: str) -> tuple[int, bytes]:
         """Status and body."""
         connection = self._connect()

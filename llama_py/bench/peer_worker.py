@@ -64,6 +64,12 @@ class Worker:
         text = answer["choices"][0]["text"]
         return {"seconds": seconds, "text": text, "usage": answer["usage"]}
 
+    def embed(self, texts: list[str], vectors: bool = False) -> dict[str, Any]:
+        start = self._clock()
+        found = self._llm.embed(texts, normalize=True)
+        seconds = self._clock() - start
+        return {"seconds": seconds, "vectors": found if vectors else []}
+
 
 def main() -> None:
     # What C code prints must not get between the answers.

@@ -40,7 +40,7 @@ _NOT_FOR_WEIGHTS: Final = frozenset({"I8", "I16", "I32", "I64", "F64", "Q8_1", "
 
 #: Tensors of element-wise operations, which are F32 however the rest is quantized.
 _ALWAYS_F32: Final = re.compile(
-    r"_norm\.weight$|\.bias$|\.ssm_(a|d)$|\.ssm_conv1d\.weight$|\.shortconv\.conv\.weight$"
+    r"^token_types\.weight$|_norm\.weight$|\.bias$|\.ssm_(a|d)$|\.ssm_conv1d\.weight$|\.shortconv\.conv\.weight$"
 )
 
 

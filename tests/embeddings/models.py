@@ -167,7 +167,9 @@ class _Writer:
     # tensors
 
     def _add(self, name: str, data: Array) -> None:
-        if self.spec.quant == "f16" and data.ndim > 1:
+        if name == "token_types.weight" and self.spec.quant != "f16_types":
+            self.gguf.add_tensor(name, data.astype(np.float32))
+        elif self.spec.quant != "f32" and data.ndim > 1:
             self.gguf.add_tensor(name, data.astype(np.float16))
         else:
             self.gguf.add_tensor(name, data.astype(np.float32))

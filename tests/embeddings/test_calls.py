@@ -22,6 +22,7 @@ from llama_py.errors import (
     ForkedProcessError,
     GenerationTimeout,
     InputTooLongError,
+    InvalidModelError,
     ParameterError,
     ParameterTypeError,
     RequestCancelled,
@@ -97,6 +98,14 @@ def test_inputs_of_no_and_of_many_kinds(embedder: Embedder) -> None:
     np.testing.assert_allclose(rows, np.repeat(rows[:1], 5, axis=0), rtol=0, atol=1e-6)
     assert embedder.embed(np.array(tokens)).shape == (64,)  # type: ignore[arg-type]
     assert embedder.embed(text for text in ("a", "b")).shape == (2, 64)  # type: ignore[arg-type]
+
+
+def test_a_file_that_would_end_the_process_is_refused() -> None:
+    with Embedder(encoder(quant="f16")) as embedder, Embedder(encoder()) as exact:
+        found, wanted = embedder.embed("the cat"), exact.embed("the cat")
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=5e-3)
+    with pytest.raises(InvalidModelError, match=r"'token_types.weight' has the type F16"):
+        Embedder(encoder(quant="f16_types"))
 
 
 def test_options_and_models_that_do_not_fit() -> None:
