@@ -90,6 +90,7 @@ if TYPE_CHECKING:
     from llama_py.errors import UnknownParameterError as UnknownParameterError
     from llama_py.memory.sequences import ReuseInfo as ReuseInfo
     from llama_py.options.drafters import Drafter as Drafter
+    from llama_py.options.drafters import DraftModel as DraftModel
     from llama_py.options.drafters import PromptLookup as PromptLookup
     from llama_py.options.drafters import Speculative as Speculative
     from llama_py.storage.store import LlamaCache as LlamaCache
@@ -122,6 +123,7 @@ _HOMES = {
     "CreateCompletionStreamResponse": "dialects.types",
     "CreateEmbeddingResponse": "dialects.types",
     "DecodeError": "errors",
+    "DraftModel": "options.drafters",
     "Drafter": "options.drafters",
     "Embedder": "api.embedder",
     "FingerprintError": "errors",
@@ -201,6 +203,7 @@ __all__ = [
     "CreateCompletionStreamResponse",
     "CreateEmbeddingResponse",
     "DecodeError",
+    "DraftModel",
     "Drafter",
     "Embedder",
     "FingerprintError",

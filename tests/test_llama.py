@@ -144,7 +144,6 @@ def test_a_wrong_type_is_named(name: str, value: Any) -> None:
         {"type_k": 999},
         {"type_k": "q9_0"},
         {"flash_attn": "on"},
-        {"embedding": True},
         {"rope_freq_scale": -1.0},
         {"rope_freq_base": float("nan")},
         {"pooling_type": 99},

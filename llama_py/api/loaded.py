@@ -172,6 +172,8 @@ class Loaded:
         Raises:
             LlamaError: it is called from a callback of a request; nothing was freed.
         """
+        if self._running is not None and not self.inherited:
+            self._running.driver.refuse_callbacks()
         if self._shop is not None:
             self._shop.close()
         if self._running is not None:

@@ -28,6 +28,7 @@ BENCHMARKS = {
     "serve": "serve",
     "embed": "embed",
     "replay": "replay",
+    "savings": "savings",
 }
 
 #: Further commands: name -> (module, function that takes arguments and returns an exit code, what).

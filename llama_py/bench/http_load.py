@@ -127,7 +127,7 @@ class Endpoint:
                 content = response.read()
             finally:
                 connection.close()
-            if response.status == 200:
+            if response.status in (200, 404):
                 return
             time.sleep(0.05)
         raise RuntimeError(f"the session {name} could not be forgotten: {content[:400]!r}")

@@ -35,9 +35,19 @@ Array = npt.NDArray[np.float32]
 QUANTS: Final = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
 
 CHAT_TEMPLATE: Final = (
+    "{%- if tools -%}"
+    "{{- '<|im_start|>system\\nThese tools can be called:\\n<tools>\\n' -}}"
+    "{%- for tool in tools -%}{{- (tool | tojson) + '\\n' -}}{%- endfor -%}"
+    "{{- '</tools>\\nA call is written as\\n<tool_call>\\n' -}}"
+    '{{- \'{"name": NAME, "arguments": ARGUMENTS}\\n</tool_call><|im_end|>\\n\' -}}'
+    "{%- endif -%}"
     "{%- for message in messages -%}"
-    "{{- '<|im_start|>' + message['role'] + '\\n' -}}"
-    "{{- (message['content'] or '') + '<|im_end|>\\n' -}}"
+    "{{- '<|im_start|>' + message['role'] + '\\n' + (message['content'] or '') -}}"
+    "{%- for call in message['tool_calls'] or [] -%}"
+    "{{- '\\n<tool_call>\\n{\"name\": \"' + call['function']['name'] + '\", \"arguments\": ' -}}"
+    "{{- (call['function']['arguments'] | tojson) + '}\\n</tool_call>' -}}"
+    "{%- endfor -%}"
+    "{{- '<|im_end|>\\n' -}}"
     "{%- endfor -%}"
     "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}"
 )
@@ -80,6 +90,7 @@ SHAPES: Final[dict[str, Shape]] = {
         n_head_kv=3,
         head_size=64,
         n_ff=1536,
+        n_ctx_train=32768,  # of the original 8192, in which no agent's session has room
         rope_base=100_000.0,
     ),
     "gemma3-270m": Shape(
@@ -105,6 +116,19 @@ SHAPES: Final[dict[str, Shape]] = {
         n_head_kv=8,
         head_size=64,
         n_ff=4608,
+        n_ctx_train=128_000,
+        rope_base=1_000_000.0,
+        attention_layers=(2, 5, 8, 10, 12, 14),
+    ),
+    "lfm2-135m": Shape(
+        "lfm2",
+        "hybrid as lfm2-350m, narrower",
+        n_layer=16,
+        n_embd=640,
+        n_head=10,
+        n_head_kv=5,
+        head_size=64,
+        n_ff=2560,
         n_ctx_train=128_000,
         rope_base=1_000_000.0,
         attention_layers=(2, 5, 8, 10, 12, 14),

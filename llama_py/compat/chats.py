@@ -83,10 +83,16 @@ def _fold_unknown(given: dict[str, Any]) -> None:
 
 def _choose_tools(given: dict[str, Any]) -> None:
     """No choice where there is nothing to choose from."""
-    for offered, choice in (("tools", "tool_choice"), ("functions", "function_call")):
+    for offered, chosen in (("tools", "tool_choice"), ("functions", "function_call")):
         if not given.get(offered):
             given.pop(offered, None)
-            given.pop(choice, None)
+            given.pop(chosen, None)
+    choice = given.get("tool_choice")
+    if isinstance(choice, str) and choice not in ("auto", "none", "required"):
+        names = [tool.get("function", {}).get("name") for tool in given["tools"]]
+        del given["tool_choice"]  # llama-cpp-python ignores any other text
+        if choice in names:
+            given["tool_choice"] = {"type": "function", "function": {"name": choice}}
     if "grammar" in given and given.get("tool_choice") in (None, "auto", "none"):
         given.pop("tools", None)
         given.pop("tool_choice", None)

@@ -25,7 +25,7 @@ _OWN_DEFAULTS = {
     "verbose": True,
 }
 #: Handled by the ``Llama`` of this package, not by that of llama_py.
-_ELSEWHERE = {"chat_format", "chat_handler", "tokenizer", "lora_base", "draft_model"}
+_ELSEWHERE = {"chat_format", "chat_handler", "tokenizer", "lora_base"}
 
 
 class FailedContextError(ContextCreationError, ValueError):

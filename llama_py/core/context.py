@@ -214,6 +214,13 @@ class Context(Handle[C.llama_context_p]):
         pointer = self.pointer
         self._threads.attach(pointer, C.llama_n_threads(pointer), C.llama_n_threads_batch(pointer))
 
+    def try_threads(self, n_threads: int, n_threads_batch: int) -> bool:
+        """``set_threads``, unless the system cannot start so many; then False."""
+        possible = self._threads.can_attach(n_threads, n_threads_batch)
+        if possible:
+            self.set_threads(n_threads, n_threads_batch)
+        return possible
+
     def set_threads(self, n_threads: int, n_threads_batch: int) -> None:
         """Threads for one token, and for many."""
         C.llama_set_n_threads(self.pointer, n_threads, n_threads_batch)

@@ -182,9 +182,10 @@ class Model(Handle[C.llama_model_p]):
 
     @property
     def is_causal(self) -> bool:
-        """True if a token sees only those before it."""
+        """True if a token sees only those before it, also those of earlier batches."""
         causal = self.metadata.get(f"{self.architecture}.attention.causal", "true")
-        return not self.is_encoder and causal != "false"
+        whole = self.is_encoder or self.architecture == "llama-embed"  # whose graph has no cache
+        return not whole and causal != "false"
 
     @property
     def is_diffusion(self) -> bool:

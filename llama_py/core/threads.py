@@ -9,6 +9,7 @@ there are more threads than cores, which makes generation half as fast).
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable
 from typing import Any
 from weakref import WeakSet
@@ -49,6 +50,13 @@ class ThreadPools:
         """
         C.llama_attach_threadpool(context, self._pool(n_threads), self._pool(n_threads_batch))
 
+    def can_attach(self, *sizes: int) -> bool:
+        """Whether pools of these sizes are there, or can be started.
+
+        ggml ends the process if the system refuses a thread, which is no price for being faster.
+        """
+        return all(size in self._pools or _can_start(size - 1) for size in sizes)
+
     def _pool(self, size: int) -> G.ggml_threadpool_t:
         if size not in self._pools:
             params = G.ggml_threadpool_params_default(size)
@@ -65,6 +73,23 @@ class ThreadPools:
         """End the threads. The context must be gone."""
         while self._pools:
             self._free(self._pools.popitem()[1])
+
+
+def _can_start(count: int) -> bool:
+    """Start so many threads at once, and let them end."""
+    stop, started = threading.Event(), list[threading.Thread]()
+    try:
+        for _ in range(count):
+            thread = threading.Thread(target=stop.wait, daemon=True)
+            thread.start()
+            started.append(thread)
+    except RuntimeError:
+        return False
+    finally:
+        stop.set()
+        for thread in started:
+            thread.join()
+    return True
 
 
 def _lose_all() -> None:

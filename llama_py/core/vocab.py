@@ -7,7 +7,7 @@ import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,6 +30,8 @@ _NO_CHARACTER_BEGINS = (b"\xf4", b"\xf5", b"\xf6", b"\xf7")
 #: them that it takes only where special tokens are to be parsed.
 _PARSED = C.LLAMA_TOKEN_ATTR_CONTROL | C.LLAMA_TOKEN_ATTR_UNKNOWN
 _SPECIAL = _PARSED | C.LLAMA_TOKEN_ATTR_USER_DEFINED
+#: ``llama_vocab_get_attr`` for calls in great numbers.
+_ATTRIBUTE = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int32)
 
 
 class Vocab(Handle[C.llama_vocab_p]):
@@ -196,16 +198,26 @@ class Vocab(Handle[C.llama_vocab_p]):
         """
         if self._special_texts is None:
             found: dict[bytes, bool] = {}
-            # One call for each token of the vocabulary: 0.3 us each this way.
-            with self.in_use() as pointer:
-                attribute_of = partial(C.llama_vocab_get_attr, pointer)
-                attributes = [*map(attribute_of, range(self.n_tokens))]
-            for token, attribute in enumerate(attributes):
-                if attribute & _SPECIAL and (piece := self.piece(token)).strip():
+            for token, attribute in self._special_attributes():
+                if (piece := self.piece(token)).strip():
                     always = not attribute & _PARSED
                     found[piece] = found.get(piece, False) or always
             self._special_texts = found
         return self._special_texts
+
+    def _special_attributes(self) -> list[tuple[int, int]]:
+        """The tokens that the tokenizer always splits at, with their attributes.
+
+        One call for each token of the vocabulary: 0.15 us each this way, without giving the
+        interpreter's lock away.
+        """
+        function: Any = C.llama_vocab_get_attr
+        address = ctypes.cast(function, ctypes.c_void_p).value or 0
+        with self.in_use() as pointer:
+            attribute_of = partial(_ATTRIBUTE(address), ctypes.cast(pointer, ctypes.c_void_p).value)
+            attributes = np.fromiter(map(attribute_of, range(self.n_tokens)), np.int64)
+        special = np.flatnonzero(attributes & _SPECIAL)
+        return [*zip(special.tolist(), attributes[special].tolist(), strict=True)]
 
     def longest_piece(self) -> int:
         """Bytes of the longest token."""

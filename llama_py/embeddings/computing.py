@@ -115,6 +115,11 @@ class Computer:
         width = self._model.n_labels
         return [context.pooled(seq, width) for seq in range(len(inputs))]
 
+    def abort(self) -> None:
+        """End the batch that is being computed, and the next one. Any thread may say so."""
+        for context in [*self._contexts.values()]:
+            context.abort.ask()
+
     def close(self) -> None:
         """Free the contexts."""
         while self._contexts:

@@ -175,7 +175,8 @@ class _Works:
             self._jobs.clear()
             self._changed.notify_all()
         for job in jobs:
-            job.fail(ClosedError("the model was closed while it embedded"))
+            job.fail(_closed_while_embedding())
+        self._computer.abort()
         thread = self._thread
         if thread is None:
             self._computer.close()
@@ -204,7 +205,7 @@ class _Works:
                 job.put(index, rows)
         except BaseException as error:  # whatever it is, those who wait get it
             for job in jobs:
-                job.fail(error)
+                job.fail(_closed_while_embedding() if self.closed else error)
 
     # -- choosing ---------------------------------------------------------------------------------
 
@@ -236,3 +237,7 @@ class _Works:
             return None
         self._jobs.rotate(-1)
         return self._jobs[-1]
+
+
+def _closed_while_embedding() -> ClosedError:
+    return ClosedError("the model was closed while it embedded")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import deque
 
-from llama_py.options.drafters import Drafter, Speculative
+from llama_py.options.drafters import Drafter, DraftModel, Speculative
 
 __all__ = ["Drafting", "StepCosts"]
 
@@ -42,7 +42,9 @@ class Drafting:
 
     def __init__(self, settings: Speculative) -> None:
         self.settings = settings
-        self.drafters: list[Drafter] = [*settings.drafters]
+        self.drafters: list[Drafter] = [
+            each for each in settings.drafters if not isinstance(each, DraftModel)
+        ]
         self._trials = self._successes = self.seconds = 0.0
 
     @property
@@ -59,6 +61,7 @@ class Drafting:
         """Nothing was drafted, because it would not have paid."""
         self._successes *= _FORGIVING
         self._trials *= _FORGIVING
+        self.seconds *= _FORGIVING
 
 
 class StepCosts:

@@ -10,8 +10,11 @@ import logging
 import operator
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 
+from llama_py.core.context import Context
+from llama_py.engine.draft_model import OpenDraftModel
 from llama_py.engine.drafting import Drafting, StepCosts
 from llama_py.engine.requests import Requests
 from llama_py.engine.running import RequestState, Running
@@ -19,7 +22,7 @@ from llama_py.engine.scheduler import Draft, StepPlan
 from llama_py.errors import ParameterError
 from llama_py.memory.cache import SequenceCache
 from llama_py.memory.sequences import Lease
-from llama_py.options.drafters import MAX_DRAFT, Speculative
+from llama_py.options.drafters import MAX_DRAFT, Drafter, DraftModel, Speculative
 
 __all__ = ["Drafts"]
 
@@ -36,7 +39,7 @@ class Drafts:
 
     Args:
         requests: the requests that may have drafts.
-        n_vocab: tokens in the vocabulary.
+        context: of the model that is drafted for.
         default: who drafts for requests that say nothing, or None.
 
     Attributes:
@@ -47,18 +50,24 @@ class Drafts:
         self,
         requests: Requests,
         cache: SequenceCache,
-        n_vocab: int,
+        context: Context,
         default: Speculative | None = None,
     ) -> None:
         self._requests = requests
         self._cache = cache
         self._limit = cache.limit
-        self._n_vocab = n_vocab
-        self.default = default
+        self._n_vocab = context.n_vocab
+        self.default = _opened(default, context)
         self.costs = StepCosts()
         self._waits = 0
         #: Seconds that a draft costs for its being taken back, whether it is or not.
         self._going_back = 0.0
+
+    def close(self) -> None:
+        """Free the draft models."""
+        for drafter in self.default.drafters if self.default is not None else ():
+            if isinstance(drafter, OpenDraftModel):
+                drafter.close()
 
     # -- the beginning --------------------------------------------------------------------------
 
@@ -153,9 +162,13 @@ class Drafts:
         start = time.perf_counter()
         tokens = running.seen()
         draft: Sequence[int] = ()
+        each: float | None = None
         for drafter in [*drafting.drafters]:
             try:
-                draft = self._checked(drafter(tokens), most)
+                if isinstance(drafter, OpenDraftModel):
+                    draft, each = drafter.draft(tokens, most), drafter.seconds
+                else:
+                    draft = self._checked(drafter(tokens), most)
             except Exception as error:
                 _log.warning("a drafter failed, and is not asked again for this reply: %r", error)
                 drafting.drafters.remove(drafter)
@@ -164,7 +177,9 @@ class Drafts:
                 break
         took = time.perf_counter() - start
         self._requests.metrics.draft_seconds += took
-        if draft:
+        if each is not None:  # without what the prompt took
+            drafting.seconds = each
+        elif draft:
             drafting.seconds += (took / len(draft) - drafting.seconds) * _NEW
         return draft
 
@@ -209,3 +224,23 @@ class Drafts:
     def wait(self) -> None:
         """There were not enough cells for the drafts: go on without for a while."""
         self._waits = _WAIT
+
+
+def _opened(settings: Speculative | None, target: Context) -> Speculative | None:
+    """The same settings, with their draft models loaded: all of them, or none."""
+    if settings is None:
+        return None
+    opened: list[OpenDraftModel] = []
+    drafters: list[Drafter | DraftModel] = []
+    try:
+        for drafter in settings.drafters:
+            if isinstance(drafter, DraftModel):
+                opened.append(OpenDraftModel(drafter, target))
+                drafters.append(opened[-1])
+            else:
+                drafters.append(drafter)
+    except BaseException:
+        for each in opened:
+            each.close()
+        raise
+    return replace(settings, drafters=tuple(drafters))

@@ -73,7 +73,7 @@ class Engine:
         self.requests = Requests(cache, self.runner.logits, metrics)
         self._admission = Admission(self.requests, cache, self.vocab, context.n_seq_max)
         self._sampling = Sampling(self.requests, self.runner, self.vocab)
-        self._drafts = Drafts(self.requests, cache, self.vocab.n_tokens, speculative)
+        self._drafts = Drafts(self.requests, cache, context, speculative)
         self._chunk = min(context.n_ubatch, context.n_batch)
         # llama.cpp computes wrong logits when a batch holds chunks of several prompts (NMSE 1e-3),
         # with this kind of memory only. Streams beside one prompt are right.
@@ -138,6 +138,7 @@ class Engine:
         """Fail what is in flight and stop the threads that sample. The context stays."""
         self.fail_all(ClosedError("the model was closed while this request was running"))
         self._sampling.close()
+        self._drafts.close()
         self.cache.saving.flush()
 
     def take_outputs(self) -> list[Output]:

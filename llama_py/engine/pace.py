@@ -39,6 +39,8 @@ class Pace:
         self.threads = (self._one.threads, self._many.threads)
         self._free = FreeCpus() if free is None else free
         self._next_look = 0.0
+        #: The system has no more threads: they stay as they are.
+        self._stuck = False
 
     @staticmethod
     def of(context: Context) -> Pace | None:
@@ -58,9 +60,11 @@ class Pace:
         else:
             self._many.note(_MANY, seconds, tokens)
         wanted = (self._one.threads, self._many.threads)
-        if wanted != self.threads:
-            self._context.set_threads(*wanted)
-            self.threads = wanted
+        if wanted != self.threads and not self._stuck:
+            if self._context.try_threads(*wanted):
+                self.threads = wanted
+            else:
+                self._stuck = True
 
     def _look(self, now: float) -> None:
         free = self._free()

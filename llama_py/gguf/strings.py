@@ -118,4 +118,6 @@ def _suspects(buffer: mmap.mmap, starts: _Offsets, lengths: _Offsets) -> npt.NDA
     repeated = ordered[1:][ordered[1:] == ordered[:-1]]
     if not repeated.size:
         return np.empty(0, np.intp)
-    return np.flatnonzero(np.isin(key, repeated))
+    places = np.searchsorted(repeated, key)
+    places[places == repeated.size] = 0
+    return np.flatnonzero(repeated[places] == key)  # np.isin would sort once more

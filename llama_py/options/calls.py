@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from typing_extensions import TypedDict
 
-from llama_py.options.drafters import Drafter, Speculative, read_speculative
+from llama_py.options.drafters import Drafter, Speculative, read_call_speculative
 from llama_py.options.marks import (
     Default,
     Doc,
@@ -87,7 +87,7 @@ class ReplyOptions(SamplingOptions, CriteriaOptions, total=False):
     ]
     speculative: Annotated[
         Speculative | Drafter | Sequence[Drafter] | str | bool | None,
-        Reads(read_speculative),
+        Reads(read_call_speculative),
         WithoutDefault("that of the model"),
         Doc(
             "Who drafts the tokens that may come next; False is nobody "

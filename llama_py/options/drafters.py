@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from llama_py.errors import ParameterError, ParameterTypeError, shown
 from llama_py.options.checks import check_bool, check_number
+from llama_py.options.values import read_path
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,10 +21,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MAX_DRAFT",
+    "DraftModel",
     "Drafter",
     "PromptLookup",
     "Speculative",
     "as_speculative",
+    "read_call_speculative",
     "read_speculative",
 ]
 
@@ -102,6 +105,34 @@ class PromptLookup:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftModel:
+    """A small model that drafts for the one that is loaded: one of the same family, as a rule.
+
+    It is loaded beside that one, with a context of the same size.
+
+    Attributes:
+        path: its GGUF file.
+        n_draft: most tokens to draft.
+        p_min: a draft ends before a token that the draft model finds less probable than this.
+        n_gpu_layers: layers on the GPU; -1 is all of them.
+
+    Raises:
+        ParameterError: a number is out of range.
+    """
+
+    path: str
+    n_draft: int = 4
+    p_min: float = 0.0
+    n_gpu_layers: int = -1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", read_path("path", self.path))
+        check_number("n_draft", self.n_draft, 1, MAX_DRAFT, integer=True)
+        check_number("p_min", self.p_min, 0.0, 1.0)
+        check_number("n_gpu_layers", self.n_gpu_layers, -1, 2**31 - 1, integer=True)
+
+
+@dataclass(frozen=True, slots=True)
 class Speculative:
     """Who drafts, and when.
 
@@ -117,17 +148,18 @@ class Speculative:
         ParameterTypeError: something else than a function was given as a drafter.
     """
 
-    drafters: tuple[Drafter, ...] = ()
+    drafters: tuple[Drafter | DraftModel, ...] = ()
     adaptive: bool = True
     exact: bool = False
 
     def __post_init__(self) -> None:
         drafters: Any = self.drafters
-        if callable(drafters):
+        if callable(drafters) or isinstance(drafters, DraftModel):
             drafters = (drafters,)
         object.__setattr__(self, "drafters", tuple(drafters))
         for each in self.drafters:
-            if not callable(each) or isinstance(each, type):
+            known = callable(each) or isinstance(each, DraftModel)
+            if not known or isinstance(each, type):
                 raise ParameterTypeError(
                     f"speculative: {shown(each)} is no drafter; pass PromptLookup(), or a function "
                     "from the tokens so far to those that may follow"
@@ -140,13 +172,22 @@ class Speculative:
 _NAMES = {"lookup": (PromptLookup(),), "off": ()}
 
 
+#: ... and the beginning of the name of a draft model.
+_DRAFT = "draft="
+
+
 def as_speculative(value: Speculative | str | None) -> Speculative | None:
     """What ``read_speculative`` returned, as an object."""
-    return Speculative(_NAMES[value]) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    if value.startswith(_DRAFT):
+        return Speculative((DraftModel(value.removeprefix(_DRAFT)),))
+    return Speculative(_NAMES[value])
 
 
 def read_speculative(name: str, value: Any) -> Speculative | str:
-    """A ``Speculative``, a drafter, a list of them, ``"lookup"``, or False for none.
+    """A ``Speculative``, a drafter, a list of them, ``"lookup"``, ``"draft=FILE"``, or False for
+    none.
 
     A name is returned as it is, for who writes it into a file.
 
@@ -158,12 +199,34 @@ def read_speculative(name: str, value: Any) -> Speculative | str:
     if isinstance(value, bool):
         return Speculative(_NAMES["lookup"] if value else ())
     if isinstance(value, str):
-        if value not in _NAMES:
-            expected = " or ".join(f'"{each}"' for each in _NAMES)
-            raise ParameterError(f"{name}={shown(value)}: expected {expected}, or a drafter")
+        if value == "mtp":
+            raise ParameterError(
+                f"{name}: drafts of a model's own next-token heads (MTP) are not available in this "
+                'version; use "lookup" or a draft model'
+            )
+        if value not in _NAMES and not value.startswith(_DRAFT):
+            expected = ", ".join(f'"{each}"' for each in (*_NAMES, "draft=FILE"))
+            raise ParameterError(f"{name}={shown(value)}: expected one of {expected}, or a drafter")
         return value
-    if callable(value) or isinstance(value, (list, tuple)):
+    if callable(value) or isinstance(value, (list, tuple, DraftModel)):
         return Speculative(value)
     raise ParameterTypeError(
         f"{name}={shown(value)}: expected PromptLookup(), another drafter, or a list of them"
     )
+
+
+def read_call_speculative(name: str, value: Any) -> Speculative | str:
+    """The same for a call, which cannot load a model.
+
+    Raises:
+        ParameterError: it is none of these, or has a draft model.
+    """
+    read = read_speculative(name, value)
+    speculative = as_speculative(read)
+    drafters = speculative.drafters if speculative is not None else ()
+    if any(isinstance(each, DraftModel) for each in drafters):
+        raise ParameterError(
+            f"{name}: a draft model is loaded with the model that it drafts for; pass it to Llama, "
+            "and nothing to calls"
+        )
+    return read

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from typing_extensions import TypedDict
 
-from llama_py.options.drafters import Drafter, Speculative, read_speculative
+from llama_py.options.drafters import Drafter, DraftModel, Speculative, read_speculative
 from llama_py.options.marks import (
     Default,
     Doc,
@@ -283,13 +283,17 @@ class LoadOptions(ModelOptions, ContextOptions, total=False):
         Doc("Print llama.cpp's log on standard error. It always goes to the logger `llama_py`."),
     ]
     speculative: Annotated[
-        Speculative | Drafter | Sequence[Drafter] | str | bool | None,
-        Reads(read_speculative, {"enum": ["lookup", "off"]}),
-        Flag("--speculative", metavar="HOW", help="lookup or off: draft what may come next"),
+        Speculative | DraftModel | Drafter | Sequence[DraftModel | Drafter] | str | bool | None,
+        Reads(read_speculative, {"type": "string"}),
+        Flag(
+            "--speculative",
+            metavar="HOW",
+            help="lookup, draft=FILE (a small model) or off: draft what may come next",
+        ),
         Doc(
             "Who drafts the tokens that may come next, to be verified together: "
-            '`PromptLookup()`, a function, a list of these, or `"lookup"` '
-            "([speculative decoding](speculative.md))."
+            '`PromptLookup()`, `DraftModel(path)`, a function, a list of these, `"lookup"`, or '
+            '`"draft=FILE"` ([speculative decoding](speculative.md)).'
         ),
     ]
     draft_model: Annotated[

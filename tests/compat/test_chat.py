@@ -70,6 +70,12 @@ def test_calls_of_tools_have_both_forms(llm: Any) -> None:
     assert old["message"]["tool_calls"][0]["id"].startswith("call__0_get_weather_")
 
 
+@pytest.mark.parametrize(("choice", "calls"), [("get_weather", True), ("unknown", False)])
+def test_a_choice_may_be_the_name_of_a_tool(llm: Any, choice: str, calls: bool) -> None:
+    found = llm.create_chat_completion(QUESTION, tools=[TOOL], tool_choice=choice, temperature=0)
+    assert ("tool_calls" in found["choices"][0]["message"]) is calls
+
+
 @pytest.mark.parametrize("legacy", [False, True])
 def test_each_chunk_of_a_call_says_which_one_it_is(llm: Any, legacy: bool) -> None:
     given: dict[str, Any] = {"tools": [TOOL], "tool_choice": CHOICE}

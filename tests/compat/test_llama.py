@@ -288,14 +288,19 @@ def test_embeddings_have_to_be_asked_for(llm: Any) -> None:
         llm.create_embedding(["a"])
 
 
-def test_a_draft_model_of_ones_own_is_accepted() -> None:
-    class Nothing(LlamaDraftModel):  # type: ignore[misc]
-        def __call__(self, input_ids: Any, /, **kwargs: Any) -> Any:
-            return np.array([], np.intc)
+def test_a_draft_model_of_ones_own_is_asked_and_changes_no_text(llm: Any) -> None:
+    asked: list[int] = []
 
-    model = Llama(demo_model_path(), verbose=False, draft_model=Nothing())
-    assert isinstance(model.draft_model, Nothing)
-    assert model(PROMPT, max_tokens=1)
+    class Again(LlamaDraftModel):  # type: ignore[misc]
+        def __call__(self, input_ids: Any, /, **kwargs: Any) -> Any:
+            asked.append(len(input_ids))
+            return input_ids[:2]
+
+    model = Llama(demo_model_path(), verbose=False, draft_model=Again())
+    assert isinstance(model.draft_model, Again)
+    wanted = llm(PROMPT, max_tokens=6, temperature=0)["choices"]
+    assert model(PROMPT, max_tokens=6, temperature=0)["choices"] == wanted
+    assert asked
     model.close()
 
 

@@ -258,17 +258,44 @@ def test_streams_with_different_drafts_beside_a_prompt(rig: Rig, count: int) -> 
         follow_up(rig, each)
 
 
-def test_choices_of_one_prompt(cuttable: Rig) -> None:
-    cuttable.llm.reset()
+def test_prompts_with_common_beginnings_come_and_go(rig: Rig) -> None:
+    """Forks from streams whose drafts are being verified, cancelled ones among them."""
+    choose = random.Random(11)
+    heads = [words(70 + n, 90) for n in range(2)]
+    requests: list[Asked] = []
+    while len(requests) < 30:
+        while sum(not each.ended for each in requests) < 6:
+            head = choose.choice(heads)[: choose.choice((30, 60, 90))]
+            plain = ask(head + words(choose.randrange(99), choose.choice((1, 9, 40))), LONG)
+            manner = choose.choice((*MANNERS[:4], None))
+            if manner is not None:
+                prompter = Prompter(choose.randrange(1, 9), rig, plain)
+                plain = drafted(plain, getattr(prompter, manner))
+            requests.append(plain)
+            rig.submit(plain)
+        rig.step()
+        live = [each for each in requests if not each.ended]
+        if live and choose.random() < 0.05:
+            rig.cancel(choose.choice(live))
+    for each in requests:
+        if not each.ended:
+            rig.read(each)
+    rig.check(*requests)
+    assert sum(len(each.generated) == LONG for each in requests) > 15
+    follow_up(rig, requests[-1])
+
+
+def test_choices_of_one_prompt(rig: Rig) -> None:
+    rig.llm.reset()
     options: Any = {"n": 4, "max_tokens": 12, "temperature": 1.0, "seed": 3, "ignore_eos": True}
     prompt = words(11, 60)
-    plain = cuttable.llm.create_completion(prompt, **options)
-    cuttable.llm.reset()
+    plain = rig.llm.create_completion(prompt, **options)
+    rig.llm.reset()
     spoken = Speculative((PromptLookup(1, 5), lambda tokens: [int(tokens[-1]), 3]), adaptive=False)
-    with_drafts = cuttable.llm.create_completion(prompt, speculative=spoken, **options)
+    with_drafts = rig.llm.create_completion(prompt, speculative=spoken, **options)
     assert with_drafts["choices"] == plain["choices"]
-    assert cuttable.engine.metrics.drafts
-    cuttable.check_at_rest()
+    assert rig.engine.metrics.drafts
+    rig.check_at_rest()
 
 
 def test_cells_for_the_drafts_run_out(make_rig: MakeRig) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -49,7 +50,7 @@ def test_another_number_of_threads_changes_nothing_else() -> None:
         llm._context.set_threads(1, 1)
         expected = llm.create_completion(PROMPT, max_tokens=60, **GREEDY)["choices"][0]["text"]
         llm.reset()
-        pace = llm._engine.runner._pace = Pace(llm._context)
+        pace = llm._engine.runner._pace = Pace(llm._context, lambda: None)
         pace._one = Restless(2)
         counts = list[int]()
 
@@ -62,6 +63,23 @@ def test_another_number_of_threads_changes_nothing_else() -> None:
         )
         assert "".join(chunk["choices"][0]["text"] for chunk in stream) == expected
         assert {*counts[2:]} == {1, 2}
+
+
+def test_a_system_without_more_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ggml would end the process over a thread that cannot be started."""
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with Llama(demo_model_path(), n_ctx=256, n_threads=1) as llm:
+        pace = llm._engine.runner._pace = Pace(llm._context, lambda: None)
+        pace._one = Restless(2)
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", refuse)
+            answer = llm.create_completion(PROMPT, max_tokens=8, **GREEDY)
+        assert answer["usage"]["completion_tokens"] == 8
+        assert pace.threads == (1, 1)
+        assert llm._context.try_threads(2, 1)
 
 
 # -- beside another program ------------------------------------------------------------------------

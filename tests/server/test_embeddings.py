@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -130,6 +132,26 @@ def test_too_long_a_text_can_be_truncated(server: Server) -> None:
         assert answer["usage"]["prompt_tokens"] == 128
         error = http.post("/v1/embeddings", json={"input": "a " * 500}).json()["error"]
         assert error["code"] == "context_length_exceeded"
+
+
+def test_nothing_is_computed_for_a_client_that_left(server: Server) -> None:
+    body = json.dumps({"input": ["the old king runs to the river " * 12] * 2000}).encode()
+    works = server.service.models.models[0].llama._loaded.shop._works
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as connection:
+        head = f"POST /v1/embeddings HTTP/1.1\r\nHost: {host}\r\n"
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        connection.sendall(head.encode() + body)
+        while not works._jobs:
+            time.sleep(0.001)
+        job = works._jobs[0]
+    end = time.monotonic() + 30
+    while not job.future.done() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert job.future.cancelled()
+    assert job.done < 2000
+    with server.http() as http:
+        assert http.post("/v1/embeddings", json={"input": "a"}).status_code == 200
 
 
 def test_the_form_of_llama_server(server: Server, vectors: np.ndarray) -> None:

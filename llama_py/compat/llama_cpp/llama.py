@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -44,8 +43,6 @@ __all__ = [
 
 LogitsProcessor = Callable[[NDArray[np.intc], NDArray[np.single]], NDArray[np.single]]
 StoppingCriteria = Callable[[NDArray[np.intc], NDArray[np.single]], bool]
-
-_logger = logging.getLogger("llama_py")
 
 
 class Llama(Facts, ByHand):
@@ -117,14 +114,12 @@ class Llama(Facts, ByHand):
         self.tensor_split, self.kv_overrides = tensor_split, kv_overrides
         self.lora_base, self.lora_scale, self.lora_path = lora_base, lora_scale, lora_path
         self.last_n_tokens_size = last_n_tokens_size
-        self._logits_all = logits_all or draft_model is not None
+        self._logits_all = logits_all
         self._position = Position(self.native, logits_all=logits_all)
         self._caching = CacheUse(self)
         self._sampler: Any = None
         self._lending = Lending(self.native)
         self.draft_model = draft_model
-        if draft_model is not None:
-            _logger.info("the draft model is not used: it would change the speed only")
         self.tokenizer_ = tokenizer or LlamaTokenizer(self)
         self._own_tokenizer = tokenizer is not None
         self.chat_handler = chat_handler

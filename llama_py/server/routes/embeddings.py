@@ -88,9 +88,9 @@ async def _queued(
         ClientDisconnect: the client left; nothing more is computed for it.
     """
     loop = asyncio.get_running_loop()
-    gone = loop.create_task(_leaving(request))
     pending = await loop.run_in_executor(service.workers, start)
     computed = loop.create_task(pending.wait_done(service.settings.request_timeout))
+    gone = loop.create_task(_leaving(request))
     try:
         await asyncio.wait([computed, gone], return_when=asyncio.FIRST_COMPLETED)
         if not computed.done():

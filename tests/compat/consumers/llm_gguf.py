@@ -15,10 +15,10 @@ with tempfile.TemporaryDirectory() as home:
             command, env=environment, check=True, capture_output=True, text=True
         ).stdout
 
-    llm("gguf", "register-model", sys.argv[1], "--alias", "demo")
-    text = llm("-m", "demo", "What is 2 + 3?", "--no-stream")
+    llm("gguf", "register-model", "demo", sys.argv[1])
+    text = llm("-m", "gguf/demo", "What is 2 + 3?")
     assert text.strip(), text
-    llm("gguf", "register-embed-model", sys.argv[1], "--alias", "vectors")
-    vector = llm("embed", "-m", "vectors", "-c", "hello")
+    llm("gguf", "register-embed-model", "vectors", sys.argv[1])
+    vector = llm("embed", "-m", "gguf/vectors", "-c", "hello")
     assert vector.startswith("["), vector
     print(text.strip(), len(vector.split(",")))

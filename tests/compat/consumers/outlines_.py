@@ -1,4 +1,4 @@
-# requires: outlines==1.3.3
+# requires: outlines[llamacpp]==1.3.3
 """Regular expressions, choices and JSON by masks of the vocabulary."""
 
 import sys

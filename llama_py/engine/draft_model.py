@@ -1,0 +1,225 @@
+"""``OpenDraftModel``: a small model that drafts for a large one.
+
+It has a context of its own with a sequence for each stream. A sequence holds what was drafted last,
+and is cut to what it has in common with the tokens that are asked about, so nothing has to be told
+to it: whatever became of a draft, the next question says so.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llama_py.core.batch import Batch
+from llama_py.core.context import Context
+from llama_py.core.model import Model
+from llama_py.core.vocab import Vocab
+from llama_py.errors import DecodeError, ParameterError
+from llama_py.memory.radix import common_tokens
+from llama_py.options.drafters import DraftModel
+from llama_py.params import ModelParams
+
+__all__ = ["OpenDraftModel"]
+
+#: Vocabularies of one family may be padded to other sizes, and differ in their first tokens.
+_PADDING, _FIRST = 128, 5
+#: A sequence that goes on further than this behind what is asked about is that of another stream.
+_OWN = 128
+#: How much the latest measurement of a duration counts.
+_NEW = 0.1
+
+Tokens = NDArray[np.int32]
+
+
+@dataclass(slots=True, eq=False)
+class _Slot:
+    """A sequence of the draft model.
+
+    Attributes:
+        tokens: int32, room for all that it can hold; ``count`` of them are in memory.
+        used: when it was used last.
+    """
+
+    number: int
+    tokens: Tokens
+    count: int = 0
+    used: int = 0
+
+
+class _NoRoomError(Exception):
+    """There are no free cells."""
+
+
+class OpenDraftModel:
+    """A draft model that was loaded. A drafter; one thread at a time may use it.
+
+    Args:
+        spec: which model, and how long its drafts are.
+        target: the context of the model that it drafts for.
+
+    Raises:
+        ParameterError: it has another vocabulary, or memory that cannot be cut.
+        ModelLoadError, ContextCreationError: it cannot be loaded.
+
+    Attributes:
+        spec: see above.
+        seconds: what drafting a token takes; 0.0 before it is known.
+    """
+
+    def __init__(self, spec: DraftModel, target: Context) -> None:
+        self.spec = spec
+        self._model = Model(spec.path, ModelParams(n_gpu_layers=spec.n_gpu_layers))
+        try:
+            self._check(target.model)
+            # What a small window cache forgot could not be drafted from again.
+            params = replace(target.params, swa_full=True, type_k=None, type_v=None)
+            self._context = Context(self._model, params)
+        except BaseException:
+            self._model.close()
+            raise
+        context = self._context
+        self._n_vocab = min(context.n_vocab, target.n_vocab)
+        self._limit = min(context.n_ctx_seq, target.n_ctx_seq)
+        self._chunk = min(context.n_batch, context.n_ubatch)
+        self._batch = Batch(self._chunk)
+        self._slots = [
+            _Slot(number, np.zeros(self._limit, np.int32)) for number in range(context.n_seq_max)
+        ]
+        self._clock = 0
+        self.seconds = 0.0
+
+    def close(self) -> None:
+        """Free the draft model."""
+        self._model.close()
+
+    def __call__(self, tokens: NDArray[np.intc], /) -> list[int]:
+        """What it says behind ``tokens``: see ``Drafter``."""
+        return self.draft(tokens, self.spec.n_draft)
+
+    def draft(self, tokens: NDArray[np.intc], most: int) -> list[int]:
+        """The most likely tokens behind ``tokens``, at most ``most`` of them.
+
+        Raises:
+            DecodeError: it could not compute them.
+        """
+        most = min(most, self.spec.n_draft, self._limit - len(tokens))
+        if most < 1:
+            return []
+        try:
+            return self._draft(tokens, most)
+        except _NoRoomError:
+            self._forget()
+        try:
+            return self._draft(tokens, most)
+        except _NoRoomError:  # the prompt alone is too long
+            self._forget()
+            return []
+
+    def _draft(self, tokens: NDArray[np.intc], most: int) -> list[int]:
+        slot = self._slot_for(tokens)
+        row = self._decode(slot, tokens[slot.count :])
+        found: list[int] = []
+        while True:
+            token = int(row.argmax())
+            if self.spec.p_min > 0 and 1 / np.exp(row - row[token]).sum() < self.spec.p_min:
+                return found
+            found.append(token)
+            if len(found) == most or self._model.vocab.is_eog(token):
+                return found
+            start = time.perf_counter()
+            row = self._decode(slot, np.array([token], np.int32))
+            took = time.perf_counter() - start
+            self.seconds += (took - self.seconds) * (_NEW if self.seconds else 1.0)
+
+    # -- memory ---------------------------------------------------------------------------------
+
+    def _slot_for(self, tokens: NDArray[np.intc]) -> _Slot:
+        """A sequence that holds a beginning of ``tokens``, and not all of them."""
+        self._clock += 1
+        shared = {
+            each.number: min(common_tokens(each.tokens[: each.count], tokens), len(tokens) - 1)
+            for each in self._slots
+        }
+        best = max(self._slots, key=lambda each: (shared[each.number], -each.used))
+        keep = shared[best.number]
+        slot = best
+        if best.count - keep > _OWN or not keep:
+            slot = min(self._slots, key=lambda each: each.used)
+            if slot is not best:
+                self._copy(best, slot, keep)
+        slot.used = self._clock
+        self._cut(slot, keep if slot is best else slot.count)
+        return slot
+
+    def _copy(self, source: _Slot, target: _Slot, keep: int) -> None:
+        self._cut(target, 0)
+        if keep:
+            self._context.seq_cp(source.number, target.number, 0, keep)
+            target.tokens[:keep] = source.tokens[:keep]
+            target.count = keep
+
+    def _cut(self, slot: _Slot, keep: int) -> None:
+        """Remove what is behind ``keep`` tokens; everything, if the memory does not do that."""
+        context = self._context
+        removed = context.seq_rm(slot.number, keep, -1)
+        slot.count = keep
+        if not removed or context.pos_max(slot.number) + 1 != keep:
+            context.seq_rm(slot.number, -1, -1)
+            slot.count = 0
+
+    def _forget(self) -> None:
+        self._context.clear()
+        for slot in self._slots:
+            slot.count = 0
+
+    def _decode(self, slot: _Slot, tokens: NDArray[np.intc]) -> NDArray[np.float32]:
+        """Append tokens; the logits behind the last one, float32 ``(n_vocab,)``."""
+        for start in range(0, len(tokens), self._chunk):
+            chunk = tokens[start : start + self._chunk]
+            outputs = np.zeros(len(chunk), np.int8)
+            outputs[-1] = 1
+            self._batch.set(chunk, slot.count, slot.number, outputs)
+            code = self._context.decode(self._batch)
+            if code == 1:
+                raise _NoRoomError
+            if code:
+                self._forget()
+                raise DecodeError(f"the draft model {self.spec.path} failed: code {code}", code)
+            slot.tokens[slot.count : slot.count + len(chunk)] = chunk
+            slot.count += len(chunk)
+        return self._context.logits(len(chunk) - 1)[: self._n_vocab]
+
+    # -- the vocabulary -------------------------------------------------------------------------
+
+    def _check(self, target: Model) -> None:
+        model, path = self._model, self.spec.path
+        if model.is_encoder or model.is_recurrent or model.is_hybrid:
+            raise ParameterError(
+                f"the draft model {path} ({model.architecture}) has memory that cannot be cut, or "
+                "none; use one with attention only"
+            )
+        difference = _difference(model.vocab, target.vocab)
+        if difference:
+            raise ParameterError(
+                f"the draft model {path} has another vocabulary than {target.path} ({difference}), "
+                "so that its tokens mean something else; use a model of the same family"
+            )
+
+
+def _difference(vocab: Vocab, other: Vocab) -> str:
+    """In what two vocabularies differ, so that tokens of one are not those of the other."""
+    if vocab.kind != other.kind:
+        return f"its type is {vocab.kind}, not {other.kind}"
+    if abs(vocab.n_tokens - other.n_tokens) > _PADDING:
+        return f"it has {vocab.n_tokens} tokens, not {other.n_tokens}"
+    for name in ("bos", "eos", "add_bos"):
+        mine, wanted = getattr(vocab, name), getattr(other, name)
+        if mine != wanted:
+            return f"its {name} is {mine}, not {wanted}"
+    for token in range(_FIRST, min(vocab.n_tokens, other.n_tokens)):
+        if vocab.piece(token) != other.piece(token):
+            return f"token {token} is {vocab.piece(token)!r}, not {other.piece(token)!r}"
+    return ""

@@ -1,0 +1,154 @@
+"""A small model drafts for a large one: tokens stay those of the large one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from llama_py import DraftModel, Llama, PromptLookup, Speculative, demo_model_path
+from llama_py.engine.draft_model import OpenDraftModel
+from llama_py.errors import ModelNotFoundError, ParameterError
+from tests.engine.conftest import MakeRig
+from tests.engine.rig import EXACT, Asked, Rig, ask, words
+from tests.models import tiny_model
+
+
+def drafting(path: Any, **options: Any) -> Speculative:
+    return Speculative((DraftModel(str(path), **options),), adaptive=False)
+
+
+def finish(rig: Rig, *requests: Asked) -> None:
+    rig.submit(*requests)
+    assert [end.reason for end in rig.read(*requests)] == ["length"] * len(requests)
+    rig.check(*requests)
+    rig.check_at_rest()
+
+
+def opened(rig: Rig) -> OpenDraftModel:
+    default = rig.engine._drafts.default
+    assert default is not None
+    (drafter,) = default.drafters
+    assert isinstance(drafter, OpenDraftModel)
+    return drafter
+
+
+@pytest.fixture(scope="module", params=["full", "iswa", "recurrent", "hybrid_swa"])
+def poor(request: pytest.FixtureRequest) -> Iterator[Rig]:
+    """Drafted by a model that knows nothing of what the large one says."""
+    made = Rig(request.param, speculative=drafting(tiny_model("full", seed=2)))
+    yield made
+    made.close()
+
+
+def test_poor_drafts_change_nothing(poor: Rig) -> None:
+    request = ask(words(1, 90), 24)
+    finish(poor, request)
+    assert request.record.drafted > 20
+    after = ask([*request.tokens, *request.generated, *words(2, 5)], 8)
+    finish(poor, after)
+
+
+def test_streams_side_by_side(poor: Rig) -> None:
+    poor.llm.reset()
+    finish(poor, *[ask(words(10 + n, 20 + 9 * n), 10 + n) for n in range(10)])
+
+
+def test_the_same_model_is_always_right(make_rig: MakeRig) -> None:
+    for kind in ("full", "iswa"):
+        rig = make_rig(kind, speculative=drafting(tiny_model(kind), n_draft=5))
+        request = ask(words(3, 70), 31)
+        finish(rig, request)
+        assert request.record.accepted == request.record.drafted == 25
+        assert rig.engine.metrics.drafts == 5
+
+
+def test_only_new_tokens_are_evaluated(make_rig: MakeRig) -> None:
+    rig = make_rig("full", speculative=drafting(tiny_model("full", seed=2), n_draft=3))
+    draft = opened(rig)
+    decode, sizes = draft._context.decode, []
+
+    def counted(batch: Any) -> int:
+        sizes.append(len(batch))
+        return decode(batch)
+
+    draft._context.decode = counted  # type: ignore[method-assign]
+    finish(rig, ask(words(4, 150), 20))
+    assert sum(size > 4 for size in sizes) == 3, "the prompt, in chunks, and never again"
+
+
+def test_a_prompt_shared_by_streams_is_copied(make_rig: MakeRig) -> None:
+    rig = make_rig("full", speculative=drafting(tiny_model("full"), n_draft=3))
+    shared = words(5, 300)
+    finish(rig, ask([*shared, *words(6, 200)], 6), ask([*shared, *words(7, 9)], 6))
+    assert rig.engine.metrics.accepted == rig.engine.metrics.drafted
+
+
+def test_a_full_draft_memory_begins_again(make_rig: MakeRig) -> None:
+    rig = make_rig("full", n_ctx=256, n_seq_max=4, speculative=drafting(tiny_model("full")))
+    for n in range(6):
+        finish(rig, ask(words(20 + n, 150), 12))
+    assert rig.engine.metrics.draft_errors == 0
+    assert rig.engine.metrics.accepted == rig.engine.metrics.drafted > 0
+
+
+def test_a_sure_draft_model(make_rig: MakeRig) -> None:
+    rig = make_rig("full", speculative=drafting(tiny_model("full", seed=2), p_min=1.0))
+    request = ask(words(8, 40), 12)
+    finish(rig, request)
+    assert request.record.drafted == 0
+
+
+def test_after_a_lookup(make_rig: MakeRig) -> None:
+    both = Speculative((PromptLookup(), DraftModel(str(tiny_model("full")))), adaptive=False)
+    rig = make_rig("full", speculative=both)
+    finish(rig, ask(words(9, 40), 20))
+    assert rig.engine.metrics.accepted > 0
+
+
+def test_it_is_freed_with_its_model() -> None:
+    rig = Rig("full", speculative=drafting(tiny_model("full")))
+    draft = opened(rig)
+    rig.close()
+    assert draft._model.closed
+    assert draft._context.closed
+
+
+# -- what cannot be -------------------------------------------------------------------------------
+
+
+def test_a_draft_model_with_another_vocabulary() -> None:
+    with pytest.raises(ParameterError, match="another vocabulary"):
+        Llama(str(tiny_model("full")), speculative=DraftModel(demo_model_path()), **EXACT)
+
+
+@pytest.mark.parametrize("kind", ["recurrent", "hybrid"])
+def test_a_draft_model_that_cannot_be_cut(kind: str) -> None:
+    with pytest.raises(ParameterError, match="cannot be cut"):
+        Llama(str(tiny_model("full")), speculative=f"draft={tiny_model(kind)}", **EXACT)
+
+
+def test_a_draft_model_that_is_not_there() -> None:
+    with pytest.raises(ModelNotFoundError):
+        Llama(str(tiny_model("full")), speculative="draft=no-such-model.gguf", **EXACT)
+
+
+def test_a_call_cannot_load_one(make_rig: MakeRig) -> None:
+    rig = make_rig("full")
+    path = str(tiny_model("full"))
+    models: list[Any] = [DraftModel(path), [DraftModel(path)], f"draft={path}"]
+    for wrong in models:
+        with pytest.raises(ParameterError, match="pass it to Llama"):
+            rig.llm.create_completion("x", speculative=wrong)
+
+
+def test_heads_of_the_model_itself_are_not_there_yet() -> None:
+    with pytest.raises(ParameterError, match="not available in this version"):
+        Llama(str(tiny_model("full")), speculative="mtp", **EXACT)
+
+
+@pytest.mark.parametrize("wrong", [{"n_draft": 0}, {"p_min": 1.5}, {"n_gpu_layers": -2}])
+def test_numbers_out_of_range(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ParameterError, match="out of range"):
+        DraftModel("x.gguf", **wrong)
