@@ -68,7 +68,9 @@ class Embedder:
         self._owned = llama is None
         self._loaded = llama._loaded if llama is not None else _load(model_path, given)
         try:
-            self._calls = EmbeddingCalls(self._loaded.model, self._loaded.shop, given["pooling"])
+            self._calls = EmbeddingCalls(
+                self._loaded.model, self._loaded.embedding_queue, given["pooling"]
+            )
         except BaseException:
             if self._owned:
                 self._loaded.close()

@@ -23,7 +23,7 @@ from llama_py.core.model import Model
 from llama_py.embeddings.inputs import Tokens, as_list, fitted, is_single, tokenized
 from llama_py.embeddings.pairs import Pairs
 from llama_py.embeddings.pooling import POOLINGS, Rows, check_dimensions, pool, shorten
-from llama_py.embeddings.shop import Job, Shop
+from llama_py.embeddings.queue import EmbeddingQueue, Job
 from llama_py.errors import (
     GenerationTimeout,
     ParameterError,
@@ -154,15 +154,15 @@ class EmbeddingCalls:
         pooling: how the vectors of a text become one, None for the model's own way.
     """
 
-    def __init__(self, model: Model, shop: Shop, pooling: str | None = None) -> None:
+    def __init__(self, model: Model, queue: EmbeddingQueue, pooling: str | None = None) -> None:
         self._model = model
-        self._shop = shop
+        self._embedding_queue = queue
         self.pooling = pooling or own_pooling(model) or "mean"
 
     @property
     def limit(self) -> int:
         """Tokens of the longest input."""
-        return self._shop.limit
+        return self._embedding_queue.limit
 
     def vectors(
         self,
@@ -242,7 +242,7 @@ class EmbeddingCalls:
         if top_n is not None:
             check_number("top_n", top_n, 1, integer=True)
         self._check_head()
-        limit = self._shop.limit
+        limit = self._embedding_queue.limit
         tokens = [self._pairs.tokens(query, each, limit if truncate else None) for each in texts]
         fitted(self._model.vocab, tokens, limit, False, name)
         table = np.empty((len(tokens), self._model.n_labels), np.float32)
@@ -294,10 +294,10 @@ class EmbeddingCalls:
 
     def _tokens(self, inputs: Any, truncate: bool, name: str) -> Sequence[Tokens]:
         check_bool("truncate", truncate)
-        self._shop.check()
+        self._embedding_queue.check()
         vocab = self._model.vocab
         tokens = tokenized(vocab, as_list(inputs, name), name)
-        return fitted(vocab, tokens, self._shop.limit, truncate, name)
+        return fitted(vocab, tokens, self._embedding_queue.limit, truncate, name)
 
     def _start(
         self,
@@ -308,7 +308,7 @@ class EmbeddingCalls:
         ranks: bool = False,
     ) -> PendingEmbedding[T]:
         job = Job(tokens, ranks, put)
-        self._shop.submit(job)
+        self._embedding_queue.submit(job)
         return PendingEmbedding(job, finish)
 
 

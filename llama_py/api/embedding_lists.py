@@ -39,7 +39,7 @@ class EmbeddingLists:
     def calls(self) -> EmbeddingCalls:
         """What queues calls; a model without a way of pooling of its own is pooled by the mean."""
         name = next((name for name, each in POOLINGS.items() if each == self._given), None)
-        return EmbeddingCalls(self._loaded.model, self._loaded.shop, name)
+        return EmbeddingCalls(self._loaded.model, self._loaded.embedding_queue, name)
 
     def lists(
         self, inputs: str | Sequence[str], normalize: bool, truncate: bool

@@ -19,7 +19,7 @@ from llama_py.core.footprint import expected_bytes, room_for_model
 from llama_py.core.lora import LoraAdapter
 from llama_py.core.model import Model
 from llama_py.embeddings.computing import Setup, check_embeds
-from llama_py.embeddings.shop import Shop
+from llama_py.embeddings.queue import EmbeddingQueue
 from llama_py.engine.driver import Driver
 from llama_py.engine.engine import Engine
 from llama_py.errors import ParameterError
@@ -66,12 +66,12 @@ class Loaded:
 
     __slots__ = (
         "_embedding",
+        "_embedding_queue",
         "_embeds_in_place",
         "_making",
         "_model",
         "_process",
         "_running",
-        "_shop",
     )
 
     def __init__(
@@ -86,7 +86,7 @@ class Loaded:
         self._running = running
         self._process = forks.current()
         self._embedding = setup
-        self._shop: Shop | None = None
+        self._embedding_queue: EmbeddingQueue | None = None
         self._making = threading.Lock()
         self._embeds_in_place = in_place
 
@@ -106,7 +106,7 @@ class Loaded:
         return self._running is not None
 
     @property
-    def shop(self) -> Shop:
+    def embedding_queue(self) -> EmbeddingQueue:
         """What embeds; made when it is asked for first.
 
         Raises:
@@ -116,10 +116,12 @@ class Loaded:
         if self._embedding is None:
             raise _vocabulary_only()
         with self._making:
-            if self._shop is None:
+            if self._embedding_queue is None:
                 check_embeds(model)
-                self._shop = Shop(model, self._embedding, in_place=self._embeds_in_place)
-            return self._shop
+                self._embedding_queue = EmbeddingQueue(
+                    model, self._embedding, in_place=self._embeds_in_place
+                )
+            return self._embedding_queue
 
     @property
     def model(self) -> Model:
@@ -174,8 +176,8 @@ class Loaded:
         """
         if self._running is not None and not self.inherited:
             self._running.driver.refuse_callbacks()
-        if self._shop is not None:
-            self._shop.close()
+        if self._embedding_queue is not None:
+            self._embedding_queue.close()
         if self._running is not None:
             self._running.driver.close()
             store = self._running.cache.saved

@@ -154,7 +154,7 @@ def test_calls_take_turns(embedder: Embedder) -> None:
 
     thread = threading.Thread(target=long)
     thread.start()
-    while not embedder._loaded.shop._works._jobs:
+    while not embedder._loaded.embedding_queue._worker._jobs:
         time.sleep(0.001)
     embedder.embed("the cat")
     ended.append("short")
@@ -187,7 +187,7 @@ def test_close_ends_calls_of_other_threads() -> None:
 
     thread = threading.Thread(target=call)
     thread.start()
-    while not embedder._loaded.shop._works._jobs:
+    while not embedder._loaded.embedding_queue._worker._jobs:
         time.sleep(0.001)
     embedder.close()
     thread.join(30)
@@ -201,7 +201,7 @@ def test_an_embedder_that_is_dropped_frees_its_model_and_ends_its_thread() -> No
     embedder = Embedder(encoder())
     embedder.embed("the cat")
     model = weakref.ref(embedder._loaded.model)
-    thread = embedder._loaded.shop._works._thread
+    thread = embedder._loaded.embedding_queue._worker._thread
     assert thread is not None
     gc.disable()
     try:

@@ -136,15 +136,15 @@ def test_too_long_a_text_can_be_truncated(server: Server) -> None:
 
 def test_nothing_is_computed_for_a_client_that_left(server: Server) -> None:
     body = json.dumps({"input": ["the old king runs to the river " * 12] * 2000}).encode()
-    works = server.service.models.models[0].llama._loaded.shop._works
+    worker = server.service.models.models[0].llama._loaded.embedding_queue._worker
     host, port = server.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as connection:
         head = f"POST /v1/embeddings HTTP/1.1\r\nHost: {host}\r\n"
         head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         connection.sendall(head.encode() + body)
-        while not works._jobs:
+        while not worker._jobs:
             time.sleep(0.001)
-        job = works._jobs[0]
+        job = worker._jobs[0]
     end = time.monotonic() + 30
     while not job.future.done() and time.monotonic() < end:
         time.sleep(0.01)

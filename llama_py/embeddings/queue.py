@@ -1,4 +1,4 @@
-"""``Shop``: takes the inputs of calls, computes them in a thread of its own, and hands out results.
+"""``EmbeddingQueue``: computes the inputs of calls in a thread of its own.
 
 Inputs of several calls go into the same batch. Calls take turns, so that one with many inputs does
 not keep others waiting. Whoever waits only waits: Ctrl-C hits no computation.
@@ -25,7 +25,7 @@ from llama_py.errors import ClosedError
 if TYPE_CHECKING:
     from llama_py.core.model import Model
 
-__all__ = ["Job", "Shop"]
+__all__ = ["EmbeddingQueue", "Job"]
 
 #: Seconds that the end of the process, or of an embedder, waits for the batch that is computed.
 _PATIENCE = 10.0
@@ -91,7 +91,7 @@ class Job:
 _Pack = list[tuple[Job, int]]
 
 
-class Shop:
+class EmbeddingQueue:
     """See the module.
 
     Args:
@@ -105,10 +105,10 @@ class Shop:
     def __init__(self, model: Model, setup: Setup, *, in_place: bool = False) -> None:
         self.limit = longest_input(model, setup.params)
         self._process = forks.current()
-        self._works = works = _Works(Computer(model, setup), setup.params.n_ubatch)
+        self._worker = worker = _Worker(Computer(model, setup), setup.params.n_ubatch)
         self._in_place = in_place
-        # What works refers to nothing that its users hold, so that it ends when they drop it.
-        self._finalizer = weakref.finalize(self, _close, works, self._process)
+        # The worker refers to nothing that its users hold, so that it ends when they drop it.
+        self._finalizer = weakref.finalize(self, _close, worker, self._process)
 
     def submit(self, job: Job) -> None:
         """Queue the inputs of a call.
@@ -117,28 +117,28 @@ class Shop:
             ClosedError, ForkedProcessError: it cannot be used any more, or not here.
         """
         self.check()
-        self._works.add(job, start=not self._in_place)
+        self._worker.add(job, start=not self._in_place)
         if self._in_place:
-            self._works.empty()
+            self._worker.empty()
 
     def check(self) -> None:
         """Raise unless it can be used; see ``submit``."""
         if self._process != forks.current():
             raise forks.refuse()
-        if self._works.closed:
+        if self._worker.closed:
             raise ClosedError("this model was closed; load it again")
 
     def close(self) -> None:
         """Fail what is waiting, and free the contexts. Closing twice does nothing."""
-        _close(self._works, self._process)
+        _close(self._worker, self._process)
 
 
-def _close(works: _Works, process: int) -> None:
+def _close(worker: _Worker, process: int) -> None:
     if process == forks.current():
-        works.close()
+        worker.close()
 
 
-class _Works:
+class _Worker:
     """The queue, and the thread that empties it."""
 
     def __init__(self, computer: Computer, most: int) -> None:
