@@ -114,10 +114,11 @@ def refuse_a_long_prompt(bench: Bench) -> None:
 
 
 def save_a_state_to_disk(bench: Bench) -> None:
-    """The conversation is in memory already; it is written at the end of this call."""
+    """The conversation is in memory already; it is written after the end of this call."""
     with LlamaDiskCache(str(bench.folder / "store"), 4 * bench.state_bytes) as store:
         bench.llm.set_cache(store)
         bench.llm.create_completion(bench.long_prompt, max_tokens=1, **GREEDY)
+        assert bench.llm.cache.flush(60)
         bench.llm.set_cache(None)
         written = sum(path.stat().st_size for path in bench.folder.rglob("*") if path.is_file())
         assert written >= bench.state_bytes

@@ -29,7 +29,13 @@ def all_errors() -> set[type[LlamaError]]:
         kind = left.pop()
         found.add(kind)
         left += kind.__subclasses__()
-    return {kind for kind in found if kind.__module__.startswith("llama_py.")}
+    # Those of ``compat`` are llama-cpp-python's words for errors that are here.
+    return {
+        kind
+        for kind in found
+        if kind.__module__.startswith("llama_py.")
+        and not kind.__module__.startswith("llama_py.compat.")
+    }
 
 
 def tree() -> dict[str, tuple[str | None, str]]:

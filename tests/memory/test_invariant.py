@@ -24,7 +24,7 @@ from tests.memory.driver import Driver
 from tests.models import tiny_model
 
 #: Operations in one run of the machine, and runs, in the default suite: 2,000 and more per kind.
-STEPS, RUNS = 50, 80
+STEPS, RUNS = 50, 60
 #: The long run: LLAMA_PY_LONG_RUNS times 50 operations per kind.
 LONG_RUNS = int(os.environ.get("LLAMA_PY_LONG_RUNS", "800"))
 

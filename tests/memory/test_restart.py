@@ -30,7 +30,7 @@ CLOSE = 1e-9
 #: What may be evaluated again after a restart, beside what is new.
 AGAIN = 64
 #: Kills at random moments, as many processes at a time, and the longest wait before one.
-ROUNDS, TOGETHER, WAIT = 10, 5, 0.4
+TOGETHER, WAIT = 5, 0.4
 
 
 class Talker:
@@ -135,15 +135,16 @@ def test_the_next_process_goes_on(tmp_path: Path, kind: str, last: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_killed_at_random_moments(tmp_path: Path) -> None:
-    """50 kills while five processes evaluate and write into one directory.
+@pytest.mark.parametrize("rounds", [4, pytest.param(10, marks=pytest.mark.long)])
+def test_killed_at_random_moments(tmp_path: Path, rounds: int) -> None:
+    """Five kills a round while five processes evaluate and write into one directory.
 
     After each, the store opens, every entry can be read, and the next turn is right and cheap.
     """
     draw = random.Random(5)
     store = tmp_path / "store"
     chats: dict[str, Messages] = {kind: [] for kind in KINDS}
-    for number in range(ROUNDS):
+    for number in range(rounds):
         talkers = [
             Talker(kind, store, tmp_path / f"{kind}-{number}", chats[kind]) for kind in KINDS
         ]

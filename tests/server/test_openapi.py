@@ -170,9 +170,10 @@ def test_a_session_is_what_it_is_said_to_be(server: Server, described: dict[str,
 def test_options_are_those_that_are_declared(described: dict[str, Any]) -> None:
     schema = described["components"]["schemas"]["ChatCompletionRequest"]
     options = schema["properties"]
-    functions = {"logits_processor", "stopping_criteria", "on_progress", "overflow"}
-    assert {*CHAT.options} - functions <= {*options}
-    assert functions.isdisjoint(options)
+    # Functions, and what only those decide who run the server.
+    elsewhere = {"logits_processor", "stopping_criteria", "on_progress", "overflow", "speculative"}
+    assert {*CHAT.options} - elsewhere <= {*options}
+    assert elsewhere.isdisjoint(options)
     assert options["min_p"]["default"] == CHAT["min_p"].default()
     assert schema["required"] == ["messages"]
 
