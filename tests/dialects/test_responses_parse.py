@@ -394,7 +394,7 @@ def test_null_is_not_there(seen: Seen) -> None:
         "stream", "previous_response_id", "prompt_cache_key", "truncation", "user", "conversation",
         "prompt", "background", "service_tier", "max_tool_calls",
     )  # fmt: skip
-    parse(seen, **dict.fromkeys(names))
+    assert request_of(seen, **dict.fromkeys(names)) == request_of(seen)
 
 
 # ---- mistakes --------------------------------------------------------------------------------

@@ -19,7 +19,6 @@ class LlamaDraftModel(abc.ABC):
     @abc.abstractmethod
     def __call__(self, input_ids: Tokens, /, **kwargs: Any) -> Tokens:
         """The guess for what follows ``input_ids``, int32 ``(n,)``; it may be empty."""
-        raise NotImplementedError
 
 
 class LlamaPromptLookupDecoding(LlamaDraftModel):

@@ -15,14 +15,12 @@ class BaseLlamaTokenizer(abc.ABC):
     @abc.abstractmethod
     def tokenize(self, text: bytes, add_bos: bool = True, special: bool = True) -> list[int]:
         """Token ids of ``text``."""
-        raise NotImplementedError
 
     @abc.abstractmethod
     def detokenize(
         self, tokens: list[int], prev_tokens: list[int] | None = None, special: bool = False
     ) -> bytes:
         """The bytes of ``tokens``, which follow ``prev_tokens``."""
-        raise NotImplementedError
 
 
 class LlamaTokenizer(BaseLlamaTokenizer):
