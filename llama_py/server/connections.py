@@ -1,7 +1,8 @@
-"""``http_protocol``: uvicorn's protocol for HTTP, with connections that can be aborted.
+"""``http_protocol``: uvicorn's protocol for HTTP, with what it lacks.
 
-Closing a connection sends first what is still to be sent. A client that does not read would so keep
-it for ever, and what is waiting in memory.
+* Connections can be aborted. Closing one sends first what is still to be sent: a client that does
+  not read would so keep it for ever, and what is waiting in memory.
+* A client of HTTP/1.0 knows no chunks. The end of a stream is the end of its connection.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from llama_py.server.upgrades import without_upgrades
 
@@ -31,13 +32,45 @@ class _Abortable:
 
         async def with_abort(scope: Scope, receive: Receive, send: Send) -> None:
             scope.setdefault("extensions", {})[ABORT] = transport.abort
+            if scope["type"] == "http" and scope["http_version"] == "1.0":
+                send = _without_chunks(send)
             await app(scope, receive, send)
 
         self.app = with_abort
 
 
-def http_protocol() -> type[asyncio.Protocol]:
-    """The class to be given to uvicorn as ``http``."""
+def _without_chunks(send: Send) -> Send:
+    """Sends what has no ``Content-Length`` as it is; uvicorn closes the connection after it.
+
+    h11 does so by itself. The other parser's protocol knows bodies of a declared length, and those
+    in chunks: so each part is declared when it is sent.
+    """
+    cycle: Any = getattr(send, "__self__", None)
+    if not hasattr(cycle, "chunked_encoding"):
+        return send
+    endless = False
+
+    async def plain(message: Message) -> None:
+        nonlocal endless
+        if message["type"] == "http.response.start":
+            names = {name.lower() for name, _ in message.get("headers", ())}
+            endless = b"content-length" not in names and message["status"] not in (204, 304)
+            if endless:
+                cycle.chunked_encoding = False
+        elif endless:
+            cycle.expected_content_length = len(message.get("body", b""))
+        await send(message)
+
+    return plain
+
+
+def http_protocol(protocol: type[Any] | None = None) -> type[asyncio.Protocol]:
+    """The class to be given to uvicorn as ``http``.
+
+    Args:
+        protocol: one of uvicorn's; by default that of the faster parser that is installed.
+    """
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-    return type("HttpProtocol", (_Abortable, without_upgrades(AutoHTTPProtocol)), {})
+    chosen = AutoHTTPProtocol if protocol is None else protocol
+    return type("HttpProtocol", (_Abortable, without_upgrades(chosen)), {})

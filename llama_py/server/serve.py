@@ -31,6 +31,7 @@ from llama_py.server.app import Service, create_app
 from llama_py.server.connections import http_protocol
 from llama_py.server.heads import bounded_heads
 from llama_py.server.lifecycle import Phase
+from llama_py.server.pipelining import one_at_a_time
 from llama_py.server.settings import Settings
 from llama_py.server.sockets import address_of, listen
 
@@ -99,7 +100,9 @@ def serve(settings: Settings, announce: Callable[[str], None] = lambda address: 
 
 
 def _config(settings: Settings, app: Any) -> uvicorn.Config:
-    protocol = bounded_heads(http_protocol(), settings.max_header_bytes, settings.header_timeout)
+    protocol = one_at_a_time(
+        bounded_heads(http_protocol(), settings.max_header_bytes, settings.header_timeout)
+    )
     return uvicorn.Config(
         app,
         http=protocol,

@@ -19,6 +19,7 @@ import uvicorn
 from llama_py import demo_model_path
 from llama_py.server.app import Service, create_app
 from llama_py.server.connections import http_protocol
+from llama_py.server.pipelining import one_at_a_time
 from llama_py.server.settings import ModelSettings, Settings
 
 __all__ = ["Server", "demo_settings", "serving", "tiny_settings"]
@@ -87,7 +88,9 @@ def serving(settings: Settings | None = None, *, send_buffer: int = 0) -> Iterat
         send_buffer: bytes that the system takes for a client that does not read; 0 is its own.
     """
     app: Any = create_app(settings or demo_settings())
-    config = uvicorn.Config(app, lifespan="on", log_config=None, http=http_protocol())
+    config = uvicorn.Config(
+        app, lifespan="on", log_config=None, http=one_at_a_time(http_protocol())
+    )
     server = uvicorn.Server(config)
     listener = socket.create_server(("127.0.0.1", 0))
     if send_buffer:  # a connection inherits it

@@ -58,6 +58,17 @@ def test_leaving_while_the_reply_is_generated(server: Server, stream: bool) -> N
     at_rest(server)
 
 
+def test_leaving_with_another_request_sent_ahead(server: Server) -> None:
+    """It is on the same connection, and waits for the answer before it."""
+    visitor = Visitor(server, "/v1/chat/completions", chat(stream=False, **ENDLESS))
+    visitor.socket.sendall(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    until(lambda: len(visitor.record.generated) > 3, "it generates")
+    visitor.leave()
+    visitor.wait_for_the_end()
+    assert visitor.record.reason == "cancelled"
+    at_rest(server)
+
+
 @pytest.mark.parametrize("stream", [True, False])
 def test_leaving_while_the_prompt_is_evaluated(server: Server, stream: bool) -> None:
     visitor = Visitor(server, "/v1/chat/completions", chat(LONG_PROMPT, stream=stream))
