@@ -251,6 +251,22 @@ def test_stopping_keeps_what_has_come(chat: Site, told: Scripted) -> None:
     eventually(lambda: told.cancelled == 1)
 
 
+def test_what_is_there_is_left_alone_while_a_reply_grows(chat: Site, told: Scripted) -> None:
+    gate = Gate()
+    begun = "A **first** paragraph.\n\n```py\nx = 1\n```\n\nAnd"
+    told.will([text(begun), gate, text(" more"), 0.1, text(" and more."), finish()])
+    chat.say("Go on", wait=False)
+    expect(chat.reply).to_contain_text("And")
+    copy = chat.in_reply("Copy")
+    copy.focus()
+    chat.reply.locator("p").first.evaluate("(p) => getSelection().selectAllChildren(p)")
+    gate.open()
+    expect(chat.reply).to_contain_text("And more and more.")
+    chat.wait()
+    assert chat.page.evaluate("() => String(getSelection())") == "A first paragraph."
+    expect(copy).to_be_focused()
+
+
 def test_reasoning_is_folded(chat: Site, told: Scripted) -> None:
     gate = Gate()
     told.will([thought("Let me **see**."), gate, text("It is five."), finish()])

@@ -35,13 +35,19 @@ function assign(element, name, value) {
   }
 }
 
-/** Replaces the children of an element, unless they are the same already. */
+/**
+ * Gives an element these children. Those that it has already are not touched, so that they keep the
+ * selection, the focus and where they are scrolled to, and are not laid out again.
+ */
 export function fill(element, ...children) {
-  const wanted = children.flat().filter((child) => child || child === "");
-  const same =
-    wanted.length === element.childNodes.length &&
-    wanted.every((child, index) => child === element.childNodes[index]);
-  if (!same) element.replaceChildren(...wanted);
+  const wanted = children.flat().filter(Boolean);
+  const kept = new Set(wanted);
+  for (const child of [...element.childNodes]) if (!kept.has(child)) child.remove();
+  let place = element.firstChild;
+  for (const child of wanted) {
+    if (child === place) place = place.nextSibling;
+    else element.insertBefore(child, place);
+  }
   return element;
 }
 
