@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -31,19 +32,35 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_THREAD_LIMIT": "1"}
 ENDLESS = 'root ::= line{2000}\nline ::= "a "{2000}\n'
 
 
-def run(
-    *arguments: str, given: str | None = None, cwd: Path | None = None
+def process(
+    *arguments: str, given: str = "", cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     """``llama-py ...`` in a process of its own."""
     return subprocess.run(
         [sys.executable, "-m", "llama_py", *arguments],
-        input=given if given is not None else "",
+        input=given,
         capture_output=True,
         text=True,
         timeout=120,
         cwd=cwd,
         env=ENVIRONMENT,
     )
+
+
+def run(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    """The same without a process, which takes a second to start."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", newline="\n") for _ in range(2))
+    with (
+        mock.patch("sys.stdin", io.StringIO(given)),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        code = main(arguments)
+    texts = []
+    for stream in (out, err):
+        stream.seek(0)
+        texts.append(stream.read())
+    return subprocess.CompletedProcess(arguments, code, *texts)
 
 
 def assert_sentence(text: str) -> None:
@@ -191,7 +208,7 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
 
 
 def test_a_question_is_answered_on_standard_output(tmp_path: Path) -> None:
-    done = run("chat", "--temp", "0", "Hello!", cwd=tmp_path)
+    done = process("chat", "--temp", "0", "Hello!", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
     assert done.stdout.endswith("\n")
@@ -201,7 +218,7 @@ def test_a_question_is_answered_on_standard_output(tmp_path: Path) -> None:
 @pytest.mark.parametrize("arguments", [(), ("-",)])
 def test_a_question_comes_from_a_pipe(arguments: tuple[str, ...]) -> None:
     asked = run("chat", "--temp", "0", "Hello!")
-    piped = run("chat", "--temp", "0", *arguments, given="Hello!\n")
+    piped = process("chat", "--temp", "0", *arguments, given="Hello!\n")
     assert piped.returncode == 0, piped.stderr
     assert piped.stdout == asked.stdout
 
@@ -229,7 +246,7 @@ def test_a_json_schema_is_followed(tmp_path: Path) -> None:
 
 
 def test_generate_continues_a_text() -> None:
-    done = run("generate", "--temp", "0", "-n", "4", "--echo", "Hello")
+    done = process("generate", "--temp", "0", "-n", "4", "--echo", "Hello")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("Hello")
     piped = run("generate", "--temp", "0", "-n", "4", "--echo", given="Hello")
@@ -238,7 +255,7 @@ def test_generate_continues_a_text() -> None:
 
 def test_embed_writes_a_vector_for_each_line(tmp_path: Path) -> None:
     given = "What is 2 + 3?\nHello!\n"
-    done = run("embed", "--dimensions", "8", given=given)
+    done = process("embed", "--dimensions", "8", given=given)
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert [line["index"] for line in lines] == [0, 1]
@@ -266,7 +283,7 @@ def test_a_question_that_does_not_fit_is_an_error() -> None:
 
 
 def test_inspect_shows_what_is_in_a_model() -> None:
-    done = run("inspect", demo_model_path())
+    done = process("inspect", demo_model_path())
     assert done.returncode == 0, done.stderr
     for expected in ("architecture    llama", "full attention", "chat template", "general.name"):
         assert expected in done.stdout
@@ -320,7 +337,8 @@ def talk(*lines: str, arguments: tuple[str, ...] = ()) -> subprocess.CompletedPr
 
 
 def test_a_conversation_keeps_its_history_and_reuses_it() -> None:
-    done = talk("Hello!", "What is your name?", "/info", "/exit", "never said")
+    lines = ("Hello!", "What is your name?", "/info", "/exit", "never said")
+    done = process("chat", "-i", "--temp", "0", given="\n".join(lines) + "\n")
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) >= 2
     assert re.search(r"\([1-9]\d* tokens of the prompt were reused", done.stderr)

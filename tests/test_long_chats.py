@@ -12,7 +12,7 @@ import pytest
 from llama_py import ContextOverflowError, Llama, TrimMessages
 from tests.models import tiny_model
 
-TURNS = 100
+TURNS = 50
 REPLY = 8
 POLICY = TrimMessages(reserve=16)
 OPTIONS: dict[str, Any] = {
@@ -60,7 +60,7 @@ def with_the_whole_history(llm: Llama) -> Iterator[tuple[str, bool]]:
 
 
 @pytest.mark.parametrize("talk", [in_a_session, with_the_whole_history])
-def test_the_hundredth_turn_costs_only_its_new_tokens(
+def test_the_fiftieth_turn_costs_only_its_new_tokens(
     pair: tuple[Llama, Llama], talk: Callable[[Llama], Iterator[tuple[str, bool]]]
 ) -> None:
     llm, fresh = pair
@@ -80,7 +80,7 @@ def test_the_hundredth_turn_costs_only_its_new_tokens(
         before = llm.metrics["evaluated"]
         if full and number % 20 == 0:
             check_reply(llm, fresh)
-    assert len(new) > TURNS * 0.8
+    assert len(new) > TURNS * 0.7
     assert median(evaluated) <= median(new) + 64
     assert sum(evaluated) <= 2.5 * sum(new)
 
@@ -129,7 +129,7 @@ def test_a_long_history_is_shortened_quickly(pair: tuple[Llama, Llama]) -> None:
 def test_calls_of_tools_go_with_their_results(pair: tuple[Llama, Llama]) -> None:
     llm, _ = pair
     messages: Messages = [{"role": "system", "content": SYSTEM}]
-    for number in range(40):
+    for number in range(25):
         call = {"id": f"call-{number}", "type": "function",
                 "function": {"name": "look", "arguments": "{}"}}  # fmt: skip
         messages += [

@@ -442,7 +442,7 @@ def measured():
 for n in range(4):  # what is loaded once: libraries, backends, buffers of Python
     once(n)
 before = measured()
-for n in range(20):
+for n in range(10):
     once(n)
 print(json.dumps([before, measured()]))
 """

@@ -40,6 +40,8 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
         "_QUIET": float("inf"),
         "_OTHERS": float("inf"),
         "_ROUNDS": 1,
+        "_DEEP": 256,
+        "_UBATCHES": (128, 512),
     }.items():
         monkeypatch.setattr(tuning, name, value)
     return monkeypatch

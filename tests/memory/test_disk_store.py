@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import subprocess
@@ -92,7 +93,10 @@ def check_everything(folder: Path) -> int:
         assert all(state is not None and is_right(state) for state in found)
         assert store.stats().damaged == 0
         assert store.used_bytes <= CAPACITY
-        assert {path.stem for path in files(store)} == set(keys)
+        there_are = {path.stem for path in files(store)}
+        assert there_are >= set(keys)
+        # What a killed process had begun to remove is left while its writer lives: this process.
+        assert all(f"-{os.getpid()}-" in name for name in there_are - set(keys))
         referred = set(store._ledger.usage.keys())
         assert {path.stem for path in folder.glob("*/*.segment")} == referred
         for fingerprint in FINGERPRINTS:
@@ -103,11 +107,12 @@ def check_everything(folder: Path) -> int:
 
 
 @pytest.mark.slow
-def test_killed_at_any_moment_it_opens_and_restores_no_garbage(tmp_path: Path) -> None:
-    """52 processes that write into one directory, four at a time, each killed by SIGKILL."""
+@pytest.mark.parametrize("turns", [4, pytest.param(13, marks=pytest.mark.long)])
+def test_killed_at_any_moment_it_opens_and_restores_no_garbage(tmp_path: Path, turns: int) -> None:
+    """Processes that write into one directory, four at a time, each killed by SIGKILL."""
     draw = random.Random(0)
     entries = []
-    for turn in range(13):
+    for turn in range(turns):
         writers = [writer(tmp_path, 10 * turn + number) for number in range(4)]
         for process in writers:
             wait_until_ready(process)

@@ -15,8 +15,6 @@ from tests.memory.oracle import Oracle, nmse
 from tests.models import tiny_model
 
 GREEDY: dict[str, Any] = {"temperature": 0.0, "max_tokens": 3, "ignore_eos": True}
-#: Lines to interrupt at, for each of the calls.
-POINTS = 40
 
 
 class Interrupt:
@@ -87,14 +85,16 @@ def prepare(llm: Llama) -> None:
     llm.create_completion(CALLS["extended"], **GREEDY)
 
 
-def test_an_interrupt_in_the_bookkeeping_spoils_nothing(llm: Llama, kind: str) -> None:
+@pytest.mark.parametrize("points", [12, pytest.param(40, marks=pytest.mark.long)])
+def test_an_interrupt_in_the_bookkeeping_spoils_nothing(llm: Llama, kind: str, points: int) -> None:
+    """At so many random lines of each of the calls."""
     oracle = Oracle(tiny_model(kind), n_ctx=256)
     expected = {name: oracle.greedy(prompt, 3)[1] for name, prompt in CALLS.items()}
     oracle.close()
     for prompt in CALLS.values():
         prepare(llm)
         lines = interrupted(lambda p=prompt: llm.create_completion(p, **GREEDY), -1)  # type: ignore[misc]
-        for at in sorted(random.Random(7).sample(range(1, lines), POINTS)):
+        for at in sorted(random.Random(7).sample(range(1, lines), points)):
             prepare(llm)
             interrupted(lambda p=prompt: llm.create_completion(p, **GREEDY), at)  # type: ignore[misc]
             for name, later in CALLS.items():

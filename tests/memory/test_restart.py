@@ -118,12 +118,12 @@ def talking(kind: str, store: Path, output: Path, messages: Messages) -> Iterato
     ("kind", "last"), [*((kind, 60) for kind in KINDS), ("full", 3), ("hybrid", 3)]
 )
 def test_the_next_process_goes_on(tmp_path: Path, kind: str, last: int) -> None:
-    """2,000 tokens in about 15 turns, SIGKILL, another process, the next turn."""
+    """1,000 tokens in some turns, SIGKILL, another process, the next turn."""
     draw = random.Random(last)
     store = tmp_path / "store"
     with talking(kind, store, tmp_path / "first", []) as first:
         turn = first.say("Hello")
-        while len(turn.tokens) < 2000:
+        while len(turn.tokens) < 1000:
             turn = first.say(words(draw, 50))
         before = first.say(words(draw, last))
         first.kill()
@@ -135,7 +135,7 @@ def test_the_next_process_goes_on(tmp_path: Path, kind: str, last: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("rounds", [4, pytest.param(10, marks=pytest.mark.long)])
+@pytest.mark.parametrize("rounds", [2, pytest.param(10, marks=pytest.mark.long)])
 def test_killed_at_random_moments(tmp_path: Path, rounds: int) -> None:
     """Five kills a round while five processes evaluate and write into one directory.
 
