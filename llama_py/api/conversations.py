@@ -47,6 +47,7 @@ class Work:
         reused: of these, those that did not have to be evaluated.
         generated: tokens that were sampled so far.
         most: tokens that may be generated, or None.
+        drafts: whether tokens are guessed for it, and verified together.
     """
 
     number: int
@@ -54,6 +55,7 @@ class Work:
     reused: int
     generated: int
     most: int | None
+    drafts: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,11 @@ class Conversations:
     def room(self) -> int:
         """Tokens that one of them can hold."""
         return self._loaded.cache.limit
+
+    @property
+    def drafts(self) -> bool:
+        """Whether requests that say nothing about drafts have some."""
+        return self._loaded.engine.drafts
 
     def held(self) -> list[Held]:
         """The sequences in memory, by number."""
@@ -336,6 +343,7 @@ def _work(running: Running) -> Work:
         record.reused,
         len(record.generated),
         running.request.generation.max_tokens,
+        running.drafting is not None,
     )
 
 

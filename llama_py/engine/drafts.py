@@ -76,7 +76,7 @@ class Drafts:
         settings = running.request.speculative
         if settings is None:
             settings = self.default
-        if settings is None or not (settings.drafters or settings.exact):
+        if settings is None or not _drafts(settings):
             return
         if running.request.generation.max_tokens in (0, 1):
             return
@@ -86,6 +86,12 @@ class Drafts:
             refused[reason] = refused.get(reason, 0) + 1
             return
         running.drafting = Drafting(settings)
+
+    @property
+    def by_default(self) -> bool:
+        """Whether requests that say nothing have drafts."""
+        settings = self.default
+        return settings is not None and _drafts(settings) and not self._refusal(settings)
 
     def _refusal(self, settings: Speculative) -> str:
         """Why a request can have no drafts; empty if it can."""
@@ -224,6 +230,10 @@ class Drafts:
     def wait(self) -> None:
         """There were not enough cells for the drafts: go on without for a while."""
         self._waits = _WAIT
+
+
+def _drafts(settings: Speculative) -> bool:
+    return bool(settings.drafters or settings.exact)
 
 
 def _opened(settings: Speculative | None, target: Context) -> Speculative | None:

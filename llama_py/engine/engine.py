@@ -85,6 +85,11 @@ class Engine:
         """What was done since loading, or since ``reset_counters``."""
         return self.requests.metrics
 
+    @property
+    def drafts(self) -> bool:
+        """Whether requests that say nothing about drafts have some."""
+        return self._drafts.by_default
+
     def reset_counters(self) -> None:
         """Begin the metrics anew, and forget the last logits."""
         self.requests.metrics = self.runner.metrics = Metrics()

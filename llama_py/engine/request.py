@@ -166,6 +166,7 @@ class Record:
         request: what was asked for.
         tokens: the prompt's tokens.
         generated: sampled tokens, in order (the last one is not in memory).
+        closed: the last of them ended the reply, and is no part of it.
         prompt_logprobs: one entry per prompt token but the first, if they were asked for.
         scored: the log-probability of each of the targets.
         cache: what was reused, and why not more; empty before it is known.
@@ -179,6 +180,7 @@ class Record:
     request: GenerationRequest
     tokens: list[int] = field(default_factory=list)
     generated: list[int] = field(default_factory=list)
+    closed: bool = False
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     scored: list[float] = field(default_factory=list)
     cache: ReuseInfo = field(default_factory=ReuseInfo)
@@ -196,6 +198,11 @@ class Record:
     def n_prompt(self) -> int:
         """Tokens in the prompt."""
         return len(self.tokens)
+
+    @property
+    def n_reply(self) -> int:
+        """Tokens in the reply."""
+        return len(self.generated) - self.closed
 
     @property
     def reused(self) -> int:

@@ -149,6 +149,7 @@ class Sampling:
         generation = request.generation
         ends = not generation.ignore_eos and self._vocab.is_eog(token)
         if ends or token in generation.stop_tokens:
+            running.record.closed = True
             requests.end(running, _last_event("stop", text), row)
             return
         shown = request.echo_special or token in request.visible

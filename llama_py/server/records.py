@@ -63,7 +63,7 @@ class RequestRecord:
         prompts = [record for record in records if not record.request.choice]
         self.prompt_tokens = sum(record.n_prompt for record in prompts)
         self.cached_tokens = sum(record.reused for record in prompts)
-        self.generated_tokens = sum(len(record.generated) for record in records)
+        self.generated_tokens = sum(record.n_reply for record in records)
         first = records[0]
         self.finish = first.reason
         self.queue_seconds = first.started - first.submitted if first.started else None

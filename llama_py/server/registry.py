@@ -79,13 +79,20 @@ class SessionRegistry:
 
     def note(self, owner: str, name: str, model: str, tokens: int) -> None:
         """A reply of a session has ended."""
-        now = time.time()
         with self._lock:
-            known = self._entries.get((owner, name))
-            entry = known or SessionEntry(owner, name, model, now, now)
-            self._put(
-                replace(entry, model=model, last_used=now, turns=entry.turns + 1, tokens=tokens)
-            )
+            entry = self._used(owner, name, model)
+            self._put(replace(entry, turns=entry.turns + 1, tokens=tokens))
+
+    def touch(self, owner: str, name: str, model: str) -> None:
+        """A session was used, and has no reply more."""
+        with self._lock:
+            self._put(self._used(owner, name, model))
+
+    def _used(self, owner: str, name: str, model: str) -> SessionEntry:
+        now = time.time()
+        known = self._entries.get((owner, name))
+        entry = known or SessionEntry(owner, name, model, now, now)
+        return replace(entry, model=model, last_used=now)
 
     def fork(self, owner: str, name: str, new: str) -> SessionEntry | None:
         """A session that begins like another one; None if that does not exist.

@@ -91,6 +91,7 @@ class Exchange:
         self._events: AsyncEvents | None = None
         self._silent = self._cancelled = self._said_all = False
         self._progress: tuple[int, int] | None = None
+        self._noted: set[int] = set()
         self.id = ""
         self.model = model
         self.tenant = tenant_of(request)
@@ -137,6 +138,8 @@ class Exchange:
             if timer is not None:
                 timer.cancel()
             watcher.cancel()
+            for index in range(len(self.records)):  # whose end nobody has read
+                self._note_end(index)
 
     async def _answer(self, call: WireCall) -> Response:
         events = self._events
@@ -285,10 +288,16 @@ class Exchange:
                 break
             frames.append(reply.feed(index, event))
             if type(event) is FinishEvent:
-                self._service.sessions.note(self.model.id, self.records[index])
+                self._note_end(index)
                 if event.error is not None:
                     self._note_error(event.error)
         return b"".join(frames)
+
+    def _note_end(self, index: int) -> None:
+        """Tell the sessions, once, that a request has ended or is about to."""
+        if index not in self._noted:
+            self._noted.add(index)
+            self._service.sessions.note(self.model.id, self.records[index])
 
     def _note_error(self, error: BaseException) -> None:
         if not (self._cancelled and isinstance(error, RequestCancelled)):

@@ -94,11 +94,19 @@ class Sessions:
     # -- requests -------------------------------------------------------------------------------
 
     def note(self, model: str, record: Record) -> None:
-        """A request has ended: if it was a session's, that has one turn more."""
+        """A request has ended: if it was a session's, that has one turn more.
+
+        One that was ended before its reply was complete has left something in memory, too: its
+        session exists, and can be forgotten.
+        """
         label = record.request.session
-        if label is not None and record.reason in ("stop", "length"):
+        if label is None:
+            return
+        if record.reason in ("stop", "length"):
             tokens = record.n_prompt + len(record.generated)
             self._registry.note(*owner_of(label), model, tokens)
+        elif record.started:
+            self._registry.touch(*owner_of(label), model)
 
     # -- asking ---------------------------------------------------------------------------------
 

@@ -326,6 +326,18 @@ def test_slots(http: httpx.Client, server: Server) -> None:
     assert all(slot["is_processing"] for slot in busy)
     assert all(slot["next_token"][0]["n_decoded"] > 0 for slot in busy)
     assert all(slot["n_past"] > 0 for slot in busy)
+    assert not any(slot["speculative"] for slot in (*slots, *busy))
+
+
+def test_slots_say_whether_tokens_are_drafted() -> None:
+    settings = demo_settings(n_seq_max=1, speculative="lookup")
+    with serving(settings) as server, server.http() as http:
+        assert http.get("/slots").json()[0]["speculative"]
+        visitor = Visitor(server, "/completion", {**ENDLESS, "stream": True})
+        until(lambda: visitor.record.generated, "it generates")
+        slot = http.get("/slots").json()[0]
+        visitor.leave()
+        assert (slot["is_processing"], slot["speculative"]) == (True, True)
 
 
 def test_without_a_directory_slots_are_not_saved(http: httpx.Client) -> None:

@@ -212,6 +212,14 @@ def test_metrics_are_not_for_everybody(server: Server) -> None:
 # ---- lines -------------------------------------------------------------------------------------
 
 
+def test_the_token_that_ends_a_reply_is_not_counted(http: httpx.Client, lines: io.StringIO) -> None:
+    """The log has what the client is told."""
+    body = {"messages": [{"role": "user", "content": "What is 2 + 3?"}], "temperature": 0}
+    answer = http.post(CHATS, json=body).json()
+    assert answer["choices"][0]["finish_reason"] == "stop"
+    assert logged(lines, 1)[0]["generated_tokens"] == answer["usage"]["completion_tokens"]
+
+
 def test_a_line_for_each_request(http: httpx.Client, lines: io.StringIO) -> None:
     body = {"messages": [{"role": "user", "content": "Reply with the word zebra."}]}
     answer = http.post(CHATS, json={**body, "max_tokens": 3}, headers={"x-request-id": "trace-7"})

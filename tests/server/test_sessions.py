@@ -201,6 +201,25 @@ def test_one_that_is_in_use(http: httpx.Client, server: Server) -> None:
     until(lambda: http.delete("/v1/sessions/anna").status_code == 200, "it can be deleted")
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_one_whose_only_request_was_cancelled(
+    http: httpx.Client, server: Server, stream: bool
+) -> None:
+    """What it has left in memory is there under its name, and can be forgotten."""
+    prompt = {"prompt": f"{stream} Eve: {STORY}", "n_predict": 1900, "ignore_eos": True}
+    visitor = Visitor(server, "/completion", {**prompt, "session_id": "eve", "stream": stream})
+    until(lambda: visitor.record.generated, "it generates")
+    visitor.leave()
+    visitor.wait_for_the_end()
+    until(lambda: not server.service.exchanges, "the server is done with it")
+    left = session(http, "eve")
+    assert (left["turns"], left["tokens_in_memory"] > 80) == (0, True)
+    assert http.delete("/v1/sessions/eve").status_code == 200
+    session(http, "eve", 404)
+    again = http.post("/completion", json={**prompt, "n_predict": 1}).json()
+    assert again["timings"]["prompt_n"] > 80
+
+
 def test_without_a_directory_nothing_is_saved(http: httpx.Client) -> None:
     chat(http, [], "Hello", session_id="anna")
     answer = http.post("/v1/sessions/anna/save")

@@ -55,7 +55,7 @@ def _slots(model: ServedModel, tenant: str, *, expose: bool) -> list[dict[str, A
     slots = []
     for number in range(conversations.sequences):
         each = held.get(number)
-        slot = _slot(number, conversations.room, each)
+        slot = _slot(number, conversations, each)
         if each is not None and each.namespace == namespace:
             slot["session"] = owner_of(each.session)[1] if each.session else None
             if expose:
@@ -65,18 +65,18 @@ def _slots(model: ServedModel, tenant: str, *, expose: bool) -> list[dict[str, A
     return slots
 
 
-def _slot(number: int, room: int, held: Held | None) -> dict[str, Any]:
+def _slot(number: int, conversations: Conversations, held: Held | None) -> dict[str, Any]:
     """What everybody may know who may ask at all."""
     busy = held is not None and held.busy
+    work = held.work if held is not None else None
     slot: dict[str, Any] = {
         "id": number,
-        "n_ctx": room,
-        "speculative": False,
+        "n_ctx": conversations.room,
+        "speculative": conversations.drafts if work is None else work.drafts,
         "is_processing": busy,
         "state": "processing" if busy else "free" if held is None else "idle",
         "n_past": 0 if held is None else len(held.tokens),
     }
-    work = held.work if held is not None else None
     if work is not None:
         slot |= {
             "id_task": work.number,
