@@ -51,6 +51,11 @@ def code(body: str, language: str = "") -> str:
     return f'<figure class="code"{name}>{pre}</figure>'
 
 
+def lines(body: str) -> str:
+    """Lines of long code that stand together."""
+    return f'<span class="lines">{body}</span>'
+
+
 def link(address: str, text: str) -> str:
     """A link as the page makes it."""
     rel = "noopener noreferrer nofollow"
@@ -100,6 +105,10 @@ CASES = {
         "<blockquote><p>a<br>b</p><blockquote><p>c</p></blockquote></blockquote><p>d</p>",
     ),
     "fences": ("```py\na\n\n# b\n```\nc", code("a\n\n# b", "py") + "<p>c</p>"),
+    "long code": (
+        "```\n" + "a\n" * 89 + "b\n```",
+        code("a\n" * 40 + lines("a\n" * 40) + lines("a\n" * 9 + "b")),
+    ),
     "an open fence": ("~~~\na\n```", code("a\n```")),
     "tables": (
         "| a | b |\n|---|--:|\n| `c|d` | *e* |\n| f |",

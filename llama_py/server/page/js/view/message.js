@@ -11,7 +11,7 @@ import { editInPlace } from "./editor.js";
 import { openMenu } from "./menu.js";
 import { limitNotice, failureNotice } from "./notices.js";
 import { Progress, reuseNote } from "./progress.js";
-import { jsonBlock, toolResult, ToolCalls } from "./tools.js";
+import { growJson, jsonBlock, toolResult, ToolCalls } from "./tools.js";
 
 /**
  * @typedef {object} Place what a view is told beside its message
@@ -234,11 +234,11 @@ class ReplyView {
 
   #showJson(content, done) {
     const key = `${done}${content}`;
-    if (key === this.#jsonKey) return;
+    const old = this.#jsonKey;
+    if (key === old) return;
     this.#jsonKey = key;
-    const growing = this.#json?.querySelector("code");
-    if (growing && !done && growing.childNodes.length === 1 && content.startsWith(growing.textContent)) {
-      growing.firstChild.appendData(content.slice(growing.textContent.length));
+    if (this.#json && !done && key.startsWith(old)) {
+      growJson(this.#json, key, old);
       return;
     }
     const text = jsonBlock(content, "Reply in JSON", done);

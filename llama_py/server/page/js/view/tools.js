@@ -2,15 +2,20 @@
 // runs nothing itself.
 
 import { isJson, jsonLines, laidOut } from "../json.js";
-import { copyButton } from "../markdown/code.js";
+import { addText, copyButton } from "../markdown/code.js";
 import { h, icon, say } from "./dom.js";
 
 /** A text that may be JSON, laid out; `complete` is false while it may still grow. */
 export function jsonBlock(text, label, complete = true) {
   const code = h("code", {});
-  const shown = complete && isJson(text) ? laidOut(text) : text;
-  code.append(...(complete && isJson(text) ? jsonLines(shown) : [shown]));
+  if (complete && isJson(text)) code.append(...jsonLines(laidOut(text)));
+  else addText(code, text);
   return h("pre", { class: "json", tabIndex: 0, role: "region", "aria-label": label }, code);
+}
+
+/** Adds to a block of JSON that is not complete what came since. */
+export function growJson(block, text, old) {
+  addText(block.querySelector("code"), text.slice(old.length));
 }
 
 /** Cards for the calls of one reply. */
@@ -52,7 +57,8 @@ class CallCard {
   #name = h("code", { class: "name" });
   #state = h("span", { class: "state" });
   #body = h("div", {});
-  #shown = null;
+  #key = null;
+  #growing = null;
   element = h(
     "section",
     { class: "call", "aria-label": "Call of a tool" },
@@ -61,12 +67,16 @@ class CallCard {
   );
 
   show(call, complete) {
-    const key = `${complete}${call.arguments}`;
-    say(this.#name, call.name);
+    const { name, arguments: text } = call;
+    const key = `${complete}${text}`;
+    say(this.#name, name);
     say(this.#state, complete ? "" : "is being written");
-    if (key === this.#shown) return;
-    this.#shown = key;
-    this.#body.replaceChildren(jsonBlock(call.arguments, `Arguments of ${call.name}`, complete));
+    if (key === this.#key) return;
+    this.#key = key;
+    const old = this.#growing;
+    this.#growing = complete ? null : text;
+    if (old !== null && !complete && text.startsWith(old)) growJson(this.#body, text, old);
+    else this.#body.replaceChildren(jsonBlock(text, `Arguments of ${name}`, complete));
   }
 }
 
