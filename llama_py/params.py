@@ -148,7 +148,7 @@ class ContextParams:
     """How a context is made (``llama_context_params``).
 
     Attributes:
-        n_ctx: cells, shared by all sequences; 0 is the model's own length up to a memory limit.
+        n_ctx: cells of all sequences together; 0 is the model's own length up to a memory limit.
         n_batch: most tokens in one ``llama_decode``.
         n_ubatch: most tokens computed at once.
         n_seq_max: sequences (conversations) that can be in memory side by side.
@@ -157,7 +157,9 @@ class ContextParams:
         flash_attn: True, False, or None for automatic.
         swa_full: keep a full-size cache for sliding-window layers (large, and not needed here).
         type_k, type_v: ggml types of the KV cache (for example 8 for Q8_0); None is F16.
-        kv_unified: all sequences share one buffer of cells.
+        kv_unified: all sequences share one buffer of cells; False: each has its own, of
+            ``n_ctx / n_seq_max`` cells (rounded up to 256). Of no account where there are no cells
+            (recurrent models), or one sequence.
     """
 
     n_ctx: int = _C["n_ctx"]
@@ -181,7 +183,7 @@ class ContextParams:
     op_offload: bool = _C["op_offload"]
     flash_attn: bool | None = None
     swa_full: bool = _C["swa_full"]
-    kv_unified: bool = True
+    kv_unified: bool = _C["kv_unified"]
     no_perf: bool = _C["no_perf"]
     type_k: int | None = None
     type_v: int | None = None
@@ -189,7 +191,6 @@ class ContextParams:
     def __post_init__(self) -> None:
         _read_fields(self, _CONTEXT)
         check_bool("embeddings", self.embeddings)
-        check_bool("kv_unified", self.kv_unified)
 
 
 @dataclass(frozen=True, slots=True)

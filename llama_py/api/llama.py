@@ -98,7 +98,7 @@ class Llama:
     Args:
         model_path: a GGUF file (the first one, if it is split).
         n_gpu_layers: layers on the GPU, -1 (the default) for all; ignored without a GPU.
-        n_ctx: tokens in memory, shared by all conversations; 0 (the default) is the model's own
+        n_ctx: tokens in memory, of all conversations together; 0 (the default) is the model's own
             context length, as far as there is memory for it: a quarter of what this process may
             use, or most of what is free on the GPUs.
         n_batch, n_ubatch: most tokens in one decode, and computed at once.
@@ -109,6 +109,9 @@ class Llama:
         seed: for calls that give none; ``0xFFFFFFFF`` chooses one for every call.
         flash_attn: True, False, or None for automatic.
         swa_full: keep a full-size cache for sliding-window layers. Not needed for correctness.
+        kv_unified: all conversations share the ``n_ctx`` cells; False gives each a buffer of its
+            own, of ``n_ctx / n_seq_max`` cells, which is faster when several long ones are in
+            memory.
         type_k, type_v: ggml types of the KV cache.
         logits_all: ``eval`` keeps the logits of every token, in ``scores``.
         chat_format: the name of a chat format, in place of the model's own template.
@@ -209,8 +212,8 @@ class Llama:
         return self._model.metadata
 
     def n_ctx(self) -> int:
-        """Tokens that the context holds."""
-        return self._context.n_ctx
+        """Tokens that one conversation can have: all of the context, if ``kv_unified``."""
+        return self._context.n_ctx_seq
 
     def n_embd(self) -> int:
         """Width of the embeddings."""

@@ -224,7 +224,8 @@ def load(arguments: Mapping[str, Any], given: Container[str] = ()) -> Loaded:
         else:
             context = _context(model, context_params, given)
             running, adapters = _start(model, context, arguments, speculative)
-        setup = Setup(replace(context_params, embeddings=True), tuple(adapters))
+        packed = replace(context_params, embeddings=True, kv_unified=True)
+        setup = Setup(packed, tuple(adapters))
         return Loaded(model, running, setup, in_place=arguments["in_place"])
     except BaseException:  # also Ctrl-C: who tries again must have the memory for it
         model.close()  # with what was made from it
@@ -274,7 +275,7 @@ def _start(
     parking = arguments["parking_bytes"]
     cache = SequenceCache(
         context,
-        traits_of(model, context.params.swa_full),
+        traits_of(model, context.params.swa_full, context.params.kv_unified),
         model.vocab,
         functools.partial(_fingerprint, model, context),
         CacheLimits(checkpoint_bytes=arguments["checkpoint_bytes"], reuse=reuse),
@@ -317,7 +318,7 @@ def _check_generates(model: Model) -> None:
 def _fingerprint(model: Model, context: Context, namespace: Hashable) -> str:
     """Everything that the bytes of a saved state of a namespace depend on."""
     p = context.params
-    parts = (
+    parts: tuple[object, ...] = (
         _STATE_FORMAT,
         LLAMA_CPP_COMMIT,
         model.fingerprint,
@@ -338,6 +339,8 @@ def _fingerprint(model: Model, context: Context, namespace: Hashable) -> str:
         namespace,
         tuple(sorted((model.params.kv_overrides or {}).items())),
     )
+    if not p.kv_unified:  # a state of one of several buffers says how many there are
+        parts += (("buffers", p.n_seq_max),)
     return repr(parts)
 
 

@@ -136,7 +136,8 @@ def _variants(model: str) -> dict[str, list[str]]:
 def _servers(
     options: argparse.Namespace, model: str, n_ctx: int
 ) -> Iterator[dict[str, ServerProcess]]:
-    given = argparse.Namespace(**{**vars(options), "model": model, "flash_attn": "off"})
+    settings = {"model": model, "flash_attn": "off", "kv_unified": "on"}
+    given = argparse.Namespace(**{**vars(options), **settings})
     with ExitStack() as stack:
         found = {OURS: stack.enter_context(our_server(given, n_ctx, _SEQUENCES))}
         for name, flags in {} if options.no_llama_server else _variants(model).items():

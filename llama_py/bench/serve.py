@@ -68,6 +68,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt-words", type=int, default=200, metavar="N")
     parser.add_argument("--max-tokens", type=int, default=64, metavar="N")
     parser.add_argument("--parts", nargs="+", choices=_PARTS, default=list(_PARTS))
+    # That is how llama-server divides its context.
+    parser.set_defaults(kv_unified="off")
     parser.add_argument("--parallel", type=int, default=8, metavar="N")
     parser.add_argument("--context", type=int, default=2560, metavar="N", help="tokens per stream")
     parser.add_argument("--generate", type=int, default=128, metavar="N")

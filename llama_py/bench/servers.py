@@ -55,6 +55,7 @@ def our_server(options: argparse.Namespace, n_ctx: int, parallel: int) -> Iterat
         f"n_ctx = {n_ctx}\nn_seq_max = {parallel}",
         f"n_threads = {options.threads}\nn_threads_batch = {options.threads}",
         f"n_batch = {options.n_batch}\nn_ubatch = {min(options.n_batch, 512)}",
+        f"kv_unified = {'true' if options.kv_unified == 'on' else 'false'}",
         *flash[options.flash_attn],
     ]
     with tempfile.TemporaryDirectory() as folder:

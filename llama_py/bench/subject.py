@@ -73,6 +73,12 @@ def add_model_arguments(parser: argparse.ArgumentParser, model: str = "demo") ->
         help="flash attention, for both sides; default: each side as it is without an argument. "
         "Off, results depend less on how tokens are batched (default: %(default)s)",
     )
+    parser.add_argument(
+        "--kv-unified",
+        choices=["on", "off"],
+        default="on",
+        help="off: each conversation has a buffer of cells of its own (default: %(default)s)",
+    )
 
 
 def clock_of(options: argparse.Namespace) -> Clock:
@@ -90,6 +96,7 @@ def load(options: argparse.Namespace, n_ctx: int, **changes: Any) -> Llama:
         "n_threads_batch": options.threads,
         "n_batch": options.n_batch,
         "n_ubatch": min(options.n_batch, 512),
+        "kv_unified": options.kv_unified == "on",
         **flash_attention(options),
     }
     return Llama(resolve_model(options.model), **{**arguments, **changes})

@@ -52,7 +52,7 @@ class Context(Handle[C.llama_context_p]):
     Attributes:
         model: the model, kept alive.
         params: how it was made, with ``n_ctx`` and the threads filled in.
-        n_ctx: cells in the memory, shared by the sequences if it is unified.
+        n_ctx: cells in the memory: shared by the sequences if it is unified, else of all together.
         n_ctx_seq: cells that one sequence can take.
         n_batch: most tokens in one ``decode``.
         n_seq_max: number of sequences.
@@ -257,8 +257,24 @@ class Context(Handle[C.llama_context_p]):
         return bool(C.llama_memory_seq_rm(self.memory_pointer, seq, p0, p1))
 
     def seq_cp(self, source: int, target: int, p0: int = -1, p1: int = -1) -> None:
-        """Let ``target`` share the cells [p0, p1) of ``source``."""
-        C.llama_memory_seq_cp(self.memory_pointer, source, target, p0, p1)
+        """Let ``target`` share the cells [p0, p1) of ``source``.
+
+        Where each sequence has a buffer of its own, it gets a copy, of a whole sequence only:
+        llama.cpp would end the process for a part of one, and copies the cells no sooner than in
+        the next ``decode``, over whatever was loaded into them meanwhile.
+
+        Raises:
+            ParameterError: a part of a sequence, where each has its own buffer.
+        """
+        if self.params.kv_unified:
+            C.llama_memory_seq_cp(self.memory_pointer, source, target, p0, p1)
+        elif p0 > 0 or p1 >= 0:
+            raise ParameterError(
+                f"the cells [{p0}, {p1}) of sequence {source} cannot be copied: with "
+                "kv_unified=False whole sequences can"
+            )
+        elif source != target:
+            self.state_set(target, self.state_get(source))
 
     def pos_min(self, seq: int) -> int:
         """The smallest position of a sequence that is in memory, -1 if it is empty."""
@@ -355,22 +371,33 @@ def _address_prototype(waits: bool) -> Any:
 def _complete(params: ContextParams, model: Model) -> ContextParams:
     """``params`` with the numbers that depend on the model and the machine filled in."""
     cores = default_threads(model.size_bytes)
+    params = dataclasses.replace(
+        params, kv_unified=params.kv_unified or params.n_seq_max == 1 or model.is_recurrent
+    )
     return dataclasses.replace(
         params,
-        n_ctx=params.n_ctx or default_n_ctx(model, params),
+        n_ctx=_whole_buffers(params.n_ctx or default_n_ctx(model, params), params),
         n_threads=params.n_threads or cores,
         n_threads_batch=params.n_threads_batch or params.n_threads or cores,
     )
 
 
+def _whole_buffers(n_ctx: int, params: ContextParams) -> int:
+    """``n_ctx``, rounded up as llama.cpp does where each sequence has its own buffer."""
+    if params.kv_unified:
+        return n_ctx
+    return -(-n_ctx // params.n_seq_max // 256) * 256 * params.n_seq_max
+
+
 def default_n_ctx(model: Model, params: ContextParams) -> int:
-    """The model's own context length, or as much of it as there is memory for.
+    """The model's own context length for each buffer of cells, or as much as there is memory for.
 
     That is a quarter of the memory that this process may use, for what the CPU keeps of the cache,
     and three quarters of what is free on the GPUs, where the weights are by now, for the rest.
     """
     room = _room_for_cache(model, params)
-    return chosen_n_ctx(model.n_ctx_train, _bytes_per_cell(model), room)
+    buffers = 1 if params.kv_unified else params.n_seq_max
+    return chosen_n_ctx(model.n_ctx_train, _bytes_per_cell(model), room, buffers)
 
 
 def default_threads(size: int, cores: int | None = None) -> int:

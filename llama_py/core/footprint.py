@@ -40,11 +40,15 @@ def bytes_per_cell(
     return n_layer * kv_heads * width * 2 * 2
 
 
-def chosen_n_ctx(trained: int, per_cell: int, room: float) -> int:
-    """Tokens of a context whose size is not given, with ``room`` bytes for its cache."""
+def chosen_n_ctx(trained: int, per_cell: int, room: float, buffers: int = 1) -> int:
+    """Cells of a context whose size is not given, with ``room`` bytes for its cache.
+
+    Args:
+        buffers: sequences with cells of their own: each gets the model's length, if they fit.
+    """
     trained = max(trained, 1)
-    fit = int(room / per_cell) if per_cell else trained
-    return min(trained, max(_SMALLEST_CONTEXT, fit // 256 * 256))
+    fit = int(room / per_cell / buffers) if per_cell else trained
+    return min(trained, max(_SMALLEST_CONTEXT, fit // 256 * 256)) * buffers
 
 
 def expected_bytes(
@@ -68,7 +72,8 @@ def _cache_bytes(info: GGUFInfo, context: ContextParams) -> int:
     layers, width = (_number(metadata.get(f"{name}.{key}")) for key in _SIZES)
     per_cell = bytes_per_cell(name, metadata, layers, width)
     room = memory_bytes() * MEMORY_SHARE
-    cells = context.n_ctx or chosen_n_ctx(info.context_length or 0, per_cell, room)
+    buffers = 1 if context.kv_unified else context.n_seq_max
+    cells = context.n_ctx or chosen_n_ctx(info.context_length or 0, per_cell, room, buffers)
     kinds = (context.type_k, context.type_v)
     element = sum(_ELEMENT.get(kind, _BLOCK_ELEMENT) for kind in kinds) / len(kinds)
     return int(cells * per_cell * element / 2)

@@ -74,8 +74,11 @@ class OpenDraftModel:
         self._model = Model(spec.path, ModelParams(n_gpu_layers=spec.n_gpu_layers))
         try:
             self._check(target.model)
-            # What a small window cache forgot could not be drafted from again.
-            params = replace(target.params, swa_full=True, type_k=None, type_v=None)
+            # What a small window cache forgot could not be drafted from again, and beginnings are
+            # copied in part.
+            params = replace(
+                target.params, swa_full=True, kv_unified=True, type_k=None, type_v=None
+            )
             self._context = Context(self._model, params)
         except BaseException:
             self._model.close()

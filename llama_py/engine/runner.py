@@ -7,15 +7,18 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import TypeAlias
 
 from llama_py.core.batch import Batch
 from llama_py.core.context import Context
 from llama_py.engine.metrics import Metrics
 from llama_py.engine.pace import Pace
 from llama_py.engine.running import Running
-from llama_py.engine.scheduler import StepPlan, Verify
+from llama_py.engine.scheduler import Decode, Prefill, StepPlan, Verify
 
 __all__ = ["Runner"]
+
+_Entry: TypeAlias = "Decode[Running] | Verify[Running] | Prefill[Running]"
 
 
 class Runner:
@@ -50,9 +53,7 @@ class Runner:
             plan; of a draft, the row of the token before it.
         """
         self._batch.clear()
-        rows = [self._add_one(entry.request) for entry in plan.decodes]
-        rows += [self._add_draft(entry) for entry in plan.verifies]
-        rows += [self._add_chunk(entry.request, entry.count) for entry in plan.prefills]
+        rows = self._add(plan)
         if not (self.abortable and plan.prefills):
             return self._decode(), rows
         abort = self.context.abort
@@ -99,6 +100,28 @@ class Runner:
             self._pace.after(self._batch.struct.n_tokens, now - start, now)
         return code
 
+    def _add(self, plan: StepPlan[Running]) -> list[int]:
+        """Append all entries; returns a row for each, in the order of the plan.
+
+        Where each sequence has its own buffer of cells, llama.cpp computes those together that
+        follow each other by number, both in the batch and in memory.
+        """
+        entries: list[_Entry] = [*plan.decodes, *plan.verifies, *plan.prefills]
+        if self.context.params.kv_unified:
+            return [self._add_entry(entry) for entry in entries]
+        order = sorted(range(len(entries)), key=lambda index: _number(entries[index].request))
+        rows = [0] * len(entries)
+        for index in order:
+            rows[index] = self._add_entry(entries[index])
+        return rows
+
+    def _add_entry(self, entry: _Entry) -> int:
+        if isinstance(entry, Decode):
+            return self._add_one(entry.request)
+        if isinstance(entry, Verify):
+            return self._add_draft(entry)
+        return self._add_chunk(entry.request, entry.count)
+
     def _add_one(self, running: Running) -> int:
         lease = running.lease
         return self._batch.add_one(
@@ -130,3 +153,8 @@ class Runner:
         first = running.first_output if not running.n_resumed else len(lease.prompt.tokens) - 1
         self._batch.outputs[start + max(0, first - held) : start + count] = True
         return start + count - 1
+
+
+def _number(running: Running) -> int:
+    """The sequence of a request in the context."""
+    return running.lease.sequence.number if running.lease is not None else -1

@@ -101,7 +101,7 @@ class PlanApplier:
             ConversationBusyError: every sequence is busy.
         """
         record = None
-        if not self._live.can_resume(source, length):
+        if not self._live.can_resume(source, length, forked=True):
             along = self._index.checkpoints_along(as_tokens(source.tokens), source.namespace)
             record = along.get(length)
             if record is None:
@@ -129,13 +129,20 @@ class PlanApplier:
         info: CacheInfo,
     ) -> LiveSequence | None:
         """Let ``target``, which is empty, begin with the first ``keep`` tokens of ``source``."""
-        self._copy_cells(source, target, keep)
+        try:
+            self._copy_cells(source, target, keep)
+        except StateError:
+            self._live.drop(target)
+            return None
         # More than ``keep`` may have been copied; it is cut below.
         target.tokens, target.positions = [*source.tokens], source.positions
         target.spell(source.text, source.offsets, source.sources)
         target.segments = source.segments
-        if record is None and self._traits.forgets:
+        if record is None and self._traits.forgets and self._traits.shares_cells:
             record = self._window_of(target)
+        if record is None and not self._live.can_resume(target, keep):
+            self._live.drop(target)  # a copy has less of the window than its source
+            return None
         if record is not None and not self._load_checkpoint(target, record, info):
             return None
         target.tokens = source.tokens[:keep]
@@ -155,6 +162,9 @@ class PlanApplier:
             memory.seq_cp(source.number, target.number, 0, source.positions.after(keep))
         else:
             memory.state_set(target.number, memory.state_get(source.number))
+            # An idle source needs no more than what was copied, while ``target`` may be cut.
+            if not source.busy and not self._traits.shares_cells:
+                self._live.swap(source, target)
 
     def _window_of(self, target: LiveSequence) -> CheckpointRecord:
         """The window of a sequence that was just copied, so that it can get cells of its own.

@@ -41,7 +41,7 @@ class SequenceMemory(Protocol):
         """Remove positions [p0, p1); False if this memory cannot."""
 
     def seq_cp(self, source: int, target: int, p0: int = -1, p1: int = -1) -> None:
-        """Let ``target`` share the cells [p0, p1) of ``source``."""
+        """Let ``target`` share the cells [p0, p1) of ``source``, or copy those of all of it."""
 
     def pos_min(self, seq: int) -> int:
         """Smallest position in memory, -1 if the sequence is empty."""
@@ -109,8 +109,11 @@ class MemoryTraits:
         kind: which memory it is.
         window: width of the sliding window, 0 if there is none. It matters with a full-size cache
             as well: saved states leave out what the window has passed.
-        forgets: the cache of the sliding window is small, so that a sequence loses cells.
+        forgets: the cache of the sliding window is small, so that a sequence loses cells; or a copy
+            of one does.
         recurrent: there is a recurrent state, which cannot be cut.
+        shares_cells: all sequences are in one buffer, and may have cells in common. Where each has
+            its own, a copy of one is made of its saved state.
         copies_parts: ``seq_cp`` of a range is allowed.
         max_position: positions must stay below this, or None.
     """
@@ -119,6 +122,7 @@ class MemoryTraits:
     window: int
     recurrent: bool
     forgets: bool = False
+    shares_cells: bool = True
     copies_parts: bool = True
     max_position: int | None = None
 
@@ -152,8 +156,13 @@ class MemoryTraits:
         return "recurrent state cannot be cut" if self.recurrent else "window cells are gone"
 
 
-def traits_of(model: ModelFacts, swa_full: bool) -> MemoryTraits:
-    """The traits of a context of ``model``."""
+def traits_of(model: ModelFacts, swa_full: bool, unified: bool = True) -> MemoryTraits:
+    """The traits of a context of ``model``.
+
+    Args:
+        swa_full: the cache of the sliding window has its full size.
+        unified: all sequences share one buffer of cells.
+    """
     window = 0 if model.is_recurrent else model.n_swa
     recurrent = model.is_recurrent or model.is_hybrid
     learned = model.architecture in _LEARNED_POSITIONS
@@ -161,8 +170,10 @@ def traits_of(model: ModelFacts, swa_full: bool) -> MemoryTraits:
         kind=_kind(model),
         window=window,
         recurrent=recurrent,
-        forgets=window > 0 and not swa_full,
-        copies_parts=model.architecture not in _WHOLE_COPIES_ONLY,
+        # A copy has no more of the window than a saved state, whatever the size of the cache.
+        forgets=window > 0 and not (swa_full and unified),
+        shares_cells=unified,
+        copies_parts=unified and model.architecture not in _WHOLE_COPIES_ONLY,
         max_position=model.n_ctx_train if learned else None,
     )
 

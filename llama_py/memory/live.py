@@ -85,8 +85,11 @@ class LiveSet:
         )
 
     def make_room(self) -> bool:
-        """Park the least recently used idle sequence; False if there is none."""
-        victim = self._victim()
+        """Park the least recently used idle sequence; False if there is none.
+
+        Nor if that makes no room for others, because each sequence has cells of its own.
+        """
+        victim = self._victim() if self._traits.shares_cells else None
         if victim is None:
             return False
         self.evict(victim)
@@ -149,9 +152,18 @@ class LiveSet:
         needed = max(0, sequence.end - self._traits.window + 1)
         return self._memory.pos_min(sequence.number) <= needed
 
-    def can_resume(self, sequence: LiveSequence, keep: int) -> bool:
-        """Whether a mere cut to ``keep`` tokens is enough, asked of the memory itself."""
-        pos_min = max(0, self._memory.pos_min(sequence.number))
+    def swap(self, one: LiveSequence, other: LiveSequence) -> None:
+        """Two idle sequences hold the same: let each have the other's cells."""
+        one.number, other.number = other.number, one.number
+        self.by_number[one.number], self.by_number[other.number] = one, other
+
+    def can_resume(self, sequence: LiveSequence, keep: int, *, forked: bool = False) -> bool:
+        """Whether a mere cut to ``keep`` tokens is enough, asked of the memory itself.
+
+        Args:
+            forked: the sequence stays as it is, and a fork of it is cut.
+        """
+        pos_min = self._tiers.first_position(sequence, forked=forked)
         return self._traits.can_resume(pos_min, len(sequence.tokens), keep, sequence.positions)
 
     def cut(self, sequence: LiveSequence, keep: int) -> bool:
@@ -204,6 +216,8 @@ class LiveSet:
 
         From any thread: while sequences change, it is about as many.
         """
+        if not self._traits.shares_cells:
+            return sum(len(sequence.tokens) for sequence in [*self.by_number.values()])
         total = 0
         seen: list[tuple[Namespace, NDArray[np.int32]]] = []
         for sequence in [*self.by_number.values()]:

@@ -62,7 +62,7 @@ class Planner:
             sequence.number,
             len(sequence.tokens),
             matched,
-            max(0, self._memory.pos_min(sequence.number)),
+            self._tiers.first_position(sequence, forked=True),
             busy=sequence.busy,
             positions=sequence.positions,
         )

@@ -164,7 +164,6 @@ class Tiers:
             sources=sequence.sources if known else None,
             state=np.zeros(0, np.uint8),
             checkpoints=self._checkpoints_of(tokens, sequence.namespace),
-            # A saved state leaves out cells that the window has passed, also those still in memory.
             pos_min=max(0, self.memory.pos_min(sequence.number), self._window_start(sequence)),
             fingerprint=self.fingerprint(sequence.namespace),
             session=sequence.session,
@@ -178,7 +177,18 @@ class Tiers:
         chosen |= self.pins.lengths_along(tokens, namespace) & along.keys()
         return tuple(Checkpoint(place, along[place].state) for place in sorted(chosen))
 
+    def first_position(self, sequence: LiveSequence, *, forked: bool) -> int:
+        """The first position that a sequence has of all layers; ``forked``: that a fork of it has.
+
+        A fork that shares no cells is a copy of the saved state, if the sequence is in use. (Else
+        the copy is for the sequence, and the fork gets its cells.)
+        """
+        copied = forked and sequence.busy and not self.traits.shares_cells
+        start = self._window_start(sequence) if copied else 0
+        return max(0, self.memory.pos_min(sequence.number), start)
+
     def _window_start(self, sequence: LiveSequence) -> int:
+        """A saved state leaves out cells that the window has passed, also those still in memory."""
         return sequence.end - self.traits.window if self.traits.window else 0
 
     def clear(self) -> None:

@@ -170,6 +170,16 @@ class ContextOptions(TypedDict, total=False):
         Default(False),
         Doc("A cache of full size for sliding-window layers. Not needed for right results."),
     ]
+    kv_unified: Annotated[
+        bool,
+        Default(True),
+        Flag("--kv-unified", metavar="on|off", help="one KV buffer for all conversations"),
+        Doc(
+            "All conversations share one buffer of `n_ctx` cells, and a beginning that they have "
+            "in common is there once. False gives each of the `n_seq_max` its own buffer, of "
+            "`n_ctx / n_seq_max` cells: faster where several long ones are in memory."
+        ),
+    ]
     no_perf: Annotated[bool, Default(True), Doc("llama.cpp does not measure times of its own.")]
     type_k: Annotated[
         int | CacheType | None,

@@ -21,7 +21,7 @@ from llama_py.core.context import Context, default_n_ctx
 from llama_py.core.model import Model
 from llama_py.errors import ClosedError, ContextCreationError, ParameterError, StateError
 from llama_py.params import ContextParams, ModelParams
-from tests.models import KINDS, tiny_model
+from tests.models import KINDS, Kind, tiny_model
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL: dict[str, Any] = {"n_ctx": 256, "n_seq_max": 2, "n_threads": 1, "flash_attn": False}
@@ -60,6 +60,32 @@ def test_the_sizes_are_what_was_asked_for(model: Model) -> None:
 def test_sequences_may_have_cells_of_their_own(model: Model) -> None:
     context = small(model, n_ctx=1024, n_seq_max=4, kv_unified=False)
     assert (context.n_ctx, context.n_ctx_seq) == (1024, 256)
+    evaluate(context, [5, 6, 7], 0, seq=1)
+    expected = evaluate(small(model, n_ctx=256), [5, 6, 7, 8], 0)
+    context.seq_cp(1, 3)
+    context.seq_rm(1, 0)  # a copy, and not another name
+    np.testing.assert_allclose(evaluate(context, [8], 3, seq=3), expected, atol=1e-4)
+    with pytest.raises(ParameterError, match=r"\[0, 2\) of sequence 3 .* kv_unified=False"):
+        context.seq_cp(3, 0, 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "n_seq_max", "unified"),
+    [("full", 4, False), ("hybrid", 4, False), ("recurrent", 4, True), ("full", 1, True)],
+)
+def test_buffers_are_separate_where_there_are_several(
+    kind: Kind, n_seq_max: int, unified: bool
+) -> None:
+    model = Model(tiny_model(kind))
+    context = small(model, n_ctx=1100, n_seq_max=n_seq_max, kv_unified=False)
+    assert context.params.kv_unified is unified
+    assert context.n_ctx_seq == (1100 + 180 if unified else 512)
+    model.close()
+
+
+def test_by_default_every_buffer_has_the_models_length(model: Model) -> None:
+    context = small(model, n_ctx=0, n_seq_max=2, kv_unified=False)
+    assert (context.n_ctx, context.n_ctx_seq) == (8192, 4096)
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,14 @@ VARIANTS = [
     ("hybrid_swa", False, False),
     ("hybrid_swa", True, False),
 ]
+#: Where each sequence has a buffer of cells of its own.
+SEPARATE = [
+    ("full", False),
+    ("iswa", False),
+    ("iswa", True),
+    ("hybrid", False),
+    ("hybrid_swa", False),
+]
 #: With flash attention, one token and many are computed differently: tolerance instead of equality.
 FLASH = [(kind, False, True) for kind in ("full", "iswa", "recurrent", "hybrid", "hybrid_swa")]
 
@@ -130,7 +138,15 @@ class ReuseMachine(RuleBasedStateMachine):
             self.driver.reopen()
 
 
-def run(kind: str, swa_full: bool, flash_attn: bool, runs: int, *, random: bool = False) -> Driver:
+def run(
+    kind: str,
+    swa_full: bool,
+    flash_attn: bool,
+    runs: int,
+    *,
+    kv_unified: bool = True,
+    random: bool = False,
+) -> Driver:
     """Run the machine ``runs`` times on one driver; returns it, with its worst error."""
     with tempfile.TemporaryDirectory() as directory:
         driver = Driver(
@@ -138,6 +154,7 @@ def run(kind: str, swa_full: bool, flash_attn: bool, runs: int, *, random: bool 
             Path(directory),
             swa_full=swa_full,
             flash_attn=flash_attn,
+            kv_unified=kv_unified,
             tolerance=2e-3 if flash_attn else 1e-12,
         )
         machine = type("Machine", (ReuseMachine,), {"driver": driver})
@@ -172,6 +189,22 @@ def test_reuse_equals_a_fresh_context(kind: str, swa_full: bool, flash_attn: boo
 def test_reuse_is_close_with_flash_attention(kind: str, swa_full: bool, flash_attn: bool) -> None:
     driver = run(kind, swa_full, flash_attn, RUNS // 4)
     assert driver.operations >= 150
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("kind", "swa_full"), SEPARATE)
+def test_reuse_equals_a_fresh_context_with_separate_buffers(kind: str, swa_full: bool) -> None:
+    driver = run(kind, swa_full, False, RUNS // 10, kv_unified=False)
+    assert driver.operations >= 200
+
+
+@pytest.mark.long
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize(("kind", "swa_full"), SEPARATE)
+def test_reuse_with_separate_buffers_for_long(kind: str, swa_full: bool) -> None:
+    driver = run(kind, swa_full, False, LONG_RUNS, kv_unified=False, random=True)
+    print(f"\n{kind} swa_full={swa_full}: {driver.operations} operations, worst {driver.worst:.1e}")
+    assert driver.operations >= 20_000
 
 
 @pytest.mark.long
