@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import TypeAlias
 
 from llama_py.core.batch import Batch
 from llama_py.core.context import Context
