@@ -25,6 +25,7 @@ from llama_py.server.lifecycle import Lifecycle
 from llama_py.server.logs import log_request
 from llama_py.server.metrics import ServerMetrics
 from llama_py.server.models import ModelPool
+from llama_py.server.opening import opening_of
 from llama_py.server.response_store import ResponseStore
 from llama_py.server.routes import (
     anthropic,
@@ -209,4 +210,9 @@ class _Failures:
             raise  # for ``Guard``: nobody is there to be told
         except Exception as error:  # where the headers are out already, the server closes
             failure = failure_of(error)
+            opening = opening_of(scope["state"])
+            if opening is not None:
+                scope["state"]["record"].error = failure.kind.value
+                await opening.fail(failure)
+                return
             await error_response(scope, failure)(scope, receive, send)

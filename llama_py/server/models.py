@@ -76,6 +76,11 @@ class ModelPool:
         return [place.model for place in self._having(ModelStatus.LOADED)]
 
     @property
+    def loading(self) -> bool:
+        """Whether one is being loaded."""
+        return bool(self._having(ModelStatus.LOADING))
+
+    @property
     def waiting(self) -> int:
         """Requests that wait for a model."""
         return len(self._waiting)
@@ -90,6 +95,17 @@ class ModelPool:
             RequestError: there is no such model.
         """
         return self._place(name).model
+
+    def is_ready(self, name: str | None) -> bool:
+        """Whether a lease of the model would begin at once.
+
+        Raises:
+            RequestError: there is no such model.
+        """
+        return self._is_ready(self._place(name))
+
+    def _is_ready(self, place: Place) -> bool:
+        return place.status is ModelStatus.LOADED and not self._waiting
 
     def _place(self, name: str | None) -> Place:
         if not name or len(self._places) == 1:
@@ -204,7 +220,7 @@ class ModelPool:
         place.used = time.monotonic()
         if self._closed:
             raise refusals.stopping()
-        if place.status is ModelStatus.LOADED and not self._waiting:
+        if self._is_ready(place):
             self._admit(place)
             return
         pause = place.backoff.left()

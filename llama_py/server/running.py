@@ -28,6 +28,7 @@ from llama_py.errors import ContextOverflowError, RequestCancelled
 from llama_py.server.adapting import adapted, tenant_of
 from llama_py.server.connections import ABORT
 from llama_py.server.models import ServedModel
+from llama_py.server.opening import opening_of
 from llama_py.server.streaming import EventStream
 
 if TYPE_CHECKING:
@@ -235,7 +236,7 @@ class Exchange:
 
     async def _stream(self, call: WireCall, events: AsyncEvents) -> Response:
         reply = call.encoder(events.records)
-        out = self._event_stream()
+        out = await self._event_stream()
         try:
             await out.begin(reply.open())
             try:
@@ -322,7 +323,7 @@ class Exchange:
         if not (call.stream and call.overflows_in_stream):
             raise RequestError.of(failure)
         reply = call.encoder(())
-        out = self._event_stream()
+        out = await self._event_stream()
         try:
             await out.begin(reply.open())
             await out.send(reply.fail(failure), more=False)
@@ -330,7 +331,12 @@ class Exchange:
             out.close()
         return _Sent()
 
-    def _event_stream(self) -> EventStream:
+    async def _event_stream(self) -> EventStream:
+        opening = opening_of(self._request.scope["state"])
+        if opening is not None:
+            out = await opening.stream()
+            out.pass_on(self._note_silence, self._give_up)
+            return out
         settings = self._service.settings
         return EventStream(
             self._request._send,

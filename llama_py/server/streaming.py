@@ -52,8 +52,15 @@ class EventStream:
         self._rest: Awaitable[None] | None = None
         self.begun = False
 
+    def pass_on(self, on_silence: Callable[[], None], on_stall: Callable[[], None]) -> None:
+        """Let somebody else go on with it."""
+        self._on_silence, self._on_stall = on_silence, on_stall
+
     async def begin(self, frames: bytes) -> None:
-        """Send the headers and the first frames."""
+        """Send the headers and the first frames; only these if the headers are out."""
+        if self.begun:
+            await self.send(frames)
+            return
         self.begun = True
         start = {"type": "http.response.start", "status": 200, "headers": _HEADERS}
         self._sending = True  # what was answered before on this connection may be unread

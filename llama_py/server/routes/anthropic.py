@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -17,6 +17,7 @@ from llama_py.dialects.wire import WireCall
 from llama_py.server.bodies import model_of, read_body
 from llama_py.server.counting import count_tokens
 from llama_py.server.models import ServedModel
+from llama_py.server.opening import leased
 from llama_py.server.running import respond
 
 if TYPE_CHECKING:
@@ -24,32 +25,33 @@ if TYPE_CHECKING:
 
 __all__ = ["ROUTES"]
 
-T = TypeVar("T")
-#: What is done with a call: a model and its ``parse`` are given.
-Use = Callable[[Request, ServedModel, Callable[[CallContext], WireCall]], Awaitable[T]]
-
 
 async def _messages(request: Request) -> Response:
-    return await _with_model(request, respond)
+    body = await read_body(request, request.app.state.service.settings)
+    async with leased(request, body) as model:
+        return await respond(request, model, _parse(request, body, model))
 
 
 async def _count_tokens(request: Request) -> Response:
-    return JSONResponse({"input_tokens": await _with_model(request, count_tokens)})
-
-
-async def _with_model(request: Request, use: Use[T]) -> T:
     service: Service = request.app.state.service
     body = await read_body(request, service.settings)
     async with service.models.lease(model_of(body), request.receive) as model:
-        parse = partial(
-            read_call,
-            body=body,
-            limits=service.limits,
-            model=model.id,
-            session=session_of(body, request.headers),
-            request_id=request.scope["state"].get("request_id"),
-        )
-        return await use(request, model, parse)
+        count = await count_tokens(request, model, _parse(request, body, model))
+    return JSONResponse({"input_tokens": count})
+
+
+def _parse(
+    request: Request, body: Mapping[str, Any], model: ServedModel
+) -> Callable[[CallContext], WireCall]:
+    service: Service = request.app.state.service
+    return partial(
+        read_call,
+        body=body,
+        limits=service.limits,
+        model=model.id,
+        session=session_of(body, request.headers),
+        request_id=request.scope["state"].get("request_id"),
+    )
 
 
 ROUTES = [

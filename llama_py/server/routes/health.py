@@ -38,7 +38,11 @@ async def _ready(request: Request) -> Response:
 async def _health(request: Request) -> Response:
     """While draining the process is well, and only new requests are not welcome."""
     service: Service = request.app.state.service
-    return await (_ready if service.lifecycle.phase is Phase.LOADING else _alive)(request)
+    if service.lifecycle.phase is Phase.LOADING:
+        return await _ready(request)
+    if service.models.loading:  # one of several, which does not keep others from being used
+        return JSONResponse({"status": "ok", "loading": True})
+    return await _alive(request)
 
 
 async def _hello(request: Request) -> Response:

@@ -23,6 +23,7 @@ from llama_py.options.checks import read_text
 from llama_py.params import GenerationParams
 from llama_py.server.bodies import model_of, read_body
 from llama_py.server.models import ServedModel
+from llama_py.server.opening import leased
 from llama_py.server.routes.common import in_thread, json_response, service_of
 from llama_py.server.running import respond
 from llama_py.server.sessions import conversations_of
@@ -39,7 +40,7 @@ Body = dict[str, Any]
 async def _completion(request: Request) -> Response:
     service = service_of(request)
     body = await read_body(request, service.settings)
-    async with service.models.lease(model_of(body), request.receive) as model:
+    async with leased(request, body) as model:
         parse = partial(
             read_native,
             body=body,
@@ -54,7 +55,7 @@ async def _completion(request: Request) -> Response:
 async def _infill(request: Request) -> Response:
     service = service_of(request)
     body = await read_body(request, service.settings)
-    async with service.models.lease(model_of(body), request.receive) as model:
+    async with leased(request, body) as model:
         parse = partial(
             read_infill,
             body=body,

@@ -19,6 +19,7 @@ from llama_py.errors import shown
 from llama_py.server.adapting import tenant_of
 from llama_py.server.bodies import model_of, read_body
 from llama_py.server.counting import count_tokens
+from llama_py.server.opening import leased
 from llama_py.server.running import respond
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ async def _completion(request: Request) -> Response:
 async def _generate(request: Request, read: Callable[..., WireCall]) -> Response:
     service = _service(request)
     body = await read_body(request, service.settings)
-    async with service.models.lease(model_of(body), request.receive) as model:
+    async with leased(request, body) as model:
         return await respond(request, model, _parse(read, request, body, model.id))
 
 

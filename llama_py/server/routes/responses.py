@@ -20,6 +20,7 @@ from llama_py.dialects.wire_json import json_bytes
 from llama_py.errors import shown
 from llama_py.server.bodies import model_of, read_body
 from llama_py.server.counting import count_tokens
+from llama_py.server.opening import leased
 from llama_py.server.response_store import Responses
 from llama_py.server.running import respond
 from llama_py.server.served import ServedModel
@@ -35,7 +36,7 @@ __all__ = ["ROUTES"]
 async def _create(request: Request) -> Response:
     service: Service = request.app.state.service
     body = await read_body(request, service.settings)
-    async with service.models.lease(model_of(body), request.receive) as model:
+    async with leased(request, body) as model:
         return await respond(request, model, _parse(request, body, model))
 
 
