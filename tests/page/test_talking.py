@@ -357,6 +357,26 @@ def test_another_tab_leaves_a_running_reply_alone(visit: Open, told: Scripted, s
     assert len(told.requests) == 1
 
 
+def test_what_one_tab_writes_is_shown_in_the_others(chat: Site, told: Scripted) -> None:
+    chat.say("First")
+    other = chat.open(chat.page.url[len(chat.url) :])
+    expect(other.locator("article")).to_have_count(2)
+    other.get_by_label("Message", exact=True).fill("Not sent yet")
+    told.will([text("Second answer."), finish()])
+    chat.say("Second")
+    expect(other.locator("article")).to_have_count(4)
+    expect(other.locator("article").last).to_contain_text("Second answer.")
+    expect(other.get_by_label("Message", exact=True)).to_have_value("Not sent yet")
+    other.keyboard.press("Enter")
+    expect(chat.replies).to_have_count(3)
+    assert [each["content"] for each in told.requests[-1]["messages"]] == [
+        *("First", "OK.", "Second", "Second answer.", "Not sent yet")
+    ]
+    chat.begin()
+    chat.say("Another one")
+    expect(other.locator("#conversations a")).to_have_text(["Another one", "First"])
+
+
 # ---- copying, exporting --------------------------------------------------------------------------
 
 

@@ -48,6 +48,7 @@ class App {
       changed: (conversation) => this.#changed(conversation),
       grew: (conversation) => conversation === this.#conversation && this.#grew(),
       ended: (conversation, message) => this.#ended(conversation, message),
+      elsewhere: (id) => this.#changedElsewhere(id),
     };
     const choice = () => ({ model: this.#server.model, limit: this.#server.limit });
     this.#chat = new Chat({ api: this.#api, store: this.#store, name, choice, events });
@@ -276,6 +277,18 @@ class App {
     this.#records.sort((one, other) => other.updated - one.updated);
     if (conversation === this.#conversation) this.#show();
     else this.#showList();
+  }
+
+  // What another tab has written is shown here too; what is being typed here stays.
+  async #changedElsewhere(id) {
+    const stored = (await this.#store.conversations()).find((each) => each.id === id);
+    const messages = await this.#store.messages(id);
+    if (!stored || !this.#conversation || this.#chat.replyOf(id)) return;
+    const own = this.#records.find((each) => each.id === id);
+    if (own) Object.assign(own, stored, { draft: own.draft });
+    else this.#records.push(stored);
+    if (this.#conversation.id === id) this.#conversation = new Conversation(own, messages);
+    this.#changed(this.#conversation);
   }
 
   #show() {

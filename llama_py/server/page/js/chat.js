@@ -28,8 +28,9 @@ export class Chat {
    * @param {() => {model?: string, limit?: number}} parts.choice the model, and how many tokens its
    *   context holds
    * @param {string} parts.name of the page, the same in all its tabs
-   * @param {{changed: Function, grew: Function, ended: Function}} parts.events called with the
-   *   conversation: it changed, its running reply grew, a reply ended
+   * @param {{changed: Function, grew: Function, ended: Function, elsewhere: Function}} parts.events
+   *   called with the conversation: it changed, its running reply grew, a reply ended; with its id:
+   *   another tab has changed it
    */
   constructor({ api, store, name, choice, events }) {
     this.#api = api;
@@ -37,7 +38,7 @@ export class Chat {
     this.#choice = choice;
     this.#events = events;
     const isOurs = (id) => [...this.#running.values()].some((each) => each.message.id === id);
-    this.#tabs = new Tabs(name, isOurs);
+    this.#tabs = new Tabs(name, isOurs, (id) => !this.#running.has(id) && events.elsewhere(id));
     // What breaks because the page is left goes on when it is there again.
     addEventListener("pagehide", () => (this.#leaving = true));
     addEventListener("pageshow", () => (this.#leaving = false));
@@ -192,6 +193,7 @@ export class Chat {
     conversation.record.updated = Date.now();
     this.#events.changed(conversation);
     await this.#store.save({ records: [conversation.record], messages });
+    if (!this.#running.has(conversation.id)) this.#tabs.tell(conversation.id);
   }
 
   // -- when the context is full -------------------------------------------------------------------
@@ -276,19 +278,25 @@ function hasBegun({ content, reasoning }) {
 }
 
 /**
- * Which tab of this page writes a reply: the one that holds its lock. Pages that did not come over
- * https or from this machine have no locks, and ask each other.
+ * The other tabs of this page. The one that writes a reply holds its lock. Pages that did not come
+ * over https or from this machine have no locks, and ask each other.
  */
 class Tabs {
   #name;
   #channel;
 
-  constructor(name, isOurs) {
+  constructor(name, isOurs, changed) {
     this.#name = name;
     this.#channel = new BroadcastChannel(name);
     this.#channel.addEventListener("message", ({ data }) => {
       if (data.ask && isOurs(data.ask)) this.#channel.postMessage({ has: data.ask });
+      if (data.changed) changed(data.changed);
     });
+  }
+
+  /** Says that a conversation was changed and written. */
+  tell(id) {
+    this.#channel.postMessage({ changed: id });
   }
 
   /** Says that a reply is written here, until that has ended. */

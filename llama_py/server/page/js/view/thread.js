@@ -52,7 +52,7 @@ export class Thread {
    */
   show(conversation, placeOf) {
     const path = conversation.path;
-    const other = this.#conversation !== conversation;
+    const other = this.#conversation?.id !== conversation.id;
     this.#conversation = conversation;
     this.#placeOf = placeOf;
     clearTimeout(this.#building);
