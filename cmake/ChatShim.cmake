@@ -29,6 +29,7 @@ add_library(llama_py_chat SHARED
     "${shim_dir}/llama_py_chat.cpp"
     "${shim_dir}/llama_py_abort.cpp"
     "${shim_dir}/llama_py_grammar.cpp"
+    "${shim_dir}/llama_py_logits.cpp"
     ${common_helpers}
     ${common_chat}
     ${common_jinja}
@@ -49,6 +50,16 @@ llama_py_unity_build(llama_py_chat 12
     "${common_dir}/common.cpp"
     "${common_dir}/json.cpp"
     "${common_dir}/jinja/value.cpp")
+# The work of each token.
+llama_py_quick_compile(llama_py_chat
+    "${shim_dir}/llama_py_chat.cpp"
+    "${shim_dir}/llama_py_grammar.cpp"
+    "${shim_dir}/llama_py_logits.cpp")
+if (CMAKE_CXX_COMPILER_ID MATCHES "GNU|Clang" AND NOT MSVC)
+    # Else GCC does not vectorize a loop that compares.
+    set_property(SOURCE "${shim_dir}/llama_py_logits.cpp"
+        APPEND PROPERTY COMPILE_OPTIONS -fno-trapping-math)
+endif()
 
 if (drops_unused_code)
     target_compile_options(llama_py_chat PRIVATE -ffunction-sections -fdata-sections)

@@ -18,6 +18,7 @@
 #include "llama_py_chat.h"
 #include "llama_py_abort.h"
 #include "llama_py_grammar.h"
+#include "llama_py_logits.h"
 
 #define SAME(what, condition) _Static_assert(condition, "llama_py and the header differ: " what)
 #define SIZE(type, size) SAME(#type, sizeof(type) == (size))
@@ -1866,6 +1867,9 @@ VALUE(LLAMA_PY_CHAT_ABI_VERSION, 3);
 VALUE(LLAMA_PY_GRAMMAR_OK, 0);
 VALUE(LLAMA_PY_GRAMMAR_MISFIT, 1);
 VALUE(LLAMA_PY_GRAMMAR_TOO_MUCH, 2);
+VALUE(LLAMA_PY_LOGITS_OK, 0);
+VALUE(LLAMA_PY_LOGITS_WEIRD, 1);
+SIZE(enum llama_py_logits_result, 4);
 FUNCTION(llama_py_chat_abi_version, int32_t (*)(void));
 FUNCTION(llama_py_chat_string_free, void (*)(char *));
 FUNCTION(llama_py_chat_templates_init, struct llama_py_chat_templates * (*)(const struct llama_model *, const char *, const char *, const char *, char **));
@@ -1885,3 +1889,4 @@ FUNCTION(llama_py_abort_after, void (*)(struct llama_py_abort *, double));
 FUNCTION(llama_py_grammar_apply, int32_t (*)(struct llama_sampler *, struct llama_token_data_array *, int64_t, char **));
 FUNCTION(llama_py_grammar_accept, int32_t (*)(struct llama_sampler *, int32_t, int64_t, char **));
 FUNCTION(llama_py_grammar_check_trigger, int32_t (*)(const char *, char **));
+FUNCTION(llama_py_logits_top, int32_t (*)(const float *, int64_t, int32_t, int32_t *, double *));

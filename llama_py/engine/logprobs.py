@@ -1,4 +1,4 @@
-"""Log-probabilities of one row of logits: one pass for the normalizer, k candidates for the top."""
+"""Log-probabilities of one row of logits: one pass in C, or several with numpy instead."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from llama_py.core.likeliest import likeliest
 from llama_py.core.select import column_maxima, largest_sorted
 from llama_py.engine.request import TokenLogprobs
 
@@ -44,9 +45,15 @@ def top_logprobs(row: Row, token: int, k: int) -> TokenLogprobs:
         k: how many of the most likely tokens; all of them if there are fewer. Equal
             log-probabilities are in the order of the token ids.
     """
+    normalizer, ids = likeliest(row, k) or _with_numpy(row, k)
+    logprobs = (row[ids].astype(np.float64) - normalizer).astype(np.float32)
+    chosen = float(np.float32(float(row[token]) - normalizer))  # the same number as in the list
+    return TokenLogprobs(chosen, ids, logprobs)
+
+
+def _with_numpy(row: Row, k: int) -> tuple[float, NDArray[np.int32]]:
+    """The normalizer, and the ids of the k largest entries, the largest first."""
     maxima = column_maxima(row)
     normalizer = log_normalizer(row, float(maxima.max()))
     ids = largest_sorted(row, k, maxima) if k > 0 else np.empty(0, np.intp)
-    logprobs = (row[ids].astype(np.float64) - normalizer).astype(np.float32)
-    chosen = float(np.float32(float(row[token]) - normalizer))  # the same number as in the list
-    return TokenLogprobs(chosen, ids.astype(np.int32), logprobs)
+    return normalizer, ids.astype(np.int32)
