@@ -89,6 +89,7 @@ if TYPE_CHECKING:
     from llama_py.errors import TokenizationError as TokenizationError
     from llama_py.errors import UnknownParameterError as UnknownParameterError
     from llama_py.memory.sequences import ReuseInfo as ReuseInfo
+    from llama_py.options.drafters import MTP as MTP
     from llama_py.options.drafters import Drafter as Drafter
     from llama_py.options.drafters import DraftModel as DraftModel
     from llama_py.options.drafters import PromptLookup as PromptLookup
@@ -143,6 +144,7 @@ _HOMES = {
     "LlamaState": "api.states",
     "LogitsProcessorList": "dialects.processors",
     "MetricsReport": "engine.metrics",
+    "MTP": "options.drafters",
     "MissingPackageError": "errors",
     "ModelCache": "api.cache",
     "ModelLoadError": "errors",
@@ -178,6 +180,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "MTP",
     "AsyncEmbedder",
     "AsyncLlama",
     "AsyncReplyStream",

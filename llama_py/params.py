@@ -127,6 +127,7 @@ class ModelParams:
         use_mlock: keep the weights from being swapped out.
         kv_overrides: metadata values to replace: ``{key: bool | int | float | str}``.
         check_tensors: look for NaN and Inf in the weights while loading.
+        load_mtp: load the next-token heads as well.
     """
 
     n_gpu_layers: int = _M["n_gpu_layers"]
@@ -138,9 +139,11 @@ class ModelParams:
     use_mlock: bool = _M["use_mlock"]
     kv_overrides: Mapping[str, bool | int | float | str] | None = None
     check_tensors: bool = _M["check_tensors"]
+    load_mtp: bool = False
 
     def __post_init__(self) -> None:
         _read_fields(self, _MODEL)
+        check_bool("load_mtp", self.load_mtp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +163,7 @@ class ContextParams:
         kv_unified: all sequences share one buffer of cells; False: each has its own, of
             ``n_ctx / n_seq_max`` cells (rounded up to 256). Of no account where there are no cells
             (recurrent models), or one sequence.
+        mtp: the context computes the model's next-token heads, and not the model itself.
     """
 
     n_ctx: int = _C["n_ctx"]
@@ -184,6 +188,7 @@ class ContextParams:
     flash_attn: bool | None = None
     swa_full: bool = _C["swa_full"]
     kv_unified: bool = _C["kv_unified"]
+    mtp: bool = False
     no_perf: bool = _C["no_perf"]
     type_k: int | None = None
     type_v: int | None = None
@@ -191,6 +196,7 @@ class ContextParams:
     def __post_init__(self) -> None:
         _read_fields(self, _CONTEXT)
         check_bool("embeddings", self.embeddings)
+        check_bool("mtp", self.mtp)
 
 
 @dataclass(frozen=True, slots=True)

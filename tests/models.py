@@ -14,6 +14,7 @@ hybrid         granitehybrid   mamba2 layers and attention layers in turn
 hybrid_swa     lfm2            short convolutions and attention layers with a window of 32
 hybrid_conv    lfm2            the same without a window
 learned        gpt2            full attention; positions are a table of n_ctx_train rows
+mtp            mimo2           like iswa, with a next-token head that is right half of the time
 iswa_gemma     gemma3          like iswa; its GELU rounds to F16, which makes noise of 1e-14
                                a difference of 1e-9, so nothing can be bit-equal with it
 =============  ==============  ==============================================================
@@ -44,7 +45,7 @@ __all__ = ["CHATML", "KINDS", "Kind", "TinySpec", "tiny_model", "tiny_vocab"]
 Kind = str
 Array = npt.NDArray[np.float32]
 
-#: The five kinds of memory. "hybrid_conv", "iswa_gemma" and "learned" are extras.
+#: The five kinds of memory. "hybrid_conv", "iswa_gemma", "learned" and "mtp" are extras.
 KINDS: tuple[Kind, ...] = ("full", "iswa", "recurrent", "hybrid", "hybrid_swa")
 
 SPECIAL = (
@@ -240,6 +241,7 @@ class _ModelWriter:
             "hybrid_swa": ("lfm2", self._lfm2),
             "hybrid_conv": ("lfm2", self._lfm2),
             "learned": ("gpt2", self._gpt2),
+            "mtp": ("mimo2", self._mimo2),
         }
 
     def write(self) -> None:
@@ -257,7 +259,7 @@ class _ModelWriter:
         out.add_name(f"tiny {spec.kind}")
         out.add_context_length(spec.n_ctx_train)
         out.add_embedding_length(spec.n_embd)
-        out.add_block_count(spec.n_layer)
+        out.add_block_count(spec.n_layer + (spec.kind == "mtp"))
         out.add_layer_norm_rms_eps(1e-5)
         file_types = {"f32": 0, "f16": 1, "q8_0": 7}
         out.add_file_type(file_types[spec.quant])
@@ -314,13 +316,13 @@ class _ModelWriter:
         # gemma3 multiplies its embeddings by sqrt(n_embd)
         return 0.5 / np.sqrt(self.spec.n_embd) if self.arch == "gemma3" else 0.5
 
-    def _ffn(self, block: str, *, norm: bool = True) -> None:
+    def _ffn(self, block: str, *, norm: bool = True, gain: float = 1.0) -> None:
         spec = self.spec
         if norm:
             self._norm(f"{block}.ffn_norm", spec.n_embd)
         self._matrix(f"{block}.ffn_gate", spec.n_ff, spec.n_embd)
         self._matrix(f"{block}.ffn_up", spec.n_ff, spec.n_embd)
-        self._matrix(f"{block}.ffn_down", spec.n_embd, spec.n_ff)
+        self._matrix(f"{block}.ffn_down", spec.n_embd, spec.n_ff, gain=gain)
 
     def _attention(self, block: str, out_gain: float) -> None:
         spec = self.spec
@@ -466,6 +468,29 @@ class _ModelWriter:
             self._biased_matrix(f"{block}.ffn_up", spec.n_ff, spec.n_embd)
             self._biased_matrix(f"{block}.ffn_down", spec.n_embd, spec.n_ff)
 
+    def _mimo2(self) -> None:
+        """Layers that say little beside the last token's embedding, and a head that knows it."""
+        spec, head = self.spec, self.spec.n_layer
+        self._attention_metadata(spec.n_head_kv)
+        self.gguf.add_uint32("mimo2.nextn_predict_layers", 1)
+        self.gguf.add_expert_feed_forward_length(spec.n_ff)
+        self.gguf.add_sliding_window(spec.n_swa)
+        windowed = [layer % 2 == 0 for layer in range(head)]
+        self.gguf.add_array("mimo2.attention.sliding_window_pattern", [*windowed, False])
+        width = spec.n_embd + 2 * spec.n_head_kv * self.head
+        for layer in range(head + 1):
+            block = f"blk.{layer}"
+            self._norm(f"{block}.attn_norm", spec.n_embd)
+            self._matrix(f"{block}.attn_qkv", width, spec.n_embd)
+            self._matrix(f"{block}.attn_output", spec.n_embd, spec.n_embd, gain=0.12)
+            self._ffn(block, gain=0.12)
+        noise = self.random.standard_normal((spec.n_embd, 2 * spec.n_embd), dtype=np.float32)
+        noise *= np.float32(0.1 / np.sqrt(spec.n_embd))
+        noise[:, : spec.n_embd] += np.eye(spec.n_embd, dtype=np.float32)
+        self._add(f"blk.{head}.nextn.eh_proj.weight", noise)
+        for name in ("enorm", "hnorm"):
+            self._norm(f"blk.{head}.nextn.{name}", spec.n_embd)
+
     def _biased_matrix(self, name: str, rows: int, columns: int) -> None:
         self._matrix(name, rows, columns)
         self._bias(name, rows)
@@ -484,7 +509,7 @@ class _ModelWriter:
 
 def main() -> None:
     """Make all tiny models and print their paths."""
-    for kind in (*KINDS, "hybrid_conv", "iswa_gemma", "learned"):
+    for kind in (*KINDS, "hybrid_conv", "iswa_gemma", "learned", "mtp"):
         path = tiny_model(kind)
         print(f"{path.stat().st_size:>9}  {path}")
 

@@ -19,6 +19,7 @@
 #include "llama_py_abort.h"
 #include "llama_py_grammar.h"
 #include "llama_py_logits.h"
+#include "llama_py_nextn.h"
 
 #define SAME(what, condition) _Static_assert(condition, "llama_py and the header differ: " what)
 #define SIZE(type, size) SAME(#type, sizeof(type) == (size))
@@ -1890,3 +1891,6 @@ FUNCTION(llama_py_grammar_apply, int32_t (*)(struct llama_sampler *, struct llam
 FUNCTION(llama_py_grammar_accept, int32_t (*)(struct llama_sampler *, int32_t, int64_t, char **));
 FUNCTION(llama_py_grammar_check_trigger, int32_t (*)(const char *, char **));
 FUNCTION(llama_py_logits_top, int32_t (*)(const float *, int64_t, int32_t, int32_t *, double *));
+FUNCTION(llama_py_nextn_enable, void (*)(struct llama_context *, _Bool, _Bool));
+FUNCTION(llama_py_nextn_rows, const float * (*)(struct llama_context *));
+FUNCTION(llama_py_nextn_row, const float * (*)(struct llama_context *, int32_t));

@@ -208,6 +208,8 @@ def load(arguments: Mapping[str, Any], given: Container[str] = ()) -> Loaded:
 
     params, context_params = _params(ModelParams, arguments), _params(ContextParams, arguments)
     speculative = as_speculative(_either(arguments, "speculative", "draft_model"))
+    if speculative is not None and speculative.needs_heads and not params.vocab_only:
+        params = replace(params, load_mtp=True)
     backend.start(arguments["numa"])
     model = Model(
         arguments["model_path"],

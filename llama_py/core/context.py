@@ -480,6 +480,8 @@ def _context_struct(params: ContextParams) -> C.llama_context_params:
     for name in same_name.split():
         setattr(struct, name, getattr(params, name))
     struct.flash_attn_type = _flash_attn(params.flash_attn)
+    if params.mtp:
+        struct.ctx_type = C.LLAMA_CONTEXT_TYPE_MTP
     if params.type_k is not None:
         struct.type_k = params.type_k
     if params.type_v is not None:

@@ -13,6 +13,7 @@ from typing import Any
 from llama_py._native import llama_h as C
 from llama_py.core import logs
 from llama_py.core.handle import Handle
+from llama_py.core.heads import check_heads
 from llama_py.core.loading import Loading, ProgressCallback
 from llama_py.core.model_files import ModelFiles
 from llama_py.core.vocab import Vocab
@@ -47,6 +48,7 @@ class Model(Handle[C.llama_model_p]):
         verbose: print llama.cpp's log on standard error until this model is freed.
 
     Raises:
+        ParameterError: next-token heads are to be loaded, and it has none that could be used.
         ModelNotFoundError, InvalidModelError: see ``check_model_file``; also when llama.cpp
             refuses the file, with llama.cpp's reason in the message, and when the file was replaced
             while it was being loaded.
@@ -67,6 +69,8 @@ class Model(Handle[C.llama_model_p]):
         self.path = Path(path)
         self.params = params or ModelParams()
         self.info = check_model_file(self.path)
+        if self.params.load_mtp:
+            check_heads(self.info)
         files = _files(self.info)
         logs.install()
         printing = logs.Printing() if verbose else None
@@ -235,6 +239,7 @@ def _model_struct(params: ModelParams) -> tuple[C.llama_model_params, list[Any]]
     struct.load_mode = int(params.use_mmap) + 2 * int(params.use_mlock)
     struct.vocab_only = params.vocab_only
     struct.check_tensors = params.check_tensors
+    struct.load_mtp = params.load_mtp
     if params.tensor_split is not None:
         struct.tensor_split = _tensor_split(params.tensor_split, kept)
     if params.kv_overrides:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import deque
 
-from llama_py.options.drafters import Drafter, DraftModel, Speculative
+from llama_py.options.drafters import MTP, Drafter, DraftModel, Speculative
 
 __all__ = ["Drafting", "StepCosts"]
 
@@ -43,7 +43,7 @@ class Drafting:
     def __init__(self, settings: Speculative) -> None:
         self.settings = settings
         self.drafters: list[Drafter] = [
-            each for each in settings.drafters if not isinstance(each, DraftModel)
+            each for each in settings.drafters if not isinstance(each, (DraftModel, MTP))
         ]
         self._trials = self._successes = self.seconds = 0.0
 

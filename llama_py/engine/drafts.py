@@ -1,7 +1,8 @@
 """``Drafts``: asks drafters for what may come next, before a step, and learns from what came.
 
 A drafter is the caller's, and only ever makes a reply faster or slower: what it says is checked,
-and one that raises is not asked again for that reply, which goes on without it.
+and one that raises is not asked again for that reply, which goes on without it. The model's own
+next-token heads are shown what it computes, beside that.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from itertools import islice
 from llama_py.core.context import Context
 from llama_py.engine.draft_model import OpenDraftModel
 from llama_py.engine.drafting import Drafting, StepCosts
+from llama_py.engine.heads import OpenHeads
 from llama_py.engine.requests import Requests
 from llama_py.engine.running import RequestState, Running
-from llama_py.engine.scheduler import Draft, StepPlan
+from llama_py.engine.scheduler import Draft, Entry, Prefill, StepPlan, Verify
 from llama_py.errors import ParameterError
 from llama_py.memory.cache import SequenceCache
 from llama_py.memory.sequences import Lease
-from llama_py.options.drafters import MAX_DRAFT, Drafter, DraftModel, Speculative
+from llama_py.options.drafters import MAX_DRAFT, MTP, Drafter, DraftModel, Speculative
 
 __all__ = ["Drafts"]
 
@@ -58,15 +60,17 @@ class Drafts:
         self._limit = cache.limit
         self._n_vocab = context.n_vocab
         self.default = _opened(default, context)
+        drafters = self.default.drafters if self.default is not None else ()
+        self._heads = next((each for each in drafters if isinstance(each, OpenHeads)), None)
         self.costs = StepCosts()
         self._waits = 0
         #: Seconds that a draft costs for its being taken back, whether it is or not.
         self._going_back = 0.0
 
     def close(self) -> None:
-        """Free the draft models."""
+        """Free the draft models, and the context of next-token heads."""
         for drafter in self.default.drafters if self.default is not None else ():
-            if isinstance(drafter, OpenDraftModel):
+            if isinstance(drafter, (OpenDraftModel, OpenHeads)):
                 drafter.close()
 
     # -- the beginning --------------------------------------------------------------------------
@@ -173,12 +177,12 @@ class Drafts:
             try:
                 if isinstance(drafter, OpenDraftModel):
                     draft, each = drafter.draft(tokens, most), drafter.seconds
+                elif isinstance(drafter, OpenHeads):
+                    draft, each = drafter.draft(running, tokens, most), drafter.seconds
                 else:
                     draft = self._checked(drafter(tokens), most)
             except Exception as error:
-                _log.warning("a drafter failed, and is not asked again for this reply: %r", error)
-                drafting.drafters.remove(drafter)
-                self._requests.metrics.draft_errors += 1
+                self._leave_out(drafting, drafter, error)
             if draft:
                 break
         took = time.perf_counter() - start
@@ -189,6 +193,11 @@ class Drafts:
             drafting.seconds += (took / len(draft) - drafting.seconds) * _NEW
         return draft
 
+    def _leave_out(self, drafting: Drafting, drafter: Drafter, error: Exception) -> None:
+        _log.warning("a drafter failed, and is not asked again for this reply: %r", error)
+        drafting.drafters.remove(drafter)
+        self._requests.metrics.draft_errors += 1
+
     def _checked(self, draft: Iterable[int], most: int) -> Sequence[int]:
         tokens = [operator.index(token) for token in islice(draft, most)]
         for token in tokens:
@@ -198,6 +207,41 @@ class Drafts:
                     f"(0 to {self._n_vocab - 1})"
                 )
         return tokens
+
+    # -- what the model computes ----------------------------------------------------------------
+
+    def watch(self, plan: StepPlan[Running] | None = None) -> None:
+        """Before a step: let the model give hidden states, if heads are to draft from them."""
+        if self._heads is not None:
+            entries = plan.entries if plan is not None else ()
+            self._heads.heads.watching = any(self._uses_heads(it.request) for it in entries)
+
+    def observe(self, plan: StepPlan[Running], rows: Sequence[int]) -> None:
+        """The step was decoded, and is not in the books yet: show it to the heads.
+
+        Args:
+            rows: for each entry, the row of its last token that is no draft.
+        """
+        heads = self._heads
+        if heads is None or not heads.heads.watching:
+            return
+        start = time.perf_counter()
+        heads.serve(self._requests.running)
+        states = heads.heads.seen(sum(entry.rows for entry in plan.entries))
+        for entry, row in zip(plan.entries, rows, strict=True):
+            drafting = entry.request.drafting
+            if drafting is None or not self._uses_heads(entry.request):
+                continue
+            drafted = len(entry.draft) if isinstance(entry, Verify) else 0
+            first = row + drafted + 1 - entry.rows
+            try:
+                heads.observe(entry.request, _tokens(entry), states[first : first + entry.rows])
+            except Exception as error:
+                self._leave_out(drafting, heads, error)
+        self._requests.metrics.draft_seconds += time.perf_counter() - start
+
+    def _uses_heads(self, running: Running) -> bool:
+        return running.drafting is not None and self._heads in running.drafting.drafters
 
     # -- after a step ---------------------------------------------------------------------------
 
@@ -236,16 +280,31 @@ def _drafts(settings: Speculative) -> bool:
     return bool(settings.drafters or settings.exact)
 
 
+def _tokens(entry: Entry[Running]) -> list[int]:
+    """What was decoded of a request."""
+    lease = entry.request.lease
+    if lease is None:
+        raise RuntimeError("a request without a sequence was decoded")
+    if isinstance(entry, Prefill):
+        tokens: list[int] = lease.prompt.tokens[lease.held : lease.held + entry.count].tolist()
+        return tokens
+    draft = entry.draft if isinstance(entry, Verify) else ()
+    return [*entry.request.undecoded(lease), *draft]
+
+
 def _opened(settings: Speculative | None, target: Context) -> Speculative | None:
     """The same settings, with their draft models loaded: all of them, or none."""
     if settings is None:
         return None
-    opened: list[OpenDraftModel] = []
-    drafters: list[Drafter | DraftModel] = []
+    opened: list[OpenDraftModel | OpenHeads] = []
+    drafters: list[Drafter | DraftModel | MTP] = []
     try:
         for drafter in settings.drafters:
             if isinstance(drafter, DraftModel):
                 opened.append(OpenDraftModel(drafter, target))
+                drafters.append(opened[-1])
+            elif isinstance(drafter, MTP):
+                opened.append(OpenHeads(drafter, target))
                 drafters.append(opened[-1])
             else:
                 drafters.append(drafter)

@@ -173,6 +173,7 @@ class Engine:
         running = requests.running
         if requests.drafting and running:
             return self._step_with_drafts()
+        self._drafts.watch()
         if len(running) == 1 and running[0].state is RequestState.DECODING:
             return self._step_one(running[0])
         if not running:
@@ -190,6 +191,7 @@ class Engine:
         )
         before = {entry.request: len(entry.request.record.generated) for entry in plan.verifies}
         steps, seconds = metrics.generated, metrics.decode_seconds
+        self._drafts.watch(plan)
         if plan:
             self._step_many(plan)
         if metrics.generated > steps:  # it did not fail
@@ -225,6 +227,7 @@ class Engine:
         if code:
             self._handle_failure(code, plan)
             return
+        self._drafts.observe(plan, rows)
         self.metrics.batch_streams.add(len(plan))
         due: list[tuple[Running, int]] = []
         for entry, row in zip(plan.decodes, rows, strict=False):

@@ -13,7 +13,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-__all__ = ["Decode", "Draft", "Prefill", "Schedulable", "StepPlan", "Verify", "plan_step"]
+__all__ = [
+    "Decode",
+    "Draft",
+    "Entry",
+    "Prefill",
+    "Schedulable",
+    "StepPlan",
+    "Verify",
+    "plan_step",
+]
 
 
 class Schedulable(Protocol):
@@ -40,6 +49,11 @@ class Decode(Generic[R]):
     """The token that ``request`` sampled last; the next one is sampled from its logits."""
 
     request: R
+
+    @property
+    def rows(self) -> int:
+        """Its rows in the step."""
+        return 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +98,15 @@ class Prefill(Generic[R]):
     request: R
     count: int
 
+    @property
+    def rows(self) -> int:
+        """Its rows in the step."""
+        return self.count
+
+
+#: What one request does in a step.
+Entry = Decode[R] | Verify[R] | Prefill[R]
+
 
 @dataclass(frozen=True, slots=True)
 class StepPlan(Generic[R]):
@@ -101,6 +124,11 @@ class StepPlan(Generic[R]):
 
     def __len__(self) -> int:
         return len(self.decodes) + len(self.verifies) + len(self.prefills)
+
+    @property
+    def entries(self) -> tuple[Entry[R], ...]:
+        """All of them, in the order of their rows."""
+        return (*self.decodes, *self.verifies, *self.prefills)
 
     @property
     def rows(self) -> int:

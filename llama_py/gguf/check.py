@@ -39,6 +39,7 @@ class GGUFInfo:
         tensor_types: how many tensors there are of each type.
         places: for each part, where its header ends and where each of its tensors begins.
         has_head: there is a classification head, whose outputs are scores of a text.
+        n_heads: next-token heads (MTP), each with the weights of a layer.
     """
 
     path: Path
@@ -53,6 +54,7 @@ class GGUFInfo:
     tensor_types: Mapping[str, int]
     places: Mapping[Path, tuple[int, ...]]
     has_head: bool = False
+    n_heads: int = 0
 
     @property
     def chat_template(self) -> str | None:
@@ -116,6 +118,7 @@ def _check(path: Path) -> GGUFInfo:
 def _info(path: Path, architecture: str, headers: Mapping[Path, GGUFHeader]) -> GGUFInfo:
     header = headers[path]
     tensors = [tensor for part in headers.values() for tensor in part.tensors]
+    names = {tensor.name for tensor in tensors}
     types: dict[str, int] = {}
     for tensor in tensors:
         types[tensor.type] = types.get(tensor.type, 0) + 1
@@ -131,7 +134,8 @@ def _info(path: Path, architecture: str, headers: Mapping[Path, GGUFHeader]) -> 
         shards=tuple(headers),
         tensor_types=types,
         places={path: _places(part) for path, part in headers.items()},
-        has_head=_has_head(architecture, {tensor.name for tensor in tensors}),
+        has_head=_has_head(architecture, names),
+        n_heads=_n_heads(architecture, header.scalars, names),
     )
 
 
@@ -139,6 +143,20 @@ def _has_head(architecture: str, names: set[str]) -> bool:
     """Whether scores come out: a dense layer alone (``cls``) is a head only in Jina's first one."""
     last = "cls.weight" if architecture == "jina-bert-v2" else "cls.output.weight"
     return bool(names & {last, "cls.output.weight"})
+
+
+def _n_heads(architecture: str, metadata: Mapping[str, Scalar], names: set[str]) -> int:
+    """Next-token heads: they follow the layers, and may be announced without being there."""
+    layers = metadata.get(f"{architecture}.block_count")
+    heads = metadata.get(f"{architecture}.nextn_predict_layers")
+    if not isinstance(layers, int) or not isinstance(heads, int):
+        return 0
+    needed = ["nextn.eh_proj"]
+    if architecture == "mimo2":  # whose other tensors are taken to be there
+        needed += ["attn_qkv", "ffn_gate"]
+    blocks = range(max(0, layers - heads), layers)
+    wanted = {f"blk.{block}.{name}.weight" for block in blocks for name in needed}
+    return len(blocks) if wanted <= names else 0
 
 
 def _places(part: GGUFHeader) -> tuple[int, ...]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MAX_DRAFT",
+    "MTP",
     "DraftModel",
     "Drafter",
     "PromptLookup",
@@ -133,6 +134,29 @@ class DraftModel:
 
 
 @dataclass(frozen=True, slots=True)
+class MTP:
+    """The model drafts for itself, with the next-token heads that some models have.
+
+    They are loaded with the model, and get a context of their own. Where there are several, the
+    first one drafts.
+
+    Attributes:
+        n_draft: most tokens to draft.
+        p_min: a draft ends before a token that the head finds less probable than this.
+
+    Raises:
+        ParameterError: a number is out of range.
+    """
+
+    n_draft: int = 3
+    p_min: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_number("n_draft", self.n_draft, 1, MAX_DRAFT, integer=True)
+        check_number("p_min", self.p_min, 0.0, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
 class Speculative:
     """Who drafts, and when.
 
@@ -146,32 +170,42 @@ class Speculative:
 
     Raises:
         ParameterTypeError: something else than a function was given as a drafter.
+        ParameterError: the model's own heads were given twice.
     """
 
-    drafters: tuple[Drafter | DraftModel, ...] = ()
+    drafters: tuple[Drafter | DraftModel | MTP, ...] = ()
     adaptive: bool = True
     exact: bool = False
 
     def __post_init__(self) -> None:
         drafters: Any = self.drafters
-        if callable(drafters) or isinstance(drafters, DraftModel):
+        if callable(drafters) or isinstance(drafters, (DraftModel, MTP)):
             drafters = (drafters,)
         object.__setattr__(self, "drafters", tuple(drafters))
         for each in self.drafters:
-            known = callable(each) or isinstance(each, DraftModel)
+            known = callable(each) or isinstance(each, (DraftModel, MTP))
             if not known or isinstance(each, type):
                 raise ParameterTypeError(
                     f"speculative: {shown(each)} is no drafter; pass PromptLookup(), or a function "
                     "from the tokens so far to those that may follow"
                 )
+        if sum(isinstance(each, MTP) for each in self.drafters) > 1:
+            raise ParameterError("speculative: MTP() was given twice; pass one of them")
         check_bool("adaptive", self.adaptive)
         check_bool("exact", self.exact)
 
+    @property
+    def needs_heads(self) -> bool:
+        """Whether the model's next-token heads are needed."""
+        return any(isinstance(each, MTP) for each in self.drafters)
+
 
 #: What may be given in place of objects, on a command line for example.
-_NAMES = {"lookup": (PromptLookup(),), "off": ()}
-
-
+_NAMES: dict[str, tuple[Drafter | MTP, ...]] = {
+    "lookup": (PromptLookup(),),
+    "mtp": (MTP(),),
+    "off": (),
+}
 #: ... and the beginning of the name of a draft model.
 _DRAFT = "draft="
 
@@ -186,8 +220,8 @@ def as_speculative(value: Speculative | str | None) -> Speculative | None:
 
 
 def read_speculative(name: str, value: Any) -> Speculative | str:
-    """A ``Speculative``, a drafter, a list of them, ``"lookup"``, ``"draft=FILE"``, or False for
-    none.
+    """A ``Speculative``, a drafter, a list of them, ``"lookup"``, ``"draft=FILE"``, ``"mtp"``, or
+    False for none.
 
     A name is returned as it is, for who writes it into a file.
 
@@ -199,16 +233,11 @@ def read_speculative(name: str, value: Any) -> Speculative | str:
     if isinstance(value, bool):
         return Speculative(_NAMES["lookup"] if value else ())
     if isinstance(value, str):
-        if value == "mtp":
-            raise ParameterError(
-                f"{name}: drafts of a model's own next-token heads (MTP) are not available in this "
-                'version; use "lookup" or a draft model'
-            )
         if value not in _NAMES and not value.startswith(_DRAFT):
             expected = ", ".join(f'"{each}"' for each in (*_NAMES, "draft=FILE"))
             raise ParameterError(f"{name}={shown(value)}: expected one of {expected}, or a drafter")
         return value
-    if callable(value) or isinstance(value, (list, tuple, DraftModel)):
+    if callable(value) or isinstance(value, (list, tuple, DraftModel, MTP)):
         return Speculative(value)
     raise ParameterTypeError(
         f"{name}={shown(value)}: expected PromptLookup(), another drafter, or a list of them"
@@ -219,7 +248,7 @@ def read_call_speculative(name: str, value: Any) -> Speculative | str:
     """The same for a call, which cannot load a model.
 
     Raises:
-        ParameterError: it is none of these, or has a draft model.
+        ParameterError: it is none of these, or has a draft model or next-token heads.
     """
     read = read_speculative(name, value)
     speculative = as_speculative(read)
@@ -228,5 +257,10 @@ def read_call_speculative(name: str, value: Any) -> Speculative | str:
         raise ParameterError(
             f"{name}: a draft model is loaded with the model that it drafts for; pass it to Llama, "
             "and nothing to calls"
+        )
+    if any(isinstance(each, MTP) for each in drafters):
+        raise ParameterError(
+            f"{name}: next-token heads are loaded with their model; pass MTP() to Llama, and "
+            "nothing to calls"
         )
     return read

@@ -6,7 +6,13 @@ from typing import Annotated, Any, Literal
 
 from typing_extensions import TypedDict
 
-from llama_py.options.drafters import Drafter, DraftModel, Speculative, read_speculative
+from llama_py.options.drafters import (
+    MTP,
+    Drafter,
+    DraftModel,
+    Speculative,
+    read_speculative,
+)
 from llama_py.options.marks import (
     Default,
     Doc,
@@ -293,17 +299,25 @@ class LoadOptions(ModelOptions, ContextOptions, total=False):
         Doc("Print llama.cpp's log on standard error. It always goes to the logger `llama_py`."),
     ]
     speculative: Annotated[
-        Speculative | DraftModel | Drafter | Sequence[DraftModel | Drafter] | str | bool | None,
+        Speculative
+        | DraftModel
+        | MTP
+        | Drafter
+        | Sequence[DraftModel | MTP | Drafter]
+        | str
+        | bool
+        | None,
         Reads(read_speculative, {"type": "string"}),
         Flag(
             "--speculative",
             metavar="HOW",
-            help="lookup, draft=FILE (a small model) or off: draft what may come next",
+            help="lookup, draft=FILE (a small model), mtp (the model's own heads) or off: draft "
+            "what may come next",
         ),
         Doc(
             "Who drafts the tokens that may come next, to be verified together: "
-            '`PromptLookup()`, `DraftModel(path)`, a function, a list of these, `"lookup"`, or '
-            '`"draft=FILE"` ([speculative decoding](speculative.md)).'
+            "`PromptLookup()`, `DraftModel(path)`, `MTP()`, a function, a list of these, "
+            '`"lookup"`, `"draft=FILE"`, or `"mtp"` ([speculative decoding](speculative.md)).'
         ),
     ]
     draft_model: Annotated[

@@ -143,11 +143,6 @@ def test_a_call_cannot_load_one(make_rig: MakeRig) -> None:
             rig.llm.create_completion("x", speculative=wrong)
 
 
-def test_heads_of_the_model_itself_are_not_there_yet() -> None:
-    with pytest.raises(ParameterError, match="not available in this version"):
-        Llama(str(tiny_model("full")), speculative="mtp", **EXACT)
-
-
 @pytest.mark.parametrize("wrong", [{"n_draft": 0}, {"p_min": 1.5}, {"n_gpu_layers": -2}])
 def test_numbers_out_of_range(wrong: dict[str, Any]) -> None:
     with pytest.raises(ParameterError, match="out of range"):

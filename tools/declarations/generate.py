@@ -24,7 +24,13 @@ HEADERS = {
     "gguf_h": ["gguf.h"],
     "llama_h": ["llama.h"],
     "mtmd_h": ["mtmd.h", "mtmd-helper.h"],
-    "chat_h": ["llama_py_chat.h", "llama_py_abort.h", "llama_py_grammar.h", "llama_py_logits.h"],
+    "chat_h": [
+        "llama_py_chat.h",
+        "llama_py_abort.h",
+        "llama_py_grammar.h",
+        "llama_py_logits.h",
+        "llama_py_nextn.h",
+    ],
 }
 LIBRARIES = {
     "ggml_h": ("ggml-base", "ggml", "ggml-cpu"),
