@@ -32,7 +32,7 @@ def at_verify(
     rows: list[int] = []
 
     def decode(batch: Any) -> int:
-        verifies = len(batch) < 20 and batch.outputs[: len(batch)].sum() > 1
+        verifies = len(batch) < 20 and int(batch.outputs[: len(batch)].sum()) > 1
         rows.extend([len(batch)] * verifies)
         now = verifies and len(rows) == 2
         if now and place == "during":
@@ -118,7 +118,11 @@ def test_ctrl_c(threaded: Rig, place: str, monkeypatch: pytest.MonkeyPatch) -> N
         speculative = Speculative((prompter.half_right,), adaptive=False)
         with pytest.raises(KeyboardInterrupt):
             rig.llm.create_completion(
-                plain.tokens, max_tokens=900, temperature=0.0, speculative=speculative
+                plain.tokens,
+                max_tokens=900,
+                temperature=0.0,
+                ignore_eos=True,
+                speculative=speculative,
             )
         rig.wait_until_idle()
         assert len(rows) >= 2
@@ -141,18 +145,22 @@ def test_a_prompt_in_the_same_step_is_aborted(
     request = drafted(plain, Prompter(4, rig, plain).half_right)
     prompt = ask(words(6, 1900), 4)
     context: Any = rig.context
-    real, codes = context.decode, []
-    began = threading.Event()
+    real, codes, real_ask = context.decode, [], context.abort.ask
+    began, asked = threading.Event(), threading.Event()
 
     def decode(batch: Any) -> int:
-        sequences = {*batch.sequences[: len(batch)].tolist()}
-        mixed = len(sequences) == 2 and len(batch) > 300
-        if mixed:
+        mixed = len(batch) > 300 and int(batch.outputs[: len(batch)].sum()) > 2
+        if mixed and not began.is_set():
             began.set()
+            asked.wait(10)
         code = int(real(batch))
         if mixed:
             codes.append(code)
         return code
+
+    def ask_to_abort() -> None:
+        real_ask()
+        asked.set()
 
     def cancel() -> None:
         began.wait(10)
@@ -161,7 +169,7 @@ def test_a_prompt_in_the_same_step_is_aborted(
     canceller = threading.Thread(target=cancel)
     with monkeypatch.context() as patch:
         patch.setattr(context, "decode", decode)
-        rig.driver.run(lambda: None)
+        patch.setattr(context.abort, "ask", ask_to_abort)
         canceller.start()
         rig.submit(request)
         rig.submit(prompt)
