@@ -49,13 +49,14 @@ from llama_py.server.snapshots import Snapshots
 
 __all__ = ["Service", "create_app", "error_response"]
 
+#: They are tried in this order.
 _ROUTES = [
+    *openai.ROUTES,
+    *anthropic.ROUTES,
+    *responses.ROUTES,
     *health.ROUTES,
     *model_routes.ROUTES,
-    *openai.ROUTES,
     *embeddings.ROUTES,
-    *responses.ROUTES,
-    *anthropic.ROUTES,
     *native.ROUTES,
     *slots.ROUTES,
     *snapshots.ROUTES,

@@ -13,7 +13,6 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -25,6 +24,7 @@ from llama_py.server.lifecycle import Lifecycle
 from llama_py.server.origins import HostCheck, OriginCheck, preflight_headers
 from llama_py.server.records import RequestRecord
 from llama_py.server.settings import Settings
+from llama_py.server.streaming import BODY
 
 __all__ = ["Guard", "needs"]
 
@@ -52,21 +52,28 @@ def needs(method: str, path: str) -> str | None:
     return ADMIN if admin else CHAT
 
 
-@dataclass(frozen=True)
 class Asked:
     """The head of a request."""
 
-    method: str
-    path: str
-    headers: Sequence[tuple[bytes, bytes]]
+    __slots__ = ("_values", "headers", "method", "path")
+
+    def __init__(self, method: str, path: str, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        self.method = method
+        self.path = path
+        self.headers = headers
+        # A dozen of them are asked for, of each request.
+        self._values: dict[bytes, list[bytes]] = {}
+        for name, value in headers:
+            self._values.setdefault(name, []).append(value)
 
     def all(self, name: bytes) -> list[str]:
         """The values of a header."""
-        return [value.decode("latin-1") for key, value in self.headers if key == name]
+        return [value.decode("latin-1") for value in self._values.get(name, ())]
 
     def first(self, name: bytes) -> str | None:
         """The first value of a header, or None."""
-        return next(iter(self.all(name)), None)
+        values = self._values.get(name)
+        return values[0].decode("latin-1") if values else None
 
 
 class Guard:
@@ -107,6 +114,7 @@ class Guard:
         asked = Asked(scope["method"], route_path(scope), scope["headers"])
         record = RequestRecord(_request_id(asked), asked.method, asked.path)
         scope.setdefault("state", {}).update(request_id=record.id, record=record)
+        scope["state"][BODY] = send
         answer = _Answer(scope, send, record, self._settings.overflow_status)
         try:
             failure = self._look(asked, record, answer)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
@@ -21,7 +21,7 @@ from llama_py.server.bodies import model_of
 from llama_py.server.connections import ABORT
 from llama_py.server.errors import dialect_of, route_path
 from llama_py.server.served import ServedModel
-from llama_py.server.streaming import EventStream
+from llama_py.server.streaming import BODY, EventStream
 
 if TYPE_CHECKING:
     from llama_py.server.app import Service
@@ -33,8 +33,7 @@ _COMMENT = b": the model is being loaded\n\n"
 _PING = event("ping", {"type": "ping"})
 
 
-@asynccontextmanager
-async def leased(request: Request, body: Mapping[str, Any]) -> AsyncIterator[ServedModel]:
+def leased(request: Request, body: Mapping[str, Any]) -> AbstractAsyncContextManager[ServedModel]:
     """The model that a body asks for, for a request that ``respond`` answers.
 
     Raises:
@@ -42,17 +41,22 @@ async def leased(request: Request, body: Mapping[str, Any]) -> AsyncIterator[Ser
     """
     service: Service = request.app.state.service
     models, name = service.models, model_of(body)
-    opening = None
     if body.get("stream") is True and not models.is_ready(name):
-        opening = request.scope["state"]["opening"] = Opening(request)
+        return _opened(request, models.lease(name, request.receive))
+    return models.lease(name, request.receive)
+
+
+@asynccontextmanager
+async def _opened(
+    request: Request, lease: AbstractAsyncContextManager[ServedModel]
+) -> AsyncIterator[ServedModel]:
+    opening = request.scope["state"]["opening"] = Opening(request)
     try:
-        async with models.lease(name, request.receive) as model:
-            if opening is not None:
-                opening.arrived()
+        async with lease as model:
+            opening.arrived()
             yield model
     finally:
-        if opening is not None:
-            opening.close()
+        opening.close()
 
 
 def opening_of(state: Mapping[str, Any]) -> Opening | None:
@@ -76,6 +80,7 @@ class Opening:
         self._sign = _PING if anthropic else _COMMENT
         self._out = EventStream(
             request._send,
+            request.scope["state"][BODY],
             settings.ping_interval,
             settings.write_timeout,
             self._note_silence,

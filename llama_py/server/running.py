@@ -29,7 +29,7 @@ from llama_py.server.adapting import adapted, tenant_of
 from llama_py.server.connections import ABORT
 from llama_py.server.models import ServedModel
 from llama_py.server.opening import opening_of
-from llama_py.server.streaming import EventStream
+from llama_py.server.streaming import BODY, EventStream
 
 if TYPE_CHECKING:
     from llama_py.server.app import Service
@@ -340,6 +340,7 @@ class Exchange:
         settings = self._service.settings
         return EventStream(
             self._request._send,
+            self._request.scope["state"][BODY],
             settings.ping_interval,
             settings.write_timeout,
             self._note_silence,

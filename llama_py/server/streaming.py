@@ -13,7 +13,11 @@ from typing import Any
 
 from starlette.types import Send
 
-__all__ = ["EventStream"]
+__all__ = ["BODY", "EventStream"]
+
+#: The key in ``scope["state"]`` of what sends bodies without passing through each middleware: none
+#: of ours does anything with a body, and each would cost something for every event.
+BODY = "llama_py.body"
 
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -27,6 +31,7 @@ class EventStream:
 
     Args:
         send: of the ASGI request.
+        send_body: the same for bodies, by a shorter way.
         interval: seconds of silence after which ``on_silence`` is called.
         patience: seconds that the client may take to read before ``on_stall`` is called.
 
@@ -37,12 +42,13 @@ class EventStream:
     def __init__(
         self,
         send: Send,
+        send_body: Send,
         interval: float,
         patience: float,
         on_silence: Callable[[], None],
         on_stall: Callable[[], None],
     ) -> None:
-        self._asgi_send = send
+        self._asgi_send, self._send_body = send, send_body
         self._interval, self._patience = interval, patience
         self._on_silence, self._on_stall = on_silence, on_stall
         self._loop = asyncio.get_running_loop()
@@ -81,7 +87,7 @@ class EventStream:
         self._since = self._loop.time()
         self._sending = True
         body = {"type": "http.response.body", "body": frames, "more_body": more}
-        sending = self._asgi_send(body).__await__()
+        sending = self._send_body(body).__await__()
         try:
             awaited = next(sending)
         except StopIteration:  # the usual case: there was room, and nothing to wait for
