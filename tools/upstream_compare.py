@@ -77,7 +77,8 @@ def work(file: str, model: str, *, compat: bool) -> None:
 
     llm = llama_cpp.Llama(model, n_ctx=512, logits_all=True, verbose=False, n_threads=2)
     calls = json.loads(Path(file).read_text(encoding="utf-8"))
-    print(json.dumps([outcome(llm, llama_cpp, call) for call in calls]))
+    found = [outcome(llm, llama_cpp, call) for call in calls]
+    print(json.dumps(found, default=float))  # float32 among the log-probabilities
 
 
 def outcome(llm: Any, module: Any, call: dict[str, Any]) -> Any:
@@ -90,8 +91,8 @@ def outcome(llm: Any, module: Any, call: dict[str, Any]) -> Any:
     try:
         found = getattr(llm, call["method"])(call["prompt"], **options)
         return found if isinstance(found, dict) else list(found)
-    except ValueError as error:
-        return {"error": str(error)}
+    except Exception as error:  # of whatever class: it is compared, too
+        return {"error": f"{type(error).__name__}: {error}"}
 
 
 # ---- the calls -------------------------------------------------------------------------------
