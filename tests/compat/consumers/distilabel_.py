@@ -1,4 +1,4 @@
-# requires: distilabel==1.5.3
+# requires: distilabel==1.5.3 requests
 """distilabel's LLM."""
 
 import sys
