@@ -367,7 +367,8 @@ class Driver:
             thread.join(LOOK)
 
     def __del__(self) -> None:
-        if not hasattr(self, "_closed") or self.inherited or _exiting:
+        # ``None``: the interpreter has taken the globals of this module away already.
+        if not hasattr(self, "_closed") or _exiting is not False or self.inherited:
             return
         loop, thread = self._loop, self._thread
         self._closed = True
