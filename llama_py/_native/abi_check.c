@@ -20,6 +20,7 @@
 #include "llama_py_grammar.h"
 #include "llama_py_logits.h"
 #include "llama_py_nextn.h"
+#include "llama_py_vocab.h"
 
 #define SAME(what, condition) _Static_assert(condition, "llama_py and the header differ: " what)
 #define SIZE(type, size) SAME(#type, sizeof(type) == (size))
@@ -1894,3 +1895,4 @@ FUNCTION(llama_py_logits_top, int32_t (*)(const float *, int64_t, int32_t, int32
 FUNCTION(llama_py_nextn_enable, void (*)(struct llama_context *, _Bool, _Bool));
 FUNCTION(llama_py_nextn_rows, const float * (*)(struct llama_context *));
 FUNCTION(llama_py_nextn_row, const float * (*)(struct llama_context *, int32_t));
+FUNCTION(llama_py_vocab_attributes, void (*)(const struct llama_vocab *, int32_t, int32_t *));

@@ -3,7 +3,7 @@
 # fmt: off
 from ctypes import _Pointer, c_char, c_double, c_float, c_int32
 from typing import Final, TypeAlias
-from .llama_h import llama_context_p, llama_model_p, llama_sampler_p, llama_token_data_array
+from .llama_h import llama_context_p, llama_model_p, llama_sampler_p, llama_token_data_array, llama_vocab_p
 from .stub_types import Buffer, ConstBuffer, Handle, Ptr, Ref, Text
 
 LLAMA_PY_CHAT_ABI_VERSION: Final = 3
@@ -41,3 +41,4 @@ def llama_py_logits_top(logits: ConstBuffer[c_float], n: int, k: int, ids: Buffe
 def llama_py_nextn_enable(context: llama_context_p, on: bool, every: bool, /) -> None: ...
 def llama_py_nextn_rows(context: llama_context_p, /) -> Ptr[c_float]: ...
 def llama_py_nextn_row(context: llama_context_p, index: int, /) -> Ptr[c_float]: ...
+def llama_py_vocab_attributes(vocab: llama_vocab_p, n: int, attributes: Buffer[c_int32], /) -> None: ...

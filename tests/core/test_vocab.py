@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from llama_py import demo_model_path
 from llama_py.core.model import Model
 from llama_py.core.vocab import Vocab
-from llama_py.errors import ClosedError, TokenizationError
+from llama_py.errors import ClosedError, SymbolNotFoundError, TokenizationError
 from llama_py.params import ModelParams
 from tests.models import tiny_model, tiny_vocab
 
@@ -198,3 +198,16 @@ def test_nothing_is_read_from_a_closed_model() -> None:
     for call in (lambda: vocab.tokenize("a"), lambda: vocab.piece(3), lambda: vocab.is_eog(3)):
         with pytest.raises(ClosedError, match="closed"):
             call()
+
+
+def test_a_library_without_the_function_knows_the_same_special_texts(
+    tiny: Vocab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Old:
+        def __getattr__(self, name: str) -> object:
+            raise SymbolNotFoundError(name)
+
+    found = tiny._special_attributes()
+    assert SPECIAL.encode() in {tiny.piece(token) for token, _ in found}
+    monkeypatch.setattr("llama_py.core.vocab.chat_h", Old())
+    assert tiny._special_attributes() == found
