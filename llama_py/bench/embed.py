@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Report:
     options.model = options.model or str(minilm())
     # Both servers and llama-cpp-python take batches of the size that the longest text needs.
-    options.n_batch, options.flash_attn = _LIMIT, "default"
+    options.n_batch, options.flash_attn, options.kv_unified = _LIMIT, "default", "on"
     report = Report(
         "embed",
         {"model": Path(options.model).name, "threads": options.threads, "texts": options.texts},

@@ -238,6 +238,7 @@ def test_a_reply_has_ended_before_its_cells_are_copied(
     llm.set_cache(store)
     monkeypatch.setattr(type(llm._context), "state_get", state_get)
     evaluate(llm, prompt(300))
+    assert llm.cache.flush()
     assert len(closed) > 5
     assert all(closed)
 
