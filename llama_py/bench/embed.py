@@ -31,6 +31,7 @@ from llama_py.bench.files import resolve_model
 from llama_py.bench.peers import Peer, add_peer_arguments
 from llama_py.bench.report import Report, median, ratios
 from llama_py.bench.servers import ServerProcess, llama_server, our_server
+from llama_py.bench.subject import flash_attention
 from llama_py.core.machine import usable_cores
 
 __all__ = ["add_arguments", "run"]
@@ -50,6 +51,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--inputs", type=int, default=100_000, metavar="N", help="of `memory`")
     parser.add_argument("--threads", type=int, default=usable_cores(), metavar="N")
     parser.add_argument("--n-ubatch", type=int, default=512, metavar="N", help="of ours")
+    parser.add_argument(
+        "--flash-attn",
+        choices=["off", "on", "default"],
+        default="default",
+        help="for both sides; default: each as it is without an argument",
+    )
     parser.add_argument("--parts", nargs="+", choices=_PARTS, default=list(_PARTS))
     parser.add_argument("--no-llama-server", action="store_true", help="start ours only")
     add_peer_arguments(parser)
@@ -58,10 +65,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Report:
     options.model = options.model or str(minilm())
     # Both servers and llama-cpp-python take batches of the size that the longest text needs.
-    options.n_batch, options.flash_attn, options.kv_unified = _LIMIT, "default", "on"
+    options.n_batch, options.kv_unified = _LIMIT, "on"
     report = Report(
         "embed",
-        {"model": Path(options.model).name, "threads": options.threads, "texts": options.texts},
+        {
+            "model": Path(options.model).name,
+            "threads": options.threads,
+            "texts": options.texts,
+            "flash_attn": options.flash_attn,
+        },
     )
     parts: dict[str, Callable[[Report, argparse.Namespace], None]] = {
         "process": _process,
@@ -75,7 +87,9 @@ def run(options: argparse.Namespace) -> Report:
 
 
 def _embedder(options: argparse.Namespace) -> Embedder:
-    return Embedder(options.model, n_threads=options.threads, n_ubatch=options.n_ubatch)
+    sizes = {"n_threads": options.threads, "n_ubatch": options.n_ubatch}
+    settings: Any = {**sizes, **flash_attention(options)}
+    return Embedder(options.model, **settings)
 
 
 # ---- in one process --------------------------------------------------------------------------
@@ -111,7 +125,8 @@ def _process(report: Report, options: argparse.Namespace) -> None:
 def _load_peer(peer: Peer, options: argparse.Namespace) -> None:
     sizes = dict.fromkeys(("n_ctx", "n_batch", "n_ubatch"), _LIMIT)
     threads = dict.fromkeys(("n_threads", "n_threads_batch"), options.threads)
-    peer.ask("load", clock="wall", model_path=options.model, embedding=True, **sizes, **threads)
+    settings = {"embedding": True, **sizes, **threads, **flash_attention(options)}
+    peer.ask("load", clock="wall", model_path=options.model, **settings)
 
 
 def _compare(report: Report, embedder: Embedder, peer: Peer, texts: Sequence[str]) -> None:
