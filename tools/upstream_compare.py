@@ -169,7 +169,7 @@ def differences(theirs: Any, ours: Any) -> Iterator[str]:
     if isinstance(theirs, list) and isinstance(ours, list):
         one, other = pieces(theirs), pieces(ours)
         if one != other:
-            yield f"chunks {one} instead of {other}"
+            yield f"chunks {other} instead of {one}"
         return
     for name in ("error", "usage"):
         if isinstance(theirs, dict) and theirs.get(name) != ours.get(name):
