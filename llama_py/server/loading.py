@@ -1,4 +1,8 @@
-"""``Loader``: brings models into memory and out of it again, in threads of its own."""
+"""``Loader``: brings models into memory and out of it again, in threads of its own.
+
+What is made when a model is used for the first time, its compiled template above all, is made as
+soon as it is loaded, beside the first requests: it takes many times as long as a request does.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +25,24 @@ T = TypeVar("T")
 
 #: One loads, and others may be closed meanwhile, each of which may have conversations to write.
 _THREADS = 4
+#: Conversations of the shapes that most requests have.
+_USUAL: tuple[list[dict[str, str]], ...] = (
+    [{"role": "user", "content": "Hello"}],
+    [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}],
+)
 
 
 class Loader:
-    """See the module. Its methods are called in one event loop."""
+    """See the module. Its methods are called in one event loop.
+
+    Attributes:
+        preparing: models that are loaded, and whose first use is being prepared.
+    """
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="llama_py-models")
         self._unwanted = threading.Event()
+        self.preparing: dict[Llama, asyncio.Future[None]] = {}
 
     async def lacks_memory(self, model: ServedModel) -> bool:
         """Whether there is too little memory left for a model; rather True than False."""
@@ -43,10 +57,32 @@ class Loader:
         """
         settings = model.settings
         options: dict[str, Any] = {**settings.options, "progress": self._wanted}
-        return await self._in_a_thread(lambda: Llama(settings.path, **options))
+        llama = await self._in_a_thread(lambda: Llama(settings.path, **options))
+        if llama._loaded.generates:
+            self._prepare(llama)
+        return llama
+
+    def _prepare(self, llama: Llama) -> None:
+        """Let a thread do what the first request would have to do."""
+        loop = asyncio.get_running_loop()
+        done = loop.run_in_executor(self._threads, self._use_once, llama)
+        self.preparing[llama] = done
+        done.add_done_callback(lambda _: self.preparing.pop(llama, None))
+
+    def _use_once(self, llama: Llama) -> None:
+        for messages in _USUAL:
+            if self._unwanted.is_set():
+                return
+            try:
+                llama._calls.count(llama._calls.prompt_of(messages, {}))
+            except Exception as error:  # whoever asks for it will hear of it
+                _log.debug("a conversation was not rendered ahead: %s", error)
 
     async def unload(self, llama: Llama) -> None:
         """Close a model. It is gone afterwards, whatever happens."""
+        preparing = self.preparing.get(llama)
+        if preparing is not None:
+            await asyncio.wait([preparing])
         try:
             await self._in_a_thread(llama.close)
         except LlamaError as error:

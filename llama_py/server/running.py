@@ -40,6 +40,8 @@ __all__ = ["Exchange", "respond"]
 _SHORT = 64
 #: Seconds after which to try again if there was no place.
 _RETRY_AFTER = 5.0
+#: Seconds between two looks at whether a request that is being prepared has got a place.
+_LOOK = 0.02
 
 
 async def respond(
@@ -93,6 +95,11 @@ class Exchange:
         self._silent = self._cancelled = self._said_all = False
         self._progress: tuple[int, int] | None = None
         self._noted: set[int] = set()
+        #: When it came, when a worker began to prepare it, and for how long that took.
+        self._came = time.perf_counter()
+        self._turn: float | None = None
+        self._preparing = 0.0
+        self._timer: asyncio.TimerHandle | None = None
         self.id = ""
         self.model = model
         self.tenant = tenant_of(request)
@@ -127,17 +134,15 @@ class Exchange:
     async def run(self, parse: Callable[[CallContext], WireCall]) -> Response:
         """See ``respond``."""
         watcher = asyncio.ensure_future(self._watch())
-        limit = self._service.settings.queue_timeout
-        loop = asyncio.get_running_loop()
-        timer = loop.call_later(limit, self._check_place) if limit is not None else None
+        self._expect_place()
         try:
             call = await self._begin(parse)
             return await self._answer(call)
         finally:
             if self._events is not None:
                 self._events.cancel()  # whatever is still running
-            if timer is not None:
-                timer.cancel()
+            if self._timer is not None:
+                self._timer.cancel()
             watcher.cancel()
             for index in range(len(self.records)):  # whose end nobody has read
                 self._note_end(index)
@@ -157,10 +162,27 @@ class Exchange:
         if not self._said_all:  # after the last byte of a response, that comes in any case
             self._leave()
 
-    def _check_place(self) -> None:
-        if not any(record.started for record in self.records):
-            message = "no place became free for this request in time; try again later"
-            self.stop(Failure(Kind.QUEUE_FULL, message, retry_after=_RETRY_AFTER))
+    def _expect_place(self) -> None:
+        """Refuse it when it has waited for ``queue_timeout``, and look again if it has not yet."""
+        limit = self._service.settings.queue_timeout
+        if limit is None or any(record.started for record in self.records):
+            return
+        left = limit - self._waited()
+        if left > 0:
+            later = max(left, _LOOK)  # while it is prepared, as much is left later
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(later, self._expect_place)
+            return
+        message = "no place became free for this request in time; try again later"
+        self.stop(Failure(Kind.QUEUE_FULL, message, retry_after=_RETRY_AFTER))
+
+    def _waited(self) -> float:
+        """Seconds for others, for a worker or a sequence: its own preparation is no wait."""
+        turn, done = self._turn, self._preparing  # a worker sets the second one last
+        now = time.perf_counter()
+        if turn is None:
+            return now - self._came
+        return turn - self._came if not done else now - self._came - done
 
     # -- beginning ------------------------------------------------------------------------------
 
@@ -174,14 +196,18 @@ class Exchange:
         def begin() -> WireCall:
             if self.gone:  # while others were parsed
                 raise ClientDisconnect
-            _ = self.model.llama._loaded.driver  # an encoder has none, and says so
-            call = parse(self.model.context)
-            self.id = call.id
-            if not self._over:
-                self._service.sessions.attach(self.model.id, self.model.llama)
-                call.requests = adapted(call, self.model, self._service, self.tenant, report)
-                self._submit(call, loop)
-            return call
+            self._turn = time.perf_counter()
+            try:
+                _ = self.model.llama._loaded.driver  # an encoder has none, and says so
+                call = parse(self.model.context)
+                self.id = call.id
+                if not self._over:
+                    self._service.sessions.attach(self.model.id, self.model.llama)
+                    call.requests = adapted(call, self.model, self._service, self.tenant, report)
+                    self._submit(call, loop)
+                return call
+            finally:
+                self._preparing = time.perf_counter() - self._turn
 
         call = await loop.run_in_executor(self._service.workers, begin)
         if self._over or self._cancelled:  # it came to that while the call was queued

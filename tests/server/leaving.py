@@ -50,7 +50,9 @@ class Visitor:
     ) -> None:
         where = urlsplit(server.url)
         known = {*server.service.exchanges}
+        self._sockets = server.sockets
         self.socket = socket.socket()
+        self._sockets.add(self.socket)
         self.socket.settimeout(_PATIENCE)
         if receive_buffer:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
@@ -89,6 +91,7 @@ class Visitor:
 
     def leave(self) -> None:
         """Close the connection."""
+        self._sockets.discard(self.socket)
         self.socket.close()
 
     def wait_for_the_end(self) -> None:

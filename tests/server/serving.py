@@ -33,11 +33,18 @@ class Server:
     Attributes:
         url: where, without a path.
         service: what its handlers work with.
+        sockets: connections of tests, which end with the server if a test failed to end them.
     """
 
     def __init__(self, url: str, service: Service) -> None:
         self.url = url
         self.service = service
+        self.sockets: set[socket.socket] = set()
+
+    def close_sockets(self) -> None:
+        """Close what is left of ``sockets``."""
+        while self.sockets:
+            self.sockets.pop().close()
 
     def openai(self, **options: Any) -> Any:
         """A client of OpenAI's. Its types are of no use to tests that send what is wrong."""
@@ -99,14 +106,18 @@ def serving(settings: Settings | None = None, *, send_buffer: int = 0) -> Iterat
     run = partial(server.run, sockets=[listener])
     thread = threading.Thread(target=run, name="test-server")
     thread.start()
+    stack = contextlib.ExitStack()
     try:
         end = time.monotonic() + _PATIENCE
         while not server.started:
             if not thread.is_alive() or time.monotonic() > end:
                 raise RuntimeError("the server did not start")
             time.sleep(0.01)
-        yield Server(f"http://127.0.0.1:{port}", cast(Service, app.state.service))
+        running = Server(f"http://127.0.0.1:{port}", cast(Service, app.state.service))
+        stack.callback(running.close_sockets)
+        yield running
     finally:
+        stack.close()
         server.should_exit = True
         thread.join(_PATIENCE)
         listener.close()

@@ -199,7 +199,7 @@ def test_a_body_that_does_not_come() -> None:
 
 def test_only_who_leaves_is_a_client_that_left() -> None:
     """A stream that the server ends with an error has had its answer."""
-    settings = demo_settings({"queue_timeout": 0.2}, n_seq_max=1)
+    settings = demo_settings({"queue_timeout": 0.5}, n_seq_max=1)
     with serving(settings) as server, server.http() as http:
         running = Visitor(server, "/v1/completions", {"prompt": "a", **ENDLESS})
         until(lambda: running.record.started, "it has begun")

@@ -6,6 +6,8 @@ import asyncio
 import gc
 import itertools
 import random
+import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -457,6 +459,53 @@ def test_a_server_has_as_much_time_to_start_as_it_takes() -> None:
             assert status(pool, "demo") is ModelStatus.LOADED
 
     run(test)
+
+
+def calls_of(function: Callable[[], Any]) -> int:
+    """How many functions are called in it."""
+    seen: list[str] = []
+    sys.setprofile(lambda _frame, event, _argument: seen.append(event))
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return seen.count("call") + seen.count("c_call")
+
+
+def test_the_first_request_costs_what_the_second_one_does() -> None:
+    """What is made once, such as the compiled template, is made as soon as it is loaded."""
+
+    async def test() -> None:
+        async with pool_of("demo") as pool:
+            await pool.start()
+            await until(lambda: not pool._loader.preparing)
+            async with pool.lease("demo") as model:
+                calls, messages = model.llama._calls, [{"role": "user", "content": "Good day"}]
+                first, second = (
+                    calls_of(lambda: calls.count(calls.prompt_of(messages, {}))) for _ in range(2)
+                )
+                assert first < 1.5 * second
+
+    run(test)
+
+
+def test_a_model_may_go_before_it_is_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    ready, ended = threading.Event(), []
+
+    def slowly(self: loading.Loader, llama: Any) -> None:
+        ready.wait(10)
+        llama._calls.prompt_of([{"role": "user", "content": "Hello"}], {})  # it is still there
+        ended.append(llama)
+
+    monkeypatch.setattr(loading.Loader, "_use_once", slowly)
+
+    async def test() -> None:
+        async with pool_of("demo") as pool:
+            await pool.start()
+            asyncio.get_running_loop().call_later(0.1, ready.set)
+
+    run(test)
+    assert ended
 
 
 # -- leaving ---------------------------------------------------------------------------------------

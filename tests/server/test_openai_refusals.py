@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from llama_py.options import CHAT as CHAT_OPTIONS
 from llama_py.options import COMPLETION as COMPLETION_OPTIONS
+from llama_py.server import adapting, running
 from llama_py.server.keys import ApiKey
 from tests.server.leaving import Visitor, until
 from tests.server.serving import Server, demo_settings, serving
@@ -282,14 +284,35 @@ def test_no_place_in_time(server: Server) -> None:
     """``queue_timeout``: who waits longer is told to come again."""
     with serving(demo_settings({"queue_timeout": 0.2}, n_seq_max=1)) as server:
         endless = {"messages": [SUM], "ignore_eos": True, "max_tokens": 1500}
-        running = Visitor(server, CHAT, endless)
-        until(lambda: running.record.started, "it has begun")
+        visitor = Visitor(server, CHAT, endless)
+        until(lambda: visitor.record.started, "it has begun")
         with server.http() as http:
             reply = http.post(CHAT, json={"messages": [SUM]})
         assert error_of(reply) == (503, "server_is_overloaded", None)
         assert reply.headers["retry-after"]
-        assert not running.record.reason
-        running.leave()
+        assert not visitor.record.reason
+        visitor.leave()
+
+
+def test_what_a_request_itself_takes_is_no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long prompt, or a slow machine, is no reason to be refused where nobody is in the way."""
+    adapted = adapting.adapted
+
+    def slowly(*arguments: Any) -> Any:
+        time.sleep(0.4)
+        return adapted(*arguments)
+
+    monkeypatch.setattr(running, "adapted", slowly)
+    with serving(demo_settings({"queue_timeout": 0.2}, n_seq_max=1)) as server:
+        with server.http() as http:
+            assert http.post(CHAT, json={"messages": [SUM], "max_tokens": 2}).status_code == 200
+        endless = {"messages": [SUM], "ignore_eos": True, "max_tokens": 1500}
+        visitor = Visitor(server, CHAT, endless)
+        until(lambda: visitor.record.started, "it has begun")
+        with server.http() as http:
+            reply = http.post(CHAT, json={"messages": [SUM]})
+        assert error_of(reply) == (503, "server_is_overloaded", None)
+        visitor.leave()
 
 
 def test_a_full_queue() -> None:
