@@ -53,7 +53,7 @@ class Conversation:
 
 _OPERATIONS = {"start", "turn", "edit", "regenerate", "fork", "park", "cancel", "overflow"}
 _OPERATIONS |= {"snapshot", "restore", "prewarm", "reset", "use_disk", "reopen", "raw", "together"}
-_OPERATIONS |= {"drafted"}
+_OPERATIONS |= {"drafted", "drafted_together"}
 
 
 class Driver:
@@ -350,6 +350,54 @@ class Driver:
         """A turn whose reply is drafted, with a mistake after ``right`` tokens of each draft."""
         conversation = self.pick(index)
         conversation.messages.append({"role": "user", "content": text_of(words)})
+        try:
+            response = self.llm.create_chat_completion(
+                conversation.messages,
+                temperature=0.0,
+                max_tokens=2 + 2 * n_reply,
+                ignore_eos=True,
+                speculative=self._drafter(right),
+            )
+        except ContextOverflowError:
+            del conversation.messages[1:]
+            return
+        self._check_drafted(self.last_request())
+        text: str = response["choices"][0]["message"]["content"] or ""
+        conversation.messages.append({"role": "assistant", "content": text})
+
+    def drafted_together(self, index: int, words: Sequence[int], right: int, stop: int) -> None:
+        """Two drafted streams at once; the first is left after ``stop`` pieces."""
+        conversation = self.pick(index)
+        streams, requests = [], []
+        for number, text in enumerate((text_of(words), text_of(words[::-1]) + "0 1")):
+            messages = [*conversation.messages, {"role": "user", "content": text}]
+            try:
+                stream = self.llm.create_chat_completion(
+                    messages,
+                    temperature=0.0,
+                    max_tokens=8,
+                    ignore_eos=True,
+                    stream=True,
+                    speculative=self._drafter(right - number),
+                )
+            except ContextOverflowError:
+                break
+            streams.append(stream)
+            requests.append(stream._outcome.records[0])
+        for stream in reversed(streams):
+            for number, _ in enumerate(stream):
+                if stream is streams[0] and number >= stop:
+                    break
+            stream.close()
+        for request in requests:
+            count = len(request.generated)
+            if count and self.tolerance < EXACT:
+                expected, _ = self.oracle.greedy(request.tokens, count)
+                assert request.generated == expected, request.cache
+        self.check_bookkeeping()
+
+    def _drafter(self, right: int) -> Speculative:
+        """Knows what the oracle says, and makes a mistake after ``right`` tokens of each draft."""
         known: list[int] = []
 
         def draft(tokens: Any) -> Sequence[int]:
@@ -358,20 +406,7 @@ class Driver:
             rest = known[len(tokens) : len(tokens) + 5]
             return [token if place < right else 7 for place, token in enumerate(rest)]
 
-        try:
-            response = self.llm.create_chat_completion(
-                conversation.messages,
-                temperature=0.0,
-                max_tokens=2 + 2 * n_reply,
-                ignore_eos=True,
-                speculative=Speculative((draft,), adaptive=False),
-            )
-        except ContextOverflowError:
-            del conversation.messages[1:]
-            return
-        self._check_drafted(self.last_request())
-        text: str = response["choices"][0]["message"]["content"] or ""
-        conversation.messages.append({"role": "assistant", "content": text})
+        return Speculative((draft,), adaptive=False)
 
     def _check_drafted(self, request: Record) -> None:
         """The tokens are the oracle's; where each row was computed does not matter."""

@@ -122,6 +122,10 @@ class ReuseMachine(RuleBasedStateMachine):
     def drafted(self, index: int, words: list[int], n_reply: int, right: int) -> None:
         self.driver.drafted(index, words, n_reply, right)
 
+    @rule(index=place, words=words, right=st.integers(0, 5), stop=st.integers(0, 9))
+    def drafted_together(self, index: int, words: list[int], right: int, stop: int) -> None:
+        self.driver.drafted_together(index, words, right, stop)
+
     @rule(really=st.integers(0, 9))
     def reset(self, really: int) -> None:
         if really == 0:
