@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt", type=int, default=300, metavar="N", help="tokens of the prompt")
     parser.add_argument("--generate", type=int, default=200, metavar="N", help="tokens of a reply")
     parser.add_argument("--streams", type=int, default=8, metavar="N", help="the most at once")
-    parser.add_argument("--n-draft", type=int, default=8, metavar="N", help="tokens of a draft")
+    parser.add_argument("--n-draft", type=int, default=15, metavar="N", help="tokens of a draft")
     parser.add_argument("--repeats", type=int, default=5, metavar="N")
     parser.add_argument(
         "--always", action="store_true", help="draft whenever there is a guess, also if it costs"

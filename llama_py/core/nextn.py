@@ -89,25 +89,44 @@ class NextTokenHeads:
 
     # -- the head -------------------------------------------------------------------------------
 
-    def decode(
+    def __len__(self) -> int:
+        """Tokens that were added."""
+        return len(self._batch)
+
+    def clear(self) -> None:
+        """Begin a new batch."""
+        self._batch.clear()
+
+    def add(
         self, tokens: NDArray[np.intc], states: Rows, position: int, sequence: int, last: bool
     ) -> int:
-        """Evaluate tokens, each with the hidden state of the one before it.
+        """Append tokens to the batch, each with the hidden state of the one before it.
 
         Args:
-            tokens: ``(n,)``, at most ``chunk``.
+            tokens: ``(n,)``; of all sequences together at most ``chunk``.
             states: ``(n, n_embd)``.
             last: the guess behind the last one is wanted.
 
         Returns:
-            What ``llama_decode`` returned.
+            The place of the last one in the batch.
         """
-        count = len(tokens)
-        outputs = np.zeros(count, np.int8)
-        outputs[-1] = last
-        self._states[:count] = states
-        self._batch.set(tokens, position, sequence, outputs)
+        start = self._batch.add(tokens, position, sequence, False)
+        end = start + len(tokens)
+        self._states[start:end] = states
+        self._batch.outputs[end - 1] = last
+        return end - 1
+
+    def decode_added(self) -> int:
+        """Evaluate what was added; returns what ``llama_decode`` returned."""
         return self.context.decode(self._batch)
+
+    def decode(
+        self, tokens: NDArray[np.intc], states: Rows, position: int, sequence: int, last: bool
+    ) -> int:
+        """Evaluate tokens of one sequence (see ``add`` and ``decode_added``)."""
+        self.clear()
+        self.add(tokens, states, position, sequence, last)
+        return self.decode_added()
 
     def guess(self, index: int) -> tuple[NDArray[np.float32], Rows]:
         """What the head says behind the ``index``-th token of its last batch, if that was wanted.

@@ -8,7 +8,8 @@ to it: whatever became of a draft, the next question says so.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,8 @@ __all__ = ["OpenDraftModel"]
 _PADDING, _FIRST = 128, 5
 #: A sequence that goes on further than this behind what is asked about is that of another stream.
 _OWN = 128
+#: More tokens than these are evaluated before what others draft.
+_LONG = 32
 #: How much the latest measurement of a duration counts.
 _NEW = 0.1
 
@@ -48,6 +51,20 @@ class _Slot:
     count: int = 0
     used: int = 0
 
+    def append(self, tokens: NDArray[np.intc]) -> None:
+        """Tokens were evaluated."""
+        self.tokens[self.count : self.count + len(tokens)] = tokens
+        self.count += len(tokens)
+
+
+@dataclass(slots=True, eq=False)
+class _Draft:
+    """What follows ``tokens``, as far as it was found; at most ``most`` tokens."""
+
+    tokens: NDArray[np.intc]
+    most: int
+    found: list[int] = field(default_factory=list)
+
 
 class _NoRoomError(Exception):
     """There are no free cells."""
@@ -66,7 +83,7 @@ class OpenDraftModel:
 
     Attributes:
         spec: see above.
-        seconds: what drafting a token takes; 0.0 before it is known.
+        seconds: what drafting a token takes, for all streams at once; 0.0 before it is known.
     """
 
     def __init__(self, spec: DraftModel, target: Context) -> None:
@@ -87,6 +104,7 @@ class OpenDraftModel:
         self._n_vocab = min(context.n_vocab, target.n_vocab)
         self._limit = min(context.n_ctx_seq, target.n_ctx_seq)
         self._chunk = min(context.n_batch, context.n_ubatch)
+        self._long = min(_LONG, self._chunk - 1)
         self._batch = Batch(self._chunk)
         self._slots = [
             _Slot(number, np.zeros(self._limit, np.int32)) for number in range(context.n_seq_max)
@@ -108,49 +126,118 @@ class OpenDraftModel:
         Raises:
             DecodeError: it could not compute them.
         """
-        most = min(most, self.spec.n_draft, self._limit - len(tokens))
-        if most < 1:
-            return []
+        return self._retrying([_Draft(tokens, self._most(tokens, most))])[0].found
+
+    def drafts(self, asks: Sequence[tuple[object, NDArray[np.intc], int]]) -> list[list[int]]:
+        """``draft`` for each of several streams: a decode for each place in a draft, not for each.
+
+        Args:
+            asks: for each stream, whose it is, its tokens, and how many are wanted.
+
+        Raises:
+            DecodeError: it could not compute them.
+        """
+        return [
+            each.found
+            for each in self._retrying(
+                [_Draft(tokens, self._most(tokens, most)) for _, tokens, most in asks]
+            )
+        ]
+
+    def _most(self, tokens: NDArray[np.intc], most: int) -> int:
+        return min(most, self.spec.n_draft, self._limit - len(tokens))
+
+    def _retrying(self, drafts: list[_Draft]) -> list[_Draft]:
+        wanted = [each for each in drafts if each.most > 0]
         try:
-            return self._draft(tokens, most)
+            self._draft(wanted)
         except _NoRoomError:
             self._forget()
-        try:
-            return self._draft(tokens, most)
-        except _NoRoomError:  # the prompt alone is too long
-            self._forget()
-            return []
+            for each in wanted:  # in turn, each with all the room
+                self._draft_alone(each)
+        return drafts
 
-    def _draft(self, tokens: NDArray[np.intc], most: int) -> list[int]:
-        slot = self._slot_for(tokens)
-        row = self._decode(slot, tokens[slot.count :])
-        found: list[int] = []
-        while True:
-            token = int(row.argmax())
-            if self.spec.p_min > 0 and 1 / np.exp(row - row[token]).sum() < self.spec.p_min:
-                return found
-            found.append(token)
-            if len(found) == most or self._model.vocab.is_eog(token):
-                return found
+    def _draft_alone(self, draft: _Draft) -> None:
+        for _ in range(2):
+            draft.found.clear()
+            try:
+                self._draft([draft])
+                return
+            except _NoRoomError:
+                self._forget()
+        draft.found.clear()  # the prompt alone is too long
+
+    def _draft(self, drafts: Sequence[_Draft]) -> None:
+        begun: set[int] = set()
+        due: list[tuple[_Slot, NDArray[np.intc], _Draft]] = []
+        for draft in drafts:
+            slot = self._slot_for(draft.tokens, begun)
+            begun.add(slot.number)
+            if len(draft.tokens) - slot.count > self._long:
+                self._append(slot, draft.tokens[slot.count : -1])  # others may have it copied
+            due.append((slot, draft.tokens[slot.count :], draft))
+        while due:
             start = time.perf_counter()
-            row = self._decode(slot, np.array([token], np.int32))
-            took = time.perf_counter() - start
-            self.seconds += (took - self.seconds) * (_NEW if self.seconds else 1.0)
+            single = all(len(tokens) == 1 and draft.found for _, tokens, draft in due)
+            going_on = self._guess(due)
+            if single:
+                took = time.perf_counter() - start
+                self.seconds += (took - self.seconds) * (_NEW if self.seconds else 1.0)
+            due = [
+                (slot, np.array(draft.found[-1:], np.intc), draft)
+                for (slot, _, draft), on in zip(due, going_on, strict=True)
+                if on
+            ]
+
+    def _guess(self, due: Sequence[tuple[_Slot, NDArray[np.intc], _Draft]]) -> list[bool]:
+        """Append tokens, and what comes next to each draft; which of them go on."""
+        going_on: list[bool] = []
+        while len(going_on) < len(due):
+            first, rows = len(going_on), []
+            self._batch.clear()
+            for slot, tokens, _ in due[first:]:
+                if len(self._batch) + len(tokens) > self._chunk:
+                    break
+                start = self._batch.add(tokens, slot.count, slot.number, False)
+                rows.append(start + len(tokens) - 1)
+                self._batch.outputs[rows[-1]] = 1
+            self._decode()
+            for row, (slot, tokens, draft) in zip(rows, due[first:], strict=False):
+                slot.append(tokens)
+                going_on.append(self._take(draft, row))
+        return going_on
+
+    def _take(self, draft: _Draft, index: int) -> bool:
+        """Append the most likely token of a row, if it is sure enough; False at the end."""
+        row = self._context.logits(index)[: self._n_vocab]
+        token = int(row.argmax())
+        if self.spec.p_min > 0 and 1 / np.exp(row - row[token]).sum() < self.spec.p_min:
+            return False
+        draft.found.append(token)
+        return len(draft.found) < draft.most and not self._model.vocab.is_eog(token)
 
     # -- memory ---------------------------------------------------------------------------------
 
-    def _slot_for(self, tokens: NDArray[np.intc]) -> _Slot:
-        """A sequence that holds a beginning of ``tokens``, and not all of them."""
+    def _slot_for(self, tokens: NDArray[np.intc], begun: Collection[int] = ()) -> _Slot:
+        """A sequence that holds a beginning of ``tokens``, and not all of them.
+
+        Args:
+            begun: sequences that others draft with.
+        """
         self._clock += 1
         shared = {
             each.number: min(common_tokens(each.tokens[: each.count], tokens), len(tokens) - 1)
             for each in self._slots
         }
-        best = max(self._slots, key=lambda each: (shared[each.number], -each.used))
+        best = max(
+            self._slots,
+            key=lambda each: (shared[each.number], each.number not in begun, -each.used),
+        )
         keep = shared[best.number]
         slot = best
-        if best.count - keep > _OWN or not keep:
-            slot = min(self._slots, key=lambda each: each.used)
+        if best.number in begun or best.count - keep > _OWN or not keep:
+            free = [each for each in self._slots if each.number not in begun]
+            slot = min(free, key=lambda each: each.used)
             if slot is not best:
                 self._copy(best, slot, keep)
         slot.used = self._clock
@@ -178,22 +265,21 @@ class OpenDraftModel:
         for slot in self._slots:
             slot.count = 0
 
-    def _decode(self, slot: _Slot, tokens: NDArray[np.intc]) -> NDArray[np.float32]:
-        """Append tokens; the logits behind the last one, float32 ``(n_vocab,)``."""
+    def _append(self, slot: _Slot, tokens: NDArray[np.intc]) -> None:
+        """Evaluate tokens of which nothing else is wanted."""
         for start in range(0, len(tokens), self._chunk):
             chunk = tokens[start : start + self._chunk]
-            outputs = np.zeros(len(chunk), np.int8)
-            outputs[-1] = 1
-            self._batch.set(chunk, slot.count, slot.number, outputs)
-            code = self._context.decode(self._batch)
-            if code == 1:
-                raise _NoRoomError
-            if code:
-                self._forget()
-                raise DecodeError(f"the draft model {self.spec.path} failed: code {code}", code)
-            slot.tokens[slot.count : slot.count + len(chunk)] = chunk
-            slot.count += len(chunk)
-        return self._context.logits(len(chunk) - 1)[: self._n_vocab]
+            self._batch.set(chunk, slot.count, slot.number, False)
+            self._decode()
+            slot.append(chunk)
+
+    def _decode(self) -> None:
+        code = self._context.decode(self._batch)
+        if code == 1:
+            raise _NoRoomError
+        if code:
+            self._forget()
+            raise DecodeError(f"the draft model {self.spec.path} failed: code {code}", code)
 
     # -- the vocabulary -------------------------------------------------------------------------
 

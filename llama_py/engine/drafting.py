@@ -1,19 +1,23 @@
-"""Whether a draft pays: how much of the drafts is accepted, and what a wider step costs. Pure.
+"""Which drafts pay: how much of them is accepted, and what a wider step costs. Pure.
 
 A step that verifies a draft of ``k`` tokens computes ``k`` more rows. If each token is accepted
 with probability ``p``, it gives ``1 + p + p**2 + ... + p**k`` tokens instead of one. What ``k``
 rows cost depends on the machine, the model and the other streams of the step, so it is measured,
-steps without drafts from time to time as well.
+steps without drafts from time to time as well. The streams of a step share its rows: the next row
+goes to whoever is most likely to get a token for it.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heapreplace
 
 from llama_py.options.drafters import MTP, Drafter, DraftModel, Speculative
 
-__all__ = ["Drafting", "StepCosts"]
+__all__ = ["Drafting", "StepCosts", "Wish"]
 
 #: The last measurements of a step with so many rows; their median counts.
 _MEASUREMENTS = 5
@@ -26,6 +30,10 @@ _TRIALS, _SUCCESSES = 3.0, 2.0
 #: How much of what was seen still counts after one more draft, and after one that was left out:
 #: what did not pay is tried again after about a hundred tokens.
 _MEMORY, _FORGIVING = 0.9, 0.99
+#: A token that is less likely than this is not worth thinking about.
+_UNLIKELY = 0.01
+#: Steps after which the cost of so many rows is not known any more, and how often that is checked.
+_OLD, _LOOK = 2048, 256
 
 
 class Drafting:
@@ -64,13 +72,35 @@ class Drafting:
         self.seconds *= _FORGIVING
 
 
+@dataclass(slots=True, eq=False)
+class Wish:
+    """A stream that could have a draft in the next step.
+
+    Attributes:
+        most: longest possible draft.
+        rate: probability that a drafted token is accepted.
+        seconds: how long it takes to draft one token.
+        together: drafted together with those of other streams that have the same key, a token of
+            each at a time; None is alone.
+        fixed: seconds that a draft costs beside that, whatever its length.
+    """
+
+    most: int
+    rate: float
+    seconds: float = 0.0
+    together: object = None
+    fixed: float = 0.0
+
+
 class StepCosts:
     """Seconds that a step takes, by its number of rows."""
 
     def __init__(self) -> None:
         self._seconds: dict[int, deque[float]] = {}
         self._rows: list[int] = []
-        self._in_a_row = 0
+        self._last: dict[int, int] = {}
+        self._known: dict[int, float] = {}
+        self._in_a_row = self._steps = 0
 
     def add(self, rows: int, seconds: float, *, drafts: bool = False) -> None:
         """A step with so many rows, ``drafts`` among them, took so long."""
@@ -79,15 +109,36 @@ class StepCosts:
             self._seconds[rows] = deque(maxlen=_MEASUREMENTS)
             insort(self._rows, rows)
         self._seconds[rows].append(seconds)
+        self._steps += 1
+        self._last[rows] = self._steps
+        self._known.clear()
+        if not self._steps % _LOOK:
+            self._forget(self._steps - _OLD)
+
+    def _forget(self, before: int) -> None:
+        """Forget what was measured long ago: something else may have slowed it down then."""
+        for rows in [each for each in self._rows if self._last[each] < before]:
+            self._rows.remove(rows)
+            del self._seconds[rows], self._last[rows]
 
     def of(self, rows: int) -> float:
         """Seconds of a step with so many rows, interpolated; 0.0 if nothing is known.
 
-        More rows than ever measured are taken to be as quick as those, and so are tried.
+        More rows than ever measured are taken to be as quick as those, and so are tried; more than
+        twice as many are never the best.
         """
+        found = self._known.get(rows)
+        if found is None:
+            found = self._known[rows] = self._interpolated(rows)
+        return found
+
+    def _interpolated(self, rows: int) -> float:
         place = bisect_left(self._rows, rows)
         if place == len(self._rows):
-            return self._median(self._rows[-1]) if self._rows else 0.0
+            if not self._rows:
+                return 0.0
+            most = self._rows[-1]
+            return self._median(most) * (1.0 if rows <= 2 * most else rows / most)
         above = self._rows[place]
         if above == rows or place == 0:
             return self._median(above)
@@ -104,33 +155,36 @@ class StepCosts:
         measured = sorted(self._seconds[rows])
         return measured[len(measured) // 2]
 
-    def best(
-        self,
-        rows: int,
-        tokens: float,
-        most: int,
-        rate: float,
-        seconds: float = 0.0,
-        fixed: float = 0.0,
-    ) -> int:
-        """How long a draft should be, at most; 0 if none pays, or a step without is due.
+    def best(self, rows: int, tokens: float, wishes: Sequence[Wish]) -> list[int]:
+        """How long the draft of each stream should be; 0 if none pays, or steps without are due.
 
         Args:
-            rows: the rows of the step without it.
-            tokens: what that step is expected to give, one of them to the stream that is to draft.
-            most: longest possible draft.
-            rate: probability that a drafted token is accepted.
-            seconds: how long it takes to draft one token.
-            fixed: and what a draft costs beside that, whatever its length.
+            rows: the rows of the step without drafts.
+            tokens: what that step is expected to give.
         """
+        lengths = [0] * len(wishes)
+        best = [*lengths]
         if not self._knows(rows):
-            return 0
-        alone = max(self.of(rows), 1e-9)
-        best, best_speed, expected, power = 0, tokens / alone * _MARGIN, tokens, 1.0
-        for length in range(1, most + 1):
-            power *= rate
-            expected += power
-            speed = expected / (self.of(rows + length) + length * seconds + fixed)
-            if speed > best_speed:
-                best, best_speed = length, speed
+            return best
+        fastest = tokens / max(self.of(rows), 1e-9) * _MARGIN
+        drafting, depths = 0.0, dict.fromkeys((wish.together for wish in wishes), 0)
+        # The most likely of the tokens that may come next in each draft.
+        heap = [(-wish.rate, number) for number, wish in enumerate(wishes) if wish.most > 0]
+        heapify(heap)
+        while heap:
+            likely, number = heap[0]
+            wish, length = wishes[number], lengths[number] + 1
+            lengths[number], rows, tokens = length, rows + 1, tokens - likely
+            drafting += wish.fixed if length == 1 else 0.0
+            if wish.together is None or depths[wish.together] < length:
+                drafting += wish.seconds
+                depths[wish.together] = length
+            speed = tokens / (self.of(rows) + drafting)
+            if speed > fastest:
+                best, fastest = [*lengths], speed
+            likely *= wish.rate
+            if length < wish.most and -likely > _UNLIKELY:
+                heapreplace(heap, (likely, number))
+            else:
+                heappop(heap)
         return best

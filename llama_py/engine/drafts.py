@@ -10,13 +10,14 @@ from __future__ import annotations
 import logging
 import operator
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
+from typing import TypeAlias
 
 from llama_py.core.context import Context
 from llama_py.engine.draft_model import OpenDraftModel
-from llama_py.engine.drafting import Drafting, StepCosts
+from llama_py.engine.drafting import Drafting, StepCosts, Wish
 from llama_py.engine.heads import OpenHeads
 from llama_py.engine.requests import Requests
 from llama_py.engine.running import RequestState, Running
@@ -24,7 +25,14 @@ from llama_py.engine.scheduler import Draft, Entry, Prefill, StepPlan, Verify
 from llama_py.errors import ParameterError
 from llama_py.memory.cache import SequenceCache
 from llama_py.memory.sequences import Lease
-from llama_py.options.drafters import MAX_DRAFT, MTP, Drafter, DraftModel, Speculative
+from llama_py.options.drafters import (
+    MAX_DRAFT,
+    MTP,
+    Drafter,
+    DraftModel,
+    PromptLookup,
+    Speculative,
+)
 
 __all__ = ["Drafts"]
 
@@ -34,6 +42,48 @@ _log = logging.getLogger("llama_py")
 _WAIT = 16
 #: How much the latest measurement of a duration counts.
 _NEW = 0.2
+
+
+_Batched: TypeAlias = "OpenDraftModel | OpenHeads"
+_BATCHED = (OpenDraftModel, OpenHeads)
+
+
+@dataclass(slots=True, eq=False)
+class _Asked:
+    """A stream that may have a draft.
+
+    Attributes:
+        most: longest draft that could be wanted.
+        rest: drafters that were not asked yet.
+        next: the one to ask if there is no guess, and it pays.
+        length: how long the draft should be.
+        tokens: the draft.
+    """
+
+    running: Running
+    drafting: Drafting
+    most: int
+    rest: Iterator[Drafter]
+    next: Drafter | None = None
+    length: int = 0
+    tokens: Sequence[int] = ()
+
+    @property
+    def possible(self) -> int:
+        """How long the draft could be."""
+        if self.tokens or self.next is None:
+            return len(self.tokens)
+        drafter = self.next
+        return min(self.most, drafter.spec.n_draft) if isinstance(drafter, _BATCHED) else self.most
+
+    def wish(self, fixed: float) -> Wish:
+        """What it takes to decide about it."""
+        rate = self.drafting.rate
+        if self.tokens:
+            return Wish(self.possible, rate, fixed=fixed)
+        if isinstance(self.next, _BATCHED):
+            return Wish(self.possible, rate, self.next.seconds, self.next, fixed)
+        return Wish(self.possible, rate, self.drafting.seconds, fixed=fixed)
 
 
 class Drafts:
@@ -112,22 +162,26 @@ class Drafts:
             if each.state is RequestState.DECODING and not each.paused
         ]
         self._waits, waits = max(0, self._waits - 1), self._waits
-        rows, expected = len(streams), float(len(streams))
-        drafts: dict[Running, Draft] = {}
+        known: dict[Running, int] = {}
+        asked: list[_Asked] = []
         for running in streams:
-            drafting, lease = running.drafting, running.lease
-            if drafting is None or lease is None:
+            if running.drafting is None or running.lease is None:
                 continue
-            known = len(running.undecoded(lease))
-            tokens: Sequence[int] = ()
+            known[running] = len(running.undecoded(running.lease))
             if not waits:
-                tokens = self._draft(running, drafting, rows + known - 1, expected)
-            if tokens and not self._prepare(lease):
-                tokens = ()
-            if tokens or known > 1:
-                drafts[running] = Draft(tokens, known)
-            rows += known - 1 + len(tokens)
-            expected += sum(drafting.rate**power for power in range(1, len(tokens) + 1))
+                asked.append(self._asked(running, running.drafting))
+        if asked:
+            rows = len(streams) + sum(known.values()) - len(known)
+            self._choose(asked, rows, float(len(streams)))
+            self._ask(asked)
+        drafts: dict[Running, Draft] = {}
+        for each in asked:
+            tokens = each.tokens or self._filled(each.running)
+            if tokens and (lease := each.running.lease) is not None and self._prepare(lease):
+                drafts[each.running] = Draft(tokens, known[each.running])
+        for running, count in known.items():
+            if count > 1 and running not in drafts:
+                drafts[running] = Draft((), count)
         return drafts
 
     def _prepare(self, lease: Lease) -> bool:
@@ -138,22 +192,94 @@ class Drafts:
         self._going_back += (took - self._going_back) * _NEW
         return done
 
-    def _draft(
-        self, running: Running, drafting: Drafting, rows: int, expected: float
-    ) -> Sequence[int]:
-        most = self._room(running)
-        length = most
-        if drafting.settings.adaptive and most > 0:
-            length = self.costs.best(
-                rows, expected, most, drafting.rate, drafting.seconds, self._going_back
-            )
+    def _asked(self, running: Running, drafting: Drafting) -> _Asked:
+        """What a stream could have: a guess that costs nothing, or the promise of another one."""
+        each = _Asked(running, drafting, self._room(running), iter([*drafting.drafters]))
+        if each.most > 0:
+            self._look_up(each)
+        return each
+
+    def _look_up(self, each: _Asked) -> None:
+        """Ask those that take no time, up to the first that does, which is ``next`` then."""
+        each.next = None
+        for drafter in each.rest:
+            if not isinstance(drafter, PromptLookup):
+                each.next = drafter
+                return
+            each.tokens = self._said(each, drafter, each.most)
+            if each.tokens:
+                return
+
+    def _choose(self, asked: Sequence[_Asked], rows: int, expected: float) -> None:
+        """How long the drafts should be."""
+        wishes = [each for each in asked if each.possible]
+        for each in wishes:
+            each.length = each.possible
+        adaptive = [each for each in wishes if each.drafting.settings.adaptive]
+        if not adaptive:
+            return
+        for each in wishes:
+            if not each.drafting.settings.adaptive:
+                rows += each.length
+                expected += sum(each.drafting.rate**n for n in range(1, each.length + 1))
+        lengths = self.costs.best(
+            rows, expected, [each.wish(self._going_back) for each in adaptive]
+        )
+        for each, length in zip(adaptive, lengths, strict=True):
+            each.length = length
             if not length:
-                drafting.left_out()
+                each.drafting.left_out()
                 self._requests.metrics.drafts_skipped += 1
-        draft = self._ask(running, drafting, length) if length > 0 else ()
-        if not draft and drafting.settings.exact and self._cells_left(running) > 1:
-            return (running.record.generated[-1],)  # a row that fills the step up to two
+            each.tokens = each.tokens[:length]
+
+    def _ask(self, asked: Sequence[_Asked]) -> None:
+        """Let those draft who take time; a model drafts for all streams at once."""
+        due = [each for each in asked if each.length > 0 and not each.tokens]
+        while due:
+            together: dict[_Batched, list[_Asked]] = {}
+            for each in due:
+                if isinstance(each.next, _BATCHED):
+                    together.setdefault(each.next, []).append(each)
+                elif each.next is not None:
+                    each.tokens = self._said(each, each.next, each.length)
+            for drafter, group in together.items():
+                self._draft_together(drafter, group)
+            due = [each for each in due if not each.tokens and each.next is not None]
+            for each in due:
+                self._look_up(each)
+                each.tokens = each.tokens[: each.length]
+            due = [each for each in due if not each.tokens]
+
+    def _draft_together(self, drafter: _Batched, group: Sequence[_Asked]) -> None:
+        start = time.perf_counter()
+        asks = [(each.running, each.running.seen(), each.length) for each in group]
+        try:
+            for each, draft in zip(group, drafter.drafts(asks), strict=True):
+                each.tokens = draft
+        except Exception as error:
+            for each in group:
+                self._leave_out(each.drafting, drafter, error)
+        self._requests.metrics.draft_seconds += time.perf_counter() - start
+
+    def _said(self, each: _Asked, drafter: Drafter, most: int) -> Sequence[int]:
+        """The draft of a function."""
+        start = time.perf_counter()
+        draft: Sequence[int] = ()
+        try:
+            draft = self._checked(drafter(each.running.seen()), most)
+        except Exception as error:
+            self._leave_out(each.drafting, drafter, error)
+        took = time.perf_counter() - start
+        self._requests.metrics.draft_seconds += took
+        if draft and not isinstance(drafter, PromptLookup):
+            seconds = each.drafting.seconds
+            each.drafting.seconds += (took / len(draft) - seconds) * _NEW
         return draft
+
+    def _filled(self, running: Running) -> Sequence[int]:
+        """A row that fills a step up to two, for who asked for exact ones."""
+        exact = running.drafting is not None and running.drafting.settings.exact
+        return running.record.generated[-1:] if exact and self._cells_left(running) > 1 else ()
 
     def _cells_left(self, running: Running) -> int:
         """Tokens that its sequence can hold behind those that were sampled."""
@@ -166,32 +292,6 @@ class Drafts:
             most -= 1  # the last place is always decoded alone
         asked = running.request.generation.max_tokens
         return most if asked is None else min(most, asked - len(running.record.generated) - 1)
-
-    def _ask(self, running: Running, drafting: Drafting, most: int) -> Sequence[int]:
-        """The first draft that is not empty."""
-        start = time.perf_counter()
-        tokens = running.seen()
-        draft: Sequence[int] = ()
-        each: float | None = None
-        for drafter in [*drafting.drafters]:
-            try:
-                if isinstance(drafter, OpenDraftModel):
-                    draft, each = drafter.draft(tokens, most), drafter.seconds
-                elif isinstance(drafter, OpenHeads):
-                    draft, each = drafter.draft(running, tokens, most), drafter.seconds
-                else:
-                    draft = self._checked(drafter(tokens), most)
-            except Exception as error:
-                self._leave_out(drafting, drafter, error)
-            if draft:
-                break
-        took = time.perf_counter() - start
-        self._requests.metrics.draft_seconds += took
-        if each is not None:  # without what the prompt took
-            drafting.seconds = each
-        elif draft:
-            drafting.seconds += (took / len(draft) - drafting.seconds) * _NEW
-        return draft
 
     def _leave_out(self, drafting: Drafting, drafter: Drafter, error: Exception) -> None:
         _log.warning("a drafter failed, and is not asked again for this reply: %r", error)

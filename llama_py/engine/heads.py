@@ -28,6 +28,8 @@ __all__ = ["OpenHeads"]
 _KEPT = 2 * MAX_DRAFT
 #: Tokens that wait until the next draft; more are evaluated at once.
 _MOST_WAITING = 64
+#: More of them are evaluated before the drafts of all streams.
+_LONG = 32
 #: How much the latest measurement of a duration counts.
 _NEW = 0.1
 
@@ -88,6 +90,29 @@ class _Slot:
         return self.states[start - 1 - self.first : end - 1 - self.first]
 
 
+@dataclass(slots=True, eq=False)
+class _Guess:
+    """A draft that is being made: of at most ``most`` tokens, of which some were found.
+
+    Attributes:
+        state: the hidden state behind the last one found, ``(1, n_embd)``.
+    """
+
+    slot: _Slot
+    most: int
+    found: list[int]
+    state: Rows | None = None
+
+    def next(self) -> tuple[Tokens, Rows, int]:
+        """What to evaluate: tokens, the hidden states before them, and their first position."""
+        slot = self.slot
+        if self.state is not None:
+            last = np.array(self.found[-1:], np.intc)
+            return last, self.state, slot.count + len(self.found) - 1
+        start = max(slot.done, slot.first + 1)
+        return slot.tokens[start : slot.count], slot.before(start, slot.count), start
+
+
 class _NoRoomError(Exception):
     """There are no free cells."""
 
@@ -105,13 +130,14 @@ class OpenHeads:
 
     Attributes:
         spec: see above.
-        seconds: what drafting a token takes; 0.0 before it is known.
+        seconds: what drafting a token takes, for all streams at once; 0.0 before it is known.
     """
 
     def __init__(self, spec: MTP, target: Context) -> None:
         self.spec = spec
         self.heads = heads = NextTokenHeads(target)
         self._limit = target.n_ctx_seq
+        self._long = min(_LONG, heads.chunk)
         room = _KEPT + _MOST_WAITING + target.n_batch
         self._slots = [
             _Slot(
@@ -203,28 +229,60 @@ class OpenHeads:
 
     # -- drafts ---------------------------------------------------------------------------------
 
-    def draft(self, running: Running, tokens: Tokens, most: int) -> list[int]:
-        """What the head guesses behind the tokens of a request, at most ``most`` of them.
+    def drafts(self, asks: Sequence[tuple[Running, Tokens, int]]) -> list[list[int]]:
+        """What the head guesses behind the tokens of each of several requests.
+
+        One decode serves all of them, for each place in a draft.
+
+        Args:
+            asks: for each request its tokens, and how many are wanted at most.
 
         Raises:
             DecodeError: it could not compute them.
         """
-        most = min(most, self.spec.n_draft, self._limit - len(tokens))
+        found: list[list[int]] = [[] for _ in asks]
+        due: list[_Guess] = []
+        for (running, tokens, most), draft in zip(asks, found, strict=True):
+            length = min(most, self.spec.n_draft, self._limit - len(tokens))
+            slot = self._begun(running, tokens) if length > 0 else None
+            if slot is not None:
+                due.append(_Guess(slot, length, draft))
+        due = [each for each in due if self._catch_up(each.slot)]
+        due = [each for each in due if each.slot.count]  # nobody had to forget everything
+        first = True
+        while due:
+            start = time.perf_counter()
+            try:
+                due = self._guess(due)
+            except _NoRoomError:
+                if not first:
+                    return found
+                self._forget_idle()
+                # With fewer streams, if it has to be.
+                due = [each for each in due[:-1] if len(each.found) < each.most]
+                continue
+            took, first = time.perf_counter() - start, False
+            self.seconds += (took - self.seconds) * (_NEW if self.seconds else 1.0)
+        return found
+
+    def _begun(self, running: Running, tokens: Tokens) -> _Slot | None:
+        """The sequence of a request with its last token; None if too little was seen of it."""
         slot = next((each for each in self._slots if each.owner == running.number), None)
-        if most < 1 or slot is None or not self._knows(slot, tokens):
-            return []
-        start = time.perf_counter()
+        if slot is None or not self._knows(slot, tokens):
+            return None
         last = len(tokens) - 1
         slot.keep(last)
         slot.tokens[last] = tokens[last]
         slot.count = last + 1
         slot.done = min(slot.done, last)  # its guess is wanted
-        index = self._retrying(slot, slot.count, last=True)
-        found = self._guess(slot, index, most) if index >= 0 else []
-        if found:
-            took = (time.perf_counter() - start) / len(found)
-            self.seconds += (took - self.seconds) * (_NEW if self.seconds else 1.0)
-        return found
+        return slot
+
+    def _catch_up(self, slot: _Slot) -> bool:
+        """Leave only a few tokens to evaluate, and cut what was drafted the last time."""
+        if slot.count - slot.done > self._long:
+            return self._retrying(slot, slot.count - 1) >= 0
+        self._cut(slot)
+        return True
 
     def _knows(self, slot: _Slot, tokens: Tokens) -> bool:
         """Whether all tokens but the last were seen, and the hidden state of the last of those."""
@@ -233,49 +291,71 @@ class OpenHeads:
         same = slot.count >= last and np.array_equal(slot.tokens[start:last], tokens[start:last])
         return bool(same) and slot.first < last <= slot.first + slot.rows
 
-    def _guess(self, slot: _Slot, index: int, most: int) -> list[int]:
-        found: list[int] = []
+    def _guess(self, due: Sequence[_Guess]) -> list[_Guess]:
+        """One more token for each draft; returns those that go on."""
+        going_on: list[_Guess] = []
+        place = 0
+        while place < len(due):
+            self.heads.clear()
+            begun: list[tuple[_Guess, int]] = []
+            for each in due[place:]:
+                tokens, states, start = each.next()
+                if len(self.heads) + len(tokens) > self.heads.chunk:
+                    break
+                row = self.heads.add(tokens, states, start, each.slot.number, True)
+                begun.append((each, row))
+            self._check(self.heads.decode_added())
+            place += len(begun)
+            for each, row in begun:
+                each.slot.done = each.slot.count
+                if self._take(each, row):
+                    going_on.append(each)
+        return going_on
+
+    def _take(self, guess: _Guess, index: int) -> bool:
+        """Append the most likely token of a row, if it is sure enough; False at the end."""
+        row, state = self.heads.guess(index)
+        token = int(row.argmax())
+        if self.spec.p_min > 0 and 1 / np.exp(row - row[token]).sum() < self.spec.p_min:
+            return False
+        guess.found.append(token)
+        guess.state = state.copy()
         vocab = self.heads.context.model.vocab
-        while True:
-            row, state = self.heads.guess(index)
-            token = int(row.argmax())
-            if self.spec.p_min > 0 and 1 / np.exp(row - row[token]).sum() < self.spec.p_min:
-                return found
-            found.append(token)
-            if len(found) == most or vocab.is_eog(token):
-                return found
-            position, index = slot.done + len(found) - 1, 0
-            try:
-                self._decode(slot, np.array([token], np.intc), state, position, True)
-            except _NoRoomError:
-                return found
+        return len(guess.found) < guess.most and not vocab.is_eog(token)
 
     # -- memory ---------------------------------------------------------------------------------
 
-    def _retrying(self, slot: _Slot, end: int, *, last: bool = False) -> int:
+    def _retrying(self, slot: _Slot, end: int) -> int:
         """``_evaluate``; if there are no cells, again without what no request needs; else -1."""
         for forget in (self._forget_idle, self._forget):
             try:
-                return self._evaluate(slot, end, last)
+                return self._evaluate(slot, end)
             except _NoRoomError:
                 forget()
         return -1
 
-    def _evaluate(self, slot: _Slot, end: int, last: bool) -> int:
-        """Evaluate tokens up to ``end``; returns the row of the last one."""
-        start, count = max(slot.done, slot.first + 1), 0
-        # What was drafted the last time; everything, if there is a gap, which cells cannot have.
-        self.heads.context.seq_rm(slot.number, -1 if start > slot.done else start, -1)
-        while start < end:
-            count = min(self.heads.chunk, end - start)
-            stop = start + count
-            tokens, states = slot.tokens[start:stop], slot.before(start, stop)
-            self._decode(slot, tokens, states, start, last and stop == end)
-            start = slot.done = stop
-        return count - 1
+    def _cut(self, slot: _Slot) -> int:
+        """Remove what was drafted the last time; returns from where on to evaluate.
 
-    def _decode(self, slot: _Slot, tokens: Tokens, states: Rows, start: int, last: bool) -> None:
-        code = self.heads.decode(tokens, states, start, slot.number, last)
+        Everything is removed if there is a gap, which cells cannot have.
+        """
+        start = max(slot.done, slot.first + 1)
+        self.heads.context.seq_rm(slot.number, -1 if start > slot.done else start, -1)
+        return start
+
+    def _evaluate(self, slot: _Slot, end: int) -> int:
+        """Evaluate tokens up to ``end``; returns how many they were."""
+        start = first = self._cut(slot)
+        while start < end:
+            stop = min(start + self.heads.chunk, end)
+            self.heads.clear()
+            states = slot.before(start, stop)
+            self.heads.add(slot.tokens[start:stop], states, start, slot.number, False)
+            self._check(self.heads.decode_added())
+            start = slot.done = stop
+        return max(0, end - first)
+
+    def _check(self, code: int) -> None:
         if code == 1:
             raise _NoRoomError
         if code:

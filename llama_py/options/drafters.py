@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from llama_py.errors import ParameterError, ParameterTypeError, shown
 from llama_py.options.checks import check_bool, check_number
+from llama_py.options.lookup import LONGEST_MATCH, followed
 from llama_py.options.values import read_path
 
 if TYPE_CHECKING:
@@ -49,8 +50,6 @@ class Drafter(Protocol):
 
 #: Most tokens of one draft.
 MAX_DRAFT = 64
-#: Tokens before a match that are compared to choose between several matches.
-_LONGEST_MATCH = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,8 @@ class PromptLookup:
     """Drafts what followed the last tokens where they occurred before, in the prompt or the reply.
 
     It needs no model and takes microseconds. It pays where a reply repeats its prompt: editing,
-    correcting, quoting, extracting, calling tools.
+    correcting, quoting, extracting, calling tools. Where a reply differs in a few tokens from what
+    it repeats, the draft goes on behind them.
 
     Attributes:
         ngram: how many of the last tokens must have occurred before.
@@ -69,40 +69,23 @@ class PromptLookup:
     """
 
     ngram: int = 3
-    n_draft: int = 8
+    n_draft: int = 15
 
     def __post_init__(self) -> None:
-        check_number("ngram", self.ngram, 1, _LONGEST_MATCH, integer=True)
+        check_number("ngram", self.ngram, 1, LONGEST_MATCH, integer=True)
         check_number("n_draft", self.n_draft, 0, MAX_DRAFT, integer=True)
 
     def __call__(self, tokens: NDArray[np.intc], /) -> Sequence[int]:
         """What may follow ``tokens``, int32 ``(n,)``."""
-        place = self._last_match(tokens)
-        if place is None:
+        start = followed(tokens, self.ngram)
+        if start is None:
             return ()
-        start = place + 1
         period = len(tokens) - start
         if period >= self.n_draft:
             found: list[int] = tokens[start : start + self.n_draft].tolist()
             return found
         # The text repeats itself with this period: it may go on doing so.
         return [int(tokens[start + index % period]) for index in range(self.n_draft)]
-
-    def _last_match(self, tokens: NDArray[np.intc]) -> int | None:
-        """Where the last tokens occurred before: of the longest matches, the end of the latest."""
-        size, last = self.ngram, len(tokens) - 1
-        if last < size:
-            return None
-        places = (tokens[size - 1 : last] == tokens[last]).nonzero()[0] + (size - 1)
-        for back in range(1, _LONGEST_MATCH):
-            if not len(places) or (back >= size and len(places) == 1):
-                break
-            reachable = places[places >= back]
-            longer = reachable[tokens[reachable - back] == tokens[last - back]]
-            if back >= size and not len(longer):
-                break
-            places = longer
-        return int(places[-1]) if len(places) else None
 
 
 @dataclass(frozen=True, slots=True)

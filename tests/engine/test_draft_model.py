@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from llama_py import DraftModel, Llama, PromptLookup, Speculative, demo_model_path
@@ -66,7 +67,13 @@ def test_the_same_model_is_always_right(make_rig: MakeRig) -> None:
 
 def test_only_new_tokens_are_evaluated(make_rig: MakeRig) -> None:
     rig = make_rig("full", speculative=drafting(tiny_model("full", seed=2), n_draft=3))
-    draft = opened(rig)
+    sizes = count_decodes(opened(rig))
+    finish(rig, ask(words(4, 150), 20))
+    assert sum(size > 4 for size in sizes) == 3, "the prompt, in chunks, and never again"
+
+
+def count_decodes(draft: OpenDraftModel) -> list[int]:
+    """The tokens of each decode of the draft model from now on."""
     decode, sizes = draft._context.decode, []
 
     def counted(batch: Any) -> int:
@@ -74,8 +81,38 @@ def test_only_new_tokens_are_evaluated(make_rig: MakeRig) -> None:
         return decode(batch)
 
     draft._context.decode = counted  # type: ignore[method-assign]
-    finish(rig, ask(words(4, 150), 20))
-    assert sum(size > 4 for size in sizes) == 3, "the prompt, in chunks, and never again"
+    return sizes
+
+
+@pytest.mark.parametrize("n_draft", [1, 4])
+def test_streams_are_drafted_for_together(make_rig: MakeRig, n_draft: int) -> None:
+    """Eight streams take as many decodes of the draft model as the longest of them alone."""
+    decodes = []
+    for streams in (1, 8):
+        drafts = drafting(tiny_model("full", seed=2), n_draft=n_draft)
+        rig = make_rig("full", speculative=drafts, n_seq_max=8)
+        sizes = count_decodes(opened(rig))
+        finish(rig, *[ask(words(40 + n, 20), 21) for n in range(streams)])
+        decodes.append(len(sizes))
+        if streams > 1:
+            assert max(sizes) >= streams
+    # Prompts come one after the other, and what is accepted differs.
+    assert decodes[1] < 2 * decodes[0]
+
+
+def test_streams_of_which_one_ends_its_draft_early(make_rig: MakeRig) -> None:
+    """Drafts of different lengths in one batch are those of each stream alone."""
+    rig = make_rig("full", speculative=drafting(tiny_model("full", seed=2), p_min=0.005))
+    model, prompts = opened(rig), [np.array(words(50 + n, 30 + n), np.intc) for n in range(6)]
+    alone = [model.draft(tokens, 1 + n % 4) for n, tokens in enumerate(prompts)]
+    model._forget()
+    asks = [(None, tokens, 1 + n % 4) for n, tokens in enumerate(prompts)]
+    assert model.drafts(asks) == alone
+    assert {len(each) for each in alone} == {1, 2, 3, 4}
+    again = [(None, np.append(tokens, 7), 3) for tokens in prompts[::-1]]
+    together = model.drafts(again)
+    model._forget()
+    assert together == [model.draft(tokens, 3) for _, tokens, _ in again]
 
 
 def test_a_prompt_shared_by_streams_is_copied(make_rig: MakeRig) -> None:

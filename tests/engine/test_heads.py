@@ -107,21 +107,23 @@ def recorded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Drafted:
     """Every draft of the rig, with the tokens that it is to follow."""
     made: Drafted = []
     heads: Any = opened(rig)
-    draft, guess = heads.draft, heads.heads.guess
-    rows: list[Any] = []
+    drafts, take = heads.drafts, heads._take
+    rows: dict[int, Any] = {}
 
-    def watched_guess(index: int) -> Any:
-        found = guess(index)
-        rows.append(found[0].copy())
+    def watched_take(guess: Any, index: int) -> bool:
+        rows[id(guess.found)] = heads.heads.guess(index)[0].copy()
+        going_on: bool = take(guess, index)
+        return going_on
+
+    def watched_drafts(asks: Any) -> list[list[int]]:
+        found: list[list[int]] = drafts(asks)
+        for (_, tokens, _most), draft in zip(asks, found, strict=True):
+            if draft:
+                made.append((tokens.tolist(), [*draft], rows[id(draft)]))
         return found
 
-    def watched_draft(running: Any, tokens: Any, most: int) -> list[int]:
-        found: list[int] = draft(running, tokens, most)
-        made.append((tokens.tolist(), found, rows[-1]))
-        return found
-
-    monkeypatch.setattr(heads.heads, "guess", watched_guess)
-    monkeypatch.setattr(heads, "draft", watched_draft)
+    monkeypatch.setattr(heads, "_take", watched_take)
+    monkeypatch.setattr(heads, "drafts", watched_drafts)
     return made
 
 
@@ -263,6 +265,27 @@ def test_drafts_of_streams_side_by_side(
     finish(rig, again, long, ask([*shared, *words(23, 50)], 8))
     assert len(drafts) > 10
     check_drafts(rig, drafts)
+
+
+def test_one_decode_for_the_drafts_of_all_streams(
+    make_rig: MakeRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decodes = []
+    for streams in (1, 6):
+        rig = make_rig("mtp", speculative=drafting(n_draft=2), n_seq_max=6)
+        heads = opened(rig).heads
+        sizes: list[int] = []
+
+        def counted(heads: NextTokenHeads = heads, sizes: list[int] = sizes) -> int:
+            sizes.append(len(heads))
+            return heads.context.decode(heads._batch)
+
+        monkeypatch.setattr(heads, "decode_added", counted)
+        finish(rig, *[ask(words(30 + n, 20), LONG) for n in range(streams)])
+        decodes.append(len(sizes))
+        if streams > 1:
+            assert max(sizes) >= streams
+    assert decodes[1] < 2 * decodes[0]
 
 
 def test_what_nobody_saw_makes_drafts_worse_and_not_wrong(rig: Rig) -> None:
@@ -421,4 +444,4 @@ def test_an_error_of_the_head_names_the_code(rig: Rig, monkeypatch: pytest.Monke
     slot.done = 0
     monkeypatch.setattr(heads.heads.context, "decode", lambda _batch: -3)
     with pytest.raises(DecodeError, match="-3"):
-        heads._evaluate(slot, slot.count, False)
+        heads._evaluate(slot, slot.count)
