@@ -4,9 +4,11 @@
 #
 # Both of the first two build llama.cpp once, which takes minutes; after that, seconds.
 # CMAKE_ARGS is passed on to llama.cpp's build: CMAKE_ARGS="-DGGML_CUDA=on" make test
+# WORKERS processes share the tests, file by file; WORKERS=0 runs them in one.
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
+WORKERS ?= 2
 QUESTION ?= What is 2 + 3?
 
 VENV := .venv
@@ -28,7 +30,8 @@ chat: install
 	@$(VENV)/bin/llama-py chat "$(QUESTION)"
 
 test: dev
-	GGML_NO_BACKTRACE=1 $(RUN) -m pytest $(PYTEST_ARGS)
+	PYTHONDONTWRITEBYTECODE= GGML_NO_BACKTRACE=1 \
+	    $(RUN) -m pytest --numprocesses=$(WORKERS) --dist=loadfile $(PYTEST_ARGS)
 
 check: dev
 	$(RUN) -m ruff check .

@@ -14,3 +14,5 @@ os.environ.setdefault("LLAMA_PY_PROFILE", "off")
 # A shell that starts the tests in the background lets them ignore Ctrl-C, which some of them send.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# The processes that tests start would otherwise compile this package anew, each of them.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

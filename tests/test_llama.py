@@ -27,6 +27,7 @@ from llama_py.errors import (
     TokenizationError,
     UnknownParameterError,
 )
+from tests.ids import spelled_out
 from tests.models import tiny_model
 
 TINY = str(tiny_model("full"))
@@ -157,7 +158,7 @@ def test_a_wrong_type_is_named(name: str, value: Any) -> None:
         {"draft_model": object()},
         {"lora_base": "base.gguf"},
     ],
-    ids=str,
+    ids=spelled_out,
 )
 def test_a_value_out_of_range_is_named(options: dict[str, Any]) -> None:
     (name,) = options

@@ -27,6 +27,7 @@ from llama_py.options import CHAT, COMPLETION, GENERATE, LOAD, SAMPLE, Option, T
 from llama_py.options.marks import Default, Flag, Ignored, Range, SameAs
 from llama_py.options.text import json_schema
 from llama_py.params import ContextParams, ModelParams, SamplingParams
+from tests.ids import spelled_out
 from tools.option_tables import PAGE, page
 
 TABLES: tuple[Table[Any], ...] = (LOAD, COMPLETION, CHAT, SAMPLE, GENERATE)
@@ -255,7 +256,7 @@ def test_a_warning_names_the_line_of_the_caller() -> None:
         ({"kv_overrides": {"x": None}}, ParameterTypeError),
         ({"special_tokens_in_content": "drop"}, ParameterError),
     ],
-    ids=str,
+    ids=spelled_out,
 )
 def test_mistakes_are_found_before_the_file_is_opened(
     tmp_path: Path, options: dict[str, Any], kind: type[Exception]

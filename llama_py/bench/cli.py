@@ -20,6 +20,7 @@ BENCHMARKS = {
     "sessions": "sessions",
     "shared-prefix": "shared_prefix",
     "throughput": "throughput",
+    "loading": "loading",
     "hotpath": "hotpath",
     "stream-gaps": "stream_gaps",
     "models": "rounds",

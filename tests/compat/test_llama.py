@@ -25,6 +25,7 @@ from llama_py.compat.llama_cpp import (
 )
 from llama_py.compat.llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 from llama_py.demo import demo_model_path
+from tests.ids import spelled_out
 
 PROMPT = "The sky is"
 
@@ -99,7 +100,7 @@ def test_the_defaults_are_those_of_llama_cpp_python_unless_others_are_wanted() -
         {"n_ctx": 0},
         {"draft_model": LlamaPromptLookupDecoding(num_pred_tokens=2)},
     ],
-    ids=str,
+    ids=spelled_out,
 )
 def test_values_that_llama_cpp_python_takes(given: dict[str, Any]) -> None:
     model = Llama(demo_model_path(), verbose=False, **given)
@@ -205,7 +206,7 @@ def test_streams_are_generators_of_the_same_text(llm: Any) -> None:
         {"logits_processor": None, "stopping_criteria": None, "grammar": None},
         {"logits_processor": LogitsProcessorList()},
     ],
-    ids=str,
+    ids=spelled_out,
 )
 def test_odd_values_of_calls_are_taken(llm: Any, given: dict[str, Any]) -> None:
     found = llm(PROMPT, **{"max_tokens": 4, "temperature": 0, **given})
