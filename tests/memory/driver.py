@@ -402,7 +402,8 @@ class Driver:
 
         def draft(tokens: Any) -> Sequence[int]:
             if not known:
-                known.extend([*tokens.tolist(), *self.oracle.greedy(tokens.tolist(), 20)[0]])
+                count = min(20, N_CTX - len(tokens))
+                known.extend([*tokens.tolist(), *self.oracle.greedy(tokens.tolist(), count)[0]])
             rest = known[len(tokens) : len(tokens) + 5]
             return [token if place < right else 7 for place, token in enumerate(rest)]
 
