@@ -18,6 +18,7 @@ from llama_py.core.batch import Batch
 from llama_py.core.context import Context
 from llama_py.core.model import Model
 from llama_py.core.vocab import Vocab
+from llama_py.engine.drafting import Durations
 from llama_py.errors import DecodeError, ParameterError
 from llama_py.memory.radix import common_tokens
 from llama_py.options.drafters import DraftModel
@@ -31,8 +32,6 @@ _PADDING, _FIRST = 128, 5
 _OWN = 128
 #: More tokens than these are evaluated before what others draft.
 _LONG = 32
-#: How much the latest measurement of a duration counts.
-_NEW = 0.1
 
 Tokens = NDArray[np.int32]
 
@@ -83,7 +82,7 @@ class OpenDraftModel:
 
     Attributes:
         spec: see above.
-        seconds: what drafting a token takes, for all streams at once; 0.0 before it is known.
+        durations: what drafting a token takes, for all streams at once.
     """
 
     def __init__(self, spec: DraftModel, target: Context) -> None:
@@ -110,7 +109,7 @@ class OpenDraftModel:
             _Slot(number, np.zeros(self._limit, np.int32)) for number in range(context.n_seq_max)
         ]
         self._clock = 0
-        self.seconds = 0.0
+        self.durations = Durations()
 
     def close(self) -> None:
         """Free the draft model."""
@@ -181,8 +180,7 @@ class OpenDraftModel:
             single = all(len(tokens) == 1 and draft.found for _, tokens, draft in due)
             going_on = self._guess(due)
             if single:
-                took = time.perf_counter() - start
-                self.seconds += (took - self.seconds) * (_NEW if self.seconds else 1.0)
+                self.durations.add(time.perf_counter() - start)
             due = [
                 (slot, np.array(draft.found[-1:], np.intc), draft)
                 for (slot, _, draft), on in zip(due, going_on, strict=True)

@@ -17,7 +17,7 @@ from heapq import heapify, heappop, heapreplace
 
 from llama_py.options.drafters import MTP, Drafter, DraftModel, Speculative
 
-__all__ = ["Drafting", "StepCosts", "Wish"]
+__all__ = ["Drafting", "Durations", "StepCosts", "Wish"]
 
 #: The last measurements of a step with so many rows; their median counts.
 _MEASUREMENTS = 5
@@ -34,6 +34,29 @@ _MEMORY, _FORGIVING = 0.9, 0.99
 _UNLIKELY = 0.01
 #: Steps after which the cost of so many rows is not known any more, and how often that is checked.
 _OLD, _LOOK = 2048, 256
+
+
+class Durations:
+    """How long something takes: the median of the last measurements, which one hiccup leaves alone.
+
+    Attributes:
+        seconds: that; 0.0 before anything was measured.
+    """
+
+    __slots__ = ("_measured", "seconds")
+
+    def __init__(self) -> None:
+        self._measured: deque[float] = deque(maxlen=_MEASUREMENTS)
+        self.seconds = 0.0
+
+    def add(self, seconds: float) -> None:
+        """It took so long."""
+        self._measured.append(seconds)
+        self.seconds = sorted(self._measured)[len(self._measured) // 2]
+
+    def left_out(self) -> None:
+        """It was not done, because it seemed too slow: that may have been the moment's fault."""
+        self.seconds *= _FORGIVING
 
 
 class Drafting:

@@ -82,7 +82,7 @@ class _Asked:
         if self.tokens:
             return Wish(self.possible, rate, fixed=fixed)
         if isinstance(self.next, _BATCHED):
-            return Wish(self.possible, rate, self.next.seconds, self.next, fixed)
+            return Wish(self.possible, rate, self.next.durations.seconds, self.next, fixed)
         return Wish(self.possible, rate, self.drafting.seconds, fixed=fixed)
 
 
@@ -231,6 +231,9 @@ class Drafts:
                 each.drafting.left_out()
                 self._requests.metrics.drafts_skipped += 1
             each.tokens = each.tokens[:length]
+        if not any(lengths):
+            for drafter in {each.next for each in adaptive if isinstance(each.next, _BATCHED)}:
+                drafter.durations.left_out()
 
     def _ask(self, asked: Sequence[_Asked]) -> None:
         """Let those draft who take time; a model drafts for all streams at once."""

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from llama_py.core.context import Context
 from llama_py.core.nextn import NextTokenHeads
+from llama_py.engine.drafting import Durations
 from llama_py.engine.running import Running
 from llama_py.errors import DecodeError
 from llama_py.memory.radix import common_tokens
@@ -30,8 +31,6 @@ _KEPT = 2 * MAX_DRAFT
 _MOST_WAITING = 64
 #: More of them are evaluated before the drafts of all streams.
 _LONG = 32
-#: How much the latest measurement of a duration counts.
-_NEW = 0.1
 
 Tokens = NDArray[np.intc]
 Rows = NDArray[np.float32]
@@ -130,7 +129,7 @@ class OpenHeads:
 
     Attributes:
         spec: see above.
-        seconds: what drafting a token takes, for all streams at once; 0.0 before it is known.
+        durations: what drafting a token takes, for all streams at once.
     """
 
     def __init__(self, spec: MTP, target: Context) -> None:
@@ -149,7 +148,7 @@ class OpenHeads:
         ]
         self._clock = 0
         self._active: frozenset[int] = frozenset()
-        self.seconds = 0.0
+        self.durations = Durations()
 
     def close(self) -> None:
         """Free the context of the head."""
@@ -261,8 +260,8 @@ class OpenHeads:
                 # With fewer streams, if it has to be.
                 due = [each for each in due[:-1] if len(each.found) < each.most]
                 continue
-            took, first = time.perf_counter() - start, False
-            self.seconds += (took - self.seconds) * (_NEW if self.seconds else 1.0)
+            first = False
+            self.durations.add(time.perf_counter() - start)
         return found
 
     def _begun(self, running: Running, tokens: Tokens) -> _Slot | None:

@@ -130,6 +130,17 @@ def test_a_full_draft_memory_begins_again(make_rig: MakeRig) -> None:
     assert rig.engine.metrics.accepted == rig.engine.metrics.drafted > 0
 
 
+def test_a_first_draft_that_was_slow_is_not_the_last(make_rig: MakeRig) -> None:
+    drafts = Speculative((DraftModel(str(tiny_model("full")), n_draft=2),))
+    rig = make_rig("full", speculative=drafts)
+    costs = rig.engine._drafts.costs
+    costs.of = lambda rows: 1.0  # type: ignore[method-assign]
+    opened(rig).durations.add(2.0)
+    finish(rig, ask(words(8, 40), 300))
+    assert rig.engine.metrics.drafts_skipped
+    assert rig.engine.metrics.drafts
+
+
 def test_a_sure_draft_model(make_rig: MakeRig) -> None:
     rig = make_rig("full", speculative=drafting(tiny_model("full", seed=2), p_min=1.0))
     request = ask(words(8, 40), 12)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llama_py import PromptLookup, Speculative
-from llama_py.engine.drafting import Drafting, StepCosts, Wish
+from llama_py.engine.drafting import Drafting, Durations, StepCosts, Wish
 from llama_py.engine.scheduler import Draft, plan_step
 from llama_py.errors import ParameterError, ParameterTypeError
 from llama_py.options.drafters import as_speculative, read_speculative
@@ -171,6 +171,18 @@ def test_drafting_takes_time_as_well() -> None:
     free = measured((1, 1.0), (9, 1.0))
     assert best(free, 1, 1.0, 8, 0.9, seconds=1.0) == 0
     assert best(free, 1, 1.0, 8, 0.9, seconds=0.1) > 0
+
+
+def test_one_slow_draft_does_not_keep_a_drafter_out() -> None:
+    durations = Durations()
+    for seconds in (0.1, 9.0, 0.1):
+        durations.add(seconds)
+    assert durations.seconds == 0.1
+    slow = Durations()
+    slow.add(9.0)
+    for _ in range(500):
+        slow.left_out()
+    assert slow.seconds < 0.1, "it is tried again"
 
 
 def test_rows_that_slow_others_down_must_pay_for_them() -> None:
