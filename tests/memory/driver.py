@@ -267,8 +267,9 @@ class Driver:
             return
         try:
             self.llm.snapshot(f"s{name}")
-        except StateError as error:  # what was said last may have had to go
-            if "not in memory any more" not in str(error):
+        except StateError as error:
+            # What was said last may have had to go, or be held only by a longer conversation.
+            if not any(why in str(error) for why in ("not in memory any more", "no checkpoint at")):
                 raise
 
     def restore(self, name: int, words: Sequence[int]) -> None:
