@@ -60,6 +60,7 @@ class Context(Handle[C.llama_context_p]):
         spare: one more, to copy ranges of cells through; None where that cannot be done.
         abort: ends a ``decode`` early.
         adapters: the LoRA adapters that are applied, each as (fingerprint, scale).
+        share: its share of the cores (see ``turns``).
 
     Args:
         threads_fixed: the numbers of threads in ``params`` are to stay as they are; by default,
@@ -133,7 +134,7 @@ class Context(Handle[C.llama_context_p]):
         self.n_vocab = model.vocab.n_tokens
         self._every_output = model.architecture in _NEEDS_EVERY_OUTPUT
         self._rows: dict[int | None, NDArray[np.float32]] = {}
-        self._share = Share()
+        self.share = Share()
         #: Whether ``decode`` may return before the logits are there.
         self.asynchronous = any("gpu" in device["kind"] for device in backend.devices())
         self.threads_may_change = not (self._threads_fixed or self.asynchronous)
@@ -149,7 +150,7 @@ class Context(Handle[C.llama_context_p]):
         if self._every_output:
             batch.outputs[: len(batch)] = 1
         if TURNS.sharing and not self.asynchronous:
-            with TURNS.turn(self._share):
+            with TURNS.turn(self.share):
                 return int(C.llama_decode(self.pointer, batch.struct))
         return int(C.llama_decode(self.pointer, batch.struct))
 
@@ -177,7 +178,7 @@ class Context(Handle[C.llama_context_p]):
 
     def encode(self, batch: Batch) -> int:
         """``llama_encode``, which needs no memory of sequences; returns what ``decode`` does."""
-        with TURNS.turn(self._share):
+        with TURNS.turn(self.share):
             return int(C.llama_encode(self.pointer, batch.struct))
 
     @property
@@ -220,6 +221,11 @@ class Context(Handle[C.llama_context_p]):
         if possible:
             self.set_threads(n_threads, n_threads_batch)
         return possible
+
+    @property
+    def n_threads_batch(self) -> int:
+        """Threads for many tokens."""
+        return int(C.llama_n_threads_batch(self.pointer))
 
     def set_threads(self, n_threads: int, n_threads_batch: int) -> None:
         """Threads for one token, and for many."""

@@ -6,6 +6,9 @@ turn. So while texts are embedded, whoever computes on the CPU takes a turn for 
 had less time goes first. A context that generates needs many short turns, with a moment between two
 of them, and would get one for each long batch of another: so one that has had more than its share
 waits for a moment, for those who were here just now to come back.
+
+Contexts that leave each other room, each with a part of the cores, have one share together, and
+compute at once in its turns.
 """
 
 from __future__ import annotations
@@ -24,19 +27,23 @@ _LINGER = 0.004
 
 
 class Share:
-    """What one context has had.
+    """What one context has had, or several that compute at once.
 
     Attributes:
         used: seconds of computing; those who come back after a pause begin where the others are.
-        waiting: it wants a turn.
-        left: when its last turn ended.
+        waiting: threads of it that want a turn.
+        inside: threads of it that compute.
+        fresh: none of those who began its turn has ended yet.
+        left: when one of its threads ended last, or began its turn.
     """
 
-    __slots__ = ("__weakref__", "left", "used", "waiting")
+    __slots__ = ("__weakref__", "fresh", "inside", "left", "used", "waiting")
 
     def __init__(self) -> None:
         self.used = 0.0
-        self.waiting = False
+        self.waiting = 0
+        self.inside = 0
+        self.fresh = False
         self.left = -1.0
 
 
@@ -71,32 +78,40 @@ class Turns:
 
     @contextmanager
     def turn(self, share: Share) -> Iterator[None]:
-        """Compute within the block, and nobody else does."""
+        """Compute within the block, and nobody else does who has another share."""
         self._take(share)
-        begun = time.perf_counter()
         try:
             yield
         finally:
-            self._leave(share, time.perf_counter() - begun)
+            self._leave(share)
 
     def _take(self, share: Share) -> None:
         with self._changed:
-            share.waiting = True
+            share.waiting += 1
             try:
                 self._enter(share)
                 while (pause := self._pause(share)) > 0:
                     self._changed.wait(pause)
-                self._holder = share
+                self._begin(share)
             finally:
-                share.waiting = False
+                share.waiting -= 1
+
+    def _begin(self, share: Share) -> None:
+        share.inside += 1
+        if self._holder is None:
+            self._holder, share.fresh, share.left = share, True, time.perf_counter()
+            if share.waiting > 1:
+                self._changed.notify_all()  # the others of this share may begin as well
 
     def _enter(self, share: Share) -> None:
         """Be among those who are here; not with time that was saved up while others computed."""
+        if self._holder is share:
+            return
         now = time.perf_counter()
         others = [
             each
             for each in self._present
-            if each is not share and (each.waiting or now - each.left < 1.0)
+            if each is not share and (each.waiting or each.inside or now - each.left < 1.0)
         ]
         if others and now - share.left > _LINGER:
             share.used = max(share.used, min(each.used for each in others))
@@ -105,7 +120,7 @@ class Turns:
     def _pause(self, share: Share) -> float:
         """Seconds to wait before looking again, 0 if it is this one's turn."""
         if self._holder is not None:
-            return 1.0
+            return 0.0 if self._holder is share and self._open(share) else 1.0
         now, pause = time.perf_counter(), 0.0
         for other in self._present:
             if other is share or other.used >= share.used:
@@ -115,11 +130,21 @@ class Turns:
             pause = max(pause, other.left + _LINGER - now)
         return pause
 
-    def _leave(self, share: Share, seconds: float) -> None:
+    def _open(self, share: Share) -> bool:
+        """Whether one more thread may begin in the turn that this share has."""
+        return share.fresh or not any(
+            other.waiting for other in self._present if other is not share
+        )
+
+    def _leave(self, share: Share) -> None:
         with self._changed:
-            share.used += seconds
-            share.left = time.perf_counter()
-            self._holder = None
+            now = time.perf_counter()
+            share.used += now - share.left
+            share.left = now
+            share.fresh = False
+            share.inside -= 1
+            if not share.inside:
+                self._holder = None
             self._changed.notify_all()
 
 

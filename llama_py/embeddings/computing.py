@@ -1,4 +1,4 @@
-"""``Computer``: the contexts in which one thread computes embeddings of a model.
+"""``Computer``: the contexts in which one batch of embeddings of a model is computed at a time.
 
 They are made when they are needed first, as small as the inputs allow, and made anew, larger, when
 a longer one comes: what llama.cpp reserves grows with the square of the longest input. llama.cpp
@@ -18,6 +18,7 @@ from llama_py.core import backend
 from llama_py.core.batch import Batch
 from llama_py.core.context import Context, default_n_ctx
 from llama_py.core.machine import usable_cores
+from llama_py.core.turns import Share
 from llama_py.embeddings.inputs import Tokens
 from llama_py.embeddings.pooling import POOLINGS, Rows
 from llama_py.errors import DecodeError, ParameterError
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from llama_py.core.lora import LoraAdapter
     from llama_py.core.model import Model
 
-__all__ = ["Computer", "Setup", "check_embeds", "longest_input"]
+__all__ = ["Computer", "Setup", "check_embeds", "longest_input", "on_gpu", "threads_and_computers"]
 
 #: Inputs in one batch. A recurrent state takes memory for each of them.
 _MOST_INPUTS, _MOST_RECURRENT = 64, 8
@@ -37,6 +38,8 @@ _LEARNED_POSITIONS = frozenset({"bert", "gpt2", "mpt", "starcoder"})
 _MUCH_ATTENTION = 2048
 #: Bytes of weights up to which one thread is quicker than several, which wait for each other.
 _WORTH_THREADS = 4 << 20
+#: Bytes of weights up to which batches are computed side by side, and how many at most.
+_SIDE_BY_SIDE, _MOST_COMPUTERS = 1 << 30, 8
 _F32 = 0
 _NON_CAUSAL = 1
 
@@ -82,12 +85,40 @@ def longest_input(model: Model, params: ContextParams) -> int:
     return trained if model.is_encoder else default_n_ctx(model, params)
 
 
-class Computer:
-    """See the module. It is used by one thread."""
+def threads_and_computers(model: Model, params: ContextParams) -> tuple[int, int]:
+    """Threads to compute with on the CPU, and computers among which to divide them.
 
-    def __init__(self, model: Model, setup: Setup) -> None:
+    Threads of one batch wait for each other after each of its hundreds of operations, those of
+    several batches do not. What a large model needs for one of them is too much for many, and its
+    operations take longer.
+    """
+    threads = params.n_threads_batch or params.n_threads
+    if threads is None:
+        threads = usable_cores() if model.size_bytes > _WORTH_THREADS else 1
+    alone = on_gpu() or not model.is_encoder or model.size_bytes > _SIDE_BY_SIDE
+    return threads, 1 if alone else min(threads, _MOST_COMPUTERS)
+
+
+def on_gpu() -> bool:
+    """Whether it is a GPU that computes."""
+    return any("gpu" in device["kind"] for device in backend.devices())
+
+
+class Computer:
+    """See the module. It is used by one thread at a time.
+
+    Args:
+        share: of the cores; computers with the same one compute at once.
+
+    Attributes:
+        threads: those to compute the next batch with; None: as the model's parameters say.
+    """
+
+    def __init__(self, model: Model, setup: Setup, share: Share | None = None) -> None:
         self._model = model
         self._setup = setup
+        self._share = share or Share()
+        self.threads: int | None = None
         self._contexts: dict[bool, Context] = {}
         few = model.is_recurrent or model.is_hybrid
         self.most_inputs = _MOST_RECURRENT if few else _MOST_INPUTS
@@ -169,10 +200,14 @@ class Computer:
                 del self._contexts[ranks]
                 context.close()  # before the next one is made: there may be no room for both
             context = self._contexts[ranks] = self._make(needed, ranks)
+        threads = self.threads
+        if threads is not None and threads != context.n_threads_batch:
+            context.set_threads(threads, threads)
         return context
 
     def _make(self, needed: int, ranks: bool) -> Context:
         context = Context(self._model, self._params(needed, ranks))
+        context.share = self._share
         if self._setup.adapters:
             context.set_adapters([*self._setup.adapters])
         return context
@@ -181,12 +216,12 @@ class Computer:
         params = self._setup.params
         size = max(params.n_ubatch, 256, 1 << (needed - 1).bit_length())
         at_once = params.n_ubatch if self._in_pieces and not ranks else size
-        on_gpu = any("gpu" in device["kind"] for device in backend.devices())
+        gpu = on_gpu()
         flash = params.flash_attn
-        if flash is None and not on_gpu:  # on a CPU it rounds to F16, and is no quicker
+        if flash is None and not gpu:  # on a CPU it rounds to F16, and is no quicker
             flash = size > _MUCH_ATTENTION
-        exact = not on_gpu and not flash  # a cache of one batch is small
-        threads = params.n_threads or self._threads()
+        exact = not gpu and not flash  # a cache of one batch is small
+        threads = self.threads or params.n_threads or self._threads()
         return replace(
             params,
             n_ctx=size,
@@ -194,7 +229,7 @@ class Computer:
             n_ubatch=at_once,
             n_seq_max=min(self.most_inputs, at_once),
             n_threads=threads,
-            n_threads_batch=params.n_threads_batch or threads,
+            n_threads_batch=self.threads or params.n_threads_batch or threads,
             pooling_type=POOLINGS["rank" if ranks else "none"],
             embeddings=True,
             flash_attn=flash,

@@ -1,13 +1,17 @@
-"""``EmbeddingQueue``: computes the inputs of calls in a thread of its own.
+"""``EmbeddingQueue``: computes the inputs of calls in threads of its own.
 
 Inputs of several calls go into the same batch. Calls take turns, so that one with many inputs does
 not keep others waiting. Whoever waits only waits: Ctrl-C hits no computation.
+
+On a CPU several batches are computed side by side, each with a part of the threads, which otherwise
+would wait for each other. A batch has all threads if there is nothing for others to do.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -15,8 +19,14 @@ from concurrent.futures import Future, InvalidStateError
 from typing import TYPE_CHECKING
 
 from llama_py import forks
-from llama_py.core.turns import TURNS
-from llama_py.embeddings.computing import Computer, Setup, longest_input
+from llama_py.core.turns import TURNS, Share
+from llama_py.embeddings.computing import (
+    Computer,
+    Setup,
+    longest_input,
+    on_gpu,
+    threads_and_computers,
+)
 from llama_py.embeddings.inputs import Tokens
 from llama_py.embeddings.packing import by_length, room_beside
 from llama_py.embeddings.pooling import Rows
@@ -29,6 +39,8 @@ __all__ = ["EmbeddingQueue", "Job"]
 
 #: Seconds that the end of the process, or of an embedder, waits for the batch that is computed.
 _PATIENCE = 10.0
+#: Tokens of an input from which on only one computer takes it: its attention needs much memory.
+_LARGE = 512
 
 
 class Job:
@@ -49,6 +61,7 @@ class Job:
         self.ranks = ranks
         self.future: Future[None] = Future()
         self.done = 0
+        self._counting = threading.Lock()
         self._put = put
         self._order = deque(by_length([len(each) for each in inputs]))
         if not inputs:
@@ -73,8 +86,10 @@ class Job:
         if self.future.done():  # it failed, or was cancelled
             return
         self._put(index, rows)
-        self.done += 1
-        if self.done == len(self.inputs):
+        with self._counting:
+            self.done += 1
+            all_done = self.done == len(self.inputs)
+        if all_done:
             with contextlib.suppress(InvalidStateError):  # it was cancelled just now
                 self.future.set_result(None)
 
@@ -105,8 +120,7 @@ class EmbeddingQueue:
     def __init__(self, model: Model, setup: Setup, *, in_place: bool = False) -> None:
         self.limit = longest_input(model, setup.params)
         self._process = forks.current()
-        self._worker = worker = _Worker(Computer(model, setup), setup.params.n_ubatch)
-        self._in_place = in_place
+        self._worker = worker = _Worker(model, setup, in_place=in_place)
         # The worker refers to nothing that its users hold, so that it ends when they drop it.
         self._finalizer = weakref.finalize(self, _close, worker, self._process)
 
@@ -117,9 +131,7 @@ class EmbeddingQueue:
             ClosedError, ForkedProcessError: it cannot be used any more, or not here.
         """
         self.check()
-        self._worker.add(job, start=not self._in_place)
-        if self._in_place:
-            self._worker.empty()
+        self._worker.add(job)
 
     def check(self) -> None:
         """Raise unless it can be used; see ``submit``."""
@@ -139,34 +151,43 @@ def _close(worker: _Worker, process: int) -> None:
 
 
 class _Worker:
-    """The queue, and the thread that empties it."""
+    """The queue, and the threads that empty it: one for each computer."""
 
-    def __init__(self, computer: Computer, most: int) -> None:
-        self._computer = computer
-        self._most = most
+    def __init__(self, model: Model, setup: Setup, *, in_place: bool) -> None:
+        n_threads, n_computers = threads_and_computers(model, setup.params)
+        share = Share()
+        self._computers = [
+            Computer(model, setup, share) for _ in range(1 if in_place else n_computers)
+        ]
+        #: Threads of computation that no batch has; all of them belong to a single computer.
+        self._free = n_threads
+        self._most = setup.params.n_ubatch
+        self._gpu = on_gpu()
         self._jobs: deque[Job] = deque()
         self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
+        self._in_place = in_place
+        self._threads: list[threading.Thread] = []
         self.closed = False
 
-    def add(self, job: Job, *, start: bool) -> None:
+    def add(self, job: Job) -> None:
         with self._changed:
             if self.closed:
                 raise ClosedError("this model was closed; load it again")
             if job.waiting:
                 self._jobs.append(job)
-            if start and self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="llama_py-embedding", daemon=True
-                )
-                self._thread.start()
+            if not self._threads and not self._in_place:
+                self._start()
             self._changed.notify_all()
+        if self._in_place:
+            self._empty(self._computers[0])
 
-    def empty(self) -> None:
-        """Compute all that is waiting, in this thread."""
-        while pack := self._next_pack():
-            self._compute(pack)
-            del pack  # a job may be all that keeps its owner alive
+    def _start(self) -> None:
+        for computer in self._computers:
+            thread = threading.Thread(
+                target=self._run, args=[computer], name="llama_py-embedding", daemon=True
+            )
+            thread.start()
+            self._threads.append(thread)
 
     def close(self) -> None:
         with self._changed:
@@ -176,31 +197,44 @@ class _Worker:
             self._changed.notify_all()
         for job in jobs:
             job.fail(_closed_while_embedding())
-        self._computer.abort()
-        thread = self._thread
-        if thread is None:
-            self._computer.close()
-        elif thread is not threading.current_thread():
-            thread.join(_PATIENCE)
+        for computer in self._computers:
+            computer.abort()
+        if not self._threads:
+            self._computers[0].close()
+        end = time.monotonic() + _PATIENCE
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, end - time.monotonic()))
 
-    def _run(self) -> None:
+    def _run(self, computer: Computer) -> None:
         try:
-            while True:
-                with self._changed:
-                    while not self.closed and not self._jobs:
-                        self._changed.wait()
-                    if self.closed:
-                        return
+            while self._wait(computer):
                 with TURNS.shared():
-                    self.empty()
+                    self._empty(computer)
         finally:
-            self._computer.close()
+            computer.close()
 
-    def _compute(self, pack: _Pack) -> None:
+    def _wait(self, computer: Computer) -> bool:
+        """Until there is something to compute, and threads to do it with; False: the end."""
+        with self._changed:
+            while not self.closed and not (self._free and self._waiting(self._largest(computer))):
+                self._changed.wait()
+            return not self.closed
+
+    def _empty(self, computer: Computer) -> None:
+        """Compute what is waiting."""
+        while pack := self._begin(computer):
+            self._compute(computer, pack)
+            del pack  # a job may be all that keeps its owner alive
+
+    def _compute(self, computer: Computer, pack: _Pack) -> None:
         jobs = dict.fromkeys(job for job, _ in pack)
-        compute = self._computer.scores if pack[0][0].ranks else self._computer.rows
+        compute = computer.scores if pack[0][0].ranks else computer.rows
         try:
-            results = compute([job.inputs[index] for job, index in pack])
+            try:
+                results = compute([job.inputs[index] for job, index in pack])
+            finally:
+                self._end(computer)  # before callers hear of it, and call again
             for (job, index), rows in zip(pack, results, strict=True):
                 job.put(index, rows)
         except BaseException as error:  # whatever it is, those who wait get it
@@ -209,34 +243,73 @@ class _Worker:
 
     # -- choosing ---------------------------------------------------------------------------------
 
-    def _next_pack(self) -> _Pack:
-        """The inputs of the next batch: of the call whose turn it is, and then of the others."""
+    def _begin(self, computer: Computer) -> _Pack:
+        """The inputs of the next batch, if there are any, and the threads for it."""
         with self._changed:
-            pack: _Pack = []
-            first = self._first()
-            if first is None:
-                return pack
-            longest, total = 0, 0
-            for job in (first, *[each for each in self._jobs if each is not first]):
-                while job.waiting and job.ranks == first.ranks:
-                    length = job.next_length
-                    longest = max(longest, length)
-                    full = pack and total + length > room_beside(longest, self._most)
-                    if full or len(pack) == self._computer.most_inputs:
-                        break
-                    pack.append((job, job.take()))
-                    total += length
-            self._jobs = deque(job for job in self._jobs if job.waiting)
+            pack = self._next_pack(computer) if self._free else []
+            if pack and len(self._computers) > 1:
+                self._give_threads(computer)
             return pack
 
-    def _first(self) -> Job | None:
+    def _give_threads(self, computer: Computer) -> None:
+        """As many as are free, unless others can use them at once."""
+        busy = sum(each.threads is not None for each in self._computers)
+        others = min(len(self._computers) - busy - 1, self._waiting(_LARGE))
+        computer.threads = max(1, self._free // (1 + others))
+        self._free -= computer.threads
+
+    def _end(self, computer: Computer) -> None:
+        with self._changed:
+            if computer.threads is not None:
+                self._free += computer.threads
+                computer.threads = None
+                self._changed.notify_all()
+
+    def _largest(self, computer: Computer) -> int | None:
+        """Tokens of the longest input for this computer, None: any number."""
+        return None if computer is self._computers[0] else _LARGE
+
+    def _waiting(self, largest: int | None) -> int:
+        """Inputs of calls that begin with one that is not larger than that."""
+        return sum(job.waiting for job in self._jobs if _fits(job, largest))
+
+    def _next_pack(self, computer: Computer) -> _Pack:
+        """The inputs of the next batch: of the call whose turn it is, and then of the others."""
+        pack: _Pack = []
+        self._forget_ended()
+        largest = self._largest(computer)
+        first = self._first(largest)
+        if first is None:
+            return pack
+        longest, total = 0, 0
+        for job in (first, *[each for each in self._jobs if each is not first]):
+            while _fits(job, largest) and job.ranks == first.ranks:
+                length = job.next_length
+                longest = max(longest, length)
+                room = room_beside(longest, self._most, gpu=self._gpu)
+                if (pack and total + length > room) or len(pack) == computer.most_inputs:
+                    break
+                pack.append((job, job.take()))
+                total += length
+        self._forget_ended()
+        return pack
+
+    def _forget_ended(self) -> None:
+        """Also those that were cancelled."""
+        self._jobs = deque(job for job in self._jobs if job.waiting)
+
+    def _first(self, largest: int | None) -> Job | None:
         """The call whose turn it is; it goes to the end of the queue."""
-        while self._jobs and not self._jobs[0].waiting:  # it was cancelled
-            self._jobs.popleft()
-        if not self._jobs:
-            return None
-        self._jobs.rotate(-1)
-        return self._jobs[-1]
+        first = next((job for job in self._jobs if _fits(job, largest)), None)
+        if first is not None:
+            self._jobs.remove(first)
+            self._jobs.append(first)
+        return first
+
+
+def _fits(job: Job, largest: int | None) -> bool:
+    """Whether a call has a next input, which is not larger than that."""
+    return job.waiting > 0 and (largest is None or job.next_length <= largest)
 
 
 def _closed_while_embedding() -> ClosedError:

@@ -79,6 +79,51 @@ def test_one_computes_at_a_time() -> None:
     assert {*most} == {1}
 
 
+def test_threads_of_one_share_compute_at_once() -> None:
+    order, share, together = Turns(), Share(), threading.Barrier(3)
+
+    def work() -> None:
+        for _ in range(10):
+            with order.turn(share):
+                together.wait(10)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(20)
+    assert not together.broken
+    assert order._holder is None
+
+
+def test_nobody_is_kept_waiting_by_threads_that_relieve_each_other() -> None:
+    order, share, ended = Turns(), Share(), threading.Event()
+
+    def relieve() -> None:
+        while not ended.is_set():
+            with order.turn(share):
+                ended.wait(0.01)
+
+    threads = [threading.Thread(target=relieve) for _ in range(2)]
+    for each in threads:
+        each.start()
+    try:
+        for _ in range(5):
+            other = threading.Thread(target=compute_once, args=[order])
+            other.start()
+            other.join(5)
+            assert not other.is_alive()
+    finally:
+        ended.set()
+        for each in threads:
+            each.join()
+
+
+def compute_once(order: Turns) -> None:
+    with order.turn(Share()):
+        pass
+
+
 def test_an_error_ends_a_turn() -> None:
     order, share = Turns(), Share()
     with pytest.raises(ValueError, match="x"), order.turn(share):
