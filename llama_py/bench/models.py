@@ -34,6 +34,9 @@ Array = npt.NDArray[np.float32]
 
 QUANTS: Final = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
 
+#: The matrices through which a layer of the llama architecture changes the hidden state.
+_LAST_OF_A_LAYER: Final = ("attn_output.weight", "ffn_down.weight")
+
 CHAT_TEMPLATE: Final = (
     "{%- if tools -%}"
     "{{- '<|im_start|>system\\nThese tools can be called:\\n<tools>\\n' -}}"
@@ -91,6 +94,18 @@ SHAPES: Final[dict[str, Shape]] = {
         head_size=64,
         n_ff=1536,
         n_ctx_train=32768,  # of the original 8192, in which no agent's session has room
+        rope_base=100_000.0,
+    ),
+    "smollm2-17m": Shape(
+        "llama",
+        "an eighth of smollm2-135m, to draft for it",
+        n_layer=14,
+        n_embd=192,
+        n_head=3,
+        n_head_kv=1,
+        head_size=64,
+        n_ff=768,
+        n_ctx_train=32768,
         rope_base=100_000.0,
     ),
     "gemma3-270m": Shape(
@@ -165,6 +180,7 @@ def write_model(
     quant: str = "q8_0",
     vocab: int = 49152,
     seed: int = 1,
+    repeats: bool = False,
 ) -> None:
     """Write a model with random weights. Memory: about that of the embeddings as float32.
 
@@ -174,13 +190,17 @@ def write_model(
         quant: a name of ``QUANTS``, for all matrices; the rest is float32.
         vocab: how many tokens the vocabulary has.
         seed: for the weights.
+        repeats: what layers compute is multiplied with zeros, so that the model says its last token
+            again and again, as fast as any other: two of them agree on every token.
     """
     if shape not in SHAPES or quant not in QUANTS:
         raise ValueError(f"there is no shape {shape!r} with quantization {quant!r}")
     target = Path(path)
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        _Writer(part, SHAPES[shape], shape, quant, make_vocabulary(vocab), seed).write()
+        writer = _Writer(part, SHAPES[shape], shape, quant, make_vocabulary(vocab), seed)
+        writer.silent = _LAST_OF_A_LAYER if repeats else ()
+        writer.write()
         part.replace(target)
     finally:
         part.unlink(missing_ok=True)
@@ -198,6 +218,7 @@ class _Writer:
         self.shape = shape
         self.vocabulary = vocabulary
         self.random = np.random.default_rng(seed)
+        self.silent: tuple[str, ...] = ()
         self.type = gguf.GGMLQuantizationType[quant.upper()]
         self.out: gguf.GGUFWriter = gguf.GGUFWriter(path, shape.architecture)
         self.out.add_name(f"{name} (random weights)")
@@ -301,7 +322,7 @@ class _Writer:
             return np.full(tensor.shape, tensor.constant, np.float32)
         scale = np.float32(tensor.gain / np.sqrt(tensor.shape[-1]))
         values: Array = self.random.standard_normal(tensor.shape, np.float32)
-        values *= scale
+        values *= 0 if tensor.name.endswith(self.silent) else scale
         data: npt.NDArray[Any] = self.gguf.quantize(values, self._type_of(tensor))
         return data
 

@@ -46,7 +46,9 @@ class ServerProcess:
 
 
 @contextmanager
-def our_server(options: argparse.Namespace, n_ctx: int, parallel: int) -> Iterator[ServerProcess]:
+def our_server(
+    options: argparse.Namespace, n_ctx: int, parallel: int, speculative: str = ""
+) -> Iterator[ServerProcess]:
     """``llama-py serve`` with the model of ``options`` and ``n_ctx`` tokens for all streams."""
     flash = {"default": [], "on": ["flash_attn = true"], "off": ["flash_attn = false"]}
     lines = [
@@ -57,6 +59,7 @@ def our_server(options: argparse.Namespace, n_ctx: int, parallel: int) -> Iterat
         f"n_batch = {options.n_batch}\nn_ubatch = {min(options.n_batch, 512)}",
         f"kv_unified = {'true' if options.kv_unified == 'on' else 'false'}",
         *flash[options.flash_attn],
+        *([f"speculative = {_quoted(speculative)}"] if speculative else []),
     ]
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder, "serve.toml")

@@ -5,6 +5,10 @@ with a word changed here and there, and ``free`` is a text that the prompt does 
 are drafted by prompt lookup, and ``edit`` also by somebody who knows the reply (``known``). Runs
 with and without drafts take turns; the figures are medians of tokens per second.
 
+With random weights of a shape, ``repeat`` is a model that says one token again and again, and is
+drafted for by a model of an eighth of its size that says the same, and so is always right.
+``--server`` compares that with llama-server, with the same draft model, over HTTP.
+
 Exit code 1 if a reply with drafts is not the forced one.
 """
 
@@ -18,12 +22,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from llama_py.bench.draft_servers import DRAFTED, beside_llama_server
 from llama_py.bench.report import Report, Table, median
-from llama_py.bench.subject import add_model_arguments, conditions, counter, load
+from llama_py.bench.subject import (
+    add_model_arguments,
+    conditions,
+    counter,
+    load,
+    resolve_model,
+)
 from llama_py.bench.workloads import Scripted, prose
 from llama_py.engine.events import Events
 from llama_py.engine.request import GenerationRequest, Prompt, Record
-from llama_py.options.drafters import PromptLookup, Speculative
+from llama_py.options.drafters import DraftModel, PromptLookup, Speculative
 from llama_py.params import GenerationParams, SamplingParams
 
 if TYPE_CHECKING:
@@ -39,12 +50,27 @@ _CHANGED = 29
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """A prompt, the reply that is forced, and who drafts it."""
+    """A prompt, its reply, which is forced unless the model gives it, and who drafts it."""
 
     name: str
     prompt: Sequence[int]
     reply: Sequence[int]
     speculative: Speculative
+    forced: bool = True
+
+    @property
+    def drafter(self) -> str:
+        first = self.speculative.drafters[0]
+        if isinstance(first, DraftModel):
+            return "model"
+        return "lookup" if isinstance(first, PromptLookup) else "known"
+
+    @property
+    def least(self) -> float:
+        """What one stream is to gain."""
+        if self.drafter == "model":
+            return 1.3
+        return 1.8 if self.name == "edit" and self.drafter == "lookup" else 0.97
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,6 +81,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--n-draft", type=int, default=15, metavar="N", help="tokens of a draft")
     parser.add_argument("--repeats", type=int, default=5, metavar="N")
     parser.add_argument(
+        "--server", action="store_true", help="also beside llama-server, with the same draft model"
+    )
+    parser.add_argument(
+        "--only",
+        choices=("all", "rows", "lookup", "model", "server"),
+        default="all",
+        metavar="PART",
+        help="rows, lookup, model or server (default: %(default)s)",
+    )
+    parser.add_argument(
         "--always", action="store_true", help="draft whenever there is a guess, also if it costs"
     )
 
@@ -62,16 +98,55 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Report:
     n_ctx = (options.prompt + options.generate + 80) * options.streams
     report = Report("speculative", conditions(options, n_ctx))
-    with load(options, n_ctx, n_seq_max=options.streams) as llm:
-        _rows(report, llm, options.repeats)
-        table = report.table(
-            "tokens per second",
-            *("task", "drafter", "streams", "plain", "drafts", "ratio", "accepted", "left out"),
-        )
-        for task in _tasks(llm, options):
-            for streams in sorted({1, options.streams}):
-                _compare(report, table, llm, task, streams, options.repeats)
+    wanted = [options.only] if options.only != "all" else ["rows", "lookup", "model"]
+    if options.server and "server" not in wanted:
+        wanted.append("server")
+    if {"rows", "lookup"} & {*wanted}:
+        with load(options, n_ctx, n_seq_max=options.streams) as llm:
+            if "rows" in wanted:
+                _rows(report, llm, options.repeats)
+            if "lookup" in wanted:
+                table = _table(report)
+                for task in _tasks(llm, options):
+                    for streams in sorted({1, options.streams}):
+                        _compare(report, table, llm, task, streams, options.repeats)
+    if "model" in wanted and (pair := _pair(options)) is not None:
+        _draft_model(report, options, pair, n_ctx)
+    if "server" in wanted and (pair := _pair(options)) is not None:
+        beside_llama_server(report, options, pair, n_ctx)
     return report
+
+
+def _table(report: Report) -> Table:
+    return report.table(
+        "tokens per second",
+        *("task", "drafter", "streams", "plain", "drafts", "ratio", "accepted", "left out"),
+    )
+
+
+def _pair(options: argparse.Namespace) -> tuple[str, str] | None:
+    """A model that repeats itself, and one of an eighth of its size; None for other models."""
+    shape, *rest = options.model.split(":")
+    if shape != "smollm2-135m":
+        return None
+    return ":".join((shape, *rest, "repeats=yes")), ":".join(("smollm2-17m", *rest, "repeats=yes"))
+
+
+def _draft_model(
+    report: Report, options: argparse.Namespace, pair: tuple[str, str], n_ctx: int
+) -> None:
+    own = argparse.Namespace(**{**vars(options), "model": pair[0]})
+    adaptive = not options.always
+    drafter = DraftModel(resolve_model(pair[1]), n_draft=DRAFTED)
+    speculative = Speculative((drafter,), adaptive=adaptive)
+    table = _table(report)
+    with load(own, n_ctx, n_seq_max=options.streams, speculative=speculative) as llm:
+        prompt = llm.tokenize(prose("draft", options.prompt + 8, counter(llm)), add_bos=False)
+        prompt = prompt[: options.prompt]
+        reply = prompt[-1:] * options.generate
+        task = _Task("repeat", prompt, reply, speculative, forced=False)
+        for streams in sorted({1, options.streams}):
+            _compare(report, table, llm, task, streams, options.repeats)
 
 
 def _tasks(llm: Llama, options: argparse.Namespace) -> list[_Task]:
@@ -115,28 +190,30 @@ def _compare(
     drafted = sum(record.drafted for record in records)
     accepted = sum(record.accepted for record in records) / drafted if drafted else 0.0
     ratio = median([a / b for a, b in zip(drafts, plain, strict=True)])
-    drafter = "lookup" if isinstance(task.speculative.drafters[0], PromptLookup) else "known"
+    drafter = task.drafter
     table.add(
         *(task.name, drafter, streams, median(plain), median(drafts), ratio, accepted, left_out)
     )
     name = f"{task.name}, {drafter}, {streams} streams: with drafts by without"
-    if streams == 1 and task.name == "edit" and drafter == "lookup":
-        report.at_least(name, ratio, 1.8)
-    else:
-        report.at_least(name, ratio, 0.97)
+    report.at_least(name, ratio, task.least if streams == 1 else 0.97)
 
 
 def _speed(
     report: Report, llm: Llama, task: _Task, speculative: Speculative, streams: int
 ) -> tuple[float, list[Record]]:
     """Tokens per second of all streams together, from when all of them generate."""
+    # A draft model belongs to the model, and cannot be named in a request.
+    own = None if task.drafter == "model" and speculative.drafters else speculative
     requests = [
         GenerationRequest(
             Prompt(tokens=task.prompt),
-            SamplingParams(temperature=0.0, logits_processors=(Scripted(task.reply),)),
+            SamplingParams(
+                temperature=0.0,
+                logits_processors=(Scripted(task.reply),) if task.forced else (),
+            ),
             GenerationParams(max_tokens=len(task.reply), ignore_eos=True),
             choice=number,
-            speculative=speculative,
+            speculative=own,
         )
         for number in range(streams)
     ]

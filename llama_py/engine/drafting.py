@@ -33,7 +33,8 @@ _MEMORY, _FORGIVING = 0.9, 0.99
 #: A token that is less likely than this is not worth thinking about.
 _UNLIKELY = 0.01
 #: Steps after which the cost of so many rows is not known any more, and how often that is checked.
-_OLD, _LOOK = 2048, 256
+#: What was measured less than ``_LEAST`` times, and may have been a hiccup, is forgotten then.
+_OLD, _LOOK = 2048, 64
 
 
 class Durations:
@@ -136,13 +137,15 @@ class StepCosts:
         self._last[rows] = self._steps
         self._known.clear()
         if not self._steps % _LOOK:
-            self._forget(self._steps - _OLD)
+            self._forget()
 
-    def _forget(self, before: int) -> None:
+    def _forget(self) -> None:
         """Forget what was measured long ago: something else may have slowed it down then."""
-        for rows in [each for each in self._rows if self._last[each] < before]:
-            self._rows.remove(rows)
-            del self._seconds[rows], self._last[rows]
+        for rows in [*self._rows]:
+            known = _OLD if len(self._seconds[rows]) >= _LEAST else _LOOK
+            if self._steps - self._last[rows] > known:
+                self._rows.remove(rows)
+                del self._seconds[rows], self._last[rows]
 
     def of(self, rows: int) -> float:
         """Seconds of a step with so many rows, interpolated; 0.0 if nothing is known.

@@ -9,6 +9,7 @@ from pathlib import Path
 import gguf
 import pytest
 
+from llama_py import DraftModel, Llama, Speculative
 from llama_py.bench import models, vocabulary
 from llama_py.bench.models import SHAPES, main, write_model
 from llama_py.bench.vocabulary import SPECIAL_TOKENS, make_vocabulary
@@ -110,3 +111,15 @@ def test_help_names_the_shapes(capsys: pytest.CaptureFixture[str]) -> None:
     assert caught.value.code == 0
     said = capsys.readouterr().out
     assert all(shape in said for shape in SHAPES)
+
+
+@pytest.mark.usefixtures("shallow")
+def test_models_that_repeat_themselves_agree(tmp_path: Path) -> None:
+    """What a draft model of another size says is what the model says: the token before."""
+    path = tmp_path / "repeats.gguf"
+    write_model(path, "smollm2-17m", vocab=350, repeats=True)
+    speculative = Speculative((DraftModel(str(path)),), adaptive=False)
+    with Llama(str(path), n_ctx=128, speculative=speculative) as llm:
+        llm.create_completion([5, 6, 300], max_tokens=12, temperature=0, ignore_eos=True)
+        assert llm._last.record.generated == [300] * 12
+        assert llm.metrics["accepted"] == llm.metrics["drafted"] > 0

@@ -173,6 +173,15 @@ def test_drafting_takes_time_as_well() -> None:
     assert best(free, 1, 1.0, 8, 0.9, seconds=0.1) > 0
 
 
+def test_a_wide_step_that_was_slow_once_is_tried_again_soon() -> None:
+    costs = measured((1, 1.0))
+    costs.add(2, 9.0)
+    assert best(costs, 1, 1.0, 8, 0.9) == 0
+    for _ in range(128):
+        costs.add(1, 1.0)
+    assert best(costs, 1, 1.0, 8, 0.9) == 1
+
+
 def test_one_slow_draft_does_not_keep_a_drafter_out() -> None:
     durations = Durations()
     for seconds in (0.1, 9.0, 0.1):
