@@ -51,6 +51,42 @@ def test_deleting_a_conversation_ends_its_reply(chat: Site, told: Scripted) -> N
     assert chat.stored() == {"conversations": [], "messages": []}
 
 
+def test_what_one_tab_renames_or_deletes_is_so_in_the_others(chat: Site) -> None:
+    chat.say("First")
+    other = chat.open(chat.page.url[len(chat.url) :])
+    expect(other.locator("article")).to_have_count(2)
+    listed = other.locator("#conversations a")
+    menu(chat, "First", "Rename")
+    chat.page.get_by_label("Title").fill("A better name")
+    chat.page.keyboard.press("Enter")
+    expect(listed).to_have_text(["A better name"])
+    menu(chat, "A better name", "Delete")
+    expect(listed).to_have_count(0)
+    expect(other.locator("article")).to_have_count(0)
+    expect(other.get_by_text("was deleted in another tab")).to_be_visible()
+    chat.button("Undo").click()
+    expect(listed).to_have_text(["A better name"])
+    listed.click()
+    expect(other.locator("article")).to_have_count(2)
+
+
+def test_what_is_deleted_in_another_tab_does_not_come_back(chat: Site, told: Scripted) -> None:
+    """Its reply ends in the tab that writes it, and nothing of it is kept."""
+    told.will([text("One"), Gate()])
+    chat.say("Count", wait=False)
+    expect(chat.reply).to_contain_text("One")
+    other = chat.open("#/")
+    row = other.locator(".entry", has_text="Count")
+    row.hover()
+    row.get_by_role("button", name="More").click()
+    other.get_by_role("menuitem", name="Delete", exact=True).click()
+    expect(chat.conversations).to_have_count(0)
+    expect(chat.page.locator("#start")).to_be_visible()
+    eventually(lambda: told.cancelled == 1)
+    chat.page.wait_for_timeout(300)  # in which what had come would be written once more
+    assert chat.stored() == {"conversations": [], "messages": []}
+
+
 def test_a_message_is_deleted_with_what_follows(chat: Site) -> None:
     chat.say("First")
     chat.say("Second")

@@ -151,7 +151,7 @@ class App {
   async #rename(id, title) {
     const record = this.#records.find((each) => each.id === id);
     Object.assign(record, { title, renamed: true });
-    await this.#store.save({ records: [record] });
+    await this.#chat.put(record);
     this.#show();
   }
 
@@ -160,12 +160,12 @@ class App {
     const record = this.#records.find((each) => each.id === id);
     const messages = await this.#store.messages(id);
     this.#records = this.#records.filter((each) => each !== record);
-    await this.#store.removeConversation(id);
+    await this.#chat.remove(id);
     this.#api.forgetSession(id).catch(() => {}); // a server without sessions forgets by itself
     if (this.#conversation.id === id) await this.#goTo("");
     else this.#showList();
     note(`“${record.title}” was deleted.`, async () => {
-      await this.#store.save({ records: [record], messages });
+      await this.#chat.put(record, messages);
       this.#records = await this.#store.conversations();
       await this.#goTo(id);
     });
@@ -283,12 +283,23 @@ class App {
   async #changedElsewhere(id) {
     const stored = (await this.#store.conversations()).find((each) => each.id === id);
     const messages = await this.#store.messages(id);
-    if (!stored || !this.#conversation || this.#chat.replyOf(id)) return;
+    if (!this.#conversation || this.#chat.replyOf(id)) return;
+    if (!stored) return this.#removedElsewhere(id);
     const own = this.#records.find((each) => each.id === id);
     if (own) Object.assign(own, stored, { draft: own.draft });
     else this.#records.push(stored);
     if (this.#conversation.id === id) this.#conversation = new Conversation(own, messages);
     this.#changed(this.#conversation);
+    return undefined;
+  }
+
+  async #removedElsewhere(id) {
+    const record = this.#records.find((each) => each.id === id);
+    if (!record) return;
+    this.#records = this.#records.filter((each) => each !== record);
+    if (this.#conversation.id !== id) return this.#showList();
+    await this.#goTo("");
+    note(`“${record.title}” was deleted in another tab.`);
   }
 
   #show() {

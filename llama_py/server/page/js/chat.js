@@ -20,6 +20,8 @@ export class Chat {
   #tabs;
   #leaving = false;
   #running = new Map();
+  /** Ids of conversations that another tab has deleted. */
+  #removed = new Set();
 
   /**
    * @param {object} parts
@@ -30,7 +32,7 @@ export class Chat {
    * @param {string} parts.name of the page, the same in all its tabs
    * @param {{changed: Function, grew: Function, ended: Function, elsewhere: Function}} parts.events
    *   called with the conversation: it changed, its running reply grew, a reply ended; with its id:
-   *   another tab has changed it
+   *   another tab has changed or deleted it
    */
   constructor({ api, store, name, choice, events }) {
     this.#api = api;
@@ -38,7 +40,10 @@ export class Chat {
     this.#choice = choice;
     this.#events = events;
     const isOurs = (id) => [...this.#running.values()].some((each) => each.message.id === id);
-    this.#tabs = new Tabs(name, isOurs, (id) => !this.#running.has(id) && events.elsewhere(id));
+    this.#tabs = new Tabs(name, isOurs, {
+      changed: (id) => this.#changedElsewhere(id),
+      removed: (id) => this.#removedElsewhere(id),
+    });
     // What breaks because the page is left goes on when it is there again.
     addEventListener("pagehide", () => (this.#leaving = true));
     addEventListener("pageshow", () => (this.#leaving = false));
@@ -171,7 +176,7 @@ export class Chat {
     const { message } = reply;
     const running = reply.run();
     await this.save(conversation, [...path.slice(-2), message]);
-    const saving = setInterval(() => this.#keep(message), SAVE_EVERY);
+    const saving = setInterval(() => this.#keep(conversation, message), SAVE_EVERY);
     try {
       await running;
     } finally {
@@ -184,16 +189,43 @@ export class Chat {
   }
 
   // Log-probabilities are many; they are written once, at the end.
-  #keep({ logprobs, ...message }) {
+  #keep(conversation, { logprobs, ...message }) {
+    if (this.#removed.has(conversation.id)) return undefined;
     return this.#store.save({ messages: [message] });
+  }
+
+  /** Deletes a conversation; a reply of it that is running ends. */
+  async remove(id) {
+    await this.end(id);
+    await this.#store.removeConversation(id);
+    this.#tabs.tell({ removed: id });
+  }
+
+  /** Writes the record of a conversation, and messages, that may have been deleted before. */
+  async put(record, messages = []) {
+    await this.#store.save({ records: [record], messages });
+    this.#tabs.tell({ changed: record.id });
+  }
+
+  #changedElsewhere(id) {
+    this.#removed.delete(id);
+    if (!this.#running.has(id)) this.#events.elsewhere(id);
+  }
+
+  // What is running here must not be written any more: half of the conversation would come back.
+  async #removedElsewhere(id) {
+    this.#removed.add(id);
+    await this.end(id);
+    this.#events.elsewhere(id);
   }
 
   /** Writes a conversation and some of its messages. */
   async save(conversation, messages = []) {
+    if (this.#removed.has(conversation.id)) return;
     conversation.record.updated = Date.now();
     this.#events.changed(conversation);
     await this.#store.save({ records: [conversation.record], messages });
-    if (!this.#running.has(conversation.id)) this.#tabs.tell(conversation.id);
+    if (!this.#running.has(conversation.id)) this.#tabs.tell({ changed: conversation.id });
   }
 
   // -- when the context is full -------------------------------------------------------------------
@@ -285,18 +317,19 @@ class Tabs {
   #name;
   #channel;
 
-  constructor(name, isOurs, changed) {
+  constructor(name, isOurs, { changed, removed }) {
     this.#name = name;
     this.#channel = new BroadcastChannel(name);
     this.#channel.addEventListener("message", ({ data }) => {
       if (data.ask && isOurs(data.ask)) this.#channel.postMessage({ has: data.ask });
       if (data.changed) changed(data.changed);
+      if (data.removed) removed(data.removed);
     });
   }
 
-  /** Says that a conversation was changed and written. */
-  tell(id) {
-    this.#channel.postMessage({ changed: id });
+  /** Says that the conversation with an id was changed and written, or removed. */
+  tell(what) {
+    this.#channel.postMessage(what);
   }
 
   /** Says that a reply is written here, until that has ended. */
