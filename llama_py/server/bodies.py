@@ -76,15 +76,22 @@ class _Patience:
     def __init__(self, request: Request, seconds: float) -> None:
         self._abort = request.scope.get("extensions", {}).get(ABORT)
         self._seconds = seconds
+        self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self.renew()
+        self._since = self._loop.time()
+        if self._abort is not None:
+            self._timer = self._loop.call_later(seconds, self._look)
 
     def renew(self) -> None:
-        """Something came."""
-        self.end()
-        if self._abort is not None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self._seconds, self._abort)
+        """Something came. The timer is not moved: it looks how long ago that was."""
+        self._since = self._loop.time()
+
+    def _look(self) -> None:
+        left = self._since + self._seconds - self._loop.time()
+        if left > 0:
+            self._timer = self._loop.call_later(left, self._look)
+        elif self._abort is not None:
+            self._abort()
 
     def end(self) -> None:
         """Everything came, or nothing more is wanted."""

@@ -2,6 +2,7 @@
 
 * Connections can be aborted. Closing one sends first what is still to be sent: a client that does
   not read would so keep it for ever, and what is waiting in memory.
+* Bodies of streams are given to it directly (``streaming.BODY``).
 * A client of HTTP/1.0 knows no chunks. The end of a stream is the end of its connection.
 """
 
@@ -12,6 +13,7 @@ from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
 
+from llama_py.server.streaming import BODY
 from llama_py.server.upgrades import without_upgrades
 
 __all__ = ["ABORT", "http_protocol"]
@@ -34,6 +36,7 @@ class _Abortable:
             scope.setdefault("extensions", {})[ABORT] = transport.abort
             if scope["type"] == "http" and scope["http_version"] == "1.0":
                 send = _without_chunks(send)
+            scope.setdefault("state", {})[BODY] = send
             await app(scope, receive, send)
 
         self.app = with_abort

@@ -114,7 +114,7 @@ class Guard:
         asked = Asked(scope["method"], route_path(scope), scope["headers"])
         record = RequestRecord(_request_id(asked), asked.method, asked.path)
         scope.setdefault("state", {}).update(request_id=record.id, record=record)
-        scope["state"][BODY] = send
+        scope["state"].setdefault(BODY, send)
         answer = _Answer(scope, send, record, self._settings.overflow_status)
         try:
             failure = self._look(asked, record, answer)

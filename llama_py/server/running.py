@@ -95,6 +95,8 @@ class Exchange:
         self._silent = self._cancelled = self._said_all = False
         self._progress: tuple[int, int] | None = None
         self._noted: set[int] = set()
+        #: Frames of the last events, which go out together with the end.
+        self._held = b""
         #: When it came, when a worker began to prepare it, and for how long that took.
         self._came = time.perf_counter()
         self._turn: float | None = None
@@ -272,7 +274,7 @@ class Exchange:
             if not self.gone:
                 last = reply.close() if self.failure is None else reply.fail(self.failure)
                 self._said_all = True
-                await out.send(last, more=False)
+                await out.send(self._held + last, more=False)
         finally:
             out.close()
         await _drain(events)
@@ -290,11 +292,14 @@ class Exchange:
                 return False
             try:
                 frames = self._feed(reply, events.ready())
+                if not events.unfinished:
+                    self._held += frames
+                    return False
                 room = not frames or out.send_now(frames)
             except Exception as error:  # what is wrong is for the task to tell
                 problems.append(error)
                 return False
-            return room and bool(events.unfinished) and not self._over
+            return room and not self._over
 
         events.handle(send_on)
         while events.unfinished and not self._over:
@@ -304,7 +309,9 @@ class Exchange:
             await out.flush()
             frames = self._news(reply, events.records[0]) if self._has_news else b""
             frames += self._feed(reply, batch)
-            if frames and not self.gone:
+            if not events.unfinished:
+                self._held += frames
+            elif frames and not self.gone:
                 await out.send(frames)
 
     def _feed(self, reply: WireReply, batch: Sequence[tuple[int, Event]]) -> bytes:

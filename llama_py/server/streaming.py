@@ -16,7 +16,7 @@ from starlette.types import Send
 __all__ = ["BODY", "EventStream"]
 
 #: The key in ``scope["state"]`` of what sends bodies without passing through each middleware: none
-#: of ours does anything with a body, and each would cost something for every event.
+#: does anything with a body, and each would cost something for every event.
 BODY = "llama_py.body"
 
 _HEADERS = [

@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
+from llama_py.server.streaming import EventStream
 from tests.server.leaving import Visitor, joined_chunks, until
 from tests.server.serving import Server, demo_settings, serving
 
@@ -174,6 +175,30 @@ def test_a_reader_who_pauses_gets_everything() -> None:
                     text += choice["delta"].get("content") or ""
         assert text == told
         visitor.leave()
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/messages"])
+def test_the_last_event_and_the_end_go_out_as_one(
+    server: Server, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """Each piece costs a system call here and a wake there."""
+    pieces: list[bytes] = []
+    send = EventStream.send_now
+
+    def noted(stream: EventStream, frames: bytes, *, more: bool = True) -> bool:
+        pieces.append(frames)
+        return send(stream, frames, more=more)
+
+    monkeypatch.setattr(EventStream, "send_now", noted)
+    body = chat(stream=True, **COUNT) if "messages" in path else {"prompt": "a", "stream": True}
+    with server.http() as http:
+        text = http.post(path, json={**body, "max_tokens": 5}).text
+    assert b"".join(pieces).decode() == text
+    last = pieces[-1].decode()
+    ends = ("[DONE]", "finish_reason") if "completions" in path else ("message_stop", "end_turn")
+    assert ends[0] in last
+    assert ends[1] in last or "max_tokens" in last
+    assert len(pieces) <= 1 + 5
 
 
 def test_a_body_that_does_not_come() -> None:
