@@ -65,6 +65,24 @@ def test_a_shared_prefix_is_evaluated_once(rig: Rig) -> None:
     rig.check_at_rest()
 
 
+@pytest.mark.parametrize("unified", [True, False], ids=["one buffer", "separate"])
+@pytest.mark.parametrize("kind", ["full", "iswa", "hybrid", "hybrid_swa"])
+def test_the_last_of_a_shared_prefix_waits_for_little_more_than_it(
+    make_rig: MakeRig, kind: str, unified: bool
+) -> None:
+    """Until its first token: the steps of the prefix, and of what each has behind it."""
+    rig = make_rig(kind, kv_unified=unified, n_seq_max=8, n_ctx=8 * 512)
+    shared, own, count = words(1, 400), 20, 8
+    requests = [ask(shared + words(50 + n, own), 16) for n in range(count)]
+    rig.submit(*requests)
+    rig.step_until(lambda: all(each.generated for each in requests))
+    metrics = rig.engine.metrics
+    assert metrics.evaluated <= len(shared) + count * (own + 1)
+    # Seven of 64 tokens for the first one; then half as many for the others, who share the steps,
+    # except where llama.cpp takes one prompt at a time.
+    assert metrics.steps <= (9 + 2 * 7 if kind == "hybrid_swa" else 7 + 5)
+
+
 def test_equal_prompts_are_evaluated_once(rig: Rig) -> None:
     requests = [ask(words(3, 500), 3) for _ in range(8)]
     rig.run(*requests)

@@ -190,9 +190,9 @@ def test_the_last_event_and_the_end_go_out_as_one(
         return send(stream, frames, more=more)
 
     monkeypatch.setattr(EventStream, "send_now", noted)
-    body = chat(stream=True, **COUNT) if "messages" in path else {"prompt": "a", "stream": True}
+    body: dict[str, Any] = {"prompt": "a"} if "completions" in path else {**COUNT}
     with server.http() as http:
-        text = http.post(path, json={**body, "max_tokens": 5}).text
+        text = http.post(path, json={**body, "stream": True, "max_tokens": 5}).text
     assert b"".join(pieces).decode() == text
     last = pieces[-1].decode()
     ends = ("[DONE]", "finish_reason") if "completions" in path else ("message_stop", "end_turn")
