@@ -26,7 +26,8 @@ _LEAST, _MOST_IN_A_ROW = 3, 64
 #: A draft must be worth this much more than the step without it: measurements are not exact.
 _MARGIN = 1.03
 #: What is believed of a drafter before anything was verified: tokens, and how many were accepted.
-_TRIALS, _SUCCESSES = 3.0, 2.0
+#: Few and good ones: who is not tried cannot show what he knows, and one mistake says enough.
+_TRIALS, _SUCCESSES = 1.5, 1.35
 #: How much of what was seen still counts after one more draft, and after one that was left out:
 #: what did not pay is tried again after about a hundred tokens.
 _MEMORY, _FORGIVING = 0.9, 0.99
@@ -81,7 +82,7 @@ class Drafting:
 
     @property
     def rate(self) -> float:
-        """See the class; begins at 2/3."""
+        """See the class; begins at 0.9."""
         return (self._successes + _SUCCESSES) / (self._trials + _TRIALS)
 
     def verified(self, drafted: int, accepted: int) -> None:

@@ -43,11 +43,12 @@ def _behind_an_edit(tokens: Tokens, before: int) -> int | None:
         place = _last_match(tokens[:-back], before)
         if place is None:
             continue
-        tail, source = tokens[-back:].tolist(), tokens[place + 1 : place + 1 + _GONE].tolist()
-        found = [end for end, token in enumerate(source, 1) if token == tail[-1]]
+        end = min(place + 1 + _GONE, len(tokens) - 1)  # before the last token: it repeats another
+        tail, source = tokens[-back:].tolist(), tokens[place + 1 : end].tolist()
+        found = [count for count, token in enumerate(source, 1) if token == tail[-1]]
         if not found:
             return None
-        best: int = max(found, key=lambda end: (_common_end(source[:end], tail), -abs(end - back)))
+        best: int = max(found, key=lambda n: (_common_end(source[:n], tail), -abs(n - back)))
         return place + 1 + best
     return None
 
