@@ -202,7 +202,7 @@ def test_a_slow_reader_holds_only_itself_up(run: Any, model: AsyncLlama, llm: Ll
         generated = len(running.record.generated)
         quick = await model.create_completion("quick", **GREEDY)
         assert quick["usage"]["completion_tokens"] == 12
-        assert len(running.record.generated) == generated <= MOST_EVENTS + 2
+        assert len(running.record.generated) == generated <= MOST_EVENTS + 8  # those of a last call
         return [chunk async for chunk in stream]
 
     rest = run(main())

@@ -20,6 +20,7 @@
 #include "llama_py_grammar.h"
 #include "llama_py_logits.h"
 #include "llama_py_nextn.h"
+#include "llama_py_steps.h"
 #include "llama_py_vocab.h"
 
 #define SAME(what, condition) _Static_assert(condition, "llama_py and the header differ: " what)
@@ -1869,6 +1870,7 @@ VALUE(LLAMA_PY_CHAT_ABI_VERSION, 3);
 VALUE(LLAMA_PY_GRAMMAR_OK, 0);
 VALUE(LLAMA_PY_GRAMMAR_MISFIT, 1);
 VALUE(LLAMA_PY_GRAMMAR_TOO_MUCH, 2);
+VALUE(LLAMA_PY_STEPS_NO_TOKEN, -1);
 VALUE(LLAMA_PY_LOGITS_OK, 0);
 VALUE(LLAMA_PY_LOGITS_WEIRD, 1);
 SIZE(enum llama_py_logits_result, 4);
@@ -1892,7 +1894,9 @@ FUNCTION(llama_py_grammar_apply, int32_t (*)(struct llama_sampler *, struct llam
 FUNCTION(llama_py_grammar_accept, int32_t (*)(struct llama_sampler *, int32_t, int64_t, char **));
 FUNCTION(llama_py_grammar_check_trigger, int32_t (*)(const char *, char **));
 FUNCTION(llama_py_logits_top, int32_t (*)(const float *, int64_t, int32_t, int32_t *, double *));
+FUNCTION(llama_py_logits_highest, int32_t (*)(const float *, int32_t));
 FUNCTION(llama_py_nextn_enable, void (*)(struct llama_context *, _Bool, _Bool));
 FUNCTION(llama_py_nextn_rows, const float * (*)(struct llama_context *));
 FUNCTION(llama_py_nextn_row, const float * (*)(struct llama_context *, int32_t));
+FUNCTION(llama_py_steps, int32_t (*)(struct llama_context *, struct llama_batch, int32_t, double, const int8_t *, const int32_t *, int32_t *, double *, int32_t *));
 FUNCTION(llama_py_vocab_attributes, void (*)(const struct llama_vocab *, int32_t, int32_t *));

@@ -23,6 +23,7 @@ from llama_py.core.footprint import MEMORY_SHARE, bytes_per_cell, chosen_n_ctx
 from llama_py.core.handle import Handle
 from llama_py.core.interrupts import in_main_thread, run_interruptibly
 from llama_py.core.machine import memory_bytes, usable_cores
+from llama_py.core.steps import Steps
 from llama_py.core.threads import ThreadPools
 from llama_py.core.turns import TURNS, Share
 from llama_py.errors import ContextCreationError, ParameterError, StateError
@@ -153,6 +154,19 @@ class Context(Handle[C.llama_context_p]):
             with TURNS.turn(self.share):
                 return int(C.llama_decode(self.pointer, batch.struct))
         return int(C.llama_decode(self.pointer, batch.struct))
+
+    def decode_steps(self, batch: Batch, steps: Steps, most: int, seconds: float) -> None:
+        """Decode a batch with one token for each stream, choose the most likely next token of each,
+        and go on with those. What came of it is in ``steps``.
+
+        It ends after ``most`` steps or ``seconds``, when a reply ends or cannot go on, when a step
+        fails, or when somebody is in a hurry.
+        """
+        if TURNS.sharing and not self.asynchronous:
+            with TURNS.turn(self._share):
+                steps.run(self.pointer, batch, 1, seconds)
+        else:
+            steps.run(self.pointer, batch, most, seconds)
 
     def logits(self, index: int) -> NDArray[np.float32]:
         """The logits of the ``index``-th token of the last batch: a view, float32 ``(n_vocab,)``.

@@ -29,8 +29,9 @@ from llama_py.core.vocab import Vocab
 from llama_py.errors import DecodeError, ParameterError, ParameterTypeError
 from llama_py.params import RANDOM_SEED, SamplingParams, TokenConstraint
 
-__all__ = ["Sampler"]
+__all__ = ["NOTHING_ALLOWED", "Sampler"]
 
+NOTHING_ALLOWED = "no token is allowed: every logit is -inf, or one is not a number"
 Row = NDArray[np.float32]
 
 
@@ -224,7 +225,7 @@ class Sampler:
     def _most_likely(row: Row) -> int:
         token = int(row.argmax())
         if not row.item(token) > -inf:
-            raise DecodeError("no token is allowed: every logit is -inf, or one is not a number")
+            raise DecodeError(NOTHING_ALLOWED)
         return token
 
     def _draw(self, ids: NDArray[np.intp] | None, logits: Row) -> int:

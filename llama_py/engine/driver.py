@@ -219,6 +219,7 @@ class Driver:
     def post(self, command: Command) -> None:
         """Let the engine's thread run something between two steps. Returns at once."""
         self._loop.commands.put(command)
+        self.engine.runner.hurry()
         if self._thread is None and not self._in_place:
             self._start()
 
@@ -274,7 +275,7 @@ class Driver:
             self._start_over()
         self._inside = True
         loop = self._loop
-        had_commands = not loop.commands.empty()
+        had_commands = loop.has_commands()
         loop.obey()
         worked = step and not loop.stopped and loop.step()
         self._inside = False

@@ -17,12 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_py.core.context import Context
+from llama_py.core.steps import Steps
 from llama_py.engine.admission import Admission
 from llama_py.engine.drafts import Drafts
 from llama_py.engine.metrics import Metrics
 from llama_py.engine.request import FinishEvent, Output
 from llama_py.engine.requests import Requests
-from llama_py.engine.runner import Runner
+from llama_py.engine.runner import Runner, by_sequence
 from llama_py.engine.running import RequestState, Running
 from llama_py.engine.sampling import Sampling
 from llama_py.engine.scheduler import Decode, Prefill, StepPlan, plan_step
@@ -174,10 +175,12 @@ class Engine:
         if requests.drafting and running:
             return self._step_with_drafts()
         self._drafts.watch()
-        if len(running) == 1 and running[0].state is RequestState.DECODING:
-            return self._step_one(running[0])
         if not running:
             return False
+        if self.runner.steps is not None and self._are_plain(running):
+            return self._step_plain(self.runner.steps, running)
+        if len(running) == 1 and running[0].state is RequestState.DECODING:
+            return self._step_one(running[0])
         plan = plan_step(running, self.runner.n_batch, self._chunk, self._most_prompts)
         if plan:
             self._step_many(plan)
@@ -209,8 +212,43 @@ class Engine:
                 self.requests.drafting -= 1
                 self._admission.preempt(running)
 
+    def _are_plain(self, streams: Sequence[Running]) -> bool:
+        """Whether they need nothing of a step but the most likely tokens."""
+        for each in streams:
+            if not each.plain or each.state is not RequestState.DECODING or each.paused:
+                return False
+        return len(streams) <= self.runner.n_batch
+
+    def _step_plain(self, steps: Steps, streams: Sequence[Running]) -> bool:
+        """Decode and choose in one call; several times, if nobody waits for what comes of each."""
+        streams = [*streams] if self.context.params.kv_unified else by_sequence(streams)
+        seconds = self._seconds_at_once(streams)
+        most = self._steps_at_once(streams) if seconds > 0 else 1
+        ends = self.runner.decode_steps(steps, streams, most, seconds)
+        if len(streams) > 1:
+            for _ in ends:
+                self.metrics.batch_streams.add(len(streams))
+        for row, tokens in enumerate(steps.chosen):
+            self._sampling.enter(streams[row], tokens, ends, row)
+        if steps.code:
+            self._handle_failure(steps.code, StepPlan(tuple(map(Decode, streams))))
+        return True
+
+    def _steps_at_once(self, streams: Sequence[Running]) -> int:
+        """How many steps may be made before anybody looks at what came of them; 1 at least."""
+        limit = self.cache.limit
+        return min(each.steps_at_once(each.lease, limit) for each in streams if each.lease)
+
+    def _seconds_at_once(self, streams: Sequence[Running]) -> float:
+        """How long that may take; 0 if something is to be done after each step."""
+        if self.cache.saving.pending:
+            return 0.0
+        seconds = min([each.at_once[1] for each in streams])
+        left = self.requests.time_left(running_only=True)
+        return seconds if left is None else min(seconds, left)
+
     def _step_one(self, running: Running) -> bool:
-        """A single stream, which is what most steps of most programs are for."""
+        """A single stream whose tokens are drawn, or looked at."""
         if running.paused:
             return False
         code = self.runner.decode_one(running)

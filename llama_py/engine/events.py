@@ -47,6 +47,11 @@ class Box(ABC):
         return None
 
     @property
+    def whole(self) -> bool:
+        """See ``Mailbox``."""
+        return self._kept is not None
+
+    @property
     def abandoned(self) -> bool:
         """True if the owner is gone: it was dropped, or an interrupt came before it was made."""
         return self.owner() is None

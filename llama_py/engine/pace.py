@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from llama_py.core.context import Context
 from llama_py.core.free_cpus import FreeCpus
@@ -65,6 +65,14 @@ class Pace:
                 self.threads = wanted
             else:
                 self._stuck = True
+
+    def after_steps(self, tokens: int, times: Sequence[float], now: float) -> None:
+        """Enter several steps, which had the same threads, and prepare the next one."""
+        threads = self.threads
+        for seconds in times:
+            self.after(tokens, seconds, now)
+            if self.threads != threads:  # what was asked for is not what the others had
+                return
 
     def _look(self, now: float) -> None:
         free = self._free()

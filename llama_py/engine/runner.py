@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from llama_py.core.batch import Batch
 from llama_py.core.context import Context
+from llama_py.core.steps import Steps
 from llama_py.engine.metrics import Metrics
 from llama_py.engine.pace import Pace
 from llama_py.engine.running import Running
 from llama_py.engine.scheduler import Decode, Prefill, StepPlan, Verify
 
-__all__ = ["Runner"]
+__all__ = ["Runner", "by_sequence"]
 
 _Entry: TypeAlias = "Decode[Running] | Verify[Running] | Prefill[Running]"
 
@@ -30,6 +31,7 @@ class Runner:
         prefilling: numbers of the requests whose prompts the decode in progress evaluates. Read by
             other threads, which abort a decode that nobody wants any more.
         decoding: a decode is in progress.
+        steps: what the last ``decode_steps`` gave; None if that cannot be done.
     """
 
     def __init__(self, context: Context, metrics: Metrics, *, abortable: bool) -> None:
@@ -41,6 +43,7 @@ class Runner:
         self.decoding = False
         self._batch = Batch(self.n_batch)
         self._pace = Pace.of(context)
+        self.steps = Steps.of(context.n_seq_max)
 
     def decode(self, plan: StepPlan[Running], seconds: float | None) -> tuple[int, list[int]]:
         """Decode one step.
@@ -70,6 +73,46 @@ class Runner:
         self._batch.struct.n_tokens = 0
         self._add_one(running)
         return self._decode()
+
+    def decode_steps(
+        self, steps: Steps, streams: Sequence[Running], most: int, seconds: float
+    ) -> list[float]:
+        """The hot path: streams of which each needs only the most likely token.
+
+        Args:
+            most, seconds: after how many steps, or when, it ends at the latest.
+
+        Returns:
+            When each step ended (``time.perf_counter()``).
+        """
+        self._batch.struct.n_tokens = 0
+        for running in streams:
+            self._add_one(running)
+        if most > 1:
+            endless = [running.request.generation.ignore_eos for running in streams]
+            steps.endless[: len(streams)] = endless
+        now = time.perf_counter()
+        self.decoding = True
+        try:
+            self.context.decode_steps(self._batch, steps, most, seconds)
+        finally:
+            self.decoding = False
+        ends: list[float] = []
+        metrics = self.metrics
+        for decoding, choosing in steps.times:
+            now += decoding + choosing
+            ends.append(now)
+            metrics.decode_seconds += decoding
+            metrics.sample_seconds += choosing
+        metrics.steps += len(ends)
+        if self._pace is not None and not steps.code:
+            self._pace.after_steps(len(streams), [times[0] for times in steps.times], now)
+        return ends[: steps.done]
+
+    def hurry(self, wanted: bool = True) -> None:
+        """Let no further step begin before commands are looked for. From any thread."""
+        if self.steps is not None:
+            self.steps.hurry[0] = wanted
 
     def decode_tokens(
         self, tokens: Sequence[int], position: int, sequence: int, every: bool
@@ -153,6 +196,11 @@ class Runner:
         first = running.first_output if not running.n_resumed else len(lease.prompt.tokens) - 1
         self._batch.outputs[start + max(0, first - held) : start + count] = True
         return start + count - 1
+
+
+def by_sequence(streams: Sequence[Running]) -> list[Running]:
+    """In the order of their sequences (see ``Runner._add``)."""
+    return sorted(streams, key=_number)
 
 
 def _number(running: Running) -> int:

@@ -56,6 +56,8 @@ class Running:
         lease: its sequence, while it has one.
         history: prompt and reply, for whoever asks ``seen``; made when that is first asked.
         drafting: how its drafts fare, or None: there are none.
+        plain: its next token is the likeliest one, and nothing else is asked of a row of logits.
+        at_once: steps, and seconds of them, that may be made before anything is handed over.
         paused: its consumer is behind; it generates nothing until ``Engine.resume``.
         waits_for: a request whose prefill this one is going to share, and up to which position.
         resolved_at: ``Requests.ended`` when ``prompt`` was looked up in the cache.
@@ -74,13 +76,18 @@ class Running:
     lease: Lease | None = None
     history: TokenHistory | None = None
     drafting: Drafting | None = None
+    plain: bool = field(init=False)
+    at_once: tuple[int, float] = (1, 0.0)
     paused: bool = False
     waits_for: tuple[Running, int] | None = None
     preempted: bool = False
     n_resumed: int = 0
 
     def __post_init__(self) -> None:
-        self.text = ReplyText(self.request.generation.stop)
+        generation = self.request.generation
+        self.text = ReplyText(generation.stop)
+        looks = generation.logprobs is not None or bool(generation.stopping_criteria)
+        self.plain = self.sampler.trivial and not looks and generation.max_tokens != 0
 
     @property
     def order(self) -> tuple[int, int]:
@@ -114,6 +121,20 @@ class Running:
         """
         known = lease.held - self.record.n_prompt
         return self.record.generated[known:] if known >= 0 else []
+
+    def steps_at_once(self, lease: Lease, limit: int) -> int:
+        """How many steps may be made before anybody looks at what came of them; 1 at least.
+
+        Args:
+            limit: tokens that a sequence can hold.
+        """
+        generation = self.request.generation
+        if generation.stop or generation.stop_tokens:
+            return 1
+        steps = min(self.at_once[0], limit - lease.held)
+        if generation.max_tokens is not None:
+            steps = min(steps, generation.max_tokens - len(self.record.generated))
+        return max(1, steps)
 
     @property
     def first_output(self) -> int:

@@ -14,6 +14,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 import numpy as np
 from numpy.typing import NDArray
 
+from llama_py.core.sampler import NOTHING_ALLOWED
+from llama_py.core.steps import NO_TOKEN
 from llama_py.core.vocab import Vocab
 from llama_py.engine.logprobs import top_logprobs
 from llama_py.engine.request import FinishEvent, TokenEvent, TokenLogprobs
@@ -22,6 +24,7 @@ from llama_py.engine.runner import Runner
 from llama_py.engine.running import RequestState, Running
 from llama_py.engine.scheduler import Verify
 from llama_py.engine.text import ReplyText
+from llama_py.errors import DecodeError
 
 __all__ = ["Sampling"]
 
@@ -113,6 +116,31 @@ class Sampling:
             self._sample(running, row + len(draft), None)
         if lease.drafted:  # else it has ended, and given the sequence back
             self._requests.cache.rewind(lease)
+
+    # -- tokens that were chosen already --------------------------------------------------------
+
+    def enter(
+        self, running: Running, tokens: Sequence[int], ends: Sequence[float], row: int
+    ) -> None:
+        """Hand out what steps gave for one request. At each token, the books are those of its step.
+
+        Args:
+            tokens: one of each step; only the last one may end the reply.
+            ends: when each step ended.
+            row: where the logits of the last one are.
+        """
+        lease, generated = running.lease, running.record.generated
+        if lease is None:
+            raise RuntimeError("a request without a sequence was decoded")
+        known = lease.sequence.tokens
+        for token, now in zip(tokens, ends, strict=True):
+            known.append(generated[-1])
+            if token == NO_TOKEN:
+                self._requests.fail(running, DecodeError(NOTHING_ALLOWED))
+                return
+            self._count_token(running, now)
+            generated.append(token)
+            self._emit(running, token, None, row)
 
     # -- one token ------------------------------------------------------------------------------
 

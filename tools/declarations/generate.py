@@ -30,6 +30,7 @@ HEADERS = {
         "llama_py_grammar.h",
         "llama_py_logits.h",
         "llama_py_nextn.h",
+        "llama_py_steps.h",
         "llama_py_vocab.h",
     ],
 }

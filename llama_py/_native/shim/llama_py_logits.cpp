@@ -125,11 +125,36 @@ Loops choose() {
 Loops choose() { return {highest_plain, sum_plain}; }
 #endif
 
+const Loops loops = choose();
+
 } // namespace
+
+extern "C" int32_t llama_py_logits_highest(const float * logits, int32_t n) {
+    float   best  = -INFINITY;
+    int64_t found = -1;  // where the block begins that has it
+    for (int64_t start = 0; start < n; start += BLOCK) {
+        const int64_t count = n - start < BLOCK ? n - start : BLOCK;
+        const int64_t whole = count / LANES * LANES;
+        float highest = loops.highest(logits + start, whole);
+        for (int64_t i = start + whole; i < start + count && highest == highest; ++i) {
+            highest = logits[i] > highest || logits[i] != logits[i] ? logits[i] : highest;
+        }
+        if (highest != highest) {
+            return -1;
+        }
+        if (highest > best) {
+            best  = highest;
+            found = start;
+        }
+    }
+    while (found >= 0 && logits[found] != best) {
+        ++found;
+    }
+    return static_cast<int32_t>(found);
+}
 
 extern "C" int32_t llama_py_logits_top(
         const float * logits, int64_t n, int32_t k, int32_t * ids, double * normalizer) {
-    static const Loops loops = choose();
     Largest largest{logits, ids, k};
     float  top   = -INFINITY;
     double total = 0.0;

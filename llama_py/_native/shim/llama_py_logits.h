@@ -1,4 +1,4 @@
-/* What log-probabilities need of one row of logits, in one pass.
+/* What log-probabilities, and the choice of a token, need of one row of logits, in one pass.
  *
  * A row has up to 260 000 entries, and it is read just after the weights have passed through the
  * caches: each pass over it, and each function that makes one, comes from memory again.
@@ -28,6 +28,9 @@ LLAMA_PY_CHAT_API int32_t llama_py_logits_top(
         int32_t       k,
         int32_t     * ids,
         double      * normalizer);
+
+/* The id of the largest entry, the first of equal ones; -1 if a NaN is among them, or all are -inf. */
+LLAMA_PY_CHAT_API int32_t llama_py_logits_highest(const float * logits, int32_t n);
 
 #ifdef __cplusplus
 }

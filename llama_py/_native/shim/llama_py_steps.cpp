@@ -1,0 +1,56 @@
+#include "llama_py_steps.h"
+
+#include "llama_py_logits.h"
+
+#include <chrono>
+
+using steady = std::chrono::steady_clock;
+
+static double seconds_between(steady::time_point from, steady::time_point to) {
+    return std::chrono::duration<double>(to - from).count();
+}
+
+extern "C" int32_t llama_py_steps(
+        struct llama_context * context,
+        struct llama_batch     batch,
+        int32_t                most,
+        double                 seconds,
+        const int8_t         * endless,
+        const int32_t        * hurry,
+        int32_t              * chosen,
+        double               * times,
+        int32_t              * code) {
+    const llama_vocab * vocab = llama_model_get_vocab(llama_get_model(context));
+    const int32_t n_vocab = llama_vocab_n_tokens(vocab);
+    const volatile int32_t * hurried = hurry;
+    const auto begun = steady::now();
+    auto now = begun;
+    for (int32_t step = 0; step < most; ++step) {
+        *code = llama_decode(context, batch);
+        llama_synchronize(context);  // the time until the logits are there belongs to it
+        const auto decoded = steady::now();
+        times[0] = seconds_between(now, decoded);
+        times[1] = 0.0;
+        if (*code != 0) {
+            return step;
+        }
+        bool ends = false;
+        for (int32_t row = 0; row < batch.n_tokens; ++row) {
+            const float * logits = llama_get_logits_ith(context, row);
+            const int32_t token =
+                logits ? llama_py_logits_highest(logits, n_vocab) : LLAMA_PY_STEPS_NO_TOKEN;
+            chosen[row] = token;
+            ends = ends || token < 0 || (!endless[row] && llama_vocab_is_eog(vocab, token));
+            batch.token[row] = token;
+            batch.pos[row] += 1;
+        }
+        now = steady::now();
+        times[1] = seconds_between(decoded, now);
+        chosen += batch.n_tokens;
+        times  += 2;
+        if (ends || *hurried != 0 || seconds_between(begun, now) >= seconds) {
+            return step + 1;
+        }
+    }
+    return most;
+}

@@ -1,0 +1,83 @@
+"""``Steps``: steps of streams that need nothing but the most likely token, in one call into C.
+
+On a small model, what Python does between two steps takes a good part of the time of a step. So a
+step is one call; where nobody waits for its tokens, several steps are.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llama_py._native import chat_h
+from llama_py._native import llama_h as C
+from llama_py.core import logs
+from llama_py.core.batch import Batch
+from llama_py.errors import SymbolNotFoundError
+
+__all__ = ["NO_TOKEN", "Steps"]
+
+#: What a stream gets when every logit is -inf, or one is not a number.
+NO_TOKEN: int = chat_h.LLAMA_PY_STEPS_NO_TOKEN
+#: Most steps in one call.
+_MOST = 64
+
+
+class Steps:
+    """Room for what steps of up to ``streams`` streams give.
+
+    Attributes:
+        endless: int8 ``(streams,)``, non-zero where a reply goes on behind tokens that end one.
+        hurry: int32 ``(1,)``. Any thread may set it: no further step begins then.
+        done: steps of the last call that succeeded.
+        code: what ``llama_decode`` returned last; unless it is 0, another step has failed.
+    """
+
+    def __init__(self, streams: int) -> None:
+        self.endless: NDArray[np.int8] = np.zeros(streams, np.int8)
+        self.hurry: NDArray[np.int32] = np.zeros(1, np.int32)
+        self._code: NDArray[np.int32] = np.zeros(1, np.int32)
+        self._chosen: NDArray[np.int32] = np.zeros(_MOST * streams, np.int32)
+        self._times: NDArray[np.float64] = np.zeros((_MOST, 2), np.float64)
+        arrays = (self.endless, self.hurry, self._chosen, self._times, self._code)
+        self._addresses = tuple(array.ctypes.data for array in arrays)
+        self._streams = 0
+        self.done = self.code = 0
+
+    @staticmethod
+    def of(streams: int) -> Steps | None:
+        """None if the native library is of an older build, which cannot do this."""
+        return Steps(streams) if _function() is not None else None
+
+    def run(self, context: C.llama_context_p, batch: Batch, most: int, seconds: float) -> None:
+        """See ``Context.decode_steps``."""
+        self._streams = batch.struct.n_tokens
+        most = min(most, _MOST)
+        self.done = _function()(context, batch.struct, most, seconds, *self._addresses)
+        self.code = self._code.item()
+
+    @property
+    def chosen(self) -> list[list[int]]:
+        """For each stream its tokens, one of each step; ``NO_TOKEN`` where there is none."""
+        count = self._streams
+        tokens: list[list[int]] = self._chosen[: self.done * count].reshape(-1, count).T.tolist()
+        return tokens
+
+    @property
+    def times(self) -> list[list[float]]:
+        """Of each step, also the one that failed: seconds of decoding, and of choosing."""
+        times: list[list[float]] = self._times[: self.done + (self.code != 0)].tolist()
+        return times
+
+
+@cache
+def _function() -> Any:
+    """The function, or None in a library that was built before there was one."""
+    try:
+        return chat_h.llama_py_steps
+    except SymbolNotFoundError as error:
+        logs.LOGGER.warning("replies are generated more slowly than they could be: %s", error)
+        return None

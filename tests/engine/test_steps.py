@@ -1,0 +1,267 @@
+"""Steps in one call into C: they give what single ones give, and end when somebody is waiting."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from llama_py import Llama, demo_model_path
+from llama_py._native import chat_h
+from llama_py.core import steps as module
+from llama_py.core.batch import Batch
+from llama_py.core.context import Context
+from llama_py.core.model import Model
+from llama_py.core.steps import NO_TOKEN, Steps
+from llama_py.engine.events import Events
+from llama_py.errors import DecodeError, SymbolNotFoundError
+from llama_py.params import ContextParams
+from tests.engine.rig import Asked, Rig, ask, words
+from tests.models import tiny_model
+
+GREEDY: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True}
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    rig = Rig("full", n_seq_max=4)
+    yield rig
+    rig.close()
+
+
+@pytest.fixture
+def calls(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many steps each call into C made."""
+    made: list[int] = []
+    decode = rig.context.decode_steps
+
+    def counted(batch: Batch, steps: Steps, most: int, seconds: float) -> None:
+        decode(batch, steps, most, 60.0 if seconds else 0.0)  # however busy the machine is
+        made.append(steps.done)
+
+    monkeypatch.setattr(rig.context, "decode_steps", counted)
+    return made
+
+
+def run_whole(rig: Rig, *asked: Asked) -> None:
+    """As a call whose owner wants everything at the end."""
+    events = Events(rig.driver, [each.request for each in asked], whole=True)
+    for index, each in enumerate(asked):
+        each.events, each.index = events, index
+    rig.read(*asked)
+
+
+# -- replies ---------------------------------------------------------------------------------------
+
+
+def test_a_whole_reply_is_made_in_few_calls(rig: Rig, calls: list[int]) -> None:
+    one = ask(words(1, 40), 100)
+    run_whole(rig, one)
+    assert sum(calls) == 99  # the first token comes with the prompt
+    assert len(calls) == 2
+    rig.check(one)
+    rig.check_at_rest()
+    metrics = rig.engine.metrics
+    assert (metrics.generated, metrics.token_seconds.count) == (100, 99)
+
+
+def test_a_stream_gets_each_token_at_once(rig: Rig, calls: list[int]) -> None:
+    one = ask(words(1, 40), 20)
+    rig.run(one)
+    assert calls == [1] * 19
+    rig.check(one)
+
+
+def test_beside_a_stream_steps_are_single(rig: Rig, calls: list[int]) -> None:
+    whole, stream = ask(words(1, 40), 20), ask(words(2, 40), 20)
+    events = Events(rig.driver, [whole.request], whole=True)
+    whole.events = events
+    rig.run(stream)
+    assert {*calls} == {1}
+    rig.read(whole)
+    rig.check(whole, stream)
+
+
+@pytest.mark.parametrize("kind", ["full", "iswa", "recurrent", "hybrid"])
+def test_streams_of_different_lengths_end_where_they_would_alone(kind: str) -> None:
+    rig = Rig(kind, n_seq_max=4)
+    several = [ask(words(seed, 30), 7 + 9 * seed) for seed in range(1, 5)]
+    run_whole(rig, *several)
+    rig.check(*several)
+    assert [len(each.generated) for each in several] == [16, 25, 34, 43]
+    rig.check_at_rest()
+    rig.close()
+
+
+def test_separate_buffers_are_decoded_in_the_order_of_their_sequences() -> None:
+    rig = Rig("full", n_seq_max=3, kv_unified=False, n_ctx=1536)
+    for priorities in ([0, 0, 0], [2, 1, 0]):
+        several = [
+            ask(words(seed, 30), 20, priority=priority)
+            for seed, priority in enumerate(priorities, 1)
+        ]
+        run_whole(rig, *several)
+        rig.check(*several)
+    rig.close()
+
+
+def test_cells_that_run_out_in_the_middle_of_steps() -> None:
+    rig = Rig("full", n_seq_max=2, n_ctx=256)
+    several = [ask(words(1, 40), 150), ask(words(2, 40), 150)]
+    run_whole(rig, *several)
+    assert rig.engine.metrics.preempted
+    rig.check(*several)
+    rig.check_at_rest()
+    rig.close()
+
+
+def test_a_reply_ends_where_the_model_ends_it() -> None:
+    prompt = "<|im_start|>user\nHello!<|im_end|>\n<|im_start|>assistant\n"
+    with Llama(demo_model_path(), n_ctx=512, n_threads=1) as llm:
+        whole = llm.create_completion(prompt, max_tokens=200, temperature=0.0)
+        chunks = [
+            chunk["choices"][0]
+            for chunk in llm.create_completion(prompt, max_tokens=200, temperature=0.0, stream=True)
+        ]
+    assert whole["choices"][0]["finish_reason"] == "stop"
+    assert whole["choices"][0]["text"] == "".join(chunk["text"] for chunk in chunks)
+    assert whole["usage"]["completion_tokens"] > 2
+
+
+# -- when steps end --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def context() -> Iterator[Context]:
+    with Model(tiny_model("full")) as model:
+        yield Context(model, ContextParams(n_ctx=256, n_batch=16, n_threads=1))
+
+
+def make_steps(context: Context, most: int, seconds: float = 60.0, *, hurry: int = 0) -> Steps:
+    """Steps of one stream, at the beginning of an empty sequence."""
+    batch, steps = Batch(16), Steps(1)
+    batch.set([5], 0, 0, True)
+    steps.endless[0] = 1
+    steps.hurry[0] = hurry
+    context.decode_steps(batch, steps, most, seconds)
+    return steps
+
+
+def test_steps_continue_with_what_was_chosen(context: Context) -> None:
+    steps = make_steps(context, 12)
+    assert (steps.done, steps.code, len(steps.times)) == (12, 0, 12)
+    (chosen,) = steps.chosen
+    assert context.pos_max(0) == 11
+    context.seq_rm(0, 0, -1)
+    batch = Batch(16)
+    batch.set([5, *chosen[:-1]], 0, 0, True)
+    assert context.decode(batch) == 0
+    assert chosen == [int(context.logits(row).argmax()) for row in range(12)]
+
+
+@pytest.mark.parametrize(("seconds", "hurry"), [(0.0, 0), (60.0, 1)])
+def test_no_other_step_begins_when_time_is_over_or_somebody_is_in_a_hurry(
+    context: Context, seconds: float, hurry: int
+) -> None:
+    assert make_steps(context, 12, seconds, hurry=hurry).done == 1
+
+
+def test_a_step_that_fails_leaves_those_before_it(context: Context) -> None:
+    for start in range(0, 250, 16):
+        part = Batch(16)
+        part.set(words(1, 250)[start : start + 16], start, 0, True)
+        assert context.decode(part) == 0
+    batch, steps = Batch(16), Steps(1)
+    batch.set([5], 250, 0, True)
+    steps.endless[0] = 1
+    context.decode_steps(batch, steps, 12, 60.0)
+    assert (steps.done, steps.code) == (6, 1)
+    assert len(steps.times) == 7
+    assert [len(tokens) for tokens in steps.chosen] == [6]
+
+
+def test_a_command_ends_steps_that_are_made_at_once(rig: Rig) -> None:
+    steps = rig.engine.runner.steps
+    assert steps is not None
+    rig.driver.post(lambda: None)
+    assert steps.hurry[0] == 1
+    one = ask(words(1, 40), 100)
+    run_whole(rig, one)
+    assert steps.hurry[0] == 0
+    rig.check(one)
+
+
+def test_a_job_of_another_thread_does_not_wait_for_a_whole_reply() -> None:
+    with Llama(tiny_model("full"), n_ctx=2048, n_threads=1) as llm:
+        thread = threading.Thread(
+            target=lambda: llm.create_completion(words(1, 40), max_tokens=900, **GREEDY)
+        )
+        thread.start()
+        metrics = llm._engine.metrics
+        seen: list[int] = []
+        while not metrics.generated:
+            pass
+        while thread.is_alive() and len(seen) < 10:
+            seen.append(llm._loaded.driver.run(lambda: metrics.generated))
+        thread.join()
+    assert len({*seen}) > 2
+
+
+# -- what is odd -----------------------------------------------------------------------------------
+
+
+def test_a_row_without_a_token_fails_its_request_alone(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def odd(steps: Steps) -> list[list[int]]:
+        first, second = chosen(steps)
+        return [first, [*second[:-1], NO_TOKEN]]
+
+    chosen: Any = vars(Steps)["chosen"].fget
+    good, bad = ask(words(1, 40), 60), ask(words(2, 40), 60)
+    events = Events(rig.driver, [good.request, bad.request], whole=False)
+    for index, each in enumerate((good, bad)):
+        each.events, each.index = events, index
+    rig.step_until(lambda: len(bad.generated) == 5)
+    with monkeypatch.context() as patch:
+        patch.setattr(Steps, "chosen", property(odd))
+        rig.step()
+    rig.read(good, bad)
+    assert bad.end is not None
+    assert isinstance(bad.end.error, DecodeError)
+    rig.check(good)
+    rig.check_at_rest()
+
+
+@pytest.mark.parametrize("n", [1, 31, 32, 33, 2047, 2049, 5000])
+def test_the_highest_logit_is_the_one_that_numpy_finds(n: int) -> None:
+    draw = np.random.default_rng(n)
+    row = draw.normal(size=n).astype(np.float32)
+    for values in (row, np.round(row), np.full(n, -np.inf, np.float32)):
+        for odd in (None, np.inf, np.nan):
+            found = values.copy()
+            if odd is not None:
+                found[draw.integers(n)] = odd
+            best = int(found.argmax())
+            expected = best if found[best] > -np.inf else NO_TOKEN
+            assert chat_h.llama_py_logits_highest(found.ctypes.data, n) == expected
+
+
+def test_an_older_library_does_the_same_in_more_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Older:
+        def __getattr__(self, name: str) -> Any:
+            raise SymbolNotFoundError(name)
+
+    module._function.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "chat_h", Older())
+        rig = Rig("full")
+    module._function.cache_clear()
+    assert rig.engine.runner.steps is None
+    one = ask(words(1, 40), 30)
+    run_whole(rig, one)
+    rig.check(one)
+    rig.close()
