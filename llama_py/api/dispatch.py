@@ -12,7 +12,7 @@ from llama_py.api.records import Call, LastCalls, Outcome
 from llama_py.api.replies import ReplyStream, raise_failure
 from llama_py.engine.async_events import AsyncEvents
 from llama_py.engine.events import Events
-from llama_py.engine.request import GenerationRequest, Record
+from llama_py.engine.request import FinishEvent, GenerationRequest, Record
 
 __all__ = ["Dispatch"]
 
@@ -55,9 +55,10 @@ class Dispatch:
         try:
             with events:
                 for index, event in events:
-                    outcome.note(index, event)
                     encoder.feed(index, event)
-                    raise_failure(event, encoder)
+                    if type(event) is FinishEvent:
+                        outcome.note(index, event)
+                        raise_failure(event, encoder)
         finally:
             outcome.note_end()
         return call.reply(encoder.response())

@@ -71,6 +71,7 @@ class Vocab(Handle[C.llama_vocab_p]):
         self._pieces: dict[int, bytes] = {}
         self._plain_pieces: dict[int, bytes] = {}
         self._eog: dict[int, bool] = {}
+        self._special: dict[int, bool] = {}
         self._special_texts: dict[bytes, bool] | None = None
         self._longest_piece: int | None = None
 
@@ -184,8 +185,12 @@ class Vocab(Handle[C.llama_vocab_p]):
 
     def is_special(self, token: int) -> bool:
         """True if the tokenizer always splits before and after this token."""
-        self.check_tokens((token,))
-        return bool(C.llama_vocab_get_attr(self.pointer, token) & _SPECIAL)
+        known = self._special.get(token)
+        if known is None:
+            self.check_tokens((token,))
+            attribute = C.llama_vocab_get_attr(self.pointer, token)
+            known = self._special[token] = bool(attribute & _SPECIAL)
+        return known
 
     def strips_right(self, token: int) -> bool:
         """True if the tokenizer drops white space behind this token (Phi-3)."""

@@ -25,6 +25,7 @@ from llama_py.engine.running import RequestState, Running
 from llama_py.engine.scheduler import Verify
 from llama_py.engine.text import ReplyText
 from llama_py.errors import DecodeError
+from llama_py.memory.sequences import Lease
 
 __all__ = ["Sampling"]
 
@@ -132,15 +133,34 @@ class Sampling:
         lease, generated = running.lease, running.record.generated
         if lease is None:
             raise RuntimeError("a request without a sequence was decoded")
-        known = lease.sequence.tokens
-        for token, now in zip(tokens, ends, strict=True):
-            known.append(generated[-1])
+        if len(tokens) > 1:
+            self._enter_inner(running, lease, tokens[:-1], ends)
+        for token, now in zip(tokens[-1:], ends[-1:], strict=True):
+            lease.sequence.tokens.append(generated[-1])
             if token == NO_TOKEN:
                 self._requests.fail(running, DecodeError(NOTHING_ALLOWED))
                 return
             self._count_token(running, now)
             generated.append(token)
             self._emit(running, token, None, row)
+
+    def _enter_inner(
+        self, running: Running, lease: Lease, tokens: Sequence[int], ends: Sequence[float]
+    ) -> None:
+        """Hand out tokens that end nothing: there are no stop strings, and others follow them."""
+        record, metrics, vocab = running.record, self._requests.metrics, self._vocab
+        lease.sequence.tokens += [record.generated[-1], *tokens[:-1]]
+        record.generated += tokens
+        metrics.generated += len(tokens)
+        for now in ends[: len(tokens)]:
+            metrics.token_seconds.add(now - record.last_token)
+            record.last_token = now
+        special, visible = running.request.echo_special, running.request.visible
+        feed, put, number = running.text.feed, self._requests.outputs.append, running.number
+        for token in tokens:
+            shown = special or token in visible
+            piece = vocab.piece(token) if shown else vocab.plain_piece(token)
+            put((number, TokenEvent(token, feed(piece))))
 
     # -- one token ------------------------------------------------------------------------------
 
