@@ -26,7 +26,7 @@ from tests.models import KINDS, tiny_model
 def failing_decode(rig: Rig, step: int, code: int, *, late: bool) -> Iterator[None]:
     """Let ``llama_decode`` fail at one step; ``late``: after it did its work."""
     context: Any = rig.context
-    real, calls = context.decode, iter(range(10**9))
+    real, real_steps, calls = context.decode, context.decode_steps, iter(range(10**9))
 
     def decode(batch: Any) -> int:
         if next(calls) != step:
@@ -35,11 +35,18 @@ def failing_decode(rig: Rig, step: int, code: int, *, late: bool) -> Iterator[No
             assert real(batch) == 0
         return code
 
-    context.decode = decode
+    def decode_steps(batch: Any, steps: Any, most: int, seconds: float) -> None:
+        fails = next(calls) == step
+        if late or not fails:
+            real_steps(batch, steps, most, seconds)
+        if fails:
+            steps.done, steps.code = 0, code
+
+    context.decode, context.decode_steps = decode, decode_steps
     try:
         yield
     finally:
-        del context.decode
+        del context.decode, context.decode_steps
 
 
 @pytest.mark.parametrize("late", [False, True])
