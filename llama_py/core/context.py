@@ -163,7 +163,7 @@ class Context(Handle[C.llama_context_p]):
         fails, or when somebody is in a hurry.
         """
         if TURNS.sharing and not self.asynchronous:
-            with TURNS.turn(self._share):
+            with TURNS.turn(self.share):
                 steps.run(self.pointer, batch, 1, seconds)
         else:
             steps.run(self.pointer, batch, most, seconds)
