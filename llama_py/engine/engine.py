@@ -222,8 +222,7 @@ class Engine:
     def _step_plain(self, steps: Steps, streams: Sequence[Running]) -> bool:
         """Decode and choose in one call; several times, if nobody waits for what comes of each."""
         streams = [*streams] if self.context.params.kv_unified else by_sequence(streams)
-        seconds = self._seconds_at_once(streams)
-        most = self._steps_at_once(streams) if seconds > 0 else 1
+        most, seconds = self._at_once(streams)
         ends = self.runner.decode_steps(steps, streams, most, seconds)
         if len(streams) > 1:
             for _ in ends:
@@ -234,18 +233,15 @@ class Engine:
             self._handle_failure(steps.code, StepPlan(tuple(map(Decode, streams))))
         return True
 
-    def _steps_at_once(self, streams: Sequence[Running]) -> int:
-        """How many steps may be made before anybody looks at what came of them; 1 at least."""
-        limit = self.cache.limit
-        return min(each.steps_at_once(each.lease, limit) for each in streams if each.lease)
-
-    def _seconds_at_once(self, streams: Sequence[Running]) -> float:
-        """How long that may take; 0 if something is to be done after each step."""
-        if self.cache.saving.pending:
-            return 0.0
+    def _at_once(self, streams: Sequence[Running]) -> tuple[int, float]:
+        """Steps, and seconds of them, that may be made before anybody looks at the outcome."""
         seconds = min([each.at_once[1] for each in streams])
+        if self.runner.last_step >= seconds or self.cache.saving.pending:
+            return 1, 0.0
         left = self.requests.time_left(running_only=True)
-        return seconds if left is None else min(seconds, left)
+        limit = self.cache.limit
+        most = min([each.steps_at_once(each.lease, limit) for each in streams if each.lease])
+        return most, seconds if left is None else min(seconds, left)
 
     def _step_one(self, running: Running) -> bool:
         """A single stream whose tokens are drawn, or looked at."""

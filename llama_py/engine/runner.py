@@ -32,6 +32,7 @@ class Runner:
             other threads, which abort a decode that nobody wants any more.
         decoding: a decode is in progress.
         steps: what the last ``decode_steps`` gave; None if that cannot be done.
+        last_step: seconds that the last of them took.
     """
 
     def __init__(self, context: Context, metrics: Metrics, *, abortable: bool) -> None:
@@ -44,6 +45,7 @@ class Runner:
         self._batch = Batch(self.n_batch)
         self._pace = Pace.of(context)
         self.steps = Steps.of(context.n_seq_max)
+        self.last_step = 0.0
 
     def decode(self, plan: StepPlan[Running], seconds: float | None) -> tuple[int, list[int]]:
         """Decode one step.
@@ -99,14 +101,16 @@ class Runner:
             self.decoding = False
         ends: list[float] = []
         metrics = self.metrics
-        for decoding, choosing in steps.times:
-            now += decoding + choosing
+        times = steps.times
+        for decoding, choosing in times:
+            self.last_step = decoding + choosing
+            now += self.last_step
             ends.append(now)
             metrics.decode_seconds += decoding
             metrics.sample_seconds += choosing
         metrics.steps += len(ends)
         if self._pace is not None and not steps.code:
-            self._pace.after_steps(len(streams), [times[0] for times in steps.times], now)
+            self._pace.after_steps(len(streams), [decoding for decoding, _ in times], now)
         return ends[: steps.done]
 
     def hurry(self, wanted: bool = True) -> None:
