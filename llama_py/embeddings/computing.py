@@ -122,6 +122,7 @@ class Computer:
         self._contexts: dict[bool, Context] = {}
         few = model.is_recurrent or model.is_hybrid
         self.most_inputs = _MOST_RECURRENT if few else _MOST_INPUTS
+        self._in_f32 = model.metadata.get("general.file_type", "0") == "0"
         #: Whether a long input may be computed piece by piece.
         self._in_pieces = model.is_causal and setup.params.attention_type != _NON_CAUSAL
 
@@ -216,11 +217,12 @@ class Computer:
         params = self._setup.params
         size = max(params.n_ubatch, 256, 1 << (needed - 1).bit_length())
         at_once = params.n_ubatch if self._in_pieces and not ranks else size
-        gpu = on_gpu()
         flash = params.flash_attn
-        if flash is None and not gpu:  # on a CPU it rounds to F16, and is no quicker
-            flash = size > _MUCH_ATTENTION
-        exact = not gpu and not flash  # a cache of one batch is small
+        exact = not on_gpu() and not flash
+        if flash is None and exact:
+            # On a CPU flash attention rounds to F16, as weights do that are not in F32.
+            exact = self._in_f32 and size <= _MUCH_ATTENTION
+            flash = False if exact else None
         threads = self.threads or params.n_threads or self._threads()
         return replace(
             params,

@@ -48,7 +48,10 @@ class EmbedderOptions(ModelOptions, total=False):
         Reads(read_flash),
         WithoutDefault('`"auto"`'),
         Flag("--flash-attn", metavar="on|off|auto", help="flash attention (default: auto)"),
-        Doc('Flash attention; None and `"auto"` use it on GPUs, and for long inputs.'),
+        Doc(
+            'Flash attention; None and `"auto"` use it on GPUs, for weights that are not in F32, '
+            "and for long inputs."
+        ),
     ]
     in_place: Annotated[
         bool,
