@@ -13,6 +13,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -498,3 +499,25 @@ def test_a_model_that_is_closed_while_threads_tokenize_and_render() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False
     )
     assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize("options", [{}, {"chat_format": "chatml-function-calling"}])
+def test_a_template_that_is_made_while_the_model_is_closed(
+    freed: list[str], monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    make = chat_h.llama_py_chat_templates_init
+
+    def closed_meanwhile(*arguments: Any) -> Any:
+        if arguments[0]:  # a model, which it reads
+            llm.close()
+            assert "model" not in freed
+        return make(*arguments)
+
+    llm = load(**options)
+    monkeypatch.setattr(chat_h, "llama_py_chat_templates_init", closed_meanwhile)
+    with suppress(ClosedError):
+        llm.render_chat(HELLO)
+    assert "model" in freed
+    for _ in range(2):
+        with pytest.raises(ClosedError):
+            llm.render_chat(HELLO)

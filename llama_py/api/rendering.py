@@ -80,14 +80,21 @@ class Rendering:
         Raises:
             TemplateError: the model's own does not parse; pass ``chat_template`` or
                 ``chat_format``.
+            ClosedError: after ``close()``.
         """
+        template = self._template
+        if template is None:
+            template = self._template = self._made()
+            if self._loaded.model.closed:  # meanwhile: ``close()`` may not have seen it
+                template.close()
+        return template
+
+    def _made(self) -> ChatTemplate:
         model, text = self._loaded.model, self._text
-        if self._template is None:
-            try:
-                self._template = ChatTemplate.from_model(model, text)
-            except TemplateError as error:
-                raise explain_refusal(text or model.chat_template() or "", error) from None
-        return self._template
+        try:
+            return ChatTemplate.from_model(model, text)
+        except TemplateError as error:
+            raise explain_refusal(text or model.chat_template() or "", error) from None
 
     @property
     def chat_format(self) -> str | None:
@@ -101,7 +108,12 @@ class Rendering:
         self._markup: Markup | None = None  # another format writes other marks
 
     def render(self, request: ChatRequest) -> RenderedChat:
-        """The prompt of a conversation, and how its reply is to be read."""
+        """The prompt of a conversation, and how its reply is to be read.
+
+        Raises:
+            ClosedError: after ``close()``, also where nothing of the model is needed.
+        """
+        self._loaded.model.check_open()
         mode = self._settings.special_tokens_in_content
         return render_content(request, self._render_as_is, self._markup_of_chats, mode)
 
@@ -118,7 +130,7 @@ class Rendering:
         return self._markup
 
     def close(self) -> None:
-        """Free the template."""
+        """Free the template. To be called after the model was closed."""
         if self._template is not None:
             self._template.close()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any, Protocol
@@ -37,8 +38,7 @@ class _ModelLike(Protocol):
 
     vocab: Any
 
-    @property
-    def pointer(self) -> Any: ...
+    def in_use(self) -> AbstractContextManager[Any]: ...
 
 
 def _text_of(vocab: Any, token: int) -> str:
@@ -142,7 +142,8 @@ class ChatTemplate:
         """
         vocab = model.vocab
         bos, eos = (_text_of(vocab, token) for token in (vocab.bos, vocab.eos))
-        return cls(TemplateHandle(model.pointer, text), bos, eos)
+        with model.in_use() as pointer:  # another thread may close it meanwhile
+            return cls(TemplateHandle(pointer, text), bos, eos)
 
     @classmethod
     def from_text(cls, text: str, *, bos: str = "", eos: str = "") -> ChatTemplate:

@@ -174,6 +174,10 @@ class Handle(Generic[P]):
             raise forks.refuse(type(self).__name__)
         return pointer
 
+    def check_open(self) -> None:
+        """Raise as ``pointer`` does."""
+        _ = self.pointer
+
     @contextmanager
     def in_use(self) -> Iterator[P]:
         """The C pointer, which another thread's ``close()`` does not free within the block.

@@ -43,6 +43,8 @@ _log = logging.getLogger("llama_py.server")
 _ANY = asyncio.FIRST_COMPLETED
 #: Most requests that wait for models.
 _MOST_WAITING = 512
+#: How often somebody who would have waited too long looks whether the model is still being loaded.
+_WHILE_LOADING = 0.1
 
 
 class ModelPool:
@@ -251,13 +253,23 @@ class ModelPool:
         self._serve()
         gone = loop.create_task(_leaving(receive))
         try:
-            await asyncio.wait([waiter.served, gone], timeout=self._queue_timeout, return_when=_ANY)
+            await self._served_or_gone(waiter, gone)
             self._check_served(waiter, gone)
         except BaseException:  # also if the task was cancelled
             self._abandon(waiter)
             raise
         finally:
             gone.cancel()
+
+    async def _served_or_gone(self, waiter: Waiter, gone: asyncio.Task[None]) -> None:
+        """Wait, as long as it takes while the model is being loaded: nobody is in the way then."""
+        limit = self._queue_timeout
+        while True:
+            await asyncio.wait([waiter.served, gone], timeout=limit, return_when=_ANY)
+            loading = waiter.place.status is ModelStatus.LOADING
+            if waiter.served.done() or gone.done() or not loading:
+                return
+            limit = _WHILE_LOADING
 
     def _check_served(self, waiter: Waiter, gone: asyncio.Task[None]) -> None:
         """Raise if a waiter did not get what it waited for."""

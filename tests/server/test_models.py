@@ -8,6 +8,7 @@ import itertools
 import random
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -320,6 +321,24 @@ def test_waiting_has_a_limit() -> None:
                 assert pool.counters.timeouts == 1
                 await pool.load("demo")  # and nothing else was disturbed
             assert (await pool.load("full")).id == "full"
+
+    run(test)
+
+
+def test_loading_takes_as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks for a model that nobody else keeps out of memory gets it."""
+
+    def slowly(*arguments: Any, **options: Any) -> Any:
+        time.sleep(0.3)
+        return llama_py.Llama(*arguments, **options)
+
+    monkeypatch.setattr(loading, "Llama", slowly)
+
+    async def test() -> None:
+        async with pool_of("demo", queue_timeout=0.05) as pool:
+            both = await asyncio.gather(pool.load("demo"), pool.load("demo"))
+            assert [model.id for model in both] == ["demo", "demo"]
+            assert pool.counters.timeouts == 0
 
     run(test)
 

@@ -19,7 +19,7 @@ from llama_py.server.settings import ModelSettings, Settings
 from tests.models import tiny_model
 from tests.server.serving import Server, serving
 
-SMALL: dict[str, Any] = {"n_ctx": 2048, "n_seq_max": 8}
+SMALL: dict[str, Any] = {"n_ctx": 8192, "n_seq_max": 8}
 QUESTION = {"demo": "What is 2 + 3?", "tiny": "The quick brown fox"}
 
 
@@ -140,7 +140,7 @@ def test_loading_and_unloading_by_hand(server: Server) -> None:
         for _ in range(2):  # the second time nothing is to be done
             reply = http.post("/models/load", json={"model": "tiny"}).json()
             assert reply["success"] is True
-            assert reply["model"]["meta"]["n_ctx"] == 2048
+            assert reply["model"]["meta"]["n_ctx"] == SMALL["n_ctx"]
             assert status(http) == {"demo": "unloaded", "tiny": "loaded"}
         for _ in range(2):
             reply = http.post("/models/unload", json={"model": "small"}).json()
@@ -216,7 +216,7 @@ def test_waiting_too_long_and_models_that_are_broken(tmp_path: Any) -> None:
             failed = http.get("/v1/models/broken").json()["status"]
             assert failed == {"value": "unloaded", "failed": True, "reason": "its file is missing"}
         stream = client.completions.create(
-            model="tiny", prompt="x", max_tokens=2000, stream=True, extra_body={"ignore_eos": True}
+            model="tiny", prompt="x", max_tokens=8000, stream=True, extra_body={"ignore_eos": True}
         )
         next(iter(stream))
         with pytest.raises(openai.InternalServerError, match=r"within 0\.2 seconds") as caught:
