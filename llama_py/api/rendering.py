@@ -19,6 +19,7 @@ from llama_py.core.vocab import Vocab
 from llama_py.errors import ParameterTypeError, TemplateError, shown
 
 if TYPE_CHECKING:
+    from llama_py.core.model import Model
     from llama_py.options.values import ChatPolicy
 
 __all__ = ["CallDefaults", "Rendering", "Settings", "check_template", "find_format"]
@@ -82,15 +83,15 @@ class Rendering:
                 ``chat_format``.
             ClosedError: after ``close()``.
         """
-        template = self._template
+        model, template = self._loaded.model, self._template
         if template is None:
-            template = self._template = self._made()
-            if self._loaded.model.closed:  # meanwhile: ``close()`` may not have seen it
+            template = self._template = self._made(model)
+            if model.closed:  # meanwhile: ``close()`` may not have seen it
                 template.close()
         return template
 
-    def _made(self) -> ChatTemplate:
-        model, text = self._loaded.model, self._text
+    def _made(self, model: Model) -> ChatTemplate:
+        text = self._text
         try:
             return ChatTemplate.from_model(model, text)
         except TemplateError as error:

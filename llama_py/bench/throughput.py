@@ -1,17 +1,17 @@
 """Prompt and generation speed, one stream and many, compared with llama.cpp's own benchmarks.
 
 Four figures in tokens per second: a prompt of --prompt tokens; one greedy stream of --generate
-    tokens
-after a prompt of one token (``create_completion``, whole call); --streams greedy streams of 64
-tokens after 32-token prompts, called from as many threads; and the same streams as one call. Beside
-them ``llama-bench`` and ``llama-batched-bench``, built from the same source and linked to the same
-libraries (``llama-py bench build-tools``), under the same settings. ``llama-bench`` makes its
-context just large enough for its tokens, so the single stream has a context of that size as well
-(without flash attention, values lie further apart in a larger one). The tools never sample.
-In each repeat, our figure and the tool's are taken right after each other, each after a short
-warm-up; figures are medians, and ratios are medians of the ratios within a repeat. Without the
-tools, only our own figures are shown. With --clock cpu, the tools' figures are differences between
-two runs, and those of many streams leave prompts out.
+tokens after a prompt of one token (``create_completion``, whole call); --streams greedy streams of
+64 tokens after 32-token prompts, called from as many threads; and the same streams as one call.
+Beside them ``llama-bench`` and ``llama-batched-bench``, built from the same source and linked to
+the same libraries (``llama-py bench build-tools``), under the same settings. ``llama-bench`` makes
+its context just large enough for its tokens, so a prompt and a single stream have a context of that
+size as well (without flash attention, values lie further apart in a larger one). The tools never
+sample. In each repeat, our figure and the tool's are taken right after each other, each with a
+model that was just loaded and a short warm-up; figures are medians, and ratios are medians of the
+ratios within a repeat. Without the tools, only our own figures are shown. With --clock
+cpu, the tools' figures are differences between two runs, and those of many streams leave prompts
+out.
 
 With --depths, a second table: prompts and replies that begin so many tokens deep, with flash
 attention and without it, beside llama-bench of our build and, where it was built (``llama-py bench
@@ -26,7 +26,7 @@ import argparse
 import random
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llama_py.bench.depths import run_depths
 from llama_py.bench.native_tools import NativeTools
@@ -34,11 +34,16 @@ from llama_py.bench.report import Report, median, ratios
 from llama_py.bench.subject import add_model_arguments, clock_of, conditions, load, whole_context
 from llama_py.errors import ParameterError
 
+if TYPE_CHECKING:
+    from llama_py.api.llama import Llama
+
 __all__ = ["add_arguments", "run"]
 
 #: Prompt and reply of one of many streams.
 _STREAM_PROMPT, _STREAM_REPLY = 32, 64
 _Measure = Callable[[], dict[str, float]]
+#: Completes prompts with replies of a length; gives the tokens of all replies.
+_Run = Callable[["Llama", list[list[int]], int], int]
 #: The shorter of two replies, with --clock cpu.
 _SHORT_REPLY = 16
 
@@ -62,17 +67,13 @@ def run(options: argparse.Namespace) -> Report:
     report = Report("throughput", conditions(options, n_ctx))
     tools = _Theirs(options, n_ctx, report)
     figures: dict[str, list[float]] = {}
-    with (
-        load(options, n_ctx, n_seq_max=streams) as llm,
-        load(options, whole_context(options.generate)) as single,
-    ):
-        ours = _Ours(llm, single, options)
-        for repeat in range(options.repeats):
-            for pair in zip(ours.figures(), tools.figures(), strict=True):
-                # Who goes first alternates: the machine is not the same a second later.
-                for measure in pair if repeat % 2 == 0 else reversed(pair):
-                    for name, value in measure().items():
-                        figures.setdefault(name, []).append(value)
+    ours = _Ours(options, n_ctx)
+    for repeat in range(options.repeats):
+        for pair in zip(ours.figures(), tools.figures(), strict=True):
+            # Who goes first alternates: the machine is not the same a second later.
+            for measure in pair if repeat % 2 == 0 else reversed(pair):
+                for name, value in measure().items():
+                    figures.setdefault(name, []).append(value)
     _show(report, figures, streams)
     if options.depths:
         run_depths(report, options)
@@ -80,82 +81,86 @@ def run(options: argparse.Namespace) -> Report:
 
 
 class _Ours:
-    """Figures of this library; ``single`` is a model with room for one stream only."""
+    """Figures of this library.
 
-    def __init__(self, llm: Any, single: Any, options: argparse.Namespace) -> None:
-        self._llm = llm
-        self._single = single
+    The model is loaded for each of them, as the tools do: where in memory it comes to lie makes a
+    difference, on virtual machines of a fifth, which would be that of all figures otherwise.
+    """
+
+    def __init__(self, options: argparse.Namespace, n_ctx: int) -> None:
         self._options = options
+        self._n_ctx = n_ctx
         self._random = random.Random(1)
         self._clock = clock_of(options)
 
     def figures(self) -> list[_Measure]:
         """What is measured, in the order of ``_Theirs.figures``."""
         return [
-            lambda: {"prompt": self._prompt()},
-            lambda: {"one": self._one()},
-            lambda: {"many": self._many(), "many, one call": self._batch()},
+            lambda: {"prompt": self._prompt(whole_context(self._options.prompt))},
+            lambda: {"one": self._one(whole_context(self._options.generate))},
+            lambda: {
+                "many": self._streams(self._threads),
+                "many, one call": self._streams(self._complete_all),
+            },
         ]
 
-    def _tokens(self, count: int) -> list[int]:
+    def _tokens(self, llm: Llama, count: int) -> list[int]:
         """Random tokens, as llama.cpp's tools use, without special ones."""
-        most = min(self._llm.n_vocab() - 16, 100_000)
+        most = min(llm.n_vocab() - 16, 100_000)
         return [self._random.randrange(16, most) for _ in range(count)]
 
-    def _complete(self, prompt: Any, count: int, llm: Any = None) -> Any:
-        return (llm or self._llm).create_completion(prompt, max_tokens=count, temperature=0.0)
+    def _complete(self, llm: Llama, prompt: Any, count: int) -> Any:
+        return llm.create_completion(prompt, max_tokens=count, temperature=0.0)
 
-    def _warm_up(self, prompt: int, llm: Any = None) -> None:
+    def _warm_up(self, llm: Llama, prompt: int) -> None:
         """Evaluate a prompt and generate eight tokens: the tools warm up as well."""
-        self._complete(self._tokens(prompt), 8, llm)
-        (llm or self._llm).reset()
+        self._complete(llm, self._tokens(llm, prompt), 8)
+        llm.reset()
 
-    def _prompt(self) -> float:
+    def _prompt(self, n_ctx: int) -> float:
         count = self._options.prompt
-        self._warm_up(count)
-        tokens = self._tokens(count)
-        start = self._clock()
-        self._complete(tokens, 1)
-        return float(count / (self._clock() - start))
+        with load(self._options, n_ctx) as llm:
+            self._warm_up(llm, count - 8)
+            tokens = self._tokens(llm, count)
+            start = self._clock()
+            self._complete(llm, tokens, 1)
+            return float(count / (self._clock() - start))
 
-    def _one(self) -> float:
-        self._warm_up(1, self._single)
-        prompt = self._tokens(1)
-        start = self._clock()
-        answer = self._complete(prompt, self._options.generate, self._single)
-        seconds = self._clock() - start
+    def _one(self, n_ctx: int) -> float:
+        with load(self._options, n_ctx) as llm:
+            self._warm_up(llm, 1)
+            prompt = self._tokens(llm, 1)
+            start = self._clock()
+            answer = self._complete(llm, prompt, self._options.generate)
+            seconds = self._clock() - start
         return float(answer["usage"]["completion_tokens"] / seconds)
 
-    def _many(self) -> float:
-        return self._streams(self._threads)
-
-    def _batch(self) -> float:
-        return self._streams(self._complete_all)
-
-    def _streams(self, run: Callable[[list[list[int]], int], int]) -> float:
+    def _streams(self, run: _Run) -> float:
         """Tokens per second; with --clock cpu those of generating only, as for the tool."""
-        if self._options.clock == "wall":
-            seconds, count = self._timed(run, _STREAM_REPLY)
-            return count / seconds
-        short, few = self._timed(run, _SHORT_REPLY)
-        long, many = self._timed(run, _STREAM_REPLY)
-        return (many - few) / (long - short)
+        with load(self._options, self._n_ctx, n_seq_max=self._options.streams) as llm:
+            if self._options.clock == "wall":
+                seconds, count = self._timed(llm, run, _STREAM_REPLY)
+                return count / seconds
+            short, few = self._timed(llm, run, _SHORT_REPLY)
+            long, many = self._timed(llm, run, _STREAM_REPLY)
+            return (many - few) / (long - short)
 
-    def _timed(self, run: Callable[[list[list[int]], int], int], reply: int) -> tuple[float, int]:
-        self._warm_up(16)
-        prompts = [self._tokens(_STREAM_PROMPT) for _ in range(self._options.streams)]
+    def _timed(self, llm: Llama, run: _Run, reply: int) -> tuple[float, int]:
+        self._warm_up(llm, 16)
+        streams = range(self._options.streams)
+        prompts = [self._tokens(llm, _STREAM_PROMPT) for _ in streams]
         start = self._clock()
-        count = run(prompts, reply)
+        count = run(llm, prompts, reply)
         return self._clock() - start, count
 
-    def _complete_all(self, prompts: Any, reply: int) -> int:
-        return int(self._complete(prompts, reply)["usage"]["completion_tokens"])
+    def _complete_all(self, llm: Llama, prompts: Any, reply: int) -> int:
+        return int(self._complete(llm, prompts, reply)["usage"]["completion_tokens"])
 
-    def _threads(self, prompts: list[list[int]], reply: int) -> int:
+    def _threads(self, llm: Llama, prompts: list[list[int]], reply: int) -> int:
         counts = [0] * len(prompts)
 
         def ask(number: int) -> None:
-            counts[number] = self._complete_all(prompts[number], reply)
+            counts[number] = self._complete_all(llm, prompts[number], reply)
 
         threads = [threading.Thread(target=ask, args=(number,)) for number in range(len(prompts))]
         for thread in threads:

@@ -43,8 +43,8 @@ _log = logging.getLogger("llama_py.server")
 _ANY = asyncio.FIRST_COMPLETED
 #: Most requests that wait for models.
 _MOST_WAITING = 512
-#: How often somebody who would have waited too long looks whether the model is still being loaded.
-_WHILE_LOADING = 0.1
+#: How often somebody who would have waited too long looks whether a model still comes or goes.
+_WHILE_MOVING = 0.1
 
 
 class ModelPool:
@@ -262,14 +262,14 @@ class ModelPool:
             gone.cancel()
 
     async def _served_or_gone(self, waiter: Waiter, gone: asyncio.Task[None]) -> None:
-        """Wait, as long as it takes while the model is being loaded: nobody is in the way then."""
+        """Wait, as long as it takes while models come and go: nobody is in the way then."""
         limit = self._queue_timeout
         while True:
             await asyncio.wait([waiter.served, gone], timeout=limit, return_when=_ANY)
-            loading = waiter.place.status is ModelStatus.LOADING
-            if waiter.served.done() or gone.done() or not loading:
+            moving = self._having(ModelStatus.LOADING) or self._having(ModelStatus.UNLOADING)
+            if waiter.served.done() or gone.done() or not moving:
                 return
-            limit = _WHILE_LOADING
+            limit = _WHILE_MOVING
 
     def _check_served(self, waiter: Waiter, gone: asyncio.Task[None]) -> None:
         """Raise if a waiter did not get what it waited for."""
