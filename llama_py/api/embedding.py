@@ -6,7 +6,6 @@ an event loop then waits for.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Sequence
@@ -130,6 +129,8 @@ class PendingEmbedding(Generic[T]):
 
     async def wait_done(self, timeout: float | None = None) -> None:
         """Wait until it is done, as ``wait`` does."""
+        import asyncio  # who does not need it starts sooner
+
         waited = asyncio.wrap_future(self._job.future)
         try:
             await asyncio.wait_for(waited, timeout)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from llama_py.core.model import Model
 from llama_py.core.sampler import Sampler
 from llama_py.core.vocab import Vocab
-from llama_py.errors import DecodeError, GrammarError, ParameterError
+from llama_py.errors import ClosedError, DecodeError, GrammarError, ParameterError
 from llama_py.params import GrammarSpec, SamplingParams
 from tests.models import tiny_model
 
@@ -517,6 +517,8 @@ def test_close_twice(vocab: Vocab, row: Row) -> None:
     sampler.sample(row)
     sampler.close()
     sampler.close()
+    with pytest.raises(ClosedError):
+        sampler.sample(row)
 
 
 def test_a_reply_that_leaves_its_lazy_grammar_goes_on(vocab: Vocab) -> None:

@@ -101,7 +101,7 @@ def test_a_prompt_of_50_mb_is_refused_before_it_is_tokenized(text: bytes) -> Non
             best = min(best, time.perf_counter() - start)
         assert caught.value.at_least
         assert 512 < caught.value.prompt_tokens < len(text)
-        assert best < 0.05
+        assert best < 0.5  # to tokenize it takes many seconds
 
 
 @pytest.mark.parametrize("unit", [b" ", b"a", b"the end. ", b"<|im_end|>", "é漢".encode(), b"\n\n"])

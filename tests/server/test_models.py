@@ -6,7 +6,6 @@ import asyncio
 import gc
 import itertools
 import random
-import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -23,6 +22,7 @@ from llama_py.server import loading, places
 from llama_py.server.models import ModelPool
 from llama_py.server.served import ModelStatus, ServedModel
 from llama_py.server.settings import ModelSettings, Settings
+from tests.counting import calls_of
 from tests.models import tiny_model
 
 T = TypeVar("T")
@@ -478,17 +478,6 @@ def test_a_server_has_as_much_time_to_start_as_it_takes() -> None:
             assert status(pool, "demo") is ModelStatus.LOADED
 
     run(test)
-
-
-def calls_of(function: Callable[[], Any]) -> int:
-    """How many functions are called in it."""
-    seen: list[str] = []
-    sys.setprofile(lambda _frame, event, _argument: seen.append(event))
-    try:
-        function()
-    finally:
-        sys.setprofile(None)
-    return seen.count("call") + seen.count("c_call")
 
 
 def test_the_first_request_costs_what_the_second_one_does() -> None:
