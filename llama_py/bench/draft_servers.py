@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from llama_py.bench.files import resolve_model
 from llama_py.bench.http_load import Endpoint, Reply, together
 from llama_py.bench.report import Report, median
-from llama_py.bench.servers import ServerProcess, llama_server, our_server
+from llama_py.bench.servers import ServerProcess, llama_server, our_server, settle
 
 __all__ = ["DRAFTED", "beside_llama_server"]
 
@@ -70,6 +70,7 @@ def _speeds(
     texts: set[str] = set()
     for turn in range(options.repeats + 1):
         for name, server in servers.items():
+            settle()
             replies = together(lambda number, to=server: _ask(to.endpoint, options, number), count)  # type: ignore[misc]
             problem = next((each.error for each in replies if each.error), "")
             if problem:

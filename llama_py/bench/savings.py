@@ -35,7 +35,7 @@ from llama_py.bench.files import resolve_model
 from llama_py.bench.http_load import Reply
 from llama_py.bench.make_transcript import TOOLS, make
 from llama_py.bench.report import Report
-from llama_py.bench.servers import ServerProcess, llama_server, our_server
+from llama_py.bench.servers import ServerProcess, llama_server, our_server, settle
 from llama_py.bench.subject import whole_context
 from llama_py.bench.transcripts import Message, Transcript, read_transcript
 from llama_py.errors import ParameterError
@@ -182,6 +182,7 @@ def _measure(options: argparse.Namespace, model: str, transcript: Transcript) ->
                     # Flags of llama-server change nothing where nothing is reused.
                     if kind == "warm" or who in (OURS, THEIRS):
                         most, cold = options.max_tokens, kind == "cold"
+                        settle()
                         reply = _ask(who, servers[who], call, tools, most, cold)
                         rows[number].setdefault(who, {})[kind] = _noted(reply)
     return {

@@ -40,7 +40,7 @@ from llama_py.bench.http_load import (
     together,
 )
 from llama_py.bench.report import Report, median, ratios
-from llama_py.bench.servers import ServerProcess, llama_server, our_server
+from llama_py.bench.servers import ServerProcess, llama_server, our_server, settle
 from llama_py.bench.subject import add_model_arguments, conditions, counter, load, whole_context
 from llama_py.bench.workloads import prose, system_message, user_message
 
@@ -178,9 +178,11 @@ def _both(options: argparse.Namespace, n_ctx: int) -> Iterator[_Servers]:
         yield servers
 
 
-def _in_turn(servers: _Servers, repeat: int) -> _Servers:
+def _in_turn(servers: _Servers, repeat: int) -> Iterator[ServerProcess]:
     """Who goes first alternates: the machine is not the same a second later."""
-    return servers if repeat % 2 == 0 else servers[::-1]
+    for server in servers if repeat % 2 == 0 else servers[::-1]:
+        settle()
+        yield server
 
 
 #: Texts that no server has seen before.
@@ -232,6 +234,7 @@ def _each_alone(
 def _rate_inside(llm: Any, prompt: str, settings: dict[str, Any]) -> float:
     from time import perf_counter
 
+    settle()
     start = perf_counter()
     response = llm.create_completion(prompt, **settings)
     return float(response["usage"]["completion_tokens"] / (perf_counter() - start))

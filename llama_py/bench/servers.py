@@ -17,10 +17,12 @@ from llama_py.bench.build_tools import find_tool
 from llama_py.bench.files import resolve_model
 from llama_py.bench.http_load import Endpoint
 
-__all__ = ["ServerProcess", "llama_server", "our_server"]
+__all__ = ["ServerProcess", "llama_server", "our_server", "settle"]
 
 #: Seconds that a server may take to load, and to end.
 _START, _END = 120.0, 20.0
+#: Seconds after which no thread of a server looks for work any more: three times what was measured.
+_SETTLED = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,15 @@ class ServerProcess:
         except OSError:
             return float("nan")
         return int(words[0]) / 1e9
+
+
+def settle() -> None:
+    """Wait until no server is busy any more with the request that it has answered.
+
+    llama-server's threads look for more work for a fifth of a second, in busy loops (ggml's default
+    for thread pools), and whoever is asked next shares a core with one of them.
+    """
+    time.sleep(_SETTLED)
 
 
 @contextmanager
