@@ -34,6 +34,8 @@ class Reply:
         begun, first, ended: times of ``time.perf_counter()``: asked, first text, last byte.
         times: of each event with text.
         text: of the whole reply.
+        choices: of each token, if ``logprobs`` and ``top_logprobs=2`` were asked for: its text, and
+            the difference of the log-probabilities of the two likeliest.
         tokens, prompt_tokens, cached_tokens: as the server counted them.
         error: what went wrong, or empty.
     """
@@ -43,6 +45,7 @@ class Reply:
     ended: float = 0.0
     times: list[float] = field(default_factory=list)
     text: str = ""
+    choices: list[tuple[str, float]] = field(default_factory=list)
     tokens: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -228,6 +231,10 @@ def _note_end(reply: Reply, event: Mapping[str, Any]) -> None:
         _note_usage(reply, usage or {})
     for choice in event.get("choices") or ():
         reply.finish_reason = choice.get("finish_reason") or reply.finish_reason
+        for token in (choice.get("logprobs") or {}).get("content") or ():
+            likeliest = [each["logprob"] for each in token.get("top_logprobs") or ()]
+            margin = likeliest[0] - likeliest[1] if len(likeliest) > 1 else float("inf")
+            reply.choices.append((token["token"], margin))
     if event.get("type") == "message_delta":
         reply.finish_reason = event["delta"].get("stop_reason") or reply.finish_reason
     if event.get("type") in ("response.completed", "response.incomplete"):

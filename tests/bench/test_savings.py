@@ -96,3 +96,15 @@ def test_bad_input(arguments: list[str], tmp_path: Path) -> None:
 
 def test_the_synthetic_session_is_that_of_transcript() -> None:
     assert savings.transcript_of("synthetic:2000:3").messages == make(2000, 3)
+
+
+def test_replies_may_differ_only_where_two_tokens_are_equally_likely() -> None:
+    def reply(*choices: tuple[str, float]) -> dict[str, Any]:
+        return {"text": "".join(token for token, _ in choices), "choices": [*choices]}
+
+    cold = reply(("a", 2.0), ("b", 0.01), ("c", 3.0))
+    assert savings.is_same(cold, cold)
+    assert savings.is_same(cold, reply(("a", 2.0), ("x", 0.005), ("y", 3.0)))
+    assert not savings.is_same(cold, reply(("a", 2.0), ("x", 0.5), ("y", 3.0)))
+    assert not savings.is_same(cold, reply(("x", 0.01), ("b", 0.01), ("c", 3.0)))
+    assert not savings.is_same({"text": "a"}, {"text": "b"})
