@@ -151,9 +151,11 @@ def _servers(
 def _ask(
     who: str, server: ServerProcess, messages: Sequence[Message], tools: Any, most: int, cold: bool
 ) -> Reply:
-    more: dict[str, Any] = {"ignore_eos": True, "seed": 1, "logprobs": True, "top_logprobs": 2}
+    more: dict[str, Any] = {"ignore_eos": True, "seed": 1}
     if who == OURS:
         more["session_id"] = "cold" if cold else "warm"
+        # For ``is_same``. llama-server has none in a stream with tools.
+        more.update(logprobs=True, top_logprobs=2)
     else:
         more["cache_prompt"] = not cold
     reply = ask(server.endpoint, "openai", messages, tools, most, **more)
