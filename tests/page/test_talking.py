@@ -456,6 +456,7 @@ def test_a_circle_of_messages_is_refused(chat: Site, tmp_path: Path) -> None:
     file.write_text(json.dumps(whole), encoding="utf-8")
     import_file(chat, file)
     chat.shows(re.compile("has a message that cannot be read"))
+    assert not chat.stored()["conversations"]
 
 
 def import_file(site: Site, file: Path) -> None:

@@ -170,7 +170,8 @@ def test_what_is_no_file(http: httpx.Client, folder: Path) -> None:
     (folder / "folder").mkdir()
     for name in ("pipe", "folder"):
         for action in ("save", "restore"):
-            act(http, "anna", action, name, 400)
+            error = act(http, "anna", action, name, 400)["error"]
+            assert "no regular file" in error["message"]
     (folder / "pipe").unlink()
     (folder / "folder").rmdir()
 
