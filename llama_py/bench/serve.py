@@ -15,7 +15,8 @@ stream, and asked in turn (--parts):
   shared    --parallel requests at once with one prefix of --shared-tokens tokens: time to the last
             first token, relative to the time of one alone
   fair      --clients streams at once of the bundled model: errors, the slowest by the fastest
-  cpu       processor time of our server's event loop per streamed event, in the part before
+  cpu       processor time of our server's event loop in the part before: for each streamed event,
+            and beside that for each request (from replies of two lengths)
 
 Figures are medians over --repeats; ratios are medians of the ratios within a repeat.
 
@@ -52,8 +53,9 @@ _PROMPT, _QUESTION = 32, 40
 #: The sessions' system prompts, new tokens per turn, and replies; as in ``bench sessions``.
 _SYSTEM, _USER, _REPLY, _TURNS = 400, 140, 16, 5
 _GREEDY = {"temperature": 0.0, "ignore_eos": True}
-#: What the bundled model continues at length.
+#: What the bundled model continues at length, and tokens of a long and of a short reply.
 _COUNT = "1, 2, 3, 4, 5, 6,"
+_LONG, _SHORT = 56, 8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -373,33 +375,47 @@ def _counter(options: argparse.Namespace) -> Callable[[str], int]:
 def _fair(options: argparse.Namespace, report: Report) -> None:
     """Many clients at once, of the bundled model: who is slow is so for everybody."""
     own = argparse.Namespace(**{**vars(options), "model": "demo"})
+    rounds: list[tuple[list[Reply], float, float]] = []
     with our_server(own, whole_context(320) * options.clients, options.clients) as server:
-        rounds = []
         for _ in range(options.repeats + 1):
-            before = server.main_thread_seconds()
-            replies = together(
-                lambda _: server.endpoint.complete(_COUNT, max_tokens=56, **_GREEDY),
-                options.clients,
-            )
-            good = _without_errors(replies, report)
-            events = sum(len(reply.times) for reply in good)
-            used = server.main_thread_seconds() - before
-            rounds.append((good, 1e6 * used / max(1, events)))
-    rounds = rounds[1:]  # the first one warms up
-    _show_fair(options, report, rounds)
+            short, before = _counted(server, options.clients, _SHORT, report)
+            good, used = _counted(server, options.clients, _LONG, report)
+            events = _events(good) - _events(short)
+            per_event = (used - before) / max(1, events)
+            beginning = (before - per_event * _events(short)) / options.clients
+            rounds.append((good, 1e6 * per_event, 1e6 * beginning))
+    _show_fair(options, report, rounds[1:])  # the first one warms up
+
+
+def _counted(
+    server: ServerProcess, clients: int, tokens: int, report: Report
+) -> tuple[list[Reply], float]:
+    """Replies of that length, and the processor time of the event loop for all of them."""
+    before = server.main_thread_seconds()
+    replies = together(
+        lambda _: server.endpoint.complete(_COUNT, max_tokens=tokens, **_GREEDY), clients
+    )
+    return _without_errors(replies, report), server.main_thread_seconds() - before
+
+
+def _events(replies: list[Reply]) -> int:
+    return sum(len(reply.times) for reply in replies)
 
 
 def _show_fair(
-    options: argparse.Namespace, report: Report, rounds: list[tuple[list[Reply], float]]
+    options: argparse.Namespace, report: Report, rounds: list[tuple[list[Reply], float, float]]
 ) -> None:
     title = f"{options.clients} streams of the bundled model"
-    table = report.table(title, "tokens/s", "slowest / fastest", "event loop, us per event")
+    loop = "event loop, us per"
+    table = report.table(
+        title, "tokens/s", "slowest / fastest", f"{loop} event", f"{loop} request beside"
+    )
     shares = []
-    for good, used in rounds:
+    for good, per_event, beginning in rounds:
         seconds = [reply.seconds for reply in good] or [float("nan")]
         shares.append(max(seconds) / min(seconds))
-        table.add(_rates(good) if good else float("nan"), shares[-1], used)
+        table.add(_rates(good) if good else float("nan"), shares[-1], per_event, beginning)
     if "fair" in options.parts:
         report.at_most(f"{title}: slowest by fastest", median(shares), 1.5)
     if "cpu" in options.parts:
-        report.at_most("event loop, us per event", median([used for _, used in rounds]), 25.0)
+        report.at_most(f"{loop} event", median([each for _, each, _ in rounds]), 25.0)

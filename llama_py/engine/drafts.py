@@ -317,7 +317,11 @@ class Drafts:
         """Before a step: let the model give hidden states, if heads are to draft from them."""
         if self._heads is not None:
             entries = plan.entries if plan is not None else ()
-            self._heads.heads.watching = any(self._uses_heads(it.request) for it in entries)
+            self._heads.heads.watching = self.watching([entry.request for entry in entries])
+
+    def watching(self, streams: Sequence[Running]) -> bool:
+        """Whether heads draft for one of these, and so are to see what is computed."""
+        return self._heads is not None and any(map(self._uses_heads, streams))
 
     def observe(self, plan: StepPlan[Running], rows: Sequence[int]) -> None:
         """The step was decoded, and is not in the books yet: show it to the heads.

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_py.core.context import Context
-from llama_py.core.steps import Steps
 from llama_py.engine.admission import Admission
 from llama_py.engine.drafts import Drafts
 from llama_py.engine.metrics import Metrics
@@ -177,8 +176,8 @@ class Engine:
         self._drafts.watch()
         if not running:
             return False
-        if self.runner.steps is not None and self._are_plain(running):
-            return self._step_plain(self.runner.steps, running)
+        if self._are_plain(running):
+            return self._step_plain(running)
         if len(running) == 1 and running[0].state is RequestState.DECODING:
             return self._step_one(running[0])
         plan = plan_step(running, self.runner.n_batch, self._chunk, self._most_prompts)
@@ -189,9 +188,10 @@ class Engine:
     def _step_with_drafts(self) -> bool:
         """A step in which streams may have drafts; it is measured, so that drafts pay."""
         drafts, metrics = self._drafts.propose(), self.metrics
-        plan = plan_step(
-            self.requests.running, self.runner.n_batch, self._chunk, self._most_prompts, drafts
-        )
+        running = self.requests.running
+        if not drafts and self._are_plain(running) and not self._drafts.watching(running):
+            return self._step_undrafted(running)
+        plan = plan_step(running, self.runner.n_batch, self._chunk, self._most_prompts, drafts)
         before = {entry.request: len(entry.request.record.generated) for entry in plan.verifies}
         steps, seconds = metrics.generated, metrics.decode_seconds
         self._drafts.watch(plan)
@@ -202,6 +202,15 @@ class Engine:
             self._drafts.note(plan, before, took)
             self._preempt_lost_ones(plan)
         return bool(plan)
+
+    def _step_undrafted(self, streams: Sequence[Running]) -> bool:
+        """A step in which nobody has a draft; after it, there may be one."""
+        before, seconds = self.metrics.generated, self.metrics.decode_seconds
+        self._drafts.watch()
+        self._step_plain(streams, alone=True)
+        if self.metrics.generated > before:  # it did not fail
+            self._drafts.costs.add(len(streams), self.metrics.decode_seconds - seconds)
+        return True
 
     def _preempt_lost_ones(self, plan: StepPlan[Running]) -> None:
         """Where the memory could not go back behind a draft, the tokens are evaluated again."""
@@ -214,15 +223,24 @@ class Engine:
 
     def _are_plain(self, streams: Sequence[Running]) -> bool:
         """Whether they need nothing of a step but the most likely tokens."""
+        if self.runner.steps is None:
+            return False
         for each in streams:
             if not each.plain or each.state is not RequestState.DECODING or each.paused:
                 return False
         return len(streams) <= self.runner.n_batch
 
-    def _step_plain(self, steps: Steps, streams: Sequence[Running]) -> bool:
-        """Decode and choose in one call; several times, if nobody waits for what comes of each."""
+    def _step_plain(self, streams: Sequence[Running], *, alone: bool = False) -> bool:
+        """Decode and choose in one call; several times, if nobody waits for what comes of each.
+
+        Args:
+            alone: once, in any case.
+        """
+        steps = self.runner.steps
+        if steps is None:
+            raise RuntimeError("streams cannot be decoded and chosen in one call here")
         streams = [*streams] if self.context.params.kv_unified else by_sequence(streams)
-        most, seconds = self._at_once(streams)
+        most, seconds = (1, 0.0) if alone else self._at_once(streams)
         ends = self.runner.decode_steps(steps, streams, most, seconds)
         if len(streams) > 1:
             for _ in ends:
