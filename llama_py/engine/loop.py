@@ -31,8 +31,10 @@ _LONGEST = 3600.0
 #: Seconds that the end of the process waits for a store to write what was left.
 _LAST_MOMENTS = 10.0
 #: Steps, and seconds of them, that may be made at once for whole replies, and for streams: a time
-#: that nobody sees, so that a model which is faster does not spend its own on thread switches.
-_WHOLE, _STREAM = (64, 0.005), (8, 0.001)
+#: that nobody sees, so that a model which is faster does not spend its own on thread switches, and on
+#: Python whose code and data the last step has taken out of the caches. A command from another thread
+#: does not wait so long, but for the step in progress; Ctrl-C does where the caller makes the steps.
+_WHOLE, _STREAM = (64, 0.03), (8, 0.001)
 CLOSED = "the model was closed while this request was running"
 
 
