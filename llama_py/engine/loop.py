@@ -30,11 +30,13 @@ LOOK = 0.5
 _LONGEST = 3600.0
 #: Seconds that the end of the process waits for a store to write what was left.
 _LAST_MOMENTS = 10.0
-#: Steps, and seconds of them, that may be made at once for whole replies, and for streams: a time
-#: that nobody sees, so that a model which is faster does not spend its own on thread switches, and on
-#: Python whose code and data the last step has taken out of the caches. A command from another thread
-#: does not wait so long, but for the step in progress; Ctrl-C does where the caller makes the steps.
-_WHOLE, _STREAM = (64, 0.03), (8, 0.001)
+#: Steps, and seconds of them, that may be made at once for whole replies: time that nobody sees, so that
+#: the engine does not spend it on thread switches, and on Python whose code and data the last step has
+#: taken out of the caches. A command of another thread waits for the step in progress and no longer;
+#: where the caller makes the steps, Ctrl-C waits for all of them.
+_WHOLE, _WHOLE_IN_PLACE = (64, 0.1), (64, 0.03)
+#: The same for streams; in place, handing over costs little.
+_STREAM, _STREAM_IN_PLACE = (8, 0.001), (1, 0.0)
 CLOSED = "the model was closed while this request was running"
 
 
@@ -302,9 +304,9 @@ class Loop:
 
     def _at_once(self, mailbox: Mailbox) -> tuple[int, float]:
         """Steps, and seconds of them, that may be made before anything is handed over."""
-        if mailbox.whole:
-            return _WHOLE
-        return _STREAM if self.thread is not None else (1, 0.0)  # in place, that costs little
+        if self.thread is None:
+            return _WHOLE_IN_PLACE if mailbox.whole else _STREAM_IN_PLACE
+        return _WHOLE if mailbox.whole else _STREAM
 
     def forget_unwanted(self) -> None:
         """Whoever wanted a job to be run when it is quiet has left."""
