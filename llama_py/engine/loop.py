@@ -30,10 +30,10 @@ LOOK = 0.5
 _LONGEST = 3600.0
 #: Seconds that the end of the process waits for a store to write what was left.
 _LAST_MOMENTS = 10.0
-#: Steps, and seconds of them, that may be made at once for whole replies: time that nobody sees, so that
-#: the engine does not spend it on thread switches, and on Python whose code and data the last step has
-#: taken out of the caches. A command of another thread waits for the step in progress and no longer;
-#: where the caller makes the steps, Ctrl-C waits for all of them.
+#: Steps, and seconds of them, that may be made at once for whole replies: time that nobody sees,
+#: so that the engine does not spend it on thread switches, and on Python whose code and data the
+#: last step has taken out of the caches. A command of another thread waits for the step in progress
+#: and no longer; where the caller makes the steps, Ctrl-C waits for all of them.
 _WHOLE, _WHOLE_IN_PLACE = (64, 0.1), (64, 0.03)
 #: The same for streams; in place, handing over costs little.
 _STREAM, _STREAM_IN_PLACE = (8, 0.001), (1, 0.0)
