@@ -1,8 +1,8 @@
 """Requests over HTTP, timed: what a client of an OpenAI-compatible server sees.
 
-Each stream has a thread and a connection of its own, and keeps the lines that it reads with their
-times; they are parsed when the stream has ended, so that a client costs little while a server is
-measured.
+Each stream has a thread and a connection of its own, and keeps the bytes that arrive with their
+times. All else is done when the stream has ended, HTTP's own framing too, so that a client takes
+little of the processor that a server is measured on.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ import random
 import statistics
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -163,7 +165,7 @@ class Endpoint:
             if response.status != 200:
                 reply.error = f"{response.status}: {response.read(400).decode('utf-8', 'replace')}"
             else:
-                lines = [(time.perf_counter(), line) for line in response if len(line) > 2]
+                lines = _lines(response)
         except (OSError, http.client.HTTPException) as error:
             reply.error = f"{type(error).__name__}: {error}"
         finally:
@@ -171,6 +173,47 @@ class Endpoint:
         reply.ended = time.perf_counter()
         _read(reply, lines)
         return reply
+
+
+def _lines(response: http.client.HTTPResponse) -> list[tuple[float, bytes]]:
+    """The lines of a stream, each with the time when its last byte was there."""
+    if not response.chunked:
+        return [(time.perf_counter(), line) for line in response if len(line) > 2]
+    arrivals = _arrivals(response)
+    ends = [*accumulate(len(data) for _, data in arrivals)]
+    lines: list[tuple[float, bytes]] = []
+    rest = b""
+    for end, payload in _chunks(b"".join(data for _, data in arrivals)):
+        when = arrivals[bisect_left(ends, end)][0]
+        *whole, rest = (rest + payload).split(b"\n")
+        lines += [(when, line) for line in whole if len(line) > 1]
+    return lines
+
+
+def _arrivals(response: http.client.HTTPResponse) -> list[tuple[float, bytes]]:
+    """What arrives, as it arrives, up to and with the chunk that ends a chunked body."""
+    arrivals: list[tuple[float, bytes]] = []
+    read, now, tail = response.fp.read1, time.perf_counter, b"\r\n"
+    while not tail.endswith(b"\r\n0\r\n\r\n"):
+        data = read(65536)
+        arrivals.append((now(), data))
+        if not data:
+            raise http.client.IncompleteRead(tail)
+        tail = tail[-7:] + data
+    return arrivals
+
+
+def _chunks(body: bytes) -> Iterator[tuple[int, bytes]]:
+    """Of a chunked body: where each chunk ends in it, and what it holds."""
+    place = 0
+    while True:
+        line = body.index(b"\r\n", place)
+        size = int(body[place:line].partition(b";")[0], 16)
+        if not size:
+            return
+        end = line + 2 + size
+        yield end, body[line + 2 : end]
+        place = end + 2
 
 
 def _read(reply: Reply, lines: Sequence[tuple[float, bytes]]) -> None:

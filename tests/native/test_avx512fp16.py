@@ -6,27 +6,19 @@ through the scalar remainder. Our build leaves them out (``cmake/Rules.cmake``).
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.native import builds
+
 #: The CPU that the builds of these tests are for, whatever the machine is.
 CPU = "-march=sapphirerapids"
 RULE = "-mno-avx512fp16"
 #: The most common size of an attention head.
 HEAD = 64
-
-
-def run(*command: str | Path, given: str = "") -> str:
-    arguments = [str(part) for part in command]
-    done = subprocess.run(arguments, capture_output=True, text=True, check=False, input=given)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +38,7 @@ def step(compiler: str, llama_cpp: Path, *flags: str) -> int:
     folders = [llama_cpp / "ggml" / part for part in ("include", "src", "src/ggml-cpu")]
     includes = [f"-I{folder}" for folder in folders]
     source = '#include "simd-mappings.h"\nSTEP GGML_F16_STEP\n'
-    text = run(
+    text = builds.run(
         compiler, CPU, *flags, "-std=gnu++17", *includes, "-x", "c++", "-E", "-", given=source
     )
     (line,) = (line for line in text.splitlines() if line.startswith("STEP "))
@@ -62,19 +54,11 @@ def test_without_the_rule_a_head_is_all_remainder(compiler: str, llama_cpp: Path
     assert step(compiler, llama_cpp) > HEAD
 
 
-def configured(folder: Path, compiler: str, *options: str) -> tuple[list[str], Any]:
-    """How a build compiles ggml's vector loops, and its description. Nothing is compiled."""
-    cmake, ninja = shutil.which("cmake"), shutil.which("ninja")
-    if cmake is None or ninja is None:
-        pytest.skip("needs cmake and ninja")
-    run(
-        *(cmake, "-S", ROOT, "-B", folder, "-G", "Ninja", f"-DCMAKE_CXX_COMPILER={compiler}"),
-        *("-DCMAKE_EXPORT_COMPILE_COMMANDS=ON", "-DGGML_NATIVE=OFF", *options),
-    )
-    entries = json.loads((folder / "compile_commands.json").read_text(encoding="utf-8"))
+def configured(folder: Path, compiler: str, *options: str) -> tuple[list[str], str]:
+    """How a build compiles ggml's vector loops, and what became of the rule."""
     loops = ("/ggml-cpu/vec.cpp", "/ggml-cpu/ops.cpp", "/ggml-cpu/ggml-cpu.c")
-    build = json.loads((folder / "build_info.json").read_text(encoding="utf-8"))
-    return [each["command"] for each in entries if each["file"].endswith(loops)], build["rules"]
+    commands, rules = builds.configured(folder, compiler, loops, *options)
+    return commands, rules["LLAMA_PY_NO_AVX512FP16"]
 
 
 #: What a build with ``-march=native`` on that CPU is like.
@@ -83,25 +67,25 @@ FOR_THAT_CPU = (f"-DCMAKE_C_FLAGS={CPU}", f"-DCMAKE_CXX_FLAGS={CPU}")
 
 @pytest.mark.slow
 def test_a_build_for_such_a_cpu_leaves_the_instructions_out(compiler: str, tmp_path: Path) -> None:
-    commands, rules = configured(tmp_path, compiler, *FOR_THAT_CPU)
+    commands, rule = configured(tmp_path, compiler, *FOR_THAT_CPU)
     assert len(commands) == 3
     for command in commands:  # it has the last word
         assert command.rindex(RULE) > command.rindex(CPU), command
-    assert rules["LLAMA_PY_NO_AVX512FP16"] == "applied"
+    assert rule == "applied"
 
 
 @pytest.mark.slow
 def test_the_rule_can_be_turned_off(compiler: str, tmp_path: Path) -> None:
     off = "-DLLAMA_PY_NO_AVX512FP16=OFF"
-    commands, rules = configured(tmp_path, compiler, *FOR_THAT_CPU, off)
+    commands, rule = configured(tmp_path, compiler, *FOR_THAT_CPU, off)
     assert commands
     assert not any(RULE in command for command in commands)
-    assert rules["LLAMA_PY_NO_AVX512FP16"] == "off"
+    assert rule == "off"
 
 
 @pytest.mark.slow
 def test_other_builds_are_as_they_were(compiler: str, tmp_path: Path) -> None:
-    commands, rules = configured(tmp_path, compiler)
+    commands, rule = configured(tmp_path, compiler)
     assert commands
     assert not any(RULE in command for command in commands)
-    assert rules["LLAMA_PY_NO_AVX512FP16"] == "without effect"
+    assert rule == "without effect"

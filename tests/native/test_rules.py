@@ -1,0 +1,68 @@
+"""Rules of the build (``cmake/Rules.cmake``, ``cmake/IncludedFirst.cmake``): where they apply.
+
+Builds are configured only. AVX512-FP16 and AMX have tests of their own.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.native.builds import configured
+
+pytestmark = pytest.mark.slow
+
+KERNELS = ("/llamafile/sgemm.cpp",)
+BUFFERS = ("/src/ggml-backend.cpp", "/ggml-cpu/repack.cpp", "/amx/amx.cpp")
+MEMORY = ("/src/ggml.c",)
+PREFETCH = "-fprefetch-loop-arrays"
+
+
+@pytest.fixture(scope="module")
+def gcc() -> str:
+    found = shutil.which("g++")
+    if found is None:
+        pytest.skip("needs g++")
+    named = subprocess.run([found, "--version"], capture_output=True, text=True, check=True).stdout
+    command = [found, "-march=znver3", "-x", "c++", "-E", "-dM", "/dev/null"]
+    known = subprocess.run(command, capture_output=True, text=True, check=False)
+    if "clang" in named or known.returncode:
+        pytest.skip("this g++ is no GCC for x86")
+    return found
+
+
+def for_cpu(name: str) -> tuple[str, str]:
+    return f"-DCMAKE_C_FLAGS=-march={name}", f"-DCMAKE_CXX_FLAGS=-march={name}"
+
+
+@pytest.mark.parametrize(
+    ("cpu", "more", "state"),
+    [
+        ("znver3", (), "applied"),
+        ("znver3", ("-DLLAMA_PY_LLAMAFILE_PREFETCH=OFF",), "off"),
+        ("sapphirerapids", (), "without effect"),
+        ("x86-64", (), "without effect"),
+    ],
+)
+def test_kernels_prefetch_where_that_pays(
+    gcc: str, tmp_path: Path, cpu: str, more: tuple[str, ...], state: str
+) -> None:
+    (command,), rules = configured(tmp_path, gcc, KERNELS, *for_cpu(cpu), *more)
+    assert rules["LLAMA_PY_LLAMAFILE_PREFETCH"] == state
+    assert (PREFETCH in command.split()) == (state == "applied")
+
+
+def test_rules_of_memory_can_be_turned_off(gcc: str, tmp_path: Path) -> None:
+    rules = ("LLAMA_PY_TENSOR_ALIGNMENT", "LLAMA_PY_HUGE_PAGES")
+    commands, states = configured(tmp_path / "on", gcc, BUFFERS + MEMORY)
+    assert len(commands) == 4
+    assert sum("tensor_alignment.h" in command for command in commands) == 3
+    assert [states[rule] for rule in rules] == ["applied", "applied"]
+    options = [f"-D{rule}=OFF" for rule in rules]
+    commands, states = configured(tmp_path / "off", gcc, BUFFERS + MEMORY, *options)
+    assert len(commands) == 4
+    assert not any(".h " in command.partition(" -o ")[0] for command in commands)
+    assert [states[rule] for rule in rules] == ["off", "off"]
