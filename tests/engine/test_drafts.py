@@ -140,6 +140,36 @@ def test_right_drafts_save_steps(cuttable: Rig) -> None:
     assert metrics.generated == LONG
 
 
+def test_steps_without_a_draft_are_those_of_plain_decoding(
+    cuttable: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A drafter that is silent most of the time costs nothing but being asked."""
+    cuttable.llm.reset()
+    runner, plain = cuttable.engine.runner, ask(words(3, 30), LONG)
+    counts: dict[str, int] = {}
+
+    def counted(name: str) -> None:
+        function = getattr(runner, name)
+
+        def count(*arguments: Any) -> Any:
+            counts[name] = counts.get(name, 0) + 1
+            return function(*arguments)
+
+        monkeypatch.setattr(runner, name, count)
+
+    prompter = Prompter(2, cuttable, plain)
+    counted("decode")
+    counted("decode_steps")
+    request = drafted(plain, lambda tokens: prompter.right(tokens) if len(tokens) % 6 == 0 else ())
+    finish(cuttable, request)
+    follow_up(cuttable, request)
+    drafts = cuttable.engine.metrics.drafts
+    assert drafts >= 2
+    # Beside the steps with drafts there are the prompts, in one or two parts each.
+    assert counts["decode"] <= drafts + 5
+    assert counts["decode_steps"] >= LONG - 3 * drafts - 2
+
+
 def test_wrong_drafts_are_counted(cuttable: Rig) -> None:
     cuttable.llm.reset()
     plain = ask(words(3, 30), 10)
