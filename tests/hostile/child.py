@@ -13,7 +13,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -123,6 +125,15 @@ def _made(make: Callable[..., Case], given: Callable[[], Any], *more: Any) -> Ca
     return make(given(), *more)
 
 
+def waiting() -> dict[str, float]:
+    """Seconds that each thread was ready to run and had no core."""
+    found = {}
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # it has ended
+            found[thread.name] = int((thread / "schedstat").read_text().split()[1]) / 1e9
+    return found
+
+
 def say(**fields: Any) -> None:
     print(json.dumps(fields), flush=True)
 
@@ -138,7 +149,7 @@ def main(first: int, step: int) -> None:
         faulthandler.dump_traceback_later(SECONDS, exit=True)
         case = make()
         time.sleep(0.02)  # a few tokens before it
-        start = time.perf_counter()
+        before, start = waiting(), time.perf_counter()
         error = typed = None
         reply = ""
         try:
@@ -150,9 +161,12 @@ def main(first: int, step: int) -> None:
         time.sleep(0.005)
         gaps = neighbour.gaps(start)
         alive = neighbour.is_alive() and neighbour.failure is None
+        # What other programs took of the cores is not the library's fault.
+        waited = sum(end - before[thread] for thread, end in waiting().items() if thread in before)
         found = {"error": error, "typed": typed, "reply": reply[:200], "alive": alive}
         usual = sum(gaps) / len(gaps)  # tokens may be read in bursts
-        say(ends=name, number=number, took=took, worst=max(gaps), usual=usual, **found)
+        times = {"took": took, "worst": max(gaps), "usual": usual, "waited": waited}
+        say(ends=name, number=number, **times, **found)
         neighbour.times.clear()
 
 
