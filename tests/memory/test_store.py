@@ -348,7 +348,7 @@ class StoreMachine(RuleBasedStateMachine):
         confirm: bool,
     ) -> None:
         state = small(tokens, nbytes, fingerprint=fingerprint, session=session)
-        old = sorted(self.held)[number] if 0 <= number < len(self.held) else None
+        old = [*self.held][number] if 0 <= number < len(self.held) else None
         pending = there(self.store.prepare(state, replaces=old))
         if not confirm:
             pending.abort()
@@ -372,7 +372,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(number=st.integers(0, 99), how=st.sampled_from(["get", "touch", "discard"]))
     def use(self, number: int, how: str) -> None:
-        key = sorted(self.held)[number % len(self.held)]
+        key = [*self.held][number % len(self.held)]
         if how == "get":
             assert same(there(self.store.get(key)), self.held[key])
             self.used(key)
