@@ -64,8 +64,8 @@ _LONG, _LONG_SHARE, _SHARE = 30_000, 0.38, 0.45
 #: Sequences that ours may keep: the branches of one conversation.
 _SEQUENCES = 4
 #: Two tokens whose log-probabilities differ by less are equally likely: a batch of another size, as
-#: reuse brings about, rounds differently. (Weights in Q8_0 round what they are multiplied with: on a
-#: CPU with AMX, such differences changed by up to 0.04 in replies that were the same.)
+#: reuse brings about, rounds differently. (Weights in Q8_0 round what they are multiplied with: on
+#: a CPU with AMX, such differences changed by up to 0.04 in replies that were the same.)
 _TIE = 0.05
 
 Piece = dict[str, Any]
