@@ -46,9 +46,8 @@ else()
     llama_py_note_rule(LLAMA_PY_TENSOR_ALIGNMENT "without effect")
 endif()
 
-# The same machine and model, eight pairs of processes of llama-bench, small pages / huge pages: a reply
-# 134-142 / 137-148 tokens per second (with flash attention 151-162 / 161-171), never slower; a prompt of
-# 512 the same to 9 % faster.
+# The same machine and model, seven pairs of processes of llama-bench, huge pages by small ones: replies
+# 1.025 (with flash attention 1.027), prompts of 512 tokens 1.015.
 if (NOT LLAMA_PY_HUGE_PAGES)
     llama_py_note_rule(LLAMA_PY_HUGE_PAGES "off")
 elseif (CMAKE_SYSTEM_NAME STREQUAL "Linux" AND CMAKE_C_COMPILER_ID MATCHES "GNU|Clang")

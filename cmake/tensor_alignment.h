@@ -9,7 +9,7 @@
 //
 // This changes what the CPU's types of buffers report, in the functions whose names end in
 // get_alignment, and nothing else: mapped weights stay where they are. It can go when TENSOR_ALIGNMENT
-// is 64 there; tests/native/test_tensor_alignment.py says whether it is.
+// is 64 there; tests/native/test_tensor_memory.py says whether it is.
 #ifndef LLAMA_PY_TENSOR_ALIGNMENT_H
 #define LLAMA_PY_TENSOR_ALIGNMENT_H
 
