@@ -21,43 +21,50 @@ function(llama_py_include_first header target)
     endforeach()
 endfunction()
 
-# Clang's _tile_loadconfig is an intrinsic that may read any memory, and needs no correction.
-if (NOT LLAMA_PY_AMX_TILE_CONFIG)
-    llama_py_note_rule(LLAMA_PY_AMX_TILE_CONFIG "off")
-elseif (CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    llama_py_include_first(amx_tile_config.h ggml-base ggml/src/ggml-cpu/amx/mmq.cpp)
-    llama_py_note_rule(LLAMA_PY_AMX_TILE_CONFIG "applied")
-else()
-    llama_py_note_rule(LLAMA_PY_AMX_TILE_CONFIG "without effect")
+# The same as a rule (see Rules.cmake): it has no effect with compilers or systems where it is not
+# ``possible``.
+function(llama_py_header_rule rule possible header target)
+    if (NOT ${rule})
+        llama_py_note_rule(${rule} "off")
+    elseif (possible)
+        llama_py_include_first(${header} ${target} ${ARGN})
+        llama_py_note_rule(${rule} "applied")
+    else()
+        llama_py_note_rule(${rule} "without effect")
+    endif()
+endfunction()
+
+set(gcc OFF)
+set(gcc_or_clang OFF)
+set(gcc_or_clang_on_linux OFF)
+if (CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    set(gcc ON)
 endif()
+if (CMAKE_CXX_COMPILER_ID MATCHES "GNU|Clang" AND NOT MSVC)
+    set(gcc_or_clang ON)
+endif()
+if (CMAKE_SYSTEM_NAME STREQUAL "Linux" AND CMAKE_C_COMPILER_ID MATCHES "GNU|Clang")
+    set(gcc_or_clang_on_linux ON)
+endif()
+
+# Clang's _tile_loadconfig is an intrinsic that may read any memory, and needs no correction.
+llama_py_header_rule(LLAMA_PY_AMX_TILE_CONFIG ${gcc} amx_tile_config.h ggml-base
+    ggml/src/ggml-cpu/amx/mmq.cpp)
 
 # Two cores of an Intel Xeon (AVX-512, AMX), GCC 12, 135M parameters in Q8_0, heads of 64, milliseconds for
 # a prompt of 500 tokens, tensors at multiples of 32 / 64 bytes: flash attention 320 to 460, depending on
-# n_ubatch and n_seq_max / 360; without it 480 to 640 / 515.
-if (NOT LLAMA_PY_TENSOR_ALIGNMENT)
-    llama_py_note_rule(LLAMA_PY_TENSOR_ALIGNMENT "off")
-elseif (CMAKE_CXX_COMPILER_ID MATCHES "GNU|Clang" AND NOT MSVC)
-    llama_py_include_first(tensor_alignment.h ggml-base
-        ggml/src/ggml-backend.cpp
-        ggml/src/ggml-cpu/amx/amx.cpp
-        ggml/src/ggml-cpu/repack.cpp)
-    llama_py_note_rule(LLAMA_PY_TENSOR_ALIGNMENT "applied")
-else()
-    llama_py_note_rule(LLAMA_PY_TENSOR_ALIGNMENT "without effect")
-endif()
+# n_ubatch and n_seq_max / 360; without it 480 to 640 / 490 to 515.
+llama_py_header_rule(LLAMA_PY_TENSOR_ALIGNMENT ${gcc_or_clang} tensor_alignment.h ggml-base
+    ggml/src/ggml-backend.cpp
+    ggml/src/ggml-cpu/amx/amx.cpp
+    ggml/src/ggml-cpu/repack.cpp)
 
 # The same machine and model, seven pairs of processes of llama-bench, huge pages by small ones: replies
 # 1.025 (with flash attention 1.027), prompts of 512 tokens 1.015.
-if (NOT LLAMA_PY_HUGE_PAGES)
-    llama_py_note_rule(LLAMA_PY_HUGE_PAGES "off")
-elseif (CMAKE_SYSTEM_NAME STREQUAL "Linux" AND CMAKE_C_COMPILER_ID MATCHES "GNU|Clang")
-    llama_py_include_first(huge_pages.h ggml-base ggml/src/ggml.c)
-    llama_py_note_rule(LLAMA_PY_HUGE_PAGES "applied")
-else()
-    llama_py_note_rule(LLAMA_PY_HUGE_PAGES "without effect")
-endif()
+llama_py_header_rule(LLAMA_PY_HUGE_PAGES ${gcc_or_clang_on_linux} huge_pages.h ggml-base
+    ggml/src/ggml.c)
 
-if (LLAMA_PY_PRINTS_TO_LOG AND CMAKE_CXX_COMPILER_ID MATCHES "GNU|Clang" AND NOT MSVC)
+if (LLAMA_PY_PRINTS_TO_LOG AND gcc_or_clang)
     llama_py_include_first(prints_to_log.h ggml-base
         ggml/src/ggml-quants.c
         ggml/src/ggml-cpu/ggml-cpu.c
