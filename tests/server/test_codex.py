@@ -117,9 +117,11 @@ def test_a_result_may_be_a_list(http: httpx.Client) -> None:
         {"type": "input_text", "text": "a screenshot"},
         {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="},
     ]
+    sizes = []
     for result in ("as a text", parts, parts[1:], []):
         codex.items += [call, output_of(call, result)]
-        send(http, codex.body())
+        sizes.append(used(send(http, codex.body()))[0])
+    assert sizes == sorted({*sizes}), "each result is in the prompt, an image as what stands for it"
 
 
 def test_items_of_other_servers_are_taken(http: httpx.Client) -> None:
