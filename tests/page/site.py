@@ -175,6 +175,10 @@ class Site:
         self.page.evaluate(_PUT, conversations)
         self.reload()
 
+    def erase(self) -> None:
+        """Take everything out of the browser's database, as another tab does that says so later."""
+        self.page.evaluate(_ERASE)
+
 
 #: It shows a conversation: a new one, or messages.
 _READY = "#start:not([hidden]), article"
@@ -212,6 +216,15 @@ _PUT = f"""async (conversations) => {{
         change.objectStore("conversations").put(record);
         for (const message of messages) change.objectStore("messages").put(message);
     }}
+    await new Promise((resolve) => (change.oncomplete = resolve));
+    database.close();
+}}"""
+_ERASE = f"""async () => {{
+    {_OPEN}
+    const database = await open();
+    const change = database.transaction(["conversations", "messages"], "readwrite");
+    change.objectStore("conversations").clear();
+    change.objectStore("messages").clear();
     await new Promise((resolve) => (change.oncomplete = resolve));
     database.close();
 }}"""

@@ -87,6 +87,21 @@ def test_what_is_deleted_in_another_tab_does_not_come_back(chat: Site, told: Scr
     assert chat.stored() == {"conversations": [], "messages": []}
 
 
+def test_a_reply_is_not_written_into_what_is_deleted(chat: Site, told: Scripted) -> None:
+    """Another tab has deleted its conversation, and this one has not heard of that yet."""
+    gate = Gate()
+    told.will([text("One"), gate, text(" two"), finish()])
+    chat.say("Count", wait=False)
+    expect(chat.reply).to_contain_text("One")
+    chat.erase()
+    chat.page.wait_for_timeout(1200)  # in which a growing reply is written at least once
+    assert chat.stored() == {"conversations": [], "messages": []}
+    gate.open()
+    chat.wait()
+    expect(chat.reply).to_contain_text("One two")
+    assert chat.stored() == {"conversations": [], "messages": []}
+
+
 def test_a_message_is_deleted_with_what_follows(chat: Site) -> None:
     chat.say("First")
     chat.say("Second")

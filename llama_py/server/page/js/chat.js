@@ -182,7 +182,7 @@ export class Chat {
     } finally {
       clearInterval(saving);
       this.#running.delete(conversation.id);
-      if (!this.#leaving) await this.save(conversation, [message]);
+      if (!this.#leaving) await this.save(conversation, [message], conversation.id);
     }
     this.#events.ended(conversation, message);
     await this.#makeRoomIfAsked(conversation, message);
@@ -190,8 +190,7 @@ export class Chat {
 
   // Log-probabilities are many; they are written once, at the end.
   #keep(conversation, { logprobs, ...message }) {
-    if (this.#removed.has(conversation.id)) return undefined;
-    return this.#store.save({ messages: [message] });
+    return this.#store.save({ messages: [message], of: conversation.id });
   }
 
   /** Deletes a conversation; a reply of it that is running ends. */
@@ -219,12 +218,12 @@ export class Chat {
     this.#events.elsewhere(id);
   }
 
-  /** Writes a conversation and some of its messages. */
-  async save(conversation, messages = []) {
+  /** Writes a conversation and some of its messages; with `of`, only if that is still there. */
+  async save(conversation, messages = [], of = undefined) {
     if (this.#removed.has(conversation.id)) return;
     conversation.record.updated = Date.now();
     this.#events.changed(conversation);
-    await this.#store.save({ records: [conversation.record], messages });
+    await this.#store.save({ records: [conversation.record], messages, of });
     if (!this.#running.has(conversation.id)) this.#tabs.tell({ changed: conversation.id });
   }
 

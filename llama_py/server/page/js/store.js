@@ -67,11 +67,20 @@ class Store {
     return result(this.#read("messages").index("conversation").getAll(conversation));
   }
 
-  /** Writes records and messages, all or nothing. */
-  save({ records = [], messages = [] }) {
+  /**
+   * Writes records and messages, all or nothing; with `of`, the id of a conversation, nothing if that
+   * is not there any more.
+   */
+  save({ records = [], messages = [], of }) {
     return this.#write((conversations, stored) => {
-      for (const record of records) conversations.put(record);
-      for (const message of messages) stored.put(message);
+      const put = () => {
+        for (const record of records) conversations.put(record);
+        for (const message of messages) stored.put(message);
+      };
+      if (!of) return put();
+      const key = conversations.getKey(of);
+      key.onsuccess = () => key.result && put();
+      return undefined;
     });
   }
 
@@ -117,7 +126,8 @@ class MemoryStore {
     return [...this.#messages.values()].filter((each) => each.conversation === conversation);
   }
 
-  async save({ records = [], messages = [] }) {
+  async save({ records = [], messages = [], of }) {
+    if (of && !this.#records.has(of)) return;
     for (const record of records) this.#records.set(record.id, structuredClone(record));
     for (const message of messages) this.#messages.set(message.id, structuredClone(message));
   }
