@@ -13,25 +13,10 @@
 #ifndef LLAMA_PY_TENSOR_ALIGNMENT_H
 #define LLAMA_PY_TENSOR_ALIGNMENT_H
 
+#include "function_name.h"
 #include "ggml-impl.h"
 
 enum { llama_py_alignment_of_files = TENSOR_ALIGNMENT, llama_py_alignment_of_buffers = 64 };
-
-static constexpr bool llama_py_ends_in(const char * text, const char * end) {
-    const char * t = text;
-    const char * e = end;
-    while (*t) {
-        ++t;
-    }
-    while (*e) {
-        ++e;
-    }
-    while (t != text && e != end && t[-1] == e[-1]) {
-        --t;
-        --e;
-    }
-    return e == end;
-}
 
 #undef TENSOR_ALIGNMENT
 #define TENSOR_ALIGNMENT                                                          \

@@ -22,7 +22,10 @@ from tests.models import tiny_model
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Rules that change results, and what a build without one is configured with.
-RULES = {"LLAMA_PY_NO_AVX512FP16": "-DLLAMA_PY_NO_AVX512FP16=OFF"}
+RULES = {
+    "LLAMA_PY_NO_AVX512FP16": "-DLLAMA_PY_NO_AVX512FP16=OFF",
+    "LLAMA_PY_ATTENTION_TILES": "-DLLAMA_PY_ATTENTION_TILES=OFF",
+}
 #: Heads of 64, as small models have them.
 SHAPE: dict[str, Any] = {"n_embd": 256, "n_head": 4, "n_head_kv": 2, "n_ff": 256}
 TOKENS = [(7919 * i + i * i) % 250 + 1 for i in range(300)]

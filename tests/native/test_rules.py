@@ -18,6 +18,7 @@ pytestmark = pytest.mark.slow
 KERNELS = ("/llamafile/sgemm.cpp",)
 BUFFERS = ("/src/ggml-backend.cpp", "/ggml-cpu/repack.cpp", "/amx/amx.cpp")
 MEMORY = ("/src/ggml.c",)
+ATTENTION = ("/ggml-cpu/ops.cpp",)
 PREFETCH = "-fprefetch-loop-arrays"
 
 
@@ -55,14 +56,20 @@ def test_kernels_prefetch_where_that_pays(
     assert (PREFETCH in command.split()) == (state == "applied")
 
 
-def test_rules_of_memory_can_be_turned_off(gcc: str, tmp_path: Path) -> None:
-    rules = ("LLAMA_PY_TENSOR_ALIGNMENT", "LLAMA_PY_HUGE_PAGES")
-    commands, states = configured(tmp_path / "on", gcc, BUFFERS + MEMORY)
-    assert len(commands) == 4
-    assert sum("tensor_alignment.h" in command for command in commands) == 3
-    assert [states[rule] for rule in rules] == ["applied", "applied"]
-    options = [f"-D{rule}=OFF" for rule in rules]
-    commands, states = configured(tmp_path / "off", gcc, BUFFERS + MEMORY, *options)
-    assert len(commands) == 4
+def test_headers_can_be_turned_off(gcc: str, tmp_path: Path) -> None:
+    headers = {
+        "LLAMA_PY_TENSOR_ALIGNMENT": "tensor_alignment.h",
+        "LLAMA_PY_HUGE_PAGES": "huge_pages.h",
+        "LLAMA_PY_ATTENTION_TILES": "attention_tiles.h",
+    }
+    files = BUFFERS + MEMORY + ATTENTION
+    commands, states = configured(tmp_path / "on", gcc, files)
+    assert len(commands) == len(files)
+    used = [sum(header in command for command in commands) for header in headers.values()]
+    assert used == [len(BUFFERS), len(MEMORY), len(ATTENTION)]
+    assert [states[rule] for rule in headers] == ["applied"] * 3
+    options = [f"-D{rule}=OFF" for rule in headers]
+    commands, states = configured(tmp_path / "off", gcc, files, *options)
+    assert len(commands) == len(files)
     assert not any(".h " in command.partition(" -o ")[0] for command in commands)
-    assert [states[rule] for rule in rules] == ["off", "off"]
+    assert [states[rule] for rule in headers] == ["off"] * 3
