@@ -11,7 +11,7 @@ Who calls it is the business of ``driver``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from llama_py.engine.requests import Requests
 from llama_py.engine.runner import Runner, by_sequence
 from llama_py.engine.running import RequestState, Running
 from llama_py.engine.sampling import Sampling
-from llama_py.engine.scheduler import Decode, Prefill, StepPlan, plan_step
+from llama_py.engine.scheduler import Decode, Draft, Prefill, StepPlan, plan_step
 from llama_py.errors import (
     CacheFullError,
     ClosedError,
@@ -180,10 +180,18 @@ class Engine:
             return self._step_plain(running)
         if len(running) == 1 and running[0].state is RequestState.DECODING:
             return self._step_one(running[0])
-        plan = plan_step(running, self.runner.n_batch, self._chunk, self._most_prompts)
+        plan = self._plan(running)
         if plan:
             self._step_many(plan)
         return bool(plan)
+
+    def _plan(
+        self, running: Sequence[Running], drafts: Mapping[Running, Draft] | None = None
+    ) -> StepPlan[Running]:
+        n_batch, separate = self.runner.n_batch, not self.context.params.kv_unified
+        return plan_step(
+            running, n_batch, self._chunk, self._most_prompts, drafts, separate=separate
+        )
 
     def _step_with_drafts(self) -> bool:
         """A step in which streams may have drafts; it is measured, so that drafts pay."""
@@ -191,7 +199,7 @@ class Engine:
         running = self.requests.running
         if not drafts and self._are_plain(running) and not self._drafts.watching(running):
             return self._step_undrafted(running)
-        plan = plan_step(running, self.runner.n_batch, self._chunk, self._most_prompts, drafts)
+        plan = self._plan(running, drafts)
         before = {entry.request: len(entry.request.record.generated) for entry in plan.verifies}
         steps, seconds = metrics.generated, metrics.decode_seconds
         self._drafts.watch(plan)

@@ -5,6 +5,10 @@ is left of the step's budget is filled with prompt chunks, in the order in which
 so that a long prompt never keeps running streams waiting for more than one step. A step with both
 is half as large as one with prompts alone, so that streams do not wait for long. A chunk ends where
 a checkpoint is to be taken.
+
+Where each sequence has a buffer of cells of its own, llama.cpp cuts a step into parts with the same
+number of tokens of each sequence. A chunk that the budget cuts short would cut all others, too: it
+waits for the next step, unless it is the first, and prompts that fit go on.
 """
 
 from __future__ import annotations
@@ -142,6 +146,8 @@ def plan_step(
     n_chunk: int,
     most_prompts: int | None = None,
     drafts: Mapping[R, Draft] | None = None,
+    *,
+    separate: bool = False,
 ) -> StepPlan[R]:
     """The next step.
 
@@ -151,6 +157,7 @@ def plan_step(
         n_chunk: most tokens in one step with prompts in it; half of it beside running streams.
         most_prompts: most requests that may have more than one row in it; None is any number.
         drafts: for some of those that generate, what else they are to decode.
+        separate: each sequence has a buffer of its own.
     """
     ready = [request for request in running if not request.paused]
     decodes = [Decode(request) for request in ready if not request.prompt_left][:n_batch]
@@ -167,7 +174,10 @@ def plan_step(
         if budget <= 0 or len(verifies) + len(prefills) == most_prompts:
             break
         if request.prompt_left:
-            count = min(request.prompt_left, request.chunk_limit, budget)
+            wanted = min(request.prompt_left, request.chunk_limit)
+            if separate and prefills and wanted > budget:
+                continue
+            count = min(wanted, budget)
             prefills.append(Prefill(request, count))
             budget -= count
     return StepPlan(tuple(decodes), tuple(verifies), tuple(prefills))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,11 +22,13 @@ Array = npt.NDArray[np.float64]
 
 
 def tensor(
-    context: G.ggml_context_p, kind: int, values: npt.NDArray[np.floating]
-) -> G.ggml_tensor_p:
-    made = G.ggml_new_tensor_4d(context, kind, *values.shape[::-1], 1)
-    values = np.ascontiguousarray(values)
-    ctypes.memmove(G.ggml_get_data(made), values.ctypes.data, values.nbytes)
+    context: G.ggml_context_p, kind: int, values: npt.NDArray[np.floating[Any]]
+) -> ctypes._Pointer[G.ggml_tensor]:
+    last, rows, heads = values.shape[::-1]
+    made = G.ggml_new_tensor_4d(context, kind, last, rows, heads, 1)
+    values, data = np.ascontiguousarray(values), G.ggml_get_data(made)
+    assert data
+    ctypes.memmove(data, values.ctypes.data, values.nbytes)
     return made
 
 
@@ -33,14 +36,16 @@ def attention(q: Array, k: Array, v: Array, mask: Array, threads: int) -> npt.ND
     """ggml's: queries (heads, tokens, head), keys and values of cells, mask (tokens, cells)."""
     context = G.ggml_init(G.ggml_init_params(mem_size=64 << 20, mem_buffer=None, no_alloc=False))
     try:
-        inputs = [tensor(context, G.GGML_TYPE_F32, each.astype(np.float32)) for each in (q, k, v)]
-        inputs.append(tensor(context, G.GGML_TYPE_F16, mask[None].astype(np.float16)))
-        made = G.ggml_flash_attn_ext(context, *inputs, HEAD**-0.5, 0.0, 0.0)
+        queries, keys, values = (
+            tensor(context, G.GGML_TYPE_F32, each.astype(np.float32)) for each in (q, k, v)
+        )
+        masks = tensor(context, G.GGML_TYPE_F16, mask[None].astype(np.float16))
+        made = G.ggml_flash_attn_ext(context, queries, keys, values, masks, HEAD**-0.5, 0.0, 0.0)
         graph = G.ggml_new_graph(context)
         G.ggml_build_forward_expand(graph, made)
         assert G.ggml_graph_compute_with_ctx(context, graph, threads) == 0
         shape = (q.shape[1], HEADS, HEAD)
-        return np.ctypeslib.as_array(G.ggml_get_data_f32(made), shape).copy()
+        return np.array(np.ctypeslib.as_array(G.ggml_get_data_f32(made), shape), np.float32)
     finally:
         G.ggml_free(context)
 
