@@ -70,6 +70,15 @@ static float llama_py_attended(const ggml_tensor * dst, int64_t first, int64_t r
     return looked_at ? (float) attended/looked_at : 0.0f;
 }
 
+// From 64 tokens on ggml takes tiles, whose sums are in single precision, and in half precision in rows. So
+// it does here, in small pieces and at the beginning of a prompt too, unless next to all of it is masked.
+static bool llama_py_tile_pays(int64_t tokens, int64_t rows, float attended) {
+    if (tokens >= (int64_t) ggml_fa_tile_config::Q) {
+        return attended >= 0.125f;
+    }
+    return rows*(attended - llama_py_row_in_tile) >= llama_py_tile;
+}
+
 static void ggml_compute_forward_flash_attn_ext_tiled(
         const ggml_compute_params * params, ggml_tensor * dst, int ir0, int ir1);
 
@@ -102,7 +111,7 @@ static void ggml_compute_forward_flash_attn_ext_tiled(
         const int64_t rows = MIN(MIN(height, ir1 - ir0), tokens - ir0%tokens);
         const int from = (int) ir0;
         const int to   = (int) (ir0 + rows);
-        if (rows*(llama_py_attended(dst, ir0, rows) - llama_py_row_in_tile) >= llama_py_tile) {
+        if (llama_py_tile_pays(tokens, rows, llama_py_attended(dst, ir0, rows))) {
             ggml_compute_forward_flash_attn_ext_tiled(params, dst, from, to);
         } else {
             ggml_compute_forward_flash_attn_ext_f16_one_chunk(&for_rows, dst, from, to, 0, cells, nullptr, 0);
