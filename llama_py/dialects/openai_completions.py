@@ -141,7 +141,7 @@ def _prompts(prompt: Any, context: CallContext) -> list[str | list[int]]:
         raise ParameterTypeError(
             f"prompt must be a text or a list of token ids, not {type(prompt).__name__}"
         )
-    elif all(issubclass(kind, Integral) and kind is not bool for kind in {*map(type, prompt)}):
+    elif all(kind is not bool and issubclass(kind, Integral) for kind in {*map(type, prompt)}):
         prompt = [prompt]
     if len(prompt) > MAX_CHOICES:
         raise ParameterError(f"prompt has {len(prompt)} texts; at most {MAX_CHOICES} are allowed")
