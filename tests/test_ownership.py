@@ -456,7 +456,7 @@ def test_loading_again_and_again_takes_no_more_memory_and_no_more_threads(adapte
     (memory, running, objects), (memory_after, running_after, objects_after) = json.loads(
         done.stdout
     )
-    assert memory_after == pytest.approx(memory, rel=0.05)
+    assert memory_after <= 1.05 * memory  # the system may take back what is idle
     assert running_after == running
     # Nothing is left to the collector, but for a few types of ctypes.
     assert objects_after - objects < 100

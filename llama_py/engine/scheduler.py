@@ -7,8 +7,8 @@ is half as large as one with prompts alone, so that streams do not wait for long
 a checkpoint is to be taken.
 
 Where each sequence has a buffer of cells of its own, llama.cpp cuts a step into parts with the same
-number of tokens of each sequence. A chunk that the budget cuts short would cut all others, too: it
-waits for the next step, unless it is the first, and prompts that fit go on.
+number of tokens of each sequence. A chunk that the budget cuts short would cut all others, too: if
+less than a quarter of the step is left, it waits for the next one, and prompts that fit go on.
 """
 
 from __future__ import annotations
@@ -162,6 +162,7 @@ def plan_step(
     ready = [request for request in running if not request.paused]
     decodes = [Decode(request) for request in ready if not request.prompt_left][:n_batch]
     room = min(n_chunk, n_batch) // (2 if decodes else 1)
+    uncut = room // 4 if separate else 0  # fewer tokens of a prompt wait for the next step
     budget = max(room - len(decodes), 1 if len(decodes) < n_batch else 0)
     verifies: list[Verify[R]] = []
     if drafts:
@@ -175,7 +176,7 @@ def plan_step(
             break
         if request.prompt_left:
             wanted = min(request.prompt_left, request.chunk_limit)
-            if separate and prefills and wanted > budget:
+            if prefills and budget < min(wanted, uncut):
                 continue
             count = min(wanted, budget)
             prefills.append(Prefill(request, count))

@@ -41,11 +41,12 @@ def test_prompts_are_served_in_order() -> None:
     assert planned([Fake(50), Fake(50)], 256, 64) == [(0, 50), (1, 14)]
 
 
-def test_with_buffers_of_their_own_no_prompt_is_cut_behind_another() -> None:
+def test_with_buffers_of_their_own_no_little_piece_is_cut_off_behind_another_prompt() -> None:
     """llama.cpp would make parts with 14 tokens of each of three, and with 11 of each of two."""
     assert planned([Fake(25), Fake(25), Fake(25)], 256, 64, separate=True) == [(0, 25), (1, 25)]
+    assert planned([Fake(50), Fake(25), Fake(9)], 256, 64, separate=True) == [(0, 50), (2, 9)]
+    assert planned([Fake(7), Fake(100), Fake(7)], 256, 64, separate=True) == [(0, 7), (1, 57)]
     assert planned([Fake(100), Fake(25)], 256, 64, separate=True) == [(0, 64)]
-    assert planned([Fake(7), Fake(100), Fake(7)], 256, 64, separate=True) == [(0, 7), (2, 7)]
 
 
 def test_a_paused_request_is_left_out() -> None:

@@ -325,14 +325,20 @@ def test_waiting_has_a_limit() -> None:
     run(test)
 
 
-def test_loading_takes_as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever asks for a model that nobody else keeps out of memory gets it."""
+@pytest.fixture
+def slow_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models that take a while to load, as large ones do."""
 
     def slowly(*arguments: Any, **options: Any) -> Any:
         time.sleep(0.3)
         return llama_py.Llama(*arguments, **options)
 
     monkeypatch.setattr(loading, "Llama", slowly)
+
+
+@pytest.mark.usefixtures("slow_loads")
+def test_loading_takes_as_long_as_it_takes() -> None:
+    """Whoever asks for a model that nobody else keeps out of memory gets it."""
 
     async def test() -> None:
         async with pool_of("demo", queue_timeout=0.05) as pool:
@@ -578,6 +584,7 @@ def test_a_model_outside_of_a_lease_is_not_there() -> None:
     run(test)
 
 
+@pytest.mark.usefixtures("slow_loads")
 def test_closing_ends_the_waiting_and_the_loading() -> None:
     async def test() -> None:
         async with pool_of("demo", "full") as pool:
