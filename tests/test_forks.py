@@ -220,7 +220,8 @@ def test_a_fork_while_another_thread_is_in_the_critical_section_of_ggml(
 ) -> None:
     body = """
     from llama_py._native import loader
-    load().close()
+    with load() as first:
+        expected = say(first)
     base = loader.library("ggml-base")
 
     class Section:
@@ -231,11 +232,12 @@ def test_a_fork_while_another_thread_is_in_the_critical_section_of_ggml(
 
     def child():
         with load() as mine:
-            say(mine)
+            assert say(mine) == expected
 
     with held(Section()):
         ended(fork(child))
-    load().close()
+    with load() as again:
+        assert say(again) == expected
     """
     run(body, model, tmp_path)
 
@@ -273,9 +275,6 @@ def test_children_end_by_themselves(model: Path, tmp_path: Path) -> None:
 
 def test_a_pool_of_processes(model: Path, tmp_path: Path) -> None:
     body = """
-    def use():
-        return say(llm)
-
     def load_own(_):
         with load() as mine:
             return say(mine)
