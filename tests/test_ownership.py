@@ -39,6 +39,7 @@ from llama_py.errors import (
 )
 from llama_py.params import ContextParams, GrammarSpec, SamplingParams
 from tests.adapters import tiny_adapter
+from tests.allocated import needs_allocated_bytes
 from tests.models import tiny_model
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -417,10 +418,11 @@ def test_a_grammar_that_does_not_begin_with_its_prefill_is_freed(freed: list[str
 # -- again and again ------------------------------------------------------------------------------
 
 LOOP = """
-import ctypes, gc, json, os, sys, time
+import gc, json, os, sys, time
 gc.disable()
 from llama_py import Llama
 from llama_py.errors import ContextCreationError
+from tests.allocated import allocated_bytes
 model, adapter = sys.argv[1:]
 
 def once(n):
@@ -435,10 +437,9 @@ def once(n):
 
 def measured():
     time.sleep(0.1)  # a thread that was joined is there for a moment longer
-    ctypes.CDLL(None).malloc_trim(0)
-    pages = int(open("/proc/self/statm").read().split()[1])
-    memory = pages * os.sysconf("SC_PAGE_SIZE") / 2**20
-    return memory, len(os.listdir("/proc/self/task")), len(gc.get_objects())
+    mapped = open("/proc/self/maps").read().count(model)
+    threads = len(os.listdir("/proc/self/task"))
+    return allocated_bytes(), mapped, threads, len(gc.get_objects())
 
 for n in range(4):  # what is loaded once: libraries, backends, buffers of Python
     once(n)
@@ -449,14 +450,15 @@ print(json.dumps([before, measured()]))
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@needs_allocated_bytes
 def test_loading_again_and_again_takes_no_more_memory_and_no_more_threads(adapter: str) -> None:
     command = [sys.executable, "-c", LOOP, demo_model_path(), adapter]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    (memory, running, objects), (memory_after, running_after, objects_after) = json.loads(
-        done.stdout
+    (heap, _, running, objects), (heap_after, mapped_after, running_after, objects_after) = (
+        json.loads(done.stdout)
     )
-    assert memory_after <= 1.05 * memory  # the system may take back what is idle
+    assert heap_after - heap < 100_000, "bytes, over ten models of three megabytes"
+    assert mapped_after == 0
     assert running_after == running
     # Nothing is left to the collector, but for a few types of ctypes.
     assert objects_after - objects < 100
