@@ -2,11 +2,13 @@
 
 Requests are admitted by priority, then in the order they came. Two kinds stay behind: one whose
 prompt begins like one that is being evaluated just now waits until it can share that work, and one
-that had to give its sequence back waits until there is room for it.
+that had to give its sequence back waits until there is room for it. And while others generate, one
+that takes the place of large idle conversations waits until these were copied, piece by piece.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 
 from llama_py.core.vocab import Vocab
@@ -16,6 +18,7 @@ from llama_py.engine.requests import Requests
 from llama_py.engine.running import RequestState, Running
 from llama_py.errors import StateError
 from llama_py.memory.cache import SequenceCache
+from llama_py.memory.saving import Copying
 
 __all__ = ["Admission"]
 
@@ -23,6 +26,10 @@ __all__ = ["Admission"]
 _WORTH_WAITING = 32
 #: Cells that each running request is left to grow into before a preempted one comes back.
 _GROWTH = 64
+#: How often a request waits while what has to make room for it is copied.
+_MOST_WAITS = 3
+
+_log = logging.getLogger("llama_py")
 
 
 class Admission:
@@ -52,6 +59,8 @@ class Admission:
                 continue
             if not self._has_room(running):
                 return
+            if self._makes_room(running):
+                continue
             if full:
                 self._free_a_paused_one()
             if not self._start(running) and not (
@@ -66,6 +75,37 @@ class Admission:
             return True
         used = sum(other.lease.held + _GROWTH for other in running if other.lease is not None)
         return used + len(waiting.prompt.tokens) <= self._cache.memory.n_ctx
+
+    def _makes_room(self, waiting: Running) -> bool:
+        """True while conversations that have to go are copied, between the steps of streams.
+
+        What somebody goes on with meanwhile makes no room, and others have to go in its place.
+        After a few times whatever has to go is copied at once.
+        """
+        running = self._requests.running
+        if not any(it.state is RequestState.DECODING and not it.paused for it in running):
+            return False
+        saving = self._cache.saving
+        if saving.hurry(waiting.copies):
+            return True
+        again = waiting.waited == 0 or any(map(_makes_none, waiting.copies))
+        waiting.copies = self._copies(waiting) if again and waiting.waited < _MOST_WAITS else []
+        waiting.waited += bool(waiting.copies)
+        return saving.hurry(waiting.copies)
+
+    def _copies(self, waiting: Running) -> list[Copying]:
+        reuse, most = self._reusable(waiting)
+        try:
+            return self._cache.park_ahead(waiting.prompt, reuse=reuse, most=most)
+        except Exception as error:  # if it happens again when it begins, that fails this one only
+            _log.warning("what has to make room for a request is not copied ahead: %r", error)
+            return []
+
+    def _reusable(self, running: Running) -> tuple[bool, int | None]:
+        """Whether a cached beginning may be used, and how many tokens of it at most."""
+        request = running.request
+        scored = request.generation.prompt_logprobs and not running.prompt_known
+        return request.reuse and not scored, running.first_output if request.targets else None
 
     def _must_wait(self, waiting: Running) -> bool:
         """True while another request is about to evaluate what this one begins with."""
@@ -99,9 +139,7 @@ class Admission:
         request, record = running.request, running.record
         try:
             self._resolve_again(running)
-            scored = request.generation.prompt_logprobs and not running.prompt_known
-            reuse = request.reuse and not scored
-            most = running.first_output if request.targets else None
+            reuse, most = self._reusable(running)
             lease = self._cache.acquire(running.prompt, request.session, reuse=reuse, most=most)
         except Exception as error:
             self._requests.fail(running, _typed(error))
@@ -170,6 +208,11 @@ class Admission:
                 self._cache.evict(lease.sequence)
         self._requests.send_back(running)
         self._requests.metrics.preempted += 1
+
+
+def _makes_none(copying: Copying) -> bool:
+    """True for a copy that makes no room: its sequence is gone, or somebody goes on with it."""
+    return copying.error is not None or copying.sequence.busy or not copying.sequence.tokens
 
 
 def _typed(error: Exception) -> Exception:

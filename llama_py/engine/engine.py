@@ -11,6 +11,7 @@ Who calls it is the business of ``driver``.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -156,10 +157,11 @@ class Engine:
     def step(self) -> list[Output]:
         """Decode once, at most, and return what came out of it."""
         self.stepping = True
+        begun = time.perf_counter()
         try:
             self.worked = self._step()
             if self.cache.saving.pending:  # a piece at a time, between two steps of the others
-                self.worked |= self.cache.saving.step()
+                self.worked |= self.cache.saving.step(time.perf_counter() - begun)
         finally:
             self.stepping = False
         return self.take_outputs()

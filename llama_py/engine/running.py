@@ -18,6 +18,7 @@ from llama_py.core.sampler import Sampler
 from llama_py.engine.drafting import Drafting
 from llama_py.engine.request import GenerationRequest, Record
 from llama_py.engine.text import ReplyText
+from llama_py.memory.saving import Copying
 from llama_py.memory.sequences import Lease, ResolvedPrompt
 
 __all__ = ["RequestState", "Running"]
@@ -60,6 +61,8 @@ class Running:
         at_once: steps, and seconds of them, that may be made before anything is handed over.
         paused: its consumer is behind; it generates nothing until ``Engine.resume``.
         waits_for: a request whose prefill this one is going to share, and up to which position.
+        copies: of conversations that have to make room for it, as long as it waits for them.
+        waited: how often it waited for such copies.
         resolved_at: ``Requests.ended`` when ``prompt`` was looked up in the cache.
         preempted: it had to give its sequence back, and evaluates its prompt and reply again.
         n_resumed: generated tokens that became part of ``prompt`` when it was preempted.
@@ -80,6 +83,8 @@ class Running:
     at_once: tuple[int, float] = (1, 0.0)
     paused: bool = False
     waits_for: tuple[Running, int] | None = None
+    copies: list[Copying] = field(default_factory=list)
+    waited: int = 0
     preempted: bool = False
     n_resumed: int = 0
 

@@ -79,12 +79,20 @@ class PlanApplier:
                 return self._fork(source, target, plan.keep, record, info)
             if source.busy:
                 return None
+            self._saving.finish(source, parks=True)
             self._tiers.park(source)
             self._saving.parked(source)
         if plan.keep == len(source.tokens):
             self._live.take_checkpoint(source)
         info.action = Action.CONTINUE.value
         return source if self._shorten(source, plan.keep, record, info) else None
+
+    def continued(self, plan: ReusePlan) -> LiveSequence | None:
+        """The sequence that a plan goes on in; None if it takes another one."""
+        if plan.action is not Action.CONTINUE:
+            return None
+        source = self._live.by_number[plan.source]  # type: ignore[index]
+        return source if self._extends(source, plan.keep) else None
 
     def _extends(self, source: LiveSequence, keep: int) -> bool:
         """Whether to go on in ``source``, because nobody else needs what it holds."""

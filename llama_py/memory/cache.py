@@ -28,7 +28,7 @@ from llama_py.memory.plan import Action, ReusePlan
 from llama_py.memory.planner import Planner
 from llama_py.memory.radix import TokenInput
 from llama_py.memory.resolve import PromptResolver
-from llama_py.memory.saving import WORTH_SAVING, Saving
+from llama_py.memory.saving import WORTH_SAVING, Copying, Saving
 from llama_py.memory.sequences import (
     CacheInfo,
     Lease,
@@ -237,6 +237,32 @@ class SequenceCache:
         _describe(info, sequence, prompt)
         cuts = self._planner.cuts(prompt, info.reused) if self.limits.reuse else []
         return Lease(sequence, prompt, cuts, info)
+
+    def park_ahead(
+        self, prompt: ResolvedPrompt, *, reuse: bool = True, most: int | None = None
+    ) -> list[Copying]:
+        """Begin to copy the conversations that ``acquire`` would have to park for this prompt.
+
+        That is done piece by piece (``saving.step``); what is small is left to ``acquire``.
+
+        Args:
+            reuse, most: as ``acquire`` gets them.
+        """
+        count = len(prompt.tokens)
+        if not self._live.leaving(count):
+            return []
+        plan = ReusePlan(Action.EVALUATE)
+        if reuse and self.limits.reuse:
+            plan = self._planner.decide(prompt, most).plan
+        source = self._applier.continued(plan)
+        in_memory = plan.action in (Action.CONTINUE, Action.FORK)
+        cells = count - plan.keep if in_memory else count
+        begun = [
+            self.saving.park(sequence)
+            for sequence in self._live.leaving(cells, besides=source)
+            if self._tiers.must_be_parked(sequence)
+        ]
+        return [copying for copying in begun if copying is not None]
 
     def advance(self, lease: Lease, count: int) -> None:
         """``count`` further prompt tokens were decoded."""

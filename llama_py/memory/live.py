@@ -76,13 +76,39 @@ class LiveSet:
 
     def _victim(self) -> LiveSequence | None:
         """The least recently used idle sequence; pinned ones only if there is no other."""
+        return next(iter(self._idle()), None)
+
+    def _idle(self) -> list[LiveSequence]:
+        """Idle sequences in the order in which they have to make room."""
         idle = [sequence for sequence in self.by_number.values() if not sequence.busy]
         kept = self._tiers.pins.keepers()
-        return min(
-            idle,
-            key=lambda each: (each.reserved or each in kept, each.last_used),
-            default=None,
-        )
+        return sorted(idle, key=lambda each: (each.reserved or each in kept, each.last_used))
+
+    def leaving(self, cells: int, *, besides: LiveSequence | None = None) -> list[LiveSequence]:
+        """Idle sequences that have to make room for ``cells`` more cells.
+
+        Args:
+            besides: the sequence that gets them; None: a new one.
+        """
+        taken = besides is None and len(self.by_number) >= self._memory.n_seq_max
+        idle = [sequence for sequence in self._idle() if sequence is not besides]
+        missing = self._missing(cells) if idle else 0
+        leaving: list[LiveSequence] = []
+        for sequence in idle:
+            if missing <= 0 and not (taken and not leaving):
+                break
+            leaving.append(sequence)
+            missing -= self._index.own_tail(sequence)
+        return leaving
+
+    def _missing(self, cells: int) -> int:
+        """How many of ``cells`` more cells there are not."""
+        if not self._traits.shares_cells:
+            return 0
+        n_ctx = self._memory.n_ctx
+        if sum(len(sequence.tokens) for sequence in self.by_number.values()) + cells <= n_ctx:
+            return 0  # also if no beginning is shared: that takes longer to count
+        return self.cells_used() + cells - n_ctx
 
     def make_room(self) -> bool:
         """Park the least recently used idle sequence; False if there is none.
@@ -97,7 +123,7 @@ class LiveSet:
 
     def evict(self, sequence: LiveSequence) -> None:
         """Park a sequence in the store, and free its cells."""
-        self._saving.finish(sequence)
+        self._saving.finish(sequence, parks=True)
         self._tiers.park(sequence)
         self._saving.parked(sequence)
         self.drop(sequence)

@@ -6,6 +6,9 @@ which writes them beside the streams. What the store has already is not copied a
 attention a range of cells can be copied by itself, so a conversation is a chain of segments, of
 which only the last, shorter than a piece, is written anew when it grows. States of the other kinds
 (a window, a recurrent part) cannot be taken apart, and are copied whole.
+
+In the same way a conversation that has to make room is copied for the parking store, so that the
+streams beside it go on meanwhile (``park``).
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -42,6 +46,10 @@ _PIECE = 4 << 20
 _BACKLOG = 256 << 20
 #: Seconds after which a step lets the streams go on, also if the store is slow.
 _BUDGET = 0.003
+#: The same while a request waits for the room: so many steps of the streams, and seconds at most.
+_HURRY_STEPS, _HURRY = 2.0, 0.05
+#: With fewer pieces a conversation is parked at once.
+_FEW_PIECES = 4
 
 
 @dataclass(slots=True, eq=False)
@@ -49,12 +57,14 @@ class Copying:
     """A conversation that is being copied out of the context.
 
     Attributes:
-        store: what gets it; None: a caller who wants it in memory.
+        store: what gets it; None: a caller who wants it in memory, or the parking store.
         state: all of it but the cells, as it was when this began.
         cells: of one segment; None: they can only be copied whole.
         segments: what was copied so far.
         result: the whole, when it is copied; None before, and if a store got it.
         error: why that failed.
+        parks: it is for the parking store, when it is whole.
+        nbytes: of all of it, where ``parks``.
     """
 
     sequence: LiveSequence
@@ -64,6 +74,8 @@ class Copying:
     segments: _Chain = ()
     result: StoredState | None = None
     error: Exception | None = None
+    parks: bool = False
+    nbytes: int = 0
 
 
 class Saving:
@@ -79,6 +91,7 @@ class Saving:
         self._tiers = tiers
         self.piece = _PIECE
         self._jobs: list[Copying] = []
+        self._hurries = False
         self._cell_bytes = 0.0
         #: Of parked sequences, by key: the store, and what it had of them.
         self._parked: dict[Key, tuple[StateStore | None, Key | None, int, _Chain]] = {}
@@ -137,6 +150,43 @@ class Saving:
         self.advance(job)
         return job
 
+    def park(self, sequence: LiveSequence) -> Copying | None:
+        """Begin to copy an idle sequence that has to make room; None if that is done at once.
+
+        It is small, or cannot be taken apart, or the store has no room beside the others that are
+        copied. When the copy is whole, the store has it.
+        """
+        parks = [job for job in self._jobs if job.parks]
+        for other in parks:
+            if other.sequence is sequence and len(other.state.tokens) == len(sequence.tokens):
+                return other
+        job = self._parks(sequence)
+        store, planned = self._tiers.parking, sum(other.nbytes for other in parks)
+        if store is None or job is None or planned + job.nbytes > store.capacity_bytes:
+            return None
+        self._jobs.insert(len(parks), job)
+        return job
+
+    def _parks(self, sequence: LiveSequence) -> Copying | None:
+        """How a sequence is copied for the parking store; None if not in pieces."""
+        cells = self._cells_per_piece(sequence)
+        if cells is None or len(sequence.tokens) <= _FEW_PIECES * cells:
+            return None
+        state = self._tiers.describe(sequence)
+        nbytes = state.nbytes + self._tiers.memory.state_size(sequence.number)
+        return Copying(sequence, None, state, cells, parks=True, nbytes=nbytes)
+
+    def hurry(self, jobs: Sequence[Copying]) -> bool:
+        """Let the next step take longer, because a request waits for these; False if all ended.
+
+        One whose sequence is in use again makes no room, and is given up.
+        """
+        for job in jobs:
+            if job.sequence.busy and job in self._jobs:
+                self._drop(job, StateError("the conversation went on before it was copied"))
+        self._hurries = any(job in self._jobs for job in jobs)
+        return self._hurries
+
     def advance(self, job: Copying) -> bool:
         """Copy a few pieces for a caller; True if there are more.
 
@@ -157,11 +207,17 @@ class Saving:
         """True if ``step`` has something to do."""
         return bool(self._jobs)
 
-    def step(self) -> bool:
-        """Copy pieces for about 3 ms, at least one; True if there is more to do."""
+    def step(self, usual: float = 0.0) -> bool:
+        """Copy pieces for about 3 ms, at least one; True if there is more to do.
+
+        Args:
+            usual: seconds of a step of the streams: while somebody waits, it takes twice as long.
+        """
         if not self._jobs:
             return False
-        end = time.perf_counter() + _BUDGET
+        budget = max(_BUDGET, min(_HURRY, _HURRY_STEPS * usual)) if self._hurries else _BUDGET
+        self._hurries = False
+        end = time.perf_counter() + budget
         while self._jobs:
             job = self._jobs[0]
             if job.store is None or job.store.wait(_BACKLOG, _BUDGET):
@@ -170,15 +226,25 @@ class Saving:
                 break
         return bool(self._jobs)
 
-    def finish(self, sequence: LiveSequence) -> None:
-        """Copy at once what is left of a sequence: its cells are about to go."""
+    def finish(self, sequence: LiveSequence, *, parks: bool = False) -> None:
+        """Copy at once what is left of a sequence: its cells are about to go.
+
+        Args:
+            parks: also what was begun because it might have to make room; else that is given up.
+        """
         while jobs := [job for job in self._jobs if job.sequence is sequence]:
-            self._advance(jobs[0])
+            self._finish(jobs[0], parks=parks)
 
     def flush(self) -> None:
         """The same for all. The stores may still be writing afterwards: ask them to ``wait``."""
         while self._jobs:
-            self._advance(self._jobs[0])
+            self._finish(self._jobs[0])
+
+    def _finish(self, job: Copying, *, parks: bool = False) -> None:
+        if job.parks and not parks:
+            self._drop(job, StateError("the conversation has not had to make room"))
+        else:
+            self._advance(job)
 
     def give_up(self, sequence: LiveSequence | None = None) -> None:
         """Forget a sequence, or all: its cells are gone, or not certain."""
@@ -190,6 +256,7 @@ class Saving:
         self._jobs.remove(job)
         job.error = error
         _release(job)
+        job.segments = ()
 
     # -- pieces ---------------------------------------------------------------------------------
 
@@ -227,7 +294,7 @@ class Saving:
             self._copy_piece(job)
         except (LlamaError, MemoryError, OSError) as error:
             self._drop(job, error)
-            if job.store is not None:
+            if job.store is not None or job.parks:
                 _not_saved(len(job.state.tokens), error)
 
     def _copy_piece(self, job: Copying) -> None:
@@ -267,12 +334,15 @@ class Saving:
     def _put(self, job: Copying, cells: NDArray[np.uint8]) -> None:
         sequence = job.sequence
         state = dataclasses.replace(job.state, state=cells, segments=job.segments)
-        if job.store is None:
+        if job.parks:
+            self._tiers.put_parked(sequence, state)
+        elif job.store is None:
             job.result = state
         elif key := job.store.put_soon(state, replaces=sequence.saved_key):
             sequence.saved_key, sequence.saved_length = key, len(state.tokens)
         else:
             _release(job)
+        job.segments = ()
         self._jobs.remove(job)
 
 

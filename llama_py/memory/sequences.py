@@ -64,7 +64,7 @@ class LiveSequence:
         reserved: a caller goes on forking from it: it is not continued, and evicted last.
         session: the conversation it was last used for.
         parked_key, saved_key: its entries in the stores, if an older state of it is there.
-        saved_length: tokens that it had when it was saved last.
+        parked_length, saved_length: tokens that it had when it was written there last.
         segments: its first cells, as far as the saving store has them.
         pending: the tokens that were sampled last and are not in memory: one, as a rule. The index
             knows their text, so that a reply which ends with them is found whole: its tokens are
@@ -87,6 +87,7 @@ class LiveSequence:
     reserved: bool = False
     session: str | None = None
     parked_key: str | None = None
+    parked_length: int = 0
     saved_key: str | None = None
     saved_length: int = 0
     segments: tuple[Segment, ...] = ()
@@ -108,7 +109,7 @@ class LiveSequence:
     def forget_stored(self) -> None:
         """It becomes another branch: what the stores have of it stays there."""
         self.parked_key = self.saved_key = None
-        self.saved_length = 0
+        self.parked_length = self.saved_length = 0
         self.forget_segments_after(len(self.tokens))
 
     def forget_segments_after(self, count: int) -> None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from llama_py.errors import ClosedError, LlamaError
 from llama_py.memory.index import CacheIndex
 from llama_py.memory.kinds import MemoryTraits, SequenceMemory
-from llama_py.memory.pins import Pins
+from llama_py.memory.pins import Pin, Pins
 from llama_py.memory.prefix import TextPath
 from llama_py.memory.sequences import LiveSequence, Namespace, as_tokens
 from llama_py.memory.state import Checkpoint, Key, StateStore, StoredMatch, StoredState
@@ -113,19 +113,51 @@ class Tiers:
     # -- writing --------------------------------------------------------------------------------
 
     def park(self, sequence: LiveSequence) -> None:
-        """Copy a sequence that has to make room to the parking store, if that is worth it."""
+        """Copy a sequence that has to make room to the parking store, if that is worth it.
+
+        Nothing is copied of one that is there as it is.
+        """
         pin = self.pins.keepers().get(sequence)
-        worth = pin is not None or self._index.own_tail(sequence) >= _WORTH_PARKING
-        if self.parking is None or (sequence.transient and pin is None) or not worth:
+        if self.parking is None or not self._is_worth_parking(sequence, pin):
             self.dropped += 1
             return
-        self._keep_pinned_entries(self.parking)
-        sequence.parked_key = key = self._put(self.parking, sequence, sequence.parked_key)
+        if not self._is_parked(sequence, self.parking):
+            self._keep_pinned_entries(self.parking)
+            sequence.parked_key = self._put(self.parking, sequence, sequence.parked_key)
+            sequence.parked_length = len(sequence.tokens)
+        elif sequence.parked_key is not None:
+            self.parking.touch(sequence.parked_key)
+        key = sequence.parked_key
         if pin is not None and key is not None:
             pin.parked_key = key
             sequence.forget_stored()  # so that no longer state replaces the copy
         self.parked += key is not None
         self.dropped += key is None
+
+    def must_be_parked(self, sequence: LiveSequence) -> bool:
+        """Whether ``park`` would copy something of it."""
+        if self.parking is None or self._is_parked(sequence, self.parking):
+            return False
+        return self._is_worth_parking(sequence, self.pins.keepers().get(sequence))
+
+    def put_parked(self, sequence: LiveSequence, state: StoredState) -> None:
+        """``state`` is a copy of the sequence that was made before it has to make room."""
+        if self.parking is None:
+            return
+        self._keep_pinned_entries(self.parking)
+        sequence.parked_key = self.parking.put(state, replaces=sequence.parked_key)
+        sequence.parked_length = len(state.tokens)
+
+    def _is_worth_parking(self, sequence: LiveSequence, pin: Pin | None) -> bool:
+        if pin is not None:
+            return True
+        return not sequence.transient and self._index.own_tail(sequence) >= _WORTH_PARKING
+
+    def _is_parked(self, sequence: LiveSequence, store: StateStore) -> bool:
+        key = sequence.parked_key
+        if key is None or sequence.parked_length != len(sequence.tokens):
+            return False
+        return store.info(key) is not None
 
     def _keep_pinned_entries(self, store: StateStore) -> None:
         """What is pinned is used: a store evicts what was not used for longest."""
@@ -206,4 +238,4 @@ class Tiers:
             sequence.saved_key, sequence.saved_length = source.key, len(sequence.tokens)
             sequence.segments = tuple(replace(each, state=None) for each in stored.segments)
         elif all(pin.parked_key != source.key for pin in self.pins):
-            sequence.parked_key = source.key
+            sequence.parked_key, sequence.parked_length = source.key, len(stored.tokens)
