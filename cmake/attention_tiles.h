@@ -102,6 +102,12 @@ static ggml_compute_params llama_py_params_for_rows(const ggml_compute_params * 
 
 static void ggml_compute_forward_flash_attn_ext_tiled(
         const ggml_compute_params * params, ggml_tensor * dst, int64_t ir0, int64_t ir1) {
+#ifdef LLAMA_PY_ATTENDS  // attention_heads.h, which is faster than tiles
+    if (llama_py::can_attend(params, dst)) {
+        llama_py::attend_whole(dst, ir0, ir1);
+        return;
+    }
+#endif
     const ggml_compute_params for_rows = llama_py_params_for_rows(params, dst);
     const int64_t tokens = dst->src[0]->ne[1];
     const int64_t cells  = dst->src[1]->ne[1];

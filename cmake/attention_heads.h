@@ -1,0 +1,521 @@
+// Included first into ggml's ops.cpp; see IncludedFirst.cmake.
+//
+// Where several heads of a query share keys and values (grouped queries), ggml's flash attention reads and
+// converts every cell anew for each of them, sums values in half precision, and takes the exponential of one
+// score at a time. This reads a cell once for the rows that share it, heads of a token and neighbouring tokens,
+// sums in single precision, and takes the exponentials of a block of cells together.
+//
+// ggml calls the functions for rows and for tiles with int64_t, and they take int: the overload here (and in
+// attention_tiles.h, which has to be included behind this) comes in between. That for rows is called with
+// partials for one token, of which each thread attends to a part of the cells with all heads, one call for
+// each; and without for a range of all rows, which are counted differently here: heads that share cells come
+// one after another, and then the next token.
+#ifndef LLAMA_PY_ATTENTION_HEADS_H
+#define LLAMA_PY_ATTENTION_HEADS_H
+
+#include "common.h"
+#include "ops.h"
+#include "vec.h"
+
+#include <cmath>
+#include <cstring>
+
+static void ggml_compute_forward_flash_attn_ext_f16_one_chunk(
+        const ggml_compute_params * params, ggml_tensor * dst, int ir0, int ir1,
+        int64_t ic_start, int64_t ic_end, float * partials, int64_t partial_stride);
+
+#if defined(__AVX512F__) || (defined(__AVX2__) && defined(__FMA__) && defined(__F16C__))
+#define LLAMA_PY_ATTENDS
+
+namespace llama_py {
+
+#if defined(__AVX512F__)
+using Vector = __m512;
+static constexpr int64_t WIDTH = 16;
+static constexpr int MOST_HEADS = 4;  // whose sums fit into the registers
+
+static inline Vector load(const float * x)       { return _mm512_loadu_ps(x); }
+static inline Vector load(const ggml_fp16_t * x) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) x)); }
+static inline void   store(float * x, Vector v)  { _mm512_storeu_ps(x, v); }
+static inline Vector all(float x)                { return _mm512_set1_ps(x); }
+static inline Vector times(Vector a, Vector b)   { return _mm512_mul_ps(a, b); }
+static inline Vector minus(Vector a, Vector b)   { return _mm512_sub_ps(a, b); }
+static inline Vector plus(Vector a, Vector b)    { return _mm512_add_ps(a, b); }
+static inline Vector greater(Vector a, Vector b) { return _mm512_max_ps(a, b); }
+static inline Vector fma(Vector a, Vector b, Vector c) { return _mm512_fmadd_ps(a, b, c); }
+static inline float  sum(Vector v)               { return _mm512_reduce_add_ps(v); }
+static inline float  greatest(Vector v)          { return _mm512_reduce_max_ps(v); }
+static inline uint64_t attended(Vector mask)     { return _mm512_cmp_ps_mask(mask, all(-INFINITY), _CMP_NEQ_OQ); }
+static inline __m256 half(Vector v) {
+    const __m256 upper = _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(v), 1));
+    return _mm256_add_ps(_mm512_castps512_ps256(v), upper);
+}
+#else
+using Vector = __m256;
+static constexpr int64_t WIDTH = 8;
+static constexpr int MOST_HEADS = 2;
+
+static inline Vector load(const float * x)       { return _mm256_loadu_ps(x); }
+static inline Vector load(const ggml_fp16_t * x) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) x)); }
+static inline void   store(float * x, Vector v)  { _mm256_storeu_ps(x, v); }
+static inline Vector all(float x)                { return _mm256_set1_ps(x); }
+static inline Vector times(Vector a, Vector b)   { return _mm256_mul_ps(a, b); }
+static inline Vector minus(Vector a, Vector b)   { return _mm256_sub_ps(a, b); }
+static inline Vector plus(Vector a, Vector b)    { return _mm256_add_ps(a, b); }
+static inline Vector greater(Vector a, Vector b) { return _mm256_max_ps(a, b); }
+static inline Vector fma(Vector a, Vector b, Vector c) { return _mm256_fmadd_ps(a, b, c); }
+static inline __m256 half(Vector v)              { return v; }
+static inline uint64_t attended(Vector mask) {
+    return _mm256_movemask_ps(_mm256_cmp_ps(mask, all(-INFINITY), _CMP_NEQ_OQ));
+}
+static inline float  sum(Vector v) {
+    __m128 x = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
+}
+static inline float  greatest(Vector v) {
+    __m128 x = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
+}
+#endif
+
+// The sums of four vectors.
+static inline __m128 sums(Vector a, Vector b, Vector c, Vector d) {
+    const __m256 pairs = _mm256_hadd_ps(_mm256_hadd_ps(half(a), half(b)), _mm256_hadd_ps(half(c), half(d)));
+    return _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1));
+}
+
+// Cells that are computed together: what is computed of them stays in the nearest cache.
+static constexpr int BLOCK = 64;
+static constexpr int AT_ONCE = 4;
+// Rows that pass over the cells together, and the floats that their sums may take.
+static constexpr int MOST_ROWS = 128;
+static constexpr int64_t MOST_SUMS = 8192;
+
+// Cells of a block that some of a few rows attend to.
+template <typename T> struct Cells {
+    const T * keys[BLOCK];
+    const T * values[BLOCK];
+    float masks[MOST_HEADS][BLOCK];  // one for each token
+    const float * mask_of[MOST_HEADS];
+    int count;
+};
+
+// Heads of tokens whose cells are the same, and what was summed for them so far.
+struct Rows {
+    int count = 0;
+    int64_t width;
+    bool together = true;  // they attend to much the same cells
+    const float * queries[MOST_ROWS];
+    const ggml_fp16_t * masks[MOST_ROWS];
+    float slopes[MOST_ROWS];
+    float greatest[MOST_ROWS];
+    float sum[MOST_ROWS];
+    alignas(64) float sums[MOST_SUMS];
+
+    float * values(int row) { return sums + row*width; }
+};
+
+// The cells of one head.
+struct Memory {
+    const char * keys;
+    size_t key_stride;
+    const char * values;
+    size_t value_stride;
+};
+
+struct Scoring {
+    int64_t n_keys;
+    int64_t n_values;
+    float scale;
+    float softcap;
+};
+
+template <int N, typename T>
+static inline void score_some(const float * const * queries, const T * const * keys, int64_t n, float (*scores)[BLOCK], int at) {
+    Vector sum[N][AT_ONCE];
+    for (int r = 0; r < N; ++r) {
+        for (int c = 0; c < AT_ONCE; ++c) {
+            sum[r][c] = all(0.0f);
+        }
+    }
+    for (int64_t d = 0; d < n; d += WIDTH) {
+        Vector key[AT_ONCE];
+        for (int c = 0; c < AT_ONCE; ++c) {
+            key[c] = load(keys[c] + d);
+        }
+        for (int r = 0; r < N; ++r) {
+            const Vector query = load(queries[r] + d);
+            for (int c = 0; c < AT_ONCE; ++c) {
+                sum[r][c] = fma(key[c], query, sum[r][c]);
+            }
+        }
+    }
+    for (int r = 0; r < N; ++r) {
+        _mm_storeu_ps(scores[r] + at, sums(sum[r][0], sum[r][1], sum[r][2], sum[r][3]));
+    }
+}
+
+// Scores become weights, by the greatest score so far; returns by what the sums so far are multiplied.
+static inline float weigh(float * scores, int padded, float & greatest_so_far, float & sum_so_far) {
+    Vector most = all(-INFINITY);
+    for (int c = 0; c < padded; c += WIDTH) {
+        most = greater(most, load(scores + c));
+    }
+    const float before = greatest_so_far;
+    const float now = fmaxf(before, greatest(most));
+    if (now == -INFINITY) {
+        memset(scores, 0, padded*sizeof(float));
+        return 1.0f;
+    }
+    Vector total = all(0.0f);
+    for (int c = 0; c < padded; c += WIDTH) {
+        const Vector difference = minus(load(scores + c), all(now));
+        const Vector weight = ggml_v_expf(greater(difference, all(-1000.0f)));  // 0 where it is masked
+        store(scores + c, weight);
+        total = plus(total, weight);
+    }
+    const float factor = before == now ? 1.0f : expf(before - now);
+    greatest_so_far = now;
+    sum_so_far = sum_so_far*factor + sum(total);
+    return factor;
+}
+
+// Adds WIDTH*W values of each cell, weighted, to those of each row.
+template <int N, int W, typename T>
+static inline void add_values(
+        float * const * into, const Cells<T> & cells, const float (*weights)[BLOCK], const float * factors, int64_t from) {
+    Vector sum[N][W];
+    for (int r = 0; r < N; ++r) {
+        for (int w = 0; w < W; ++w) {
+            sum[r][w] = times(load(into[r] + from + w*WIDTH), all(factors[r]));
+        }
+    }
+    for (int c = 0; c < cells.count; ++c) {
+        Vector value[W];
+        for (int w = 0; w < W; ++w) {
+            value[w] = load(cells.values[c] + from + w*WIDTH);
+        }
+        for (int r = 0; r < N; ++r) {
+            const Vector weight = all(weights[r][c]);
+            for (int w = 0; w < W; ++w) {
+                sum[r][w] = fma(value[w], weight, sum[r][w]);
+            }
+        }
+    }
+    for (int r = 0; r < N; ++r) {
+        for (int w = 0; w < W; ++w) {
+            store(into[r] + from + w*WIDTH, sum[r][w]);
+        }
+    }
+}
+
+template <int N, typename T>
+static void attend(Rows & rows, int first, Cells<T> & cells, const Scoring & scoring) {
+    alignas(64) float scores[N][BLOCK];
+    float factors[N];
+    float * into[N];
+    const int count = cells.count;
+    const int padded = (count + WIDTH - 1)/WIDTH*WIDTH;
+    for (int c = count; c%AT_ONCE; ++c) {
+        cells.keys[c] = cells.keys[count - 1];
+    }
+    for (int c = 0; c < count; c += AT_ONCE) {
+        score_some<N>(rows.queries + first, cells.keys + c, scoring.n_keys, scores, c);
+    }
+    for (int r = 0; r < N; ++r) {
+        float * score = scores[r];
+        const Vector slope = all(rows.slopes[first + r]);
+        for (int c = 0; c < padded; c += WIDTH) {
+            store(score + c, times(load(score + c), all(scoring.scale)));
+        }
+        for (int c = 0; scoring.softcap != 0.0f && c < count; ++c) {
+            score[c] = scoring.softcap*tanhf(score[c]);
+        }
+        for (int c = 0; cells.mask_of[r] && c < padded; c += WIDTH) {
+            store(score + c, fma(slope, load(cells.mask_of[r] + c), load(score + c)));
+        }
+        for (int c = count; c < padded; ++c) {
+            score[c] = -INFINITY;
+        }
+        factors[r] = weigh(score, padded, rows.greatest[first + r], rows.sum[first + r]);
+        into[r] = rows.values(first + r);
+    }
+    int64_t from = 0;
+    for (; from + 4*WIDTH <= scoring.n_values; from += 4*WIDTH) {
+        add_values<N, 4>(into, cells, scores, factors, from);
+    }
+    for (; from < scoring.n_values; from += WIDTH) {
+        add_values<N, 1>(into, cells, scores, factors, from);
+    }
+}
+
+template <typename T>
+static void attend(Rows & rows, int first, int n, Cells<T> & cells, const Scoring & scoring) {
+    switch (n) {
+        case 1: attend<1>(rows, first, cells, scoring); break;
+        case 2: attend<2>(rows, first, cells, scoring); break;
+#if defined(__AVX512F__)
+        case 3: attend<3>(rows, first, cells, scoring); break;
+        case 4: attend<4>(rows, first, cells, scoring); break;
+#endif
+    }
+    cells.count = 0;
+}
+
+// The mask of a token for a block of cells as numbers, and a bit for each cell that it attends to.
+static inline uint64_t read_mask(const ggml_fp16_t * mask, int count, float * values) {
+    alignas(64) ggml_fp16_t whole[BLOCK];
+    if (count < BLOCK) {
+        memset(whole, 0, sizeof(whole));
+        memcpy(whole, mask, count*sizeof(ggml_fp16_t));
+        mask = whole;
+    }
+    uint64_t bits = 0;
+    for (int c = 0; c < BLOCK; c += WIDTH) {
+        const Vector value = load(mask + c);
+        store(values + c, value);
+        bits |= attended(value) << c;
+    }
+    return count < BLOCK ? bits & ((1ull << count) - 1) : bits;
+}
+
+// Adds those of the cells [cell, cell + count) that any of ``n`` rows attends to; a full block is computed.
+template <typename T>
+static void add_cells(
+        Rows & rows, int first, int n, int64_t cell, int count, const Memory & memory, const Scoring & scoring,
+        Cells<T> & cells) {
+    const uint64_t every = count < BLOCK ? (1ull << count) - 1 : ~0ull;
+    alignas(64) float masks[MOST_HEADS][BLOCK];
+    uint64_t bits = 0;
+    int tokens = 0;
+    for (int r = 0; r < n; ++r) {
+        const ggml_fp16_t * mask = rows.masks[first + r];
+        if (!mask) {
+            bits = every;
+            cells.mask_of[r] = nullptr;
+        } else if (r > 0 && mask == rows.masks[first + r - 1]) {
+            cells.mask_of[r] = cells.mask_of[r - 1];
+        } else {
+            cells.mask_of[r] = cells.masks[tokens];
+            bits |= read_mask(mask + cell, count, masks[tokens++]);
+        }
+    }
+    const char * keys   = memory.keys + cell*memory.key_stride;
+    const char * values = memory.values + cell*memory.value_stride;
+    for (; bits; bits &= bits - 1) {
+        const int c  = __builtin_ctzll(bits);
+        const int to = cells.count++;
+        cells.keys[to]   = (const T *) (keys + c*memory.key_stride);
+        cells.values[to] = (const T *) (values + c*memory.value_stride);
+        for (int t = 0; t < tokens; ++t) {
+            cells.masks[t][to] = masks[t][c];
+        }
+        if (cells.count == BLOCK) {
+            attend(rows, first, n, cells, scoring);
+        }
+    }
+}
+
+static float slope_of(const ggml_tensor * dst, uint32_t head) {
+    float max_bias;
+    memcpy(&max_bias, (const float *) dst->op_params + 1, sizeof(float));
+    if (max_bias <= 0.0f) {
+        return 1.0f;
+    }
+    const uint32_t n_heads = dst->src[0]->ne[2];
+    const uint32_t log2_of = 1u << (uint32_t) floor(log2(n_heads));
+    const float m0 = powf(2.0f, -max_bias/log2_of);
+    const float m1 = powf(2.0f, -(max_bias/2.0f)/log2_of);
+    return head < log2_of ? powf(m0, head + 1) : powf(m1, 2*(head - log2_of) + 1);
+}
+
+static void add_row(const ggml_tensor * dst, int64_t token, int64_t head, int64_t batch, Rows & rows) {
+    const ggml_tensor * q    = dst->src[0];
+    const ggml_tensor * mask = dst->src[3];
+    const int row = rows.count++;
+    rows.width         = dst->src[2]->ne[0];
+    rows.queries[row]  = (const float *) ((const char *) q->data + token*q->nb[1] + head*q->nb[2] + batch*q->nb[3]);
+    rows.masks[row]    = nullptr;
+    if (mask) {
+        const char * data = (const char *) mask->data + token*mask->nb[1] + (batch%mask->ne[3])*mask->nb[3];
+        rows.masks[row] = (const ggml_fp16_t *) data;
+    }
+    rows.slopes[row]   = slope_of(dst, head);
+    rows.greatest[row] = -INFINITY;
+    rows.sum[row]      = 0.0f;
+    memset(rows.values(row), 0, rows.width*sizeof(float));
+}
+
+template <typename T>
+static void attend_to(const ggml_tensor * dst, int64_t head, int64_t batch, int64_t from, int64_t to, Rows & rows) {
+    const ggml_tensor * q = dst->src[0];
+    const ggml_tensor * k = dst->src[1];
+    const ggml_tensor * v = dst->src[2];
+    Scoring scoring = {k->ne[0], v->ne[0], 1.0f, 0.0f};
+    memcpy(&scoring.scale,   (const float *) dst->op_params + 0, sizeof(float));
+    memcpy(&scoring.softcap, (const float *) dst->op_params + 2, sizeof(float));
+    if (scoring.softcap != 0.0f) {
+        scoring.scale /= scoring.softcap;
+    }
+    const int64_t group = head/(q->ne[2]/k->ne[2]);
+    const int64_t other = batch/(q->ne[3]/k->ne[3]);
+    const Memory memory = {
+        (const char *) k->data + group*k->nb[2] + other*k->nb[3], k->nb[1],
+        (const char *) v->data + group*v->nb[2] + other*v->nb[3], v->nb[1],
+    };
+    // Where all rows attend to much the same cells, each block of them passes by all rows while it is near.
+    const int64_t step = rows.together && rows.count > MOST_HEADS ? BLOCK : to - from;
+    Cells<T> cells;
+    cells.count = 0;
+    for (int64_t start = from; start < to; start += step) {
+        const int64_t end = MIN(start + step, to);
+        int n;
+        for (int first = 0; first < rows.count; first += n) {
+            n = MIN(MOST_HEADS, rows.count - first);
+            while (!rows.together && rows.masks[first + n - 1] != rows.masks[first]) {
+                --n;
+            }
+            for (int64_t cell = start; cell < end; cell += BLOCK) {
+                add_cells(rows, first, n, cell, (int) MIN((int64_t) BLOCK, end - cell), memory, scoring, cells);
+            }
+            if (cells.count) {
+                attend(rows, first, n, cells, scoring);
+            }
+        }
+    }
+}
+
+// What belongs to each head of its own besides the cells.
+static void add_sink(const ggml_tensor * dst, int64_t head, int row, Rows & rows) {
+    const ggml_tensor * sinks = dst->src[4];
+    if (sinks) {
+        const float sink   = ((const float *) sinks->data)[head];
+        const float now    = fmaxf(rows.greatest[row], sink);
+        const float factor = expf(rows.greatest[row] - now);
+        rows.sum[row] = rows.sum[row]*factor + expf(sink - now);
+        rows.greatest[row] = now;
+        ggml_vec_scale_f32(rows.width, rows.values(row), factor);
+    }
+}
+
+static int64_t most_rows(const ggml_tensor * dst) {
+    return MIN((int64_t) MOST_ROWS, MOST_SUMS/dst->src[2]->ne[0]);
+}
+
+// Whether neighbouring tokens attend to much the same cells: those of a prompt, and not of several replies.
+// The first two are looked at, by every sixteenth cell.
+static bool are_alike(const ggml_tensor * dst) {
+    const ggml_tensor * mask = dst->src[3];
+    if (!mask || mask->ne[1] < 2) {
+        return true;
+    }
+    int both = 0;
+    int one  = 0;
+    const ggml_fp16_t * first  = (const ggml_fp16_t *) mask->data;
+    const ggml_fp16_t * second = (const ggml_fp16_t *) ((const char *) mask->data + mask->nb[1]);
+    for (int64_t c = 0; c < dst->src[1]->ne[1]; c += 16) {
+        const bool a = first[c] != 0xfc00;
+        const bool b = second[c] != 0xfc00;
+        both += a && b;
+        one  += a != b;
+    }
+    return 2*both >= one;
+}
+
+static bool can_attend(const ggml_compute_params * params, const ggml_tensor * dst) {
+    const ggml_tensor * q    = dst->src[0];
+    const ggml_tensor * k    = dst->src[1];
+    const ggml_tensor * v    = dst->src[2];
+    const ggml_tensor * mask = dst->src[3];
+    return !params->use_ref && q->type == GGML_TYPE_F32 && k->type == v->type
+        && (k->type == GGML_TYPE_F16 || k->type == GGML_TYPE_F32)
+        && k->ne[0]%WIDTH == 0 && v->ne[0]%WIDTH == 0 && v->ne[0] <= MOST_SUMS
+        && k->ne[2] == v->ne[2] && q->ne[2]%k->ne[2] == 0
+        && (!mask || mask->ne[2] == 1);
+}
+
+static void attend_to_cells(const ggml_tensor * dst, int64_t head, int64_t batch, int64_t from, int64_t to, Rows & rows) {
+    if (dst->src[1]->type == GGML_TYPE_F16) {
+        attend_to<ggml_fp16_t>(dst, head, batch, from, to, rows);
+    } else {
+        attend_to<float>(dst, head, batch, from, to, rows);
+    }
+}
+
+// All heads from ``first`` on that share cells, over a part of the cells: [greatest, sum, values] of each.
+static void attend_in_part(
+        const ggml_tensor * dst, int64_t first, int64_t from, int64_t to, float * partials, int64_t stride) {
+    const int64_t shared = dst->src[0]->ne[2]/dst->src[1]->ne[2];
+    if (first%shared) {
+        return;  // it was computed with the first of them
+    }
+    Rows rows;
+    const int64_t most = most_rows(dst);
+    for (int64_t head = first; head < first + shared; head += rows.count) {
+        rows.count = 0;
+        while (rows.count < most && head + rows.count < first + shared) {
+            add_row(dst, 0, head + rows.count, 0, rows);
+        }
+        attend_to_cells(dst, head, 0, from, to, rows);
+        for (int row = 0; row < rows.count; ++row) {
+            if (from == 0) {
+                add_sink(dst, head + row, row, rows);
+            }
+            float * partial = partials + (head + row)*stride;
+            partial[0] = rows.greatest[row];
+            partial[1] = rows.sum[row];
+            memcpy(partial + 2, rows.values(row), rows.width*sizeof(float));
+        }
+    }
+}
+
+static void attend_whole(const ggml_tensor * dst, int64_t index, int64_t end) {
+    const ggml_tensor * q = dst->src[0];
+    const int64_t shared  = q->ne[2]/dst->src[1]->ne[2];
+    const int64_t of_group = shared*q->ne[1];
+    const int64_t most = most_rows(dst);
+    const bool together = are_alike(dst);
+    Rows rows;
+    while (index < end) {
+        const int64_t group = index/of_group;
+        const int64_t batch = group/dst->src[1]->ne[2];
+        const int64_t head  = group%dst->src[1]->ne[2]*shared;
+        const int64_t last  = MIN(MIN(end, (group + 1)*of_group), index + most);
+        rows.count = 0;
+        rows.together = together;
+        for (int64_t i = index; i < last; ++i) {
+            add_row(dst, i%of_group/shared, head + i%shared, batch, rows);
+        }
+        attend_to_cells(dst, head, batch, 0, dst->src[1]->ne[1], rows);
+        for (int row = 0; row < rows.count; ++row) {
+            const int64_t token = (index + row)%of_group/shared;
+            const int64_t own   = head + (index + row)%shared;
+            add_sink(dst, own, row, rows);
+            const float sum = rows.sum[row];
+            ggml_vec_scale_f32(rows.width, rows.values(row), sum == 0.0f ? 0.0f : 1.0f/sum);
+            char * out = (char *) dst->data + own*dst->nb[1] + token*dst->nb[2] + batch*dst->nb[3];
+            memcpy(out, rows.values(row), rows.width*sizeof(float));
+        }
+        index = last;
+    }
+}
+
+} // namespace llama_py
+
+static void ggml_compute_forward_flash_attn_ext_f16_one_chunk(
+        const ggml_compute_params * params, ggml_tensor * dst, int64_t ir0, int64_t ir1,
+        int64_t ic_start, int64_t ic_end, float * partials, int64_t partial_stride) {
+    if (!llama_py::can_attend(params, dst)) {
+        ggml_compute_forward_flash_attn_ext_f16_one_chunk(
+            params, dst, (int) ir0, (int) ir1, ic_start, ic_end, partials, partial_stride);
+    } else if (partials) {
+        llama_py::attend_in_part(dst, ir0, ic_start, ic_end, partials, partial_stride);
+    } else {
+        llama_py::attend_whole(dst, ir0, ir1);
+    }
+}
+
+#endif
+#endif
