@@ -275,6 +275,7 @@ class MessageReply:
 
     def _end(self, event: FinishEvent) -> bytes:
         if event.error is not None:
+            self._close()  # the whole of what there is may be asked for, and nobody gets the frames
             return b""
         frames = self._tell(self._stream.feed(event.text) + self._stream.flush())
         held, blank = self._blank

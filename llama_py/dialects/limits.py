@@ -66,9 +66,12 @@ class Limits:
     strict: bool = False
 
     def check_number(self, body: Mapping[str, Any], name: str, most: int) -> None:
-        """Refuse a number above a limit. What is no number is refused by who reads it."""
+        """Refuse a number above a limit. What is no number is refused by who reads it.
+
+        Also a float: 100.0 is read as the integer that it is.
+        """
         value = body.get(name)
-        if isinstance(value, int) and value > most:
+        if isinstance(value, (int, float)) and value > most:
             message = f"{name}={shown(value, 40)} is more than this server allows ({most})"
             raise RequestError(Kind.INVALID_VALUE, message, name)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -35,8 +36,12 @@ __all__ = [
 ]
 
 _PREFIX = "LLAMA_PY_"
-#: Options whose value in the environment is the name of a file with the text.
+#: Options whose value in the environment, and in a file, is the name of a file with the text.
 _FILES = frozenset({"chat_template"})
+#: What the text of a template has, and the name of a file has not. A TOML file may have either.
+_LITERAL = re.compile(r"[{\n]")
+#: What stands before the path of a draft model.
+_DRAFT = "draft="
 
 
 @dataclass(frozen=True)
@@ -243,9 +248,23 @@ def _model_of(table: dict[str, Any], source: Path) -> ModelSettings:
     values["path"] = str(source.parent / Path(values["path"]).expanduser())
     values.setdefault("id", default_model_id(values["path"]))
     values["aliases"] = read_list("aliases", values.get("aliases", ()))
-    if isinstance(options.get("lora_path"), str):
-        options["lora_path"] = str(source.parent / Path(options["lora_path"]).expanduser())
+    _place_files(options, source.parent)
     return ModelSettings(**values, options=options)
+
+
+def _place_files(options: dict[str, Any], beside: Path) -> None:
+    """Relative paths in a file begin where it is; what stands for a text is read."""
+    if isinstance(lora := options.get("lora_path"), str):
+        options["lora_path"] = str(beside / Path(lora).expanduser())
+    draft = options.get("speculative")
+    if isinstance(draft, str) and draft.startswith(_DRAFT):
+        path = Path(draft[len(_DRAFT) :].strip()).expanduser()
+        options["speculative"] = f"{_DRAFT}{beside / path}"
+    for name in _FILES & options.keys():
+        value = options[name]
+        if isinstance(value, str) and not _LITERAL.search(value):
+            with _Naming(name):
+                options[name] = _text_of(str(beside / Path(value).expanduser()))
 
 
 # ---- the environment ---------------------------------------------------------------------------
@@ -254,6 +273,11 @@ def _model_of(table: dict[str, Any], source: Path) -> ModelSettings:
 def _model_option(option: Option, text: str) -> Any:
     if option.name not in _FILES:
         return option.parse(text)
+    return _text_of(text)
+
+
+def _text_of(text: str) -> str:
+    """What a file contains."""
     try:
         return Path(text).expanduser().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

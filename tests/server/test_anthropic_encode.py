@@ -261,6 +261,12 @@ def test_a_call_that_is_cut_off_is_an_object_without_the_last_argument(context: 
     assert whole["stop_reason"] == "max_tokens"
 
 
+def test_what_there_is_of_a_call_when_a_reply_fails(context: Context) -> None:
+    text = call_text("add", '{"b": 2, "a": "half of a fi')[: -len("}\n</tool_call>")]
+    _, whole = reply_of(context, list(text), FinishEvent("error", error=TimeoutError()))
+    assert whole["content"][0]["input"] == {"b": 2}
+
+
 def test_hidden_thinking_can_be_sent_back(context: Context) -> None:
     pieces = ["<think>", "\nHm, é.\n", "</think>", "\n\nYes."]
     thinking = {"type": "adaptive", "display": "omitted"}

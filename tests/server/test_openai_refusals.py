@@ -59,6 +59,8 @@ WRONG: list[tuple[dict[str, Any], str, str | None]] = [
     ({"messages": [SUM], "n": 9}, "invalid_value", "n"),
     ({"messages": [SUM], "n": 10**30}, "invalid_value", "n"),
     ({"messages": [SUM], "n": 0}, "invalid_value", "n"),
+    ({"messages": [SUM], "n": 100.0}, "invalid_value", "n"),
+    ({"messages": [SUM], "logprobs": True, "top_logprobs": 21.0}, "invalid_value", "top_logprobs"),
     ({"messages": [SUM], "logprobs": True, "top_logprobs": 21}, "invalid_value", "top_logprobs"),
     ({"messages": [SUM], "top_logprobs": 2}, "invalid_value", "top_logprobs"),
     ({"messages": [SUM], "stop": ["a"] * 17}, "invalid_value", "stop"),

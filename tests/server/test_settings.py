@@ -124,6 +124,22 @@ def test_models_of_a_file(tmp_path: Path) -> None:
     assert dict(large.options) == {"type_k": "q8_0", "n_threads": 3}
 
 
+def test_files_of_a_model_begin_where_the_settings_are(tmp_path: Path) -> None:
+    (tmp_path / "chat.jinja").write_text("{{ messages }}", encoding="utf-8")
+    toml = '[[model]]\npath = "m.gguf"\nchat_template = "chat.jinja"\nspeculative = "draft=d.gguf"'
+    (model,) = read(toml, where=tmp_path).settings.models
+    assert model.options["chat_template"] == "{{ messages }}"
+    assert model.options["speculative"] == f"draft={tmp_path / 'd.gguf'}"
+
+
+def test_a_template_in_a_file_is_its_text_or_a_file_that_exists(tmp_path: Path) -> None:
+    toml = '[[model]]\npath = "m.gguf"\nchat_template = "{}"'
+    (model,) = read(toml.replace("{}", "{{ messages }}"), where=tmp_path).settings.models
+    assert model.options["chat_template"] == "{{ messages }}"
+    with pytest.raises(ParameterError, match=r"chat_template: cannot read .*missing\.jinja"):
+        read(toml.replace("{}", "missing.jinja"), where=tmp_path)
+
+
 def test_options_of_models_from_the_environment_and_flags_are_for_all_of_them(
     tmp_path: Path,
 ) -> None:
