@@ -245,6 +245,12 @@ def test_a_json_schema_is_followed(tmp_path: Path) -> None:
     assert isinstance(json.loads(done.stdout)["n"], int)
 
 
+def test_a_chat_without_a_limit() -> None:
+    done = run("chat", "-n", "-1", "-c", "64", "--temp", "0", "Hello!")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
 def test_generate_continues_a_text() -> None:
     done = process("generate", "--temp", "0", "-n", "4", "--echo", "Hello")
     assert done.returncode == 0, done.stderr

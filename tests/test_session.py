@@ -536,6 +536,16 @@ def test_a_failed_save_keeps_the_older_file(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["chat.json", "chat.json.state"]
 
 
+def test_tools_that_are_given_take_the_place_of_those_that_were_saved(
+    llm: Llama, tmp_path: Path
+) -> None:
+    session(llm).save(tmp_path / "chat.json")
+    assert ChatSession.load(llm, tmp_path / "chat.json", tools=TOOLS)._tools == TOOLS
+    session(llm, tools=TOOLS).save(tmp_path / "tools.json")
+    assert ChatSession.load(llm, tmp_path / "tools.json")._tools == TOOLS
+    assert session(llm).reopen(tmp_path / "tools.json")._tools == TOOLS
+
+
 def test_tools_and_open_results_are_saved(llm: Llama, tmp_path: Path) -> None:
     chat = session(llm, tools=TOOLS)
     chat._messages = two_calls()

@@ -353,14 +353,15 @@ class ChatSession:
         used (the log says why): the conversation is then evaluated again with the first reply.
 
         Args:
-            defaults: as for ``ChatSession``; they are not saved.
+            defaults: as for ``ChatSession``. Of them only the tools are saved, and used if none are
+                given.
 
         Raises:
             StateError: the file is not a saved conversation.
             StorageError: it cannot be read, or is not there (then also a ``FileNotFoundError``).
         """
         saved = session_file.load(llm.cache, path)
-        options: TurnOptions = {**defaults, "tools": saved["tools"]}
+        options: TurnOptions = {"tools": saved["tools"], **defaults}
         session = cls(llm, session_id=saved["session_id"], **options)
         session._messages = saved["messages"]
         session._results = saved["tool_results"]
@@ -368,7 +369,9 @@ class ChatSession:
 
     def reopen(self, path: str | os.PathLike[str]) -> ChatSession:
         """``load`` with this session's model, overflow policy and options."""
-        return ChatSession.load(self._llm, path, **self._options())
+        options = self._options()
+        options.pop("tools", None)  # those of the file
+        return ChatSession.load(self._llm, path, **options)
 
     def close(self) -> None:
         """End the session. The model, and what it has cached, stay."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from llama_py.chat.ranges import BOUNDS, NumberRange, number_ranges
@@ -57,21 +57,38 @@ _DEEPEST = 200
 _MOST_LETTERS = 50_000
 
 
+#: References to what lies on a shelf of the root, which every node that is left gets with it.
+_SHELVED = re.compile(r"#/(\$defs|definitions)/([\w.-]+)")
+
+
 def lark_rules(schema: Any, name: str, options: Mapping[str, Any]) -> list[str] | None:
     """Rules in which ``name`` is a JSON text that fits the schema, without white space around it.
 
-    None if there would be too many rules, or too deep ones for llguidance's stack.
+    None if there would be too many rules, or too deep ones for llguidance's stack, or if there are
+    references that mean another place in a node that is left to ``%json`` by itself.
 
     Args:
         schema: a schema that ``%json`` compiles.
         options: llguidance's options for the nodes that are left to ``%json``.
     """
+    if not all(map(_SHELVED.fullmatch, _references(schema))):
+        return None
     writer = _Writer(schema, options)
     try:
         start = writer.node(schema, 1)
     except _TooManyRulesError:
         return None
     return [f"{name}: {start}", *writer.lines]
+
+
+def _references(node: Any) -> Iterator[str]:
+    """All references in a schema."""
+    if isinstance(node, Mapping):
+        if isinstance(node.get("$ref"), str):
+            yield node["$ref"]
+        node = [*node.values()]
+    for part in node if isinstance(node, list) else ():
+        yield from _references(part)
 
 
 class _TooManyRulesError(Exception):
@@ -147,7 +164,7 @@ class _Writer:
     def _writer_of(self, node: Mapping[str, Any]) -> Any:
         """The method for this node, or None if it has keywords that are not supported here."""
         words = _words(node)
-        if words == {"$ref"} and self._target(node["$ref"]) is not None:
+        if words == {"$ref"} and "type" not in node and self._target(node["$ref"]) is not None:
             return self._reference
         for key, method in (("anyOf", self._choice), ("oneOf", self._choice)):
             if words == {key} and "type" not in node and _is_list(node[key]):
@@ -203,7 +220,7 @@ class _Writer:
 
     def _target(self, reference: Any) -> Any:
         """What a reference of the usual kind stands for, None for another."""
-        match = re.fullmatch(r"#/(\$defs|definitions)/([\w.-]+)", str(reference))
+        match = _SHELVED.fullmatch(str(reference))
         shelf = self._root.get(match[1]) if match and isinstance(self._root, Mapping) else None
         return shelf.get(match[2]) if match and isinstance(shelf, Mapping) else None
 

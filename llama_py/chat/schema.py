@@ -168,7 +168,7 @@ class _Checker:
         """Raise for keywords that restrict values, other than the allowed ones."""
         for keyword in node:
             restricts = keyword in _GENERAL or keyword in _TYPED or keyword == "type"
-            if restricts and keyword not in allowed and node[keyword] not in (None, False):
+            if restricts and keyword not in allowed and not _is_off(node[keyword]):
                 _refuse(path, f'"{keyword}"')
 
     def _check_ref(self, ref: Any, path: str) -> None:
@@ -334,8 +334,8 @@ def _apart(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     one, two = _values(a), _values(b)
     if one is not None and two is not None:
         return not any(x == y and type(x) is type(y) for x in one for y in two)
-    kinds = {a.get("type"), b.get("type")}
-    if None not in kinds and len(kinds) == 2 and kinds != {"integer", "number"}:
+    kinds = _kinds(a), _kinds(b)
+    if all(kinds) and not kinds[0] & kinds[1]:
         return True
     shared = set(a.get("required", ())) & set(b.get("required", ()))
     properties = (a.get("properties", {}), b.get("properties", {}))
@@ -345,6 +345,18 @@ def _apart(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
         and _apart(properties[0][name], properties[1][name])
         for name in shared
     )
+
+
+def _kinds(node: Mapping[str, Any]) -> set[str]:
+    """The types that a node allows; an integer is a number. Empty if it does not say."""
+    given = node.get("type", ())
+    kinds = {str(kind) for kind in ([given] if isinstance(given, str) else given or ())}
+    return kinds | {"number"} if "integer" in kinds else kinds
+
+
+def _is_off(value: Any) -> bool:
+    """Whether a keyword with this value says nothing. 0 is a bound, and equals False."""
+    return value is None or value is False
 
 
 def _values(node: Any) -> list[Any] | None:

@@ -85,7 +85,8 @@ def _session(llm: Llama, parsed: argparse.Namespace, sampling: dict[str, Any]) -
     from llama_py.api.overflow import TrimMessages
     from llama_py.api.session import ChatSession
 
-    reserve = min(parsed.max_tokens or _RESERVE, _RESERVE, llm.n_ctx() // 4)
+    given = parsed.max_tokens or 0  # 0 and less: as many as there is room for
+    reserve = min(given if given > 0 else _RESERVE, _RESERVE, llm.n_ctx() // 4)
     overflow: Any = TrimMessages(reserve=reserve)
     if parsed.load is None:
         return ChatSession(llm, parsed.system, overflow=overflow, **sampling)

@@ -182,6 +182,76 @@ def test_replies_fit_the_schema(name: str, backend: str, vocab: Vocab) -> None:
         validator.validate(json.loads(reply))
 
 
+TREE = {
+    "type": "object",
+    "properties": {"v": {"type": "integer"}, "c": {"type": "array", "items": {"$ref": "#"}}},
+    "required": ["v"],
+    "additionalProperties": False,
+}
+#: Within a node that has to be left to llguidance as it is.
+BESIDE = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "integer"},
+        "b": {
+            "type": "object",
+            "properties": {"id": {"type": "string"}, "k": {"$ref": "#/properties/id"}},
+            "required": ["id", "k"],
+            "minProperties": 1,
+            "additionalProperties": False,
+        },
+    },
+    "required": ["id", "b"],
+    "additionalProperties": False,
+}
+NOT_NULL = {
+    "$ref": "#/$defs/n",
+    "type": "string",
+    "$defs": {"n": {"type": ["string", "null"]}},
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "fits"),
+    [
+        (TREE, '{"v":1,"c":[{"v":2}]}', True),
+        (TREE, '{"v":1,"c":[{"v":2,"c":[{"v":3,"c":[]}]}]}', True),
+        (TREE, '{"v":1,"c":[{}]}', False),
+        (TREE, '{"v":1,"c":[3]}', False),
+        (BESIDE, '{"id":1,"b":{"id":"a","k":2}}', True),
+        (BESIDE, '{"id":1,"b":{"id":"a","k":"b"}}', False),
+        (NOT_NULL, '"a"', True),
+        (NOT_NULL, "null", False),
+    ],
+)
+def test_references_mean_the_place_that_they_name(
+    schema: dict[str, Any], text: str, fits: bool, vocab: Vocab
+) -> None:
+    compiled = compile_schema(schema, vocab, "llguidance")
+    assert compiled.constraint is not None
+    matcher: Any = compiled.constraint()
+    tokens = vocab.tokenize(text.encode(), add_special=False, parse_special=False)
+    taken = all(matcher._matcher.try_consume_tokens([token]) for token in tokens)
+    assert (taken and matcher._matcher.is_accepting()) is fits
+
+
+def test_a_bound_of_zero_is_a_bound() -> None:
+    for bound in ("minimum", "exclusiveMaximum"):
+        with pytest.raises(GrammarError, match=bound):
+            gbnf_of_schema({"type": "number", bound: 0})
+    gbnf_of_schema({"type": "number", "minimum": None, "uniqueItems": False})
+
+
+def test_alternatives_whose_types_are_lists() -> None:
+    def union(*kinds: list[str]) -> dict[str, Any]:
+        return {"oneOf": [{"type": kind} for kind in kinds]}
+
+    gbnf_of_schema(union(["string", "null"], ["integer", "boolean"]))
+    for shared in (union(["string", "null"], ["integer", "null"]), union(["integer"], ["number"])):
+        with pytest.raises(GrammarError, match="oneOf"):
+            gbnf_of_schema(shared)
+
+
 @pytest.mark.parametrize("name", UNSUPPORTED)
 def test_what_a_grammar_cannot_express_is_an_error(name: str) -> None:
     schema, word = UNSUPPORTED[name]
