@@ -156,8 +156,8 @@ class Engine:
 
     def step(self) -> list[Output]:
         """Decode once, at most, and return what came out of it."""
-        self.stepping = True
         begun = time.perf_counter()
+        self.stepping = True
         try:
             self.worked = self._step()
             if self.cache.saving.pending:  # a piece at a time, between two steps of the others
