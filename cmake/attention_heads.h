@@ -24,12 +24,12 @@ static void ggml_compute_forward_flash_attn_ext_f16_one_chunk(
         const ggml_compute_params * params, ggml_tensor * dst, int ir0, int ir1,
         int64_t ic_start, int64_t ic_end, float * partials, int64_t partial_stride);
 
-#if defined(__AVX512F__) || (defined(__AVX2__) && defined(__FMA__) && defined(__F16C__))
+#if (defined(__AVX512F__) && defined(__AVX512DQ__)) || (defined(__AVX2__) && defined(__FMA__) && defined(__F16C__))
 #define LLAMA_PY_ATTENDS
 
 namespace llama_py {
 
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) && defined(__AVX512DQ__)
 using Vector = __m512;
 static constexpr int64_t WIDTH = 16;
 static constexpr int MOST_HEADS = 4;  // whose sums fit into the registers
@@ -256,7 +256,7 @@ static void attend(Rows & rows, int first, int n, Cells<T> & cells, const Scorin
     switch (n) {
         case 1: attend<1>(rows, first, cells, scoring); break;
         case 2: attend<2>(rows, first, cells, scoring); break;
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) && defined(__AVX512DQ__)
         case 3: attend<3>(rows, first, cells, scoring); break;
         case 4: attend<4>(rows, first, cells, scoring); break;
 #endif

@@ -128,9 +128,24 @@ class ParameterError(LlamaError, ValueError):
 
     Attributes:
         param: the argument (``"messages[2].content"``), where that is known apart from the message.
+        public: the message for clients of a server, who are not told where files lie; None if it is
+            the same.
     """
 
     param: str | None = None
+    public: str | None = None
+
+    @classmethod
+    def about_model(cls, path: object, problem: str) -> ParameterError:
+        """A model cannot do what was asked of it.
+
+        Args:
+            path: its file, which is named in the message, and not in ``public``.
+            problem: what follows it in a sentence (``is an encoder``).
+        """
+        error = cls(f"{path} {problem}")
+        error.public = f"this model {problem}"
+        return error
 
 
 class ParameterTypeError(ParameterError, TypeError):

@@ -43,6 +43,7 @@ class Bench:
 
     Attributes:
         long_prompt: a conversation whose state has at least ``state_bytes``.
+        evaluated: tokens of a prompt that is evaluated.
         tokens: length of one streamed reply.
     """
 
@@ -52,6 +53,7 @@ class Bench:
     grammar_bytes: int
     state_bytes: int
     long_prompt: list[int] = field(repr=False)
+    evaluated: int
     tokens: int
     expected: str = ""
     usual: float = 0.0
@@ -79,6 +81,7 @@ class Bench:
 
     def beside(self, work: Callable[[Bench], None]) -> None:
         """Stream, again and again, until ``work`` has ended in another thread."""
+        waits = work is evaluate_a_long_prompt  # who begins meanwhile is next
         errors: list[BaseException] = []
 
         def run() -> None:
@@ -94,7 +97,7 @@ class Bench:
                 text += piece
                 if thread.ident is None and count == self.tokens // 8:
                     thread.start()
-                elif thread.ident is not None:
+                elif thread.ident is not None and (count or not waits):
                     self.gaps.append(gap)
             assert text == self.expected
         thread.join()
@@ -122,6 +125,32 @@ def save_a_state_to_disk(bench: Bench) -> None:
         bench.llm.set_cache(None)
         written = sum(path.stat().st_size for path in bench.folder.rglob("*") if path.is_file())
         assert written >= bench.state_bytes
+
+
+def evaluate_a_long_prompt(bench: Bench) -> None:
+    """Streams that begin meanwhile wait until it is evaluated; those that run do not."""
+    prompt = [40 + i * 11 % 190 for i in range(bench.evaluated)]
+    bench.llm.create_completion(prompt, max_tokens=1, **GREEDY)
+
+
+def go_on_from_a_parked_conversation(bench: Bench) -> None:
+    cache, driver = bench.llm._loaded.cache, bench.llm._loaded.driver
+    bench.llm.create_completion(bench.long_prompt, max_tokens=1, **GREEDY)
+    sequence = cache.live[bench.llm.cache_info["sequence"]]
+    driver.run(lambda: cache.saving.park(sequence))
+    while driver.run(lambda: cache.saving.pending):
+        time.sleep(0.01)
+    driver.run(lambda: cache.evict(sequence))
+    bench.llm.create_completion([*bench.long_prompt, 41], max_tokens=1, **GREEDY)
+    assert bench.llm.cache_info["action"] == "load"
+    assert bench.llm.cache_info["restored_bytes"] >= bench.state_bytes
+
+
+def take_and_restore_a_large_snapshot(bench: Bench) -> None:
+    bench.llm.create_completion(bench.long_prompt, max_tokens=1, **GREEDY)
+    assert bench.llm.snapshot("large").nbytes >= bench.state_bytes
+    assert bench.llm.restore("large").n_tokens == len(bench.long_prompt)
+    bench.llm.drop_snapshot("large")
 
 
 def compile_a_large_grammar(bench: Bench) -> None:
@@ -175,6 +204,9 @@ WORK: dict[str, Callable[[Bench], None]] = {
     "a large grammar": compile_a_large_grammar,
     "reset and close in callbacks": call_reset_and_close,
     "snapshots": take_snapshots,
+    "a parked conversation": go_on_from_a_parked_conversation,
+    "a large snapshot and back": take_and_restore_a_large_snapshot,
+    "a long prompt that fits": evaluate_a_long_prompt,
 }
 
 
@@ -196,6 +228,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         prompt_bytes=2 * MB,
         grammar_bytes=MB // 10,
         state_bytes=3 * MIB,
+        evaluated=1000,
         long_prompt=[40 + i * 7 % 200 for i in range(1700)],
         tokens=120,
     )
@@ -213,6 +246,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         prompt_bytes=50 * MB,
         grammar_bytes=MB,
         state_bytes=200 * MIB,
+        evaluated=1000,
         long_prompt=[40 + i * 7 % 200 for i in range(1700)],
         tokens=100,
     )

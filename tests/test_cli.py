@@ -275,7 +275,19 @@ def test_embed_writes_a_vector_for_each_line(tmp_path: Path) -> None:
     wrong = run("embed", "-c", "64", given="short\n" + "long " * 100)
     assert wrong.returncode == 2
     assert_sentence(wrong.stderr)
-    assert "inputs[1]" in wrong.stderr
+    assert "line 2 of standard input has" in wrong.stderr
+    assert "with --truncate" in wrong.stderr
+
+
+def test_embed_names_the_line_that_is_empty(tmp_path: Path) -> None:
+    file = tmp_path / "lines.txt"
+    file.write_text("What is 2 + 3?\n\nHello!\n", encoding="utf-8")
+    for given, source in ((str(file), str(file)), ("-", "standard input")):
+        done = run("embed", given, given=file.read_text(encoding="utf-8"))
+        assert (done.returncode, done.stdout) == (2, "")
+        assert_sentence(done.stderr)
+        assert f"line 2 of {source} is empty" in done.stderr
+        assert "leave empty lines out (grep .)" in done.stderr
 
 
 def test_a_question_that_does_not_fit_is_an_error() -> None:

@@ -14,6 +14,7 @@ import pytest
 from llama_py import ChatSession, ContextOverflowError, Llama, TrimMessages, demo_model_path
 from llama_py.api.session import ReplyStream
 from llama_py.errors import ClosedError, LlamaError, ParameterError, StateError, StorageError
+from llama_py.memory import saving
 from tests.models import tiny_model
 
 #: Replies are compared as text, although logits depend a little on how tokens were batched (cells
@@ -399,6 +400,38 @@ def test_another_process_resumes_without_evaluating_again(tmp_path: Path, kind: 
         assert resumed.session_id == chat.session_id
         reply = resumed.send("What is my name?")
         assert llm.cache_info["reused"] > llm.cache_info["evaluated"]
+        assert reply == said_by_a_fresh_model(llm, path)
+
+
+@pytest.mark.parametrize("parked", [False, True])
+def test_a_state_that_was_copied_in_pieces_is_saved_and_read_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parked: bool
+) -> None:
+    monkeypatch.setattr(saving, "_PIECE", 40_000)  # some 20 cells
+    path, file = str(tiny_model("full")), tmp_path / "chat.json"
+    with Llama(path, **OPTIONS) as llm:
+        chat = session(llm)
+        chat.send("My name is Anna. " * 20)
+        copies: list[int] = []
+        state_get = llm._context.state_get
+
+        def watched(*arguments: Any, **options: Any) -> Any:
+            state = state_get(*arguments, **options)
+            copies.append(state.nbytes)
+            return state
+
+        monkeypatch.setattr(llm._context, "state_get", watched)
+        if parked:
+            (sequence,) = llm._cache.live.values()
+            llm._cache.saving.park(sequence)
+            llm._cache.evict(sequence)
+        chat.save(file)
+        assert len(copies) > 6
+        assert max(copies) < 60_000
+    with Llama(path, **OPTIONS) as llm:
+        resumed = ChatSession.load(llm, file, temperature=0.0, max_tokens=24)
+        reply = resumed.send("What is my name?")
+        assert llm.cache_info["evaluated"] < 60 < 200 < llm.cache_info["reused"]
         assert reply == said_by_a_fresh_model(llm, path)
 
 

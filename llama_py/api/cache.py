@@ -16,7 +16,7 @@ from llama_py.api.snapshots import Snapshots
 from llama_py.api.states import LlamaState, SnapshotInfo, States
 from llama_py.engine.request import GenerationRequest, Prompt
 from llama_py.errors import ParameterError, ParameterTypeError, StateError, shown
-from llama_py.memory.sequences import LiveSequence, ReuseInfo
+from llama_py.memory.sequences import LiveSequence, ResolvedPrompt, ReuseInfo
 from llama_py.memory.state import StateStore, StoredState
 from llama_py.options import PromptOptions
 from llama_py.params import GenerationParams, SamplingParams
@@ -24,6 +24,9 @@ from llama_py.params import GenerationParams, SamplingParams
 __all__ = ["BytesReport", "CacheReport", "ModelCache", "Prewarmed", "SequenceReport"]
 
 Messages = Sequence[Mapping[str, Any]]
+
+#: Seconds that another store waits for what the one before it is to get.
+_PATIENCE = 10.0
 
 
 class SequenceReport(TypedDict):
@@ -184,11 +187,12 @@ class ModelCache:
         cache = self._loaded.cache
 
         def use() -> None:
-            cache.saving.flush()
+            cache.saving.flush()  # what has ended meanwhile
             cache.saved = store
             for sequence in cache.live.values():
                 sequence.saved_key, sequence.saved_length = None, 0
 
+        self._loaded.copy_out(_PATIENCE)
         self._loaded.driver.run(use)
 
     def flush(self, timeout: float = 10.0) -> bool:
@@ -199,10 +203,7 @@ class ModelCache:
         Returns:
             False if that took longer than ``timeout`` seconds.
         """
-        cache = self._loaded.cache
-        self._loaded.driver.run(cache.saving.flush)
-        store = cache.saved
-        return store is None or store.wait(0, timeout)
+        return self._loaded.write_out(timeout)
 
     # -- saved states ---------------------------------------------------------------------------
 
@@ -317,18 +318,18 @@ class ModelCache:
             ParameterError: there is no such snapshot.
             StateError: it is not in memory any more: prewarm it again.
         """
-        self._loaded.driver.run(lambda: self._pin(what))
-
-    def _pin(self, what: Prewarmed | str) -> None:
-        cache = self._loaded.cache
-        prompt = cache.resolve_tokens(self._tokens_of(what))
-        if cache.pin(prompt) == len(prompt.tokens):
-            return
-        if isinstance(what, str):
+        prompt = self._loaded.cache.resolve_tokens(self._tokens_of(what))
+        there = self._loaded.driver.run(lambda: self._pin(prompt, isinstance(what, str)))
+        if isinstance(what, str) and not there:
             self._states.bring_in(self._snapshots.get(what).stored)
-        else:
+
+    def _pin(self, prompt: ResolvedPrompt, may_be_missing: bool) -> bool:
+        cache = self._loaded.cache
+        there = cache.pin(prompt) == len(prompt.tokens)
+        if not there and not may_be_missing:
             cache.unpin(prompt)
             raise StateError("this is not in memory any more; prewarm it again")
+        return there
 
     def unpin(self, what: Prewarmed | str | None = None) -> None:
         """Release a pin: the beginning may be evicted like everything else.

@@ -8,7 +8,6 @@ namespace of its owner. All methods may be called by any thread.
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +23,7 @@ from llama_py.errors import (
     StateError,
 )
 from llama_py.memory import conversations as memory
+from llama_py.memory.loading import Loading
 from llama_py.memory.saving import Copying
 from llama_py.memory.sequences import LiveSequence
 from llama_py.memory.state import StoredState
@@ -221,14 +221,19 @@ class Conversations:
         if tokens.size and not 0 <= int(tokens.min()) <= int(tokens.max()) < n_vocab:
             raise StateError("the saved state has tokens that the vocabulary has not")
         labelled = dataclasses.replace(state, session=session)
-        self._loaded.driver.run(lambda: self._bring_in(labelled, own))
-
-    def _bring_in(self, state: StoredState, namespace: Hashable) -> None:
-        cache = self._loaded.cache
-        known = memory.sequences_of(cache, state.session or "", namespace)
-        if any(np.array_equal(each.tokens, state.tokens) for each in known):
+        driver = self._loaded.driver
+        if driver.run(lambda: self._is_there(labelled, own)):
             return  # a second copy would only take room
-        if cache.bring_in(state, namespace=namespace) is None:
+        with self._loaded.loading(labelled, own) as loading:
+            driver.run(lambda: self._bring_in(labelled, own, loading))
+
+    def _is_there(self, state: StoredState, namespace: Hashable) -> bool:
+        known = memory.sequences_of(self._loaded.cache, state.session or "", namespace)
+        return any(np.array_equal(each.tokens, state.tokens) for each in known)
+
+    def _bring_in(self, state: StoredState, namespace: Hashable, loading: Loading | None) -> None:
+        cache = self._loaded.cache
+        if cache.bring_in(state, namespace=namespace, loading=loading) is None:
             raise ConversationBusyError(
                 "every sequence is busy; try again when a request has ended"
             )
@@ -274,7 +279,7 @@ class Conversations:
         """
         own = self._or_own(namespace)
         self._loaded.driver.run(lambda: self._rename(old, new, own))
-        self._write_out()
+        self._loaded.write_out(_PATIENCE)
         for store, key in memory.stored_of(self._loaded.cache, old, own):
             memory.rename_entry(store, key, new)
 
@@ -293,21 +298,13 @@ class Conversations:
             ConversationMissingError, ConversationBusyError: it is not in memory, or in use.
         """
         count = self._loaded.driver.run(lambda: self._save(session, namespace))
-        self._write_out()
+        self._loaded.write_out(_PATIENCE)
         return count
 
     def _save(self, session: str, namespace: Hashable | None) -> int:
         sequence = self._idle(session, namespace)
         self._loaded.cache.save(sequence, least=1)
         return len(sequence.tokens)
-
-    def _write_out(self) -> None:
-        """Wait until what is to be saved is in the store. The streams of others go on meanwhile."""
-        cache, end = self._loaded.cache, time.monotonic() + _PATIENCE
-        while self._loaded.driver.run(cache.saving.step) and time.monotonic() < end:
-            pass
-        if cache.saved is not None:
-            cache.saved.wait(0, _PATIENCE)
 
     # -- one of them ----------------------------------------------------------------------------
 

@@ -274,9 +274,10 @@ class EmbeddingCalls:
 
     def _check_head(self) -> None:
         if not self._model.n_labels:
-            raise ParameterError(
-                f"{self._model.path} has no classification head, so that it cannot rank or "
-                "classify; load a reranker, or compare embeddings"
+            raise ParameterError.about_model(
+                self._model.path,
+                "has no classification head, so that it cannot rank or classify; load a reranker, "
+                "or compare embeddings",
             )
 
     def _pooling(self, pooling: str | None) -> str:

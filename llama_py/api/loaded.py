@@ -8,7 +8,9 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Container, Hashable, Mapping
+import time
+from collections.abc import Container, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
@@ -25,6 +27,8 @@ from llama_py.engine.engine import Engine
 from llama_py.errors import ParameterError
 from llama_py.memory.cache import CacheLimits, SequenceCache
 from llama_py.memory.kinds import traits_of
+from llama_py.memory.loading import Loading
+from llama_py.memory.state import StoredState
 from llama_py.options import LOAD
 from llama_py.options.drafters import Speculative, as_speculative
 from llama_py.params import ContextParams, ModelParams
@@ -162,11 +166,49 @@ class Loaded:
         if self._running is None and self._embedding is None:
             raise _vocabulary_only()
         if self._running is None:
-            raise ParameterError(
-                f"{self._model.path} is an encoder ({self._model.architecture}), which does not "
-                "generate text: it embeds (embed, rerank); load a decoder model"
+            raise ParameterError.about_model(
+                self._model.path,
+                f"is an encoder ({self._model.architecture}), which does not generate text: it "
+                "embeds (embed, rerank); load a decoder model",
             )
         return self._running
+
+    @contextmanager
+    def loading(self, stored: StoredState, namespace: Hashable) -> Iterator[Loading | None]:
+        """Load a state in pieces between two steps of the streams, to be handed over within.
+
+        It is None where that is better done at once. What is not handed over is freed.
+        """
+        driver, loader = self.driver, self.cache.loader
+        loading = driver.run(lambda: loader.begin_with(stored, namespace))
+        if loading is None:
+            yield None
+            return
+        try:
+            while driver.run(lambda: loader.step(loading)):
+                pass
+            yield loading
+        finally:
+            driver.run(lambda: loader.release(loading))
+
+    def copy_out(self, seconds: float) -> bool:
+        """Copy what is to be saved out of the context, a few MiB between two steps of the streams.
+
+        Returns:
+            False if that takes longer than ``seconds``; the rest is copied later.
+        """
+        end = time.monotonic() + seconds
+        driver, saving = self.driver, self.cache.saving
+        while driver.run(saving.step):
+            if time.monotonic() >= end:
+                return False
+        return True
+
+    def write_out(self, seconds: float) -> bool:
+        """The same, and wait until the store that was set has written it."""
+        end = time.monotonic() + seconds
+        copied, store = self.copy_out(seconds), self.cache.saved
+        return copied and (store is None or store.wait(0, max(0.0, end - time.monotonic())))
 
     def close(self) -> None:
         """Free everything; in a forked child, nothing.
@@ -311,9 +353,10 @@ def _check_generates(model: Model) -> None:
     kind = "an encoder" if not model.has_decoder or model.has_encoder else ""
     kind = "a diffusion model" if model.is_diffusion else kind
     if kind:
-        raise ParameterError(
-            f"{model.path} is {kind} ({model.architecture}), which does not generate token by "
-            "token; load a decoder model"
+        raise ParameterError.about_model(
+            model.path,
+            f"is {kind} ({model.architecture}), which does not generate token by token; load a "
+            "decoder model",
         )
 
 

@@ -29,6 +29,7 @@ from llama_py.options import GENERATE, SAMPLE, GenerateOptions, SampleOptions
 from llama_py.params import GenerationParams, check_number
 
 if TYPE_CHECKING:
+    from llama_py.memory.loading import Loading
     from llama_py.memory.sequences import LiveSequence
     from llama_py.memory.state import StoredState
 
@@ -128,14 +129,22 @@ class ByHand:
         if sequence is not None:
             self._loaded.cache.give_back(sequence)
 
-    def adopt(self, stored: StoredState, logits: NDArray[np.float32] | None) -> None:
+    def adopt(
+        self,
+        stored: StoredState,
+        logits: NDArray[np.float32] | None,
+        loading: Loading | None = None,
+    ) -> None:
         """Go on after a saved state; in the engine's thread.
+
+        Args:
+            loading: of this state: what it has is not loaded again.
 
         Raises:
             StateError: every sequence is busy, or it does not fit.
         """
         self.release()
-        sequence = self._loaded.cache.bring_in(stored)
+        sequence = self._loaded.cache.bring_in(stored, loading=loading)
         if sequence is None:
             raise StateError("every sequence is busy; wait for a request, or raise n_seq_max")
         sequence.busy = sequence.by_hand = True
@@ -155,7 +164,8 @@ class ByHand:
         row = self._row(idx)
         params = read_sampling(SAMPLE, SAMPLE.read(options), self._defaults)
         if self._sampler is None or self._sampler.sampler.params != params:
-            sampler = Sampler(self._loaded.model.vocab, params, self.tokens)
+            longest = self._loaded.context.n_ctx_seq
+            sampler = Sampler(self._loaded.model.vocab, params, self.tokens, longest=longest)
             self._sampler = _Sampling(sampler)
         return self._sampler.sample(row)
 

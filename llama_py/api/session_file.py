@@ -13,6 +13,7 @@ import logging
 import os
 import uuid
 from collections.abc import Mapping
+from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from llama_py.errors import (
 )
 from llama_py.memory.state import StoredState
 from llama_py.storage.payload import Payload, read_state
+from llama_py.storage.whole import read_whole, write_whole
 
 if TYPE_CHECKING:
     from llama_py.api.cache import ModelCache
@@ -108,6 +110,10 @@ def _beside(path: Path) -> Path:
 
 
 def _write_state(path: Path, state: StoredState) -> dict[str, Any]:
+    if state.segments:  # it was copied in pieces
+        with path.open("xb") as file:
+            write_whole(file, state)
+            return {"whole": file.tell()}
     key = uuid.uuid4().hex
     payload = Payload(key, state)
     payload.write(path)
@@ -188,5 +194,10 @@ def _described(state: Any) -> tuple[str, int, int]:
 
 
 def _bring_in(cache: ModelCache, path: Path, saved: Mapping[str, Any]) -> None:
-    stored = read_state(_state_path(path), *_described(saved["state"]))
+    state, name = saved["state"], _state_path(path)
+    if isinstance(state, dict) and "whole" in state:
+        with FileIO(str(name)) as file:
+            stored = read_whole(file, name)
+    else:
+        stored = read_state(name, *_described(state))
     cache.bring_in(stored, saved["session_id"])

@@ -8,6 +8,7 @@ from typing import Any
 from typing_extensions import Self
 
 from llama_py.api.overflow import OverflowReport
+from llama_py.chat.stream import is_object
 from llama_py.dialects.fold import fold_chat
 from llama_py.errors import LlamaError
 from llama_py.memory.sequences import ReuseInfo
@@ -133,12 +134,25 @@ class ReplyStream(Iterator[str]):
         message = {key: value for key, value in choice["message"].items() if value is not None}
         if partial:
             message.pop("tool_calls", None)
+        elif choice["finish_reason"] in ("length", "stop") and "tool_calls" in message:
+            message = _without_broken_calls(message)
         elif choice["finish_reason"] not in _COMPLETE:
             raise LlamaError(
                 f"the reply ended early ({choice['finish_reason']}); the conversation is as it was "
                 "before, so send the message again"
             )
         self._commit_turn([*self._messages, message], response)
+
+
+def _without_broken_calls(message: Message) -> Message:
+    """What a reply that was cut off said, without the call that nobody can answer."""
+    calls = message.pop("tool_calls")
+    whole = [call for call in calls if is_object(call["function"]["arguments"])]
+    return {
+        **message,
+        "content": message.get("content", ""),
+        **({"tool_calls": whole} if whole else {}),
+    }
 
 
 def _text_of(response: Mapping[str, Any]) -> str:

@@ -61,14 +61,11 @@ class Snapshots:
 
     def restore(self, name: str) -> SnapshotInfo:
         """See ``ModelCache.restore``."""
-
-        def restore() -> SnapshotInfo:
-            state = self.get(name)
-            self._states.adopt(state)
-            self._use(name, state)
-            return _info(name, state)
-
-        return self._loaded.driver.run(restore)
+        self._loaded.driver.check()
+        state = self.get(name)
+        self._states.load(state)
+        self._loaded.driver.run(lambda: self._use(name, state))
+        return _info(name, state)
 
     def get(self, name: str) -> LlamaState:
         """The snapshot of this name.

@@ -19,6 +19,7 @@ from llama_py.api.lowlevel import ByHand
 from llama_py.api.records import LastCalls
 from llama_py.engine.request import Prompt, Record
 from llama_py.errors import FingerprintError, ParameterTypeError, StateError, shown
+from llama_py.memory.loading import Loading
 from llama_py.memory.saving import Copying
 from llama_py.memory.sequences import LiveSequence
 from llama_py.memory.state import StoredState
@@ -79,34 +80,41 @@ class States:
             StateError: nothing was evaluated yet; it is not in memory any more; or this memory
                 cannot give back its first ``length`` tokens.
         """
-        driver = self._loaded.driver
-        begun = driver.run(lambda: self._begin(length))
-        if isinstance(begun, LlamaState):
-            return begun
-        copying, logits = begun
-        saving = self._loaded.cache.saving
-        while copying.result is None:  # a few MiB at a time: the streams of others go on
-            driver.run(lambda: saving.advance(copying))
-        return LlamaState(copying.result, logits)
+        driver, cache = self._loaded.driver, self._loaded.cache
+        copying, logits, part = driver.run(lambda: self._begin(length))
+        try:
+            return LlamaState(self._copied(copying), logits)
+        finally:
+            if part is not None:
+                driver.run(lambda: cache.drop(part))
 
-    def _begin(self, length: int | None) -> LlamaState | tuple[Copying, NDArray[np.float32] | None]:
-        """In the engine's thread: what to copy, or the copy if only a part of it is wanted."""
+    def _copied(self, copying: Copying) -> StoredState:
+        """What is being copied, a few MiB at a time: the streams of others go on meanwhile."""
+        saving = self._loaded.cache.saving
+        while copying.result is None:
+            self._loaded.driver.run(lambda: saving.advance(copying))
+        return copying.result
+
+    def _begin(
+        self, length: int | None
+    ) -> tuple[Copying, NDArray[np.float32] | None, LiveSequence | None]:
+        """In the engine's thread: a copy that has begun, the logits at its end, and the sequence
+        that was made for it, if only a part of one is wanted."""
+        cache = self._loaded.cache
         sequence, count = self._source()
         if length is None and len(sequence.tokens) == count:
             books = self._loaded.engine.requests
             logits = books.last_logits if sequence is books.last_sequence else None
-            return self._loaded.cache.saving.copy(sequence), logits
+            return cache.saving.copy(sequence), logits, None
         if length is not None:
             check_number("length", length, 1, count, integer=True)
-        return self._export_part(sequence, length or count)
-
-    def _export_part(self, sequence: LiveSequence, length: int) -> LlamaState:
-        cache = self._loaded.cache
-        part = cache.copy_prefix(sequence, length)
+        part = cache.copy_prefix(sequence, length or count)
+        part.busy = True
         try:
-            return LlamaState(cache.export(part))
-        finally:
+            return cache.saving.copy(part), None, part
+        except BaseException:
             cache.drop(part)
+            raise
 
     def _source(self) -> tuple[LiveSequence, int]:
         """The sequence to take a copy of, and how many of its tokens."""
@@ -148,24 +156,29 @@ class States:
 
     def load(self, state: Any) -> None:
         """Bring a state back, as what ``eval`` evaluated; see ``Llama.load_state``."""
-        self._loaded.driver.run(lambda: self.adopt(state))
+        self._loaded.driver.check()
+        stored = self._checked(state).stored
+        with self._loaded.loading(stored, self._loaded.cache.namespace) as loading:
+            self._loaded.driver.run(lambda: self._adopt(state, loading))
 
-    def adopt(self, state: Any) -> None:
-        """``load``, in the engine's thread."""
-        self._by_hand.adopt(self._checked(state).stored, state.logits)
+    def _adopt(self, state: LlamaState, loading: Loading | None) -> None:
+        stored = self._checked(state).stored  # the adapters may be others now
+        self._by_hand.adopt(stored, state.logits, loading)
 
-    def bring_in(self, stored: StoredState) -> LiveSequence:
-        """Bring a state back for later calls, in the engine's thread.
+    def bring_in(self, stored: StoredState) -> None:
+        """Bring a state back for later calls.
 
         Raises:
             StateError: it is of another model, it does not fit, or every sequence is busy.
         """
+        with self._loaded.loading(stored, self._loaded.cache.namespace) as loading:
+            self._loaded.driver.run(lambda: self._bring_in(stored, loading))
+
+    def _bring_in(self, stored: StoredState, loading: Loading | None) -> None:
         if stored.fingerprint != self._loaded.fingerprint:
             raise StateError("it was made by another model, or under other settings")
-        sequence = self._loaded.cache.bring_in(stored)
-        if sequence is None:
+        if self._loaded.cache.bring_in(stored, loading=loading) is None:
             raise StateError("every sequence is busy; wait for a request, or raise n_seq_max")
-        return sequence
 
     def _checked(self, state: Any) -> LlamaState:
         if not isinstance(state, LlamaState):
@@ -183,15 +196,17 @@ class States:
 
     def restore_conversation(self, stored: StoredState, session: str) -> None:
         """Bring the state of a saved conversation back, for its next turn."""
-        self._loaded.driver.run(lambda: self.bring_in(dataclasses.replace(stored, session=session)))
+        self.bring_in(dataclasses.replace(stored, session=session))
 
     def of_prompt(self, prompt: Prompt, session: str) -> StoredState | None:
         """The longest state that holds a prompt's beginning and nothing else, or None."""
         cache = self._loaded.cache
         text = cache.spelling.mark(prompt.text or b"", prompt.plain).key
-        return self._loaded.driver.run(lambda: self._longest(session, text))
+        found = self._loaded.driver.run(lambda: self._longest(session, text))
+        return self._copied(found) if isinstance(found, Copying) else found
 
-    def _longest(self, session: str, text: bytes) -> StoredState | None:
+    def _longest(self, session: str, text: bytes) -> StoredState | Copying | None:
+        """In the engine's thread: what is parked, or a copy of what is in memory."""
         cache = self._loaded.cache
         fitting = [
             sequence
@@ -204,7 +219,7 @@ class States:
         best = max(fitting, key=lambda sequence: len(sequence.tokens), default=None)
         parked = next(self._parked(session, text), None)
         if best is not None and (parked is None or len(best.tokens) >= len(parked.tokens)):
-            return cache.export(best)
+            return cache.saving.copy(best)
         return parked
 
     def _parked(self, session: str, text: bytes) -> Iterator[StoredState]:

@@ -30,7 +30,12 @@ from llama_py.bench.embed_model import minilm, mixed_texts
 from llama_py.bench.files import resolve_model
 from llama_py.bench.peers import Peer, add_peer_arguments
 from llama_py.bench.report import Report, median, ratios
-from llama_py.bench.servers import ServerProcess, llama_server, our_server
+from llama_py.bench.servers import (
+    ServerProcess,
+    add_llama_server_arguments,
+    llama_server,
+    our_server,
+)
 from llama_py.bench.subject import flash_attention
 from llama_py.core.machine import usable_cores
 
@@ -44,7 +49,9 @@ _FLAT = 32 << 20
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", metavar="PATH", help="an embedding model (default: see above)")
-    parser.add_argument("--chat-model", default="demo", metavar="MODEL", help="for `beside`")
+    parser.add_argument(
+        "--chat-model", default="smollm2-135m", metavar="MODEL", help="for `beside`"
+    )
     parser.add_argument("--texts", type=int, default=512, metavar="N")
     parser.add_argument("--runs", type=int, default=3, metavar="N")
     parser.add_argument("--clients", type=int, default=8, metavar="N")
@@ -58,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="for both sides; default: each as it is without an argument",
     )
     parser.add_argument("--parts", nargs="+", choices=_PARTS, default=list(_PARTS))
-    parser.add_argument("--no-llama-server", action="store_true", help="start ours only")
+    add_llama_server_arguments(parser)
     add_peer_arguments(parser)
 
 
@@ -73,6 +80,7 @@ def run(options: argparse.Namespace) -> Report:
             "threads": options.threads,
             "texts": options.texts,
             "flash_attn": options.flash_attn,
+            "llama_server_build": options.llama_server_build,
         },
     )
     parts: dict[str, Callable[[Report, argparse.Namespace], None]] = {

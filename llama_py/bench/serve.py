@@ -41,7 +41,13 @@ from llama_py.bench.http_load import (
     together,
 )
 from llama_py.bench.report import Report, median, ratios
-from llama_py.bench.servers import ServerProcess, llama_server, our_server, settle
+from llama_py.bench.servers import (
+    ServerProcess,
+    add_llama_server_arguments,
+    llama_server,
+    our_server,
+    settle,
+)
 from llama_py.bench.subject import add_model_arguments, conditions, counter, load, whole_context
 from llama_py.bench.workloads import prose, system_message, user_message
 
@@ -79,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shared-tokens", type=int, default=2100, metavar="N")
     parser.add_argument("--clients", type=int, default=64, metavar="N")
     parser.add_argument("--repeats", type=int, default=3, metavar="N")
-    parser.add_argument("--no-llama-server", action="store_true", help="start ours only")
+    add_llama_server_arguments(parser)
     parser.add_argument("--svg", metavar="FILE", help="draw a chart: gaps, or first tokens by turn")
 
 
@@ -88,6 +94,7 @@ def run(options: argparse.Namespace) -> Report:
         return _load(options)
     n_ctx = whole_context(options.context) * options.parallel
     report = Report("serve", conditions(options, n_ctx))
+    report.conditions["llama_server_build"] = options.llama_server_build
     for part in options.parts:
         if part in _SPEEDS:
             _SPEEDS[part](options, n_ctx, report)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,13 @@ from llama_py.bench.build_tools import find_tool
 from llama_py.bench.files import resolve_model
 from llama_py.bench.http_load import Endpoint
 
-__all__ = ["ServerProcess", "llama_server", "our_server", "settle"]
+__all__ = [
+    "ServerProcess",
+    "add_llama_server_arguments",
+    "llama_server",
+    "our_server",
+    "settle",
+]
 
 #: Seconds that a server may take to load, and to end.
 _START, _END = 120.0, 20.0
@@ -81,6 +88,17 @@ def our_server(
             yield server
 
 
+def add_llama_server_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--no-llama-server", action="store_true", help="measure ours only")
+    parser.add_argument(
+        "--llama-server-build",
+        choices=["same", "default"],
+        default="same",
+        help="llama-server with the libraries of this package, or with those that llama.cpp's "
+        "default build makes (bench build-tools --plain; Linux)",
+    )
+
+
 @contextmanager
 def llama_server(
     options: argparse.Namespace, n_ctx: int, parallel: int, more: Sequence[str] = ()
@@ -91,20 +109,28 @@ def llama_server(
         ParameterError: it was not built.
     """
     port = _free_port()
+    environment = None
+    if getattr(options, "llama_server_build", "same") == "default":
+        libraries = find_tool(
+            "llama-bench", plain=True
+        ).parent  # before those that it was linked to
+        environment = {**os.environ, "LD_LIBRARY_PATH": str(libraries)}
     command = [str(find_tool("llama-server")), "-m", resolve_model(options.model)]
     command += ["--host", "127.0.0.1", "--port", str(port), "-c", str(n_ctx), "-np", str(parallel)]
     command += ["-t", str(options.threads), "-tb", str(options.threads)]
     command += ["-b", str(options.n_batch), "-ub", str(min(options.n_batch, 512))]
     command += ["-fa", "auto" if options.flash_attn == "default" else options.flash_attn]
     command += ["--jinja", *more]
-    with _running("llama-server", command, port) as server:
+    with _running("llama-server", command, port, environment) as server:
         yield server
 
 
 @contextmanager
-def _running(name: str, command: Sequence[str], port: int) -> Iterator[ServerProcess]:
+def _running(
+    name: str, command: Sequence[str], port: int, environment: Mapping[str, str] | None = None
+) -> Iterator[ServerProcess]:
     with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
         endpoint = Endpoint(f"http://127.0.0.1:{port}", model="benchmark")
         try:
             _await(name, process, endpoint, log)

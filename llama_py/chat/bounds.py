@@ -34,6 +34,7 @@ __all__ = [
     "check_bounds",
     "check_optional",
     "check_tools",
+    "role_of",
 ]
 
 #: Bytes of a schema's text, roughly: names, strings and numbers without what is between them.
@@ -101,11 +102,12 @@ def check_bounds(schema: Any, name: str = "the JSON schema") -> None:
             check_satisfiable(schema, name)
 
 
-def check_tools(schemas: Sequence[Mapping[str, Any]]) -> None:
+def check_tools(schemas: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> None:
     """Check the parameters of tools. They become one grammar, so the limits apply to their sum.
 
     Args:
         schemas: of each tool.
+        names: of the tools, for the error message.
 
     Raises:
         GrammarError: with the place and the remedy.
@@ -114,6 +116,7 @@ def check_tools(schemas: Sequence[Mapping[str, Any]]) -> None:
     with _PASSED_TOOLS.check(schemas) as known:
         for i, schema in enumerate(() if known else schemas):
             name = f"the JSON schema tools[{i}].function.parameters"
+            name = f"the tool {names[i]!r}: {name}" if names else name
             walk.check(schema, name)
             check_satisfiable(schema, name, lax=True)
 
@@ -199,7 +202,7 @@ class _Walk:
         if role == "schema":
             self._keywords(value, path)
         return [
-            (member, f"{path}/{pointer(key)}", depth + 1, _role(key, role))
+            (member, f"{path}/{pointer(key)}", depth + 1, role_of(key, role))
             for key, member in value.items()
         ]
 
@@ -282,7 +285,7 @@ class _Walk:
         raise GrammarError(f"{self._name} at {_short(path, 200)}: {what}")
 
 
-def _role(key: str, role: str) -> str:
+def role_of(key: str, role: str) -> str:
     """Whether a member of an object in a schema is a schema, a table of schemas, or plain data."""
     if role in ("data", "note"):
         return role

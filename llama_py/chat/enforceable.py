@@ -19,6 +19,7 @@ from llama_py.chat.bounds import check_tools
 from llama_py.chat.conversation import Tool
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.template import RenderedChat
+from llama_py.chat.tool_schemas import call_schema
 from llama_py.core.chat import schema_to_gbnf
 from llama_py.core.gbnf_check import check_gbnf
 from llama_py.errors import GrammarError, ParameterError, shown
@@ -105,7 +106,7 @@ def _problem(schema: Mapping[str, Any]) -> str:
         return f"they are of the type {shown(schema['type'])}, and arguments are an object"
     try:
         check_tools([schema])
-        check_gbnf(schema_to_gbnf(schema))
+        check_gbnf(schema_to_gbnf(call_schema("", schema)))
     except (GrammarError, ParameterError) as error:
         return str(error)
     return ""
@@ -141,8 +142,8 @@ def _only_types(schema: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _object(properties: Mapping[str, Any], required: Any) -> dict[str, Any]:
     names = required if isinstance(required, list) else ()
-    known = [name for name in names if isinstance(name, str) and name in properties]
-    return {"type": "object", "properties": properties, "required": [*dict.fromkeys(known)]}
+    needed = dict.fromkeys(name for name in names if isinstance(name, str))
+    return {"type": "object", "properties": properties, "required": [*needed]}
 
 
 def _type_of(part: Any) -> dict[str, Any]:

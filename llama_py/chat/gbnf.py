@@ -16,6 +16,7 @@ from llama_py.chat.spelling import is_escaped_by_some, number_units, space_bound
 __all__ = [
     "call_or_answer",
     "free_name",
+    "one_call",
     "only_calls",
     "opened",
     "rename_rules",
@@ -67,6 +68,23 @@ def call_or_answer(call: str, answer: str) -> str:
 def only_calls(grammar: str) -> str:
     """llama.cpp's grammar for a required tool call, without words before the call."""
     return _edit_root(_PRELUDE, "", grammar)
+
+
+#: Rules of all calls of a reply, and in them a group of rules that may be repeated.
+_ALL_CALLS = re.compile(r"^(?:[\w-]+-)?(?:tools|tool-calls?) ::=")
+_REPEATED = re.compile(r"(\([\w-]+\??(?: (?:\| )?[\w-]+\??)*\))\+")
+#: Free text after a call, in which another one could be written.
+_AFTERWARDS = re.compile(r"(?<=\)) space [\w-]*until-\d+\?")
+_AFTER_CALL = re.compile(r"(?<=\btool-call) [\w-]*until-\d+\?")
+
+
+def one_call(grammar: str) -> str:
+    """llama.cpp's grammar for a single tool call, which it lets some families repeat."""
+    lines = grammar.split("\n")
+    for i, line in enumerate(lines):
+        if _ALL_CALLS.match(line):
+            lines[i] = _AFTERWARDS.sub(" space", _REPEATED.sub(r"\1", line))
+    return _edit_root(_AFTER_CALL, "", "\n".join(lines))
 
 
 def _edit_root(pattern: re.Pattern[str], replacement: str, grammar: str) -> str:

@@ -109,14 +109,25 @@ class LlamaGrammar:
         root: the start symbol.
 
     Attributes:
-        grammar: the GBNF text.
         schema: the JSON schema that it was made from, or None.
     """
 
     def __init__(self, grammar: str, root: str = "root", *, schema: Any = None) -> None:
-        self.grammar = grammar
+        self._text = grammar
+        self._refusal: GrammarError | None = None
         self.root = root
         self.schema = schema
+
+    @property
+    def grammar(self) -> str:
+        """The GBNF text.
+
+        Raises:
+            GrammarError: llama.cpp cannot express the schema, which only llguidance can enforce.
+        """
+        if self._refusal is not None:
+            raise self._refusal
+        return self._text
 
     @classmethod
     def from_string(cls, grammar: str, verbose: bool = True) -> LlamaGrammar:
@@ -148,13 +159,23 @@ class LlamaGrammar:
     def from_json_schema(cls, json_schema: Any, verbose: bool = True) -> LlamaGrammar:
         """A grammar from a JSON schema (JSON text or Python values).
 
+        Where llguidance is installed, it enforces the schema when the grammar is used. A schema
+        that llama.cpp cannot express has no text in ``grammar`` then.
+
         Raises:
-            GrammarError: llama.cpp cannot express the schema; ``compile_schema`` with llguidance
-                may.
+            GrammarError: the schema is too large or contradictory, or llama.cpp cannot express it
+                and llguidance is not installed.
         """
         schema = _schema_of(json_schema)
         check_bounds(schema)
-        return cls(gbnf_of_schema(schema), schema=schema)
+        try:
+            return cls(gbnf_of_schema(schema), schema=schema)
+        except GrammarError as error:
+            if not available():
+                raise
+            grammar = cls("", schema=schema)
+            grammar._refusal = error
+            return grammar
 
     @property
     def spec(self) -> GrammarSpec:

@@ -14,7 +14,7 @@ import os
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
@@ -26,14 +26,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_py import forks
+from llama_py.chat.bounds import pointer, role_of
 from llama_py.chat.lark import lark_rules
-from llama_py.chat.schema import places_of
+from llama_py.chat.plain_schemas import with_nulls
 from llama_py.chat.spelling import LEAD, TRAIL, deepest_level, space_regex
 from llama_py.errors import GrammarError
 from llama_py.params import TokenConstraint
 
 __all__ = ["Guide", "SchemaConstraint", "available", "guide_for", "unsatisfiable"]
 
+#: Seconds for which parts of a schema are compiled by themselves, to find the one that is refused.
+_SEARCH = 0.5
+#: Where in the rules it was given llguidance finds a fault.
+_PREFIX = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: )?")
 #: For the parts of a schema that llguidance's own compiler turns into rules.
 _JSON_OPTIONS = {"whitespace_pattern": space_regex(deepest_level())}
 #: Every token that fits stays possible. Otherwise llguidance prescribes how to spell what the
@@ -169,7 +174,7 @@ class Guide:
         Raises:
             GrammarError: the schema uses a keyword that llguidance does not implement.
         """
-        body = {} if schema is True else schema
+        body = {} if schema is True else with_nulls(schema)
         if not isinstance(body, dict):
             raise GrammarError(f"the JSON schema is {schema!r}; expected an object")
         frame = partial(self._frame, thinking_start, thinking_end, inside, tuple(calls))
@@ -189,13 +194,36 @@ class Guide:
         """The matcher of a schema, to be copied for each sequence."""
         plain, problem = self._matcher(frame([f"answer: %json {_with_options(body)}"]))
         if problem:
-            raise GrammarError(_explain(problem, body))
+            raise self._refused(problem, body)
         # Our rules for the same schema leave the model its spelling, which %json would prescribe.
         rules = lark_rules(body, "answer", _JSON_OPTIONS)
         if rules is None:
             return plain
         free, problem = self._matcher(frame(rules))
         return plain if problem else free
+
+    def _refused(self, problem: str, schema: Mapping[str, Any]) -> GrammarError:
+        """llguidance's objection, with the place of the innermost part that it objects to."""
+        shelves = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+        node, path, until = schema, "#", perf_counter() + _SEARCH
+        seen: set[int] = set()
+
+        def fails(part: Any) -> bool:
+            if not isinstance(part, Mapping) or id(part) in seen or perf_counter() > until:
+                return False
+            seen.add(id(part))
+            _, found = self._matcher([f"start: %json {_with_options({**shelves, **part})}"])
+            return _objection(found) == _objection(problem)
+
+        while True:
+            inner = _schemas_in(node, shelves)
+            where, node = next((each for each in inner if fails(each[1])), ("", node))
+            if not where:
+                break
+            path = where if where.startswith("#") else f"{path}/{where}"
+        return GrammarError(
+            f"the JSON schema cannot be enforced: {_objection(problem)} (at {path})"
+        )
 
     def _matcher(self, rules: Iterable[str]) -> tuple[Any, str]:
         """A matcher, and llguidance's objection to the schema ("" if there is none)."""
@@ -260,18 +288,28 @@ def _with_options(schema: dict[str, Any]) -> str:
     return json.dumps({**schema, "x-guidance": _JSON_OPTIONS})
 
 
-def _explain(problem: str, schema: Any) -> str:
-    """llguidance's error message, with the places in the schema of the keywords that it names."""
-    line = problem.splitlines()[0][:300]
-    words = re.findall(r"[\w-]+", line)
-    places = [
-        f'"{word}" at {place}'
-        for word in dict.fromkeys(words)
-        for place in places_of(schema, word)[:3]
-        if word not in ("type", "format")
-    ]
-    where = f" ({', '.join(places[:4])})" if places else ""
-    return f"the JSON schema cannot be enforced: {line}{where}"
+def _objection(problem: str) -> str:
+    """What llguidance says, without the place in the rules that it was given."""
+    first, _, rest = _PREFIX.sub("", problem).partition("\n")
+    reason = re.search(r"^error: (.*)", rest, re.MULTILINE)
+    return f"{first[:300]} {reason[1][:200]}" if reason and first.endswith(":") else first[:300]
+
+
+def _schemas_in(node: Mapping[str, Any], shelves: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The schemas within a schema, and where they stand in it; for a reference, its target."""
+    for key, value in node.items():
+        role = role_of(key, "schema")
+        if key == "$ref":
+            _, shelf, name = (*str(value).split("/", 2), "", "")[:3]
+            yield str(value), shelves.get(shelf, {}).get(name)
+        elif key in shelves or role not in ("schema", "properties", "table"):
+            continue
+        elif isinstance(value, list):
+            yield from ((f"{key}/{i}", part) for i, part in enumerate(value))
+        elif role == "schema":
+            yield key, value
+        elif isinstance(value, Mapping):
+            yield from ((f"{key}/{pointer(name)}", part) for name, part in value.items())
 
 
 class SchemaConstraint:

@@ -137,7 +137,7 @@ class ChatRequest:
         if self.schema is not None:
             check_bounds(self.schema)
         if self.tools:
-            check_tools([tool.schema_of_calls for tool in self.tools])
+            check_tools([tool.schema_of_calls for tool in self.tools], self.tool_names)
         _check_template_kwargs(self.template_kwargs)
         self._check_options()
         self._check_continuation()

@@ -11,12 +11,22 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["pattern_problem", "plain_pattern"]
+from llama_py.core.gbnf_reader import MOST_REPEATED
+
+__all__ = ["fitting_pattern", "pattern_problem", "plain_pattern"]
 
 #: What may not stand in a JSON string as it is.
 _NEVER = r"\"\\\x00-\x1F"
 _SHORTHAND = {"d": "0-9", "w": "0-9A-Za-z_", "s": " "}
 _TOKEN = re.compile(r"\\.|\[\^?(?:\\.|[^\]\\])*\]|[*+?}]\?|\(\?:?|.", re.DOTALL)
+#: A range within a class.
+_END = r"(\\x[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|\\U[0-9A-Fa-f]{8}|\\.|[^\\])"
+_RANGE = re.compile(f"{_END}-{_END}", re.DOTALL)
+_BY_NUMBER = re.compile(r"\\u([0-9A-Fa-f]{4})")
+#: The codes of what may not stand in a JSON string as it is.
+_ESCAPED = (*range(0x20), ord('"'), ord("\\"))
+#: How often something is repeated.
+_COUNTS = re.compile(r"\{[0-9]+(,[0-9]*)?\}")
 #: Escapes that the converter takes as a plain character.
 _PLAIN_ESCAPES = frozenset("^$.[](){}|*+?")
 
@@ -54,7 +64,47 @@ def _class(token: str) -> str:
         return match.group() if letter.isalnum() or letter == "\\" else f"\\x{ord(letter):02X}"
 
     body = re.sub(r"\\([\x20-\x7E])", inner, token[1:-1])
-    return f"[{body}{_NEVER}]" if body.startswith("^") else f"[{body}]"
+    if body.startswith("^"):
+        return f"[{body}{_NEVER}]"
+    body = _BY_NUMBER.sub(lambda match: _written(int(match[1], 16)), body)
+    return f"[{_RANGE.sub(_within, body)}]"
+
+
+def _within(match: re.Match[str]) -> str:
+    """A range of characters without those that a JSON string has to escape."""
+    first, last = (_code(end) for end in match.groups())
+    if first is None or last is None or not any(first <= code <= last for code in _ESCAPED):
+        return match.group()
+    out, start = [], first
+    for code in (*_ESCAPED, last + 1):
+        if start <= code <= last + 1:
+            if start < code:
+                out.append(f"{_written(start)}-{_written(code - 1)}")
+            start = code + 1
+    return "".join(out)
+
+
+def _code(end: str) -> int | None:
+    if len(end) == 1:
+        return ord(end)
+    return int(end[2:], 16) if end[1] in "xuU" else None
+
+
+def _written(code: int) -> str:
+    return f"\\x{code:02X}" if code < 0x100 else f"\\U{code:08X}"
+
+
+def fitting_pattern(pattern: str) -> str | None:
+    """A pattern as the converter takes it; None if it does not, or if text that fits it could end
+    the JSON string that it stands in."""
+    plain = plain_pattern(pattern)
+    try:
+        re.compile(plain)
+    except (re.error, OverflowError, RecursionError):
+        return None
+    counts = [int(count) for count in re.findall(r"\{([0-9]+)", plain)]
+    too_many = max(counts, default=0) > MOST_REPEATED
+    return None if too_many or pattern_problem(plain) else plain
 
 
 def pattern_problem(pattern: str) -> str | None:
@@ -63,10 +113,14 @@ def pattern_problem(pattern: str) -> str | None:
     """
     if not (pattern.startswith("^") and pattern.endswith("$")):
         return "a pattern that is not anchored with ^ and $"
-    for token in _TOKEN.findall(pattern[1:-1]):
+    tokens = _TOKEN.findall(pattern[1:-1])
+    for token in tokens:
         problem = _token_problem(token)
         if problem:
             return f"{problem} in a pattern"
+    marks = "".join(token for token in tokens if token[0] not in "[\\")
+    if re.search(r"[{}\]]", _COUNTS.sub("", marks)):
+        return "a bracket without its other half in a pattern"
     return None
 
 
@@ -84,7 +138,7 @@ def _token_problem(token: str) -> str | None:
         for escape in re.findall(r"\\.", token, re.DOTALL):
             if escape[1].isalpha() and escape[1] not in "xuUtrn":
                 return f"the escape {escape} in a class"
-    if token == '"' or (token[0] == "[" and _escapes_from_string(token)):
+    if token == '"' or token < " " or (token[0] == "[" and _escapes_from_string(token)):
         return "a character that JSON strings have to escape"
     return None
 
@@ -92,4 +146,4 @@ def _token_problem(token: str) -> str | None:
 def _escapes_from_string(token: str) -> bool:
     if token.startswith("[^"):
         return _NEVER not in token
-    return bool(re.search(r'"|\\[^x]|\\x(?:[01]|22|5[Cc])', token))
+    return token == "[]" or bool(re.search(r'["\x00-\x1F]|\\[^xuU]|\\x(?:[01]|22|5[Cc])', token))

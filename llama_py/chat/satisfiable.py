@@ -16,7 +16,7 @@ from llama_py.core.breaks import Breaks
 from llama_py.core.graphs import components
 from llama_py.errors import GrammarError
 
-__all__ = ["MOST_CHAINED", "MOST_MERGED", "check_satisfiable"]
+__all__ = ["MOST_CHAINED", "MOST_MERGED", "check_satisfiable", "is_a"]
 
 #: Schemas within one another, references followed. Whoever compiles them recurses; references
 #: that form a circle count with everything in it.
@@ -138,10 +138,10 @@ def _bad_choice(node: Mapping[str, Any]) -> str | None:
         return None
     if not kinds:
         return '"type" is an empty list'
-    if "const" in node and not any(_is_a(node["const"], kind) for kind in kinds):
+    if "const" in node and not any(is_a(node["const"], kind) for kind in kinds):
         return f'"const" is not of the type {_shown(kinds)}'
     if isinstance(values, (list, tuple)) and not any(
-        _is_a(value, kind) for value in values for kind in kinds
+        is_a(value, kind) for value in values for kind in kinds
     ):
         return f'no value of "enum" is of the type {_shown(kinds)}'
     return None
@@ -160,7 +160,8 @@ def _shown(kinds: list[str]) -> str:
     return " or ".join(f'"{kind}"' for kind in kinds)
 
 
-def _is_a(value: Any, kind: str) -> bool:
+def is_a(value: Any, kind: str) -> bool:
+    """Whether a value is of a type of JSON schema."""
     if isinstance(value, bool):
         return kind == "boolean"
     if kind == "integer":

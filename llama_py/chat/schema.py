@@ -16,12 +16,13 @@ from llama_py.chat.bounds import check_optional
 from llama_py.chat.gbnf import widened, with_margins
 from llama_py.chat.order import in_order
 from llama_py.chat.patterns import pattern_problem, plain_pattern
+from llama_py.chat.plain_schemas import plain_schema
 from llama_py.chat.spelling import levels_of
 from llama_py.core.chat import schema_to_gbnf
 from llama_py.core.gbnf_reader import MOST_REPEATED
 from llama_py.errors import GrammarError
 
-__all__ = ["check_schema", "gbnf_of_schema", "places_of", "prepare_schema"]
+__all__ = ["check_schema", "gbnf_of_schema", "prepare_schema"]
 
 _STRING = frozenset({"minLength", "maxLength", "pattern", "format"})
 _BOUNDS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
@@ -71,8 +72,7 @@ def prepare_schema(schema: Any) -> Any:
     Raises:
         GrammarError: the schema uses what the converter does not implement.
     """
-    if schema is True:
-        schema = {}
+    schema = {} if schema is True else plain_schema(schema)
     check_optional(schema)
     try:
         check_schema(schema)
@@ -96,20 +96,6 @@ def _with_plain_patterns(schema: Any) -> Any:
     if isinstance(out.get("pattern"), str):
         out["pattern"] = plain_pattern(out["pattern"])
     return out
-
-
-def places_of(schema: Any, keyword: str, path: str = "#") -> list[str]:
-    """Where a keyword stands in a schema, as JSON pointers."""
-    found: list[str] = []
-    if isinstance(schema, Mapping):
-        if keyword in schema:
-            found.append(path)
-        for key, value in schema.items():
-            found += places_of(value, keyword, f"{path}/{key}")
-    elif isinstance(schema, list):
-        for i, value in enumerate(schema):
-            found += places_of(value, keyword, f"{path}/{i}")
-    return found
 
 
 def _refuse(path: str, what: str) -> NoReturn:

@@ -7,6 +7,7 @@ held back until that is decided. A reply that can only be content is passed on w
 
 from __future__ import annotations
 
+import json
 import secrets
 import string
 from collections.abc import Callable, Iterable
@@ -16,7 +17,16 @@ from typing import Any
 from llama_py.chat.template import RenderedChat
 from llama_py.core.chat import ReplyParser
 
-__all__ = ["ChatStream", "Delta", "ParsedReply", "ToolCall", "ToolCallDelta", "fold", "parse_reply"]
+__all__ = [
+    "ChatStream",
+    "Delta",
+    "ParsedReply",
+    "ToolCall",
+    "ToolCallDelta",
+    "fold",
+    "is_object",
+    "parse_reply",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +105,14 @@ class ParsedReply:
         return message
 
 
+def is_object(arguments: str) -> bool:
+    """Whether the arguments of a call are whole: the JSON text of an object."""
+    try:
+        return isinstance(json.loads(arguments), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
 def fold(deltas: Iterable[Delta]) -> ParsedReply:
     """The reply that deltas add up to."""
     reply = ParsedReply()
@@ -158,6 +176,11 @@ class ChatStream:
     def has_tool_calls(self) -> bool:
         """True if a tool call has been found so far."""
         return bool(self._calls)
+
+    @property
+    def cut_off(self) -> bool:
+        """True if the reply, which has ended, broke off within a tool call."""
+        return bool(self._calls) and not (self._complete or is_object("".join(self._calls[-1][2])))
 
     def _convert(self, news: list[dict[str, Any]]) -> list[Delta]:
         deltas = []

@@ -16,8 +16,8 @@ from functools import cache, cached_property
 from typing import Any, Protocol
 
 from llama_py.chat.boundaries import find_starts, learn_delimiters
-from llama_py.chat.conversation import Message
-from llama_py.chat.gbnf import call_or_answer, only_calls, opened, widened
+from llama_py.chat.conversation import Message, Tool
+from llama_py.chat.gbnf import call_or_answer, one_call, only_calls, opened, widened
 from llama_py.chat.inputs import inputs_of, tool_values
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.order import in_order
@@ -26,6 +26,7 @@ from llama_py.chat.quick import QuickRenderer
 from llama_py.chat.schema import prepare_schema
 from llama_py.chat.spelling import levels_of
 from llama_py.chat.system import has_system, place_system
+from llama_py.chat.tool_schemas import call_schema, has_alternatives
 from llama_py.core.chat import TemplateHandle
 from llama_py.errors import TemplateError
 from llama_py.params import GrammarSpec, TokenConstraint
@@ -231,8 +232,14 @@ class ChatTemplate:
             grammar = widened(in_order(params["grammar"], schemas), levels)
             if inputs.get("tools"):
                 grammar = opened(grammar)
+                if not self._may_repeat_calls(inputs):
+                    grammar = one_call(grammar)
             params = {**params, "grammar": grammar}
         return params
+
+    def _may_repeat_calls(self, inputs: Mapping[str, Any]) -> bool:
+        wanted = inputs["parallel_tool_calls"]
+        return bool(self.caps["supports_parallel_tool_calls"] if wanted is None else wanted)
 
     def _apply_tools(
         self, request: ChatRequest, inputs: dict[str, Any], schema_grammar: bool
@@ -262,11 +269,17 @@ class ChatTemplate:
 
         The prompt lists all tools, so that the cache fits, with the parameters as they were given.
         """
-        usable = request.callable_tools
-        tools = tool_values([replace(tool, parameters=tool.schema_of_calls) for tool in usable])
+        tools = tool_values([self._enforced(tool) for tool in request.callable_tools])
         if tools == inputs["tools"]:
             return None, inputs
         return self._prompt_with_tools(inputs), {**inputs, "tools": tools}
+
+    def _enforced(self, tool: Tool) -> Tool:
+        """The tool with what the grammar of its calls is made from as its parameters."""
+        schema = call_schema(tool.name, tool.schema_of_calls)
+        if has_alternatives(schema) and not self._takes_alternatives:
+            schema = call_schema(tool.name, tool.schema_of_calls, alternatives=False)
+        return replace(tool, parameters=schema)
 
     def _prompt_with_tools(self, inputs: Mapping[str, Any]) -> str | None:
         """The prompt that lists these tools; None if the template cannot write their schemas."""
@@ -317,6 +330,21 @@ class ChatTemplate:
         try:
             shown = self._handle.apply({**ask, "json_schema": {"type": "object"}})
             return bool(shown["prompt"] != self._handle.apply(ask)["prompt"])
+        except TemplateError:
+            return False
+
+    @cached_property
+    def _takes_alternatives(self) -> bool:
+        """Whether the arguments of a call may be a choice between objects.
+
+        Families that write each argument with a mark of its own need to know the arguments.
+        """
+        known = {"type": "object", "properties": {"known": {"type": "integer"}}}
+        tool = Tool("probe", "", {"anyOf": [known, {**known, "required": ["known"]}]})
+        ask = {"messages": [{"role": "user", "content": "hello"}], "now": 0}
+        try:
+            asked = {**ask, "tools": tool_values([tool]), "tool_choice": "required"}
+            return "known" in self._handle.apply(asked)["grammar"]
         except TemplateError:
             return False
 

@@ -6,13 +6,14 @@ never saw. The errors raised here name the place instead (``messages[0].content`
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from typing import Any
 
 from llama_py.errors import ParameterError, ParameterTypeError, shown
 
-__all__ = ["check_json", "check_text", "whole_text"]
+__all__ = ["check_json", "check_text", "read_arguments", "whole_text", "wrapped_arguments"]
 
 #: Deeper than any real value, and well within what the recursion here and in C++ can take.
 _MAX_DEPTH = 200
@@ -20,6 +21,29 @@ _MAX_DEPTH = 200
 _MOST_BITS = 1023
 #: Numbers between this and its negative need no closer look.
 _SAFE = 1e300
+
+
+def read_arguments(text: str, where: str) -> str:
+    """The arguments of a call as JSON text of an object.
+
+    The model may have written something else, or the beginning of one, where its reply was cut off.
+    Then that is the only member of an object, so that the conversation can go on.
+
+    Raises:
+        ParameterError: they are JSON with a value that cannot be used, such as NaN.
+    """
+    text = whole_text(text, where)
+    try:
+        value = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return wrapped_arguments(text)
+    check_json(value, where)
+    return (text or "{}") if isinstance(value, dict) else wrapped_arguments(text)
+
+
+def wrapped_arguments(text: str) -> str:
+    """An object, as JSON text, for arguments that are none."""
+    return json.dumps({"invalid_arguments": text}, ensure_ascii=False)
 
 
 def check_text(value: Any, where: str) -> str:

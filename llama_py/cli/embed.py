@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from llama_py.cli import options
 from llama_py.cli.progress import Progress
-from llama_py.errors import ParameterError
+from llama_py.errors import (
+    InputTooLongError,
+    LlamaError,
+    ParameterError,
+    TokenizationError,
+)
 from llama_py.options import EMBEDDER
 from llama_py.options.marks import Flag
 
@@ -21,6 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["add_parser"]
 
+#: How errors begin that are about one input: its index, and what is wrong.
+_INPUT = re.compile(r"inputs\[(\d+)\]:?([\s\S]*)")
 _FLAGGED = [option for option in EMBEDDER if option.mark(Flag)]
 
 
@@ -65,7 +75,7 @@ def _run(parsed: argparse.Namespace) -> int:
     lines = _lines(parsed.file)
     with _load(parsed) as embedder:
         progress = Progress("embedding", enabled=sys.stderr.isatty())
-        with progress:
+        with progress, _naming_lines(lines, parsed.file):
             vectors = embedder.embed(
                 lines,
                 normalize=not parsed.raw,
@@ -84,9 +94,39 @@ def _lines(name: str | None) -> list[str]:
         else:
             text = Path(name).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ParameterError(f"{name or 'standard input'} is not UTF-8: {error}") from None
+        raise ParameterError(f"{_source(name)} is not UTF-8: {error}") from None
     lines = text.split("\n")
     return [line.removesuffix("\r") for line in (lines[:-1] if lines[-1] == "" else lines)]
+
+
+@contextlib.contextmanager
+def _naming_lines(lines: list[str], name: str | None) -> Iterator[None]:
+    """Errors about an input name the line that it is."""
+    try:
+        yield
+    except (InputTooLongError, ParameterError, TokenizationError) as error:
+        found = _INPUT.match(str(error))
+        if found is None:
+            raise
+        number = int(found[1])
+        where = f"line {number + 1} of {_source(name)}"
+        raise ParameterError(where + _problem(error, lines[number], found[2])) from None
+
+
+def _problem(error: LlamaError, line: str, words: str) -> str:
+    """What is wrong with a line, with the remedy on a command line."""
+    if not line.strip():
+        return " is empty, and this model has no vector for that: leave empty lines out (grep .)"
+    if isinstance(error, InputTooLongError):
+        return (
+            f" has {error.prompt_tokens} tokens, and this model embeds at most {error.limit} at "
+            "once: shorten it, or leave its end out with --truncate"
+        )
+    return words
+
+
+def _source(name: str | None) -> str:
+    return "standard input" if name is None or name == "-" else name
 
 
 def _load(parsed: argparse.Namespace) -> Embedder:

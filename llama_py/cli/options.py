@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from llama_py.errors import ParameterError
+from llama_py.errors import LlamaError, ParameterError
 from llama_py.options import CHAT, COMPLETION, LOAD, Option, Table
 from llama_py.options.marks import Flag
 from llama_py.options.text import plain_default
@@ -121,7 +121,7 @@ def _reader(option: Option) -> Callable[[str], Any]:
     def read(text: str) -> Any:
         try:
             return option.parse(text)
-        except ParameterError as error:
+        except LlamaError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
 
     return read

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llama_py.cli import options
-from llama_py.errors import MissingPackageError, ParameterError
+from llama_py.errors import LlamaError, MissingPackageError
 from llama_py.options import LOAD, Option
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def _reader(option: Option) -> Callable[[str], Any]:
     def read(text: str) -> Any:
         try:
             return option.parse(text)
-        except ParameterError as error:
+        except LlamaError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
 
     return read

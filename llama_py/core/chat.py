@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import json
-from collections.abc import Callable, Mapping
+import secrets
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any, cast
 
@@ -27,12 +28,48 @@ from llama_py.errors import (
 __all__ = ["ReplyParser", "TemplateHandle", "schema_to_gbnf", "take_text"]
 
 
+#: Characters of a text that are written at once. Longer ones would keep other threads waiting: the
+#: interpreter lets them go on between two calls, and not within one.
+_AT_ONCE = 1 << 17
+
+
 def _dump(value: Any) -> bytes:
     # ASCII only: NUL and everything else that C strings dislike travels as an escape.
+    long: dict[str, str] = {}
     try:
-        return json.dumps(value, allow_nan=False).encode("ascii")
+        shortened = _without_long(value, long)
+    except RecursionError:  # the json module reaches deeper
+        shortened, long = value, {}
+    try:
+        text = json.dumps(shortened, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise ParameterError(f"this cannot be written as JSON: {error}") from error
+    return b"".join(_with_long(text, long)) if long else text.encode("ascii")
+
+
+def _without_long(value: Any, long: dict[str, str]) -> Any:
+    """``value`` with names in place of its long texts, which are entered in ``long``."""
+    if isinstance(value, str):
+        if len(value) <= _AT_ONCE:
+            return value
+        name = secrets.token_hex(16)
+        long[name] = value
+        return name
+    if isinstance(value, dict):
+        return {key: _without_long(each, long) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_long(each, long) for each in value]
+    return value
+
+
+def _with_long(text: str, long: Mapping[str, str]) -> Iterator[bytes]:
+    """The parts of a JSON text in which names, in this order, stand for long texts."""
+    for name, value in long.items():
+        before, _, text = text.partition(name)
+        yield before.encode("ascii")
+        for start in range(0, len(value), _AT_ONCE):
+            yield json.dumps(value[start : start + _AT_ONCE])[1:-1].encode("ascii")
+    yield text.encode("ascii")
 
 
 def _take(text: Any) -> bytes:

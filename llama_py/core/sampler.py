@@ -35,6 +35,10 @@ NOTHING_ALLOWED = "no token is allowed: every logit is -inf, or one is not a num
 Row = NDArray[np.float32]
 
 
+#: Tokens to look back where only the vocabulary of a model was loaded.
+_UNKNOWN_LENGTH = 1 << 17
+
+
 class Sampler:
     """Samples one sequence.
 
@@ -43,10 +47,12 @@ class Sampler:
         params: what to do.
         history: the tokens of the prompt; penalties count them as well.
         seed_offset: added to the seed, so that several choices of one request differ.
+        longest: tokens of the longest sequence there can be; None is what the model was trained
+            with. Nothing looks back further, whatever ``params`` say.
 
     Raises:
         GrammarError: the grammar does not parse.
-        ParameterError: a biased token is not in the vocabulary.
+        ParameterError: a biased token is not in the vocabulary, or all tokens are forbidden.
     """
 
     def __init__(
@@ -55,9 +61,11 @@ class Sampler:
         params: SamplingParams,
         history: Sequence[int] = (),
         seed_offset: int = 0,
+        longest: int | None = None,
     ) -> None:
         self.params = params
         self._vocab = vocab
+        self._longest = longest or vocab.n_ctx_train or _UNKNOWN_LENGTH
         self.seed = _seed(params.seed, seed_offset)
         self._bias = _bias_arrays(params, vocab)
         self._window: _PenaltyWindow | None = None
@@ -386,24 +394,34 @@ class Sampler:
 
     def _penalties(self) -> C.llama_sampler_p:
         p = self.params
-        last_n = p.penalty_last_n if p.penalty_last_n >= 0 else self._vocab.n_ctx_train
+        last_n = self._reach(p.penalty_last_n)
         return C.llama_sampler_init_penalties(
             self._vocab.n_tokens, last_n, p.repeat_penalty, p.frequency_penalty, p.presence_penalty
         )
 
+    def _reach(self, last_n: int) -> int:
+        """How many tokens a step looks back. llama.cpp takes memory for all of them at once."""
+        return self._longest if last_n < 0 else min(last_n, self._longest)
+
     def _dry(self) -> C.llama_sampler_p:
         p = self.params
-        breakers = [text.encode() for text in p.dry_sequence_breakers]
-        array = (ctypes.c_char_p * max(1, len(breakers)))(*breakers)
-        return C.llama_sampler_init_dry(
-            self._vocab.pointer,
+        numbers = (
             p.dry_multiplier,
             p.dry_base,
             p.dry_allowed_length,
-            p.dry_penalty_last_n if p.dry_penalty_last_n >= 0 else self._vocab.n_ctx_train,
-            array,
-            len(breakers),
+            self._reach(p.dry_penalty_last_n),
         )
+        breakers = tuple(text.encode() for text in p.dry_sequence_breakers)
+
+        def make() -> C.llama_sampler_p:
+            array = (ctypes.c_char_p * max(1, len(breakers)))(*breakers)
+            return C.llama_sampler_init_dry(self._vocab.pointer, *numbers, array, len(breakers))
+
+        if p.dry_multiplier == 0 or p.dry_base < 1 or not numbers[-1]:  # it does nothing
+            return make()
+        # Each breaker is compared with the whole vocabulary: once for all choices and requests.
+        prototype = self._vocab.prototype((*numbers, breakers), make)
+        return C.llama_sampler_clone(prototype.pointer)
 
 
 class _PenaltyWindow:
@@ -455,7 +473,12 @@ def _bias_arrays(
                 f"(0 to {vocab.n_tokens - 1})"
             )
     ids = np.fromiter(params.logit_bias.keys(), np.intp, len(params.logit_bias))
-    return ids, np.fromiter(params.logit_bias.values(), np.float32, len(ids))
+    values = np.fromiter(params.logit_bias.values(), np.float32, len(ids))
+    if len(ids) == vocab.n_tokens and np.isneginf(values).all():
+        error = ParameterError("logit_bias forbids every token, so that there can be no reply")
+        error.param = "logit_bias"
+        raise error
+    return ids, values
 
 
 def _seed(seed: int, offset: int) -> int:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import operator
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +30,8 @@ _NO_CHARACTER = re.compile(rb"(?:\xf4[\x90-\xbf]|[\xf5-\xf7][\x80-\xbf])[\x80-\x
 _NO_CHARACTER_BEGINS = (b"\xf4", b"\xf5", b"\xf6", b"\xf7")
 
 
+#: Samplers that are remembered to be cloned.
+_MOST_PROTOTYPES = 8
 #: Tokens that llama.cpp's tokenizer takes out of a text before anything else, and those among
 #: them that it takes only where special tokens are to be parsed.
 _PARSED = C.LLAMA_TOKEN_ATTR_CONTROL | C.LLAMA_TOKEN_ATTR_UNKNOWN
@@ -68,12 +72,35 @@ class Vocab(Handle[C.llama_vocab_p]):
         self.add_bos: bool = C.llama_vocab_get_add_bos(pointer)
         self.add_eos: bool = C.llama_vocab_get_add_eos(pointer)
         self.add_sep: bool = C.llama_vocab_get_add_sep(pointer)
+        self._prototypes: OrderedDict[Hashable, Handle[C.llama_sampler_p]] = OrderedDict()
+        self._using_prototypes = threading.Lock()
         self._pieces: dict[int, bytes] = {}
         self._plain_pieces: dict[int, bytes] = {}
         self._eog: dict[int, bool] = {}
         self._special: dict[int, bool] = {}
         self._special_texts: dict[bytes, bool] | None = None
         self._longest_piece: int | None = None
+
+    def prototype(
+        self, key: Hashable, make: Callable[[], C.llama_sampler_p]
+    ) -> Handle[C.llama_sampler_p]:
+        """A sampler that took long to be made of the vocabulary, to be cloned. Any thread may ask.
+
+        Args:
+            key: what it depends on.
+            make: makes it, if it is not remembered.
+        """
+        with self._using_prototypes:
+            known = self._prototypes.get(key)
+            if known is not None and not known.closed:
+                self._prototypes.move_to_end(key)
+                return known
+        made = Handle(make(), C.llama_sampler_free, self)  # others need not wait for that
+        with self._using_prototypes:
+            self._prototypes[key] = made
+            while len(self._prototypes) > _MOST_PROTOTYPES:
+                self._prototypes.popitem(last=False)
+        return made
 
     def tokenize(
         self, text: str | bytes, *, add_special: bool = True, parse_special: bool = False

@@ -23,6 +23,7 @@ from llama_py.dialects.anthropic_tools import read_tool_choice, read_tools
 from llama_py.dialects.chat_requests import adapt, chat_prompt
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.failures import Kind, RequestError
+from llama_py.dialects.fields import whole, whole_number
 from llama_py.dialects.limits import Limits
 from llama_py.dialects.requests import RequestSettings
 from llama_py.dialects.sampling import read_generation, read_sampling
@@ -167,7 +168,7 @@ def _thinking(body: Mapping[str, Any]) -> _Thinking:
     if body.get("thinking") is None:
         return _Thinking()
     value = check_object(body["thinking"], "thinking")
-    kind, budget = value.get("type"), value.get("budget_tokens")
+    kind, budget = value.get("type"), whole_number(value.get("budget_tokens"))
     if not isinstance(kind, str):
         raise ParameterError(
             f"thinking.type is {shown(kind)}; expected adaptive, enabled or disabled"
@@ -195,7 +196,9 @@ def _schema(body: Mapping[str, Any]) -> Any:
     wanted, where = _output_config(body).get("format"), "output_config.format"
     if wanted is None:
         wanted, where = body.get("output_format"), "output_format"
-    if wanted is None or check_object(wanted, where).get("type") != "json_schema":
+    if not isinstance(wanted, Mapping) or wanted.get("type") != "json_schema":
+        if wanted is not None:
+            _log.debug("%s is not known, and ignored: %s", where, shown(wanted))
         return None
     return check_object(wanted.get("schema"), f"{where}.schema") or {"type": "object"}
 
@@ -222,9 +225,10 @@ def _settings(
     context: CallContext, body: Mapping[str, Any], stops: Sequence[str], session: str | None
 ) -> RequestSettings:
     """How the engine is to sample, and until when. Where there is less room, that is the limit."""
-    given: dict[str, Any] = {name: body[name] for name in _NUMBERS if body.get(name) is not None}
+    numbers = {name: body[name] for name in _NUMBERS if body.get(name) is not None}
+    given = {name: whole(CHAT[name], number) for name, number in numbers.items()}
     options: ChatOptions = CHAT.read({**given, "stop": stops})
-    most = body.get("max_tokens")
+    most = whole_number(body.get("max_tokens"))
     if most is not None:
         check_number("max_tokens", most, 0, integer=True)
     generation = read_generation(options, context, max_tokens=most, logprobs=None)

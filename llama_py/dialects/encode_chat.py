@@ -123,13 +123,15 @@ class ChatEncoder(EncoderBase):
         deltas = reply.stream.feed(event.text) + reply.stream.flush()
         chunks = self._tell(reply, deltas)
         self._finish(event)
-        reply.finish_reason = self._reason(reply, event.reason)
+        reply.finish_reason = self._reason(reply, event)
         return chunks + self._chunks([self._choice_chunk(reply, {})])
 
-    def _reason(self, reply: _Reply, reason: str) -> FinishReason:
-        if reason == "stop" and reply.stream.has_tool_calls:
+    def _reason(self, reply: _Reply, event: FinishEvent) -> FinishReason:
+        stream = reply.stream
+        cut_off = event.stop is not None and stream.cut_off
+        if event.reason == "stop" and stream.has_tool_calls and not cut_off:
             return "function_call" if self._legacy else "tool_calls"
-        return reason  # type: ignore[return-value]
+        return event.reason  # type: ignore[return-value]
 
     def _note(self, reply: _Reply, entries: Sequence[LogprobEntry]) -> None:
         if entries:

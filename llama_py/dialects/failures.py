@@ -154,7 +154,7 @@ def failure_of(error: BaseException) -> Failure:
         return _overflow(error)
     for exception, kind in _KINDS:
         if isinstance(error, exception):
-            message = _WORDS.get(kind) or _cut(str(error))
+            message = _WORDS.get(kind) or _cut(getattr(error, "public", None) or str(error))
             param = getattr(error, "param", None)
             return Failure(kind, message, param, retry_after=_RETRY_AFTER.get(kind))
     return _internal(error)
@@ -172,6 +172,8 @@ def _overflow(error: ContextOverflowError) -> Failure:
         f"prompt is too long: {count} tokens > {fits} maximum; it exceeds the context window of "
         "this model (exceeds the available context size)"
     )
+    if error.at_least:  # behind the words that clients look for
+        message += f"; it has at least {count} tokens, and was not counted further"
     return Failure(Kind.OVERFLOW, message, details=details)
 
 
@@ -259,6 +261,6 @@ def _headers(failure: Failure) -> dict[str, str]:
         headers["Retry-After"] = str(max(1, math.ceil(failure.retry_after)))
     if failure.kind is Kind.UNAUTHORIZED:
         headers["WWW-Authenticate"] = "Bearer"
-    if failure.kind is Kind.BODY_TOO_LARGE:  # what is left of it is not read
+    if failure.kind is Kind.BODY_TOO_LARGE:  # the rest of it is not kept
         headers["Connection"] = "close"
     return headers

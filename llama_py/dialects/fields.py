@@ -8,9 +8,10 @@ from typing import Any
 from llama_py.chat.values import check_json, check_text
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.errors import ParameterError, ParameterTypeError, shown
+from llama_py.options import Option
 from llama_py.options.checks import fits_a_float
 
-__all__ = ["Fields", "missing", "wrong_type", "wrong_value"]
+__all__ = ["Fields", "missing", "whole", "whole_number", "wrong_type", "wrong_value"]
 
 
 def wrong_type(where: str, wanted: str, value: Any) -> RequestError:
@@ -26,6 +27,17 @@ def wrong_value(where: str, problem: str) -> RequestError:
 def missing(where: str, remedy: str) -> RequestError:
     """The error for a field that is not there."""
     return RequestError(Kind.MISSING, f"{where} is missing; {remedy}", where)
+
+
+def whole_number(value: Any) -> Any:
+    """JSON has one kind of number: 16.0 is an integer where one is wanted."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def whole(option: Option, value: Any) -> Any:
+    """The value of an option, as an integer where it is one."""
+    wanted = int in option.kinds and float not in option.kinds
+    return whole_number(value) if wanted else value
 
 
 class Fields:
@@ -80,11 +92,9 @@ class Fields:
 
     def integer(self, name: str, low: int, high: int | None = None) -> int | None:
         """An integer within a range."""
-        value = self.values.get(name)
+        value = whole_number(self.values.get(name))
         if value is None:
             return None
-        if isinstance(value, float) and value.is_integer():  # JSON has one kind of number
-            value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
             raise wrong_type(self.place(name), "an integer", value)
         if not fits_a_float(value) or value < low or (high is not None and value > high):

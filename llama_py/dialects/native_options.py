@@ -8,7 +8,7 @@ from typing import Any
 
 from llama_py.chat.grammar import CompiledGrammar, LlamaGrammar, compile_schema
 from llama_py.dialects.context import CallContext
-from llama_py.dialects.openai_bodies import whole
+from llama_py.dialects.fields import whole, whole_number
 from llama_py.dialects.sampling import read_sampling
 from llama_py.errors import ParameterError, ParameterTypeError, shown
 from llama_py.options import COMPLETION
@@ -81,9 +81,7 @@ _SPELLED = {"typical_p": "typ_p"}
 def read_number(body: Mapping[str, Any], *names: str, low: int, default: int) -> int:
     """The first of these members that is there, as an integer."""
     for name in names:
-        value = body.get(name)
-        if isinstance(value, float) and value.is_integer():  # JSON has one kind of number
-            value = int(value)
+        value = whole_number(body.get(name))
         if value is not None:
             check_number(name, value, low, 2**63 - 1, integer=True)
             return int(value)

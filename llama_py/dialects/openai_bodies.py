@@ -15,6 +15,7 @@ from typing import Any
 
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.failures import Kind, RequestError
+from llama_py.dialects.fields import whole
 from llama_py.dialects.limits import Limits
 from llama_py.dialects.openai_chat import ChatCall, parse_chat
 from llama_py.dialects.openai_completions import CompletionCall, parse_completion
@@ -22,9 +23,9 @@ from llama_py.dialects.wire import WireCall, WireReply
 from llama_py.dialects.wire_openai import ChatWireReply, CompletionWireReply
 from llama_py.engine.request import Record
 from llama_py.errors import GrammarError, ParameterError
-from llama_py.options import CHAT, COMPLETION, Option, Table
+from llama_py.options import CHAT, COMPLETION, Table
 
-__all__ = ["NOT_HERE", "note_unknown", "placed", "read_chat", "read_completion", "whole"]
+__all__ = ["NOT_HERE", "note_unknown", "placed", "read_chat", "read_completion"]
 
 _log = logging.getLogger("llama_py.server")
 
@@ -143,12 +144,6 @@ def _options(
     return options
 
 
-def whole(option: Option, value: Any) -> Any:
-    """JSON has one kind of number: 16.0 is an integer where one is wanted."""
-    wanted = int in option.kinds and float not in option.kinds
-    return int(value) if wanted and isinstance(value, float) and value.is_integer() else value
-
-
 def note_unknown(names: Sequence[str], limits: Limits) -> None:
     """Fields that are not known mean nothing, or are an error if the server is strict."""
     if names and limits.strict:
@@ -168,15 +163,25 @@ def _choose_stream_options(options: dict[str, Any], *, streams: bool) -> None:
 
 
 def _choose_tools(options: dict[str, Any]) -> None:
-    """Leave out tools that are no functions: those that a provider runs itself."""
+    """Leave out tools that are no functions, and their choice: a provider runs them itself."""
     tools = options.get("tools")
+    choice: Any = options.get("tool_choice")
     if isinstance(tools, list):
         options["tools"] = [tool for tool in tools if _is_function(tool)]
-    choice: Any = options.get("tool_choice")
+        if tools and not options["tools"] and isinstance(choice, str):
+            del options["tool_choice"]
+    if isinstance(choice, dict) and not _is_known_choice(choice):
+        del options["tool_choice"]
     allowed = choice.get("allowed_tools") if isinstance(choice, dict) else None
     if isinstance(allowed, dict) and isinstance(allowed.get("tools"), list):
         functions = [tool for tool in allowed["tools"] if _is_function(tool)]
         options["tool_choice"] = {**choice, "allowed_tools": {**allowed, "tools": functions}}
+
+
+def _is_known_choice(choice: dict[str, Any]) -> bool:
+    """True also where the type is missing, or no text."""
+    kind = choice.get("type", "function")
+    return not isinstance(kind, str) or kind in ("function", "allowed_tools")
 
 
 def _is_function(tool: Any) -> bool:

@@ -21,7 +21,7 @@ from llama_py.chat.conversation import (
     ToolChoice,
     ToolResult,
 )
-from llama_py.chat.values import check_json, check_text, whole_text
+from llama_py.chat.values import check_json, check_text, read_arguments, whole_text
 from llama_py.errors import ParameterError, ParameterTypeError, shown
 
 __all__ = ["read_messages", "read_response_format", "read_tool_choice", "read_tools"]
@@ -98,21 +98,12 @@ def _wrong_content(content: Any, role: str, where: str) -> str:
 
 
 def _arguments(value: Any, where: str) -> str:
-    if value is None or value == "":
+    if value is None:
         return "{}"
     if not isinstance(value, str):
         check_json(value, where)
-        return whole_text(json.dumps(value, ensure_ascii=False), where)
-    text = whole_text(value, where)
-    try:
-        parsed = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ParameterError(
-            f"{where} is not JSON ({error}): {shown(value)}; send the text that the model wrote, "
-            "or an object"
-        ) from None
-    check_json(parsed, where)
-    return text
+        value = json.dumps(value, ensure_ascii=False)
+    return read_arguments(value, where)
 
 
 def _tool_call(call: Any, where: str) -> ToolCall:

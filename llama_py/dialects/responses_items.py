@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from llama_py.chat.conversation import Message, Part, Role, Text, Thinking, ToolCall, ToolResult
-from llama_py.chat.values import check_json
+from llama_py.chat.values import read_arguments, wrapped_arguments
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.fields import Fields, as_text, missing, wrong_type, wrong_value
 from llama_py.dialects.responses_tools import Tools, custom_arguments, skipped
-from llama_py.errors import shown
+from llama_py.errors import ParameterError, shown
 
 __all__ = [
     "CALL_ID",
@@ -242,13 +241,9 @@ def _own_id(call_id: str) -> str:
 def _arguments(text: str) -> str:
     """The arguments of a call. The model may have written something else than an object."""
     try:
-        value = json.loads(text or "{}")
-        check_json(value, "arguments")
-    except (ValueError, RecursionError):
-        value = None
-    if isinstance(value, dict):
-        return text or "{}"
-    return json.dumps({"invalid_arguments": text}, ensure_ascii=False)
+        return read_arguments(text, "arguments")
+    except ParameterError:
+        return wrapped_arguments(text)
 
 
 # ---- content ---------------------------------------------------------------------------------

@@ -16,9 +16,9 @@ from llama_py.chat.messages import ChatRequest
 from llama_py.dialects.chat_requests import adapt, chat_prompt
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.failures import Kind, RequestError
-from llama_py.dialects.fields import Fields, missing, wrong_type, wrong_value
+from llama_py.dialects.fields import Fields, missing, whole, wrong_type, wrong_value
 from llama_py.dialects.limits import Limits
-from llama_py.dialects.openai_bodies import note_unknown, whole
+from llama_py.dialects.openai_bodies import note_unknown
 from llama_py.dialects.requests import RequestSettings
 from llama_py.dialects.responses_encode import Asked, ResponsesReply
 from llama_py.dialects.responses_items import (

@@ -63,9 +63,10 @@ def check_embeds(model: Model) -> None:
     kind = "an encoder and a decoder" if model.has_encoder and not model.is_encoder else ""
     kind = "a diffusion model" if model.is_diffusion else kind
     if kind:
-        raise ParameterError(
-            f"{model.path} is {kind} ({model.architecture}), which gives no embeddings; load an "
-            "encoder (BERT, a T5 encoder) or a decoder"
+        raise ParameterError.about_model(
+            model.path,
+            f"is {kind} ({model.architecture}), which gives no embeddings; load an encoder (BERT, "
+            "a T5 encoder) or a decoder",
         )
 
 

@@ -3,7 +3,8 @@
 Requests are admitted by priority, then in the order they came. Two kinds stay behind: one whose
 prompt begins like one that is being evaluated just now waits until it can share that work, and one
 that had to give its sequence back waits until there is room for it. And while others generate, one
-that takes the place of large idle conversations waits until these were copied, piece by piece.
+that takes the place of large idle conversations waits until these were copied, piece by piece, and
+one that goes on from a large stored conversation until that was loaded.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from llama_py.engine.requests import Requests
 from llama_py.engine.running import RequestState, Running
 from llama_py.errors import StateError
 from llama_py.memory.cache import SequenceCache
-from llama_py.memory.saving import Copying
+from llama_py.memory.loading import Loading
+from llama_py.memory.saving import Copying, hurried
 
 __all__ = ["Admission"]
 
@@ -46,9 +48,12 @@ class Admission:
         self._cache = cache
         self._vocab = vocab
         self._n_seq_max = n_seq_max
+        #: Requests that wait for what they go on from.
+        self.loading: list[Running] = []
 
     def admit(self) -> None:
         """Give sequences to those who can begin."""
+        self._forget_loadings()
         for running in [*self._requests.waiting]:
             if running.ended or running.paused:
                 continue
@@ -59,7 +64,9 @@ class Admission:
                 continue
             if not self._has_room(running):
                 return
-            if self._makes_room(running):
+            if running.loading is None and self._makes_room(running):
+                continue
+            if self._loads(running):
                 continue
             if full:
                 self._free_a_paused_one()
@@ -82,8 +89,7 @@ class Admission:
         What somebody goes on with meanwhile makes no room, and others have to go in its place.
         After a few times whatever has to go is copied at once.
         """
-        running = self._requests.running
-        if not any(it.state is RequestState.DECODING and not it.paused for it in running):
+        if not self._somebody_generates():
             return False
         saving = self._cache.saving
         if saving.hurry(waiting.copies):
@@ -92,6 +98,80 @@ class Admission:
         waiting.copies = self._copies(waiting) if again and waiting.waited < _MOST_WAITS else []
         waiting.waited += bool(waiting.copies)
         return saving.hurry(waiting.copies)
+
+    def _somebody_generates(self) -> bool:
+        running = self._requests.running
+        return any(it.state is RequestState.DECODING and not it.paused for it in running)
+
+    def _loads(self, waiting: Running) -> bool:
+        """True while what a request goes on from is loaded, between the steps of streams.
+
+        Of two that go on from the same, the second one forks from what the first one has loaded.
+        """
+        if waiting.loading is None and self._somebody_generates() and self._begins_to_load(waiting):
+            return True
+        loading = waiting.loading
+        if loading is None:
+            return False
+        if not self._somebody_generates():
+            self._load(loading, None)
+        return not loading.ended
+
+    def _begins_to_load(self, waiting: Running) -> bool:
+        """Whether what it goes on from is being loaded from now on, for it or for another one."""
+        reuse, most = self._reusable(waiting)
+        begun = [each.loading for each in self.loading if each.loading is not None]
+        try:
+            loading = self._cache.load_ahead(waiting.prompt, begun, reuse=reuse, most=most)
+        except Exception as error:  # if it happens again when it begins, that fails this one only
+            _log.warning("what a request goes on from is not loaded ahead: %r", error)
+            return False
+        if loading is not None and loading not in begun:
+            waiting.loading = loading
+            self.loading.append(waiting)
+        return loading is not None
+
+    def load(self, took: float, usual: float) -> bool:
+        """Load pieces for those who wait; True if there is more to do.
+
+        Args:
+            took, usual: see ``hurried``.
+        """
+        self._forget_loadings()
+        loadings = [each.loading for each in self.loading if each.loading is not None]
+        left = [loading for loading in loadings if not loading.ended]
+        for loading in left[:1]:
+            self._load(loading, hurried(took, usual))
+        return bool(left)
+
+    def _load(self, loading: Loading, seconds: float | None) -> None:
+        """Load for so long; None: to the end."""
+        loader = self._cache.loader
+        try:
+            if seconds is None:
+                loader.finish(loading)
+            else:
+                loader.step(loading, seconds)
+        except Exception as error:  # if it happens again when the request begins, that fails it
+            _log.warning("what a request goes on from is not loaded ahead: %r", error)
+            loader.release(loading)
+
+    def _forget_loadings(self) -> None:
+        """Of those who have gone, or have begun."""
+        for running in [*self.loading]:
+            if running.state is not RequestState.WAITING:
+                self.loading.remove(running)
+                loading, running.loading = running.loading, None
+                if loading is not None:
+                    self._cache.loader.release(loading)
+
+    def free_loaded(self) -> bool:
+        """Cells ran out: free those of what is being loaded; False if nothing is."""
+        for running in self.loading:
+            if running.loading is not None and running.loading.sequence is not None:
+                self._cache.loader.release(running.loading)
+                return True
+        return False
 
     def _copies(self, waiting: Running) -> list[Copying]:
         reuse, most = self._reusable(waiting)
@@ -140,7 +220,9 @@ class Admission:
         try:
             self._resolve_again(running)
             reuse, most = self._reusable(running)
-            lease = self._cache.acquire(running.prompt, request.session, reuse=reuse, most=most)
+            lease = self._cache.acquire(
+                running.prompt, request.session, reuse=reuse, most=most, loading=running.loading
+            )
         except Exception as error:
             self._requests.fail(running, _typed(error))
             return True

@@ -21,6 +21,7 @@ from llama_py.core.context import Context
 from llama_py.engine.admission import Admission
 from llama_py.engine.drafts import Drafts
 from llama_py.engine.metrics import Metrics
+from llama_py.engine.portions import Portions
 from llama_py.engine.request import FinishEvent, Output
 from llama_py.engine.requests import Requests
 from llama_py.engine.runner import Runner, by_sequence
@@ -44,6 +45,8 @@ __all__ = ["Engine"]
 
 #: What ``llama_decode`` returns when it was aborted.
 _ABORTED = 2
+#: Steps after which is looked whether cells run out soon.
+_LOOK = 32
 
 
 class Engine:
@@ -75,6 +78,8 @@ class Engine:
         self._admission = Admission(self.requests, cache, self.vocab, context.n_seq_max)
         self._sampling = Sampling(self.requests, self.runner, self.vocab)
         self._drafts = Drafts(self.requests, cache, context, speculative)
+        self._portions = Portions()
+        self._until_look = _LOOK
         self._chunk = min(context.n_ubatch, context.n_batch)
         # llama.cpp computes wrong logits when a batch holds chunks of several prompts (NMSE 1e-3),
         # with this kind of memory only. Streams beside one prompt are right.
@@ -136,6 +141,7 @@ class Engine:
             running.sampler.close()
         requests.metrics.failed += len(requests.waiting) + len(requests.running)
         requests.waiting, requests.running, requests.outputs = [], [], []
+        self._admission.loading.clear()
         requests.deadlines = requests.drafting = 0
         requests.last_logits = requests.last_sequence = None
         self.cache.clear()
@@ -160,21 +166,33 @@ class Engine:
         self.stepping = True
         try:
             self.worked = self._step()
-            if self.cache.saving.pending:  # a piece at a time, between two steps of the others
-                self.worked |= self.cache.saving.step(time.perf_counter() - begun)
+            if self._admission.loading or self.cache.saving.pending:
+                self._copy_pieces(time.perf_counter() - begun)
         finally:
             self.stepping = False
         return self.take_outputs()
+
+    def _copy_pieces(self, took: float) -> None:
+        """A piece at a time, between two steps of the others."""
+        running = self.requests.running
+        streams = sum(each.state is RequestState.DECODING and not each.paused for each in running)
+        usual = self._portions.usual(streams) if streams else 0.0
+        if self._admission.loading:
+            self.worked |= self._admission.load(took, usual)
+        else:
+            self.worked |= self.cache.saving.step(took, usual)
 
     def _step(self) -> bool:
         requests = self.requests
         if requests.deadlines:
             requests.expire()
-        if requests.waiting:
+        if requests.waiting or self._admission.loading:
             self._admission.admit()
         running = requests.running
         if requests.drafting and running:
             return self._step_with_drafts()
+        if running:
+            self._look_ahead(running)
         self._drafts.watch()
         if not running:
             return False
@@ -187,13 +205,38 @@ class Engine:
             self._step_many(plan)
         return bool(plan)
 
+    def _look_ahead(self, running: Sequence[Running]) -> None:
+        """Now and then: what has to make room soon is copied before, a piece with each step."""
+        self._until_look -= 1
+        if self._until_look > 0:
+            return
+        self._until_look = _LOOK
+        streams = sum(each.state is RequestState.DECODING for each in running)
+        if streams:
+            self.cache.park_soon(streams, 2 * _LOOK)
+
     def _plan(
         self, running: Sequence[Running], drafts: Mapping[Running, Draft] | None = None
     ) -> StepPlan[Running]:
         n_batch, separate = self.runner.n_batch, not self.context.params.kv_unified
+        beside = self._beside_streams(running)
         return plan_step(
-            running, n_batch, self._chunk, self._most_prompts, drafts, separate=separate
+            running,
+            n_batch,
+            self._chunk,
+            self._most_prompts,
+            drafts,
+            separate=separate,
+            beside=beside,
         )
+
+    def _beside_streams(self, running: Sequence[Running]) -> int | None:
+        """Most tokens of prompts in a step beside these; None if nobody reads what it delays."""
+        ready = [each for each in running if not each.paused]
+        streams = [each for each in ready if not each.prompt_left]
+        if len(streams) == len(ready) or not any(each.read for each in streams):
+            return None
+        return self._portions.size(len(streams), max(1, self._chunk // 2))
 
     def _step_with_drafts(self) -> bool:
         """A step in which streams may have drafts; it is measured, so that drafts pay."""
@@ -259,12 +302,15 @@ class Engine:
             self._sampling.enter(streams[row], tokens, ends, row)
         if steps.code:
             self._handle_failure(steps.code, StepPlan(tuple(map(Decode, streams))))
+        else:
+            self._portions.note(len(streams), 0, self.runner.last_step)
         return True
 
     def _at_once(self, streams: Sequence[Running]) -> tuple[int, float]:
         """Steps, and seconds of them, that may be made before anybody looks at the outcome."""
         seconds = min([each.at_once[1] for each in streams])
-        if self.runner.last_step >= seconds or self.cache.saving.pending:
+        busy = self.cache.saving.pending or self._admission.loading
+        if self.runner.last_step >= seconds or busy:
             return 1, 0.0
         left = self.requests.time_left(running_only=True)
         limit = self.cache.limit
@@ -279,6 +325,7 @@ class Engine:
         if code:
             self._handle_failure(code, StepPlan((Decode(running),)))
             return True
+        self._portions.note(1, 0, self.runner.last_step)
         running.lease.sequence.tokens.append(running.record.generated[-1])  # type: ignore[union-attr]
         self._sampling.sample(((running, 0),))
         return True
@@ -289,6 +336,8 @@ class Engine:
         if code:
             self._handle_failure(code, plan)
             return
+        tokens = sum(prefill.count for prefill in plan.prefills)
+        self._portions.note(len(plan) - len(plan.prefills), tokens, self.runner.last_step)
         self._drafts.observe(plan, rows)
         self.metrics.batch_streams.add(len(plan))
         due: list[tuple[Running, int]] = []
@@ -359,7 +408,7 @@ class Engine:
 
     def _out_of_cells(self, involved: list[Running]) -> None:
         """Park an idle conversation; else let one request start again later."""
-        if self.cache.make_room():
+        if self.cache.make_room() or self._admission.free_loaded():
             return
         if len(self.requests.running) > 1:
             self._admission.preempt_one()

@@ -298,6 +298,7 @@ class Loop:
         for running in requests:
             self.tickets[running.number] = ticket
             running.at_once = self._at_once(ticket.mailbox)
+            running.read = not ticket.mailbox.whole
             self.engine.add(running)
         if self.stopped:
             self.engine.fail_all(ClosedError(CLOSED))

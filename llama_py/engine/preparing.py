@@ -33,7 +33,7 @@ def prepare(
     prepared: list[Running] = []
     try:
         for request in requests:
-            sampler = Sampler(vocab, request.sampling, (), request.choice)
+            sampler = Sampler(vocab, request.sampling, (), request.choice, longest=cache.limit)
             before = prepared[-1] if prepared else None
             try:
                 if before is not None and before.request.prompt is request.prompt:

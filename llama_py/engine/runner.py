@@ -32,7 +32,7 @@ class Runner:
             other threads, which abort a decode that nobody wants any more.
         decoding: a decode is in progress.
         steps: what the last ``decode_steps`` gave; None if that cannot be done.
-        last_step: seconds that the last of them took.
+        last_step: seconds that the last step took.
     """
 
     def __init__(self, context: Context, metrics: Metrics, *, abortable: bool) -> None:
@@ -141,6 +141,7 @@ class Runner:
         finally:
             self.decoding = False
         now = time.perf_counter()
+        self.last_step = now - start
         self.metrics.decode_seconds += now - start
         self.metrics.steps += 1
         if self._pace is not None and not code:

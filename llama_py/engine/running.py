@@ -18,6 +18,7 @@ from llama_py.core.sampler import Sampler
 from llama_py.engine.drafting import Drafting
 from llama_py.engine.request import GenerationRequest, Record
 from llama_py.engine.text import ReplyText
+from llama_py.memory.loading import Loading
 from llama_py.memory.saving import Copying
 from llama_py.memory.sequences import Lease, ResolvedPrompt
 
@@ -59,10 +60,12 @@ class Running:
         drafting: how its drafts fare, or None: there are none.
         plain: its next token is the likeliest one, and nothing else is asked of a row of logits.
         at_once: steps, and seconds of them, that may be made before anything is handed over.
+        read: somebody reads its tokens as they come.
         paused: its consumer is behind; it generates nothing until ``Engine.resume``.
         waits_for: a request whose prefill this one is going to share, and up to which position.
         copies: of conversations that have to make room for it, as long as it waits for them.
         waited: how often it waited for such copies.
+        loading: the conversation that it goes on from, on its way back from a store; it waits.
         resolved_at: ``Requests.ended`` when ``prompt`` was looked up in the cache.
         preempted: it had to give its sequence back, and evaluates its prompt and reply again.
         n_resumed: generated tokens that became part of ``prompt`` when it was preempted.
@@ -81,10 +84,12 @@ class Running:
     drafting: Drafting | None = None
     plain: bool = field(init=False)
     at_once: tuple[int, float] = (1, 0.0)
+    read: bool = False
     paused: bool = False
     waits_for: tuple[Running, int] | None = None
     copies: list[Copying] = field(default_factory=list)
     waited: int = 0
+    loading: Loading | None = None
     preempted: bool = False
     n_resumed: int = 0
 

@@ -3,8 +3,8 @@
 Streams that are generating go first, one token each, then the drafts of those that have one. What
 is left of the step's budget is filled with prompt chunks, in the order in which the requests came,
 so that a long prompt never keeps running streams waiting for more than one step. A step with both
-is half as large as one with prompts alone, so that streams do not wait for long. A chunk ends where
-a checkpoint is to be taken.
+is half as large as one with prompts alone, and smaller where somebody reads a stream and a step
+takes long (``portions``). A chunk ends where a checkpoint is to be taken.
 
 Where each sequence has a buffer of cells of its own, llama.cpp cuts a step into parts with the same
 number of tokens of each sequence. A chunk that the budget cuts short would cut all others, too: if
@@ -148,6 +148,7 @@ def plan_step(
     drafts: Mapping[R, Draft] | None = None,
     *,
     separate: bool = False,
+    beside: int | None = None,
 ) -> StepPlan[R]:
     """The next step.
 
@@ -158,12 +159,15 @@ def plan_step(
         most_prompts: most requests that may have more than one row in it; None is any number.
         drafts: for some of those that generate, what else they are to decode.
         separate: each sequence has a buffer of its own.
+        beside: most tokens of prompts beside running streams.
     """
     ready = [request for request in running if not request.paused]
     decodes = [Decode(request) for request in ready if not request.prompt_left][:n_batch]
     room = min(n_chunk, n_batch) // (2 if decodes else 1)
     uncut = room // 4 if separate else 0  # fewer tokens of a prompt wait for the next step
     budget = max(room - len(decodes), 1 if len(decodes) < n_batch else 0)
+    if decodes and beside is not None:
+        budget, uncut = min(budget, beside), min(uncut, beside // 4)
     verifies: list[Verify[R]] = []
     if drafts:
         waiting = any(request.prompt_left for request in ready)

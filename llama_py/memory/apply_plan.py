@@ -12,6 +12,7 @@ from llama_py.memory.checkpoints import CheckpointRecord
 from llama_py.memory.index import CacheIndex
 from llama_py.memory.kinds import MemoryTraits, SequenceMemory
 from llama_py.memory.live import LiveSet
+from llama_py.memory.loading import Loader, Loading
 from llama_py.memory.plan import Action, ReusePlan
 from llama_py.memory.saving import Saving, load_cells
 from llama_py.memory.sequences import (
@@ -38,7 +39,9 @@ class PlanApplier:
         live: LiveSet,
         tiers: Tiers,
         saving: Saving,
+        loader: Loader,
     ) -> None:
+        self._loader = loader
         self._memory = memory
         self._traits = traits
         self._index = index
@@ -47,16 +50,24 @@ class PlanApplier:
         self._saving = saving
 
     def begin(
-        self, plan: ReusePlan, prompt: ResolvedPrompt, info: CacheInfo
+        self,
+        plan: ReusePlan,
+        prompt: ResolvedPrompt,
+        info: CacheInfo,
+        loading: Loading | None = None,
     ) -> LiveSequence | None:
         """A sequence that holds what can be kept; ``info`` says what was done. None if all are
-        busy."""
+        busy.
+
+        Args:
+            loading: what the plan loads, if that was begun before.
+        """
         sequence: LiveSequence | None = None
         if plan.action in (Action.CONTINUE, Action.FORK):
             source = self._live.by_number[plan.source]  # type: ignore[index]
             sequence = self._continue_or_fork(source, plan, prompt, info)
         elif plan.action is Action.LOAD:
-            sequence = self._load(plan, prompt, info)
+            sequence = self._load(plan, prompt, info, loading)
         elif plan.action is Action.RESTORE:
             sequence = self._restore(plan, prompt, info)
         if sequence is None:
@@ -79,9 +90,7 @@ class PlanApplier:
                 return self._fork(source, target, plan.keep, record, info)
             if source.busy:
                 return None
-            self._saving.finish(source, parks=True)
-            self._tiers.park(source)
-            self._saving.parked(source)
+            self._live.park(source)
         if plan.keep == len(source.tokens):
             self._live.take_checkpoint(source)
         info.action = Action.CONTINUE.value
@@ -238,14 +247,17 @@ class PlanApplier:
     # -- from a store ---------------------------------------------------------------------------
 
     def _load(
-        self, plan: ReusePlan, prompt: ResolvedPrompt, info: CacheInfo
+        self, plan: ReusePlan, prompt: ResolvedPrompt, info: CacheInfo, loading: Loading | None
     ) -> LiveSequence | None:
         assert isinstance(plan.source, StoredSource)
-        stored = plan.source.store.get(plan.source.key)
+        if loading is None or loading.source != plan.source or loading.stored is None:
+            stored, loading = plan.source.store.get(plan.source.key), None
+        else:
+            stored = loading.stored
         if stored is None:
             return None
         try:
-            sequence = self.bring_in(stored, prompt.namespace)
+            sequence = self.bring_in(stored, prompt.namespace, loading)
         except StateError as error:
             info.reason = str(error)
             return None
@@ -261,8 +273,13 @@ class PlanApplier:
             return None
         return sequence if self._shorten(sequence, plan.keep, record, info) else None
 
-    def bring_in(self, stored: StoredState, namespace: Namespace) -> LiveSequence | None:
+    def bring_in(
+        self, stored: StoredState, namespace: Namespace, loading: Loading | None = None
+    ) -> LiveSequence | None:
         """Load a stored state into a sequence; None if there is no room for it.
+
+        Args:
+            loading: that was begun with this state; what it has loaded is not loaded again.
 
         Raises:
             FingerprintError: it was made in another namespace, or under other settings.
@@ -272,11 +289,13 @@ class PlanApplier:
             raise FingerprintError(
                 "a stored state was made by another model, or under other settings"
             )
-        sequence = self._live.obtain(namespace)
+        sequence = self._loader.take(loading) if loading is not None else None
         if sequence is None:
-            return None
-        self._load_state(sequence, stored)
-        sequence.tokens = stored.tokens.tolist()
+            sequence = self._live.obtain(namespace)
+            if sequence is None:
+                return None
+            self._load_state(sequence, stored)
+            sequence.tokens = stored.tokens.tolist()
         if not self._live.agrees(sequence):
             self._live.drop(sequence)
             raise StateError("a stored state holds other positions than it says; it was not used")

@@ -24,6 +24,7 @@ from llama_py.memory.checkpoints import Checkpoints
 from llama_py.memory.index import CacheIndex
 from llama_py.memory.kinds import MemoryTraits, SequenceMemory
 from llama_py.memory.live import LiveSet
+from llama_py.memory.loading import Loader, Loading
 from llama_py.memory.plan import Action, ReusePlan
 from llama_py.memory.planner import Planner
 from llama_py.memory.radix import TokenInput
@@ -39,7 +40,7 @@ from llama_py.memory.sequences import (
 )
 from llama_py.memory.spelling import Spelling, Tokenizer
 from llama_py.memory.state import StateStore, StoredState
-from llama_py.memory.tiers import Fingerprint, Tiers
+from llama_py.memory.tiers import Fingerprint, StoredSource, Tiers
 
 __all__ = ["CacheLimits", "SequenceCache", "common_prefix"]
 
@@ -79,6 +80,7 @@ class SequenceCache:
         index: what is in memory.
         spelling: texts as keys.
         saving: conversations on their way to the saving store.
+        loader: conversations on their way back from a store.
     """
 
     def __init__(
@@ -103,8 +105,9 @@ class SequenceCache:
         self.saving = Saving(self._tiers)
         self._live = LiveSet(memory, traits, self.index, self._tiers, self.saving)
         self._planner = Planner(memory, traits, self.index, self._tiers)
+        self.loader = Loader(memory, self._live, self._tiers, self.saving)
         self._applier = PlanApplier(
-            memory, traits, self.index, self._live, self._tiers, self.saving
+            memory, traits, self.index, self._live, self._tiers, self.saving, self.loader
         )
         self._resolver = PromptResolver(
             self.spelling,
@@ -213,6 +216,7 @@ class SequenceCache:
         *,
         reuse: bool = True,
         most: int | None = None,
+        loading: Loading | None = None,
     ) -> Lease | None:
         """Begin a prompt: returns a lease of a sequence that holds its longest available prefix.
 
@@ -220,6 +224,7 @@ class SequenceCache:
 
         Args:
             most: tokens that may be reused; all but the last one by default.
+            loading: what ``load_ahead`` has begun.
         """
         if reuse and self.limits.reuse:
             decision = self._planner.decide(prompt, most)
@@ -227,7 +232,7 @@ class SequenceCache:
         else:
             plan, reason = ReusePlan(Action.EVALUATE), "reuse is off"
         info = CacheInfo(action=plan.action.value, reason=reason)
-        sequence = self._applier.begin(plan, prompt, info)
+        sequence = self._applier.begin(plan, prompt, info, loading)
         if sequence is None:
             return None
         sequence.busy = True
@@ -263,6 +268,45 @@ class SequenceCache:
             if self._tiers.must_be_parked(sequence)
         ]
         return [copying for copying in begun if copying is not None]
+
+    def park_soon(self, streams: int, steps: int) -> None:
+        """Begin to copy what has to make room when cells run out, if that is soon.
+
+        Soon is before it would be copied, if it is begun ``steps`` steps later.
+
+        Args:
+            streams: how many get a token with each step.
+        """
+        sequence = self._live.next_to_leave()
+        if sequence is None or self.saving.pending:
+            return
+        cells = streams * (self.saving.pieces(sequence) + steps)
+        if self._live.missing(cells) > 0 and self._tiers.must_be_parked(sequence):
+            self.saving.park(sequence)
+
+    def load_ahead(
+        self,
+        prompt: ResolvedPrompt,
+        begun: Sequence[Loading] = (),
+        *,
+        reuse: bool = True,
+        most: int | None = None,
+    ) -> Loading | None:
+        """Begin to load the conversation that ``acquire`` would load for this prompt.
+
+        That is done piece by piece (``loader.step``). None if there is none, or if it is small.
+
+        Args:
+            begun: what is being loaded; one of these is returned if it is the same.
+            reuse, most: as ``acquire`` gets them.
+        """
+        if not (reuse and self.limits.reuse and self.stores):
+            return None
+        plan = self._planner.decide(prompt, most).plan
+        if not isinstance(plan.source, StoredSource):
+            return None
+        same = (each for each in begun if each.source == plan.source and not each.ended)
+        return next(same, None) or self.loader.begin(plan.source, prompt.namespace)
 
     def advance(self, lease: Lease, count: int) -> None:
         """``count`` further prompt tokens were decoded."""
@@ -410,15 +454,22 @@ class SequenceCache:
         return self._tiers.export(sequence)
 
     def bring_in(
-        self, stored: StoredState, *, namespace: Namespace | None = None
+        self,
+        stored: StoredState,
+        *,
+        namespace: Namespace | None = None,
+        loading: Loading | None = None,
     ) -> LiveSequence | None:
         """Load a stored state into a sequence; None if there is no room for it.
+
+        Args:
+            loading: of this state, begun in this namespace; what it has is not loaded again.
 
         Raises:
             FingerprintError: it was made in another namespace, or under other settings.
             StateError: the state does not fit this context.
         """
-        return self._applier.bring_in(stored, self._or_default(namespace))
+        return self._applier.bring_in(stored, self._or_default(namespace), loading)
 
     # -- pins -----------------------------------------------------------------------------------
 

@@ -74,6 +74,10 @@ class LiveSet:
         self.by_number[number] = sequence = LiveSequence(number, namespace)
         return sequence
 
+    def next_to_leave(self) -> LiveSequence | None:
+        """The sequence that makes room when cells run out; None if none does."""
+        return self._victim() if self._traits.shares_cells else None
+
     def _victim(self) -> LiveSequence | None:
         """The least recently used idle sequence; pinned ones only if there is no other."""
         return next(iter(self._idle()), None)
@@ -92,7 +96,7 @@ class LiveSet:
         """
         taken = besides is None and len(self.by_number) >= self._memory.n_seq_max
         idle = [sequence for sequence in self._idle() if sequence is not besides]
-        missing = self._missing(cells) if idle else 0
+        missing = self.missing(cells) if idle else 0
         leaving: list[LiveSequence] = []
         for sequence in idle:
             if missing <= 0 and not (taken and not leaving):
@@ -101,7 +105,7 @@ class LiveSet:
             missing -= self._index.own_tail(sequence)
         return leaving
 
-    def _missing(self, cells: int) -> int:
+    def missing(self, cells: int) -> int:
         """How many of ``cells`` more cells there are not."""
         if not self._traits.shares_cells:
             return 0
@@ -115,7 +119,7 @@ class LiveSet:
 
         Nor if that makes no room for others, because each sequence has cells of its own.
         """
-        victim = self._victim() if self._traits.shares_cells else None
+        victim = self.next_to_leave()
         if victim is None:
             return False
         self.evict(victim)
@@ -123,10 +127,19 @@ class LiveSet:
 
     def evict(self, sequence: LiveSequence) -> None:
         """Park a sequence in the store, and free its cells."""
+        self.park(sequence)
+        self.drop(sequence)
+
+    def park(self, sequence: LiveSequence) -> None:
+        """Copy a sequence that is about to go to the parking store, if that is worth it.
+
+        It is copied in pieces, also at once, so that it can be loaded in pieces.
+        """
+        if self._tiers.must_be_parked(sequence):
+            self._saving.park(sequence)
         self._saving.finish(sequence, parks=True)
         self._tiers.park(sequence)
         self._saving.parked(sequence)
-        self.drop(sequence)
 
     def drop(self, sequence: LiveSequence) -> None:
         """Forget a sequence and free its cells."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from llama_py.memory.kinds import SequenceMemory
     from llama_py.memory.tiers import Tiers
 
-__all__ = ["WORTH_SAVING", "Copying", "Saving", "load_cells"]
+__all__ = ["WORTH_SAVING", "Copying", "Saving", "append_cells", "hurried", "load_cells"]
 
 _Chain = tuple[Segment, ...]
 
@@ -176,6 +176,12 @@ class Saving:
         nbytes = state.nbytes + self._tiers.memory.state_size(sequence.number)
         return Copying(sequence, None, state, cells, parks=True, nbytes=nbytes)
 
+    def pieces(self, sequence: LiveSequence) -> int:
+        """In how many pieces a sequence is copied; 0 if it is small, or cannot be taken apart."""
+        cells = self._cells_per_piece(sequence)
+        count = 0 if cells is None else -(-len(sequence.tokens) // cells)
+        return count if count > _FEW_PIECES else 0
+
     def hurry(self, jobs: Sequence[Copying]) -> bool:
         """Let the next step take longer, because a request waits for these; False if all ended.
 
@@ -207,15 +213,16 @@ class Saving:
         """True if ``step`` has something to do."""
         return bool(self._jobs)
 
-    def step(self, usual: float = 0.0) -> bool:
+    def step(self, took: float = 0.0, usual: float = 0.0) -> bool:
         """Copy pieces for about 3 ms, at least one; True if there is more to do.
 
         Args:
-            usual: seconds of a step of the streams: while somebody waits, it takes twice as long.
+            took, usual: of the step of the streams, which is longer while somebody waits
+                (``hurried``).
         """
         if not self._jobs:
             return False
-        budget = max(_BUDGET, min(_HURRY, _HURRY_STEPS * usual)) if self._hurries else _BUDGET
+        budget = hurried(took, usual) if self._hurries else _BUDGET
         self._hurries = False
         end = time.perf_counter() + budget
         while self._jobs:
@@ -346,6 +353,16 @@ class Saving:
         self._jobs.remove(job)
 
 
+def hurried(took: float, usual: float) -> float:
+    """Seconds that a step is longer while somebody waits.
+
+    Args:
+        took: seconds of the step so far, with the prompts in it.
+        usual: seconds that a step of its streams usually takes; 0: that is not known.
+    """
+    return max(_BUDGET, min(_HURRY, (1 + _HURRY_STEPS) * (usual or took) - took))
+
+
 def _grown(sequence: LiveSequence, store: StateStore) -> int:
     """How many tokens the store does not have of it: all, if its entry was evicted meanwhile."""
     if sequence.saved_key is not None and store.info(sequence.saved_key) is None:
@@ -377,18 +394,22 @@ def load_cells(memory: SequenceMemory, number: int, stored: StoredState) -> None
         return
     try:
         for segment in stored.segments:
-            _append(memory, number, segment.state, segment.start, segment.end)
+            append_cells(memory, number, segment.state, segment.start, segment.end)
         last = stored.segments[-1].end
-        _append(memory, number, stored.state, last, len(stored.tokens))
+        append_cells(memory, number, stored.state, last, len(stored.tokens))
     except StateError:
         memory.seq_rm(number, -1, -1)
         raise
 
 
-def _append(
+def append_cells(
     memory: SequenceMemory, number: int, cells: NDArray[np.uint8] | None, start: int, end: int
 ) -> None:
-    """Load the cells ``[start, end)`` behind those that a sequence has."""
+    """Load the cells ``[start, end)`` behind those that a sequence has.
+
+    Raises:
+        StateError: they do not fit, or are damaged. The sequence is what it was.
+    """
     spare = memory.spare
     if spare is None or cells is None:
         raise StateError("a state in segments cannot be loaded into this context")

@@ -23,6 +23,7 @@ from llama_py.options.values import (
     StoppingCriteria,
     as_is,
     read_bias,
+    read_breakers,
     read_samplers,
 )
 
@@ -156,8 +157,9 @@ class SamplingOptions(TypedDict, total=False):
     ]
     dry_sequence_breakers: Annotated[
         str | Sequence[str] | None,
+        Reads(read_breakers, TEXTS),
         Default(("\n", ":", '"', "*")),
-        Doc("Texts at which a repetition ends for DRY."),
+        Doc("Texts at which a repetition ends for DRY, at most 64."),
     ]
     adaptive_target: Annotated[
         float | None,
@@ -221,7 +223,7 @@ class SamplingOptions(TypedDict, total=False):
         WithoutDefault("llama.cpp's"),
         Doc(
             "The steps to take and their order, by name: a list, or a text with semicolons "
-            '(`"top_k;top_p;temperature"`).'
+            '(`"top_k;top_p;temperature"`), at most 64.'
         ),
     ]
     min_tokens: Annotated[

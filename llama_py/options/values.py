@@ -114,6 +114,13 @@ _SAMPLER_ALIASES = {
 }
 
 
+#: Each step takes time at every token.
+MAX_SAMPLERS = 64
+#: llama.cpp compares each with every token of the vocabulary, and with the others, before a reply
+#: begins: thousands take minutes.
+MAX_BREAKERS = 64
+
+
 def sampler_name(name: str) -> str:
     """The name of a sampler in any of llama.cpp's spellings."""
     name = name.strip().replace("-", "_")
@@ -123,11 +130,23 @@ def sampler_name(name: str) -> str:
 def read_samplers(name: str, value: Any) -> tuple[str, ...]:
     """Names in a list, or in one string with semicolons."""
     parts = [part for text in read_texts(name, value) for part in text.split(";")]
+    if len(parts) > MAX_SAMPLERS:
+        raise ParameterError(f"{name} has {len(parts)} steps; at most {MAX_SAMPLERS} are allowed")
     names = tuple(map(sampler_name, parts))
     for each in names:
         if each not in SAMPLER_NAMES:
             raise ParameterError(f"{name}: {each!r} is not one of {', '.join(SAMPLER_NAMES)}")
     return names
+
+
+def read_breakers(name: str, value: Any) -> tuple[str, ...]:
+    """Texts at which repetitions end, each once."""
+    breakers = tuple(dict.fromkeys(read_texts(name, value)))
+    if len(breakers) > MAX_BREAKERS:
+        raise ParameterError(
+            f"{name} has {len(breakers)} texts; at most {MAX_BREAKERS} are allowed"
+        )
+    return breakers
 
 
 def read_bias(name: str, value: Any) -> dict[int, float]:

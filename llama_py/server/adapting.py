@@ -11,35 +11,44 @@ from starlette.requests import Request
 from llama_py.dialects.session_ids import label_of
 from llama_py.dialects.wire import WireCall
 from llama_py.engine.request import GenerationRequest
+from llama_py.server.keys import ADMIN, Caller
 from llama_py.server.models import ServedModel
 
 if TYPE_CHECKING:
     from llama_py.server.app import Service
 
-__all__ = ["adapted", "tenant_of"]
+__all__ = ["adapted", "caller_of", "tenant_of"]
+
+
+def caller_of(request: Request) -> Caller:
+    """Who sent a request."""
+    caller: Caller = request.scope["state"].get("caller") or Caller()
+    return caller
 
 
 def tenant_of(request: Request) -> str:
     """Whose sessions and prefixes a request works with; "" is everybody."""
-    caller = request.scope["state"].get("caller")
-    return "" if caller is None else str(caller.tenant)
+    return caller_of(request).tenant
 
 
 def adapted(
     call: WireCall,
     model: ServedModel,
     service: Service,
-    tenant: str,
+    caller: Caller,
     report: Callable[[int, int], None] | None = None,
 ) -> list[GenerationRequest]:
-    """The requests of a call: within the server's time limit, and within what belongs to a tenant.
+    """The requests of a call: within the server's time limit, and within what its caller may do.
 
     Args:
-        tenant: whose sessions and prefixes they may use; "" is everybody.
+        caller: whose sessions and prefixes they may use. Without the scope ``admin``, none goes
+            ahead of those of others.
         report: told about the progress of the first prompt, if the client wants to know.
     """
     requests = [_limited(request, service.settings.request_timeout) for request in call.requests]
-    if tenant:
+    if ADMIN not in caller.scopes:
+        requests = [replace(each, priority=max(0, each.priority)) for each in requests]
+    if tenant := caller.tenant:
         namespace = (model.llama._context.adapters, tenant)
         requests = [
             replace(each, namespace=namespace, session=label_of(tenant, each.session))

@@ -76,6 +76,8 @@ class Service:
         workers: threads that make requests to the engine of calls, and replies of its events.
         side_workers: threads for what else takes longer than the event loop may wait: disks,
             tokenizing, looking into the engine. Calls do not wait for them.
+        embedding_workers: threads that make tokens of what is to be embedded, which may be
+            megabytes. Replies do not wait for them, nor they for disks.
         limits: the settings that dialects check requests against.
         exchanges: requests that a model is answering.
         responses: replies that clients may refer to.
@@ -91,6 +93,9 @@ class Service:
         self.models = models
         self.workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="llama_py-server")
         self.side_workers = ThreadPoolExecutor(_SIDE_WORKERS, thread_name_prefix="llama_py-side")
+        self.embedding_workers = ThreadPoolExecutor(
+            _SIDE_WORKERS, thread_name_prefix="llama_py-embeds"
+        )
         self.limits = _limits(settings)
         self.exchanges: set[Exchange] = set()
         self.responses = ResponseStore(
@@ -142,6 +147,7 @@ def create_app(
                 await pool.close()
             await asyncio.to_thread(service.workers.shutdown)
             await asyncio.to_thread(service.side_workers.shutdown)
+            await asyncio.to_thread(service.embedding_workers.shutdown)
             await asyncio.to_thread(service.sessions.close)
 
     app = Starlette(

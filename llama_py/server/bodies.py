@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import json
 from collections.abc import Mapping
 from typing import Any, NoReturn
@@ -118,6 +119,7 @@ def parse_body(data: bytes, max_depth: int) -> dict[str, Any]:
 
 
 def _parse(data: bytes) -> Any:
+    data = data.removeprefix(codecs.BOM_UTF8)  # editors of Windows write it into files
     if not data.strip():
         raise RequestError(Kind.INVALID_JSON, "the body is empty; send a JSON object")
     if orjson is not None:

@@ -13,7 +13,7 @@ from llama_py.dialects.wire import WireCall
 from llama_py.engine.preparing import resolve
 from llama_py.engine.request import GenerationRequest
 from llama_py.errors import ContextOverflowError
-from llama_py.server.adapting import adapted, tenant_of
+from llama_py.server.adapting import adapted, caller_of
 from llama_py.server.models import ServedModel
 
 if TYPE_CHECKING:
@@ -36,18 +36,33 @@ async def count_tokens(
         RequestError, LlamaError: the request could not be answered.
     """
     service: Service = request.app.state.service
-    tenant = tenant_of(request)
+    caller = caller_of(request)
+    loop = asyncio.get_running_loop()
 
-    def count() -> int:
-        requests = adapted(parse(model.context), model, service, tenant)
-        return sum(_count(model, each) for each in requests if not each.choice)
+    def count() -> tuple[int, list[GenerationRequest]]:
+        requests = adapted(parse(model.context), model, service, caller)
+        return _counted(model, [each for each in requests if not each.choice])
 
-    return await asyncio.get_running_loop().run_in_executor(service.workers, count)
+    counted, longer = await loop.run_in_executor(service.workers, count)
+    if longer:  # which takes seconds if there are megabytes: calls have threads of their own
+        counted += await loop.run_in_executor(service.side_workers, _count_all, model, longer)
+    return counted
 
 
-def _count(model: ServedModel, request: GenerationRequest) -> int:
+def _counted(
+    model: ServedModel, requests: list[GenerationRequest]
+) -> tuple[int, list[GenerationRequest]]:
+    """The tokens of all prompts that fit, and the requests whose prompts do not."""
     llama = model.llama
-    try:
-        return len(resolve(request, llama._cache, llama.vocab).tokens)
-    except ContextOverflowError:  # whoever counts wants to know by how much
-        return len(llama._calls.tokens_of(request.prompt))
+    counted, longer = 0, []
+    for request in requests:
+        try:
+            counted += len(resolve(request, llama._cache, llama.vocab).tokens)
+        except ContextOverflowError:  # whoever counts wants to know by how much
+            longer.append(request)
+    return counted, longer
+
+
+def _count_all(model: ServedModel, requests: list[GenerationRequest]) -> int:
+    calls = model.llama._calls
+    return sum(len(calls.tokens_of(request.prompt)) for request in requests)

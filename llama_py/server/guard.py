@@ -1,6 +1,6 @@
 """``Guard``: the outermost middleware, which decides who is let in and notes what became of it.
 
-Pure ASGI. What is not let in costs nothing further: no body is read, and no handler is called. In
+Pure ASGI. What is not let in costs nothing further: no body is kept, and no handler is called. In
 this order a request is looked at: the size of its headers, ``Host``, ``Origin``, the key, its
 scopes, whether the server is loading or draining, the type and declared size of the body, the
 key's limits. Whatever is wrong is said in the dialect of the path.
@@ -8,6 +8,7 @@ key's limits. Whatever is wrong is said in the dialect of the path.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import time
@@ -25,6 +26,7 @@ from llama_py.server.origins import HostCheck, OriginCheck, preflight_headers
 from llama_py.server.records import RequestRecord
 from llama_py.server.settings import Settings
 from llama_py.server.streaming import BODY
+from llama_py.server.unread import Unread
 
 __all__ = ["Guard", "needs"]
 
@@ -115,7 +117,8 @@ class Guard:
         record = RequestRecord(_request_id(asked), asked.method, asked.path)
         scope.setdefault("state", {}).update(request_id=record.id, record=record)
         scope["state"].setdefault(BODY, send)
-        answer = _Answer(scope, send, record, self._settings.overflow_status)
+        unread = Unread(scope, receive)
+        answer = _Answer(scope, send, record, self._settings.overflow_status, unread)
         try:
             failure = self._look(asked, record, answer)
             if failure is not None:
@@ -123,9 +126,10 @@ class Guard:
             elif asked.method == "OPTIONS":
                 await answer.empty(204)
             else:
-                await self._let_in(record, scope, receive, answer)
+                await self._let_in(record, scope, unread.receive, answer)
         finally:
             self._finish(scope, record)
+        await answer.end()
 
     # -- before ---------------------------------------------------------------------------------
 
@@ -228,6 +232,10 @@ class Guard:
             await self._app(scope, receive, answer.send)
         except ClientDisconnect:
             answer.record.status = _CLIENT_LEFT
+        except asyncio.CancelledError:  # the server stops, and has waited for long enough
+            if answer.begun:
+                raise
+            await answer.fail(self._lifecycle.interrupted())
         except Exception:
             _log.exception("request %s failed", answer.record.id)
             if not answer.begun:
@@ -301,11 +309,18 @@ class _Answer:
     """
 
     def __init__(
-        self, scope: Scope, send: Send, record: RequestRecord, overflow_status: int
+        self,
+        scope: Scope,
+        send: Send,
+        record: RequestRecord,
+        overflow_status: int,
+        unread: Unread,
     ) -> None:
         self._scope = scope
         self._send = send
         self._overflow_status = overflow_status
+        self._unread = unread
+        self._measured = self._open = False
         self.record = record
         self.begun = False
         self.headers = [
@@ -320,8 +335,19 @@ class _Answer:
             self.begun = True
             self.record.status = message["status"]
             added = [(name.lower().encode(), text.encode()) for name, text in self.headers]
-            message = {**message, "headers": [*message.get("headers", ()), *added]}
+            headers = [*message.get("headers", ()), *added]
+            message = {**message, "headers": headers}
+            self._measured = any(name == b"content-length" for name, _ in headers)
+        elif self._unread and self._measured and not message.get("more_body", False):
+            self._open = True  # all of it goes out now, and the connection ends in ``end``
+            message = {**message, "more_body": True}
         await self._send(message)
+
+    async def end(self) -> None:
+        """It was answered. If the client is still sending, let it come to its end."""
+        if self._open:
+            await self._unread.forget()
+            await self._send({"type": "http.response.body", "body": b""})
 
     async def fail(self, failure: Failure) -> None:
         """Say what is wrong."""

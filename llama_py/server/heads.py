@@ -105,7 +105,7 @@ class _Bounded:
         self._stop_waiting()
         if self.transport.is_closing():
             return
-        if self._is_idle():
+        if self._is_idle() or not self.cycle.response_started:
             status, body, _ = openai_error(failure)
             content = json_bytes(body)
             head = (

@@ -37,6 +37,7 @@ class Lifecycle:
         self.phase = Phase.READY
         self.in_flight = 0
         self._idle: asyncio.Event | None = None
+        self._over = asyncio.Event()
 
     def refusal(self) -> Failure | None:
         """Why no request is let in now, or None."""
@@ -69,3 +70,16 @@ class Lifecycle:
         finally:
             self._idle = None
         return True
+
+    def give_up(self) -> None:
+        """The time for draining is over: what is still in flight has to end."""
+        self._over.set()
+
+    async def until_over(self) -> None:
+        """Wait until that is so."""
+        await self._over.wait()
+
+    def interrupted(self) -> Failure:
+        """What the client of a request is told that has to end."""
+        message = "the server stopped before this reply was complete"
+        return Failure(Kind.UNAVAILABLE, message, retry_after=_WHILE_DRAINING)

@@ -8,9 +8,10 @@ from typing import Any
 from llama_py.errors import ParameterTypeError, UnknownParameterError
 from llama_py.options import LOAD, Option
 from llama_py.options.checks import refuse_unknown
+from llama_py.options.drafters import DraftModel, as_speculative, read_speculative
 from llama_py.options.marks import Flag
 
-__all__ = ["MODEL_FLAGS", "MODEL_OPTIONS", "check_model_options", "no_such"]
+__all__ = ["MODEL_FLAGS", "MODEL_OPTIONS", "check_model_options", "no_such", "option_files"]
 
 #: Objects of Python, what is not available, and what makes no sense in a server.
 _NOT_HERE = frozenset(
@@ -47,6 +48,19 @@ def check_model_options(given: Mapping[str, Any]) -> None:
         if name not in MODEL_OPTIONS:
             raise no_such("option of a model", name, MODEL_OPTIONS)
     LOAD.read(given)
+
+
+def option_files(given: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The files that checked arguments of ``Llama`` name: the argument, and the path."""
+    files = []
+    if (lora := given.get("lora_path")) is not None:
+        files.append(("lora_path", str(lora)))
+    if (drafting := given.get("speculative")) is not None:
+        speculative = as_speculative(read_speculative("speculative", drafting))
+        for each in speculative.drafters if speculative is not None else ():
+            if isinstance(each, DraftModel):
+                files.append(("speculative", each.path))
+    return files
 
 
 def no_such(what: str, name: str, known: Iterable[str]) -> UnknownParameterError:

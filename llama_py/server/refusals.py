@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from llama_py.dialects.failures import Kind, RequestError
@@ -17,20 +18,35 @@ _RETRY_AFTER = 5.0
 
 def reason_of(error: Exception, model: ServedModel) -> str:
     """Why a model could not be loaded, for a client: without paths of this machine."""
-    if isinstance(error, ModelNotFoundError):
-        return "its file is missing"
+    files = model.settings.files
+    if isinstance(error, ModelNotFoundError):  # its words list what else is there
+        others = [Path(path).name for _, path in files[1:] if path in str(error)]
+        missing = others[0] if others else None
+        return "its file is missing" if missing is None else f"the file {missing} is missing"
     if isinstance(error, LlamaError):
-        return _without_paths(str(error), model)
+        return _without_paths(str(error), files, model.id)
     return "the server's log says why"
 
 
-def _without_paths(message: str, model: ServedModel) -> str:
-    """A message with the names of the files of a model, in place of where they are."""
-    message = message.replace(model.settings.path, model.id)
-    for value in model.settings.options.values():
-        if isinstance(value, (str, Path)) and (name := Path(value).name):
-            message = message.replace(str(value), name)
+def _without_paths(message: str, files: Sequence[tuple[str, str]], model: str) -> str:
+    """A message with the names of the files of a model, in place of where they are.
+
+    That of the model itself is the model's name. There may be others beside them: the parts of a
+    model, or what a link leads to.
+    """
+    paths = {path: model if name == "path" else Path(path).name for name, path in files}
+    for path, name in sorted(paths.items(), key=lambda each: -len(each[0])):
+        for text in (path, str(Path(path)), str(Path(path).resolve())):
+            message = message.replace(text, name)
+    for folder in {found for path in paths for found in _folders(Path(path))}:
+        message = message.replace(folder, "")
     return message
+
+
+def _folders(path: Path) -> list[str]:
+    """Where a file is, as the beginning of paths."""
+    parents = [each.parent for each in (path, path.resolve())]
+    return [f"{each}{os.sep}" for each in parents if each.name not in ("", ".", "..")]
 
 
 def not_found(name: str, offered: Iterable[ServedModel]) -> RequestError:

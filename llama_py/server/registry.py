@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -64,7 +64,7 @@ class SessionRegistry:
 
     Args:
         path: the file, or None.
-        most: sessions that are remembered; the one longest unused goes.
+        most: sessions that are remembered; of whoever has the most, the one longest unused goes.
     """
 
     def __init__(self, path: Path | None, most: int) -> None:
@@ -83,10 +83,15 @@ class SessionRegistry:
             entry = self._used(owner, name, model)
             self._put(replace(entry, turns=entry.turns + 1, tokens=tokens))
 
-    def touch(self, owner: str, name: str, model: str) -> None:
-        """A session was used, and has no reply more."""
+    def touch(self, owner: str, name: str, model: str, tokens: int | None = None) -> None:
+        """A session was used, and has no reply more.
+
+        Args:
+            tokens: of the conversation, if it is another one now.
+        """
         with self._lock:
-            self._put(self._used(owner, name, model))
+            entry = self._used(owner, name, model)
+            self._put(entry if tokens is None else replace(entry, tokens=tokens))
 
     def _used(self, owner: str, name: str, model: str) -> SessionEntry:
         now = time.time()
@@ -115,8 +120,14 @@ class SessionRegistry:
         self._entries[key] = entry
         self._entries.move_to_end(key)
         while len(self._entries) > self._most:
-            self._entries.popitem(last=False)
+            del self._entries[self._least_needed()]
         self._changed()
+
+    def _least_needed(self) -> tuple[str, str]:
+        """Of the owner who has the most, so that nobody drives out those of others."""
+        counts = Counter(owner for owner, _ in self._entries)
+        largest = max(counts, key=counts.__getitem__)
+        return next(key for key in self._entries if key[0] == largest)
 
     def get(self, owner: str, name: str) -> SessionEntry | None:
         """The session of this owner and name, or None."""

@@ -25,7 +25,7 @@ from llama_py.dialects.wire_json import json_bytes
 from llama_py.engine.async_events import AsyncEvents
 from llama_py.engine.request import Event, FinishEvent, Record
 from llama_py.errors import ContextOverflowError, RequestCancelled
-from llama_py.server.adapting import adapted, tenant_of
+from llama_py.server.adapting import adapted, caller_of
 from llama_py.server.connections import ABORT
 from llama_py.server.models import ServedModel
 from llama_py.server.opening import opening_of
@@ -91,6 +91,7 @@ class Exchange:
     def __init__(self, request: Request, model: ServedModel, service: Service) -> None:
         self._request = request
         self._service = service
+        self._caller = caller_of(request)
         self._events: AsyncEvents | None = None
         self._silent = self._cancelled = self._said_all = False
         self._progress: tuple[int, int] | None = None
@@ -104,7 +105,7 @@ class Exchange:
         self._timer: asyncio.TimerHandle | None = None
         self.id = ""
         self.model = model
-        self.tenant = tenant_of(request)
+        self.tenant = self._caller.tenant
         self.records: Sequence[Record] = ()
         self.gone = False
         self.failure: Failure | None = None
@@ -205,7 +206,7 @@ class Exchange:
                 self.id = call.id
                 if not self._over:
                     self._service.sessions.attach(self.model.id, self.model.llama)
-                    call.requests = adapted(call, self.model, self._service, self.tenant, report)
+                    call.requests = adapted(call, self.model, self._service, self._caller, report)
                     self._submit(call, loop)
                 return call
             finally:

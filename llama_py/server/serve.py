@@ -25,14 +25,13 @@ from typing import Any, cast
 import uvicorn
 from starlette.applications import Starlette
 
-from llama_py.dialects.failures import Failure, Kind
 from llama_py.errors import ModelNotFoundError, ParameterError
 from llama_py.server.app import Service, create_app
 from llama_py.server.connections import http_protocol
 from llama_py.server.heads import bounded_heads
 from llama_py.server.lifecycle import Phase
 from llama_py.server.pipelining import one_at_a_time
-from llama_py.server.settings import Settings
+from llama_py.server.settings import ModelSettings, Settings
 from llama_py.server.sockets import address_of, listen
 
 __all__ = ["check", "serve"]
@@ -51,14 +50,13 @@ def check(settings: Settings) -> None:
     """Raise if the server could not work with these settings. Nothing is loaded.
 
     Raises:
-        ModelNotFoundError: there is no file at the path of a model.
+        ModelNotFoundError: a file is missing that a model is loaded from.
         ParameterError: anybody could use it, or TLS cannot be set up.
         OSError: a directory cannot be written.
     """
     settings.refuse_open_door()
     for model in settings.models:
-        if not Path(model.path).is_file():
-            raise ModelNotFoundError(f"there is no model file at {model.path} (for {model.id!r})")
+        _check_files(model)
     for name in ("session_dir", "slot_dir"):
         directory: Path | None = getattr(settings, name)
         if directory is not None:
@@ -68,13 +66,24 @@ def check(settings: Settings) -> None:
     _check_tls(settings)
 
 
+def _check_files(model: ModelSettings) -> None:
+    for name, path in model.files:
+        if not Path(path).is_file():
+            what = "there is no model file" if name == "path" else f"{name}: there is no file"
+            raise ModelNotFoundError(f"{what} at {path} (for {model.id!r})")
+
+
 def _check_tls(settings: Settings) -> None:
     if settings.tls_cert is None:
         return
+    for name in ("tls_cert", "tls_key"):
+        path: Path | None = getattr(settings, name)
+        if path is not None and not path.is_file():
+            raise ParameterError(f"{name}: there is no file at {path}")
     try:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(settings.tls_cert, settings.tls_key)
-    except (ssl.SSLError, ValueError) as error:
+    except (OSError, ValueError) as error:
         files = " and ".join(str(each) for each in (settings.tls_cert, settings.tls_key) if each)
         raise ParameterError(f"{files} are no certificate and its key: {error}") from None
 
@@ -202,10 +211,10 @@ class _Server(uvicorn.Server):
         _log.info("stopping: %d requests are in flight", lifecycle.in_flight)
         if not await lifecycle.until_idle(seconds):
             live = [*self._service.exchanges]
-            _log.warning("%d replies are ended after %g seconds", len(live), seconds)
+            _log.warning("%d requests are ended after %g seconds", lifecycle.in_flight, seconds)
             for exchange in live:
-                message = "the server stopped before this reply was complete"
-                exchange.stop(Failure(Kind.UNAVAILABLE, message))
+                exchange.stop(lifecycle.interrupted())
+            lifecycle.give_up()
             self._service.models.refuse_waiting()
             await lifecycle.until_idle(_LAST_WORDS)
         self.should_exit = True

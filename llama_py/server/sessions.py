@@ -108,6 +108,10 @@ class Sessions:
         elif record.started:
             self._registry.touch(*owner_of(label), model)
 
+    def brought_in(self, model: str, label: str, tokens: int) -> None:
+        """A session goes on with what was saved elsewhere."""
+        self._registry.touch(*owner_of(label), model, tokens)
+
     # -- asking ---------------------------------------------------------------------------------
 
     def owned_by(self, tenant: str) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from llama_py.options import Option, Table
 from llama_py.options.checks import read_text
 from llama_py.options.marks import Doc, Flag, Range, Reads
 from llama_py.server.keys import ApiKey, check_keys
-from llama_py.server.model_options import check_model_options, no_such
+from llama_py.server.model_options import check_model_options, no_such, option_files
 from llama_py.server.values import (
     is_loopback,
     read_directory,
@@ -259,7 +259,10 @@ class Keeping:
         int,
         Range(1 << 20),
         Flag("--snapshot-bytes", metavar="N"),
-        Doc("Bytes of memory that the snapshots of one key may take."),
+        Doc(
+            "Bytes of memory that the snapshots of one key may take; those that are prepared, and "
+            "not confirmed, may take as much again."
+        ),
     ] = 2 << 30
 
 
@@ -305,6 +308,11 @@ class ModelSettings:
             read_model_id("aliases", alias)
         check_model_options(self.options)
         object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
+
+    @property
+    def files(self) -> tuple[tuple[str, str], ...]:
+        """The files that it is loaded from, its own one first: the setting's name, and the path."""
+        return ("path", self.path), *option_files(self.options)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -135,9 +135,31 @@ class Snapshots:
             message = "snapshots are off; start the server with --prefix-cache-slots N"
             raise RequestError(Kind.NOT_IMPLEMENTED, message)
 
+    # -- making ---------------------------------------------------------------------------------
+
+    def make(
+        self, tenant: str, session: str, name: str, model: str, state: StoredState
+    ) -> dict[str, Any]:
+        """Take a snapshot at once, in place of the one of this name, or in a slot.
+
+        Of too many, or too many bytes, those go that were not used for longest; what is prepared
+        stays.
+
+        Raises:
+            RequestError: it does not fit.
+        """
+        self.check_on()
+        now = time.time()
+        with self._lock:
+            self._check_room(state, 0)
+            owned = self._owned.setdefault(tenant, _Owned())
+            return self._enter(owned, Snapshot(session, name, model, state, now, now))
+
     # -- replacing ------------------------------------------------------------------------------
 
-    def prepare(self, tenant: str, session: str, name: str, model: str, state: StoredState) -> None:
+    def prepare(
+        self, tenant: str, session: str, name: str, model: str, state: StoredState
+    ) -> dict[str, Any]:
         """Hold a new snapshot, which replaces nothing until it is confirmed.
 
         It takes the place of one of this name that was prepared before. Of more than there are
@@ -152,19 +174,12 @@ class Snapshots:
         with self._lock:
             owned = self._owned.setdefault(tenant, _Owned())
             waiting = {key: each for key, each in owned.prepared.items() if key != (session, name)}
-            others = sum(each.state.nbytes for each in waiting.values())
-            if others + state.nbytes > self._capacity:
-                raise RequestError(
-                    Kind.INVALID_VALUE,
-                    f"a snapshot of {len(state.tokens)} tokens takes {state.nbytes} bytes, and "
-                    f"{self._capacity - others} of {self._capacity} are left; make it of fewer "
-                    "tokens, abort what is prepared, or give the server more (--snapshot-bytes)",
-                    code="snapshot_too_large",
-                )
+            self._check_room(state, sum(each.state.nbytes for each in waiting.values()))
             owned.prepared = OrderedDict(waiting)
             while len(owned.prepared) >= self.slots:
                 owned.prepared.popitem(last=False)
             owned.prepared[session, name] = made
+            return made.described()
 
     def confirm(self, tenant: str, session: str, name: str) -> dict[str, Any]:
         """Let the prepared snapshot take the place of the one of this name, or a slot.
@@ -178,13 +193,28 @@ class Snapshots:
             owned = self._of(tenant)
             made = self._prepared(owned, session, name)
             del owned.prepared[session, name]
-            owned.confirmed.pop((session, name), None)
-            while owned.confirmed and not self._fits(owned, made):
-                _, gone = owned.confirmed.popitem(last=False)
-                _log.info("snapshot %r of %r made room for another one", gone.name, gone.session)
-            confirmed = replace(made, prepared=False)
-            owned.confirmed[session, name] = confirmed
+            return self._enter(owned, replace(made, prepared=False))
+
+    def _enter(self, owned: _Owned, confirmed: Snapshot) -> dict[str, Any]:
+        place = confirmed.session, confirmed.name
+        owned.confirmed.pop(place, None)
+        while owned.confirmed and not self._fits(owned, confirmed):
+            _, gone = owned.confirmed.popitem(last=False)
+            _log.info("snapshot %r of %r made room for another one", gone.name, gone.session)
+        owned.confirmed[place] = confirmed
         return confirmed.described()
+
+    def _check_room(self, state: StoredState, others: int) -> None:
+        """Raise ``RequestError`` if a state does not fit beside so many bytes that stay."""
+        left = self._capacity - others
+        if state.nbytes > left:
+            raise RequestError(
+                Kind.INVALID_VALUE,
+                f"a snapshot of {len(state.tokens)} tokens takes {state.nbytes} bytes, and "
+                f"{left} of {self._capacity} are left; make it of fewer tokens, abort what is "
+                "prepared, or give the server more (--snapshot-bytes)",
+                code="snapshot_too_large",
+            )
 
     def _fits(self, owned: _Owned, made: Snapshot) -> bool:
         used = sum(each.state.nbytes for each in owned.confirmed.values())
@@ -200,15 +230,6 @@ class Snapshots:
             owned = self._of(tenant)
             self._prepared(owned, session, name)
             del owned.prepared[session, name]
-
-    def prepared(self, tenant: str, session: str, name: str) -> dict[str, Any]:
-        """What is prepared.
-
-        Raises:
-            RequestError: nothing is.
-        """
-        with self._lock:
-            return self._prepared(self._of(tenant), session, name).described()
 
     def _prepared(self, owned: _Owned, session: str, name: str) -> Snapshot:
         made = owned.prepared.get((session, name))

@@ -14,6 +14,7 @@ from llama_py.bench.embed_model import minilm, mixed_texts
 def test_it_measures(capsys: pytest.CaptureFixture[str]) -> None:
     model = str(minilm(layers=1, tokens=1000))
     small = "--texts 8 --runs 1 --clients 2 --inputs 2000 --threads 1 --no-llama-server --json"
+    small += " --chat-model demo"
     assert cli.main(["embed", "--model", model, *small.split()]) == 0
     report = json.loads(capsys.readouterr().out)
     titles = [table["title"] for table in report["tables"]]

@@ -58,6 +58,16 @@ def piece(**warm: Any) -> dict[str, Any]:
     return {**place, "conditions": conditions, "calls": calls}
 
 
+def test_flags_that_change_no_work_are_repeats_of_one_measurement() -> None:
+    measured = piece()
+    for call in measured["calls"]:
+        for name, first_ms, cached in (("", 400.0, 60), (" -a", 600.0, 60), (" -b", 450.0, 50)):
+            warm = {"first_ms": first_ms, "prompt": 100, "cached": cached}
+            call[savings.THEIRS + name] = {"warm": warm}
+    assert savings.best_of_theirs(measured) == pytest.approx(0.9)  # the other two: 1.0, on average
+    assert savings.best_of_theirs(piece()) is None
+
+
 def test_the_page_gets_figures() -> None:
     text = reuse_savings.figures([piece()])
     assert "| small | 40,000 characters | llama_py | 2 | 200 | 80 | 2.0 s | 1.0 s | 0.50 |" in text

@@ -85,7 +85,6 @@ def test_what_cannot_be_enforced_is_not(schema: dict[str, Any], template: ChatTe
         ({"type": "nonsense"}, {}),
         ({"anyOf": []}, {}),
         ({"enum": []}, {}),
-        (True, {}),
         (7, {}),
         ({"type": "array", "minItems": 5, "maxItems": 2}, {"type": "array"}),
         ({"type": "string", "minLength": -1}, {"type": "string"}),
@@ -98,7 +97,7 @@ def test_an_argument_that_cannot_be_enforced_is_free(part: Any, free: Any) -> No
 
 
 def test_definitions_stay_for_those_who_refer_to_them() -> None:
-    schema = {**object_of(a={"$ref": "#/$defs/x"}, b=True), "$defs": {"x": LIMITED}}
+    schema = {**object_of(a={"$ref": "#/$defs/x"}, b=7), "$defs": {"x": LIMITED}}
     (tool,) = enforceable([Tool("f", "", schema)])
     assert tool.enforced == {**schema, **object_of(a={"$ref": "#/$defs/x"}, b={})}
 
@@ -111,6 +110,8 @@ def test_definitions_stay_for_those_who_refer_to_them() -> None:
         {"type": None},
         with_property(type=None),
         with_property(type="string", pattern="^(?!x)"),
+        object_of(a=True, b={"allOf": [{"type": "string"}]}),
+        {**object_of(a={}), "required": ["b"], "anyOf": [{"required": ["a"]}, True]},
         {
             "$schema": "https://json-schema.org/draft/2020-12/schema",
             "type": "object",

@@ -25,6 +25,7 @@ from llama_py.errors import GrammarError, ParameterError
 from llama_py.params import GrammarSpec, SamplingParams, TokenConstraint
 from tests.chat import families
 from tests.chat.families import TOOLS, USER
+from tests.chat.fitting import fits as takes
 from tests.chat.openai import chat_request
 from tests.models import tiny_model
 
@@ -123,7 +124,6 @@ UNSUPPORTED: dict[str, tuple[Any, str]] = {
         {"type": "array", "prefixItems": [{}], "items": {"type": "null"}},
         "prefixItems",
     ),
-    "nullable": ({"type": "string", "nullable": True}, "nullable"),
 }
 
 
@@ -235,6 +235,48 @@ def test_references_mean_the_place_that_they_name(
     assert (taken and matcher._matcher.is_accepting()) is fits
 
 
+NULLABLE = {"type": "string", "minLength": 1, "nullable": True}
+NULLABLE_ITEM: dict[str, Any] = {
+    "type": "array",
+    "items": {"$ref": "#/$defs/nullable", "nullable": True},
+    "$defs": {"nullable": {"type": "integer"}},
+}
+NAMED_NULLABLE = {
+    "type": "object",
+    "properties": {"nullable": {"const": True}, "any": True},
+    "required": ["nullable", "any"],
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("schema", "text", "fits"),
+    [
+        (TREE, '{"v":1,"c":[{"v":2,"c":[{"v":3,"c":[]}]}]}', True),
+        (TREE, '{"v":1,"c":[3]}', False),
+        (TREE, '{"v":1,"c":[{}]}', False),
+        ({"anyOf": [{"const": 1}, {"type": "array", "items": {"$ref": "#"}}]}, "[1,[1]]", True),
+        ({"anyOf": [{"const": 1}, {"type": "array", "items": {"$ref": "#"}}]}, "[2]", False),
+        (NULLABLE, "null", True),
+        (NULLABLE, '"a"', True),
+        (NULLABLE, '""', False),
+        (NULLABLE, "1", False),
+        ({"enum": ["a"], "nullable": True}, "null", True),
+        ({"type": "string", "const": "a", "nullable": True}, "null", True),
+        ({"type": "string", "const": "a", "nullable": True}, '"b"', False),
+        ({"type": "string", "nullable": False}, "null", False),
+        (NULLABLE_ITEM, "[1,null]", True),
+        (NULLABLE_ITEM, '["a"]', False),
+        (NAMED_NULLABLE, '{"nullable":true,"any":[{}]}', True),
+        (NAMED_NULLABLE, '{"nullable":null,"any":1}', False),
+        ({"type": "array", "items": True}, '[1,"a"]', True),
+    ],
+)
+def test_both_engines_take(schema: Any, text: str, fits: bool, backend: str, vocab: Vocab) -> None:
+    compiled = compile_schema(schema, vocab, backend)  # type: ignore[arg-type]
+    assert takes(compiled.grammar, text, vocab, compiled.constraint) is fits
+
+
 def test_a_bound_of_zero_is_a_bound() -> None:
     for bound in ("minimum", "exclusiveMaximum"):
         with pytest.raises(GrammarError, match=bound):
@@ -278,6 +320,27 @@ def test_llguidance_names_what_it_cannot_express(vocab: Vocab) -> None:
         compile_schema(schema, vocab, "auto")
 
 
+@pytest.mark.parametrize(
+    ("part", "word", "place"),
+    [
+        ({"type": "string", "format": "nonsense"}, "nonsense", "#/properties/b/items"),
+        ({"type": "string", "pattern": "(a"}, "unclosed group", "#/properties/b/items"),
+        ({"type": "objekt"}, "objekt", "#/properties/b/items"),
+        ({"not": {"const": 1}}, "not", "#/properties/b/items"),
+        ({"anyOf": [{"const": 1}, {"type": "objekt"}]}, "objekt", "#/properties/b/items/anyOf/1"),
+        ({"$ref": "#/$defs/c"}, "format", "#/$defs/c/properties/d"),
+    ],
+)
+def test_llguidance_names_the_place(part: Any, word: str, place: str, vocab: Vocab) -> None:
+    shelf = {"c": {"type": "object", "properties": {"d": {"type": "string", "format": "x"}}}}
+    lists = {"type": "array", "items": part}
+    properties = {"objekt": {"type": "string"}, "b": lists}
+    schema = {"type": "object", "properties": properties, "$defs": shelf}
+    with pytest.raises(GrammarError, match=word) as raised:
+        compile_schema(schema, vocab, "llguidance")
+    assert str(raised.value).endswith(f"(at {place})")
+
+
 def test_backends(vocab: Vocab) -> None:
     assert compile_schema(PERSON, vocab).constraint is not None
     assert compile_schema(PERSON).grammar is not None
@@ -316,6 +379,24 @@ def test_llama_grammar(tmp_path: Path, vocab: Vocab) -> None:
     assert grammar.schema == PERSON
     assert grammar.compile(vocab).constraint is not None
     assert grammar.compile(None).grammar == grammar.spec
+
+
+def test_a_grammar_of_a_schema_that_only_llguidance_knows(
+    vocab: Vocab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = {"type": "integer", "multipleOf": 3}
+    grammar = LlamaGrammar.from_json_schema(schema)
+    constraint = grammar.compile(vocab).constraint
+    assert takes(None, "9", vocab, constraint)
+    assert not takes(None, "8", vocab, constraint)
+    for _ in range(2):
+        with pytest.raises(GrammarError, match="multipleOf"):
+            _ = grammar.grammar
+    with pytest.raises(GrammarError, match="multipleOf"):
+        grammar.compile(None)
+    monkeypatch.setattr("llama_py.chat.grammar.available", lambda: False)
+    with pytest.raises(GrammarError, match="multipleOf"):
+        LlamaGrammar.from_json_schema(schema)
 
 
 # ---- in a chat --------------------------------------------------------------------------------

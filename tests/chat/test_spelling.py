@@ -22,6 +22,7 @@ from llama_py.core.sampler import Sampler
 from llama_py.core.vocab import Vocab
 from llama_py.errors import GrammarError
 from llama_py.params import SamplingParams
+from tests.chat.fitting import follows
 from tests.models import tiny_model
 from tests.steering import vocabulary_model
 
@@ -49,17 +50,8 @@ def accepts(schema: Any, text: str, vocab: Vocab, backend: Any) -> bool:
     """Whether a reply may be this text, byte by byte, and end there."""
     compiled = compile_schema(schema, vocab, backend)
     params = SamplingParams(temperature=0, grammar=compiled.grammar, constraint=compiled.constraint)
-    sampler = Sampler(vocab, params)
-    tokens = [t for byte in text.encode() for t in byte_tokens(vocab)[byte]]
-    try:
-        for token in [*tokens, vocab.eog_tokens()[0]]:
-            row = np.zeros(vocab.n_tokens, np.float32)
-            row[token] = 1
-            if sampler.sample(row) != token:
-                return False
-    finally:
-        sampler.close()
-    return True
+    tokens = [token for byte in text.encode() for token in byte_tokens(vocab)[byte]]
+    return follows(tokens, vocab, params)
 
 
 def byte_tokens(vocab: Vocab) -> list[list[int]]:

@@ -11,8 +11,9 @@ import pytest
 from llama_py.chat.boundaries import find_starts, learn_delimiters
 from llama_py.chat.stream import parse_reply
 from llama_py.chat.template import ChatTemplate
+from llama_py.core import chat
 from llama_py.core.model import Model
-from llama_py.errors import ClosedError, TemplateError
+from llama_py.errors import ClosedError, ParameterError, TemplateError
 from tests.chat import families
 from tests.chat.families import TOOLS, USER
 from tests.chat.openai import chat_request
@@ -223,3 +224,31 @@ def test_tool_results_of_any_size_render() -> None:
     ]
     rendered = families.load("Qwen-Qwen3-0.6B").render(chat_request(messages, tools=TOOLS))
     assert big in rendered.prompt
+
+
+def test_long_texts_are_written_as_json_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other threads wait as long as a text is written in one call."""
+    text = 'a "word"\\ \n\0 \u00e9\u20ac\U0001f600\ud800' * 30_000
+    value = {
+        "messages": [{"content": text, "role": "user"}, {"content": "b"}],
+        "now": 1.5,
+        "é": text,
+    }
+    expected = json.dumps(value).encode()
+    sizes: list[int] = []
+    dumps = json.dumps
+
+    def watched(value: Any, **options: Any) -> str:
+        written = dumps(value, **options)
+        sizes.append(len(written))
+        return written
+
+    monkeypatch.setattr(json, "dumps", watched)
+    assert chat._dump(value) == expected
+    assert max(sizes) < len(expected) / 3
+    with pytest.raises(ParameterError):
+        chat._dump({"text": text, "number": float("nan")})
+    deep: Any = "a"
+    for _ in range(700):
+        deep = [deep]
+    assert chat._dump(deep) == dumps(deep).encode(), "as deep as the json module reaches"

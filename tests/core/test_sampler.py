@@ -7,6 +7,8 @@ different seeds, which end within five standard deviations of what was expected.
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -82,6 +84,14 @@ def test_greedy_takes_the_most_likely(vocab: Vocab, row: Row) -> None:
         sampler = make(vocab, temperature=temperature)
         assert sampler.trivial
         assert sampler.sample(row) == int(row.argmax())
+
+
+def test_a_bias_that_forbids_everything_is_refused(vocab: Vocab) -> None:
+    banned = dict.fromkeys(range(vocab.n_tokens), -math.inf)
+    with pytest.raises(ParameterError, match="logit_bias forbids every token"):
+        make(vocab, logit_bias=banned)
+    row = np.zeros(vocab.n_tokens, np.float32)
+    assert make(vocab, logit_bias={**banned, 7: -50.0}).sample(row) == 7
 
 
 def test_logit_bias_equals_adding_to_the_row(vocab: Vocab, row: Row) -> None:
@@ -180,6 +190,56 @@ def test_dry_breaks_a_repetition(vocab: Vocab, temperature: float) -> None:
     options: dict[str, Any] = {"temperature": temperature, "dry_sequence_breakers": ()}
     assert make(vocab, history, **options).sample(row) == 33
     assert make(vocab, history, dry_multiplier=2.0, **options).sample(row) == 40
+
+
+def test_breakers_are_compared_with_the_vocabulary_once(vocab: Vocab) -> None:
+    history = [*[30, 31, 32, 33] * 4, 30, 31, 32]
+    row = np.zeros(vocab.n_tokens, np.float32)
+    row[[33, 40]] = [2.0, 1.0]
+    last = vocab.piece(32).decode("latin-1")
+    options: dict[str, Any] = {"temperature": 0, "dry_multiplier": 2.0}
+    vocab._prototypes.clear()
+    for _ in range(3):  # the first one, and those that are made like it
+        assert make(vocab, history, dry_sequence_breakers=(last,), **options).sample(row) == 33
+        assert make(vocab, history, dry_sequence_breakers=("~",), **options).sample(row) == 40
+        assert len(vocab._prototypes) == 2
+    for base in range(20):
+        make(vocab, history, dry_base=1.5 + base, **options)
+    assert len(vocab._prototypes) == 8
+
+
+def test_nothing_looks_back_further_than_a_sequence_can_be(vocab: Vocab) -> None:
+    row = np.zeros(vocab.n_tokens, np.float32)
+    row[[4, 5]] = [1.0, 0.9]
+    params = SamplingParams(temperature=0, presence_penalty=0.5, samplers=("penalties",))
+    assert Sampler(vocab, params, [4, 9, 9], longest=3).sample(row) == 5
+    for last_n in (-1, 2, 2**31 - 1):
+        sampler = Sampler(vocab, SamplingParams(dry_penalty_last_n=last_n), longest=7)
+        assert sampler._reach(last_n) == (2 if last_n == 2 else 7)
+
+
+LOOKS_BACK = """
+import resource
+resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
+import llama_py
+with llama_py.Llama(llama_py.demo_model_path(), n_ctx=256, verbose=False) as llm:
+    far = 2**31 - 1
+    for options in (
+        {"dry_multiplier": 1.0, "dry_penalty_last_n": far},
+        {"repeat_penalty": 1.1, "penalty_last_n": far, "samplers": ["penalties", "temperature"]},
+        {"repeat_penalty": 1.1, "penalty_last_n": far},
+    ):
+        llm.create_completion("Once", max_tokens=2, **options)
+        llm.eval([5, 6])
+        llm.sample(**options)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such limits")
+def test_looking_back_for_ever_takes_no_memory() -> None:
+    """llama.cpp takes 8 bytes for each token at once; where there are none, the process ends."""
+    done = subprocess.run([sys.executable, "-c", LOOKS_BACK], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 # -- distributions ---------------------------------------------------------------------------------
@@ -327,8 +387,9 @@ def test_the_row_is_unchanged_afterwards(vocab: Vocab, row: Row, options: dict[s
 
 
 def test_the_row_is_unchanged_after_a_failure(vocab: Vocab, row: Row) -> None:
+    row[7] = -math.inf
     before = row.copy()
-    banned = dict.fromkeys(range(vocab.n_tokens), -math.inf)
+    banned = {token: -math.inf for token in range(vocab.n_tokens) if token != 7}
     with pytest.raises(DecodeError):
         make(vocab, logit_bias=banned).sample(row)
     np.testing.assert_array_equal(row, before)

@@ -87,8 +87,11 @@ def test_a_stream_goes_on_while_a_conversation_is_parked(
 def test_with_nobody_beside_it_is_parked_at_once(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.run(ask(words(5, 30), 2))  # both sequences are taken now
     made = copies(rig, monkeypatch)
-    rig.run(ask(NEW, 4))
-    assert [size > 10 * PIECE for _, size in made] == [True]
+    rig.submit(new := ask(NEW, 4))
+    rig.step()
+    assert new.started
+    assert len(made) > 15, "in pieces, so that it can be loaded in pieces"
+    rig.read(new)
     comes_back(rig)
 
 
@@ -199,6 +202,36 @@ def test_room_for_cells_is_made_in_pieces_too(
         rig.run(back)
         rig.check(back)
         assert back.record.cache["reused"] >= len(tokens)
+    rig.check_at_rest()
+    rig.close()
+
+
+@pytest.mark.usefixtures("one_piece_a_step")
+def test_cells_that_run_out_in_the_middle_of_a_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What makes room then was copied before, a piece with each step."""
+    rig = Rig("full", n_ctx=768, n_seq_max=4)
+    rig.cache.saving.piece = PIECE
+    idle = words(1, 550)
+    rig.run(ask(idle, 2))
+    stream = streaming(rig, 240)
+    made, tokens_at = copies(rig, monkeypatch), []
+    copied = rig.context.state_get
+
+    def counted(*arguments: Any, **options: Any) -> NDArray[np.uint8]:
+        tokens_at.append(len(stream.generated))
+        return copied(*arguments, **options)
+
+    monkeypatch.setattr(rig.context, "state_get", counted)
+    rig.step_until(lambda: stream.ended)
+    assert max(size for _, size in made) < 1.5 * PIECE
+    assert len(set(tokens_at)) == len(tokens_at) > 15, "a token with each piece"
+    assert tokens_at[0] > 80, "not before it is necessary"
+    assert (rig.cache.parked, rig.cache.dropped) == (1, 0)
+    rig.read(stream)
+    rig.check(stream)
+    rig.run(back := ask([*idle, *words(4, 5)], 6))
+    rig.check(back)
+    assert back.record.cache["action"] == "load"
     rig.check_at_rest()
     rig.close()
 
@@ -445,4 +478,43 @@ def test_what_the_store_has_no_room_for_is_copied_once(monkeypatch: pytest.Monke
     rig.check(new, stream)
     assert sum(size for _, size in made) < 1_300_000
     rig.check_at_rest()
+    rig.close()
+
+
+@pytest.mark.usefixtures("one_piece_a_step")
+@pytest.mark.parametrize("how", ["flush", "another store", "a part"])
+def test_streams_go_on_while_somebody_waits_for_a_copy(
+    how: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig("full", in_place=False, n_seq_max=4)
+    rig.cache.saving.piece = PIECE
+    stream = ask(STREAM, 240)
+    with LlamaDiskCache(str(tmp_path)) as disk:
+        rig.llm.create_completion(IDLE, max_tokens=2, temperature=0)
+        rig.submit(stream)
+        if how != "a part":
+            rig.driver.run(lambda: setattr(rig.cache, "saved", disk))
+            rig.run(ask([*IDLE, *words(4, 60)], 2))  # its saving begins
+        tokens_at: list[int] = []
+        made = copies(rig, monkeypatch)
+        copied = rig.context.state_get
+
+        def counted(*arguments: Any, **options: Any) -> NDArray[np.uint8]:
+            tokens_at.append(len(stream.generated))
+            return copied(*arguments, **options)
+
+        monkeypatch.setattr(rig.context, "state_get", counted)
+        if how == "flush":
+            assert rig.llm.cache.flush(20)
+            assert disk.used_bytes > 10 * PIECE
+        elif how == "another store":
+            rig.llm.set_cache(None)
+            assert disk.wait(0, 20)
+        else:
+            assert rig.llm.cache.snapshot("half", 390).n_tokens == 390
+        assert len(made) > 10
+        assert max(size for _, size in made) < 1.5 * PIECE
+        assert tokens_at[-1] - tokens_at[0] >= len(made) // 4, "a token with a few pieces"
+    rig.read(stream)
+    rig.check(stream)
     rig.close()

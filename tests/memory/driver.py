@@ -347,6 +347,31 @@ class Driver:
                     assert request.generated == expected, request.cache
         self.check_bookkeeping()
 
+    def beside(self, index: int, words: Sequence[int]) -> None:
+        """A turn of a conversation that was parked, which is loaded while a stream generates."""
+        conversation = self.pick(index)
+        self.park()
+        stream = self.llm.create_completion(
+            [60, 61, 62], temperature=0.0, max_tokens=60, ignore_eos=True, stream=True
+        )
+        requests: list[Record] = [stream._outcome.records[0]]
+        next(stream)
+        messages = [*conversation.messages, {"role": "user", "content": text_of(words)}]
+        try:
+            self.llm.create_chat_completion(
+                messages, temperature=0.0, max_tokens=5, ignore_eos=True
+            )
+            requests.append(self.last_request())
+        except ContextOverflowError:
+            pass
+        for _ in stream:
+            pass
+        for request in requests:
+            expected, _ = self.oracle.greedy(request.tokens, len(request.generated))
+            if self.tolerance < EXACT:
+                assert request.generated == expected, request.cache
+        self.check_bookkeeping()
+
     def drafted(self, index: int, words: Sequence[int], n_reply: int, right: int) -> None:
         """A turn whose reply is drafted, with a mistake after ``right`` tokens of each draft."""
         conversation = self.pick(index)

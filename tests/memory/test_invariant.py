@@ -118,6 +118,10 @@ class ReuseMachine(RuleBasedStateMachine):
     def together(self, index: int, words: list[int], others: list[int]) -> None:
         self.driver.together(index, words, others)
 
+    @rule(index=place, words=words)
+    def beside(self, index: int, words: list[int]) -> None:
+        self.driver.beside(index, words)
+
     @rule(index=place, words=words, n_reply=few, right=st.integers(0, 5))
     def drafted(self, index: int, words: list[int], n_reply: int, right: int) -> None:
         self.driver.drafted(index, words, n_reply, right)

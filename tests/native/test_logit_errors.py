@@ -24,6 +24,9 @@ ROOT = Path(__file__).resolve().parents[2]
 #: Rules that change results, and what a build without one is configured with.
 RULES = {
     "LLAMA_PY_NO_AVX512FP16": "-DLLAMA_PY_NO_AVX512FP16=OFF",
+    "LLAMA_PY_ATTENTION_HEADS": "-DLLAMA_PY_ATTENTION_HEADS=OFF",
+    "LLAMA_PY_HALF_PRODUCTS": "-DLLAMA_PY_HALF_PRODUCTS=OFF",
+    "LLAMA_PY_Q8_PRODUCTS": "-DLLAMA_PY_Q8_PRODUCTS=OFF",
     "LLAMA_PY_ATTENTION_TILES": "-DLLAMA_PY_ATTENTION_TILES=OFF",
 }
 #: Heads of 64, as small models have them.
@@ -93,7 +96,7 @@ def test_with_a_rule_the_error_is_not_larger(rule: str, tmp_path: Path) -> None:
     if state != "applied":
         pytest.skip(f"this build is the same with and without it: {state or 'not known'}")
     without = build_without(rule, tmp_path / "build")
-    for quant in ("f32", "f16"):
+    for quant in ("f32", "f16", "q8_0"):
         path = tiny_model("full", quant=quant, **SHAPE)
         right = expected(path)
         for name, settings in SETTINGS.items():

@@ -60,16 +60,36 @@ def test_headers_can_be_turned_off(gcc: str, tmp_path: Path) -> None:
     headers = {
         "LLAMA_PY_TENSOR_ALIGNMENT": "tensor_alignment.h",
         "LLAMA_PY_HUGE_PAGES": "huge_pages.h",
+        "LLAMA_PY_ATTENTION_HEADS": "attention_heads.h",
         "LLAMA_PY_ATTENTION_TILES": "attention_tiles.h",
+        "LLAMA_PY_GELU": "gelu.h",
+        "LLAMA_PY_HALF_PRODUCTS": "half_products.h",
+        "LLAMA_PY_Q8_PRODUCTS": "q8_products.h",
     }
-    files = BUFFERS + MEMORY + ATTENTION
+    files = BUFFERS + MEMORY + ATTENTION + KERNELS
     commands, states = configured(tmp_path / "on", gcc, files)
     assert len(commands) == len(files)
     used = [sum(header in command for command in commands) for header in headers.values()]
-    assert used == [len(BUFFERS), len(MEMORY), len(ATTENTION)]
-    assert [states[rule] for rule in headers] == ["applied"] * 3
+    assert used == [len(BUFFERS), len(MEMORY), *[len(ATTENTION)] * 3, *[len(KERNELS)] * 2]
+    assert [states[rule] for rule in headers] == ["applied"] * 7
     options = [f"-D{rule}=OFF" for rule in headers]
     commands, states = configured(tmp_path / "off", gcc, files, *options)
     assert len(commands) == len(files)
     assert not any(".h " in command.partition(" -o ")[0] for command in commands)
-    assert [states[rule] for rule in headers] == ["off"] * 3
+    assert [states[rule] for rule in headers] == ["off"] * 7
+
+
+@pytest.mark.parametrize("cpu", ["x86-64", "x86-64-v3", "alderlake", "icelake-server"])
+@pytest.mark.parametrize(
+    "header", ["attention_heads.h", "gelu.h", "half_products.h", "q8_products.h"]
+)
+def test_a_header_needs_no_other_one(gcc: str, llama_cpp: Path, header: str, cpu: str) -> None:
+    """Each rule can be turned off by itself."""
+    source = llama_cpp / "ggml" / "src"
+    folders = [source, source / "ggml-cpu", llama_cpp / "ggml" / "include"]
+    includes = [f"-I{folder}" for folder in folders]
+    path = Path(__file__).parents[2] / "cmake" / header
+    options = ["-std=gnu++17", f"-march={cpu}", "-fsyntax-only", "-w", "-x", "c++", "/dev/null"]
+    command = [gcc, *includes, "-include", str(path), *options]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr

@@ -14,15 +14,17 @@ from typing import Any, cast
 import anthropic
 import httpx
 import openai
+import pytest
 import uvicorn
 
 from llama_py import demo_model_path
+from llama_py.engine.runner import Runner
 from llama_py.server.app import Service, create_app
 from llama_py.server.connections import http_protocol
 from llama_py.server.pipelining import one_at_a_time
 from llama_py.server.settings import ModelSettings, Settings
 
-__all__ = ["Server", "demo_settings", "serving", "tiny_settings"]
+__all__ = ["Server", "demo_settings", "serving", "slow_steps", "tiny_settings"]
 
 _PATIENCE = 30.0
 
@@ -87,16 +89,36 @@ def tiny_settings(path: Path, settings: dict[str, Any] | None = None, **options:
     return Settings(models=(model,), **(settings or {}))
 
 
+def slow_steps(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.002) -> None:
+    """Make each step so much longer: the bundled model writes 1,500 tokens in half a second."""
+    decode, decode_steps = Runner._decode, Runner.decode_steps
+
+    def slow_decode(self: Runner) -> int:
+        time.sleep(seconds)
+        return decode(self)
+
+    def slow_decode_steps(self: Runner, *arguments: Any) -> list[float]:
+        ends = decode_steps(self, *arguments)
+        time.sleep(seconds * len(ends))
+        return ends
+
+    monkeypatch.setattr(Runner, "_decode", slow_decode)
+    monkeypatch.setattr(Runner, "decode_steps", slow_decode_steps)
+
+
 @contextlib.contextmanager
-def serving(settings: Settings | None = None, *, send_buffer: int = 0) -> Iterator[Server]:
+def serving(
+    settings: Settings | None = None, *, send_buffer: int = 0, protocol: type[Any] | None = None
+) -> Iterator[Server]:
     """Serve until the end of the block.
 
     Args:
+        protocol: one of uvicorn's; by default that of the faster parser.
         send_buffer: bytes that the system takes for a client that does not read; 0 is its own.
     """
     app: Any = create_app(settings or demo_settings())
     config = uvicorn.Config(
-        app, lifespan="on", log_config=None, http=one_at_a_time(http_protocol())
+        app, lifespan="on", log_config=None, http=one_at_a_time(http_protocol(protocol))
     )
     server = uvicorn.Server(config)
     listener = socket.create_server(("127.0.0.1", 0))

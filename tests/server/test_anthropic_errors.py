@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import anthropic
@@ -12,6 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from llama_py.api.calls import Calls
+from llama_py.engine.request import Prompt
 from llama_py.server.keys import ApiKey
 from tests.server.claude_code import PICTURE, TOOLS
 from tests.server.leaving import Visitor, until
@@ -140,6 +144,42 @@ def test_a_conversation_that_is_too_long(server: Server, stream: bool) -> None:
     assert "exceeds the available context size" in message
     with server.anthropic() as client, pytest.raises(anthropic.BadRequestError, match="too long"):
         client.messages.create(model="any", max_tokens=8, messages=long, stream=stream)
+
+
+def test_a_conversation_that_was_not_counted(server: Server) -> None:
+    """It is too long in any case; what is known is said behind the words that agents know."""
+    endless = [{"role": "user", "content": "word " * 30_000}]
+    message = error_of(post(server, body(messages=endless)), 400, "invalid_request_error")
+    match = re.match(r"prompt is too long: (\d+) tokens > (\d+) maximum; it exceeds", message)
+    assert match is not None
+    assert f"; it has at least {match[1]} tokens, and was not counted further" in message
+    counted = post(server, body(messages=endless), "/v1/messages/count_tokens").json()
+    assert counted["input_tokens"] > int(match[1])
+
+
+def test_counting_endless_conversations_keeps_nobody_waiting(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counting, begun = threading.Event(), threading.Semaphore(0)
+    tokens_of = Calls.tokens_of
+
+    def slowly(calls: Calls, prompt: Prompt) -> list[int]:
+        begun.release()
+        assert counting.wait(60)
+        return tokens_of(calls, prompt)
+
+    monkeypatch.setattr(Calls, "tokens_of", slowly)
+    endless = body(messages=[{"role": "user", "content": "word " * 30_000}])
+    with ThreadPoolExecutor(6) as threads:
+        path = "/v1/messages/count_tokens"
+        counts = [threads.submit(post, server, endless, path) for _ in range(6)]
+        assert begun.acquire(timeout=60)
+        try:
+            assert post(server, body()).status_code == 200
+            assert not any(each.done() for each in counts)
+        finally:
+            counting.set()
+        assert {each.result().status_code for each in counts} == {200}
 
 
 def test_the_end_of_the_window_is_no_error(small: Server) -> None:

@@ -326,6 +326,24 @@ def test_wrong_fields_are_named(context: Context, fields: Any, complaint: str) -
         call(context, **fields)
 
 
+def test_json_has_one_kind_of_number(context: Context) -> None:
+    request = call(context, max_tokens=8.0, top_k=5.0).requests[0]
+    assert (request.generation.max_tokens, request.sampling.top_k) == (8, 5)
+    assert isinstance(request.generation.max_tokens, int)
+    call(context, thinking={"type": "enabled", "budget_tokens": 100.0})
+    with pytest.raises(ParameterError, match="max_tokens must be an integer"):
+        call(context, max_tokens=8.5)
+
+
+@pytest.mark.parametrize(
+    "wanted", ["json", [1], {}, {"type": "xml"}, {"type": 7}, {"grammar": "x"}]
+)
+def test_formats_that_are_not_known_are_ignored(context: Context, wanted: Any) -> None:
+    for fields in ({"output_config": {"format": wanted}}, {"output_format": wanted}):
+        sampling = call(context, **fields).requests[0].sampling
+        assert (sampling.constraint, sampling.grammar) == (None, None)
+
+
 def test_too_many_entries_are_refused(context: Context) -> None:
     with pytest.raises(ParameterError, match="tools has 3 entries, and 2 is the most"):
         read_call(context, {"messages": [HELLO], "tools": [WEATHER] * 3}, Limits(max_tools=2), "m")

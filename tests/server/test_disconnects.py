@@ -16,7 +16,7 @@ import pytest
 from llama_py.server.streaming import EventStream
 from tests.allocated import allocated_bytes, needs_allocated_bytes
 from tests.server.leaving import Visitor, joined_chunks, until
-from tests.server.serving import Server, demo_settings, serving
+from tests.server.serving import Server, demo_settings, serving, slow_steps
 
 #: A reply that goes on for as long as there is room.
 ENDLESS: dict[str, Any] = {"ignore_eos": True, "max_tokens": 1500, "temperature": 0}
@@ -222,9 +222,10 @@ def test_a_body_that_does_not_come() -> None:
             assert client.recv(100).startswith(b"HTTP/1.1 200 OK")
 
 
-def test_only_who_leaves_is_a_client_that_left() -> None:
+def test_only_who_leaves_is_a_client_that_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream that the server ends with an error has had its answer."""
     settings = demo_settings({"queue_timeout": 0.5}, n_seq_max=1)
+    slow_steps(monkeypatch)
     with serving(settings) as server, server.http() as http:
         running = Visitor(server, "/v1/completions", {"prompt": "a", **ENDLESS})
         until(lambda: running.record.started, "it has begun")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import json
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ import openai
 import pytest
 
 from llama_py import Embedder
+from llama_py.api.embedding import EmbeddingCalls
 from tests.embeddings.models import WORDS, encoder
 from tests.server.serving import Server, serving, tiny_settings
 
@@ -219,13 +222,39 @@ def test_an_encoder_does_not_chat(server: Server, client: Any) -> None:
         ),
     ]
     for call in calls:
-        with pytest.raises(openai.BadRequestError, match=r"an encoder .*does not generate"):
+        with pytest.raises(openai.BadRequestError, match=r"this model is an encoder .*generate"):
             call()
     with server.http() as http:
         for path in ("/v1/models", "/props", "/slots", "/metrics", "/v1/sessions", "/health"):
             answer = http.get(path)
             assert answer.status_code < 500 or answer.status_code == 501, (path, answer.text)
         assert http.post("/tokenize", json={"content": "the cat"}).json()["tokens"]
+
+
+def test_tokens_of_long_texts_keep_no_replies_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who builds an index sends megabytes in several requests at a time."""
+    going, begun = threading.Event(), threading.Semaphore(0)
+    vectors = EmbeddingCalls.vectors
+
+    def slowly(calls: EmbeddingCalls, *arguments: Any, **options: Any) -> Any:
+        begun.release()
+        assert going.wait(60)
+        return vectors(calls, *arguments, **options)
+
+    monkeypatch.setattr(EmbeddingCalls, "vectors", slowly)
+    with serving() as server, server.http() as http, ThreadPoolExecutor(6) as threads:
+        calls = [
+            threads.submit(http.post, "/v1/embeddings", json={"input": "Hello!"}) for _ in range(6)
+        ]
+        assert begun.acquire(timeout=60)
+        try:
+            answer = http.post("/v1/completions", json={"prompt": "Once", "max_tokens": 2})
+            assert answer.status_code == 200
+            assert http.get("/v1/sessions").status_code == 200
+            assert not any(each.done() for each in calls)
+        finally:
+            going.set()
+        assert {each.result().status_code for each in calls} == {200}
 
 
 def test_a_model_that_chats_embeds_as_well() -> None:
@@ -236,4 +265,5 @@ def test_a_model_that_chats_embeds_as_well() -> None:
         with server.http() as http:
             answer = http.post("/v1/rerank", json={"query": "a", "documents": ["b"]})
         assert answer.status_code == 400
-        assert "no classification head" in answer.text
+        assert "this model has no classification head" in answer.text
+        assert ".gguf" not in answer.text  # the path is for who runs the server

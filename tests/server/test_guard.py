@@ -52,6 +52,11 @@ class Answer:
         return error
 
 
+async def gone() -> Any:
+    """There is no body."""
+    return {"type": "http.disconnect"}
+
+
 class Door:
     """A guarded app that answers everything with 200, and knows what it was asked."""
 
@@ -79,7 +84,7 @@ class Door:
         given = {"host": HOST, **(headers or {})}
         pairs = [(name.encode(), value.encode("latin-1")) for name, value in given.items() if value]
         scope = {"type": "http", "method": method, "path": path, "headers": pairs}
-        await self.guard(scope, None, send)  # type: ignore[arg-type]
+        await self.guard(scope, gone, send)
         start = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
         return Answer(sent[0]["status"], start, b"".join(each["body"] for each in sent[1:]))
 
@@ -508,6 +513,20 @@ def test_it_is_known_when_nothing_is_in_flight() -> None:
         return early, late, running
 
     assert asyncio.run(drain()) == (False, True, 1)
+    assert door.lifecycle.in_flight == 0
+
+
+@pytest.mark.parametrize(("path", "status"), [(CHATS, 503), (MESSAGES, 529)])
+def test_what_ends_with_the_server_is_told_so(path: str, status: int) -> None:
+    door = Door()
+
+    def cancelled() -> None:  # as uvicorn does when it has waited for long enough
+        raise asyncio.CancelledError
+
+    door.body = cancelled
+    answer = door.post(path)
+    assert (answer.status, answer.headers["retry-after"]) == (status, "5")
+    assert "stopped" in answer.error["message"]
     assert door.lifecycle.in_flight == 0
 
 

@@ -104,6 +104,13 @@ def test_what_is_no_http(port: int) -> None:
     assert error_of(answer)["message"] == "this is not a valid HTTP request"
 
 
+def test_a_body_that_is_no_http(port: int) -> None:
+    head = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    answer = exchange(port, head + b"2\r\nhi\r\nzz\r\nnothing\r\n")
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert error_of(answer)["message"] == "this is not a valid HTTP request"
+
+
 def test_a_connection_is_used_for_as_long_as_one_likes(port: int) -> None:
     with httpx.Client(base_url=f"http://127.0.0.1:{port}") as http:
         for _ in range(100):  # the limit is for one head, not for all of them

@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -15,7 +16,9 @@ import openai
 import pytest
 
 import llama_py
+from llama_py import DraftModel
 from llama_py.server.settings import ModelSettings, Settings
+from tests.embeddings.models import encoder
 from tests.models import tiny_model
 from tests.server.serving import Server, serving
 
@@ -224,6 +227,32 @@ def test_waiting_too_long_and_models_that_are_broken(tmp_path: Any) -> None:
         assert caught.value.status_code == 503
         assert caught.value.response.headers["Retry-After"] == "5"
         stream.close()
+
+
+def test_clients_do_not_learn_where_files_lie(tmp_path: Path) -> None:
+    (tmp_path / "empty.gguf").touch()
+    tiny, encoding, demo = str(tiny_model("full")), str(encoder()), llama_py.demo_model_path()
+    paths: dict[str, tuple[str, dict[str, Any], str]] = {
+        "empty": (f"{tmp_path}//empty.gguf", {}, "empty: the file is empty"),
+        "drafted": (
+            tiny,
+            {"speculative": f"draft={tmp_path}/a.gguf"},
+            "the file a.gguf is missing",
+        ),
+        "odd": (tiny, {"speculative": f"draft={encoding}"}, f"{Path(encoding).name} (bert) has"),
+        "alien": (tiny, {"speculative": DraftModel(demo)}, "than alien ("),
+        "shaped": (tiny, {"lora_path": demo}, f"LoRA adapter {Path(demo).name}"),
+    }
+    models = tuple(ModelSettings(id=name, path=path, options=options)
+                   for name, (path, options, _) in paths.items())  # fmt: skip
+    with serving(Settings(models=models)) as server, server.http() as http:
+        for name, (_, _, said) in paths.items():
+            body = {"model": name, "prompt": "x"}
+            message = http.post("/v1/completions", json=body).json()["error"]["message"]
+            reason = http.get(f"/v1/models/{name}").json()["status"]["reason"]
+            assert said in message
+            assert reason in message
+            assert "/" not in message
 
 
 def test_what_came_and_went_is_counted() -> None:

@@ -35,6 +35,7 @@ TOOLS = [
         ("send_message", "Send a message to a person", "name"),
     )
 ]
+CUSTOM = {"type": "custom", "custom": {"name": "x"}}
 NAMED = {"type": "function", "function": {"name": "send_message"}}
 SCHEMA = {
     "type": "json_schema",
@@ -131,6 +132,17 @@ CASES = [
     ),
     Case("tools, none", [WEATHER], {"tools": TOOLS, "tool_choice": "none"}),
     Case("tools, those of others", [SUM], {"tools": [{"type": "web_search"}]}),
+    Case(
+        "tools, those of others required",
+        [SUM],
+        {"tools": [CUSTOM], "tool_choice": "required"},
+    ),
+    Case(
+        "tools, one of others",
+        [SUM],
+        {"tools": [*TOOLS, CUSTOM], "tool_choice": {"type": "custom", "custom": {"name": "x"}}},
+        content="2 + 3 = 5.",
+    ),
     Case(
         "tools, an answer from a result",
         [WEATHER, *called("get_weather", '{"city": "Paris"}')],

@@ -121,7 +121,7 @@ def test_a_completion(server: Server) -> None:
 def test_progress_of_a_prompt() -> None:
     """Only for who asks, and with what was there before."""
     body = {**STREAM, "return_progress": True, "max_tokens": 2}
-    body["messages"] = [{"role": "user", "content": "one two three " * 40}]
+    body["messages"] = [{"role": "user", "content": "one two three " * 300}]
     with serving(demo_settings(n_batch=32, n_ubatch=32)) as server:
         frames = frames_of(server, "/v1/chat/completions", body)
         told = [frame["prompt_progress"] for frame in frames if "prompt_progress" in frame]

@@ -17,7 +17,7 @@ from llama_py.options import COMPLETION as COMPLETION_OPTIONS
 from llama_py.server import adapting, running
 from llama_py.server.keys import ApiKey
 from tests.server.leaving import Visitor, until
-from tests.server.serving import Server, demo_settings, serving
+from tests.server.serving import Server, demo_settings, serving, slow_steps
 from tests.server.test_openai_client import SCHEMA, SUM, TOOLS
 
 CHAT = "/v1/chat/completions"
@@ -87,9 +87,21 @@ WRONG: list[tuple[dict[str, Any], str, str | None]] = [
     ({"messages": [SUM], "grammar": "root ::= ("}, "invalid_value", "grammar"),
     ({"messages": [SUM], "logit_bias": {"x": 1}}, "invalid_value", "logit_bias"),
     ({"messages": [SUM], "logit_bias": {"10000000": 1}}, "invalid_value", "logit_bias"),
+    (
+        {"messages": [SUM], "logit_bias": {str(token): False for token in range(1536)}},
+        "invalid_value",
+        "logit_bias",
+    ),
     ({"messages": [SUM], "reasoning_effort": "utmost"}, "invalid_value", "reasoning_effort"),
     ({"messages": [SUM], "session_id": ""}, "invalid_value", "session_id"),
     ({"messages": [SUM], "priority": "high"}, "invalid_type", "priority"),
+    ({"messages": [SUM], "samplers": ["top_k"] * 65}, "invalid_value", "samplers"),
+    ({"messages": [SUM], "samplers": ";" * 65}, "invalid_value", "samplers"),
+    (
+        {"messages": [SUM], "dry_sequence_breakers": [str(n) for n in range(65)]},
+        "invalid_value",
+        "dry_sequence_breakers",
+    ),
 ]
 
 
@@ -144,6 +156,12 @@ def test_what_is_no_body(http: httpx.Client, body: bytes, words: str) -> None:
     reply = http.post(CHAT, content=body, headers={"content-type": "application/json"})
     assert error_of(reply) == (400, "invalid_json", None)
     assert words in reply.json()["error"]["message"]
+
+
+def test_a_file_that_begins_with_a_mark_of_its_encoding(http: httpx.Client) -> None:
+    body = b'\xef\xbb\xbf{"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}'
+    reply = http.post(CHAT, content=body, headers={"content-type": "application/json"})
+    assert reply.status_code == 200
 
 
 def test_half_a_character_is_let_pass(http: httpx.Client) -> None:
@@ -305,6 +323,7 @@ def test_what_a_request_itself_takes_is_no_wait(monkeypatch: pytest.MonkeyPatch)
         return adapted(*arguments)
 
     monkeypatch.setattr(running, "adapted", slowly)
+    slow_steps(monkeypatch)
     with serving(demo_settings({"queue_timeout": 0.2}, n_seq_max=1)) as server:
         with server.http() as http:
             assert http.post(CHAT, json={"messages": [SUM], "max_tokens": 2}).status_code == 200

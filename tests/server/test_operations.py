@@ -10,6 +10,7 @@ import re
 import socket
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from llama_py.server.keys import ADMIN, CHAT, ApiKey
 from llama_py.server.lifecycle import Phase
 from llama_py.server.logs import log_to
+from tests.server.leaving import until
 from tests.server.serving import Server, demo_settings, serving
 
 ALICE = ApiKey("alice", "alice-secret")
@@ -410,6 +412,56 @@ def test_prefixes_on_disk_are_not_shared_either(tmp_path: Path) -> None:
         with of(server, ALICE) as alice:
             assert alice.get("/v1/sessions/s").json()["id"] == "s"
             assert by_chat(alice) > 20
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHATS, QUESTION),
+        ("/v1/completions", {"prompt": "Once"}),
+        ("/completion", {"prompt": "Once"}),
+    ],
+)
+@pytest.mark.parametrize(("key", "asked", "counts"), [
+    (ALICE, -5, 0), (ALICE, -(2**31), 0), (ALICE, 7, 7), (OPS, -5, -5),
+])  # fmt: skip
+def test_nobody_goes_ahead_of_others(
+    server: Server, path: str, body: dict[str, Any], key: ApiKey, asked: int, counts: int
+) -> None:
+    until(lambda: not server.service.exchanges, "others are done")
+    asking = {**body, "priority": asked, "stream": True, "max_tokens": 1500, "ignore_eos": True}
+    with of(server, key) as http, http.stream("POST", path, json=asking) as answer:
+        next(answer.iter_raw())
+        (exchange,) = server.service.exchanges
+        assert [each.request.priority for each in exchange.records] == [counts]
+
+
+def test_a_key_that_says_it_is_urgent_waits_like_others() -> None:
+    """Three ask while there is one place: the one who came first gets it, whatever others say."""
+    settings = demo_settings({"api_keys": (ALICE, BOB)}, n_seq_max=1)
+    order: list[str] = []
+
+    def ask(busy: Server, key: ApiKey, options: dict[str, Any]) -> None:
+        with of(busy, key) as http:
+            http.post(CHATS, json={**QUESTION, **options}).raise_for_status()
+        order.append(key.name)
+
+    calls: list[tuple[ApiKey, dict[str, Any]]] = [
+        (ALICE, {"max_tokens": 600, "ignore_eos": True}),
+        (BOB, {"max_tokens": 2}),
+        (ALICE, {"max_tokens": 2, "priority": -1}),
+    ]
+    with serving(settings) as busy, ThreadPoolExecutor(3) as pool:
+        queued: set[Any] = set()
+        asked = []
+        for key, options in calls:
+            asked.append(pool.submit(ask, busy, key, options))
+            known = len(queued)
+            while len(queued) == known:
+                queued |= {each for each in [*busy.service.exchanges] if each.records}
+        for each in asked:
+            each.result()
+    assert order == ["alice", "bob", "alice"]
 
 
 def of(server: Server, key: ApiKey) -> httpx.Client:

@@ -18,6 +18,15 @@ def test_the_one_longest_unused_goes() -> None:
     assert registry.get("", "b") is None
 
 
+def test_nobody_drives_out_the_sessions_of_others() -> None:
+    registry = SessionRegistry(None, 4)
+    registry.note("bob", "b", "m", 10)
+    for number in range(10):
+        registry.touch("alice", f"a{number}", "m")
+    assert [each.id for each in registry.owned_by("bob")] == ["b"]
+    assert [each.id for each in registry.owned_by("alice")] == ["a9", "a8", "a7"]
+
+
 def test_names_of_two_owners() -> None:
     registry = SessionRegistry(None, 10)
     for owner in ("one", "two"):

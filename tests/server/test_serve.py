@@ -28,6 +28,7 @@ from llama_py.server.models import ModelPool
 from llama_py.server.serve import serve
 from llama_py.server.settings import Settings
 from llama_py.server.sockets import listen
+from tests.embeddings.models import encoder
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {
@@ -186,6 +187,30 @@ def test_streams_that_take_too_long_are_told_so() -> None:
             assert stream.error["message"] == "the server stopped before this reply was complete"
             assert stream.events[-1] == "[DONE]"
         assert server.end()[0] == 0
+
+
+LONG = "the old king runs to the river " * 60
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("/v1/embeddings", {"input": [LONG] * 2000}),
+        ("/embeddings", {"content": [LONG] * 2000}),
+        ("/v1/rerank", {"query": "a cat", "documents": [LONG] * 2000}),
+    ],
+)
+def test_embeddings_that_take_too_long_are_told_so(path: str, asked: dict[str, Any]) -> None:
+    model = encoder(architecture="bert", head=1, n_positions=512)
+    with running(str(model), "--drain-seconds", "0.1") as server, ThreadPoolExecutor() as threads:
+        call = threads.submit(httpx.post, server.address + path, json=asked, timeout=PATIENCE)
+        time.sleep(1)  # it is computed for half a minute
+        server.stop()
+        answer = call.result()
+        code, _, err = server.end()
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+    assert answer.json()["error"]["type"] == "unavailable_error"
+    assert (code, "Traceback" in err) == (0, False)
 
 
 def test_a_second_signal_ends_it_at_once() -> None:
@@ -370,6 +395,29 @@ def test_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "none.toml: No such file" in capsys.readouterr().err
     assert main(["serve", "--check", "--host", "0.0.0.0"]) == 2
     assert "there is no API key" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--speculative", "draft=NONE"], "speculative: there is no file at NONE (for 'demo-"),
+        (["--lora", "NONE"], "lora_path: there is no LoRA adapter at NONE"),
+        (["--tls-cert", "NONE"], "tls_cert: there is no file at NONE"),
+        (["--tls-cert", "OTHER", "--tls-key", "NONE"], "tls_key: there is no file at NONE"),
+    ],
+)
+def test_check_finds_files_that_are_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str
+) -> None:
+    (tmp_path / "other").touch()
+    places = {"NONE": str(tmp_path / "none"), "OTHER": str(tmp_path / "other")}
+    for name, path in places.items():
+        arguments = [each.replace(name, path) for each in arguments]
+        expected = expected.replace(name, path)
+    assert main(["serve", "--check", *arguments]) == 2
+    err = capsys.readouterr().err
+    assert expected in err
+    assert err.count("\n") == 1
 
 
 def test_check_makes_directories(tmp_path: Path) -> None:

@@ -117,6 +117,21 @@ def test_saved_erased_and_restored(http: httpx.Client, slot: str, more: dict[str
     assert again["timings"]["cache_n"] > saved["n_saved"] - 8
 
 
+@pytest.mark.parametrize(("slot", "session"), [("berta", "berta"), ("99", "slot-99")])
+def test_a_session_is_known_when_it_was_restored(
+    http: httpx.Client, slot: str, session: str
+) -> None:
+    complete(http, f"{slot}: {STORY}", session_id="first")
+    saved = act(http, "first", "save", "story.bin")
+    assert http.get(f"/v1/sessions/{session}").status_code == 404
+    act(http, slot, "restore", "story.bin")
+    known = http.get(f"/v1/sessions/{session}").json()
+    assert (known["tokens"], known["tokens_in_memory"]) == (saved["n_saved"],) * 2
+    assert known["turns"] == 0
+    assert http.delete(f"/v1/sessions/{session}").status_code == 200
+    act(http, slot, "save", "story.bin", status=404)  # it could not be forgotten before
+
+
 def test_a_file_is_replaced(http: httpx.Client, folder: Path) -> None:
     complete(http, STORY, session_id="anna")
     long = act(http, "anna", "save", "again.bin")

@@ -204,6 +204,21 @@ def test_an_abort_keeps_the_old_one_and_its_slot() -> None:
         act(http, "a", "restore", status=404)
 
 
+def test_what_is_prepared_waits_until_it_is_confirmed() -> None:
+    """Snapshots that are made at once are no reason for it to go."""
+    with serving(demo_settings({"prefix_cache_slots": 2})) as server, server.http() as http:
+        ask(http, STORY)
+        prepared = {name: make(http, name, prepare=True)["key"] for name in ("a", "b")}
+        ask(http, f"{STORY} More of it.")
+        newer = {make(http, name)["key"] for name in ("a", "c", "d")}
+        assert not newer & {*prepared.values()}
+        assert names(http) == ["c", "d", "a", "b"]
+        for name, key in prepared.items():
+            assert act(http, name, "confirm")["key"] == key
+            assert act(http, name, "restore")["key"] == key
+        assert names(http) == ["a", "b"]
+
+
 def test_one_that_cannot_be_made_replaces_nothing(http: httpx.Client, server: Server) -> None:
     ask(http, STORY)
     old = make(http, "a")
@@ -253,7 +268,7 @@ def test_bytes_are_limited() -> None:
         error = make(http, "a", status=400)["error"]
         assert error["code"] == "snapshot_too_large"
         assert "--snapshot-bytes" in error["message"]
-        first = make(http, "a", length=300)
+        first = make(http, "a", length=300.0)  # JSON has one kind of number
         assert first["bytes"] < 1 << 20
         assert make(http, "b", length=301)["bytes"] + first["bytes"] > 1 << 20
         assert names(http) == ["b"]

@@ -12,6 +12,7 @@ from starlette.routing import Route
 
 from llama_py.api.embedding import PendingEmbedding
 from llama_py.dialects.embeddings import encode_native, encode_openai, naming, read_embedding
+from llama_py.dialects.failures import RequestError
 from llama_py.dialects.reranking import encode_ranking, read_rerank
 from llama_py.dialects.wire_json import json_bytes
 from llama_py.server.bodies import model_of, read_body
@@ -86,19 +87,24 @@ async def _queued(
 
     Raises:
         ClientDisconnect: the client left; nothing more is computed for it.
+        RequestError: the server stops before it is computed.
     """
-    loop = asyncio.get_running_loop()
-    pending = await loop.run_in_executor(service.workers, start)
+    loop, lifecycle = asyncio.get_running_loop(), service.lifecycle
+    pending = await loop.run_in_executor(service.embedding_workers, start)
     computed = loop.create_task(pending.wait_done(service.settings.request_timeout))
     gone = loop.create_task(_leaving(request))
+    over = loop.create_task(lifecycle.until_over())
     try:
-        await asyncio.wait([computed, gone], return_when=asyncio.FIRST_COMPLETED)
-        if not computed.done():
+        await asyncio.wait([computed, gone, over], return_when=asyncio.FIRST_COMPLETED)
+        if computed.done():
+            computed.result()
+        elif over.done():
+            raise RequestError.of(lifecycle.interrupted())
+        else:
             raise ClientDisconnect
-        computed.result()
     finally:
-        gone.cancel()
-        computed.cancel()
+        for task in (computed, gone, over):
+            task.cancel()
         pending.cancel()  # does nothing if it was computed
     return pending
 

@@ -115,6 +115,8 @@ async def _act(request: Request) -> Response:
         service.sessions.attach(model.id, model.llama)
         asked = _Slot(model, tenant, slot)
         answer = await in_thread(service, lambda: _acted(_ACTIONS[action], asked, files, name))
+        if action == "restore":
+            service.sessions.brought_in(model.id, asked.label, answer["n_restored"])
     return json_response({"id_slot": asked.shown, **answer})
 
 

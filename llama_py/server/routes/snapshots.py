@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from llama_py.dialects.failures import Kind, RequestError
+from llama_py.dialects.fields import whole_number
 from llama_py.dialects.session_ids import label_of
 from llama_py.errors import (
     ConversationBusyError,
@@ -63,10 +64,9 @@ async def _make(request: Request) -> Response:
         service.sessions.attach(model.id, model.llama)
         make = partial(_export, model, tenant, session, length)
         state = await in_thread(service, lambda: _done(make))
-        service.snapshots.prepare(tenant, session, name, model.id, state)
-    if waits:
-        return json_response(service.snapshots.prepared(tenant, session, name))
-    return json_response(service.snapshots.confirm(tenant, session, name))
+        snapshots = service.snapshots
+        keep = snapshots.prepare if waits else snapshots.make
+        return json_response(keep(tenant, session, name, model.id, state))
 
 
 def _export(model: ServedModel, tenant: str, session: str, length: int | None) -> StoredState:
@@ -76,13 +76,13 @@ def _export(model: ServedModel, tenant: str, session: str, length: int | None) -
 
 
 def _length(body: dict[str, Any]) -> int | None:
-    length = body.get("length")
+    length = whole_number(body.get("length"))
     if length is not None:
         try:
             check_number("length", length, 1, integer=True)
         except ParameterError as error:
             raise RequestError(Kind.INVALID_VALUE, str(error), "length") from None
-    return length
+    return cast("int | None", length)
 
 
 def _flag(body: dict[str, Any], name: str) -> bool:

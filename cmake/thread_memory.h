@@ -1,0 +1,37 @@
+// Memory of a thread, which it keeps for the next product; for q8_products.h and half_products.h.
+#ifndef LLAMA_PY_THREAD_MEMORY_H
+#define LLAMA_PY_THREAD_MEMORY_H
+
+#include "ggml-impl.h"
+
+#include <cstdlib>
+#include <memory>
+
+namespace {
+namespace llama_py {
+
+class ThreadMemory {
+  public:
+    // At least so many bytes, at a multiple of 64; what was there before is gone.
+    char * reserve(size_t bytes) {
+        if (bytes > size) {
+            memory.reset();
+            size = (bytes + 4095)/4096*4096;
+            memory.reset(aligned_alloc(64, size));
+            GGML_ASSERT(memory);
+        }
+        return (char *) memory.get();
+    }
+
+  private:
+    struct Free {
+        void operator()(void * p) const { free(p); }
+    };
+    std::unique_ptr<void, Free> memory;
+    size_t size = 0;
+};
+
+} // namespace llama_py
+} // namespace
+
+#endif

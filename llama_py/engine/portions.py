@@ -1,0 +1,94 @@
+"""``Portions``: how much of a prompt is evaluated in a step beside streams that somebody reads.
+
+A chunk of ``n_ubatch`` tokens may take seconds, and so long each stream would stand still. So a
+step with both gets as much of a prompt as lets it take about two steps of the streams alone, and
+20 ms: the prompt gets half of the time, or more, and no gap is longer than three usual ones and
+50 ms. What tokens cost is seen in the steps; now and then the streams have one to themselves, which
+shows what is usual.
+
+Pure: no clocks, nothing native.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Portions"]
+
+#: A step takes as many usual ones, and seconds, at most.
+_STEPS, _SECONDS = 2.0, 0.02
+#: Fewer tokens are no faster by much: weights are read once for all of them.
+_LEAST = 4
+#: From one step to the next, a portion grows by this factor at most.
+_GROWTH = 2.0
+#: Steps with prompts after which the streams have one to themselves.
+_DUE = 64
+#: How fast what is usual follows steps that take longer; those that take less show it at once.
+_FOLLOW = 0.1
+
+
+class Portions:
+    """Chooses portions (``size``); enter every step (``note``)."""
+
+    def __init__(self) -> None:
+        #: By the number of streams: seconds of a step of theirs, and when that was seen last.
+        self._usual: dict[int, tuple[float, int]] = {}
+        self._steps = 0
+        #: Seconds of a token of a prompt, and the portion that was chosen last.
+        self._token = 0.0
+        self._portion = 0
+
+    def note(self, streams: int, tokens: int, seconds: float) -> None:
+        """Enter a step of so many streams, and tokens of prompts."""
+        if not tokens:
+            usual, _ = self._usual.get(streams, (seconds, 0))
+            followed = min(seconds, usual + _FOLLOW * (seconds - usual))
+            self._usual[streams] = followed, self._steps
+        elif not streams:
+            if tokens >= _LEAST:
+                self._token, self._portion = seconds / tokens, 0
+        else:
+            self._steps += 1
+            usual = self.usual(streams)
+            short = seconds <= _STEPS * usual + _SECONDS
+            if 2 * tokens < self._portion and short:  # the end of a prompt says little
+                return
+            self._portion = tokens
+            self._see(max(0.0, seconds - usual) / tokens)
+
+    def _see(self, token: float) -> None:
+        """Seconds of a token of a prompt. What took too long may have been anything, once."""
+        usual = self._token
+        self._token = token if token < usual or not usual else usual + (token - usual) / 2
+
+    def usual(self, streams: int) -> float:
+        """Seconds that a step of so many streams takes at least; 0 if nothing is known."""
+        known = [usual for count, (usual, _) in self._usual.items() if count <= streams]
+        return max(known, default=0.0)
+
+    def _is_known(self, streams: int) -> bool:
+        """Whether it was seen not long ago how long a step of about so many streams takes."""
+        return any(
+            self._steps - seen < _DUE
+            for count, (_, seen) in self._usual.items()
+            if count <= streams <= 2 * count
+        )
+
+    def size(self, streams: int, most: int) -> int:
+        """Tokens of prompts for the next step beside so many streams.
+
+        Args:
+            most: of them, at most.
+
+        Returns:
+            0 if the streams are to have it to themselves.
+        """
+        room = (_STEPS - 1) * self.usual(streams) + _SECONDS
+        if self._token and most * self._token <= room:
+            self._portion = most
+        elif not self._is_known(streams):
+            return 0
+        else:
+            wanted = room / self._token if self._token else _LEAST
+            if self._portion:
+                wanted = min(wanted, _GROWTH * self._portion)
+            self._portion = min(most, max(_LEAST, int(wanted)))
+        return self._portion
