@@ -29,6 +29,7 @@ from llama_py.errors import (
 )
 from tests.ids import spelled_out
 from tests.models import tiny_model
+from tests.slowness import slow_steps
 
 TINY = str(tiny_model("full"))
 SMALL: dict[str, Any] = {"n_ctx": 256, "n_threads": 1, "n_threads_batch": 1, "flash_attn": False}
@@ -507,7 +508,8 @@ def test_closed_is_closed() -> None:
     assert "Llama(" in repr(llm)
 
 
-def test_a_stream_of_a_closed_model_ends_with_an_error() -> None:
+def test_a_stream_of_a_closed_model_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow_steps(monkeypatch)
     llm = load()
     stream = llm("the", stream=True, max_tokens=100, ignore_eos=True)
     next(stream)

@@ -17,6 +17,7 @@ LLAMA_PY_GRAMMAR_OK = 0
 LLAMA_PY_GRAMMAR_MISFIT = 1
 LLAMA_PY_GRAMMAR_TOO_MUCH = 2
 LLAMA_PY_STEPS_NO_TOKEN = -1
+LLAMA_PY_STEPS_MOST_CANDIDATES = 64
 
 # enum llama_py_logits_result
 LLAMA_PY_LOGITS_OK = 0
@@ -53,7 +54,7 @@ _FUNCTIONS = {
     'llama_py_nextn_enable': (None, llama_context_p, c_bool, c_bool,),
     'llama_py_nextn_rows': (POINTER(c_float), llama_context_p,),
     'llama_py_nextn_row': (POINTER(c_float), llama_context_p, c_int32,),
-    'llama_py_steps': (c_int32, llama_context_p, llama_batch, c_int32, c_double, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p,),
+    'llama_py_decode_steps': (c_int32, llama_context_p, llama_batch, c_int32, c_double, POINTER(llama_sampler_p), c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p,),
     'llama_py_vocab_attributes': (None, llama_vocab_p, c_int32, c_void_p,),
 }
 __getattr__, __dir__ = bind_lazily(globals(), ('chat',), _FUNCTIONS)

@@ -156,8 +156,8 @@ class Context(Handle[C.llama_context_p]):
         return int(C.llama_decode(self.pointer, batch.struct))
 
     def decode_steps(self, batch: Batch, steps: Steps, most: int, seconds: float) -> None:
-        """Decode a batch with one token for each stream, choose the most likely next token of each,
-        and go on with those. What came of it is in ``steps``.
+        """Decode a batch with one token for each stream, choose the next token of each, and go on
+        with those. What came of it is in ``steps``.
 
         It ends after ``most`` steps or ``seconds``, when a reply ends or cannot go on, when a step
         fails, or when somebody is in a hurry.

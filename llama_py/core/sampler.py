@@ -24,7 +24,9 @@ from llama_py.core import logs
 from llama_py.core.grammar import CANDIDATE, GrammarSampler
 from llama_py.core.handle import Handle
 from llama_py.core.history import TokenHistory
-from llama_py.core.select import largest, nucleus
+from llama_py.core.likeliest import likeliest_ids
+from llama_py.core.select import largest_sorted, nucleus
+from llama_py.core.steps import MOST_CANDIDATES
 from llama_py.core.vocab import Vocab
 from llama_py.errors import DecodeError, ParameterError, ParameterTypeError
 from llama_py.params import RANDOM_SEED, SamplingParams, TokenConstraint
@@ -79,6 +81,8 @@ class Sampler:
         self._top_k = self._early_top_k()
         self._candidates: NDArray[Any] | None = None
         self._sampled = 0
+        #: Address of the chain.
+        self._address = 0
         self._eog: NDArray[np.int32] | None = None
         try:
             self._grammar = GrammarSampler(vocab, params.grammar) if params.grammar else None
@@ -97,6 +101,25 @@ class Sampler:
             or params.logits_processors
             or params.min_tokens
         )
+        #: True if it needs nothing but the logits, and the chain at most a few of them.
+        self.in_steps = self.trivial or self._draws_in_steps
+
+    @property
+    def _draws_in_steps(self) -> bool:
+        few = self._chain is not None and 0 < self._top_k <= MOST_CANDIDATES
+        return few and not (
+            self._bias
+            or self._window
+            or self._constraint
+            or self._grammar
+            or self.params.logits_processors
+            or self.params.min_tokens
+        )
+
+    @property
+    def of_steps(self) -> tuple[int, int]:
+        """Where ``in_steps``: address of the chain, and its candidates; 0 takes the likeliest."""
+        return self._address, self._top_k if self._address else 0
 
     @property
     def remembers(self) -> bool:
@@ -116,6 +139,8 @@ class Sampler:
         if self._chain is not None:
             self._chain.close()
         self._chain = self._build_chain(history) if self._draws else None
+        if self._chain is not None:
+            self._address = ctypes.cast(self._chain.pointer, ctypes.c_void_p).value or 0
 
     @property
     def slow(self) -> bool:
@@ -221,7 +246,8 @@ class Sampler:
         if self._chain is None:
             return self._most_likely(row)
         if self._top_k:
-            ids = largest(row, self._top_k)
+            found = likeliest_ids(row, self._top_k)
+            ids = largest_sorted(row, self._top_k) if found is None else found
             return self._draw(ids, row[ids])
         if self._top_p is not None and np.isfinite(row.max()):
             kept = nucleus(row, self.params.top_p, self.params.min_keep)
@@ -236,8 +262,8 @@ class Sampler:
             raise DecodeError(NOTHING_ALLOWED)
         return token
 
-    def _draw(self, ids: NDArray[np.intp] | None, logits: Row) -> int:
-        """Let the chain draw from these candidates; ``ids`` None means all tokens."""
+    def _draw(self, ids: NDArray[np.int32] | NDArray[np.intp] | None, logits: Row) -> int:
+        """Let the chain draw from these candidates, the likeliest first; None means all tokens."""
         if not logits.max() > -np.inf:
             raise DecodeError("no token can be drawn: every logit is -inf, or one is not a number")
         if self._candidates is None or len(self._candidates) < len(logits):
@@ -248,7 +274,7 @@ class Sampler:
         used = self._candidates[: len(logits)]
         used["id"] = self._all_ids(len(logits)) if ids is None else ids
         used["logit"] = logits
-        array = C.llama_token_data_array(self._data, len(logits), -1, False)
+        array = C.llama_token_data_array(self._data, len(logits), -1, ids is not None)
         if ids is None and self._top_p is not None:
             C.llama_sampler_apply(self._top_p.pointer, array)
         C.llama_sampler_apply(self._chain.pointer, array)  # type: ignore[union-attr]

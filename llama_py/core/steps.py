@@ -1,4 +1,4 @@
-"""``Steps``: steps of streams that need nothing but the most likely token, in one call into C.
+"""``Steps``: steps of streams whose tokens need nothing but the logits, in one call into C.
 
 On a small model, what Python does between two steps takes a good part of the time of a step. So a
 step is one call; where nobody waits for its tokens, several steps are.
@@ -6,6 +6,7 @@ step is one call; where nobody waits for its tokens, several steps are.
 
 from __future__ import annotations
 
+import ctypes
 from functools import cache
 from typing import Any
 
@@ -18,10 +19,12 @@ from llama_py.core import logs
 from llama_py.core.batch import Batch
 from llama_py.errors import SymbolNotFoundError
 
-__all__ = ["NO_TOKEN", "Steps"]
+__all__ = ["MOST_CANDIDATES", "NO_TOKEN", "Steps"]
 
 #: What a stream gets when every logit is -inf, or one is not a number.
 NO_TOKEN: int = chat_h.LLAMA_PY_STEPS_NO_TOKEN
+#: A stream that draws does so from its most likely tokens: these, at most.
+MOST_CANDIDATES: int = chat_h.LLAMA_PY_STEPS_MOST_CANDIDATES
 #: Most steps in one call.
 _MOST = 64
 
@@ -39,11 +42,15 @@ class Steps:
     def __init__(self, streams: int) -> None:
         self.endless: NDArray[np.int8] = np.zeros(streams, np.int8)
         self.hurry: NDArray[np.int32] = np.zeros(1, np.int32)
+        self._samplers: NDArray[np.uintp] = np.zeros(streams, np.uintp)
+        self._top_k: NDArray[np.int32] = np.zeros(streams, np.int32)
+        self._drawn: list[tuple[int, int]] = []
         self._code: NDArray[np.int32] = np.zeros(1, np.int32)
         self._chosen: NDArray[np.int32] = np.zeros(_MOST * streams, np.int32)
         self._times: NDArray[np.float64] = np.zeros((_MOST, 2), np.float64)
-        arrays = (self.endless, self.hurry, self._chosen, self._times, self._code)
-        self._addresses = tuple(array.ctypes.data for array in arrays)
+        samplers = ctypes.cast(self._samplers.ctypes.data, ctypes.POINTER(C.llama_sampler_p))
+        arrays = (self._top_k, self.endless, self.hurry, self._chosen, self._times, self._code)
+        self._arrays = (samplers, *(array.ctypes.data for array in arrays))
         self._streams = 0
         self.done = self.code = 0
 
@@ -52,11 +59,21 @@ class Steps:
         """None if the native library is of an older build, which cannot do this."""
         return Steps(streams) if _function() is not None else None
 
+    def choose(self, by: list[tuple[int, int]]) -> None:
+        """How each stream gets its token: address of a sampler, and its number of candidates.
+
+        An address of 0 takes the likeliest token. The samplers must live until the steps end.
+        """
+        if by != self._drawn:
+            self._drawn = by
+            self._samplers[: len(by)] = [address for address, _ in by]
+            self._top_k[: len(by)] = [count for _, count in by]
+
     def run(self, context: C.llama_context_p, batch: Batch, most: int, seconds: float) -> None:
         """See ``Context.decode_steps``."""
         self._streams = batch.struct.n_tokens
         most = min(most, _MOST)
-        self.done = _function()(context, batch.struct, most, seconds, *self._addresses)
+        self.done = _function()(context, batch.struct, most, seconds, *self._arrays)
         self.code = self._code.item()
 
     @property
@@ -77,7 +94,7 @@ class Steps:
 def _function() -> Any:
     """The function, or None in a library that was built before there was one."""
     try:
-        return chat_h.llama_py_steps
+        return chat_h.llama_py_decode_steps
     except SymbolNotFoundError as error:
         logs.LOGGER.warning("replies are generated more slowly than they could be: %s", error)
         return None

@@ -275,7 +275,7 @@ class Engine:
                 self._admission.preempt(running)
 
     def _are_plain(self, streams: Sequence[Running]) -> bool:
-        """Whether they need nothing of a step but the most likely tokens."""
+        """Whether C can choose their tokens alone."""
         if self.runner.steps is None:
             return False
         for each in streams:

@@ -35,8 +35,9 @@ _LAST_MOMENTS = 10.0
 #: last step has taken out of the caches. A command of another thread waits for the step in progress
 #: and no longer; where the caller makes the steps, Ctrl-C waits for all of them.
 _WHOLE, _WHOLE_IN_PLACE = (64, 0.1), (64, 0.03)
-#: The same for streams; in place, handing over costs little.
-_STREAM, _STREAM_IN_PLACE = (8, 0.001), (1, 0.0)
+#: The same for streams: about the time that a screen shows one picture, so that nobody sees that
+#: tokens come together; the first one comes alone. In place, handing over costs little.
+_STREAM, _STREAM_IN_PLACE = (64, 0.016), (1, 0.0)
 CLOSED = "the model was closed while this request was running"
 
 

@@ -79,7 +79,7 @@ class Runner:
     def decode_steps(
         self, steps: Steps, streams: Sequence[Running], most: int, seconds: float
     ) -> list[float]:
-        """The hot path: streams of which each needs only the most likely token.
+        """The hot path: streams whose tokens C chooses alone.
 
         Args:
             most, seconds: after how many steps, or when, it ends at the latest.
@@ -90,6 +90,7 @@ class Runner:
         self._batch.struct.n_tokens = 0
         for running in streams:
             self._add_one(running)
+        steps.choose([running.sampler.of_steps for running in streams])
         if most > 1:
             endless = [running.request.generation.ignore_eos for running in streams]
             steps.endless[: len(streams)] = endless

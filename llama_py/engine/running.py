@@ -58,7 +58,7 @@ class Running:
         lease: its sequence, while it has one.
         history: prompt and reply, for whoever asks ``seen``; made when that is first asked.
         drafting: how its drafts fare, or None: there are none.
-        plain: its next token is the likeliest one, and nothing else is asked of a row of logits.
+        plain: C chooses its next token alone, and nothing else is asked of a row of logits.
         at_once: steps, and seconds of them, that may be made before anything is handed over.
         read: somebody reads its tokens as they come.
         paused: its consumer is behind; it generates nothing until ``Engine.resume``.
@@ -97,7 +97,7 @@ class Running:
         generation = self.request.generation
         self.text = ReplyText(generation.stop)
         looks = generation.logprobs is not None or bool(generation.stopping_criteria)
-        self.plain = self.sampler.trivial and not looks and generation.max_tokens != 0
+        self.plain = self.sampler.in_steps and not looks and generation.max_tokens != 0
 
     @property
     def order(self) -> tuple[int, int]:

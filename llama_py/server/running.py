@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -94,7 +95,9 @@ class Exchange:
         self._caller = caller_of(request)
         self._events: AsyncEvents | None = None
         self._silent = self._cancelled = self._said_all = False
-        self._progress: tuple[int, int] | None = None
+        #: How far its prompt has come, if that is to be told. The engine's thread notes it before
+        #: it hands out any token, so that it is there whenever those are read.
+        self._progress: deque[tuple[int, int]] = deque(maxlen=1)
         self._noted: set[int] = set()
         #: Frames of the last events, which go out together with the end.
         self._held = b""
@@ -194,7 +197,8 @@ class Exchange:
         loop = asyncio.get_running_loop()
 
         def report(done: int, total: int) -> None:  # in the engine's thread
-            loop.call_soon_threadsafe(self._note_progress, done, total)
+            self._progress.append((done, total))
+            loop.call_soon_threadsafe(self._wake)
 
         def begin() -> WireCall:
             if self.gone:  # while others were parsed
@@ -292,7 +296,9 @@ class Exchange:
             if self._over or self._has_news:
                 return False
             try:
-                frames = self._feed(reply, events.ready())
+                batch = events.ready()
+                frames = self._news(reply, events.records[0]) if self._has_news else b""
+                frames += self._feed(reply, batch)
                 if not events.unfinished:
                     self._held += frames
                     return False
@@ -340,16 +346,16 @@ class Exchange:
 
     @property
     def _has_news(self) -> bool:
-        return self._silent or self._progress is not None
+        return self._silent or bool(self._progress)
 
     def _news(self, reply: WireReply, record: Record) -> bytes:
         """What no event of the engine says, and what comes before those that there are."""
-        progress, self._progress = self._progress, None
         self._silent = False
-        if progress is None:
+        if not self._progress:
             return reply.keep_alive()
+        done, total = self._progress.pop()
         seconds = time.perf_counter() - record.submitted
-        return reply.progress(progress[0], record.reused, progress[1], seconds)
+        return reply.progress(done, record.reused, total, seconds)
 
     async def _refused(self, call: WireCall) -> Response:
         """It was not queued: an error, or a stream that begins and fails."""
@@ -385,11 +391,9 @@ class Exchange:
 
     def _note_silence(self) -> None:
         self._silent = True
-        if self._events is not None:
-            self._events.wake()
+        self._wake()
 
-    def _note_progress(self, done: int, total: int) -> None:
-        self._progress = done, total
+    def _wake(self) -> None:
         if self._events is not None:
             self._events.wake()
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from gguf import GGUFReader
 
 from llama_py import Llama, demo_model_path
 from llama_py._native import chat_h
@@ -15,10 +19,11 @@ from llama_py.core import steps as module
 from llama_py.core.batch import Batch
 from llama_py.core.context import Context
 from llama_py.core.model import Model
+from llama_py.core.sampler import Sampler
 from llama_py.core.steps import NO_TOKEN, Steps
 from llama_py.engine.events import Events
 from llama_py.errors import DecodeError, SymbolNotFoundError
-from llama_py.params import ContextParams
+from llama_py.params import ContextParams, SamplingParams
 from tests.engine.rig import Asked, Rig, ask, words
 from tests.models import tiny_model
 
@@ -85,6 +90,103 @@ def test_beside_a_stream_steps_are_single(rig: Rig, calls: list[int]) -> None:
     rig.check(whole, stream)
 
 
+def test_a_stream_of_a_thread_gets_what_is_made_during_a_picture() -> None:
+    """So many seconds of steps come together, and no more."""
+    rig = Rig("full", in_place=False)
+    asked: list[tuple[int, float]] = []
+    made: list[int] = []
+    decode = rig.context.decode_steps
+
+    def counted(batch: Batch, steps: Steps, most: int, seconds: float) -> None:
+        asked.append((most, seconds))
+        decode(batch, steps, most, seconds)
+        made.append(steps.done)
+
+    rig.context.decode_steps = counted  # type: ignore[method-assign]
+    one = ask(words(1, 40), 300)
+    rig.run(one)
+    rig.check(one)
+    rig.close()
+    assert sum(made) == 299
+    assert len(made) < 200
+    assert all(seconds <= 0.016 for _, seconds in asked)
+
+
+# -- tokens that are drawn -------------------------------------------------------------------------
+
+DRAWN: list[dict[str, Any]] = [
+    {"temperature": 0.9},
+    {"temperature": 1.5, "top_k": 64, "min_p": 0.0, "top_p": 1.0},
+    {"temperature": 0.7, "top_k": 1},
+    {"temperature": 1.2, "top_k": 20, "typical_p": 0.6, "xtc_probability": 0.5},
+    {"temperature": 1.2, "samplers": ("top_k", "temperature", "min_p"), "min_p": 0.2},
+]
+
+
+@pytest.mark.parametrize("sampling", DRAWN)
+def test_steps_draw_what_single_ones_draw(
+    rig: Rig, calls: list[int], sampling: dict[str, Any]
+) -> None:
+    """Who asks for log-probabilities gets each token by itself: it is the same for each seed."""
+    options: list[dict[str, Any]] = [{"sampling": {**sampling, "seed": seed}} for seed in range(3)]
+    options.append({})  # takes the likeliest
+    together = [ask(words(1, 40), 30, **each) for each in options]
+    run_whole(rig, *together)
+    assert sum(calls) > len(calls)
+    calls.clear()
+    for each, option in zip(together, options, strict=True):
+        alone = ask(words(1, 40), 30, generation={"logprobs": 0}, **option)
+        rig.run(alone)
+        assert alone.generated == each.generated
+    assert not calls
+    assert sampling.get("top_k") == 1 or len({tuple(each.generated) for each in together}) == 4
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"logit_bias": {7: 5.0}},
+        {"repeat_penalty": 1.3},
+        {"min_tokens": 5},
+        {"top_k": 65},
+        {"top_k": 0},
+        {"logits_processors": (lambda _tokens, logits: logits,)},
+    ],
+)
+def test_what_needs_more_than_the_logits_is_drawn_one_by_one(
+    rig: Rig, calls: list[int], more: dict[str, Any]
+) -> None:
+    sampling = {"temperature": 0.9, "seed": 1, **more}
+    one, alone = (
+        ask(words(1, 40), 20, sampling=sampling, generation=generation)
+        for generation in ({}, {"logprobs": 0})
+    )
+    run_whole(rig, one)
+    rig.run(alone)
+    assert not calls
+    assert one.generated == alone.generated
+
+
+def test_nothing_is_drawn_from_what_are_no_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "broken.gguf"
+    shutil.copy(tiny_model("full"), path)
+    (norm,) = (each for each in GGUFReader(path).tensors if each.name == "output_norm.weight")
+    weights = np.memmap(path, np.float32, "r+", int(norm.data_offset), (int(norm.n_elements),))
+    weights[:] = np.nan
+    weights.flush()
+    with Llama(path, n_ctx=256, n_threads=1) as llm:
+        for temperature in (0.0, 1.0):
+            with pytest.raises(DecodeError, match=r"not a number|not numbers"):
+                llm.create_completion("Once", max_tokens=5, temperature=temperature)
+    drawing = SamplingParams(temperature=1.0)
+    with Model(path) as model, closing(Sampler(model.vocab, drawing)) as own:
+        context = Context(model, ContextParams(n_ctx=256, n_batch=16, n_threads=1))
+        assert make_steps(context, 12, drawn=own).chosen == [[NO_TOKEN]]
+
+
+# -- more replies ----------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("kind", ["full", "iswa", "recurrent", "hybrid"])
 def test_streams_of_different_lengths_end_where_they_would_alone(kind: str) -> None:
     rig = Rig(kind, n_seq_max=4)
@@ -140,9 +242,18 @@ def context() -> Iterator[Context]:
         yield Context(model, ContextParams(n_ctx=256, n_batch=16, n_threads=1))
 
 
-def make_steps(context: Context, most: int, seconds: float = 60.0, *, hurry: int = 0) -> Steps:
+def make_steps(
+    context: Context,
+    most: int,
+    seconds: float = 60.0,
+    *,
+    hurry: int = 0,
+    drawn: Sampler | None = None,
+) -> Steps:
     """Steps of one stream, at the beginning of an empty sequence."""
     batch, steps = Batch(16), Steps(1)
+    if drawn is not None:
+        steps.choose([drawn.of_steps])
     batch.set([5], 0, 0, True)
     steps.endless[0] = 1
     steps.hurry[0] = hurry

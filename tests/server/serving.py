@@ -14,17 +14,15 @@ from typing import Any, cast
 import anthropic
 import httpx
 import openai
-import pytest
 import uvicorn
 
 from llama_py import demo_model_path
-from llama_py.engine.runner import Runner
 from llama_py.server.app import Service, create_app
 from llama_py.server.connections import http_protocol
 from llama_py.server.pipelining import one_at_a_time
 from llama_py.server.settings import ModelSettings, Settings
 
-__all__ = ["Server", "demo_settings", "serving", "slow_steps", "tiny_settings"]
+__all__ = ["Server", "demo_settings", "serving", "tiny_settings"]
 
 _PATIENCE = 30.0
 
@@ -87,23 +85,6 @@ def tiny_settings(path: Path, settings: dict[str, Any] | None = None, **options:
     given: dict[str, Any] = {"verbose": False, "n_ctx": 1024, "n_threads": 1, **options}
     model = ModelSettings("tiny", str(path), options=given)
     return Settings(models=(model,), **(settings or {}))
-
-
-def slow_steps(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.002) -> None:
-    """Make each step so much longer: the bundled model writes 1,500 tokens in half a second."""
-    decode, decode_steps = Runner._decode, Runner.decode_steps
-
-    def slow_decode(self: Runner) -> int:
-        time.sleep(seconds)
-        return decode(self)
-
-    def slow_decode_steps(self: Runner, *arguments: Any) -> list[float]:
-        ends = decode_steps(self, *arguments)
-        time.sleep(seconds * len(ends))
-        return ends
-
-    monkeypatch.setattr(Runner, "_decode", slow_decode)
-    monkeypatch.setattr(Runner, "decode_steps", slow_decode_steps)
 
 
 @contextlib.contextmanager

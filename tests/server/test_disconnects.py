@@ -16,7 +16,8 @@ import pytest
 from llama_py.server.streaming import EventStream
 from tests.allocated import allocated_bytes, needs_allocated_bytes
 from tests.server.leaving import Visitor, joined_chunks, until
-from tests.server.serving import Server, demo_settings, serving, slow_steps
+from tests.server.serving import Server, demo_settings, serving
+from tests.slowness import slow_steps
 
 #: A reply that goes on for as long as there is room.
 ENDLESS: dict[str, Any] = {"ignore_eos": True, "max_tokens": 1500, "temperature": 0}

@@ -41,7 +41,7 @@ def port(request: pytest.FixtureRequest) -> Iterator[int]:
     protocol = bounded_heads(without_upgrades(request.param), LIMIT, 0.5)
     config = uvicorn.Config(
         app, "127.0.0.1", 0, lifespan="off", log_config=None, http=protocol, ws="none",
-        h11_max_incomplete_event_size=1 << 20, timeout_keep_alive=1,
+        h11_max_incomplete_event_size=1 << 20, timeout_keep_alive=30,
     )  # fmt: skip
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)

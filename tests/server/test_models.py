@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 import llama_py
+from llama_py import Llama
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.server import loading, places
 from llama_py.server.models import ModelPool
@@ -160,15 +161,25 @@ def test_a_cold_model_is_loaded_once_for_all_who_ask(expected: dict[str, str]) -
     run(test)
 
 
-def test_the_loop_goes_on_while_a_model_is_loaded() -> None:
+def test_the_loop_goes_on_while_a_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model is there when the loop has turned some more while it was being loaded."""
+    begun, turned = threading.Event(), threading.Event()
+
+    def load(*arguments: Any, **options: Any) -> Llama:
+        begun.set()
+        assert turned.wait(LONG)
+        return Llama(*arguments, **options)
+
+    monkeypatch.setattr(loading, "Llama", load)
+
     async def test() -> None:
         async with pool_of("demo") as pool:
             loaded = asyncio.ensure_future(pool.load("demo"))
-            turns = 0
-            while not loaded.done():
+            await until(begun.is_set)
+            for _ in range(20):
                 await asyncio.sleep(0)
-                turns += 1
-            assert turns > 20
+            turned.set()
+            await loaded
 
     run(test)
 

@@ -14,6 +14,7 @@ from llama_py import demo_model_path
 from tests.adapters import tiny_adapter
 from tests.server.leaving import Visitor, until
 from tests.server.serving import Server, demo_settings, serving
+from tests.slowness import slow_steps
 
 QUESTION = [{"role": "user", "content": "What is 2+2?"}]
 #: It goes on until somebody stops it.
@@ -309,7 +310,8 @@ def test_props(http: httpx.Client) -> None:
     assert post(http, "/props", {}, 501)["error"]["code"] == "not_implemented"
 
 
-def test_slots(http: httpx.Client, server: Server) -> None:
+def test_slots(http: httpx.Client, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow_steps(monkeypatch)
     until(lambda: idle(server), "everything is idle")
     slots = http.get("/slots?fail_on_no_slot=1").json()
     assert [slot["id"] for slot in slots] == [0, 1]
@@ -329,7 +331,8 @@ def test_slots(http: httpx.Client, server: Server) -> None:
     assert not any(slot["speculative"] for slot in (*slots, *busy))
 
 
-def test_slots_say_whether_tokens_are_drafted() -> None:
+def test_slots_say_whether_tokens_are_drafted(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow_steps(monkeypatch)
     settings = demo_settings(n_seq_max=1, speculative="lookup")
     with serving(settings) as server, server.http() as http:
         assert http.get("/slots").json()[0]["speculative"]

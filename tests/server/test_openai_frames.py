@@ -10,9 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
+from llama_py.server.streaming import EventStream
 from tests.server.leaving import Visitor, until
 from tests.server.serving import Server, demo_settings, serving
 from tests.server.test_openai_client import TOOLS, WEATHER
+from tests.slowness import slow_steps
 
 SUM = {"messages": [{"role": "user", "content": "What is 2 + 3?"}], "temperature": 0}
 STREAM = {**SUM, "stream": True}
@@ -136,8 +138,31 @@ def test_progress_of_a_prompt() -> None:
     assert told[0]["cache"] == told[0]["total"] - 1
 
 
-def test_the_first_frame_comes_before_the_turn(server: Server) -> None:
+def test_progress_of_a_prompt_that_is_there_before_anybody_looks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The loop is busy until the reply is complete: its first frames are still in order."""
+    begin = EventStream.begin
+
+    async def busily(self: EventStream, frames: bytes) -> None:
+        await begin(self, frames)
+        time.sleep(0.3)  # the loop does nothing else meanwhile
+
+    monkeypatch.setattr(EventStream, "begin", busily)
+    body = {**STREAM, "return_progress": True, "max_tokens": 2}
+    with serving(demo_settings()) as server:
+        role, told, *rest = frames_of(server, "/v1/chat/completions", body)
+    assert role["choices"][0]["delta"]["role"] == "assistant"
+    progress = told["prompt_progress"]
+    assert progress["processed"] == progress["total"] > 10
+    assert [each["choices"][0]["delta"] for each in rest] == [
+        {"content": "2"}, {"content": " +"}, {},
+    ]  # fmt: skip
+
+
+def test_the_first_frame_comes_before_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Headers and the role go out at once; until there is a place, comments keep it alive."""
+    slow_steps(monkeypatch)
     with serving(demo_settings({"ping_interval": 0.1}, n_seq_max=1)) as server:
         endless = {**SUM, "ignore_eos": True, "max_tokens": 1500}
         running = Visitor(server, "/v1/chat/completions", endless)

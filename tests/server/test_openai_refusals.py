@@ -17,8 +17,9 @@ from llama_py.options import COMPLETION as COMPLETION_OPTIONS
 from llama_py.server import adapting, running
 from llama_py.server.keys import ApiKey
 from tests.server.leaving import Visitor, until
-from tests.server.serving import Server, demo_settings, serving, slow_steps
+from tests.server.serving import Server, demo_settings, serving
 from tests.server.test_openai_client import SCHEMA, SUM, TOOLS
+from tests.slowness import slow_steps
 
 CHAT = "/v1/chat/completions"
 COMPLETION = "/v1/completions"
@@ -300,8 +301,9 @@ def test_the_servers_limit_of_time() -> None:
             assert error_of(reply) == (504, "timeout", None)
 
 
-def test_no_place_in_time(server: Server) -> None:
+def test_no_place_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """``queue_timeout``: who waits longer is told to come again."""
+    slow_steps(monkeypatch)
     with serving(demo_settings({"queue_timeout": 0.2}, n_seq_max=1)) as server:
         endless = {"messages": [SUM], "ignore_eos": True, "max_tokens": 1500}
         visitor = Visitor(server, CHAT, endless)
@@ -336,7 +338,8 @@ def test_what_a_request_itself_takes_is_no_wait(monkeypatch: pytest.MonkeyPatch)
         visitor.leave()
 
 
-def test_a_full_queue() -> None:
+def test_a_full_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow_steps(monkeypatch)
     with serving(demo_settings(n_seq_max=1, max_waiting=1)) as server, server.http() as http:
         endless = {"messages": [SUM], "ignore_eos": True, "max_tokens": 1500}
         visitors = [Visitor(server, CHAT, endless) for _ in range(2)]
@@ -349,8 +352,9 @@ def test_a_full_queue() -> None:
             visitor.leave()
 
 
-def test_a_model_that_is_reset_meanwhile(server: Server) -> None:
+def test_a_model_that_is_reset_meanwhile(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody in this process clears it: who is in the middle is told, and may come again."""
+    slow_steps(monkeypatch)
     endless = {"messages": [SUM], "ignore_eos": True, "max_tokens": 1500, "stream": True}
     visitor = Visitor(server, CHAT, endless)
     until(lambda: len(visitor.record.generated) > 3, "it generates")

@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from llama_py.server.lifecycle import Phase
 from llama_py.server.logs import log_to
 from tests.server.leaving import until
 from tests.server.serving import Server, demo_settings, serving
+from tests.slowness import slow_steps
 
 ALICE = ApiKey("alice", "alice-secret")
 OPS = ApiKey("ops", "ops-secret", frozenset({CHAT, ADMIN}))
@@ -426,8 +428,15 @@ def test_prefixes_on_disk_are_not_shared_either(tmp_path: Path) -> None:
     (ALICE, -5, 0), (ALICE, -(2**31), 0), (ALICE, 7, 7), (OPS, -5, -5),
 ])  # fmt: skip
 def test_nobody_goes_ahead_of_others(
-    server: Server, path: str, body: dict[str, Any], key: ApiKey, asked: int, counts: int
+    server: Server,
+    path: str,
+    body: dict[str, Any],
+    key: ApiKey,
+    asked: int,
+    counts: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    slow_steps(monkeypatch)
     until(lambda: not server.service.exchanges, "others are done")
     asking = {**body, "priority": asked, "stream": True, "max_tokens": 1500, "ignore_eos": True}
     with of(server, key) as http, http.stream("POST", path, json=asking) as answer:
@@ -436,15 +445,14 @@ def test_nobody_goes_ahead_of_others(
         assert [each.request.priority for each in exchange.records] == [counts]
 
 
-def test_a_key_that_says_it_is_urgent_waits_like_others() -> None:
+def test_a_key_that_says_it_is_urgent_waits_like_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three ask while there is one place: the one who came first gets it, whatever others say."""
     settings = demo_settings({"api_keys": (ALICE, BOB)}, n_seq_max=1)
-    order: list[str] = []
+    slow_steps(monkeypatch)
 
     def ask(busy: Server, key: ApiKey, options: dict[str, Any]) -> None:
         with of(busy, key) as http:
             http.post(CHATS, json={**QUESTION, **options}).raise_for_status()
-        order.append(key.name)
 
     calls: list[tuple[ApiKey, dict[str, Any]]] = [
         (ALICE, {"max_tokens": 600, "ignore_eos": True}),
@@ -452,16 +460,23 @@ def test_a_key_that_says_it_is_urgent_waits_like_others() -> None:
         (ALICE, {"max_tokens": 2, "priority": -1}),
     ]
     with serving(settings) as busy, ThreadPoolExecutor(3) as pool:
-        queued: set[Any] = set()
+        queued: list[Any] = []
         asked = []
         for key, options in calls:
             asked.append(pool.submit(ask, busy, key, options))
             known = len(queued)
-            while len(queued) == known:
-                queued |= {each for each in [*busy.service.exchanges] if each.records}
+            until(partial(later, busy, queued, known), f"request {known + 1} is queued")
+        assert not queued[0].records[0].ended
         for each in asked:
             each.result()
-    assert order == ["alice", "bob", "alice"]
+    begun = [exchange.records[0].first_token for exchange in queued]
+    assert begun == sorted(begun)
+
+
+def later(server: Server, known: list[Any], n: int) -> bool:
+    """Note what is queued beside the ``n`` that are known."""
+    known += [each for each in [*server.service.exchanges] if each.records and each not in known]
+    return len(known) > n
 
 
 def of(server: Server, key: ApiKey) -> httpx.Client:

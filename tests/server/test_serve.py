@@ -38,17 +38,22 @@ ENVIRONMENT = {
     "GGML_NO_BACKTRACE": "1",
 }
 PATIENCE = 60.0
+SLOWLY = "tests.server.slowly"
 CHATS = "/v1/chat/completions"
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and Unix sockets")
 
 
 class Process:
-    """A server in a process of its own."""
+    """A server in a process of its own.
 
-    def __init__(self, *arguments: str, **environment: str) -> None:
+    Args:
+        program: the module that is run; one of the tests' own takes longer for each step.
+    """
+
+    def __init__(self, *arguments: str, program: str = "llama_py", **environment: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "llama_py", "serve", "--port", "0", *arguments],
+            [sys.executable, "-m", program, "serve", "--port", "0", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             stdin=subprocess.DEVNULL,
@@ -76,9 +81,9 @@ class Process:
 
 
 @contextlib.contextmanager
-def running(*arguments: str, **environment: str) -> Iterator[Process]:
+def running(*arguments: str, program: str = "llama_py", **environment: str) -> Iterator[Process]:
     """A server that is ready; it is gone after the block."""
-    server = Process(*arguments, **environment)
+    server = Process(*arguments, program=program, **environment)
     try:
         server.until_ready()
         yield server
@@ -145,7 +150,7 @@ def stream_while(streams: list[Stream], act: Callable[[], None]) -> None:
 
 
 def test_sigterm_lets_live_streams_end_and_nobody_in() -> None:
-    with running() as server:
+    with running(program=SLOWLY) as server:
         streams = [Stream(server.address, max_tokens=300, seed=n) for n in range(8)]
 
         def act() -> None:
@@ -178,7 +183,7 @@ def test_sigterm_lets_live_streams_end_and_nobody_in() -> None:
 
 
 def test_streams_that_take_too_long_are_told_so() -> None:
-    with running("--drain-seconds", "0.1", "-c", "16384") as server:
+    with running("--drain-seconds", "0.1", "-c", "16384", program=SLOWLY) as server:
         streams = [Stream(server.address, max_tokens=8000) for _ in range(2)]
         stream_while(streams, server.stop)
         for stream in streams:
@@ -214,7 +219,7 @@ def test_embeddings_that_take_too_long_are_told_so(path: str, asked: dict[str, A
 
 
 def test_a_second_signal_ends_it_at_once() -> None:
-    with running("-c", "16384") as server:
+    with running("-c", "16384", program=SLOWLY) as server:
         stream = Stream(server.address, max_tokens=16000)
 
         def act() -> None:

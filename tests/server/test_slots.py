@@ -14,6 +14,7 @@ from llama_py.server.keys import SCOPES, ApiKey
 from tests.models import tiny_model
 from tests.server.leaving import Visitor, until
 from tests.server.serving import Server, demo_settings, serving, tiny_settings
+from tests.slowness import slow_steps
 
 STORY = "The quick brown fox jumps over the lazy dog, and then it goes home again. " * 6
 
@@ -249,7 +250,10 @@ def test_there_is_a_limit(http: httpx.Client, folder: Path) -> None:
     act(http, "anna", "save", "b.bin")
 
 
-def test_one_that_is_in_use(http: httpx.Client, server: Server) -> None:
+def test_one_that_is_in_use(
+    http: httpx.Client, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow_steps(monkeypatch)
     body = {"prompt": STORY, "n_predict": 1500, "ignore_eos": True, "session_id": "anna"}
     visitor = Visitor(server, "/completion", {**body, "stream": True})
     until(lambda: visitor.record.generated, "it generates")

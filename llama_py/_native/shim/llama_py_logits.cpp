@@ -176,10 +176,10 @@ extern "C" int32_t llama_py_logits_top(
             return LLAMA_PY_LOGITS_WEIRD;
         }
         if (highest > top) {
-            total *= std::exp(static_cast<double>(top) - highest);
+            total = normalizer ? total * std::exp(static_cast<double>(top) - highest) : 0.0;
             top = highest;
         }
-        if (highest > -INFINITY) {
+        if (normalizer && highest > -INFINITY) {
             total += loops.sum(block, count, top);
         }
         if (k > 0 && (!largest.full() || highest > largest.bound())) {
@@ -192,6 +192,8 @@ extern "C" int32_t llama_py_logits_top(
     if (top == -INFINITY) {
         return LLAMA_PY_LOGITS_WEIRD;
     }
-    *normalizer = top + std::log(total);
+    if (normalizer) {
+        *normalizer = top + std::log(total);
+    }
     return LLAMA_PY_LOGITS_OK;
 }

@@ -21,6 +21,7 @@ enum llama_py_logits_result {
 /* The logarithm of the sum of exp(logits[i]), and the ids of the largest entries.
  *
  * The k largest come first in ids, the largest first, equal ones by id; k must be between 0 and n.
+ * normalizer may be NULL, and then the logarithm is not computed.
  */
 LLAMA_PY_CHAT_API int32_t llama_py_logits_top(
         const float * logits,

@@ -10,11 +10,34 @@ static double seconds_between(steady::time_point from, steady::time_point to) {
     return std::chrono::duration<double>(to - from).count();
 }
 
-extern "C" int32_t llama_py_steps(
+// The token that a sampler draws from the likeliest ones.
+static llama_token draw(llama_sampler * sampler, const float * logits, int32_t n_vocab, int32_t top_k) {
+    int32_t ids[LLAMA_PY_STEPS_MOST_CANDIDATES];
+    llama_token_data candidates[LLAMA_PY_STEPS_MOST_CANDIDATES];
+    const int32_t count = top_k < n_vocab ? top_k : n_vocab;
+    if (llama_py_logits_top(logits, n_vocab, count, ids, nullptr) != LLAMA_PY_LOGITS_OK) {
+        return LLAMA_PY_STEPS_NO_TOKEN;
+    }
+    for (int32_t i = 0; i < count; ++i) {
+        candidates[i] = {ids[i], logits[ids[i]], 0.0f};
+    }
+    llama_token_data_array array = {candidates, static_cast<size_t>(count), -1, true};
+    llama_sampler_apply(sampler, &array);
+    if (array.selected < 0 || static_cast<size_t>(array.selected) >= array.size) {
+        return LLAMA_PY_STEPS_NO_TOKEN;
+    }
+    const llama_token token = array.data[array.selected].id;
+    llama_sampler_accept(sampler, token);
+    return token;
+}
+
+extern "C" int32_t llama_py_decode_steps(
         struct llama_context * context,
         struct llama_batch     batch,
         int32_t                most,
         double                 seconds,
+        struct llama_sampler * const * samplers,
+        const int32_t        * top_k,
         const int8_t         * endless,
         const int32_t        * hurry,
         int32_t              * chosen,
@@ -37,8 +60,11 @@ extern "C" int32_t llama_py_steps(
         bool ends = false;
         for (int32_t row = 0; row < batch.n_tokens; ++row) {
             const float * logits = llama_get_logits_ith(context, row);
-            const int32_t token =
-                logits ? llama_py_logits_highest(logits, n_vocab) : LLAMA_PY_STEPS_NO_TOKEN;
+            int32_t token = LLAMA_PY_STEPS_NO_TOKEN;
+            if (logits) {
+                token = samplers[row] ? draw(samplers[row], logits, n_vocab, top_k[row])
+                                      : llama_py_logits_highest(logits, n_vocab);
+            }
             chosen[row] = token;
             ends = ends || token < 0 || (!endless[row] && llama_vocab_is_eog(vocab, token));
             batch.token[row] = token;
