@@ -15,6 +15,7 @@ from llama_py import AsyncLlama, Llama
 from llama_py.dialects.encode import CompletionEncoder
 from llama_py.errors import LlamaError, ParameterError, ParameterTypeError, RequestCancelled
 from tests.models import tiny_model
+from tests.slowness import slow_steps
 
 OPTIONS: dict[str, Any] = {"n_ctx": 512, "n_threads": 1, "flash_attn": False}
 CHAT = [{"role": "user", "content": "the quick brown fox"}]
@@ -228,7 +229,10 @@ def test_another_thread_may_close_a_stream(monkeypatch: pytest.MonkeyPatch) -> N
             assert next(stream, None) is None
 
 
-def test_closing_ones_own_stream_raises_nothing(llm: Llama) -> None:
+def test_closing_ones_own_stream_raises_nothing(
+    llm: Llama, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow_steps(monkeypatch, 0.01)
     stream = llm.create_completion([5, 6, 7], max_tokens=100, ignore_eos=True, stream=True)
     next(stream)
     stream.close()

@@ -509,9 +509,9 @@ def test_closed_is_closed() -> None:
 
 
 def test_a_stream_of_a_closed_model_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    slow_steps(monkeypatch)
+    slow_steps(monkeypatch, 0.01)
     llm = load()
-    stream = llm("the", stream=True, max_tokens=100, ignore_eos=True)
+    stream = llm("the", stream=True, max_tokens=200, ignore_eos=True)
     next(stream)
     llm.close()
     with pytest.raises(LlamaError):

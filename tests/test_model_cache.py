@@ -31,6 +31,7 @@ from llama_py.errors import (
     StateError,
 )
 from tests.models import tiny_model
+from tests.slowness import slow_steps
 
 OPTIONS: dict[str, Any] = {"n_ctx": 1024, "n_seq_max": 4, "n_threads": 1, "flash_attn": False}
 ASK: dict[str, Any] = {"max_tokens": 4, "temperature": 0, "ignore_eos": True}
@@ -217,7 +218,8 @@ def test_reset_waits_for_what_others_have_in_flight(llm: Llama) -> None:
     assert llm.cache.info == {}
 
 
-def test_reset_that_cancels(llm: Llama) -> None:
+def test_reset_that_cancels(llm: Llama, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow_steps(monkeypatch, 0.01)
     replies: list[Any] = []
     thread = slow_reader(llm, replies, threading.Event())
     llm.reset(cancel=True)

@@ -16,6 +16,7 @@ from llama_py.api.session import ReplyStream
 from llama_py.errors import ClosedError, LlamaError, ParameterError, StateError, StorageError
 from llama_py.memory import saving
 from tests.models import tiny_model
+from tests.slowness import slow_steps
 
 #: Replies are compared as text, although logits depend a little on how tokens were batched (cells
 #: in F16; and with AMX, one row and several of a quantized matrix product have different kernels):
@@ -216,7 +217,10 @@ def test_a_stopped_reply_is_kept(llm: Llama) -> None:
     assert chat.send("How are you?")
 
 
-def test_a_reply_that_others_cancel_is_an_error(llm: Llama) -> None:
+def test_a_reply_that_others_cancel_is_an_error(
+    llm: Llama, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow_steps(monkeypatch, 0.05)
     chat = session(llm)
     reply = chat.send("Hello!", stream=True)
     next(reply)

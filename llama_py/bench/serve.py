@@ -6,7 +6,8 @@ second on average, whether or not others have ended (open loop).
 
 Without it, ``llama-py serve`` and llama-server of the same llama.cpp (``llama-py bench
 build-tools``) are started with the same model, threads, batch sizes and tokens of context per
-stream, and asked in turn (--parts):
+stream, and asked in turn (--parts). llama-server gives each stream a part of the context; ours has
+one buffer for all, as by default, unless --kv-unified off.
 
   one       a stream of --generate tokens alone, beside create_completion in this process; the
             servers are started, and the model is loaded, anew in each repeat
@@ -77,8 +78,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt-words", type=int, default=200, metavar="N")
     parser.add_argument("--max-tokens", type=int, default=64, metavar="N")
     parser.add_argument("--parts", nargs="+", choices=_PARTS, default=list(_PARTS))
-    # That is how llama-server divides its context.
-    parser.set_defaults(kv_unified="off")
     parser.add_argument("--parallel", type=int, default=8, metavar="N")
     parser.add_argument("--context", type=int, default=2560, metavar="N", help="tokens per stream")
     parser.add_argument("--generate", type=int, default=128, metavar="N")

@@ -13,6 +13,7 @@ from llama_py import LlamaDiskCache
 from llama_py.errors import StateError
 from llama_py.memory import saving
 from tests.engine.rig import Asked, Rig, ask, words
+from tests.slowness import slow_steps
 
 IDLE, STREAM, NEW = words(1, 400), words(2, 30), words(3, 40)
 PIECE = 40_000  # bytes, some 20 tokens
@@ -486,6 +487,7 @@ def test_what_the_store_has_no_room_for_is_copied_once(monkeypatch: pytest.Monke
 def test_streams_go_on_while_somebody_waits_for_a_copy(
     how: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    slow_steps(monkeypatch)
     rig = Rig("full", in_place=False, n_seq_max=4)
     rig.cache.saving.piece = PIECE
     stream = ask(STREAM, 240)
