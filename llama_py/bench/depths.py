@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import random
 from collections.abc import Callable
-from typing import Any
 
 from llama_py.bench.native_tools import NativeTools
 from llama_py.bench.report import Report, Table, median, ratios
@@ -50,40 +49,37 @@ def _measure(report: Report, options: argparse.Namespace, depth: int) -> Figures
     n_ctx = whole_context(depth + options.generate + 16)
     ours, plain = _tools(report, options, n_ctx), _tools(report, options, n_ctx, plain=True)
     figures: Figures = {}
-    with load(options, n_ctx, n_seq_max=1) as llm:
-        caller = _Caller(llm, options, depth)
-        for repeat in range(options.repeats):
-            measures: list[Callable[[], dict[str, float]]] = [
-                lambda: {"call": caller.speed()},
-                lambda: _speeds("ours", ours, options, depth),
-                lambda: _speeds("plain", plain, options, depth),
-            ]
-            for measure in measures if repeat % 2 == 0 else reversed(measures):
-                for name, speed in measure().items():
-                    figures.setdefault(name, []).append(speed)
+    measures: list[Callable[[], dict[str, float]]] = [
+        lambda: {"call": _speed(options, n_ctx, depth)},
+        lambda: _speeds("ours", ours, options, depth),
+        lambda: _speeds("plain", plain, options, depth),
+    ]
+    for repeat in range(options.repeats):
+        for measure in measures if repeat % 2 == 0 else reversed(measures):
+            for name, speed in measure().items():
+                figures.setdefault(name, []).append(speed)
     return figures
 
 
-class _Caller:
-    """``create_completion`` with a prompt of so many tokens, which is in memory."""
+def _speed(options: argparse.Namespace, n_ctx: int, depth: int) -> float:
+    """Tokens a second of ``create_completion`` with a prompt of so many tokens, which is in memory.
 
-    def __init__(self, llm: Any, options: argparse.Namespace, depth: int) -> None:
-        dice = random.Random(1)
+    The model is loaded anew, as the tools do: where the weights come to lie in memory makes a fifth
+    of a difference on virtual machines.
+    """
+    clock, dice = clock_of(options), random.Random(1)
+    with load(options, n_ctx, n_seq_max=1) as llm:
         most = min(llm.n_vocab() - 16, 100_000)
-        self._prompt = [dice.randrange(16, most) for _ in range(depth + 1)]
-        self._llm, self._count = llm, options.generate
-        self._clock = clock_of(options)
+        prompt = [dice.randrange(16, most) for _ in range(depth + 1)]
 
-    def speed(self) -> float:
-        """Tokens a second of one call."""
-        self._call(8)  # evaluates the prompt the first time
-        start = self._clock()
-        count = self._call(self._count)
-        return count / (self._clock() - start)
+        def call(count: int) -> int:
+            answer = llm.create_completion(prompt, max_tokens=count, temperature=0.0)
+            return int(answer["usage"]["completion_tokens"])
 
-    def _call(self, count: int) -> int:
-        answer = self._llm.create_completion(self._prompt, max_tokens=count, temperature=0.0)
-        return int(answer["usage"]["completion_tokens"])
+        call(8)  # evaluates the prompt
+        start = clock()
+        count = call(options.generate)
+        return count / (clock() - start)
 
 
 def _tools(
