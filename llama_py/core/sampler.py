@@ -92,22 +92,15 @@ class Sampler:
             self.close()
             raise
         #: True if sampling is nothing but the most likely token of the untouched row.
-        self.trivial = params.greedy and not (
-            self._bias
-            or self._window
-            or self._constraint
-            or self._grammar
-            or self._chain
-            or params.logits_processors
-            or params.min_tokens
-        )
+        self.trivial = params.greedy and not (self._draws or self._changes_rows)
+        few = self._draws and 0 < self._top_k <= MOST_CANDIDATES
         #: True if it needs nothing but the logits, and the chain at most a few of them.
-        self.in_steps = self.trivial or self._draws_in_steps
+        self.in_steps = self.trivial or (few and not self._changes_rows)
 
     @property
-    def _draws_in_steps(self) -> bool:
-        few = self._chain is not None and 0 < self._top_k <= MOST_CANDIDATES
-        return few and not (
+    def _changes_rows(self) -> bool:
+        """True if something else than the logits decides what is likely, or allowed."""
+        return bool(
             self._bias
             or self._window
             or self._constraint

@@ -125,11 +125,11 @@ class Rig:
             self._expected[key] = self.oracle.greedy(asked.tokens, wanted)[0][:wanted]
         return self._expected[key]
 
-    def submit(self, *asked: Asked) -> None:
-        """Submit requests as one call."""
+    def submit(self, *asked: Asked, whole: bool = False) -> None:
+        """Submit requests as one call; ``whole``: its owner wants everything at the end."""
         if not asked:
             return
-        events = Events(self.driver, [each.request for each in asked])
+        events = Events(self.driver, [each.request for each in asked], whole=whole)
         for index, each in enumerate(asked):
             each.events, each.index = events, index
 

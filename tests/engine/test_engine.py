@@ -70,11 +70,14 @@ def test_a_shared_prefix_is_evaluated_once(rig: Rig) -> None:
 def test_the_last_of_a_shared_prefix_waits_for_little_more_than_it(
     make_rig: MakeRig, kind: str, unified: bool
 ) -> None:
-    """Until its first token: the steps of the prefix, and of what each has behind it."""
+    """Until its first token: the steps of the prefix, and of what each has behind it.
+
+    Nobody reads before the end: beside streams, prompts come in portions by how long they take.
+    """
     rig = make_rig(kind, kv_unified=unified, n_seq_max=8, n_ctx=8 * 512)
     shared, own, count = words(1, 400), 20, 8
     requests = [ask(shared + words(50 + n, own), 16) for n in range(count)]
-    rig.submit(*requests)
+    rig.submit(*requests, whole=True)
     rig.step_until(lambda: all(each.generated for each in requests))
     metrics = rig.engine.metrics
     assert metrics.evaluated <= len(shared) + count * (own + 1)

@@ -33,6 +33,14 @@ def evaluated(
         yield count, seconds
 
 
+def seen() -> Portions:
+    """A prompt alone, at a millisecond for each token, and a step of one stream in 20 ms."""
+    portions = Portions()
+    portions.note(0, 512, 0.512)
+    portions.note(1, 0, 0.02)
+    return portions
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.floats(0.001, 2.0), st.floats(1e-5, 0.008), st.floats(0.0, 4.0))
 def test_no_step_is_longer_than_three_usual_ones_and_a_moment(
@@ -46,9 +54,7 @@ def test_no_step_is_longer_than_three_usual_ones_and_a_moment(
 
 
 def test_the_prompt_gets_more_than_half_of_the_time() -> None:
-    portions = Portions()
-    portions.note(0, 512, 0.512)
-    portions.note(1, 0, 0.02)
+    portions = seen()
     took = sum(seconds for _, seconds in evaluated(portions, 3000, 0.02, 0.001))
     assert took < 1.6 * 3000 * 0.001
 
@@ -61,9 +67,7 @@ def test_where_steps_are_short_a_portion_is_as_large_as_it_can_be() -> None:
 
 
 def test_a_portion_recovers_from_a_step_that_something_else_delayed() -> None:
-    portions = Portions()
-    portions.note(0, 512, 0.512)
-    portions.note(1, 0, 0.02)
+    portions = seen()
     before = portions.size(1, MOST)
     assert before == pytest.approx(40, abs=1)
     portions.note(1, before, 0.5)
@@ -74,9 +78,7 @@ def test_a_portion_recovers_from_a_step_that_something_else_delayed() -> None:
 
 
 def test_the_short_end_of_a_prompt_does_not_make_the_next_one_begin_slowly() -> None:
-    portions = Portions()
-    portions.note(0, 512, 0.512)
-    portions.note(1, 0, 0.02)
+    portions = seen()
     before = portions.size(1, MOST)
     portions.note(1, 1, 0.025)
     assert portions.size(1, MOST) == before

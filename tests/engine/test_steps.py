@@ -53,9 +53,7 @@ def calls(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def run_whole(rig: Rig, *asked: Asked) -> None:
     """As a call whose owner wants everything at the end."""
-    events = Events(rig.driver, [each.request for each in asked], whole=True)
-    for index, each in enumerate(asked):
-        each.events, each.index = events, index
+    rig.submit(*asked, whole=True)
     rig.read(*asked)
 
 
