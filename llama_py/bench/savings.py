@@ -2,11 +2,11 @@
 
 For each model of --models and each TRANSCRIPT, ``llama-py serve`` and llama-server of the same
 llama.cpp (``llama-py bench build-tools``) are started with the same model, threads, batch sizes and
-context, and asked the same --calls calls in turn, greedily and without flash attention. In the
-cold pass nothing is reused: our server forgets the session after each call, llama-server is told
-``cache_prompt: false``. In the warm pass each of them reuses what it can. llama-server is also
-tried with ``--cache-reuse 256`` and, where there is a sliding window, with ``--swa-full``; the best
-of these is what ours is compared with.
+context, each with room for one conversation, and asked the same --calls calls in turn, greedily and
+without flash attention. In the cold pass nothing is reused: our server forgets the session after
+each call, llama-server is told ``cache_prompt: false``. In the warm pass each of them reuses what it
+can. llama-server is also tried with ``--cache-reuse 256`` and, where there is a sliding window, with
+``--swa-full``; the best of these is what ours is compared with.
 
 A TRANSCRIPT is a file as ``llama-py bench replay`` reads it, or synthetic:CHARACTERS[:SEED]. Of one
 with more calls, --calls are taken at even distances, the last one among them.
@@ -68,8 +68,9 @@ THEIRS = "llama-server"
 _WINDOWS = ("gemma3", "cohere2", "demo-swa")
 #: Characters from which on a session counts as long, and what warm may then be of cold.
 _LONG, _LONG_SHARE, _SHARE = 30_000, 0.38, 0.45
-#: Sequences that ours may keep: the branches of one conversation.
-_SEQUENCES = 4
+#: Both have room for one conversation: a branch that is left is cut off, and no cells of it lie
+#: between those of the next one, so that warm and cold calls compute the very same.
+_SEQUENCES = 1
 #: Two tokens whose log-probabilities differ by less are equally likely: a batch of another size, as
 #: reuse brings about, rounds differently. (Weights in Q8_0 round what they are multiplied with: on
 #: a CPU with AMX, such differences changed by up to 0.04 in replies that were the same.)

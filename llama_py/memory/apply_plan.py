@@ -8,6 +8,7 @@ evaluated from its beginning: slower, and never wrong.
 from __future__ import annotations
 
 from llama_py.errors import ConversationBusyError, FingerprintError, StateError
+from llama_py.memory.cells import cut_at
 from llama_py.memory.checkpoints import CheckpointRecord
 from llama_py.memory.index import CacheIndex
 from llama_py.memory.kinds import MemoryTraits, SequenceMemory
@@ -154,7 +155,6 @@ class PlanApplier:
         # More than ``keep`` may have been copied; it is cut below.
         target.tokens, target.positions = [*source.tokens], source.positions
         target.spell(source.text, source.offsets, source.sources)
-        target.segments = source.segments
         if record is None and self._traits.forgets and self._traits.shares_cells:
             record = self._window_of(target)
         if record is None and not self._live.can_resume(target, keep):
@@ -164,7 +164,7 @@ class PlanApplier:
             return None
         target.tokens = source.tokens[:keep]
         target.forget_text_after(keep)
-        target.forget_segments_after(keep)
+        target.runs = cut_at(source.runs, keep)
         if not self._live.cut(target, keep):
             self._live.drop(target)
             return None
@@ -265,8 +265,7 @@ class PlanApplier:
             return None
         info.restored_bytes += stored.state.nbytes + sum(each.nbytes for each in stored.segments)
         self._tiers.remember_origin(sequence, plan.source, stored)
-        if sequence.parked_key == plan.source.key:
-            self._saving.unparked(sequence, plan.source.key)
+        self._saving.loaded(sequence, plan.source, stored)
         record = self._checkpoint(prompt, plan.keep) if plan.checkpoint else None
         if plan.checkpoint and record is None:
             self._live.drop(sequence)

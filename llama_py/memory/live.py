@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_py.errors import LlamaError, StateError
+from llama_py.memory.cells import cut_at
 from llama_py.memory.index import CacheIndex
 from llama_py.memory.kinds import MemoryTraits, SequenceMemory
 from llama_py.memory.saving import Saving
@@ -136,7 +137,7 @@ class LiveSet:
         It is copied in pieces, also at once, so that it can be loaded in pieces.
         """
         if self._tiers.must_be_parked(sequence):
-            self._saving.park(sequence)
+            self._saving.park(sequence, at_once=True)
         self._saving.finish(sequence, parks=True)
         self._tiers.park(sequence)
         self._saving.parked(sequence)
@@ -228,6 +229,7 @@ class LiveSet:
             return
         if self.cut(sequence, keep):
             del sequence.tokens[keep:]
+            sequence.runs = cut_at(sequence.runs, keep)
         else:
             self.empty(sequence)
 

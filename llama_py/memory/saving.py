@@ -4,8 +4,9 @@ When a reply has ended, its conversation is to be written to the store that was 
 what is to be saved; each ``step`` copies a few MiB out of the context and hands them to the store,
 which writes them beside the streams. What the store has already is not copied again: with full
 attention a range of cells can be copied by itself, so a conversation is a chain of segments, of
-which only the last, shorter than a piece, is written anew when it grows. States of the other kinds
-(a window, a recurrent part) cannot be taken apart, and are copied whole.
+which only the last, shorter than a piece, is written anew when it grows, and conversations that
+share cells share segments. States of the other kinds (a window, a recurrent part) cannot be taken
+apart, and are copied whole.
 
 In the same way a conversation that has to make room is copied for the parking store, so that the
 streams beside it go on meanwhile (``park``).
@@ -24,13 +25,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_py.errors import LlamaError, StateError
+from llama_py.memory.cells import Kept, Runs, cut_at
 from llama_py.memory.kinds import MemoryKind
 from llama_py.memory.sequences import LiveSequence
 from llama_py.memory.state import Key, Segment, StateStore, StoredState
 
 if TYPE_CHECKING:
     from llama_py.memory.kinds import SequenceMemory
-    from llama_py.memory.tiers import Tiers
+    from llama_py.memory.tiers import StoredSource, Tiers
 
 __all__ = ["WORTH_SAVING", "Copying", "Saving", "append_cells", "hurried", "load_cells"]
 
@@ -57,7 +59,7 @@ class Copying:
     """A conversation that is being copied out of the context.
 
     Attributes:
-        store: what gets it; None: a caller who wants it in memory, or the parking store.
+        store: what gets it; None: a caller who wants it in memory.
         state: all of it but the cells, as it was when this began.
         cells: of one segment; None: they can only be copied whole.
         segments: what was copied so far.
@@ -77,6 +79,11 @@ class Copying:
     parks: bool = False
     nbytes: int = 0
 
+    @property
+    def saves(self) -> bool:
+        """Whether it is for the saving store."""
+        return self.store is not None and not self.parks
+
 
 class Saving:
     """What is being saved, one piece after another. Calls must not overlap: the engine's thread.
@@ -93,29 +100,44 @@ class Saving:
         self._jobs: list[Copying] = []
         self._hurries = False
         self._cell_bytes = 0.0
-        #: Of parked sequences, by key: the store, and what it had of them.
-        self._parked: dict[Key, tuple[StateStore | None, Key | None, int, _Chain]] = {}
+        #: Of the stores that are used.
+        self._kept: list[Kept] = []
+        #: Of parked sequences, by key: which cells they had, the saving store, and its entry.
+        self._parked: dict[Key, tuple[Runs, StateStore | None, Key | None, int]] = {}
 
     def parked(self, sequence: LiveSequence) -> None:
-        """Remember, for when it comes back, what the store has of a sequence that is parked."""
+        """Remember, for when it comes back, what the stores have of a sequence that is parked."""
         parking = self._tiers.parking
-        if sequence.parked_key is None or parking is None or sequence.saved_key is None:
+        if sequence.parked_key is None or parking is None:
             return
         if len(self._parked) >= 2 * len(parking) + 16:
             self._parked = {key: it for key, it in self._parked.items() if parking.info(key)}
         self._parked[sequence.parked_key] = (
+            cut_at(sequence.runs, len(sequence.tokens)),
             self._tiers.saved,
             sequence.saved_key,
             sequence.saved_length,
-            sequence.segments,
         )
 
-    def unparked(self, sequence: LiveSequence, key: Key) -> None:
-        """The same sequence is back: what the store has of it is not written again."""
-        store, saved_key, length, segments = self._parked.get(key, (None, None, 0, ()))
-        if store is not None and store is self._tiers.saved:
-            sequence.saved_key, sequence.saved_length = saved_key, length
-            sequence.segments = segments
+    def loaded(self, sequence: LiveSequence, source: StoredSource, stored: StoredState) -> None:
+        """What the stores have of a sequence that was just loaded is not copied to them again."""
+        if sequence.parked_key == source.key and source.key in self._parked:
+            runs, store, saved_key, length = self._parked[source.key]
+            # Another one that is loaded from there, too, goes on with other cells.
+            sequence.runs = cut_at(runs, len(sequence.tokens))
+            if store is not None and store is self._tiers.saved:
+                sequence.saved_key, sequence.saved_length = saved_key, length
+        kept = self._kept_by(source.store)
+        for segment in stored.segments:
+            kept.add(sequence.runs, dataclasses.replace(segment, state=None))
+
+    def _kept_by(self, store: StateStore) -> Kept:
+        for kept in self._kept:
+            if kept.store is store:
+                return kept
+        in_use = (self._tiers.parking, self._tiers.saved)
+        self._kept = [*(each for each in self._kept if each.store in in_use), Kept(store)]
+        return self._kept[-1]
 
     def begin(self, sequence: LiveSequence, *, least: int = WORTH_SAVING) -> None:
         """Note that ``sequence`` is to be saved, if it grew by ``least`` tokens since last time.
@@ -135,7 +157,9 @@ class Saving:
             return
         if job is not None:
             # An older one ends here; what it copied is the beginning of this one.
-            self._jobs = [it for it in self._jobs if it.sequence is not sequence or not it.store]
+            for older in [it for it in self._jobs if it.sequence is sequence and it.saves]:
+                job.segments = older.segments
+                self._jobs.remove(older)
             self._jobs.append(job)
 
     def copy(self, sequence: LiveSequence) -> Copying:
@@ -150,31 +174,36 @@ class Saving:
         self.advance(job)
         return job
 
-    def park(self, sequence: LiveSequence) -> Copying | None:
+    def park(self, sequence: LiveSequence, *, at_once: bool = False) -> Copying | None:
         """Begin to copy an idle sequence that has to make room; None if that is done at once.
 
         It is small, or cannot be taken apart, or the store has no room beside the others that are
         copied. When the copy is whole, the store has it.
+
+        Args:
+            at_once: the caller goes on to ``finish`` it: what else is copied does not matter.
         """
         parks = [job for job in self._jobs if job.parks]
         for other in parks:
             if other.sequence is sequence and len(other.state.tokens) == len(sequence.tokens):
                 return other
         job = self._parks(sequence)
-        store, planned = self._tiers.parking, sum(other.nbytes for other in parks)
-        if store is None or job is None or planned + job.nbytes > store.capacity_bytes:
+        if job is None or job.store is None:
+            return None
+        planned = 0 if at_once else sum(other.nbytes for other in parks)
+        if planned + job.nbytes > job.store.capacity_bytes:
             return None
         self._jobs.insert(len(parks), job)
         return job
 
     def _parks(self, sequence: LiveSequence) -> Copying | None:
         """How a sequence is copied for the parking store; None if not in pieces."""
-        cells = self._cells_per_piece(sequence)
-        if cells is None or len(sequence.tokens) <= _FEW_PIECES * cells:
+        cells, store = self._cells_per_piece(sequence), self._tiers.parking
+        if store is None or cells is None or len(sequence.tokens) <= _FEW_PIECES * cells:
             return None
         state = self._tiers.describe(sequence)
         nbytes = state.nbytes + self._tiers.memory.state_size(sequence.number)
-        return Copying(sequence, None, state, cells, parks=True, nbytes=nbytes)
+        return Copying(sequence, store, state, cells, parks=True, nbytes=nbytes)
 
     def pieces(self, sequence: LiveSequence) -> int:
         """In how many pieces a sequence is copied; 0 if it is small, or cannot be taken apart."""
@@ -262,7 +291,7 @@ class Saving:
     def _drop(self, job: Copying, error: Exception) -> None:
         self._jobs.remove(job)
         job.error = error
-        _release(job)
+        self._release(job)
         job.segments = ()
 
     # -- pieces ---------------------------------------------------------------------------------
@@ -275,9 +304,7 @@ class Saving:
             nbytes = int(self._bytes_per_cell(sequence) * len(sequence.tokens))
         if not store.accepts(state.nbytes + nbytes):
             return None
-        if not store.holds([segment.key for segment in sequence.segments]):
-            sequence.segments = ()
-        return Copying(sequence, store, state, cells, sequence.segments)
+        return Copying(sequence, store, state, cells)
 
     def _cells_per_piece(self, sequence: LiveSequence) -> int | None:
         if not self._comes_apart():
@@ -301,7 +328,7 @@ class Saving:
             self._copy_piece(job)
         except (LlamaError, MemoryError, OSError) as error:
             self._drop(job, error)
-            if job.store is not None or job.parks:
+            if job.store is not None:
                 _not_saved(len(job.state.tokens), error)
 
     def _copy_piece(self, job: Copying) -> None:
@@ -312,7 +339,10 @@ class Saving:
             else:
                 self._put(job, self._tiers.memory.state_get(sequence.number))
             return
-        start = job.segments[-1].end if job.segments else 0
+        if job.store is not None:
+            known = self._kept_by(job.store).chain(sequence.runs, _end(job.segments), length)
+            job.segments += known
+        start = _end(job.segments)
         end = min(start + job.cells, length)
         state = self._cells(sequence, start, end)
         if end == length:
@@ -320,9 +350,9 @@ class Saving:
         elif job.store is None:
             job.segments += (Segment("", start, end, state.nbytes, state),)
         elif job.store.holds([segment.key for segment in job.segments[-1:]]):
-            key = job.store.keep(state)
-            job.segments += (Segment(key, start, end, state.nbytes),)
-            sequence.segments = job.segments
+            segment = Segment(job.store.keep(state), start, end, state.nbytes)
+            job.segments += (segment,)
+            self._kept_by(job.store).add(sequence.runs, segment)
         else:  # it could not be written, as the store has told
             self._drop(job, StateError("the store could not keep the first part"))
 
@@ -341,16 +371,27 @@ class Saving:
     def _put(self, job: Copying, cells: NDArray[np.uint8]) -> None:
         sequence = job.sequence
         state = dataclasses.replace(job.state, state=cells, segments=job.segments)
-        if job.parks:
-            self._tiers.put_parked(sequence, state)
-        elif job.store is None:
+        if job.store is None:
             job.result = state
+        elif job.parks:
+            if not self._tiers.put_parked(sequence, state):
+                self._release(job)
         elif key := job.store.put_soon(state, replaces=sequence.saved_key):
             sequence.saved_key, sequence.saved_length = key, len(state.tokens)
         else:
-            _release(job)
+            self._release(job)
         job.segments = ()
         self._jobs.remove(job)
+
+    def _release(self, job: Copying) -> None:
+        """Nothing will come of a job: its store forgets what no other job needs either."""
+        if job.store is None:
+            return
+        needed = {each.key for other in self._jobs if other is not job for each in other.segments}
+        try:
+            job.store.release([each.key for each in job.segments if each.key not in needed])
+        except LlamaError:  # it was closed
+            pass
 
 
 def hurried(took: float, usual: float) -> float:
@@ -370,13 +411,8 @@ def _grown(sequence: LiveSequence, store: StateStore) -> int:
     return len(sequence.tokens) - sequence.saved_length
 
 
-def _release(job: Copying) -> None:
-    if job.store is None:
-        return
-    try:
-        job.store.release([segment.key for segment in job.segments])
-    except LlamaError:  # it was closed
-        pass
+def _end(segments: _Chain) -> int:
+    return segments[-1].end if segments else 0
 
 
 def _not_saved(count: int, error: Exception) -> None:

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypedDict
 
+from llama_py.memory.cells import Runs, cut_at, first_run
 from llama_py.memory.positions import TEXT, Positions
 from llama_py.memory.radix import TokenInput, common_tokens
 from llama_py.memory.spelling import Spelling
-from llama_py.memory.state import Segment
 from llama_py.memory.text import Source
 
 __all__ = [
@@ -65,7 +65,7 @@ class LiveSequence:
         session: the conversation it was last used for.
         parked_key, saved_key: its entries in the stores, if an older state of it is there.
         parked_length, saved_length: tokens that it had when it was written there last.
-        segments: its first cells, as far as the saving store has them.
+        runs: which cells it has (``cells``), so that the stores keep one copy of those it shares.
         pending: the tokens that were sampled last and are not in memory: one, as a rule. The index
             knows their text, so that a reply which ends with them is found whole: its tokens are
             kept, and the prompt is cut behind them, where the next message begins.
@@ -90,7 +90,7 @@ class LiveSequence:
     parked_length: int = 0
     saved_key: str | None = None
     saved_length: int = 0
-    segments: tuple[Segment, ...] = ()
+    runs: Runs = field(default_factory=first_run)
     pending: tuple[int, ...] = ()
     pending_ends: frozenset[int] = frozenset()
     indexed: int = 0
@@ -110,11 +110,7 @@ class LiveSequence:
         """It becomes another branch: what the stores have of it stays there."""
         self.parked_key = self.saved_key = None
         self.parked_length = self.saved_length = 0
-        self.forget_segments_after(len(self.tokens))
-
-    def forget_segments_after(self, count: int) -> None:
-        """Only the first ``count`` cells are still those that were saved."""
-        self.segments = tuple(segment for segment in self.segments if segment.end <= count)
+        self.runs = cut_at(self.runs, len(self.tokens))
 
     @property
     def spelled(self) -> int:

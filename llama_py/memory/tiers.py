@@ -140,13 +140,18 @@ class Tiers:
             return False
         return self._is_worth_parking(sequence, self.pins.keepers().get(sequence))
 
-    def put_parked(self, sequence: LiveSequence, state: StoredState) -> None:
-        """``state`` is a copy of the sequence that was made before it has to make room."""
+    def put_parked(self, sequence: LiveSequence, state: StoredState) -> bool:
+        """``state`` is a copy of the sequence that was made before it has to make room.
+
+        Returns:
+            False if the parking store did not take it.
+        """
         if self.parking is None:
-            return
+            return False
         self._keep_pinned_entries(self.parking)
         sequence.parked_key = self.parking.put(state, replaces=sequence.parked_key)
         sequence.parked_length = len(state.tokens)
+        return sequence.parked_key is not None
 
     def _is_worth_parking(self, sequence: LiveSequence, pin: Pin | None) -> bool:
         if pin is not None:
@@ -236,6 +241,5 @@ class Tiers:
         """A longer state of the same sequence will replace this entry, until it is cut."""
         if source.store is self.saved:
             sequence.saved_key, sequence.saved_length = source.key, len(sequence.tokens)
-            sequence.segments = tuple(replace(each, state=None) for each in stored.segments)
         elif all(pin.parked_key != source.key for pin in self.pins):
             sequence.parked_key, sequence.parked_length = source.key, len(stored.tokens)
