@@ -4,9 +4,9 @@ For each model of --models and each TRANSCRIPT, ``llama-py serve`` and llama-ser
 llama.cpp (``llama-py bench build-tools``) are started with the same model, threads, batch sizes and
 context, each with room for one conversation, and asked the same --calls calls in turn, greedily and
 without flash attention. In the cold pass nothing is reused: our server forgets the session after
-each call, llama-server is told ``cache_prompt: false``. In the warm pass each of them reuses what it
-can. llama-server is also tried with ``--cache-reuse 256`` and, where there is a sliding window, with
-``--swa-full``; the best of these is what ours is compared with.
+each call, llama-server is told ``cache_prompt: false``. In the warm pass each of them reuses what
+it can. llama-server is also tried with ``--cache-reuse 256`` and, where there is a sliding window,
+with ``--swa-full``; the best of these is what ours is compared with.
 
 A TRANSCRIPT is a file as ``llama-py bench replay`` reads it, or synthetic:CHARACTERS[:SEED]. Of one
 with more calls, --calls are taken at even distances, the last one among them.
