@@ -88,6 +88,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, default=min(cores, 8), metavar="N")
     parser.add_argument("--n-batch", type=int, default=512, metavar="N")
     add_llama_server_arguments(parser)
+    parser.add_argument(
+        "--llama-server-cold",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="ask llama-server cold as well: a third of the time, and no target depends on it",
+    )
     parser.add_argument("--results", metavar="FILE", help="keep what was measured here, as JSON")
     parser.add_argument("--again", action="store_true", help="measure what is there once more")
     parser.add_argument("--show", action="store_true", help="only show what is in --results")
@@ -194,7 +200,11 @@ def _measure(options: argparse.Namespace, model: str, transcript: Transcript) ->
             for number, call in enumerate(calls):
                 for who in _in_turn(list(servers), number):
                     # Flags of llama-server change nothing where nothing is reused.
-                    if kind == "warm" or who in (OURS, THEIRS):
+                    if (
+                        kind == "warm"
+                        or who == OURS
+                        or (who == THEIRS and options.llama_server_cold)
+                    ):
                         most, cold = options.max_tokens, kind == "cold"
                         settle()
                         reply = _ask(who, servers[who], call, tools, most, cold)
