@@ -201,6 +201,14 @@ class Responses:
         entry = self._store.find(self._owner, response_id)
         return None if entry is None else entry.response
 
+    def input_items(self, response_id: str) -> Sequence[Item] | None:
+        """What a reply answers, earlier turns included; None if it is not there."""
+        entry = self._store.find(self._owner, response_id)
+        if entry is None:
+            return None
+        items = entry.conversation.items
+        return items[: len(items) - len(entry.response["output"])]
+
     def delete(self, response_id: str) -> bool:
         """Forget a reply; False if it is not there."""
         return self._store.delete(self._owner, response_id)

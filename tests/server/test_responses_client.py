@@ -195,6 +195,42 @@ def test_a_stored_reply_is_found_until_it_is_deleted(client: Any) -> None:
         assert caught.value.code == "not_found"
 
 
+def test_the_input_of_a_stored_reply_is_listed(client: Any) -> None:
+    first = ask(client, "My name is Alice.")
+    items: list[Any] = [{"role": "user", "content": [{"type": "input_text", "text": "My name?"}]}]
+    second = ask(client, items, previous_response_id=first.id)
+
+    def said(**query: Any) -> list[tuple[str, str]]:
+        page = client.responses.input_items.list(second.id, **query)
+        return [(item.role, item.content[0].text) for item in page]
+
+    turns = [
+        ("user", "My name is Alice."),
+        ("assistant", first.output_text),
+        ("user", "My name?"),
+    ]
+    assert said(order="asc") == turns
+    assert said() == turns[::-1]
+    assert said(limit=1) == turns[::-1], "the client asks for page after page"
+    page = client.responses.input_items.list(second.id, limit=2, order="asc")
+    assert page.has_more
+    assert [item.type for item in page.data] == ["message", "message"]
+    assert page.data[1].id == first.output[0].id
+    assert said(after=page.data[0].id, order="asc") == turns[1:]
+    alone = client.responses.input_items.list(first.id)
+    assert [item.content[0].type for item in alone.data] == ["input_text"]
+
+
+def test_what_is_wrong_with_a_list_of_input_items(client: Any) -> None:
+    reply = ask(client, "My name is Alice.")
+    with pytest.raises(openai.NotFoundError):
+        client.responses.input_items.list("resp_0")
+    for query in ({"limit": 0}, {"limit": 101}, {"order": "up"}, {"after": "msg_0"}):
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.responses.input_items.list(reply.id, **query)
+        assert caught.value.param == next(iter(query))
+
+
 def test_a_stored_item_may_be_referred_to(client: Any) -> None:
     first = ask(client, "My name is Alice.")
     items = [

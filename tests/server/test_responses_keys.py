@@ -50,7 +50,8 @@ def test_a_reply_belongs_to_the_key_that_asked(alice: Any, bob: Any) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         ask(bob, item)
     assert caught.value.code == "item_not_found"
-    for method in (bob.responses.retrieve, bob.responses.delete):
+    responses = bob.responses
+    for method in (responses.retrieve, responses.delete, responses.input_items.list):
         with pytest.raises(openai.NotFoundError):
             method(mine.id)
     assert alice.responses.retrieve(mine.id).id == mine.id

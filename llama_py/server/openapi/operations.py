@@ -124,6 +124,20 @@ OPERATIONS: tuple[Operation, ...] = (
         failures=(Kind.NOT_FOUND,),
     ),
     Operation(
+        "GET",
+        ("/v1/responses/{response_id}/input_items", "/responses/{response_id}/input_items"),
+        "OpenAI",
+        "What a stored response answers",
+        "The items of its input, and those of the turns that it goes on from.",
+        reply="ResponseItems",
+        failures=(Kind.NOT_FOUND,),
+        parameters=(
+            Parameter("limit", "Most items to list, up to 100 (20).", "integer"),
+            Parameter("order", "`desc`, the newest first, or `asc` (`desc`)."),
+            Parameter("after", "Only those after the item with this id."),
+        ),
+    ),
+    Operation(
         "DELETE",
         ("/v1/responses/{response_id}", "/responses/{response_id}"),
         "OpenAI",

@@ -41,6 +41,15 @@ def reply_schemas() -> dict[str, Schema]:
         "CompletionChunk": of_type(CompletionChunk),
         **_embeddings(),
         "Response": _response(),
+        "ResponseItems": record(
+            {
+                "object": one_of_texts("list"),
+                "data": listing(OBJECT),
+                "first_id": _MAYBE_TEXT,
+                "last_id": _MAYBE_TEXT,
+                "has_more": BOOLEAN,
+            }
+        ),
         "DeletedResponse": _deleted("response.deleted"),
         "InputTokens": record({"object": STRING, "input_tokens": INTEGER}, ["input_tokens"]),
         "Message": _message(),

@@ -13,6 +13,7 @@ from starlette.routing import Route
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.openai_bodies import placed
+from llama_py.dialects.responses_listing import input_list
 from llama_py.dialects.responses_parse import parse_responses
 from llama_py.dialects.session_ids import session_of
 from llama_py.dialects.wire import WireCall
@@ -77,6 +78,14 @@ async def _get(request: Request) -> Response:
     return _json(response)
 
 
+async def _input_items(request: Request) -> Response:
+    response_id = request.path_params["response_id"]
+    items = _stored(request).input_items(response_id)
+    if items is None:
+        raise _not_found(response_id)
+    return _json(input_list(items, response_id, request.query_params))
+
+
 async def _delete(request: Request) -> Response:
     response_id = request.path_params["response_id"]
     if not _stored(request).delete(response_id):
@@ -107,6 +116,8 @@ ROUTES = [
     Route("/responses/input_tokens", _count, methods=["POST"]),
     Route("/v1/responses/{response_id}", _get, methods=["GET"]),
     Route("/responses/{response_id}", _get, methods=["GET"]),
+    Route("/v1/responses/{response_id}/input_items", _input_items, methods=["GET"]),
+    Route("/responses/{response_id}/input_items", _input_items, methods=["GET"]),
     Route("/v1/responses/{response_id}", _delete, methods=["DELETE"]),
     Route("/responses/{response_id}", _delete, methods=["DELETE"]),
 ]
