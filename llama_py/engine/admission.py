@@ -272,10 +272,14 @@ class Admission:
             self.preempt(paused[-1])
         return bool(paused)
 
+    def next_preempted(self) -> Running:
+        """Of those that run, the one that gives up its cells: a paused one, or the youngest."""
+        running = self._requests.running
+        return next((each for each in reversed(running) if each.paused), running[-1])
+
     def preempt_one(self) -> None:
-        """Cells ran out: take those of one running request, a paused one or the youngest."""
-        if not self._free_a_paused_one():
-            self.preempt(self._requests.running[-1])
+        """Cells ran out: take those of one running request."""
+        self.preempt(self.next_preempted())
 
     def preempt(self, running: Running) -> None:
         """Put a request back into the queue. What it generated becomes part of its prompt."""

@@ -79,7 +79,7 @@ class Engine:
         self._sampling = Sampling(self.requests, self.runner, self.vocab)
         self._drafts = Drafts(self.requests, cache, context, speculative)
         self._portions = Portions()
-        self._until_look = _LOOK
+        self._looked = 0
         self._chunk = min(context.n_ubatch, context.n_batch)
         # llama.cpp computes wrong logits when a batch holds chunks of several prompts (NMSE 1e-3),
         # with this kind of memory only. Streams beside one prompt are right.
@@ -207,13 +207,14 @@ class Engine:
 
     def _look_ahead(self, running: Sequence[Running]) -> None:
         """Now and then: what has to make room soon is copied before, a piece with each step."""
-        self._until_look -= 1
-        if self._until_look > 0:
+        steps = self.metrics.steps
+        if 0 <= steps - self._looked < _LOOK:
             return
-        self._until_look = _LOOK
+        self._looked = steps
         streams = sum(each.state is RequestState.DECODING for each in running)
         if streams:
-            self.cache.park_soon(streams, 2 * _LOOK)
+            last = self._admission.next_preempted().lease if len(running) > 1 else None
+            self.cache.park_soon(streams, 2 * _LOOK, last)
 
     def _plan(
         self, running: Sequence[Running], drafts: Mapping[Running, Draft] | None = None

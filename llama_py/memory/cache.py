@@ -269,19 +269,29 @@ class SequenceCache:
         ]
         return [copying for copying in begun if copying is not None]
 
-    def park_soon(self, streams: int, steps: int) -> None:
+    def park_soon(self, streams: int, steps: int, last: Lease | None = None) -> None:
         """Begin to copy what has to make room when cells run out, if that is soon.
 
         Soon is before it would be copied, if it is begun ``steps`` steps later.
 
         Args:
             streams: how many get a token with each step.
+            last: of the request that has to begin again later when nothing is idle; None if there
+                is none. What it gets after its copy is added when it goes.
         """
+        if self.saving.pending:
+            return
         sequence = self._live.next_to_leave()
-        if sequence is None or self.saving.pending:
+        if sequence is None and last is not None and self.traits.shares_cells:
+            sequence = last.sequence if self.saving.grew(last.sequence) else None
+        if sequence is None:
             return
         cells = streams * (self.saving.pieces(sequence) + steps)
-        if self._live.missing(cells) > 0 and self._tiers.must_be_parked(sequence):
+        if self._live.missing(cells) <= 0:
+            return
+        if last is not None and sequence is last.sequence:
+            self.commit(sequence, last.prompt)
+        if self._tiers.must_be_parked(sequence):
             self.saving.park(sequence)
 
     def load_ahead(

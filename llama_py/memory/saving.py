@@ -184,15 +184,19 @@ class Saving:
             at_once: the caller goes on to ``finish`` it: what else is copied does not matter.
         """
         parks = [job for job in self._jobs if job.parks]
-        for other in parks:
-            if other.sequence is sequence and len(other.state.tokens) == len(sequence.tokens):
-                return other
+        older = next((job for job in parks if job.sequence is sequence), None)
+        if older is not None and len(older.state.tokens) == len(sequence.tokens):
+            return older
         job = self._parks(sequence)
         if job is None or job.store is None:
             return None
-        planned = 0 if at_once else sum(other.nbytes for other in parks)
+        planned = 0 if at_once else sum(other.nbytes for other in parks if other is not older)
         if planned + job.nbytes > job.store.capacity_bytes:
             return None
+        if older is not None:  # what it copied is the beginning of this one
+            job.segments = older.segments
+            parks.remove(older)
+            self._jobs.remove(older)
         self._jobs.insert(len(parks), job)
         return job
 
@@ -210,6 +214,13 @@ class Saving:
         cells = self._cells_per_piece(sequence)
         count = 0 if cells is None else -(-len(sequence.tokens) // cells)
         return count if count > _FEW_PIECES else 0
+
+    def grew(self, sequence: LiveSequence) -> bool:
+        """Whether a sequence has a piece more than when it was parked last, or was not."""
+        cells = self._cells_per_piece(sequence)
+        if cells is None or sequence.parked_key is None:
+            return cells is not None
+        return len(sequence.tokens) - sequence.parked_length >= cells
 
     def hurry(self, jobs: Sequence[Copying]) -> bool:
         """Let the next step take longer, because a request waits for these; False if all ended.

@@ -444,6 +444,29 @@ def test_the_copy_of_a_pinned_beginning_stays_its_own() -> None:
 
 
 @pytest.mark.usefixtures("one_piece_a_step")
+def test_who_has_to_begin_again_later_is_copied_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is idle when cells run out: the youngest goes, a few pieces at once at the most."""
+    rig = Rig("full", n_ctx=512, n_seq_max=2)
+    rig.cache.saving.piece = PIECE
+    asked = [ask(words(20 + n, 150), 160) for n in range(2)]
+    rig.submit(*asked)
+    made = copies(rig, monkeypatch)
+    most = 0
+    while not rig.engine.metrics.preempted:
+        before = len(made)
+        assert rig.step()
+        most = max(most, len(made) - before)
+    assert len(made) > 8, "in pieces"
+    assert most <= 3
+    rig.read(*asked)
+    rig.check(*asked)
+    assert rig.engine.metrics.preempted == 1
+    assert rig.engine.metrics.evaluated < 400, "it came back as it was"
+    rig.check_at_rest()
+    rig.close()
+
+
+@pytest.mark.usefixtures("one_piece_a_step")
 def test_nothing_is_copied_for_a_reset(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     stream, new = streaming(rig), ask(NEW, 4)
     rig.submit(new)
