@@ -91,7 +91,8 @@ class PlanApplier:
                 return self._fork(source, target, plan.keep, record, info)
             if source.busy:
                 return None
-            self._live.park(source)
+            if self._tiers.is_worth_keeping(source, plan.keep):
+                self._live.park(source)
         if plan.keep == len(source.tokens):
             self._live.take_checkpoint(source)
         info.action = Action.CONTINUE.value

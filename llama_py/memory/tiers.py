@@ -140,6 +140,11 @@ class Tiers:
             return False
         return self._is_worth_parking(sequence, self.pins.keepers().get(sequence))
 
+    def is_worth_keeping(self, sequence: LiveSequence, keep: int) -> bool:
+        """Whether a copy of a sequence is made before it is cut to ``keep`` tokens."""
+        loses = len(sequence.tokens) - keep
+        return loses >= _WORTH_PARKING or sequence.reserved or sequence in self.pins.keepers()
+
     def put_parked(self, sequence: LiveSequence, state: StoredState) -> bool:
         """``state`` is a copy of the sequence that was made before it has to make room.
 

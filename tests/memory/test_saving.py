@@ -281,6 +281,19 @@ def test_one_step_copies_little(llm: Llama, monkeypatch: pytest.MonkeyPatch) -> 
     assert not pool.saving.step()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("left", [8, 60])
+def test_a_conversation_is_parked_for_what_a_cut_loses(kind: str, left: int) -> None:
+    """With one sequence, an end that is left is cut off: a short one is not worth a copy."""
+    with Llama(str(tiny_model(kind)), **{**OPTIONS, "n_seq_max": 1}) as llm:
+        tokens = prompt(300)
+        llm.create_completion(tokens, max_tokens=left, temperature=0, ignore_eos=True)
+        evaluate(llm, [*tokens, *prompt(20, 3)])
+        assert llm.cache_info["evaluated"] <= 21
+        assert llm._cache.parking is not None
+        assert len(llm._cache.parking) == (left == 60)
+
+
 @pytest.mark.parametrize("how", ["evict", "drop", "cut", "clear", "set_cache", "close"])
 def test_cells_are_copied_before_they_go(tmp_path: Path, how: str) -> None:
     tokens = prompt(300)
