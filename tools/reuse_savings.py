@@ -83,8 +83,13 @@ def _cells(piece: Piece, who: str) -> list[str]:
     evaluated = sent - sum(call["cached"] for call in calls)
     session = f"{piece['characters']:,} characters"
     counts = [f"{count:,}" for count in (len(calls), sent, evaluated)]
-    seconds = [f"{cold:.1f} s", f"{warm:.1f} s", f"{warm / cold:.2f}"]
+    seconds = [_said(cold, ".1f", " s"), f"{warm:.1f} s", _said(warm / cold, ".2f")]
     return [piece["model"], session, who, *counts, *seconds]
+
+
+def _said(figure: float, form: str, unit: str = "") -> str:
+    """A figure; a dash where nothing was measured."""
+    return "-" if figure != figure else f"{figure:{form}}{unit}"
 
 
 if __name__ == "__main__":
