@@ -216,11 +216,12 @@ class Saving:
         return count if count > _FEW_PIECES else 0
 
     def grew(self, sequence: LiveSequence) -> bool:
-        """Whether a sequence has a piece more than when it was parked last, or was not."""
-        cells = self._cells_per_piece(sequence)
-        if cells is None or sequence.parked_key is None:
-            return cells is not None
-        return len(sequence.tokens) - sequence.parked_length >= cells
+        """Whether a sequence has a piece more than what is parked of it."""
+        count = len(sequence.tokens)
+        if sequence.parked_key is not None:
+            count -= sequence.parked_length
+        cells = self._cells_per_piece(sequence) if count > 0 else None
+        return cells is not None and count >= cells
 
     def hurry(self, jobs: Sequence[Copying]) -> bool:
         """Let the next step take longer, because a request waits for these; False if all ended.

@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from llama_py import LlamaDiskCache
+from llama_py.engine import engine
 from llama_py.errors import StateError
 from llama_py.memory import saving
 from tests.engine.rig import Asked, Rig, ask, words
@@ -462,6 +463,19 @@ def test_who_has_to_begin_again_later_is_copied_before(monkeypatch: pytest.Monke
     rig.check(*asked)
     assert rig.engine.metrics.preempted == 1
     assert rig.engine.metrics.evaluated < 400, "it came back as it was"
+    rig.check_at_rest()
+    rig.close()
+
+
+def test_who_has_only_just_come_has_nothing_to_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine looks ahead in the very step in which a second request gets its sequence."""
+    monkeypatch.setattr(engine, "_LOOK", 1)
+    rig = Rig("full", n_seq_max=2)
+    stream, new = streaming(rig), ask(NEW, 4)
+    rig.submit(new)
+    rig.read(new, stream)
+    assert [each.record.reason for each in (new, stream)] == ["length", "length"]
+    rig.check(new, stream)
     rig.check_at_rest()
     rig.close()
 

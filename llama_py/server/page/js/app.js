@@ -50,7 +50,9 @@ class App {
       ended: (conversation, message) => this.#ended(conversation, message),
       elsewhere: (id) => this.#changedElsewhere(id),
     };
-    const choice = () => ({ model: this.#server.model, limit: this.#server.limit });
+    // As long as the server has not said what there is, the model that was chosen before.
+    const model = () => this.#server.model || this.#prefs.get("model");
+    const choice = () => ({ model: model(), limit: this.#server.limit });
     this.#chat = new Chat({ api: this.#api, store: this.#store, name, choice, events });
     this.#records = await this.#store.conversations();
     if (!this.#store.lasting) note("This browser keeps nothing: conversations are gone with the page.");
