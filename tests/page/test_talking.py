@@ -224,22 +224,6 @@ def test_the_model_that_answers_is_chosen(visit: Open, told: Scripted) -> None:
     assert [each["model"] for each in told.requests] == ["large", "large"]
 
 
-def test_the_model_that_was_chosen_answers_before_the_list_is_there(
-    visit: Open, told: Scripted
-) -> None:
-    told.models = ["small", "large"]
-    chat = visit(told.url)
-    chat.page.get_by_label("Model", exact=True).select_option("large")
-    held: list[Any] = []
-    chat.page.route("**/v1/models", lambda route: held.append(route))
-    chat.reload()
-    chat.say("Hello")
-    assert [each["model"] for each in told.requests] == ["large"]
-    for route in held:
-        route.continue_()
-    expect(chat.page.get_by_label("Model", exact=True)).to_have_value("large")
-
-
 def test_settings_hold_for_new_conversations_if_wanted(chat: Site, told: Scripted) -> None:
     sheet = chat.settings()
     sheet.get_by_label("System prompt").fill("Be brief.")

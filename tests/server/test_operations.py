@@ -22,6 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from llama_py.server.keys import ADMIN, CHAT, ApiKey
 from llama_py.server.lifecycle import Phase
 from llama_py.server.logs import log_to
+from llama_py.server.running import Exchange
 from tests.server.leaving import until
 from tests.server.serving import Server, demo_settings, serving
 from tests.slowness import slow_steps
@@ -436,13 +437,18 @@ def test_nobody_goes_ahead_of_others(
     counts: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    slow_steps(monkeypatch)
-    until(lambda: not server.service.exchanges, "others are done")
-    asking = {**body, "priority": asked, "stream": True, "max_tokens": 1500, "ignore_eos": True}
-    with of(server, key) as http, http.stream("POST", path, json=asking) as answer:
-        next(answer.iter_raw())
-        (exchange,) = server.service.exchanges
-        assert [each.request.priority for each in exchange.records] == [counts]
+    exchanges: list[Exchange] = []
+    submit = Exchange._submit
+
+    def noted(self: Exchange, *given: Any) -> None:
+        submit(self, *given)
+        exchanges.append(self)
+
+    monkeypatch.setattr(Exchange, "_submit", noted)
+    with of(server, key) as http:
+        http.post(path, json={**body, "priority": asked, "max_tokens": 2}).raise_for_status()
+    (exchange,) = exchanges
+    assert [each.request.priority for each in exchange.records] == [counts]
 
 
 def test_a_key_that_says_it_is_urgent_waits_like_others(monkeypatch: pytest.MonkeyPatch) -> None:
