@@ -6,7 +6,11 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["calls_of"]
+import pytest
+
+from llama_py.core.context import Context
+
+__all__ = ["calls_of", "copied_from"]
 
 
 def calls_of(function: Callable[[], Any]) -> int:
@@ -18,3 +22,17 @@ def calls_of(function: Callable[[], Any]) -> int:
     finally:
         sys.setprofile(None)
     return seen.count("call") + seen.count("c_call")
+
+
+def copied_from(context: Context, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The bytes of each state that is copied out of a context from now on."""
+    copies: list[int] = []
+    state_get = context.state_get
+
+    def watched(*arguments: Any, **options: Any) -> Any:
+        state = state_get(*arguments, **options)
+        copies.append(state.nbytes)
+        return state
+
+    monkeypatch.setattr(context, "state_get", watched)
+    return copies

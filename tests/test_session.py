@@ -15,6 +15,7 @@ from llama_py import ChatSession, ContextOverflowError, Llama, TrimMessages, dem
 from llama_py.api.session import ReplyStream
 from llama_py.errors import ClosedError, LlamaError, ParameterError, StateError, StorageError
 from llama_py.memory import saving
+from tests.counting import copied_from
 from tests.models import tiny_model
 from tests.slowness import slow_steps
 
@@ -416,15 +417,7 @@ def test_a_state_that_was_copied_in_pieces_is_saved_and_read_back(
     with Llama(path, **OPTIONS) as llm:
         chat = session(llm)
         chat.send("My name is Anna. " * 20)
-        copies: list[int] = []
-        state_get = llm._context.state_get
-
-        def watched(*arguments: Any, **options: Any) -> Any:
-            state = state_get(*arguments, **options)
-            copies.append(state.nbytes)
-            return state
-
-        monkeypatch.setattr(llm._context, "state_get", watched)
+        copies = copied_from(llm._context, monkeypatch)
         if parked:
             (sequence,) = llm._cache.live.values()
             llm._cache.saving.park(sequence)

@@ -16,6 +16,7 @@ from llama_py import Llama, LlamaDiskCache
 from llama_py.memory import saving
 from llama_py.memory.cells import Runs, cells_of, cut_at, first_run
 from llama_py.memory.sequences import LiveSequence
+from tests.counting import copied_from
 from tests.memory.oracle import Oracle, nmse
 from tests.models import tiny_model
 
@@ -153,15 +154,7 @@ def test_what_comes_back_and_grows_is_copied_as_far_as_it_is_new(
     evaluate(llm, branch(0))
     whole = park_all(llm)
     comes_back(llm, branch(0))
-    copied: list[int] = []
-    state_get = llm._context.state_get
-
-    def counted(*given: Any, **options: Any) -> Any:
-        state = state_get(*given, **options)
-        copied.append(state.nbytes)
-        return state
-
-    monkeypatch.setattr(llm._context, "state_get", counted)
+    copied = copied_from(llm._context, monkeypatch)
     assert park_all(llm) < 1.2 * whole
     assert sum(copied) < 2.5 * PIECE
 
