@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pytest
+if TYPE_CHECKING:  # what counts the calls of an import must not bring what is imported
+    import pytest
 
-from llama_py.core.context import Context
+    from llama_py.core.context import Context
 
 __all__ = ["calls_of", "copied_from"]
 
