@@ -76,11 +76,15 @@ class Admission:
                 return
 
     def _has_room(self, waiting: Running) -> bool:
-        """False while a request that was preempted would only be preempted again."""
+        """False while a request that was preempted would only be preempted again.
+
+        It would be, for ever, if others could not even evaluate their prompts beside it.
+        """
         running = [other for other in self._requests.running if not other.paused]
         if not waiting.preempted or not running:
             return True
-        used = sum(other.lease.held + _GROWTH for other in running if other.lease is not None)
+        leases = [other.lease for other in running if other.lease is not None]
+        used = sum(lease.held + lease.remaining + _GROWTH for lease in leases)
         return used + len(waiting.prompt.tokens) <= self._cache.memory.n_ctx
 
     def _makes_room(self, waiting: Running) -> bool:

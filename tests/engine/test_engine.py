@@ -22,6 +22,7 @@ from llama_py.errors import (
 )
 from tests.engine.conftest import MakeRig
 from tests.engine.rig import Asked, Rig, ask, words
+from tests.models import KINDS
 
 
 def test_requests_together_equal_requests_alone(rig: Rig) -> None:
@@ -348,6 +349,55 @@ def test_when_cells_run_out_requests_wait_and_resume(make_rig: MakeRig, kind: st
     for request in requests:
         assert request.record.n_prompt == 30
         assert len(request.generated) == 60
+    rig.check_at_rest()
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("kind", KINDS)
+def test_with_too_little_room_everybody_comes_to_an_end(
+    make_rig: MakeRig, kind: str, seed: int
+) -> None:
+    """New prompts, turns that go on, and clients that leave, where three or four have room."""
+    choose = random.Random(seed)
+    rig = make_rig(kind, n_ctx=512, n_batch=512, n_ubatch=512)
+    known: list[list[int]] = []
+    running: list[Asked] = []
+    for number in range(40):
+        tokens = words(choose.randrange(100), choose.choice((5, 60, 200, 300)))
+        if known and choose.random() < 0.5:
+            tokens = [*choose.choice(known), *words(number, choose.choice((1, 20)))]
+        if len(tokens) < 400:
+            running.append(ask(tokens, choose.choice((1, 8, 90))))
+            rig.submit(running[-1], whole=choose.random() < 0.5)
+        for _ in range(choose.randrange(6)):
+            rig.step()
+        if running and choose.random() < 0.1:
+            rig.cancel(running.pop(choose.randrange(len(running))))
+        while sum(not each.ended for each in running) > 5:
+            rig.step_until(lambda: sum(not each.ended for each in running) <= 5)
+        known += [[*each.tokens, *each.generated[:-1]] for each in running if each.ended]
+    rig.step_until(lambda: all(each.ended for each in running))
+    rig.read(*running)
+    rig.check(*running)
+    rig.check_at_rest()
+
+
+def test_who_gave_up_its_cells_does_not_take_those_of_a_prompt_that_has_begun(
+    make_rig: MakeRig,
+) -> None:
+    """It would only have to give them up again in the next step, and nobody would ever go on."""
+    rig = make_rig(n_ctx=512, n_batch=512, n_ubatch=512)
+    known = words(3, 295)
+    rig.run(ask(known, 4))
+    stream = ask(words(1, 5), 100)
+    rig.submit(stream, whole=True)
+    rig.step_until(lambda: len(stream.generated) > 4)
+    prompt, goes_on = ask(words(2, 200), 4), ask([*known, *rig.expected(ask(known, 4)), 7], 4)
+    rig.submit(prompt, goes_on, whole=True)
+    rig.step_until(lambda: prompt.ended and goes_on.ended and stream.ended)
+    assert rig.engine.metrics.preempted == 1
+    rig.read(prompt, goes_on, stream)
+    rig.check(prompt, goes_on, stream)
     rig.check_at_rest()
 
 
