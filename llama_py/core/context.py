@@ -45,6 +45,9 @@ _NEEDS_EVERY_OUTPUT = frozenset({"cogvlm"})
 _DEVICE_SHARE = 0.75
 #: Bytes of weights that one thread reads in a few milliseconds.
 _WORTH_THREADS = 32 << 20
+#: Bytes from which on numpy asks for huge pages; with small ones, two thirds of the time that a copy
+#: takes is the system's, for each new page. Those that are nearly as large get as many.
+_HUGE, _NEARLY_HUGE = 4 << 20, 3 << 20
 
 
 class Context(Handle[C.llama_context_p]):
@@ -320,7 +323,7 @@ class Context(Handle[C.llama_context_p]):
         """A copy of one sequence's state; ``partial``: only its window or recurrent part."""
         flags = PARTIAL * partial
         size = int(C.llama_state_seq_get_size_ext(self.pointer, seq, flags))
-        state = np.empty(size, np.uint8)
+        state = np.empty(max(size, _HUGE) if size > _NEARLY_HUGE else size, np.uint8)[:size]
         into = state.ctypes.data
         with logs.ErrorLines() as lines:
             written = C.llama_state_seq_get_data_ext(self.pointer, into, size, seq, flags)
