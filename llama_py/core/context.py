@@ -45,8 +45,8 @@ _NEEDS_EVERY_OUTPUT = frozenset({"cogvlm"})
 _DEVICE_SHARE = 0.75
 #: Bytes of weights that one thread reads in a few milliseconds.
 _WORTH_THREADS = 32 << 20
-#: Bytes from which on numpy asks for huge pages; with small ones, two thirds of the time that a copy
-#: takes is the system's, for each new page. Those that are nearly as large get as many.
+#: Bytes from which on numpy asks for huge pages; with small ones, two thirds of the time that a
+#: copy takes is the system's, for each new page. Those that are nearly as large get as many.
 _HUGE, _NEARLY_HUGE = 4 << 20, 3 << 20
 
 
