@@ -191,6 +191,11 @@ class Loaded:
         finally:
             driver.run(lambda: loader.release(loading))
 
+    def warm_up(self) -> None:
+        """Let the first request take no longer than others. Nothing may be in memory yet."""
+        if self.generates:
+            self.driver.run(self.context.warm_up)
+
     def copy_out(self, seconds: float) -> bool:
         """Copy what is to be saved out of the context, a few MiB between two steps of the streams.
 

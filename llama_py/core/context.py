@@ -158,6 +158,18 @@ class Context(Handle[C.llama_context_p]):
                 return int(C.llama_decode(self.pointer, batch.struct))
         return int(C.llama_decode(self.pointer, batch.struct))
 
+    def warm_up(self) -> None:
+        """Evaluate two tokens, and clear the memory again.
+
+        The first decode of a context maps weights and buffers that nobody has used yet, which takes
+        many times as long as those that follow.
+        """
+        count = min(2, self.n_batch)
+        batch = Batch(count)
+        batch.set([0] * count, 0, 0, True)
+        self.decode(batch)  # if it fails, whoever decodes next gets the error
+        self.clear(data=False)
+
     def decode_steps(self, batch: Batch, steps: Steps, most: int, seconds: float) -> None:
         """Decode a batch with one token for each stream, choose the next token of each, and go on
         with those. What came of it is in ``steps``.

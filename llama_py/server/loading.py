@@ -1,7 +1,8 @@
 """``Loader``: brings models into memory and out of it again, in threads of its own.
 
-What is made when a model is used for the first time, its compiled template above all, is made as
-soon as it is loaded, beside the first requests: it takes many times as long as a request does.
+A model is ready when it has evaluated two tokens, since the first that a context evaluates take many
+times as long as others. What else is made when it is used for the first time, its compiled template
+above all, is made right afterwards, beside the first requests.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Loader:
         """
         settings = model.settings
         options: dict[str, Any] = {**settings.options, "progress": self._wanted}
-        llama = await self._in_a_thread(lambda: Llama(settings.path, **options))
+        llama = await self._in_a_thread(lambda: _loaded(settings.path, options))
         if llama._loaded.generates:
             self._prepare(llama)
         return llama
@@ -102,3 +103,13 @@ class Loader:
 
     async def _in_a_thread(self, function: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function)
+
+
+def _loaded(path: str, options: dict[str, Any]) -> Llama:
+    llama = Llama(path, **options)
+    try:
+        llama._loaded.warm_up()
+    except BaseException:
+        llama.close()
+        raise
+    return llama

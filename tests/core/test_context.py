@@ -242,6 +242,16 @@ def test_a_batch_that_does_not_fit_says_so_and_leaves_the_memory(model: Model) -
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_warm_up_leaves_nothing_behind(kind: str) -> None:
+    """The next logits are those of a context that has evaluated nothing before."""
+    with Model(tiny_model(kind)) as model:
+        fresh, warm = small(model), small(model)
+        warm.warm_up()
+        assert warm.pos_max(0) == -1
+        np.testing.assert_array_equal(evaluate(warm, PROMPT, 0), evaluate(fresh, PROMPT, 0))
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_sequences_do_not_see_each_other(kind: str) -> None:
     with Model(tiny_model(kind)) as model:
         context = small(model)

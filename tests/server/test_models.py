@@ -18,7 +18,10 @@ import pytest
 
 import llama_py
 from llama_py import Llama
+from llama_py.core.batch import Batch
+from llama_py.core.context import Context
 from llama_py.dialects.failures import Kind, RequestError
+from llama_py.errors import StateError
 from llama_py.server import loading, places
 from llama_py.server.models import ModelPool
 from llama_py.server.served import ModelStatus, ServedModel
@@ -510,6 +513,55 @@ def test_the_first_request_costs_what_the_second_one_does() -> None:
                     calls_of(lambda: calls.count(calls.prompt_of(messages, {}))) for _ in range(2)
                 )
                 assert first < 1.5 * second
+
+    run(test)
+
+
+def test_a_model_is_warm_when_it_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No request has to wait until weights and buffers are mapped, and none sees what did it."""
+    decoded: list[int] = []
+    decode = Context.decode
+
+    def noted(self: Context, batch: Batch) -> int:
+        decoded.append(len(batch))
+        return decode(self, batch)
+
+    monkeypatch.setattr(Context, "decode", noted)
+
+    async def test() -> None:
+        async with pool_of("demo") as pool:
+            await pool.start()
+            assert decoded == [2]
+            async with pool.lease("demo") as model:
+                report = model.llama.cache.report()
+                assert (report["cells_used"], report["sequences"]) == (0, [])
+                assert model.llama._loaded.engine.metrics.evaluated == 0
+
+    run(test)
+
+
+def test_a_model_that_fails_when_it_is_warmed_up_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    closed: list[Llama] = []
+    close = Llama.close
+
+    def failing(self: Context) -> None:
+        raise StateError("no")
+
+    def noted(self: Llama) -> None:
+        close(self)
+        closed.append(self)
+
+    monkeypatch.setattr(Context, "warm_up", failing)
+    monkeypatch.setattr(Llama, "close", noted)
+
+    async def test() -> None:
+        async with pool_of("demo") as pool:
+            with pytest.raises(StateError):
+                await pool.start()
+            assert len(closed) == 1
+            assert status(pool, "demo") is ModelStatus.UNLOADED
 
     run(test)
 
