@@ -81,7 +81,7 @@ llama_py_header_rule(LLAMA_PY_HUGE_PAGES ${gcc_or_clang_on_linux} huge_pages.h g
 # Two cores of an AMD EPYC with AVX-512, GCC 12, the operation alone, one thread, microseconds without / with
 # the rule: one token of 9 heads of 64, of which 3 share cells, behind 1,024: 180 / 44; of 32 heads of 128, of
 # which 4 share cells, behind 4,096: 11,300 / 2,400; 64 conversations in one buffer of 2,048 cells: 2,000 / 147;
-# a token of a prompt of 64 / of 512 behind 1,024: 53, 46 / 39, 34. The squared error of logits behind 700
+# a token of a prompt of 64 / of 512 behind 1,024: 57, 67 / 27, 33. The squared error of logits behind 700
 # tokens is 50 times smaller.
 llama_py_header_rule(LLAMA_PY_ATTENTION_HEADS ${gcc_or_clang_for_x86} attention_heads.h ggml-base
     ggml/src/ggml-cpu/ops.cpp)

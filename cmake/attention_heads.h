@@ -3,7 +3,8 @@
 // Where several heads of a query share keys and values (grouped queries), ggml's flash attention reads and
 // converts every cell anew for each of them, sums values in half precision, and takes the exponential of one
 // score at a time. This reads a cell once for the rows that share it, heads of a token and neighbouring tokens,
-// sums in single precision, and takes the exponentials of a block of cells together.
+// sums in single precision, and takes the exponentials of a block of cells together. What many rows of a prompt
+// have in common is in attention_prompts.h.
 //
 // ggml calls the functions for rows and for tiles with int64_t, and they take int: the overload here (and in
 // attention_tiles.h, which has to be included behind this) comes in between. That for rows is called with
@@ -281,11 +282,43 @@ static inline uint64_t read_mask(const ggml_fp16_t * mask, int count, float * va
     return count < BLOCK ? bits & ((1ull << count) - 1) : bits;
 }
 
+// Whether a token attends to none of the cells of a whole block, by the bits of minus infinity.
+static inline bool attends_to_none(const ggml_fp16_t * mask) {
+    const __m256i hidden = _mm256_set1_epi16((short) 0xfc00);
+    __m256i same = _mm256_set1_epi16(-1);
+    for (int c = 0; c < BLOCK; c += 16) {
+        const __m256i bits = _mm256_loadu_si256((const __m256i *) (mask + c));
+        same = _mm256_and_si256(same, _mm256_cmpeq_epi16(bits, hidden));
+    }
+    return _mm256_movemask_epi8(same) == -1;
+}
+
+// Whether no row attends to a whole block: those of other conversations in the same buffer, mostly. What the
+// masks say of the next block is fetched meanwhile: each is in a place of its own, far from the others.
+static inline bool is_skipped(const Rows & rows, int first, int n, int64_t cell) {
+    bool none = true;
+    for (int r = first; r < first + n; ++r) {
+        const ggml_fp16_t * mask = rows.masks[r];
+        if (!mask) {
+            return false;
+        }
+        if (r == first || mask != rows.masks[r - 1]) {
+            __builtin_prefetch(mask + cell + BLOCK);
+            __builtin_prefetch(mask + cell + BLOCK + BLOCK/2);
+            none = none && attends_to_none(mask + cell);
+        }
+    }
+    return none;
+}
+
 // Adds those of the cells [cell, cell + count) that any of ``n`` rows attends to; a full block is computed.
 template <typename T>
 static void add_cells(
         Rows & rows, int first, int n, int64_t cell, int count, const Memory & memory, const Scoring & scoring,
         Cells<T> & cells) {
+    if (count == BLOCK && is_skipped(rows, first, n, cell)) {
+        return;
+    }
     const uint64_t every = count < BLOCK ? (1ull << count) - 1 : ~0ull;
     alignas(64) float masks[MOST_HEADS][BLOCK];
     uint64_t bits = 0;
@@ -304,6 +337,16 @@ static void add_cells(
     }
     const char * keys   = memory.keys + cell*memory.key_stride;
     const char * values = memory.values + cell*memory.value_stride;
+    if (bits == ~0ull && cells.count == 0) {  // all of a block, as most are: nothing has to be picked
+        for (int c = 0; c < BLOCK; ++c) {
+            cells.keys[c]   = (const T *) (keys + c*memory.key_stride);
+            cells.values[c] = (const T *) (values + c*memory.value_stride);
+        }
+        memcpy(cells.masks, masks, tokens*sizeof(masks[0]));
+        cells.count = BLOCK;
+        attend(rows, first, n, cells, scoring);
+        return;
+    }
     for (; bits; bits &= bits - 1) {
         const int c  = __builtin_ctzll(bits);
         const int to = cells.count++;
@@ -317,6 +360,12 @@ static void add_cells(
         }
     }
 }
+
+} // namespace llama_py
+
+#include "attention_prompts.h"
+
+namespace llama_py {
 
 static float slope_of(const ggml_tensor * dst, uint32_t head) {
     float max_bias;
@@ -365,6 +414,10 @@ static void attend_to(const ggml_tensor * dst, int64_t head, int64_t batch, int6
         (const char *) k->data + group*k->nb[2] + other*k->nb[3], k->nb[1],
         (const char *) v->data + group*v->nb[2] + other*v->nb[3], v->nb[1],
     };
+    if (fits_tile(rows, scoring)) {
+        attend_as_tile<T>(rows, from, to, memory, scoring);
+        return;
+    }
     // Where all rows attend to much the same cells, each block of them passes by all rows while it is near.
     const int64_t step = rows.together && rows.count > MOST_HEADS ? BLOCK : to - from;
     Cells<T> cells;

@@ -34,6 +34,8 @@ class Case:
     max_bias: float = 0.0
     sinks: bool = False
     hidden: bool = False  # one token attends to nothing
+    others: bool = False  # cells of other conversations lie between its own, and in blocks
+    window: int = 0
 
     @property
     def scale(self) -> float:
@@ -59,6 +61,10 @@ def given(case: Case) -> Given:
     if case.masked:
         cell, last = np.arange(case.cells), case.cells - case.tokens + np.arange(case.tokens)
         seen = (cell[None] >= 3) & (cell[None] <= last[:, None])
+        if case.others:
+            seen &= (random.random(case.cells) < 0.5) & (cell // 64 % 3 != 1) | (cell // 64 % 3 == 2)
+        if case.window:
+            seen &= cell[None] > last[:, None] - case.window
         if case.hidden:
             seen[case.tokens // 2] = False
         distance = -np.abs(last[:, None] - cell[None]) if case.max_bias else 0.0
@@ -143,6 +149,10 @@ CASES = {
     "sinks and streams": Case(sinks=True, batch=2),
     "all of it": Case(softcap=30.0, max_bias=8.0, sinks=True, batch=2),
     "a token that sees nothing": Case(hidden=True),
+    "among other conversations": Case(others=True, cells=700),
+    "among others, with slopes": Case(others=True, max_bias=8.0, heads=4, heads_kv=4),
+    "a window": Case(window=100),
+    "a window, and nothing seen in a whole block": Case(window=20, hidden=True, cells=690),
 }
 
 
