@@ -174,7 +174,8 @@ static void weigh_panel(Rows & rows, int panel, Tile & tile) {
 
 // Adds WIDTH*W values of each cell, weighted, to those of N rows of a panel.
 template <int N, int W>
-static inline void sum_values(Rows & rows, int row, const float * weights, const float * factors, int64_t from, int64_t n, const Tile & tile) {
+static inline void sum_values(
+        Rows & rows, int row, const float * weights, const float * factors, int64_t from, int64_t n, const Tile & tile) {
     Vector sum[N][W];
     for (int r = 0; r < N; ++r) {
         for (int w = 0; w < W; ++w) {

@@ -1,8 +1,8 @@
 """``Loader``: brings models into memory and out of it again, in threads of its own.
 
-A model is ready when it has evaluated two tokens, since the first that a context evaluates take many
-times as long as others. What else is made when it is used for the first time, its compiled template
-above all, is made right afterwards, beside the first requests.
+A model is ready when it has evaluated two tokens: the first ones of a context take many times as
+long as others. What else is made when it is used for the first time, its compiled template above
+all, is made right afterwards, beside the first requests.
 """
 
 from __future__ import annotations

@@ -62,7 +62,8 @@ def given(case: Case) -> Given:
         cell, last = np.arange(case.cells), case.cells - case.tokens + np.arange(case.tokens)
         seen = (cell[None] >= 3) & (cell[None] <= last[:, None])
         if case.others:
-            seen &= (random.random(case.cells) < 0.5) & (cell // 64 % 3 != 1) | (cell // 64 % 3 == 2)
+            some, block = random.random(case.cells) < 0.5, cell // 64 % 3
+            seen &= (block == 2) | (some & (block == 0))
         if case.window:
             seen &= cell[None] > last[:, None] - case.window
         if case.hidden:
