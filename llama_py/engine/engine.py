@@ -47,6 +47,8 @@ __all__ = ["Engine"]
 _ABORTED = 2
 #: Steps after which is looked whether cells run out soon.
 _LOOK = 32
+#: A stream with so many tokens has only just begun.
+_AT_FIRST = 2
 
 
 class Engine:
@@ -237,7 +239,9 @@ class Engine:
         streams = [each for each in ready if not each.prompt_left]
         if len(streams) == len(ready) or not any(each.read for each in streams):
             return None
-        return self._portions.size(len(streams), max(1, self._chunk // 2))
+        at_first = all(len(each.record.generated) <= _AT_FIRST for each in streams)
+        most = max(1, self._chunk // 2)
+        return self._portions.size(len(streams), most, at_first=at_first)
 
     def _step_with_drafts(self) -> bool:
         """A step in which streams may have drafts; it is measured, so that drafts pay."""

@@ -6,6 +6,9 @@ step with both gets as much of a prompt as lets it take about two steps of the s
 50 ms. What tokens cost is seen in the steps; now and then the streams have one to themselves, which
 shows what is usual.
 
+Streams that have only just begun wait longer: when several requests come at once, the first is
+evaluated alone, and its second token may come a moment later if all the others begin with it.
+
 Pure: no clocks, nothing native.
 """
 
@@ -15,6 +18,8 @@ __all__ = ["Portions"]
 
 #: A step takes as many usual ones, and seconds, at most.
 _STEPS, _SECONDS = 2.0, 0.02
+#: The same where all streams have only just begun: seconds beside a usual step.
+_SECONDS_AT_FIRST = 0.2
 #: Fewer tokens are no faster by much: weights are read once for all of them.
 _LEAST = 4
 #: From one step to the next, a portion grows by this factor at most.
@@ -44,7 +49,8 @@ class Portions:
             self._usual[streams] = followed, self._steps
         elif not streams:
             if tokens >= _LEAST:
-                self._token, self._portion = seconds / tokens, 0
+                # What a step takes in any case is no part of what tokens cost.
+                self._token, self._portion = max(0.0, seconds - self.usual(1)) / tokens, 0
         else:
             self._steps += 1
             usual = self.usual(streams)
@@ -72,19 +78,22 @@ class Portions:
             if count <= streams <= 2 * count
         )
 
-    def size(self, streams: int, most: int) -> int:
+    def size(self, streams: int, most: int, *, at_first: bool = False) -> int:
         """Tokens of prompts for the next step beside so many streams.
 
         Args:
             most: of them, at most.
+            at_first: all streams have only just begun.
 
         Returns:
             0 if the streams are to have it to themselves.
         """
         room = (_STEPS - 1) * self.usual(streams) + _SECONDS
+        if at_first:
+            room = max(room, _SECONDS_AT_FIRST)
         if self._token and most * self._token <= room:
             self._portion = most
-        elif not self._is_known(streams):
+        elif not (at_first or self._is_known(streams)):
             return 0
         else:
             wanted = room / self._token if self._token else _LEAST

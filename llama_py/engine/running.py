@@ -165,7 +165,7 @@ class Running:
 
     @property
     def chunk_limit(self) -> int:
-        """Prompt tokens until a checkpoint is due, or until their logits must be read."""
+        """Prompt tokens until somebody goes on from there, or until their logits must be read."""
         lease = self.lease
         if lease is None:
             return 0

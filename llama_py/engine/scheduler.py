@@ -4,7 +4,8 @@ Streams that are generating go first, one token each, then the drafts of those t
 is left of the step's budget is filled with prompt chunks, in the order in which the requests came,
 so that a long prompt never keeps running streams waiting for more than one step. A step with both
 is half as large as one with prompts alone, and smaller where somebody reads a stream and a step
-takes long (``portions``). A chunk ends where a checkpoint is to be taken.
+takes long (``portions``). A chunk ends where a checkpoint is to be taken, or where another request
+goes on.
 
 Where each sequence has a buffer of cells of its own, llama.cpp cuts a step into parts with the same
 number of tokens of each sequence. A chunk that the budget cuts short would cut all others, too: if

@@ -392,8 +392,11 @@ class SequenceCache:
             self._live.trim(sequence)
 
     def add_cut(self, lease: Lease, length: int) -> None:
-        """Ask for one more checkpoint, after so many tokens that were not evaluated yet."""
-        if self.traits.needs_checkpoints and length > lease.held:
+        """Let a chunk of its prompt end after so many tokens: somebody goes on from there.
+
+        A checkpoint is taken there if the memory needs one. Nothing happens if they are evaluated.
+        """
+        if length > lease.held:
             lease.cuts = sorted({*lease.cuts, length})
 
     # -- sequences ------------------------------------------------------------------------------

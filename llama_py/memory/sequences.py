@@ -231,7 +231,8 @@ class Lease:
     Attributes:
         sequence: the sequence; its tokens are a prefix of the prompt until the prompt is done.
         prompt: what is to be evaluated.
-        cuts: after how many tokens a checkpoint is to be taken, ascending.
+        cuts: after how many tokens a chunk is to end, ascending: for a checkpoint, if the memory
+            needs some, or because somebody goes on from there.
         info: what was reused.
         drafted: tokens in memory that may have to be removed again: a draft that is not verified
             yet, of which ``sequence.tokens`` lists what was accepted so far.

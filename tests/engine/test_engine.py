@@ -71,10 +71,7 @@ def test_a_shared_prefix_is_evaluated_once(rig: Rig) -> None:
 def test_the_last_of_a_shared_prefix_waits_for_little_more_than_it(
     make_rig: MakeRig, kind: str, unified: bool
 ) -> None:
-    """Until its first token: the steps of the prefix, and of what each has behind it.
-
-    Nobody reads before the end: beside streams, prompts come in portions by how long they take.
-    """
+    """Until its first token: the steps of the prefix, and of what each has behind it."""
     rig = make_rig(kind, kv_unified=unified, n_seq_max=8, n_ctx=8 * 512)
     shared, own, count = words(1, 400), 20, 8
     requests = [ask(shared + words(50 + n, own), 16) for n in range(count)]
@@ -82,9 +79,26 @@ def test_the_last_of_a_shared_prefix_waits_for_little_more_than_it(
     rig.step_until(lambda: all(each.generated for each in requests))
     metrics = rig.engine.metrics
     assert metrics.evaluated <= len(shared) + count * (own + 1)
-    # Seven of 64 tokens for the first one; then half as many for the others, who share the steps,
-    # except where llama.cpp takes one prompt at a time.
+    # Seven of 64 tokens for the prefix; then one of as many, and as soon as some generate half as
+    # many in each, except where llama.cpp takes one prompt at a time.
     assert metrics.steps <= (9 + 2 * 7 if kind == "hybrid_swa" else 7 + 5)
+
+
+@pytest.mark.parametrize("kind", ["full", "iswa", "recurrent", "hybrid"])
+def test_the_first_of_a_shared_prefix_takes_the_others_with_it(
+    make_rig: MakeRig, kind: str
+) -> None:
+    """Also where they are read as they come: what each has behind the prefix is one step."""
+    rig = make_rig(kind, n_seq_max=8, n_ctx=8 * 512, n_ubatch=512, n_batch=512)
+    shared = words(1, 400)
+    requests = [ask(shared + words(50 + n, 20), 16) for n in range(8)]
+    for request in requests:
+        rig.submit(request)
+    rig.step_until(lambda: any(each.generated for each in requests))
+    assert all(each.generated for each in requests)
+    rig.read(*requests)
+    rig.check(*requests)
+    rig.check_at_rest()
 
 
 def test_equal_prompts_are_evaluated_once(rig: Rig) -> None:

@@ -102,6 +102,27 @@ def test_streams_have_a_step_to_themselves_when_it_is_not_known_how_long_one_tak
     assert portions.size(1, MOST) > 0
 
 
+def test_who_has_only_just_begun_waits_longer_for_others_who_begin() -> None:
+    portions = seen()
+    assert portions.size(1, 150) < 50
+    assert portions.size(1, 150, at_first=True) == 150
+    assert portions.size(1, 1000, at_first=True) < 300, "but not for ever"
+
+
+def test_who_has_only_just_begun_needs_no_step_alone_before_others_begin() -> None:
+    portions = Portions()
+    portions.note(0, 32, 0.03)
+    assert portions.size(1, 150) == 0
+    assert portions.size(1, 150, at_first=True) == 150
+
+
+def test_what_a_step_takes_in_any_case_is_no_part_of_what_tokens_cost() -> None:
+    portions = Portions()
+    portions.note(1, 0, 0.01)
+    portions.note(0, 10, 0.02)
+    assert portions.size(1, 25) == 25, "30 ms for a millisecond each"
+
+
 # --- in the engine --------------------------------------------------------------------------------
 
 
@@ -115,7 +136,8 @@ def test_a_prompt_beside_a_stream_is_evaluated_in_portions(
     given: list[int] = []
     asked: list[int] = []
 
-    def size(streams: int, most: int) -> int:
+    def size(streams: int, most: int, *, at_first: bool) -> int:
+        assert not at_first
         given.append(min(next(sizes), most))
         asked.append(streams)
         return given[-1]
@@ -142,11 +164,30 @@ def test_a_prompt_beside_a_stream_is_evaluated_in_portions(
     rig.close()
 
 
+@pytest.mark.parametrize("kind", ["full", "iswa", "recurrent", "hybrid"])
+def test_requests_that_come_while_the_first_is_evaluated_begin_together(kind: str) -> None:
+    """The second token of the first one comes with the first ones of all others."""
+    rig = Rig(kind, n_seq_max=8, n_ubatch=512, n_batch=512)
+    rig.engine._portions.note(0, 100, 0.1)
+    first, *others = [ask(words(seed, 30), 8) for seed in range(1, 9)]
+    rig.submit(first)
+    rig.step_until(lambda: bool(first.generated))
+    for other in others:
+        rig.submit(other)
+    rig.step_until(lambda: all(other.generated for other in others))
+    most = 2 if kind == "full" else 3  # with a checkpoint before the last token
+    assert len(first.generated) <= most
+    rig.read(first, *others)
+    rig.check(first, *others)
+    rig.check_at_rest()
+    rig.close()
+
+
 def test_replies_that_nobody_reads_before_their_end_leave_prompts_their_chunks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rig = Rig("full", n_seq_max=4)
-    monkeypatch.setattr(rig.engine._portions, "size", lambda *_: 1)
+    monkeypatch.setattr(rig.engine._portions, "size", lambda *_, **__: 1)
     whole, prompt = ask(words(1, 30), 60), ask(words(2, 150), 8)
     rig.submit(whole)
     rig.step_until(lambda: len(whole.generated) > 2)
