@@ -239,9 +239,26 @@ class Engine:
         streams = [each for each in ready if not each.prompt_left]
         if len(streams) == len(ready) or not any(each.read for each in streams):
             return None
-        at_first = all(len(each.record.generated) <= _AT_FIRST for each in streams)
         most = max(1, self._chunk // 2)
-        return self._portions.size(len(streams), most, at_first=at_first)
+        if all(len(each.record.generated) <= _AT_FIRST for each in streams):
+            together = self._beginning(ready, min(most, self._portions.at_first()))
+            if together:
+                return together
+        return self._portions.size(len(streams), most)
+
+    @staticmethod
+    def _beginning(ready: Sequence[Running], most: int) -> int:
+        """Tokens of those short prompts, first ones first, that fit into one step."""
+        total = 0
+        for each in ready:
+            lease = each.lease
+            if lease is None or not lease.remaining:
+                continue
+            whole = len(lease.prompt.tokens) - lease.info.reused
+            if whole > most or total + lease.remaining > most:
+                break
+            total += lease.remaining
+        return total
 
     def _step_with_drafts(self) -> bool:
         """A step in which streams may have drafts; it is measured, so that drafts pay."""

@@ -6,8 +6,9 @@ step with both gets as much of a prompt as lets it take about two steps of the s
 50 ms. What tokens cost is seen in the steps; now and then the streams have one to themselves, which
 shows what is usual.
 
-Streams that have only just begun wait longer: when several requests come at once, the first is
-evaluated alone, and its second token may come a moment later if all the others begin with it.
+Streams that have only just begun wait longer for prompts that are short: when several requests come
+at once, the first is evaluated alone, and its second token may come a moment later if all the
+others begin with it.
 
 Pure: no clocks, nothing native.
 """
@@ -18,7 +19,7 @@ __all__ = ["Portions"]
 
 #: A step takes as many usual ones, and seconds, at most.
 _STEPS, _SECONDS = 2.0, 0.02
-#: The same where all streams have only just begun: seconds beside a usual step.
+#: Seconds that streams wait which have only just begun.
 _SECONDS_AT_FIRST = 0.2
 #: Fewer tokens are no faster by much: weights are read once for all of them.
 _LEAST = 4
@@ -78,22 +79,23 @@ class Portions:
             if count <= streams <= 2 * count
         )
 
-    def size(self, streams: int, most: int, *, at_first: bool = False) -> int:
+    def at_first(self) -> int:
+        """Tokens of short prompts for a step beside streams that have only just begun."""
+        return int(_SECONDS_AT_FIRST / self._token) if self._token else 0
+
+    def size(self, streams: int, most: int) -> int:
         """Tokens of prompts for the next step beside so many streams.
 
         Args:
             most: of them, at most.
-            at_first: all streams have only just begun.
 
         Returns:
             0 if the streams are to have it to themselves.
         """
         room = (_STEPS - 1) * self.usual(streams) + _SECONDS
-        if at_first:
-            room = max(room, _SECONDS_AT_FIRST)
         if self._token and most * self._token <= room:
             self._portion = most
-        elif not (at_first or self._is_known(streams)):
+        elif not self._is_known(streams):
             return 0
         else:
             wanted = room / self._token if self._token else _LEAST

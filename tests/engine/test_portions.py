@@ -104,16 +104,9 @@ def test_streams_have_a_step_to_themselves_when_it_is_not_known_how_long_one_tak
 
 def test_who_has_only_just_begun_waits_longer_for_others_who_begin() -> None:
     portions = seen()
-    assert portions.size(1, 150) < 50
-    assert portions.size(1, 150, at_first=True) == 150
-    assert portions.size(1, 1000, at_first=True) < 300, "but not for ever"
-
-
-def test_who_has_only_just_begun_needs_no_step_alone_before_others_begin() -> None:
-    portions = Portions()
-    portions.note(0, 32, 0.03)
-    assert portions.size(1, 150) == 0
-    assert portions.size(1, 150, at_first=True) == 150
+    assert portions.size(1, 1000) < 50
+    assert portions.at_first() == 200
+    assert Portions().at_first() == 0, "nothing is known"
 
 
 def test_what_a_step_takes_in_any_case_is_no_part_of_what_tokens_cost() -> None:
@@ -136,8 +129,7 @@ def test_a_prompt_beside_a_stream_is_evaluated_in_portions(
     given: list[int] = []
     asked: list[int] = []
 
-    def size(streams: int, most: int, *, at_first: bool) -> int:
-        assert not at_first
+    def size(streams: int, most: int) -> int:
         given.append(min(next(sizes), most))
         asked.append(streams)
         return given[-1]
@@ -183,11 +175,34 @@ def test_requests_that_come_while_the_first_is_evaluated_begin_together(kind: st
     rig.close()
 
 
+def test_a_long_prompt_beside_a_stream_that_has_only_just_begun_comes_in_portions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nor does the end of one make it wait, or what is short behind it."""
+    rig = Rig("full", n_seq_max=8, n_ubatch=512, n_batch=512)
+    portions = rig.engine._portions
+    first, long, short = ask(words(1, 30), 8), ask(words(2, 215), 8), ask(words(3, 30), 8)
+    rig.submit(first)
+    rig.step_until(lambda: bool(first.generated))
+    rig.submit(long)
+    rig.submit(short)
+    portions.note(0, 100, 0.1)
+    portions.note(1, 0, 0.001)
+    monkeypatch.setattr(portions, "note", lambda *_: None)
+    evaluated = rig.engine.metrics.evaluated
+    rig.step()
+    rig.step()
+    assert 0 < rig.engine.metrics.evaluated - evaluated < 200
+    rig.read(first, long, short)
+    rig.check(first, long, short)
+    rig.close()
+
+
 def test_replies_that_nobody_reads_before_their_end_leave_prompts_their_chunks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rig = Rig("full", n_seq_max=4)
-    monkeypatch.setattr(rig.engine._portions, "size", lambda *_, **__: 1)
+    monkeypatch.setattr(rig.engine._portions, "size", lambda *_: 1)
     whole, prompt = ask(words(1, 30), 60), ask(words(2, 150), 8)
     rig.submit(whole)
     rig.step_until(lambda: len(whole.generated) > 2)
