@@ -50,8 +50,9 @@ class Portions:
             self._usual[streams] = followed, self._steps
         elif not streams:
             if tokens >= _LEAST:
-                # What a step takes in any case is no part of what tokens cost.
-                self._token, self._portion = max(0.0, seconds - self.usual(1)) / tokens, 0
+                # With what a step takes in any case: few tokens cost hardly more than that, and
+                # would seem to cost nothing, which many do not.
+                self._token, self._portion = seconds / tokens, 0
         else:
             self._steps += 1
             usual = self.usual(streams)
