@@ -58,7 +58,6 @@ class Bench:
     expected: str = ""
     usual: float = 0.0
     gaps: list[float] = field(default_factory=list, repr=False)
-    before: list[float] = field(default_factory=list, repr=False)
 
     def stream(self) -> Iterator[tuple[str, float]]:
         """The texts of one streamed reply, and how long each was waited for."""
@@ -98,8 +97,6 @@ class Bench:
                 text += piece
                 if thread.ident is None and count == self.tokens // 8:
                     thread.start()
-                elif thread.ident is None:
-                    self.before.append(gap)
                 elif thread.ident is not None and (count or not waits):
                     self.gaps.append(gap)
             assert text == self.expected
@@ -260,11 +257,8 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 def report(bench: Bench, name: str, record: Callable[[str, object], None]) -> float:
     """Run the work, print and record the gaps; returns the longest in seconds."""
     bench.gaps.clear()
-    bench.before.clear()
     bench.beside(WORK[name])
     longest = max(bench.gaps)
-    # Without flash attention, what earlier work left in memory makes every step longer.
-    bench.usual = max(bench.usual, statistics.median(bench.before[1:]))
     record("usual_gap_ms", round(1000 * bench.usual, 2))
     record("longest_gap_ms", round(1000 * longest, 2))
     print(f"{name}: usual gap {1000 * bench.usual:.2f} ms, longest {1000 * longest:.1f} ms")
