@@ -10,9 +10,6 @@ import ctypes
 from functools import cache
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from llama_py._native import chat_h
 from llama_py._native import llama_h as C
 from llama_py.core import logs
@@ -32,6 +29,9 @@ _MOST = 64
 class Steps:
     """Room for what steps of up to ``streams`` streams give.
 
+    Arrays of ctypes and not of numpy: behind a step, whose weights took everything else out of the
+    caches, a call of numpy takes ten times as long as one of these.
+
     Attributes:
         endless: int8 ``(streams,)``, non-zero where a reply goes on behind tokens that end one.
         hurry: int32 ``(1,)``. Any thread may set it: no further step begins then.
@@ -40,17 +40,18 @@ class Steps:
     """
 
     def __init__(self, streams: int) -> None:
-        self.endless: NDArray[np.int8] = np.zeros(streams, np.int8)
-        self.hurry: NDArray[np.int32] = np.zeros(1, np.int32)
-        self._samplers: NDArray[np.uintp] = np.zeros(streams, np.uintp)
-        self._top_k: NDArray[np.int32] = np.zeros(streams, np.int32)
+        self.endless = (ctypes.c_int8 * streams)()
+        self.hurry = (ctypes.c_int32 * 1)()
+        self._samplers = (ctypes.c_void_p * streams)()
+        self._top_k = (ctypes.c_int32 * streams)()
         self._drawn: list[tuple[int, int]] = []
-        self._code: NDArray[np.int32] = np.zeros(1, np.int32)
-        self._chosen: NDArray[np.int32] = np.zeros(_MOST * streams, np.int32)
-        self._times: NDArray[np.float64] = np.zeros((_MOST, 2), np.float64)
-        samplers = ctypes.cast(self._samplers.ctypes.data, ctypes.POINTER(C.llama_sampler_p))
+        self._code = ctypes.c_int32()
+        self._chosen = (ctypes.c_int32 * (_MOST * streams))()
+        self._times = (ctypes.c_double * (2 * _MOST))()
+        samplers = ctypes.cast(self._samplers, ctypes.POINTER(C.llama_sampler_p))
+        arrays: tuple[ctypes.Array[Any] | ctypes.c_int32, ...]
         arrays = (self._top_k, self.endless, self.hurry, self._chosen, self._times, self._code)
-        self._arrays = (samplers, *(array.ctypes.data for array in arrays))
+        self._arrays = (samplers, *[ctypes.addressof(array) for array in arrays])
         self._streams = 0
         self.done = self.code = 0
 
@@ -66,28 +67,28 @@ class Steps:
         """
         if by != self._drawn:
             self._drawn = by
-            self._samplers[: len(by)] = [address for address, _ in by]
-            self._top_k[: len(by)] = [count for _, count in by]
+            for row, (address, count) in enumerate(by):
+                self._samplers[row], self._top_k[row] = address, count
 
     def run(self, context: C.llama_context_p, batch: Batch, most: int, seconds: float) -> None:
         """See ``Context.decode_steps``."""
         self._streams = batch.struct.n_tokens
         most = min(most, _MOST)
         self.done = _function()(context, batch.struct, most, seconds, *self._arrays)
-        self.code = self._code.item()
+        self.code = self._code.value
 
     @property
     def chosen(self) -> list[list[int]]:
         """For each stream its tokens, one of each step; ``NO_TOKEN`` where there is none."""
         count = self._streams
-        tokens: list[list[int]] = self._chosen[: self.done * count].reshape(-1, count).T.tolist()
-        return tokens
+        tokens: list[int] = self._chosen[: self.done * count]
+        return [tokens] if count == 1 else [tokens[row::count] for row in range(count)]
 
     @property
-    def times(self) -> list[list[float]]:
+    def times(self) -> list[tuple[float, float]]:
         """Of each step, also the one that failed: seconds of decoding, and of choosing."""
-        times: list[list[float]] = self._times[: self.done + (self.code != 0)].tolist()
-        return times
+        flat: list[float] = self._times[: 2 * (self.done + (self.code != 0))]
+        return [*zip(flat[::2], flat[1::2], strict=True)]
 
 
 @cache

@@ -92,8 +92,8 @@ class Runner:
             self._add_one(running)
         steps.choose([running.sampler.of_steps for running in streams])
         if most > 1:
-            endless = [running.request.generation.ignore_eos for running in streams]
-            steps.endless[: len(streams)] = endless
+            for row, running in enumerate(streams):
+                steps.endless[row] = running.request.generation.ignore_eos
         now = time.perf_counter()
         self.decoding = True
         try:
