@@ -109,7 +109,10 @@ def _environment() -> ImmutableSandboxedEnvironment:
 @lru_cache(maxsize=32)
 def _compiled(template: str) -> jinja2.Template:
     """Shared, because it is in a reference cycle as well, and is the same each time."""
-    return _environment().from_string(template)
+    compiled = _environment().from_string(template)
+    # Jinja's chain of mappings is put together anew whenever a template is rendered.
+    compiled.globals = dict(compiled.globals)
+    return compiled
 
 
 def _told(error: Exception) -> str:
