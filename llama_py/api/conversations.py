@@ -132,6 +132,8 @@ class Conversations:
     ) -> StoredState:
         """A copy of a conversation, as ``bring_in`` takes it. Other requests go on meanwhile.
 
+        If another session goes on with it, that is a copy of what both share.
+
         Args:
             length: only its first tokens.
 
@@ -141,9 +143,11 @@ class Conversations:
             StateError: it cannot be copied; or this memory cannot give back the first ``length``
                 tokens.
         """
+        driver, saving = self._loaded.driver, self._loaded.cache.saving
+        if length is None and (shared := driver.run(lambda: self._passed_on(which, namespace))):
+            length = shared[1]
         if length is not None:
             return self._export_part(which, namespace, length)
-        driver, saving = self._loaded.driver, self._loaded.cache.saving
         try:
             copying = driver.run(lambda: saving.copy(self._idle(which, namespace)))
         except ConversationMissingError:
@@ -177,14 +181,20 @@ class Conversations:
         self, which: Which, namespace: Hashable | None, length: int
     ) -> tuple[LiveSequence, Copying]:
         """In the engine's thread: a sequence with the beginning, and its copy, which has begun."""
-        cache, source = self._loaded.cache, self._idle(which, namespace)
-        check_number("length", length, 1, len(source.tokens), integer=True)
+        cache = self._loaded.cache
+        shared = self._passed_on(which, namespace)
+        if shared is None:
+            source = self._idle(which, namespace)
+            shared = source, len(source.tokens)
+        source, most = shared
+        _check_idle(source)
+        check_number("length", length, 1, most, integer=True)
         source.busy = True  # so that it does not make room for its own beginning
         try:
             part = cache.copy_prefix(source, length)
         finally:
             source.busy = False
-        part.busy, part.session = True, source.session
+        part.busy, part.session = True, source.session if isinstance(which, int) else which
         try:
             return part, cache.saving.copy(part)
         except BaseException:
@@ -310,6 +320,13 @@ class Conversations:
 
     def _or_own(self, namespace: Hashable | None) -> Hashable:
         return self.namespace if namespace is None else namespace
+
+    def _passed_on(
+        self, which: Which, namespace: Hashable | None
+    ) -> tuple[LiveSequence, int] | None:
+        if isinstance(which, int):
+            return None
+        return memory.passed_on(self._loaded.cache, which, self._or_own(namespace))
 
     def _idle(self, which: Which, namespace: Hashable | None) -> LiveSequence:
         """The sequence of this number, or the one that a session used last."""

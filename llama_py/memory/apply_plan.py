@@ -139,6 +139,20 @@ class PlanApplier:
             raise StateError(f"the first {length} tokens could not be copied")
         return copy
 
+    def cut_back(self, sequence: LiveSequence, length: int) -> bool:
+        """Cut an idle sequence to its first ``length`` tokens.
+
+        Returns:
+            False if this memory cannot give them back; it may have been dropped then.
+        """
+        record = None
+        if not self._live.can_resume(sequence, length):
+            along = self._index.checkpoints_along(as_tokens(sequence.tokens), sequence.namespace)
+            record = along.get(length)
+            if record is None:
+                return False
+        return self._shorten(sequence, length, record, CacheInfo())
+
     def _fork(
         self,
         source: LiveSequence,

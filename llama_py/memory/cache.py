@@ -237,6 +237,9 @@ class SequenceCache:
             return None
         sequence.busy = True
         sequence.pending, sequence.transient = (), False
+        if sequence.session not in (None, session):
+            self.saving.finish(sequence)
+            sequence.pass_on()
         sequence.session = info.session = session
         sequence.touch()
         _describe(info, sequence, prompt)
@@ -449,6 +452,10 @@ class SequenceCache:
             StateError: this memory cannot give them back, or every sequence is busy.
         """
         return self._applier.copy_prefix(source, length)
+
+    def cut_back(self, sequence: LiveSequence, length: int) -> bool:
+        """Cut an idle sequence to its first ``length`` tokens; False if this memory cannot."""
+        return self._applier.cut_back(sequence, length)
 
     def clear(self) -> None:
         """Forget every sequence, checkpoint and pin, and clear the context's memory."""

@@ -20,6 +20,7 @@ __all__ = [
     "forget_checkpoints",
     "forget_sequence",
     "forget_session",
+    "passed_on",
     "rename_entry",
     "rename_session",
     "sequences_of",
@@ -50,16 +51,48 @@ def stored_of(
     ]
 
 
+def passed_on(
+    cache: SequenceCache, session: str, namespace: Namespace
+) -> tuple[LiveSequence, int] | None:
+    """The sequence in which another session went on with this one, and how many of its first tokens
+    are this one's; None if this one has a sequence of its own, or nothing in memory."""
+    if sequences_of(cache, session, namespace):
+        return None
+    found = (
+        (sequence, length)
+        for sequence in cache.live.values()
+        if sequence.namespace == namespace
+        for name, length in sequence.passed_on
+        if name == session
+    )
+    return max(found, key=lambda each: each[1], default=None)
+
+
 def forget_session(cache: SequenceCache, session: str, namespace: Namespace) -> int:
     """Forget the sequences of a session; the caller has seen to it that none of them is busy.
 
-    What other conversations begin with as well stays.
+    What other conversations begin with as well stays. If the session went on with another one,
+    which has no sequence of its own, that gets what is its own back.
 
     Returns:
-        How many tokens they had.
+        How many tokens were forgotten.
     """
+    for sequence in cache.live.values():
+        if sequence.namespace == namespace:
+            others = (each for each in sequence.passed_on if each[0] != session)
+            sequence.passed_on = tuple(others)
     found = sequences_of(cache, session, namespace)
-    return sum(forget_sequence(cache, sequence) for sequence in found if not sequence.busy)
+    return sum(_give_back(cache, sequence) for sequence in found if not sequence.busy)
+
+
+def _give_back(cache: SequenceCache, sequence: LiveSequence) -> int:
+    """Forget a sequence but for what is another session's; how many tokens that were."""
+    while sequence.passed_on:
+        *others, (session, length) = sequence.passed_on
+        if length and not sequences_of(cache, session, sequence.namespace):
+            return _forget(cache, sequence, length, session)
+        sequence.passed_on = tuple(others)
+    return _forget(cache, sequence)
 
 
 def forget_sequence(cache: SequenceCache, sequence: LiveSequence) -> int:
@@ -68,14 +101,25 @@ def forget_sequence(cache: SequenceCache, sequence: LiveSequence) -> int:
     Returns:
         How many tokens it had.
     """
+    return _forget(cache, sequence)
+
+
+def _forget(
+    cache: SequenceCache, sequence: LiveSequence, keep: int = 0, session: str | None = None
+) -> int:
+    """Forget a sequence, or what is behind its first ``keep`` tokens, which are a session's."""
     tokens, namespace = as_tokens(sequence.tokens), sequence.namespace
     parked, saved = sequence.parked_key, sequence.saved_key
     cache.saving.give_up(sequence)  # or what is left of it would be saved now
-    cache.drop(sequence)
+    if keep and cache.cut_back(sequence, keep):
+        sequence.session, sequence.passed_on = session, sequence.passed_on[:-1]
+    else:
+        keep = 0
+        cache.drop(sequence)
     forget_checkpoints(cache, tokens, namespace)
     _discard(cache.parking, parked)
     _discard(cache.saved, saved)
-    return len(tokens)
+    return len(tokens) - keep
 
 
 def _discard(store: StateStore | None, key: Key | None) -> None:
@@ -106,6 +150,10 @@ def rename_session(cache: SequenceCache, old: str, new: str, namespace: Namespac
 
     It is going to be saved again, in place of what the saving store has of it.
     """
+    for sequence in cache.live.values():
+        if sequence.namespace == namespace:
+            names = ((new if name == old else name, n) for name, n in sequence.passed_on)
+            sequence.passed_on = tuple(names)
     for sequence in sequences_of(cache, old, namespace):
         sequence.session = new
         sequence.saved_length = 0

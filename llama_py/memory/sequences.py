@@ -63,6 +63,8 @@ class LiveSequence:
         by_hand: it is such a caller.
         reserved: a caller goes on forking from it: it is not continued, and evicted last.
         session: the conversation it was last used for.
+        passed_on: the conversations that this one goes on with, the latest last: of each the
+            session, and how many of the first tokens are its own.
         parked_key, saved_key: its entries in the stores, if an older state of it is there.
         parked_length, saved_length: tokens that it had when it was written there last.
         runs: which cells it has (``cells``), so that the stores keep one copy of those it shares.
@@ -86,6 +88,7 @@ class LiveSequence:
     by_hand: bool = False
     reserved: bool = False
     session: str | None = None
+    passed_on: tuple[tuple[str, int], ...] = ()
     parked_key: str | None = None
     parked_length: int = 0
     saved_key: str | None = None
@@ -110,7 +113,17 @@ class LiveSequence:
         """It becomes another branch: what the stores have of it stays there."""
         self.parked_key = self.saved_key = None
         self.parked_length = self.saved_length = 0
-        self.runs = cut_at(self.runs, len(self.tokens))
+        count = len(self.tokens)
+        self.runs = cut_at(self.runs, count)
+        self.passed_on = tuple((name, min(length, count)) for name, length in self.passed_on)
+
+    def pass_on(self) -> None:
+        """Another session goes on with it: what the stores have of this one stays there."""
+        if self.session is not None:
+            others = [each for each in self.passed_on if each[0] != self.session]
+            self.passed_on = (*others, (self.session, len(self.tokens)))
+        self.parked_key = self.saved_key = None
+        self.parked_length = self.saved_length = 0
 
     @property
     def spelled(self) -> int:

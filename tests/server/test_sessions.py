@@ -186,6 +186,36 @@ def test_a_fork_keeps_what_it_begins_with(http: httpx.Client) -> None:
     assert evaluated < 30
 
 
+@pytest.mark.parametrize("kind", ["full", "iswa", "hybrid"])
+def test_a_fork_that_is_deleted_gives_back_what_it_began_with(kind: str) -> None:
+    """Though it has spoken first, and went on in the same sequence; its own words are gone."""
+    with serving(tiny_settings(tiny_model(kind))) as server, server.http() as http:
+        messages, _ = chat(http, [], f"Anna: {STORY}", session_id="anna")
+        http.post("/v1/sessions/anna/fork", json={"id": "branch"})
+        branched, _ = chat(http, messages, f"A secret: {STORY}", session_id="branch")
+        assert http.delete("/v1/sessions/branch").status_code == 200
+        assert session(http, "anna")["tokens_in_memory"] > 80
+        _, evaluated = chat(http, branched, "And then?", session_id="carl", max_tokens=1)
+        assert evaluated > 80
+        _, evaluated = chat(http, messages, "And then?", session_id="anna")
+        assert evaluated < 30
+
+
+def test_of_two_forks_of_a_fork_each_gets_its_own_back(http: httpx.Client) -> None:
+    messages, _ = chat(http, [], f"Anna: {STORY}", session_id="anna")
+    second, _ = chat(http, messages, f"Bob: {STORY}", session_id="bob")
+    chat(http, second, f"Carl: {STORY}", session_id="carl")
+    held = session(http, "carl")["tokens_in_memory"]
+    assert http.delete("/v1/sessions/carl").status_code == 200
+    left = session(http, "bob")["tokens_in_memory"]
+    assert 160 < left < held - 80
+    assert http.delete("/v1/sessions/anna").status_code == 200
+    assert session(http, "bob")["tokens_in_memory"] == left
+    assert http.delete("/v1/sessions/bob").status_code == 200
+    _, evaluated = chat(http, messages, "And then?", session_id="dora")
+    assert evaluated > 80
+
+
 def test_one_that_is_in_use(http: httpx.Client, server: Server) -> None:
     chat(http, [], "Hello", session_id="anna")
     body = {"prompt": "Once", "n_predict": 1900, "ignore_eos": True, "session_id": "anna"}
@@ -313,6 +343,30 @@ def test_a_fork_keeps_what_only_the_disk_has(tmp_path: Path) -> None:
         assert http.delete("/v1/sessions/anna").status_code == 200
         assert session(http, "branch")["saved"]
         _, evaluated = chat(http, messages, "So?", session_id="branch")
+        assert evaluated < AGAIN
+
+
+@pytest.mark.parametrize("kind", ["full", "hybrid"])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_fork_takes_nothing_from_the_disk_with_it(
+    kind: str, restarted: bool, tmp_path: Path
+) -> None:
+    """What it has written takes no place of what the original has, and goes without that."""
+    settings = tiny_settings(tiny_model(kind), {"session_dir": tmp_path})
+    with contextlib.ExitStack() as stack:
+        http = stack.enter_context(stack.enter_context(serving(settings)).http())
+        messages, _ = chat(http, [], STORY, session_id="anna")
+        if restarted:
+            stack.close()
+            http = stack.enter_context(stack.enter_context(serving(settings)).http())
+        http.post("/v1/sessions/anna/fork", json={"id": "branch"})
+        chat(http, messages, STORY, session_id="branch")
+        until(lambda: session(http, "branch")["saved"], "the branch was written")
+        assert session(http, "anna")["saved"]
+        assert http.delete("/v1/sessions/branch").status_code == 200
+        assert session(http, "anna")["saved"]
+    with serving(settings) as server, server.http() as http:
+        _, evaluated = chat(http, messages, "So?", session_id="anna")
         assert evaluated < AGAIN
 
 

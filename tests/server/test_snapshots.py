@@ -130,6 +130,19 @@ def test_a_snapshot_brings_the_conversation_back(kind: str) -> None:
         check_reply(kind, longer, again)
 
 
+@pytest.mark.parametrize("kind", ["full", "hybrid"])
+def test_a_session_with_whose_sequence_its_fork_went_on(kind: str) -> None:
+    with serving(tiny_settings(tiny_model(kind), **EXACT)) as server, server.http() as http:
+        prompt = tokens_of(http, STORY)
+        first = ask(http, prompt)
+        http.post("/v1/sessions/anna/fork", json={"id": "branch"})
+        longer = [*prompt, *first["tokens"], *tokens_of(http, " And what then?")]
+        ask(http, longer, session_id="branch")
+        made = make(http, "shared")
+        assert made["tokens"] == len(prompt) + N_REPLY - 1
+        make(http, "longer", status=400, length=made["tokens"] + 1)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_part_of_one_or_the_reason_why_not(kind: str) -> None:
     with serving(tiny_settings(tiny_model(kind), **EXACT)) as server, server.http() as http:
