@@ -102,7 +102,8 @@ def _chat_request(body: Mapping[str, Any], limits: Limits, thinking: _Thinking) 
     _check_counts(body, limits)
     messages = read_messages(body.get("messages"))
     tools = enforceable(read_tools(body.get("tools")))
-    choice, parallel = read_tool_choice(body.get("tool_choice"), tools)
+    given = body.get("tools") or ()
+    choice, parallel = read_tool_choice(body.get("tool_choice"), tools, given)
     return ChatRequest(
         (*read_system(body.get("system")), *messages),
         tools=tools,

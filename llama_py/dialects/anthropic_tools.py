@@ -36,9 +36,8 @@ def read_tools(value: Any) -> tuple[Tool, ...]:
 
 def _tool(value: Any, where: str) -> Tool | None:
     tool = check_object(value, where)
-    kind = tool.get("type")
-    if kind not in (None, "custom") and "input_schema" not in tool:
-        note_ignored("tools", shown(kind))
+    if _is_left_out(tool):
+        note_ignored("tools", shown(tool["type"]))
         return None
     name = check_text(tool.get("name"), f"{where}.name")
     if not name:
@@ -46,6 +45,10 @@ def _tool(value: Any, where: str) -> Tool | None:
     description = tool.get("description")
     text = "" if description is None else check_text(description, f"{where}.description")
     return Tool(name, text, _schema(tool.get("input_schema"), f"{where}.input_schema"))
+
+
+def _is_left_out(tool: Mapping[str, Any]) -> bool:
+    return tool.get("type") not in (None, "custom") and "input_schema" not in tool
 
 
 def _schema(value: Any, where: str) -> Mapping[str, Any]:
@@ -57,11 +60,15 @@ def _schema(value: Any, where: str) -> Mapping[str, Any]:
     return schema if "type" in schema else {"type": "object", **schema}
 
 
-def read_tool_choice(value: Any, tools: Sequence[Tool]) -> tuple[ToolChoice, bool | None]:
+def read_tool_choice(
+    value: Any, tools: Sequence[Tool], given: Sequence[Mapping[str, Any]] = ()
+) -> tuple[ToolChoice, bool | None]:
     """Which tools to call, and whether several at once; None leaves that to the template.
 
     Args:
         tools: those that there are.
+        given: those of the request. One that was left out cannot be chosen, and no other one is in
+            its place.
 
     Raises:
         ParameterError: there is no such choice.
@@ -83,4 +90,6 @@ def read_tool_choice(value: Any, tools: Sequence[Tool]) -> tuple[ToolChoice, boo
     if not tools:  # those that were to be chosen from may have been left out
         return ToolChoice(), parallel
     name = check_text(choice.get("name"), "tool_choice.name") if kind == "tool" else ""
+    if kind == "tool" and any(_is_left_out(each) and each.get("name") == name for each in given):
+        return ToolChoice(), parallel
     return ToolChoice(_MODES[kind], name), parallel

@@ -293,6 +293,14 @@ def test_nothing_is_chosen_from_tools_that_were_left_out() -> None:
     assert read_tool_choice({"type": "any"}, []) == (ToolChoice(), None)
 
 
+def test_one_that_was_left_out_cannot_be_chosen(context: Context) -> None:
+    tools = [WEATHER, {"type": "web_search_20250305", "name": "web_search"}]
+    choice = {"type": "tool", "name": "web_search"}
+    call(context, tools=tools, tool_choice=choice)
+    with pytest.raises(ParameterError, match="'search'; the tools are: get_weather"):
+        call(context, tools=tools, tool_choice={**choice, "name": "search"})
+
+
 @pytest.mark.parametrize(
     ("fields", "complaint"),
     [
