@@ -22,11 +22,19 @@ def dialect_of(path: str) -> str:
     return "anthropic" if path == "/v1/messages" or path.startswith("/v1/messages/") else "openai"
 
 
+def _is_anthropic(scope: Scope) -> bool:
+    """By the path; what lists models answers in both forms, and a header says in which."""
+    path = route_path(scope)
+    if path.removeprefix("/v1").startswith("/models"):
+        return any(name == b"anthropic-version" for name, _ in scope["headers"])
+    return dialect_of(path) == "anthropic"
+
+
 def failure_answer(
     scope: Scope, failure: Failure, overflow_status: int = 413
 ) -> tuple[int, dict[str, str], bytes]:
     """Status, headers and body that report a failure."""
-    if dialect_of(route_path(scope)) == "anthropic":
+    if _is_anthropic(scope):
         status, body, headers = anthropic_error(failure, scope["state"].get("request_id"))
     else:
         status, body, headers = openai_error(failure, overflow_status)

@@ -121,6 +121,21 @@ def test_paths_methods_and_types(server: Server) -> None:
     error_of(post(server, body(), **{"content-type": "text/plain"}), 415, "invalid_request_error")
 
 
+def test_models_in_the_form_of_anthropic(server: Server) -> None:
+    with server.http(headers=VERSION) as http:
+        error_of(http.get("/v1/models?limit=0"), 400, "invalid_request_error")
+        error_of(http.delete("/v1/models"), 405, "invalid_request_error")
+    with server.http() as http:
+        assert http.get("/v1/models?limit=0").json()["error"]["code"] == "invalid_value"
+    with serving(demo_settings({"api_keys": (ApiKey("one", "secret"),)})) as closed:
+        for asked in (
+            {"headers": VERSION},
+            {"headers": {**VERSION, "x-api-key": "another"}},
+        ):
+            with closed.http(**asked) as http:
+                error_of(http.get("/v1/models"), 401, "authentication_error")
+
+
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
 def test_a_body_that_is_too_large(server: Server, path: str) -> None:
     """Clients take "prompt", "context" and "token" for a conversation that is too long."""
