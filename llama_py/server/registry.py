@@ -1,18 +1,20 @@
 """``SessionRegistry``: which sessions there are, whose they are, and when they were used.
 
 It has names and counts, and nothing that was said. With a path it is written to a file, at most
-once in a while, and read again when the server starts.
+once in a while, and read again when the server starts. Several servers may share the file: whoever
+writes takes over what the others have changed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,9 @@ _VERSION = 1
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 #: Seconds between two writes: what a crash may cost.
 _PAUSE = 1.0
+
+#: The owner of a session, and its name.
+_Name = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +75,15 @@ class SessionRegistry:
     def __init__(self, path: Path | None, most: int) -> None:
         self._most = most
         self._lock = threading.Lock()
-        self._entries: OrderedDict[tuple[str, str], SessionEntry] = OrderedDict()
+        self._entries: OrderedDict[_Name, SessionEntry] = OrderedDict()
+        #: What was in the file when it was last read or written.
+        self._known: dict[_Name, SessionEntry] = {}
         self._writer: _Writer | None = None
         if path is not None:
-            for entry in _read(path)[-most:]:
+            for entry in (_read(path) or [])[-most:]:
                 self._entries[entry.owner, entry.id] = entry
-            self._writer = _Writer(path, self._dump)
+            self._known = dict(self._entries)
+            self._writer = _Writer(path, self._merged)
 
     def note(self, owner: str, name: str, model: str, tokens: int) -> None:
         """A reply of a session has ended."""
@@ -119,11 +127,14 @@ class SessionRegistry:
         key = entry.owner, entry.id
         self._entries[key] = entry
         self._entries.move_to_end(key)
-        while len(self._entries) > self._most:
-            del self._entries[self._least_needed()]
+        self._trim()
         self._changed()
 
-    def _least_needed(self) -> tuple[str, str]:
+    def _trim(self) -> None:
+        while len(self._entries) > self._most:
+            del self._entries[self._least_needed()]
+
+    def _least_needed(self) -> _Name:
         """Of the owner who has the most, so that nobody drives out those of others."""
         counts = Counter(owner for owner, _ in self._entries)
         largest = max(counts, key=counts.__getitem__)
@@ -157,9 +168,31 @@ class SessionRegistry:
         if self._writer is not None:
             self._writer.soon()
 
-    def _dump(self) -> list[SessionEntry]:
+    def _merged(self, found: list[SessionEntry] | None) -> list[SessionEntry]:
+        """What is to be written.
+
+        Args:
+            found: what the file has, None if it has nothing that can be read.
+        """
         with self._lock:
+            if found is not None:
+                self._take_over({(entry.owner, entry.id): entry for entry in found})
+                self._trim()
+            self._known = dict(self._entries)
             return list(self._entries.values())
+
+    def _take_over(self, found: Mapping[_Name, SessionEntry]) -> None:
+        """Do what another server has done since the file was last read or written."""
+        for key in found.keys() | self._known.keys():
+            theirs, known, ours = found.get(key), self._known.get(key), self._entries.get(key)
+            if theirs == known:
+                continue
+            if theirs is None and ours == known:
+                self._entries.pop(key, None)
+            elif theirs is not None and (ours is None or ours.last_used < theirs.last_used):
+                self._entries[key] = theirs
+        by_age = sorted(self._entries.items(), key=lambda each: each[1].last_used)
+        self._entries = OrderedDict(by_age)
 
     def close(self) -> None:
         """Write what is not written yet."""
@@ -173,9 +206,11 @@ class SessionRegistry:
 class _Writer:
     """Writes the file beside whoever changes the sessions, once for many changes."""
 
-    def __init__(self, path: Path, entries: Callable[[], list[SessionEntry]]) -> None:
+    def __init__(
+        self, path: Path, merged: Callable[[list[SessionEntry] | None], list[SessionEntry]]
+    ) -> None:
         self._path = path
-        self._entries = entries
+        self._merged = merged
         self._wanted = threading.Event()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="llama_py-sessions", daemon=True)
@@ -196,7 +231,8 @@ class _Writer:
 
     def _write(self) -> None:
         try:
-            _write(self._path, self._entries())
+            with _alone(self._path.parent):
+                _write(self._path, self._merged(_read(self._path)))
         except OSError as error:
             _log.warning("the sessions could not be written: %s", error)
 
@@ -207,6 +243,23 @@ class _Writer:
             self._wanted.set()
             self._thread.join()
             self._write()
+
+
+@contextlib.contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Keep other servers from writing to a directory at the same time."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # not every file system has locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _write(path: Path, entries: list[SessionEntry]) -> None:
@@ -224,18 +277,19 @@ def _write(path: Path, entries: list[SessionEntry]) -> None:
         new.unlink(missing_ok=True)
 
 
-def _read(path: Path) -> list[SessionEntry]:
-    """What was written; nothing, if it is damaged, which costs only the list."""
+def _read(path: Path) -> list[SessionEntry] | None:
+    """What was written; None if there is no such file, or a damaged one, which costs only the
+    list."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["format"] != _FORMAT or content["version"] != _VERSION:
             raise ValueError("it is not of this version")
         return [_entry(each) for each in content["sessions"]]
     except FileNotFoundError:
-        return []
+        return None
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         _log.warning("%s is not used: %s", path, error)
-        return []
+        return None
 
 
 def _entry(saved: Mapping[str, Any]) -> SessionEntry:

@@ -72,6 +72,30 @@ def test_it_is_there_again(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["sessions.json"]
 
 
+def test_several_servers_share_the_file(tmp_path: Path) -> None:
+    """Each keeps what the others have written, and forgets what they have forgotten."""
+    path = tmp_path / "sessions.json"
+    before = SessionRegistry(path, 10)
+    for name in ("old", "gone", "both"):
+        before.note("", name, "m", 10)
+    before.close()
+    one, two = SessionRegistry(path, 10), SessionRegistry(path, 10)
+    one.note("", "a", "m", 10)
+    one.remove("", "gone")
+    two.note("", "b", "m", 10)
+    one.note("", "both", "m", 20)
+    two.note("", "both", "m", 30)
+    one.remove("", "both")
+    one.close()
+    two.close()
+    again = SessionRegistry(path, 10)
+    assert [each.id for each in again.owned_by("")] == ["both", "b", "a", "old"]
+    assert [each.tokens for each in again.owned_by("")] == [30, 10, 10, 10]
+    assert two.get("", "a") is not None
+    assert two.get("", "gone") is None
+    again.close()
+
+
 @pytest.mark.parametrize(
     "text",
     [
