@@ -152,7 +152,8 @@ class Ledger:
 
     def close(self) -> None:
         """Close this thread's connection; those of other threads close when these end."""
-        self._cache.close()
+        with contextlib.suppress(*LEDGER_ERRORS):  # it has none, and the directory is gone
+            self._cache.close()
 
     # --- reading ------------------------------------------------------------------------------
 

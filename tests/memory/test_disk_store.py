@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,16 @@ def test_entries_survive_a_restart(tmp_path: Path) -> None:
         assert path.tokens.tolist() == [1, 2, 3]
         assert store.find_session("alice", "f") == [key]
         assert same(there(store.get(key)), small([1, 2, 3], session="alice"))
+
+
+def test_it_can_be_closed_by_any_thread_when_its_directory_is_gone(tmp_path: Path) -> None:
+    store = LlamaDiskCache(str(tmp_path / "store"))
+    saved(store, small([1, 2, 3]))
+    shutil.rmtree(tmp_path / "store")
+    with ThreadPoolExecutor() as threads:
+        threads.submit(store.close).result()
+    assert store.closed
+    store.close()
 
 
 def test_another_store_of_the_directory_sees_changes(tmp_path: Path) -> None:
