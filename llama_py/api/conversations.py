@@ -21,6 +21,7 @@ from llama_py.errors import (
     ConversationMissingError,
     FingerprintError,
     StateError,
+    StorageError,
 )
 from llama_py.memory import conversations as memory
 from llama_py.memory.loading import Loading
@@ -306,10 +307,24 @@ class Conversations:
 
         Raises:
             ConversationMissingError, ConversationBusyError: it is not in memory, or in use.
+            StorageError: not all of it could be written.
         """
         count = self._loaded.driver.run(lambda: self._save(session, namespace))
         self._loaded.write_out(_PATIENCE)
+        written = self._written(session, namespace)
+        if written < count:
+            raise StorageError(
+                f"of the {count} tokens of this session {written} are stored: the disk failed, as "
+                "the log says, or what is stored may not become as large"
+            )
         return count
+
+    def _written(self, session: str, namespace: Hashable | None) -> int:
+        """How many tokens of a session the saving store has."""
+        cache = self._loaded.cache
+        found = memory.stored_of(cache, session, self._or_own(namespace))
+        known = (store.info(key) for store, key in found if store is cache.saved)
+        return max((entry.length for entry in known if entry is not None), default=0)
 
     def _save(self, session: str, namespace: Hashable | None) -> int:
         sequence = self._idle(session, namespace)

@@ -21,7 +21,12 @@ from llama_py.api.llama import Llama
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.session_ids import label_of, owner_of
 from llama_py.engine.request import Record
-from llama_py.errors import ClosedError, ConversationBusyError, ConversationMissingError
+from llama_py.errors import (
+    ClosedError,
+    ConversationBusyError,
+    ConversationMissingError,
+    StorageError,
+)
 from llama_py.memory.conversations import rename_entry
 from llama_py.server.registry import SessionEntry, SessionRegistry
 from llama_py.storage.store import LlamaDiskCache
@@ -228,7 +233,7 @@ class Sessions:
 
         Raises:
             RequestError: there is no directory, or no session of this name, or a request is using
-                it.
+                it, or not all of it could be written.
         """
         if self._store is None:
             message = "conversations are not kept here; start the server with --session-dir"
@@ -240,6 +245,8 @@ class Sessions:
                 conversations_of(llama).save(label, namespace_of(llama, tenant))
             except ConversationBusyError as error:
                 raise busy_failure(error) from None
+            except StorageError as error:
+                raise RequestError(Kind.INTERNAL, str(error), code="session_not_saved") from None
             except (
                 ConversationMissingError,
                 ClosedError,

@@ -381,6 +381,19 @@ def test_saved_now(tmp_path: Path) -> None:
         assert session(http, "anna")["saved"]
 
 
+def test_what_cannot_be_saved(tmp_path: Path) -> None:
+    kept = {"session_dir": tmp_path, "session_bytes": 1 << 20}
+    settings = tiny_settings(tiny_model("full"), kept, n_ctx=4096)
+    with serving(settings) as server, server.http() as http:
+        messages, _ = chat(http, [], "Short.", session_id="anna")
+        assert http.post("/v1/sessions/anna/save").json()["saved"]
+        chat(http, messages, STORY * 8, session_id="anna")
+        answer = http.post("/v1/sessions/anna/save")
+        assert answer.status_code == 500
+        assert answer.json()["error"]["code"] == "session_not_saved"
+        assert session(http, "anna")["tokens_in_memory"] > 200
+
+
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
