@@ -177,13 +177,15 @@ class Sessions:
     def delete(self, tenant: str, name: str) -> None:
         """Forget a session, with what is in memory and in stores under its name.
 
-        What a fork that has not spoken yet begins with is handed over to it.
+        What a fork that has not spoken yet begins with is handed over to it. A name that is not
+        remembered any more may have something there, too.
 
         Raises:
             RequestError: there is none of this name, or a request is using it.
         """
-        self._entry(tenant, name)
         label = label_of(tenant, name) or ""
+        if not (self._stored_tokens(label) or name in self._held(tenant)):
+            self._entry(tenant, name)
         heirs = self._registry.silent_forks(tenant, name)
         heir = label_of(tenant, heirs[0].id) if heirs else None
         for llama in self._loaded():

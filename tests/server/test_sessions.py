@@ -178,6 +178,16 @@ def test_a_deleted_session_is_forgotten(http: httpx.Client) -> None:
     assert evaluated > 80
 
 
+def test_a_name_that_was_forgotten_can_be_deleted(http: httpx.Client, server: Server) -> None:
+    messages, _ = chat(http, [], f"Anna: {STORY}", session_id="anna")
+    server.service.sessions._registry.remove("", "anna")
+    assert names(http) == []
+    assert http.delete("/v1/sessions/anna").status_code == 200
+    assert http.delete("/v1/sessions/anna").status_code == 404
+    _, evaluated = chat(http, messages, "And then?", session_id="bob")
+    assert evaluated > 80
+
+
 def test_a_fork_keeps_what_it_begins_with(http: httpx.Client) -> None:
     messages, _ = chat(http, [], f"Anna: {STORY}", session_id="anna")
     http.post("/v1/sessions/anna/fork", json={"id": "branch"})
@@ -439,6 +449,13 @@ def test_a_damaged_list_costs_only_the_list(
         assert names(http) == []
         _, evaluated = chat(http, messages, "So?", session_id="anna")
         assert evaluated < AGAIN
+    (tmp_path / "sessions.json").unlink()
+    with serving(settings) as server, server.http() as http:
+        assert http.delete("/v1/sessions/nobody").status_code == 404
+        assert http.delete("/v1/sessions/anna").status_code == 200
+        assert http.delete("/v1/sessions/anna").status_code == 404
+        _, evaluated = chat(http, messages, "So?", session_id="bob")
+        assert evaluated > AGAIN + 20
     assert "sessions.json is not used" in caplog.text
     mode = (tmp_path / "sessions.json").stat().st_mode
     assert os.name == "nt" or mode & 0o077 == 0
