@@ -33,6 +33,10 @@ __all__ = [
 #: changes what a model computes. Entries of different namespaces never share anything.
 Namespace = Hashable
 
+#: Conversations that one goes on with, and that are given back when it is forgotten; a client that
+#: names each request differently would make a long list.
+_MOST_PASSED_ON = 8
+
 _clock = itertools.count(1)
 
 
@@ -121,7 +125,7 @@ class LiveSequence:
         """Another session goes on with it: what the stores have of this one stays there."""
         if self.session is not None:
             others = [each for each in self.passed_on if each[0] != self.session]
-            self.passed_on = (*others, (self.session, len(self.tokens)))
+            self.passed_on = (*others, (self.session, len(self.tokens)))[-_MOST_PASSED_ON:]
         self.parked_key = self.saved_key = None
         self.parked_length = self.saved_length = 0
 
