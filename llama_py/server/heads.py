@@ -2,7 +2,9 @@
 
 A head is what comes before the body: the request line and the headers. Neither of uvicorn's parsers
 limits how long it may take, and httptools keeps a header of any length, before an application hears
-of the request. What fits in here is counted exactly by ``guard``.
+of the request. What fits in here is counted exactly by ``guard``. The same limit holds for what
+comes with a body and is none: the headers behind it, which httptools keeps as well, and notes on
+chunks. Nobody asks for either.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ class _Bounded:
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._size = 0
+        #: Bytes since the last one of a body.
+        self._beside = 0
         self._timer: asyncio.TimerHandle | None = None
         self._body_comes = False
 
@@ -49,15 +53,17 @@ class _Bounded:
     def data_received(self, data: bytes) -> None:
         """Some bytes came."""
         cycle, was_in_head = self.cycle, self._in_head()
+        self._beside += len(data)
         super().data_received(data)  # type: ignore[misc]
         if self.cycle is not cycle or not (was_in_head and self._in_head()):
             self._size = 0
             self._stop_waiting()
+            if self._body_comes and self._beside > self.most:
+                self._end_too_large()
             return
         self._size += len(data)
         if self._size > self.most:
-            message = f"the headers of the request are larger than the limit of {self.most} bytes"
-            self._end(Failure(Kind.HEADERS_TOO_LARGE, message))
+            self._end_too_large()
         elif self._timer is None:
             self._wait()
 
@@ -73,15 +79,32 @@ class _Bounded:
             return str(connection.their_state) == "IDLE"
         return not self._body_comes
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Called by httptools, also for what stands behind a body, which nobody has looked at."""
+        if not self._body_comes:
+            super().on_header(name, value)  # type: ignore[misc]
+
     def on_headers_complete(self) -> None:
         """Called by httptools."""
         self._body_comes = True
+        self._beside = 0
         super().on_headers_complete()  # type: ignore[misc]
+
+    def on_body(self, body: bytes) -> None:
+        """Called by httptools."""
+        self._beside = 0
+        super().on_body(body)  # type: ignore[misc]
 
     def on_message_complete(self) -> None:
         """Called by httptools."""
         self._body_comes = False
         super().on_message_complete()  # type: ignore[misc]
+
+    def on_response_complete(self) -> None:
+        """A request was answered. What still comes of it would be taken for the next one."""
+        super().on_response_complete()  # type: ignore[misc]
+        if self.cycle.response_complete and self.cycle.more_body:
+            self.transport.close()
 
     # -- ending it ------------------------------------------------------------------------------
 
@@ -100,6 +123,10 @@ class _Bounded:
 
     def _is_idle(self) -> bool:
         return self.cycle is None or bool(self.cycle.response_complete)
+
+    def _end_too_large(self) -> None:
+        message = f"the headers of the request are larger than the limit of {self.most} bytes"
+        self._end(Failure(Kind.HEADERS_TOO_LARGE, message))
 
     def _end(self, failure: Failure) -> None:
         self._stop_waiting()

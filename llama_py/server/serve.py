@@ -34,7 +34,7 @@ from llama_py.server.pipelining import one_at_a_time
 from llama_py.server.settings import ModelSettings, Settings
 from llama_py.server.sockets import address_of, listen
 
-__all__ = ["check", "serve"]
+__all__ = ["check", "protocol_of", "serve"]
 
 _log = logging.getLogger("llama_py.server")
 
@@ -108,13 +108,22 @@ def serve(settings: Settings, announce: Callable[[str], None] = lambda address: 
             raise server.problem
 
 
-def _config(settings: Settings, app: Any) -> uvicorn.Config:
-    protocol = one_at_a_time(
-        bounded_heads(http_protocol(), settings.max_header_bytes, settings.header_timeout)
+def protocol_of(settings: Settings, parser: type[Any] | None = None) -> type[asyncio.Protocol]:
+    """How connections are read and written.
+
+    Args:
+        parser: a protocol of uvicorn's; by default that of the faster parser that is installed.
+    """
+    bounded = bounded_heads(
+        http_protocol(parser), settings.max_header_bytes, settings.header_timeout
     )
+    return one_at_a_time(bounded)
+
+
+def _config(settings: Settings, app: Any) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=protocol,
+        http=protocol_of(settings),
         ws="none",
         lifespan="on",
         log_config=None,

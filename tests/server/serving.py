@@ -18,8 +18,7 @@ import uvicorn
 
 from llama_py import demo_model_path
 from llama_py.server.app import Service, create_app
-from llama_py.server.connections import http_protocol
-from llama_py.server.pipelining import one_at_a_time
+from llama_py.server.serve import protocol_of
 from llama_py.server.settings import ModelSettings, Settings
 
 __all__ = ["Server", "demo_settings", "serving", "tiny_settings"]
@@ -97,9 +96,10 @@ def serving(
         protocol: one of uvicorn's; by default that of the faster parser.
         send_buffer: bytes that the system takes for a client that does not read; 0 is its own.
     """
-    app: Any = create_app(settings or demo_settings())
+    settings = settings or demo_settings()
+    app: Any = create_app(settings)
     config = uvicorn.Config(
-        app, lifespan="on", log_config=None, http=one_at_a_time(http_protocol(protocol))
+        app, lifespan="on", log_config=None, http=protocol_of(settings, protocol)
     )
     server = uvicorn.Server(config)
     listener = socket.create_server(("127.0.0.1", 0))

@@ -24,6 +24,10 @@ LIMIT = 4096
 REQUEST = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
 
 
+#: Names of the headers of each request.
+HEADERS: list[list[str]] = []
+
+
 async def app(scope: Any, receive: Any, send: Any) -> None:
     """Answers with the size of the body."""
     size, more = 0, True
@@ -31,6 +35,7 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
         message = await receive()
         size += len(message.get("body", b""))
         more = message.get("more_body", False)
+    HEADERS.append([name.decode() for name, _ in scope["headers"]])
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": str(size).encode()})
 
@@ -109,6 +114,30 @@ def test_a_body_that_is_no_http(port: int) -> None:
     answer = exchange(port, head + b"2\r\nhi\r\nzz\r\nnothing\r\n")
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert error_of(answer)["message"] == "this is not a valid HTTP request"
+
+
+CHUNKS = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "endless",
+    [b"0\r\n" + b"X: 1\r\n" * 300_000, b"0\r\nX: " + b"x" * 1_500_000, b"1;" + b"x" * 1_500_000],
+    ids=["headers behind it", "a long one", "a note on a chunk"],
+)
+def test_what_comes_with_a_body_and_is_none(port: int, endless: bytes) -> None:
+    """It would be kept, or at least read, for as long as it comes."""
+    answer = exchange(port, CHUNKS, b"2\r\nhi\r\n", endless)
+    if answer:  # else the connection was reset before it was read
+        assert answer.startswith((b"HTTP/1.1 431 ", b"HTTP/1.1 400 "))
+
+
+def test_headers_behind_a_body_are_none_of_the_request(port: int) -> None:
+    body = b"2\r\nhi\r\n0\r\nX-Api-Key: wanted\r\n\r\n"
+    close = b"Connection: close\r\n\r\n"
+    answer = exchange(port, CHUNKS[:-2] + close + body)
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert b"\r\n2\r\n" in answer or answer.endswith(b"2")  # the size of the body
+    assert "x-api-key" not in HEADERS[-1]
 
 
 def test_a_connection_is_used_for_as_long_as_one_likes(port: int) -> None:

@@ -121,6 +121,21 @@ def test_silence_ends_it(server: Server, monkeypatch: pytest.MonkeyPatch) -> Non
         assert connection.recv(1) == b""
 
 
+def test_a_body_that_does_not_come_to_its_end_keeps_no_connection(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What still comes of it would be taken for the next request, or waited for for ever."""
+    monkeypatch.setattr(unread, "_SILENCE", 0.2)
+    with connected(server, 100_000, "Content-Encoding: gzip") as connection:
+        head = read_answer(connection)
+        assert head.startswith(b"HTTP/1.1 415")
+        assert b"connection: close" not in head.lower()
+        time.sleep(1)
+        with contextlib.suppress(ConnectionError):  # it is closed already
+            connection.sendall(b"x")
+            assert connection.recv(1) == b""
+
+
 @pytest.mark.parametrize(("limit", "most"), [("_BYTES", 1 << 20), ("_SECONDS", 0.3)])
 def test_nothing_is_read_for_ever(
     server: Server, monkeypatch: pytest.MonkeyPatch, limit: str, most: float
