@@ -33,6 +33,7 @@ from llama_py.server.lifecycle import Phase
 from llama_py.server.pipelining import one_at_a_time
 from llama_py.server.settings import ModelSettings, Settings
 from llama_py.server.sockets import address_of, listen
+from llama_py.server.unsent import bounded_patience
 
 __all__ = ["check", "protocol_of", "serve"]
 
@@ -114,9 +115,8 @@ def protocol_of(settings: Settings, parser: type[Any] | None = None) -> type[asy
     Args:
         parser: a protocol of uvicorn's; by default that of the faster parser that is installed.
     """
-    bounded = bounded_heads(
-        http_protocol(parser), settings.max_header_bytes, settings.header_timeout
-    )
+    patient = bounded_patience(http_protocol(parser), settings.write_timeout)
+    bounded = bounded_heads(patient, settings.max_header_bytes, settings.header_timeout)
     return one_at_a_time(bounded)
 
 

@@ -190,7 +190,7 @@ class Times:
         Doc("Longest time for a whole reply; then 504. Without it, no limit."),
     ] = None
     write_timeout: Annotated[
-        float, Range(0.1), Doc("How long a client may leave a stream unread before it is ended.")
+        float, Range(0.1), Doc("How long a client may read nothing of a reply before it is ended.")
     ] = 60.0
     header_timeout: Annotated[
         float, Range(0.1), Doc("How long a client may take to send the headers of a request.")

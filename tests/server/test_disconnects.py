@@ -252,6 +252,54 @@ def test_a_reader_who_has_not_even_read_the_answer_before() -> None:
         until(lambda: not server.service.exchanges, "the server has given up")
 
 
+@pytest.mark.parametrize(
+    ("path", "count", "more"),
+    [
+        ("/openapi.json", 20, b""),
+        ("/openapi.json", 1, b"Connection: close\r\n"),
+        ("/page/js/app.js", 1, b"Connection: close\r\n"),
+    ],
+    ids=["kept", "closed", "closed, with little to be read"],
+)
+def test_a_reader_who_reads_no_answer_at_all(path: str, count: int, more: bytes) -> None:
+    """Also without a stream, and without a key, his connection does not stay for ever."""
+    settings = demo_settings({"write_timeout": 0.5})
+    with serving(settings, send_buffer=4096) as server, socket.socket() as client:
+        with server.http() as http:
+            whole = len(http.get(path).raise_for_status().content)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.settimeout(20)
+        client.connect(("127.0.0.1", int(server.url.rpartition(":")[2])))
+        client.sendall(
+            count * (b"GET %s HTTP/1.1\r\nHost: localhost\r\n%s\r\n" % (path.encode(), more))
+        )
+        time.sleep(2)
+        received = 0
+        with contextlib.suppress(ConnectionResetError):
+            while piece := client.recv(1 << 16):
+                received += len(piece)
+        assert received < count * whole
+
+
+def test_a_reader_who_is_slow_gets_a_whole_answer() -> None:
+    settings = demo_settings({"write_timeout": 0.5})
+    with serving(settings, send_buffer=4096) as server, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.settimeout(20)
+        client.connect(("127.0.0.1", int(server.url.rpartition(":")[2])))
+        client.sendall(
+            b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        )
+        received, end = b"", time.monotonic() + 2
+        while piece := client.recv(4096):
+            received += piece
+            if time.monotonic() < end:
+                time.sleep(0.2)
+        head, _, body = received.partition(b"\r\n\r\n")
+        assert b"content-length: %d\r\n" % len(body) in head
+        assert json.loads(body)["openapi"]
+
+
 def visits(server: Server, count: int) -> None:
     """Clients that leave at different moments."""
     for number in range(count):
