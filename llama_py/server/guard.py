@@ -55,14 +55,21 @@ def needs(method: str, path: str) -> str | None:
 
 
 class Asked:
-    """The head of a request."""
+    """The head of a request.
 
-    __slots__ = ("_values", "headers", "method", "path")
+    Attributes:
+        size: bytes of its line and its headers, about.
+    """
 
-    def __init__(self, method: str, path: str, headers: Sequence[tuple[bytes, bytes]]) -> None:
-        self.method = method
-        self.path = path
+    __slots__ = ("_values", "headers", "method", "path", "size")
+
+    def __init__(self, scope: Scope) -> None:
+        headers: Sequence[tuple[bytes, bytes]] = scope["headers"]
+        self.method: str = scope["method"]
+        self.path = route_path(scope)
         self.headers = headers
+        line = len(scope.get("raw_path") or self.path) + len(scope.get("query_string", b""))
+        self.size = line + sum(len(name) + len(value) + 4 for name, value in headers)
         # A dozen of them are asked for, of each request.
         self._values: dict[bytes, list[bytes]] = {}
         for name, value in headers:
@@ -113,7 +120,7 @@ class Guard:
             await send({"type": "websocket.close", "code": 1008, "reason": "no WebSockets here"})
 
     async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
-        asked = Asked(scope["method"], route_path(scope), scope["headers"])
+        asked = Asked(scope)
         record = RequestRecord(_request_id(asked), asked.method, asked.path)
         scope.setdefault("state", {}).update(request_id=record.id, record=record)
         scope["state"].setdefault(BODY, send)
@@ -152,11 +159,10 @@ class Guard:
 
     def _check_head(self, asked: Asked) -> Failure | None:
         settings = self._settings
-        size = sum(len(name) + len(value) + 4 for name, value in asked.headers)
-        if size > settings.max_header_bytes or len(asked.headers) > settings.max_headers:
+        if asked.size > settings.max_header_bytes or len(asked.headers) > settings.max_headers:
             message = (
-                f"the request has {len(asked.headers)} headers of {size} bytes; the limits are "
-                f"{settings.max_headers} headers and {settings.max_header_bytes} bytes"
+                f"the request has {len(asked.headers)} headers, and {asked.size} bytes with its "
+                f"line; the limits are {settings.max_headers} and {settings.max_header_bytes}"
             )
             return Failure(Kind.HEADERS_TOO_LARGE, message)
         return None

@@ -83,8 +83,9 @@ class Door:
 
         given = {"host": HOST, **(headers or {})}
         pairs = [(name.encode(), value.encode("latin-1")) for name, value in given.items() if value]
+        path, _, query = path.partition("?")
         scope = {"type": "http", "method": method, "path": path, "headers": pairs}
-        await self.guard(scope, gone, send)
+        await self.guard({**scope, "query_string": query.encode()}, gone, send)
         start = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
         return Answer(sent[0]["status"], start, b"".join(each["body"] for each in sent[1:]))
 
@@ -415,6 +416,14 @@ def test_too_many_headers_and_too_large_ones(path: str) -> None:
     for headers in ({f"x-{n}": "1" for n in range(8)}, {"x": "1" * 2000}):
         answer = door.post(path, **headers)
         assert (answer.status, answer.error["type"]) == (431, "invalid_request_error")
+
+
+@pytest.mark.parametrize("path", DIALECTS)
+def test_the_line_of_a_request_counts_with_its_headers(path: str) -> None:
+    door = Door(max_header_bytes=2000)
+    assert door.post(f"{path}?{'a' * 1500}").status == 200
+    answer = door.post(f"{path}?{'a' * 2000}")
+    assert (answer.status, answer.error["type"]) == (431, "invalid_request_error")
 
 
 # ---- how much ----------------------------------------------------------------------------------
