@@ -141,7 +141,8 @@ def _run(parsed: argparse.Namespace) -> int:
     check(settings)
     if parsed.check:
         models = ", ".join(model.id for model in settings.models)
-        print(f"the settings are right: {models} at {settings.host}, port {settings.port}")
+        port = "" if settings.socket_path is not None else f", port {settings.port}"
+        print(f"the settings are right: {models} at {settings.host}{port}")
         return 0
     log_to(level=settings.log_level)
     serve(settings, lambda address: _announce(address, settings))

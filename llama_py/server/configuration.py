@@ -17,7 +17,7 @@ from typing import Any
 
 from llama_py.errors import MissingPackageError, ParameterError, UnknownParameterError, shown
 from llama_py.options import Option
-from llama_py.server.keys import ApiKey, key_from_table, read_key_file, single_key
+from llama_py.server.keys import HIDDEN, ApiKey, key_from_table, read_key_file, single_key
 from llama_py.server.model_options import MODEL_FLAGS, MODEL_OPTIONS
 from llama_py.server.settings import (
     GROUPS,
@@ -25,7 +25,7 @@ from llama_py.server.settings import (
     ModelSettings,
     Settings,
 )
-from llama_py.server.values import read_list
+from llama_py.server.values import read_list, socket_path
 
 __all__ = [
     "Configuration",
@@ -65,10 +65,16 @@ class Given:
 
 @dataclass(frozen=True)
 class Configuration:
-    """The settings, and where each that is not a default came from, by name."""
+    """The settings, and where they come from.
+
+    Attributes:
+        sources: where each that is not a default came from, by name.
+        file_keys: names of the keys that are in ``api_key_file``.
+    """
 
     settings: Settings
     sources: Mapping[str, str]
+    file_keys: frozenset[str] = frozenset()
 
 
 def read_configuration(
@@ -119,6 +125,9 @@ class _Layers:
         for name, value in table.items():
             with _Naming(str(path)):
                 option = SETTINGS.options.get(name)
+                if option is None and name in MODEL_OPTIONS:
+                    message = f"{name} is an option of a model: put it in [[model]]"
+                    raise UnknownParameterError(message)
                 if option is None:
                     raise SETTINGS.unknown(name)
                 self.set(name, _beside(path, option, option.read(value)), path.name)
@@ -179,9 +188,10 @@ class _Layers:
             self.models = [ModelSettings(id=default_model_id(path), path=path)]
         models = tuple(self._with_options(model) for model in self.models)
         file = self.values.get("api_key_file")
-        keys = (*self.tables, *(read_key_file(file) if file else ()), *self.singles)
+        listed = read_key_file(file) if file else []
+        keys = (*self.tables, *listed, *self.singles)
         settings = Settings(models=models, api_keys=keys, **self.values)
-        return Configuration(settings, self.sources)
+        return Configuration(settings, self.sources, frozenset(key.name for key in listed))
 
     def _with_options(self, model: ModelSettings) -> ModelSettings:
         options = {**model.options, **self.model_options}
@@ -224,7 +234,8 @@ def _parse_toml(path: Path) -> dict[str, Any]:
             f"reading {path} needs Python 3.11, or the package tomli: pip install tomli"
         ) from None
     try:
-        table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        # Editors of Windows write a mark at the beginning, which TOML does not know.
+        table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8-sig"))
         return table
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ParameterError(f"{path} is not TOML: {error}") from None
@@ -236,6 +247,8 @@ def _is_list_of_tables(value: Any) -> bool:
 
 def _beside(path: Path, option: Option, value: Any) -> Any:
     """A relative path in a file is meant to begin where the file is."""
+    if option.name == "host" and (socket := socket_path(value)) is not None:
+        return f"unix:{path.parent / socket}"
     return path.parent / value if isinstance(value, Path) else value
 
 
@@ -315,7 +328,11 @@ def to_toml(configuration: Configuration) -> str:
     settings, sources = configuration.settings, configuration.sources
     blocks = [_group(group, settings, sources) for group in GROUPS]
     blocks += [_table("model", _model_entries(model)) for model in settings.models]
-    blocks += [_table("api_key", _key_entries(key)) for key in settings.api_keys]
+    for key in settings.api_keys:
+        table = _table("api_key", _key_entries(key))
+        if key.name in configuration.file_keys:  # it is found there again
+            table = "# in api_key_file:\n# " + table.replace("\n", "\n# ")
+        blocks.append(table)
     return "\n\n".join(blocks) + "\n"
 
 
@@ -340,7 +357,7 @@ def _model_entries(model: ModelSettings) -> dict[str, Any]:
 
 def _key_entries(key: ApiKey) -> dict[str, Any]:
     limits = {name: getattr(key, name) for name in ("requests_per_minute", "max_concurrent")}
-    return {"name": key.name, "key": "(hidden)", "scopes": sorted(key.scopes), **limits}
+    return {"name": key.name, "key": HIDDEN, "scopes": sorted(key.scopes), **limits}
 
 
 def _toml(value: Any) -> str:

@@ -23,6 +23,7 @@ from llama_py.server.values import read_list
 __all__ = [
     "ADMIN",
     "CHAT",
+    "HIDDEN",
     "SCOPES",
     "Allowance",
     "ApiKey",
@@ -39,6 +40,8 @@ CHAT = "chat"
 #: What concerns everybody: metrics, slots, loading and unloading models.
 ADMIN = "admin"
 SCOPES = frozenset({CHAT, ADMIN})
+#: What stands in place of a key where the settings are printed.
+HIDDEN = "(hidden)"
 
 _KEY = re.compile(r"[\x21-\x7e]{1,512}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
@@ -75,6 +78,11 @@ class ApiKey:
             raise ParameterError(
                 f"the API key {self.name!r} must be 1 to 512 visible ASCII characters, "
                 "without spaces"
+            )
+        if self.key == HIDDEN:  # everybody knows it
+            raise ParameterError(
+                f"the API key {self.name!r} was left out when these settings were printed; put it "
+                f"in place of {HIDDEN}"
             )
         if unknown := self.scopes - SCOPES:
             raise ParameterError(
@@ -195,7 +203,8 @@ def single_key(key: str) -> ApiKey:
 
     Its name depends on nothing but the key, so that sessions are found again after a restart.
     """
-    name = hashlib.sha256(b"llama_py name of a key\0" + key.encode()).hexdigest()[:8]
+    named = b"llama_py name of a key\0" + key.encode("utf-8", "surrogateescape")
+    name = hashlib.sha256(named).hexdigest()[:8]
     return ApiKey(f"key-{name}", key, SCOPES)
 
 
@@ -246,6 +255,8 @@ def read_key_file(path: Path) -> list[ApiKey]:
 
 
 def _key_of_line(words: list[str]) -> ApiKey:
+    if any(word.startswith("#") for word in words):  # else a key would be taken for a name
+        raise ParameterError("a comment needs a line of its own")
     if len(words) == 1:
         return ApiKey(single_key(words[0]).name, words[0])
     table: dict[str, Any] = {"name": words[0], "key": words[1]}

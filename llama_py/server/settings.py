@@ -27,6 +27,7 @@ from llama_py.server.values import (
     is_loopback,
     read_directory,
     read_file,
+    read_host,
     read_hosts,
     read_list,
     read_model_id,
@@ -54,6 +55,7 @@ class Listening:
 
     host: Annotated[
         str,
+        Reads(read_host),
         Flag("--host", metavar="ADDRESS"),
         Doc(
             "The address to listen at, or `unix:` and the path of a socket. Another address than "

@@ -15,6 +15,7 @@ __all__ = [
     "is_loopback",
     "read_directory",
     "read_file",
+    "read_host",
     "read_hosts",
     "read_list",
     "read_model_id",
@@ -64,6 +65,16 @@ def read_origins(name: str, value: Any) -> tuple[str, ...]:
                 "https://app.example.org:8443"
             )
     return origins
+
+
+def read_host(name: str, value: Any) -> str:
+    """An address without brackets, a name, or ``unix:`` and a path."""
+    host = read_text(name, value)
+    if host.startswith(_UNIX):
+        if host == _UNIX:
+            raise ParameterError(f"{name}={host} names no socket; give its path behind the colon")
+        return host
+    return host.strip("[]") or host
 
 
 def read_hosts(name: str, value: Any) -> tuple[str, ...]:

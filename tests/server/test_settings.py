@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -201,12 +202,27 @@ def test_a_key_without_a_name_is_called_the_same_wherever_it_stands() -> None:
     assert {key.key: key.name for key in first} == {key.key: key.name for key in second}
 
 
+def test_paths_of_sockets_begin_where_the_file_is(tmp_path: Path) -> None:
+    settings = read("host = 'unix:run/llm.sock'", where=tmp_path).settings
+    assert settings.socket_path == tmp_path / "run" / "llm.sock"
+    assert read("host = 'unix:/run/x.sock'", where=tmp_path).settings.host == "unix:/run/x.sock"
+
+
+def test_an_address_may_have_brackets() -> None:
+    assert read(environ={"LLAMA_PY_HOST": "[::1]"}).settings.host == "::1"
+
+
+def test_a_file_may_begin_with_a_mark_of_its_encoding(tmp_path: Path) -> None:
+    assert read("\ufeffport = 99", where=tmp_path).settings.port == 99
+
+
 # ---- what is wrong -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("toml", "expected"),
     [
+        ("n_ctx = 512", r"n_ctx is an option of a model: put it in \[\[model\]\]"),
         ("prot = 1", r"server\.toml: there is no setting 'prot'; did you mean 'port'\?"),
         ("port = 'x'", r"server\.toml: port must be an integer, not str"),
         ("port = 70000", r"server\.toml: port=70000 is out of range: allowed is 0 to 65535"),
@@ -253,6 +269,9 @@ def test_a_file_that_is_wrong(toml: str, expected: str, tmp_path: Path) -> None:
         ("N_CTX", "-4", "LLAMA_PY_N_CTX: n_ctx=-4 is out of range"),
         ("CHAT_TEMPLATE", "/nowhere", "LLAMA_PY_CHAT_TEMPLATE: cannot read /nowhere"),
         ("API_KEY", "", "LLAMA_PY_API_KEY: the API key .* 1 to 512 visible"),
+        ("API_KEY", os.fsdecode(b"k\xff"), "LLAMA_PY_API_KEY: the API key .* 1 to 512 visible"),
+        ("API_KEY", "(hidden)", "was left out when these settings were printed"),
+        ("HOST", "unix:", "names no socket"),
         ("API_KEYS", "secret", "no environment variable LLAMA_PY_API_KEYS; .* LLAMA_PY_API_KEY"),
         ("ALOWED_HOSTS", "x", "did you mean LLAMA_PY_ALLOWED_HOSTS"),
     ],
@@ -276,7 +295,8 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 def test_a_key_file_that_is_wrong_names_the_line_and_no_key(tmp_path: Path) -> None:
     path = tmp_path / "keys"
-    for line in ("se/cret alice", "alice secret chat", "alice secret scopes=rooot"):
+    lines = ("se/cret alice", "alice secret chat", "alice secret scopes=rooot", "secret #alice")
+    for line in lines:
         path.write_text(f"good-key\n{line}\n")
         with pytest.raises(ParameterError, match=f"{path}, line 2: ") as caught:
             read(settings={"api_key_file": path})
@@ -323,3 +343,16 @@ def test_what_is_printed_is_read_again_and_hides_keys(tmp_path: Path) -> None:
         assert getattr(again, name) == getattr(first.settings, name), name
     assert again.models == first.settings.models
     assert [key.name for key in again.api_keys] == [key.name for key in first.settings.api_keys]
+
+
+def test_what_is_printed_is_not_a_door_that_is_open(tmp_path: Path) -> None:
+    """Keys of a file are found there again; others have to be put in, for theirs is known."""
+    (tmp_path / "keys").write_text("bob bob-secret requests_per_minute=9\n")
+    (tmp_path / "again").mkdir()
+    printed = to_toml(read("api_key_file = 'keys'", where=tmp_path))
+    assert '# in api_key_file:\n# [[api_key]]\n# name = "bob"\n' in printed
+    again = read(printed, where=tmp_path / "again").settings
+    assert [(key.name, key.requests_per_minute) for key in again.api_keys] == [("bob", 9)]
+    printed = to_toml(read(KEYS, where=tmp_path))
+    with pytest.raises(ParameterError, match=r"'alice' was left out .* in place of \(hidden\)"):
+        read(printed, where=tmp_path)
