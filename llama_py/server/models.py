@@ -62,7 +62,9 @@ class ModelPool:
         self._queue_timeout = settings.queue_timeout
         self._loader = Loader()
         self._waiting: list[Waiter] = []
+        #: Models that come or go, since when some do, and for how many seconds some did before.
         self._tasks: set[asyncio.Task[None]] = set()
+        self._moving_since = self._moved = 0.0
         self._closed = False
 
     # -- looking -----------------------------------------------------------------------------------
@@ -262,14 +264,21 @@ class ModelPool:
             gone.cancel()
 
     async def _served_or_gone(self, waiter: Waiter, gone: asyncio.Task[None]) -> None:
-        """Wait, as long as it takes while models come and go: nobody is in the way then."""
-        limit = self._queue_timeout
+        """Wait. The time in which models come and go does not count: nobody is in the way then."""
+        limit = left = self._queue_timeout
+        begun, moved = time.monotonic(), self._seconds_moving()
         while True:
-            await asyncio.wait([waiter.served, gone], timeout=limit, return_when=_ANY)
-            moving = self._having(ModelStatus.LOADING) or self._having(ModelStatus.UNLOADING)
-            if waiter.served.done() or gone.done() or not moving:
+            await asyncio.wait([waiter.served, gone], timeout=left, return_when=_ANY)
+            if limit is None or waiter.served.done() or gone.done():
                 return
-            limit = _WHILE_MOVING
+            waited = time.monotonic() - begun - (self._seconds_moving() - moved)
+            if waited >= limit and not self._tasks:
+                return
+            left = max(limit - waited, _WHILE_MOVING)
+
+    def _seconds_moving(self) -> float:
+        """For how long some model has been coming or going so far."""
+        return self._moved + (time.monotonic() - self._moving_since if self._tasks else 0.0)
 
     def _check_served(self, waiter: Waiter, gone: asyncio.Task[None]) -> None:
         """Raise if a waiter did not get what it waited for."""
@@ -408,9 +417,16 @@ class ModelPool:
         _log.info("unloaded %s", place.model.id)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        if not self._tasks:
+            self._moving_since = time.monotonic()
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._came_or_went)
+
+    def _came_or_went(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not self._tasks:
+            self._moved += time.monotonic() - self._moving_since
 
 
 async def _leaving(receive: Receive | None) -> None:

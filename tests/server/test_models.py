@@ -363,6 +363,26 @@ def test_loading_takes_as_long_as_it_takes() -> None:
     run(test)
 
 
+@pytest.mark.usefixtures("slow_loads")
+def test_the_loading_of_others_is_no_waiting_either() -> None:
+    """Who comes while another model is loaded, and used for a moment, gets its model then."""
+
+    async def test() -> None:
+        async with pool_of("demo", "full", queue_timeout=0.25) as pool:
+
+            async def use() -> None:
+                async with pool.lease("demo"):
+                    await asyncio.sleep(0.1)
+
+            first = asyncio.ensure_future(use())
+            await until(lambda: pool.loading)
+            assert (await pool.load("full")).id == "full"
+            await first
+            assert pool.counters.timeouts == 0
+
+    run(test)
+
+
 def test_the_queue_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("llama_py.server.models._MOST_WAITING", 3)
 
