@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Sequence
 from copy import copy
 from typing import cast
@@ -111,6 +112,14 @@ class Histogram:
         if value > self.largest:
             self.largest = value
 
+    def __add__(self, other: Histogram) -> Histogram:
+        """The values of both, which have the same buckets."""
+        both = Histogram(self.bounds)
+        both.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
+        both.count, both.total = self.count + other.count, self.total + other.total
+        both.largest = max(self.largest, other.largest)
+        return both
+
     def as_dict(self) -> HistogramReport:
         """Number, mean, largest, and the buckets by upper bound."""
         labels = [*map(str, self.bounds), "inf"]
@@ -138,6 +147,16 @@ class Metrics:
         self.token_seconds = Histogram()
         self.request_seconds = Histogram(_LONG)
         self.batch_streams = Histogram(_STREAMS)
+
+    def __add__(self, other: Metrics) -> Metrics:
+        """What both counted, as if one engine had done it."""
+        both = Metrics()
+        for name, value in vars(self).items():
+            if not isinstance(value, dict):
+                setattr(both, name, value + getattr(other, name))
+        both.longest = max(self.longest, other.longest)
+        both.drafts_refused = {**Counter(self.drafts_refused) + Counter(other.drafts_refused)}
+        return both
 
     def as_dict(self) -> MetricsReport:
         """Everything, by name."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 
@@ -18,7 +18,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from llama_py.dialects.failures import Failure, Kind, failure_of
 from llama_py.dialects.limits import Limits
-from llama_py.engine.engine import Engine
 from llama_py.server.errors import failure_answer, route_path
 from llama_py.server.guard import Guard
 from llama_py.server.lifecycle import Lifecycle
@@ -105,13 +104,7 @@ class Service:
         self.slots = _slots(settings)
         self.snapshots = Snapshots(settings.prefix_cache_slots, settings.snapshot_bytes)
         self.lifecycle = Lifecycle()
-        self.metrics = ServerMetrics(self._engines, self.lifecycle, models)
-
-    def _engines(self) -> Iterator[tuple[str, Engine]]:
-        """What there is to be counted."""
-        for model in self.models.models:
-            if (llama := model.held) is not None and llama._loaded.generates:
-                yield model.id, llama._engine
+        self.metrics = ServerMetrics(self.lifecycle, models)
 
 
 def _slots(settings: Settings) -> SlotFiles | None:

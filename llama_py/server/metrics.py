@@ -1,15 +1,15 @@
 """``ServerMetrics``: what is counted, in the form of Prometheus.
 
-The engines count by themselves; their numbers are read when somebody asks. Only HTTP requests are
-counted here. The ``llamacpp:`` names are those of llama-server, so that its dashboards work. Labels
-come from the configuration and from routes, never from what clients send, so that there are only so
-many of them.
+The engines count by themselves; their numbers are read when somebody asks, and those of a model go
+on when it is loaded again. Only HTTP requests are counted here. The ``llamacpp:`` names are those
+of llama-server, so that its dashboards work. Labels come from the configuration and from routes,
+never from what clients send, so that there are only so many of them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -23,15 +23,13 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 
 from llama_py.engine.engine import Engine
-from llama_py.engine.metrics import Histogram
+from llama_py.engine.metrics import Histogram, Metrics
 from llama_py.server.lifecycle import Lifecycle
 from llama_py.server.models import ModelPool
 from llama_py.server.records import RequestRecord
 
 __all__ = ["ServerMetrics"]
 
-#: The models in memory: their ids, and their engines.
-Engines = Callable[[], Iterable[tuple[str, Engine]]]
 _NO_ROUTE = "other"
 #: Clients may send any word as a method.
 _METHODS = frozenset({"GET", "HEAD", "POST", "DELETE", "OPTIONS"})
@@ -41,15 +39,14 @@ class ServerMetrics:
     """See the module.
 
     Args:
-        engines: the engines to read.
         lifecycle: knows how many requests are in flight.
-        models: knows which models came and went.
+        models: knows which models came and went, and what they did.
     """
 
-    def __init__(self, engines: Engines, lifecycle: Lifecycle, models: ModelPool) -> None:
+    def __init__(self, lifecycle: Lifecycle, models: ModelPool) -> None:
         self._registry = CollectorRegistry()
         self._http = _Http(lifecycle)
-        for collector in (self._http, _Models(models), _Engines(engines)):
+        for collector in (self._http, _Models(models), _Engines(models)):
             self._registry.register(collector)
         ProcessCollector(registry=self._registry)
 
@@ -126,27 +123,29 @@ class _Models(_Collector):
 class _Engines(_Collector):
     """Reads the numbers of engines, in any thread."""
 
-    def __init__(self, engines: Engines) -> None:
-        self._engines = engines
+    def __init__(self, models: ModelPool) -> None:
+        self._models = models
 
     def collect(self) -> Iterator[Metric]:
         """See ``Collector``."""
         families: dict[str, Any] = {}
-        for model, engine in [*self._engines()]:
-            for name, kind, help_, value in _numbers(engine):
+        for model in self._models.models:
+            if (counted := model.counted) is None:
+                continue
+            metrics, engine = counted
+            for name, kind, help_, value in (*_numbers(metrics), *_states(engine)):
                 family = families.get(name)
                 if family is None:
                     family = families[name] = kind(name, help_, labels=["model_name"])
-                family.add_metric([model], value)
-            _add_ends(families, model, engine)
-            for name, help_, histogram in _histograms(engine):
-                _add_histogram(families, name, help_, model, histogram)
+                family.add_metric([model.id], value)
+            _add_ends(families, model.id, metrics)
+            for name, help_, histogram in _histograms(metrics):
+                _add_histogram(families, name, help_, model.id, histogram)
         yield from families.values()
 
 
-def _numbers(engine: Engine) -> Iterator[tuple[str, type[Any], str, float]]:
+def _numbers(metrics: Metrics) -> Iterator[tuple[str, type[Any], str, float]]:
     counter, gauge = CounterMetricFamily, GaugeMetricFamily
-    metrics, requests = engine.metrics, engine.requests
     wrote = metrics.token_seconds.total
     streams = metrics.batch_streams
     alone = metrics.steps - streams.count  # steps of a single stream are not among them
@@ -174,12 +173,7 @@ def _numbers(engine: Engine) -> Iterator[tuple[str, type[Any], str, float]]:
         "Average number of requests in a call of llama_decode.",
         _ratio(streams.total + alone, metrics.steps),
     )
-    running, waiting = len(requests.running), len(requests.waiting)
-    yield "llamacpp:requests_processing", gauge, "Requests that have a place.", running
-    yield "llamacpp:requests_deferred", gauge, "Requests that wait for one.", waiting
     yield "llamacpp:n_tokens_max", gauge, "Most tokens of a request so far.", metrics.longest
-    used = _ratio(engine.cache.cells_used(), engine.context.n_ctx)
-    yield "llama_py_kv_cache_usage_perc", gauge, "Share of the context in use; 1 is all.", used
     total, help_ = metrics.prompt_tokens, "Prompt tokens looked for in the cache."
     yield "llama_py_prefix_cache_queries", counter, help_, total
     yield "llama_py_prefix_cache_hits", counter, "... and found there.", metrics.reused
@@ -191,12 +185,24 @@ def _numbers(engine: Engine) -> Iterator[tuple[str, type[Any], str, float]]:
     yield "llama_py_draft_seconds", counter, help_, metrics.draft_seconds
 
 
+def _states(engine: Engine | None) -> Iterator[tuple[str, type[Any], str, float]]:
+    """How it is now; a model that is not in memory does nothing."""
+    running = waiting = 0
+    used = 0.0
+    if engine is not None:
+        running, waiting = len(engine.requests.running), len(engine.requests.waiting)
+        used = _ratio(engine.cache.cells_used(), engine.context.n_ctx)
+    gauge = GaugeMetricFamily
+    yield "llamacpp:requests_processing", gauge, "Requests that have a place.", running
+    yield "llamacpp:requests_deferred", gauge, "Requests that wait for one.", waiting
+    yield "llama_py_kv_cache_usage_perc", gauge, "Share of the context in use; 1 is all.", used
+
+
 def _ratio(amount: float, of: float) -> float:
     return amount / of if of > 0 else 0.0
 
 
-def _add_ends(families: dict[str, Any], model: str, engine: Engine) -> None:
-    metrics = engine.metrics
+def _add_ends(families: dict[str, Any], model: str, metrics: Metrics) -> None:
     ends = {
         "stop": metrics.stopped,
         "length": metrics.finished - metrics.stopped,
@@ -211,8 +217,7 @@ def _add_ends(families: dict[str, Any], model: str, engine: Engine) -> None:
         family.add_metric([model, reason], count)
 
 
-def _histograms(engine: Engine) -> Iterator[tuple[str, str, Histogram]]:
-    metrics = engine.metrics
+def _histograms(metrics: Metrics) -> Iterator[tuple[str, str, Histogram]]:
     yield (
         "llama_py_time_to_first_token_seconds",
         "From a request to its first token.",

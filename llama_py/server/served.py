@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from llama_py.engine.metrics import Metrics
 from llama_py.errors import ClosedError
 
 if TYPE_CHECKING:
     from llama_py.api.llama import Llama
     from llama_py.dialects.context import CallContext
+    from llama_py.engine.engine import Engine
     from llama_py.server.settings import ModelSettings
 
 __all__ = ["ModelStatus", "ServedModel"]
@@ -50,6 +52,9 @@ class ServedModel:
         self.meta: Mapping[str, int] | None = None
         self.problem: str | None = None
         self._llama: Llama | None = None
+        #: What was counted until it was loaded last, and what has counted since: its engine, or the
+        #: metrics that this has left. One value, which threads see as a whole.
+        self._counted: tuple[Metrics, Engine | Metrics | None] = (Metrics(), None)
 
     @property
     def llama(self) -> Llama:
@@ -63,9 +68,17 @@ class ServedModel:
         return self._llama
 
     @property
-    def held(self) -> Llama | None:
-        """The model itself if it is in memory, for a look from any thread: it may be closed."""
-        return self._llama
+    def counted(self) -> tuple[Metrics, Engine | None] | None:
+        """What its engines did since the server began, and the one that it has now; for any thread.
+
+        None if it never had one.
+        """
+        before, last = self._counted
+        if last is None:
+            return None
+        if isinstance(last, Metrics):
+            return before + last, None
+        return before + last.metrics, last
 
     @property
     def context(self) -> CallContext:
@@ -76,10 +89,16 @@ class ServedModel:
         """It is in memory now."""
         self._llama, self.status, self.problem = llama, ModelStatus.LOADED, None
         self.meta = _meta(llama)
+        if llama._loaded.generates:
+            before, last = self._counted
+            self._counted = before + last if isinstance(last, Metrics) else before, llama._engine
 
     def leave(self) -> Llama:
         """It is on its way out of memory; the caller closes what this returns."""
         llama, self._llama, self.status = self.llama, None, ModelStatus.UNLOADING
+        before, last = self._counted
+        if last is not None and not isinstance(last, Metrics):
+            self._counted = before, last.metrics
         return llama
 
     def __repr__(self) -> str:

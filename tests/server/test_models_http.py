@@ -267,5 +267,11 @@ def test_what_came_and_went_is_counted() -> None:
         "llama_py_model_requests_waiting 0.0",
     ):
         assert line in page.splitlines()
-    assert 'llamacpp:prompt_tokens_total{model_name="demo"}' in page
-    assert "tiny" not in page  # whose engine is gone
+    counted = dict(line.rsplit(" ", 1) for line in page.splitlines() if line[0] != "#")
+    for name, replies in (("demo", 2), ("tiny", 1)):  # also by engines that are gone
+        label = f'{{model_name="{name}"}}'
+        assert float(counted[f"llama_py_e2e_request_latency_seconds_count{label}"]) == replies
+        assert float(counted[f"llamacpp:prompt_tokens_total{label}"]) > 0
+        assert float(counted[f"llamacpp:requests_processing{label}"]) == 0
+    assert float(counted['llama_py_kv_cache_usage_perc{model_name="tiny"}']) == 0
+    assert float(counted['llama_py_kv_cache_usage_perc{model_name="demo"}']) > 0
