@@ -27,7 +27,8 @@ _LONGEST = 200
 
 def log_request(record: RequestRecord) -> None:
     """Write the line of a request."""
-    silent = record.path.startswith(_SILENT) and record.status < 400
+    # That the server is not ready is an answer as good as another one.
+    silent = record.path.startswith(_SILENT) and not record.error
     if silent or not _requests.isEnabledFor(logging.INFO):
         return
     fields = _fields_of(record)

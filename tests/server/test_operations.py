@@ -102,7 +102,7 @@ def test_probes_need_no_key(server: Server) -> None:
             assert (answer.status_code, answer.content) == (200, b"")
 
 
-def test_probes_while_loading_and_draining(server: Server) -> None:
+def test_probes_while_loading_and_draining(server: Server, lines: io.StringIO) -> None:
     lifecycle = server.service.lifecycle
     with server.http() as http:
         try:
@@ -119,6 +119,8 @@ def test_probes_while_loading_and_draining(server: Server) -> None:
             assert statuses == [200, 200, 503]
         finally:
             lifecycle.phase = Phase.READY
+        http.get("/healthier")
+    assert [line["route"] for line in logged(lines, 1)] == ["/healthier"]
 
 
 # ---- metrics -----------------------------------------------------------------------------------
