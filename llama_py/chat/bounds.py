@@ -74,7 +74,11 @@ _MUST_BE: dict[str, tuple[Any, str]] = {
     "allOf": ((list, tuple), "a list"),
     "type": ((str, list, tuple), "the name of a type"),
     "pattern": (str, "a text"),
+    "format": (str, "a text"),
     "$ref": (str, "a text"),
+    **dict.fromkeys(
+        ("minLength", "maxLength", "minItems", "maxItems"), ((int, float), "a number")
+    ),
 }
 _DATA = frozenset({"enum", "const"})
 #: What people read, and nobody compiles.
@@ -264,6 +268,9 @@ class _Walk:
         for key, (kind, what) in _MUST_BE.items():
             if key in node and not isinstance(node[key], kind):
                 self._refuse(path, f'"{key}" must be {what}, not {_shown(node[key])}')
+        for name in node.get("required", ()):
+            if not isinstance(name, str):
+                self._refuse(path, f'"required" must be a list of names, and has {_shown(name)}')
 
     def _count_branches(self, node: Mapping[Any, Any], path: str) -> None:
         branches = node.get("oneOf")

@@ -69,6 +69,11 @@ REFUSED: dict[str, tuple[Any, str, str]] = {
     "a pattern": ({**S, "pattern": "^((a{1,99}){1,99}){1,99}$"}, "#", "written out"),
     "minLength": ({**S, "minLength": 1_000_000}, "#", '"minLength" is 1000000'),
     "required": ({"type": "object", "required": True}, "#", '"required" must be a list'),
+    "a required list": ({"type": "object", "required": [["a"]]}, "#", "and has ['a']"),
+    "format": ({"format": {"a": 1}}, "#", '"format" must be a text'),
+    "maxLength": ({**S, "maxLength": None}, "#", '"maxLength" must be a number, not None'),
+    "maxItems": ({"type": "array", "maxItems": "2"}, "#", '"maxItems" must be a number'),
+    "minItems": ({"prefixItems": [S], "minItems": "2"}, "#", '"minItems" must be a number'),
 }
 
 
