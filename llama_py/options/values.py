@@ -146,6 +146,12 @@ def read_breakers(name: str, value: Any) -> tuple[str, ...]:
         raise ParameterError(
             f"{name} has {len(breakers)} texts; at most {MAX_BREAKERS} are allowed"
         )
+    for text in breakers:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            problem = "has half of a character (a lone surrogate)"
+            raise ParameterError(f"{name}: {shown(text)} {problem}; leave it out") from None
     return breakers
 
 

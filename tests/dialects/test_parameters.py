@@ -45,6 +45,7 @@ BAD_ANYWHERE: list[tuple[dict[str, Any], str]] = [
     ({"xtc_probability": 2}, "xtc_probability"),
     ({"dry_multiplier": -1}, "dry_multiplier"),
     ({"dry_sequence_breakers": [1]}, "dry_sequence_breakers"),
+    ({"dry_sequence_breakers": ["\ud83d"]}, "dry_sequence_breakers"),
     ({"adaptive_target": 2}, "adaptive_target"),
     ({"dynatemp_range": -1}, "dynatemp_range"),
     ({"samplers": ["top_q"]}, "'top_q' is not one of"),
