@@ -108,8 +108,8 @@ def _arguments(value: Any, where: str) -> str:
 
 def _tool_call(call: Any, where: str) -> ToolCall:
     call = _check_mapping(call, where)
-    kind = call.get("type", "function")
-    if kind != "function":
+    kind = call.get("type")
+    if kind not in (None, "function"):
         raise ParameterError(f'{where}.type is {shown(kind)}; only "function" exists')
     function = _check_mapping(call.get("function"), f"{where}.function")
     name = check_text(function.get("name"), f"{where}.function.name")
@@ -181,7 +181,8 @@ def _message(given: Any, previous: Sequence[Message], where: str) -> Message:
     message = _check_mapping(given, where)
     role = message.get("role")
     if role == "function":  # the spelling before tools
-        message = {"tool_call_id": _legacy_id(message), **message}
+        call_id = message.get("tool_call_id")
+        message = {**message, "tool_call_id": _legacy_id(message) if call_id is None else call_id}
         role = "tool"
     if role not in ROLES:
         raise ParameterError(f"{where}.role is {shown(role)}; expected one of {', '.join(ROLES)}")
@@ -199,7 +200,7 @@ def _said(
     message: Mapping[str, Any], content: tuple[Text, ...], where: str
 ) -> tuple[Thinking | Text | ToolCall, ...]:
     """What an assistant thought, said and called."""
-    reasoning = message.get("reasoning_content", message.get("reasoning"))
+    reasoning = message.get("reasoning_content") or message.get("reasoning")
     thoughts = [Thinking(check_text(reasoning, f"{where}.reasoning_content"))] if reasoning else []
     return (*thoughts, *content, *_tool_calls(message, where))
 
@@ -221,18 +222,22 @@ def read_messages(messages: Any) -> tuple[Message, ...]:
 
 def _tool(given: Any, where: str) -> Tool:
     tool = _check_mapping(given, where)
-    kind = tool.get("type", "function")
-    if kind != "function":
+    kind = tool.get("type")
+    if kind not in (None, "function"):
         raise ParameterError(f'{where}.type is {shown(kind)}; only "function" tools can be called')
-    function = _check_mapping(tool.get("function"), f"{where}.function")
-    name = check_text(function.get("name"), f"{where}.function.name")
+    return _function(tool.get("function"), f"{where}.function")
+
+
+def _function(given: Any, where: str) -> Tool:
+    function = _check_mapping(given, where)
+    name = check_text(function.get("name"), f"{where}.name")
     if not name:
-        raise ParameterError(f"{where}.function.name is empty")
+        raise ParameterError(f"{where}.name is empty")
     parameters = function.get("parameters")
     if parameters is None:
         parameters = {"type": "object", "properties": {}}
-    _check_mapping(parameters, f"{where}.function.parameters")
-    description = check_text(function.get("description") or "", f"{where}.function.description")
+    _check_mapping(parameters, f"{where}.parameters")
+    description = check_text(function.get("description") or "", f"{where}.description")
     return Tool(name, description, parameters)
 
 
@@ -245,12 +250,13 @@ def read_tools(tools: Any, functions: Any = None) -> tuple[Tool, ...]:
     Raises:
         ParameterError: with the place of the first mistake.
     """
-    if tools is None:
-        if functions is None:
-            return ()
-        tools = [{"type": "function", "function": entry} for entry in functions]
-    given = _check_sequence(tools, "tools")
-    return tuple(_tool(tool, f"tools[{i}]") for i, tool in enumerate(given))
+    if tools is not None:
+        given = _check_sequence(tools, "tools")
+        return tuple(_tool(tool, f"tools[{i}]") for i, tool in enumerate(given))
+    if functions is None:
+        return ()
+    given = _check_sequence(functions, "functions")
+    return tuple(_function(each, f"functions[{i}]") for i, each in enumerate(given))
 
 
 def read_tool_choice(choice: Any) -> ToolChoice:
@@ -288,7 +294,8 @@ def _allowed_tools(choice: Mapping[str, Any]) -> ToolChoice:
         entry = _check_mapping(tool, f"{name}.tools[{i}]")
         function = _check_mapping(entry.get("function", entry), f"{name}.tools[{i}].function")
         names.append(check_text(function.get("name"), f"{name}.tools[{i}].function.name"))
-    mode = _mode(allowed.get("mode", "auto"), f"{name}.mode", "")
+    mode = allowed.get("mode")
+    mode = "auto" if mode is None else _mode(mode, f"{name}.mode", "")
     return ToolChoice(mode, allowed=tuple(dict.fromkeys(names))) if names else ToolChoice("none")
 
 
@@ -305,8 +312,8 @@ def read_response_format(response_format: Any) -> Any:
     if response_format is None:
         return None
     response_format = _check_mapping(response_format, "response_format")
-    kind = response_format.get("type", "text")
-    if kind == "text":
+    kind = response_format.get("type")
+    if kind is None or kind == "text":
         return None
     if kind == "json_object":
         schema = response_format.get("schema")

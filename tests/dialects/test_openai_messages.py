@@ -106,6 +106,18 @@ def test_functions_become_tools() -> None:
     assert result.name == "f"
 
 
+def test_null_is_the_same_as_a_member_that_is_not_there() -> None:
+    """Clients that send what their own classes have write null for what was never set."""
+    assert one({**CALLING, "tool_calls": [{**WEATHER, "type": None}]}) == one(CALLING)
+    thinking = {"role": "assistant", "reasoning_content": None, "reasoning": "Hm."}
+    assert one(thinking) == Message("assistant", (Thinking("Hm."),))
+    answer = {"role": "function", "name": "f", "content": "1", "tool_call_id": None}
+    assert result_of(one(answer)).call_id == "call_f"
+    assert read_tools([{**TOOLS[0], "type": None}]) == read_tools([TOOLS[0]])
+    assert read_tool_choice(allowed("add", mode=None)) == ToolChoice("auto", allowed=("add",))
+    assert read_response_format({"type": None}) is None
+
+
 CALLED: list[dict[str, Any]] = [USER_TURN, CALLING]
 WRONG: dict[str, tuple[Any, str]] = {
     "no list": ("hello", "messages must be a list, not 'hello'"),
@@ -188,6 +200,9 @@ WRONG_OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "tool name": ({"tools": [{"function": {"name": ""}}]}, "name is empty"),
     "two tools": ({"tools": [TOOLS[0], TOOLS[0]]}, "two tools are called 'get_weather'"),
     "tools": ({"tools": {}}, "tools must be a list"),
+    "functions": ({"functions": 5}, "functions must be a list, not 5"),
+    "a function": ({"functions": [None]}, r"functions\[0\] must be an object"),
+    "a function's name": ({"functions": [{}]}, r"functions\[0\]\.name must be a string"),
     "choice": ({"tools": TOOLS, "tool_choice": "sometimes"}, "tool_choice is 'sometimes'"),
     "named": (
         {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "nope"}}},
