@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llama_py.dialects.context import VocabLike
+from llama_py.dialects.failures import Kind, RequestError
 from llama_py.errors import ParameterError, ParameterTypeError, shown
 from llama_py.options.checks import check_bool, check_number
 
@@ -114,7 +115,7 @@ def mixed_tokens(
 def tokenize(vocab: VocabLike, body: Mapping[str, Any]) -> dict[str, Any]:
     """The answer of ``/tokenize``."""
     if body.get("content") is None:
-        raise ParameterError("content is missing; give the text to tokenize")
+        raise RequestError(Kind.MISSING, "the field 'content' is missing", "content")
     tokens = mixed_tokens(
         vocab,
         "content",
@@ -140,7 +141,7 @@ def tokens_of(vocab: VocabLike, body: Mapping[str, Any]) -> list[int]:
     """``tokens`` of a body, which must all be in the vocabulary."""
     tokens = body.get("tokens")
     if tokens is None:
-        raise ParameterError("tokens is missing; give a list of token ids")
+        raise RequestError(Kind.MISSING, "the field 'tokens' is missing", "tokens")
     if not _is_list(tokens):
         raise ParameterTypeError(f"tokens must be a list of token ids, not {shown(tokens)}")
     for place, token in enumerate(tokens):

@@ -11,10 +11,11 @@ import contextlib
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from llama_py.dialects.context import CallContext
-from llama_py.dialects.failures import Kind, RequestError
+from llama_py.dialects.failures import Kind, RequestError, failure_of
 from llama_py.dialects.fields import whole
 from llama_py.dialects.limits import Limits
 from llama_py.dialects.openai_chat import ChatCall, parse_chat
@@ -41,6 +42,8 @@ _BESIDE = frozenset(
 )
 #: The beginning of a message of a ``ParameterError``: the place that it is about.
 _PLACE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*|\[\d+\])*")
+#: Fields that may have a grammar or a schema, in every dialect that uses ``placed``.
+_CONSTRAINTS = ("grammar", "response_format", "json_schema", "text", "tools", "functions")
 
 
 def read_chat(
@@ -159,7 +162,8 @@ def _choose_stream_options(options: dict[str, Any], *, streams: bool) -> None:
     if not streams:
         options.pop("stream_options", None)
     elif isinstance(given, dict):
-        options["stream_options"] = {k: v for k, v in given.items() if k == "include_usage"}
+        usage = given.get("include_usage")
+        options["stream_options"] = {} if usage is None else {"include_usage": usage}
 
 
 def _choose_tools(options: dict[str, Any]) -> None:
@@ -186,7 +190,7 @@ def _is_known_choice(choice: dict[str, Any]) -> bool:
 
 def _is_function(tool: Any) -> bool:
     """True also for what is no tool at all: whoever reads it says so."""
-    return not isinstance(tool, dict) or tool.get("type", "function") == "function"
+    return not isinstance(tool, dict) or tool.get("type") in (None, "function")
 
 
 def _choose_variables(options: dict[str, Any], limits: Limits) -> None:
@@ -209,8 +213,23 @@ def placed(body: Mapping[str, Any]) -> Iterator[None]:
         place = _PLACE.match(str(error))
         if place is not None and re.split(r"[.\[]", place[0])[0] in body:
             error.param = place[0]
+            if _is_missing(body, place[0]):
+                failure = replace(failure_of(error), kind=Kind.MISSING)
+                raise RequestError.of(failure) from None
         raise
     except GrammarError as error:
-        names = ("grammar", "response_format", "tools", "functions")
-        error.param = next((name for name in names if body.get(name)), None)
+        error.param = next((name for name in _CONSTRAINTS if body.get(name)), None)
         raise
+
+
+def _is_missing(body: Mapping[str, Any], place: str) -> bool:
+    """Whether a place is that of a member which is not there, of an object which is."""
+    *path, last = re.findall(r"[^.\[\]]+", place)
+    value: Any = body
+    for name in path:
+        if isinstance(value, list):
+            index = int(name) if name.isdecimal() else len(value)
+            value = value[index] if index < len(value) else None
+        else:
+            value = value.get(name) if isinstance(value, Mapping) else None
+    return isinstance(value, Mapping) and value.get(last) is None

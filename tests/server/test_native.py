@@ -51,6 +51,9 @@ ODD_TEXTS = [
     "\ufeff\ufffd\U0010ffff",
 ]
 
+#: The code of an error that names a field which is not there.
+MISSING = "missing_required_parameter"
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
@@ -162,30 +165,33 @@ def test_only_the_fields_that_were_chosen(http: httpx.Client, prompt: str) -> No
     assert reply.keys() == {"content", "timings/prompt_n"}
 
 
-#: (body, status, param or None)
-REFUSED: list[tuple[Any, int]] = [
-    ({}, 400),
-    ({"prompt": None}, 400),
-    ({"prompt": 5}, 400),
-    ({"prompt": "x", "n_probs": 10**9}, 400),
-    ({"prompt": "x", "n_predict": "x"}, 400),
-    ({"prompt": "x", "grammar": "no grammar"}, 400),
-    ({"prompt": "x", "session_id": 5}, 400),
-    ({"prompt": "x", "lora": [{"id": 0, "scale": 1}]}, 501),
-    ({"prompt": "word " * 5000}, 413),
-    ([1, 2], 400),
+#: (body, status, code, param)
+REFUSED: list[tuple[Any, int, str, str | None]] = [
+    ({}, 400, MISSING, "prompt"),
+    ({"prompt": None}, 400, MISSING, "prompt"),
+    ({"prompt": 5}, 400, "invalid_type", "prompt"),
+    ({"prompt": "x", "n_probs": 10**9}, 400, "invalid_value", "n_probs"),
+    ({"prompt": "x", "n_predict": "x"}, 400, "invalid_type", "n_predict"),
+    ({"prompt": "x", "grammar": "no grammar"}, 400, "invalid_value", "grammar"),
+    ({"prompt": "x", "json_schema": {"type": "objekt"}}, 400, "invalid_value", "json_schema"),
+    ({"prompt": "x", "session_id": 5}, 400, "invalid_type", "session_id"),
+    ({"prompt": "x", "id_slot": "a"}, 400, "invalid_type", "id_slot"),
+    ({"prompt": "x", "lora": [{"id": 0, "scale": 1}]}, 501, "not_implemented", "lora"),
+    ({"prompt": "word " * 5000}, 413, "context_length_exceeded", None),
+    ([1, 2], 400, "invalid_json", None),
 ]
 
 
-@pytest.mark.parametrize(("body", "status"), REFUSED)
+@pytest.mark.parametrize(("body", "status", "code", "param"), REFUSED, ids=lambda v: str(v)[:40])
 @pytest.mark.parametrize("stream", [False, True])
 def test_errors_are_in_openais_form(
-    http: httpx.Client, body: Any, status: int, stream: bool
+    http: httpx.Client, body: Any, status: int, code: str, param: str | None, stream: bool
 ) -> None:
     if isinstance(body, dict):
         body = {**body, "stream": stream}
     error = post(http, "/completion", body, status)["error"]
     assert error.keys() >= {"message", "type", "param", "code"}
+    assert (error["code"], error["param"]) == (code, param)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -255,28 +261,38 @@ def test_special_tokens(http: httpx.Client) -> None:
     assert post(http, "/detokenize", {"tokens": [token]})["content"] == "<|im_end|>"
 
 
-BAD_TOKENS: list[tuple[str, Any]] = [
-    ("/tokenize", {}),
-    ("/tokenize", {"content": 5}),
-    ("/tokenize", {"content": [10**9]}),
-    ("/tokenize", {"content": "x", "add_special": "yes"}),
-    ("/detokenize", {}),
-    ("/detokenize", {"tokens": "x"}),
-    ("/detokenize", {"tokens": [-1]}),
-    ("/detokenize", {"tokens": [1.5]}),
-    ("/detokenize", {"tokens": [10**30]}),
-    ("/extras/tokenize", {}),
-    ("/extras/tokenize", {"input": 5}),
-    ("/extras/tokenize/count", {"input": ["x"]}),
-    ("/extras/detokenize", {"tokens": [[]]}),
-    ("/apply-template", {}),
-    ("/apply-template", {"messages": "x"}),
+#: (path, body, code, param)
+BAD_TOKENS: list[tuple[str, Any, str, str]] = [
+    ("/tokenize", {}, MISSING, "content"),
+    ("/tokenize", {"content": None}, MISSING, "content"),
+    ("/tokenize", {"content": 5}, "invalid_type", "content"),
+    ("/tokenize", {"content": [10**9]}, "invalid_value", "content[0]"),
+    ("/tokenize", {"content": "x", "add_special": "yes"}, "invalid_type", "add_special"),
+    ("/detokenize", {}, MISSING, "tokens"),
+    ("/detokenize", {"tokens": "x"}, "invalid_type", "tokens"),
+    ("/detokenize", {"tokens": [-1]}, "invalid_value", "tokens[0]"),
+    ("/detokenize", {"tokens": [1.5]}, "invalid_type", "tokens[0]"),
+    ("/detokenize", {"tokens": [1, None]}, "invalid_type", "tokens[1]"),
+    ("/detokenize", {"tokens": [2**60]}, "invalid_value", "tokens[0]"),
+    ("/extras/tokenize", {}, MISSING, "input"),
+    ("/extras/tokenize", {"input": 5}, "invalid_type", "input"),
+    ("/extras/tokenize/count", {"input": ["x"]}, "invalid_type", "input"),
+    ("/extras/detokenize", {"tokens": [[]]}, "invalid_type", "tokens[0]"),
+    ("/apply-template", {}, MISSING, "messages"),
+    ("/apply-template", {"messages": "x"}, "invalid_type", "messages"),
+    ("/apply-template", {"messages": [{"role": "user"}]}, MISSING, "messages[0].content"),
+    ("/v1/chat/completions/control", {}, MISSING, "action"),
+    ("/v1/chat/completions/control", {"action": "cancel"}, MISSING, "id"),
 ]
 
 
-@pytest.mark.parametrize(("path", "body"), BAD_TOKENS)
-def test_what_is_no_text_and_no_token(http: httpx.Client, path: str, body: Any) -> None:
-    assert post(http, path, body, 400)["error"]["type"] == "invalid_request_error"
+@pytest.mark.parametrize(("path", "body", "code", "param"), BAD_TOKENS)
+def test_what_is_no_text_and_no_token(
+    http: httpx.Client, path: str, body: Any, code: str, param: str
+) -> None:
+    error = post(http, path, body, 400)["error"]
+    assert error["type"] == "invalid_request_error"
+    assert (error["code"], error["param"]) == (code, param)
 
 
 def test_llama_cpp_pythons_names(http: httpx.Client, server: Server) -> None:

@@ -23,6 +23,7 @@ from tests.slowness import slow_steps
 
 CHAT = "/v1/chat/completions"
 COMPLETION = "/v1/completions"
+MISSING = "missing_required_parameter"
 
 
 @pytest.fixture(scope="module")
@@ -44,15 +45,29 @@ def user(content: Any) -> dict[str, Any]:
 
 
 WRONG: list[tuple[dict[str, Any], str, str | None]] = [
-    ({}, "missing_required_parameter", "messages"),
-    ({"messages": None}, "missing_required_parameter", "messages"),
+    ({}, MISSING, "messages"),
+    ({"messages": None}, MISSING, "messages"),
     ({"messages": []}, "invalid_value", "messages"),
     ({"messages": "Hello"}, "invalid_type", "messages"),
     ({"messages": ["Hello"]}, "invalid_type", "messages[0]"),
     ({"messages": [SUM, {"role": "robot", "content": ""}]}, "invalid_value", "messages[1].role"),
-    ({"messages": [SUM, {"role": "user"}]}, "invalid_value", "messages[1].content"),
+    ({"messages": [SUM, {"role": "user"}]}, MISSING, "messages[1].content"),
     (user([{"type": "image_url", "image_url": {}}]), "invalid_value", "messages[0].content[0]"),
-    (user([{"type": "text"}]), "invalid_type", "messages[0].content[0].text"),
+    (user([{"type": "text"}]), MISSING, "messages[0].content[0].text"),
+    ({"messages": [{"content": "Hello"}]}, MISSING, "messages[0].role"),
+    ({"messages": [SUM, None]}, "invalid_type", "messages[1]"),
+    ({"messages": [SUM], "functions": 5}, "invalid_type", "functions"),
+    ({"messages": [SUM], "functions": [{}]}, MISSING, "functions[0].name"),
+    (
+        {"messages": [SUM], "response_format": {"type": "json_schema", "json_schema": {}}},
+        MISSING,
+        "response_format.json_schema.schema",
+    ),
+    (
+        {"messages": [SUM], "response_format": {"type": "json_object", "schema": {"format": 5}}},
+        "invalid_value",
+        "response_format",
+    ),
     ({"messages": [SUM], "stream": "yes"}, "invalid_type", "stream"),
     ({"messages": [SUM], "model": 7}, "invalid_type", "model"),
     ({"messages": [SUM], "temperature": "hot"}, "invalid_type", "temperature"),
@@ -67,12 +82,12 @@ WRONG: list[tuple[dict[str, Any], str, str | None]] = [
     ({"messages": [SUM], "stop": ["a"] * 17}, "invalid_value", "stop"),
     ({"messages": [SUM], "stop": [1]}, "invalid_type", "stop"),
     ({"messages": [SUM], "tools": TOOLS * 300}, "invalid_value", "tools"),
-    ({"messages": [SUM], "tools": [{"type": "function"}]}, "invalid_type", "tools[0].function"),
+    ({"messages": [SUM], "tools": [{"type": "function"}]}, MISSING, "tools[0].function"),
     ({"messages": [SUM], "tools": TOOLS, "tool_choice": "maybe"}, "invalid_value", "tool_choice"),
     ({"messages": [SUM], "tool_choice": "required"}, "invalid_value", "tool_choice"),
     (
         {"messages": [SUM], "tools": TOOLS, "tool_choice": {"type": "allowed_tools"}},
-        "invalid_type",
+        MISSING,
         "tool_choice.allowed_tools",
     ),
     (
@@ -117,7 +132,7 @@ def test_what_is_wrong_has_a_place(
 
 
 WRONG_COMPLETIONS: list[tuple[dict[str, Any], str, str | None]] = [
-    ({}, "missing_required_parameter", "prompt"),
+    ({}, MISSING, "prompt"),
     ({"prompt": {"a": 1}}, "invalid_type", "prompt"),
     ({"prompt": [[1], "a", 3]}, "invalid_type", "prompt"),
     ({"prompt": [-1]}, "invalid_value", "prompt"),
@@ -179,6 +194,8 @@ HARMLESS: list[dict[str, Any]] = [
     {"chat_template": "{{ 1/0 }}", "chat_template_path": "/etc/passwd", "lora_path": "x"},
     {"chat_template_kwargs": {"messages": [], "__class__": 1, "enable_thinking": False}},
     {"stream_options": {"include_usage": True}},
+    {"stream_options": {"include_usage": None}},
+    {"response_format": {"type": None}},
     {"tools": [], "parallel_tool_calls": True},
     {"tools": [{"type": "web_search"}, {"type": "custom", "custom": {"name": "x"}}]},
     {"metadata": {"a": "b"}, "store": True, "service_tier": "flex", "verbosity": "low"},

@@ -397,7 +397,7 @@ def test_a_schema_that_cannot_be_enforced(client: Any) -> None:
     form = {"type": "json_schema", "name": "x", "schema": {"type": "objekt"}}
     with pytest.raises(openai.BadRequestError) as caught:
         ask(client, "x", text={"format": form})
-    assert caught.value.code == "invalid_value"
+    assert (caught.value.code, caught.value.param) == ("invalid_value", "text")
 
 
 def test_a_prompt_that_is_too_long(client: Any) -> None:

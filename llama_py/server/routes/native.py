@@ -16,7 +16,7 @@ from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.native_bodies import read_infill, read_native, slot_session
 from llama_py.dialects.native_options import described, read_native_sampling
 from llama_py.dialects.native_tokens import detokenize, tokenize, tokens_of
-from llama_py.dialects.openai_bodies import read_chat
+from llama_py.dialects.openai_bodies import placed, read_chat
 from llama_py.dialects.session_ids import session_of
 from llama_py.errors import TemplateError
 from llama_py.options.checks import read_text
@@ -69,7 +69,8 @@ async def _infill(request: Request) -> Response:
 
 
 def _session(request: Request, body: Body) -> str | None:
-    return session_of(body, request.headers) or slot_session(body)
+    with placed(body):
+        return session_of(body, request.headers) or slot_session(body)
 
 
 # ---- tokens and prompts ----------------------------------------------------------------------
@@ -80,7 +81,12 @@ async def _answer(request: Request, answer: Callable[[ServedModel, Body], Any]) 
     service = service_of(request)
     body = await read_body(request, service.settings)
     async with service.models.lease(model_of(body), request.receive) as model:
-        return json_response(await in_thread(service, lambda: answer(model, body)))
+
+        def answered() -> Any:
+            with placed(body):
+                return answer(model, body)
+
+        return json_response(await in_thread(service, answered))
 
 
 async def _tokenize(request: Request) -> Response:

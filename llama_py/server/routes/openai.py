@@ -72,6 +72,9 @@ async def _control(request: Request) -> Response:
     service = _service(request)
     body = await read_body(request, service.settings)
     action, wanted = body.get("action"), body.get("id")
+    for name in ("action", "id"):
+        if body.get(name) is None:
+            raise RequestError(Kind.MISSING, f"the field {name!r} is missing", name)
     if action != "cancel":
         message = f"action is {shown(action)}; expected 'cancel'"
         raise RequestError(Kind.INVALID_VALUE, message, "action")

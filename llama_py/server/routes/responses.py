@@ -56,15 +56,20 @@ def _parse(
     service: Service = request.app.state.service
     with placed(body):
         session = session_of(body, request.headers)
-    return partial(
-        parse_responses,
-        body=body,
-        limits=service.limits,
-        model=model.id,
-        session=session,
-        history=_stored(request),
-        truncate=partial(truncated, model.llama),
-    )
+
+    def parse(context: CallContext) -> WireCall:
+        with placed(body):
+            return parse_responses(
+                context,
+                body,
+                service.limits,
+                model.id,
+                session,
+                _stored(request),
+                partial(truncated, model.llama),
+            )
+
+    return parse
 
 
 async def _get(request: Request) -> Response:
