@@ -30,6 +30,8 @@ from llama_py.engine.request import Event, FinishEvent, Record, TokenEvent
 
 __all__ = ["Asked", "ResponsesReply"]
 
+#: What a response is that ended for another reason than its model's: cut off, or by its client.
+_STATUSES = {"length": "incomplete", "cancelled": "cancelled"}
 #: Ids as we and some models make them: each is used once.
 _UNIQUE = re.compile(r"[A-Za-z0-9]{9}")
 
@@ -118,9 +120,10 @@ class ResponsesReply:
         return self._frames.take()
 
     def close(self) -> bytes:
-        """``response.completed``, or ``response.incomplete``."""
+        """``response.completed``, or ``response.incomplete``, also if it was cancelled."""
         response = self._ended()
-        self._frames.add(f"response.{response['status']}", {"response": response})
+        kind = "completed" if response["status"] == "completed" else "incomplete"
+        self._frames.add(f"response.{kind}", {"response": response})
         return self._frames.take()
 
     def fail(self, failure: Failure) -> bytes:
@@ -139,8 +142,7 @@ class ResponsesReply:
     # -- the response ----------------------------------------------------------------------------
 
     def _ended(self) -> dict[str, Any]:
-        status = "incomplete" if self._reason == "length" else "completed"
-        response = self._response(status)
+        response = self._response(_STATUSES.get(self._reason, "completed"))
         if self._asked.keep is not None and self._reason in ("stop", "length"):
             self._asked.keep(response)
         return response
@@ -193,7 +195,7 @@ class ResponsesReply:
             return
         if event.reason == "stop" and all(isinstance(i, ReasoningItem) for i in self._items):
             self._message()  # clients look for the last message
-        self._end_item("incomplete" if event.reason == "length" else "completed")
+        self._end_item("incomplete" if event.reason in _STATUSES else "completed")
 
     # -- deltas to items ---------------------------------------------------------------------------
 

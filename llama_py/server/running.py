@@ -327,22 +327,25 @@ class Exchange:
         for index, event in batch:
             if self.failure is not None:
                 break
+            if type(event) is FinishEvent:
+                event = self._as_asked(event)
             frames.append(reply.feed(index, event))
             if type(event) is FinishEvent:
                 self._note_end(index)
                 if event.error is not None:
-                    self._note_error(event.error)
+                    self.failure = failure_of(event.error)
         return b"".join(frames)
+
+    def _as_asked(self, event: FinishEvent) -> FinishEvent:
+        """The end of a reply; one that its client has ended is complete, and no failure."""
+        asked = self._cancelled and isinstance(event.error, RequestCancelled)
+        return replace(event, error=None) if asked else event
 
     def _note_end(self, index: int) -> None:
         """Tell the sessions, once, that a request has ended or is about to."""
         if index not in self._noted:
             self._noted.add(index)
             self._service.sessions.note(self.model.id, self.records[index])
-
-    def _note_error(self, error: BaseException) -> None:
-        if not (self._cancelled and isinstance(error, RequestCancelled)):
-            self.failure = failure_of(error)
 
     @property
     def _has_news(self) -> bool:

@@ -11,7 +11,8 @@ import httpx
 import pytest
 
 from llama_py.server.streaming import EventStream
-from tests.server.leaving import Visitor, until
+from tests.responses_streams import check, events_of
+from tests.server.leaving import Visitor, joined_chunks, until
 from tests.server.serving import Server, demo_settings, serving
 from tests.server.test_openai_client import TOOLS, WEATHER
 from tests.slowness import slow_steps
@@ -219,6 +220,27 @@ def test_cancelling_by_id(server: Server) -> None:
         again: httpx.Response = http.post(path, json=body)
         assert (again.status_code, again.json()["error"]["param"]) == (404, "id")
         assert http.post(path, json={**body, "action": "jump"}).status_code == 400
+    visitor.leave()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_cancelling_a_response_by_id(server: Server, stream: bool) -> None:
+    """Its items are complete, and it does not claim that the model had nothing more to say."""
+    endless = {"input": "What is 2 + 3?", "stream": stream, "logit_bias": {"2": False}}
+    visitor = Visitor(server, "/v1/responses", endless)
+    until(lambda: len(visitor.record.generated) > 4, "it has begun to answer")
+    with server.http() as http:
+        body = {"id": visitor.exchange.id, "action": "cancel"}
+        assert http.post("/v1/chat/completions/control", json=body).json() == {"success": True}
+    if stream:
+        events = events_of(joined_chunks(visitor.read_until(b"\r\n0\r\n\r\n")))
+        assert events[-1]["type"] == "response.incomplete"
+        response = check(events)
+    else:
+        response = json.loads(visitor.read_until(b"\"user\":null}").partition(b"\r\n\r\n")[2])
+    assert (response["status"], response["error"]) == ("cancelled", None)
+    assert response["output"][0]["status"] == "incomplete"
+    assert response["usage"]["output_tokens"] > 4
     visitor.leave()
 
 
