@@ -88,7 +88,10 @@ def input_items(given: Any, find: Callable[[str], Item | None]) -> list[Item]:
 
 
 def _resolved(item: Fields, find: Callable[[str], Item | None]) -> Item:
-    if item.get("type") != "item_reference":
+    kind = item.get("type")
+    if kind is None and "id" in item and "role" not in item:
+        kind = "item_reference"  # whose type may be left out
+    if kind != "item_reference":
         return item.values
     wanted = item.needed_text("id")
     found = find(wanted)

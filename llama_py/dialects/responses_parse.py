@@ -281,11 +281,11 @@ def _repeated(fields: Fields, model: str, sampling: SamplingParams) -> dict[str,
     if metadata is not None and not isinstance(metadata, Mapping):
         raise wrong_type("metadata", "an object", metadata)
     reasoning = fields.fields("reasoning")
-    text = fields.json("text") or {}
+    text = {name: value for name, value in (fields.json("text") or {}).items() if value is not None}
     return {
         "background": False,
         "instructions": fields.text("instructions"),
-        "max_output_tokens": fields.get("max_output_tokens"),
+        "max_output_tokens": fields.integer("max_output_tokens", 1),
         "max_tool_calls": fields.integer("max_tool_calls", 0),
         "metadata": metadata or {},
         "model": model,
@@ -303,7 +303,7 @@ def _repeated(fields: Fields, model: str, sampling: SamplingParams) -> dict[str,
         "text": {"format": {"type": "text"}, **text},
         "tool_choice": fields.json("tool_choice") or "auto",
         "tools": fields.json("tools") or [],
-        "top_logprobs": fields.get("top_logprobs") or 0,
+        "top_logprobs": fields.integer("top_logprobs", 0) or 0,
         "top_p": sampling.top_p,
         "truncation": fields.text("truncation") or "disabled",
         "user": fields.text("user"),

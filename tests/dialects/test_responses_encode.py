@@ -387,3 +387,11 @@ def test_nobody_asked_for_logprobs(played: Play) -> None:
     assert "logprobs" not in reply.output[0]["content"][0]
     deltas = [e for e in reply.events if e["type"] == "response.output_text.delta"]
     assert all(e["logprobs"] == [] for e in deltas)
+
+
+def test_the_request_is_repeated_as_it_was_understood(context: Context) -> None:
+    body = {"input": "hello", "text": {"format": None, "verbosity": "low"}}
+    call = parse_responses(context, {**body, "max_output_tokens": 50.0}, Limits(), "tiny")
+    (begun, _) = events_of(call.encoder(()).open())
+    assert begun["response"]["text"] == {"format": {"type": "text"}, "verbosity": "low"}
+    assert json.dumps(begun["response"]["max_output_tokens"]) == "50"

@@ -232,8 +232,9 @@ def test_a_conversation_goes_on_after_a_stored_reply(seen: Seen) -> None:
     ]  # fmt: skip
 
 
-def test_an_item_may_be_referred_to(seen: Seen) -> None:
-    items = [user("really?"), {"type": "item_reference", "id": "msg_1"}, user("sure?")]
+@pytest.mark.parametrize("kind", [{"type": "item_reference"}, {"type": None}, {}])
+def test_an_item_may_be_referred_to(seen: Seen, kind: dict[str, Any]) -> None:
+    items = [user("really?"), {**kind, "id": "msg_1"}, user("sure?")]
     parse_responses(seen, {"input": items}, Limits(), "tiny", history=Stored())
     assert seen.requests[-1].messages[1] == said("assistant", "yes")
 
