@@ -141,10 +141,22 @@ def _options(
         limits.check_number(body, name, limits.max_top_logprobs)
     limits.check_length(body, "stop", limits.max_stops)
     options = {name: whole(table[name], body[name]) for name in body if name in known}
+    _leave_out_what_is_empty(options)
     _choose_stream_options(options, streams=bool(body.get("stream")))
     if session is not None:
         options["session_id"] = session
     return options
+
+
+def _leave_out_what_is_empty(options: dict[str, Any]) -> None:
+    """A grammar or a stop string without a text is none: so clients of llama-server mean it."""
+    if options.get("grammar") == "":
+        del options["grammar"]
+    stop = options.get("stop")
+    if stop == "":
+        del options["stop"]
+    elif isinstance(stop, list):
+        options["stop"] = [text for text in stop if text != ""]
 
 
 def note_unknown(names: Sequence[str], limits: Limits) -> None:

@@ -195,6 +195,8 @@ HARMLESS: list[dict[str, Any]] = [
     {"chat_template_kwargs": {"messages": [], "__class__": 1, "enable_thinking": False}},
     {"stream_options": {"include_usage": True}},
     {"stream_options": {"include_usage": None}},
+    {"stop": "", "grammar": ""},
+    {"stop": ["", "seven"]},
     {"response_format": {"type": None}},
     {"tools": [], "parallel_tool_calls": True},
     {"tools": [{"type": "web_search"}, {"type": "custom", "custom": {"name": "x"}}]},
