@@ -76,9 +76,7 @@ _MUST_BE: dict[str, tuple[Any, str]] = {
     "pattern": (str, "a text"),
     "format": (str, "a text"),
     "$ref": (str, "a text"),
-    **dict.fromkeys(
-        ("minLength", "maxLength", "minItems", "maxItems"), ((int, float), "a number")
-    ),
+    **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems"), ((int, float), "a number")),
 }
 _DATA = frozenset({"enum", "const"})
 #: What people read, and nobody compiles.

@@ -237,7 +237,7 @@ def test_cancelling_a_response_by_id(server: Server, stream: bool) -> None:
         assert events[-1]["type"] == "response.incomplete"
         response = check(events)
     else:
-        response = json.loads(visitor.read_until(b"\"user\":null}").partition(b"\r\n\r\n")[2])
+        response = json.loads(visitor.read_until(b'"user":null}').partition(b"\r\n\r\n")[2])
     assert (response["status"], response["error"]) == ("cancelled", None)
     assert response["output"][0]["status"] == "incomplete"
     assert response["usage"]["output_tokens"] > 4
