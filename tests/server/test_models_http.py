@@ -104,6 +104,11 @@ def test_the_list_for_openai(server: Server) -> None:
         assert [each["id"] for each in http.get("/v1/models?limit=1").json()["data"]] == ["demo"]
 
 
+def test_a_slash_behind_the_list_is_no_name(server: Server) -> None:
+    with server.http() as client:
+        assert client.get("/v1/models/").json() == client.get("/v1/models").json()
+
+
 def test_the_list_for_anthropic(server: Server) -> None:
     with server.anthropic() as client:
         assert [model.id for model in client.models.list(limit=1)] == ["demo", "tiny"]

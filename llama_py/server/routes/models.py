@@ -34,7 +34,10 @@ async def _list(request: Request) -> Response:
 
 
 async def _one(request: Request) -> Response:
-    model = _service(request).models.find(request.path_params["id"])
+    name = request.path_params["id"]
+    if not name:  # /v1/models/
+        return await _list(request)
+    model = _service(request).models.find(name)
     return JSONResponse(_anthropic(model) if _is_anthropic(request) else _openai(model))
 
 
