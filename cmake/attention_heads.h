@@ -3,14 +3,16 @@
 // Where several heads of a query share keys and values (grouped queries), ggml's flash attention reads and
 // converts every cell anew for each of them, sums values in half precision, and takes the exponential of one
 // score at a time. This reads a cell once for the rows that share it, heads of a token and neighbouring tokens,
-// sums in single precision, and takes the exponentials of a block of cells together. What many rows of a prompt
+// sums in single precision, and takes the exponentials of a block of cells together. A reply waits for memory
+// more than it computes: what is needed next is fetched meanwhile, and all heads of a token pass over a block of
+// cells before the next block, so that memory is read in the order in which it lies. What many rows of a prompt
 // have in common is in attention_prompts.h.
 //
 // ggml calls the functions for rows and for tiles with int64_t, and they take int: the overload here (and in
 // attention_tiles.h, which has to be included behind this) comes in between. That for rows is called with
 // partials for one token, of which each thread attends to a part of the cells with all heads, one call for
-// each; and without for a range of all rows, which are counted differently here: heads that share cells come
-// one after another, and then the next token.
+// each; and without for a range of all rows, which are counted differently here: see attend_apart and
+// attend_together.
 #ifndef LLAMA_PY_ATTENTION_HEADS_H
 #define LLAMA_PY_ATTENTION_HEADS_H
 
@@ -94,20 +96,32 @@ static constexpr int AT_ONCE = 4;
 static constexpr int MOST_ROWS = 128;
 static constexpr int64_t MOST_SUMS = 8192;
 
-// Cells of a block that some of a few rows attend to.
+// Without a tile, rows pass over the cells in so many passes at most, and attend to them by so many masks.
+static constexpr int MOST_PASSES = 32;
+static constexpr int MOST_MASKS = 16;
+// A line of the cache, which is what is fetched.
+template <typename T> static constexpr int64_t LINE = 64/sizeof(T);
+
+template <typename T>
+static inline void fetch(const T * from, int64_t n) {
+    for (int64_t d = 0; d < n; d += LINE<T>) {
+        __builtin_prefetch(from + d);
+    }
+}
+
+// Cells that some of a few rows attend to: as many as a block has, but for the last.
 template <typename T> struct Cells {
-    const T * keys[BLOCK];
+    const T * keys[BLOCK];    // of the first head; those behind ``count`` can be read, too
     const T * values[BLOCK];
-    float masks[MOST_HEADS][BLOCK];  // one for each token
-    const float * mask_of[MOST_HEADS];
-    int count;
+    alignas(64) float masks[MOST_MASKS][BLOCK];
+    int count = 0;
 };
 
-// Heads of tokens whose cells are the same, and what was summed for them so far.
+// Heads of tokens, and what was summed for them so far.
 struct Rows {
     int count = 0;
     int64_t width;
-    bool together = true;  // they attend to much the same cells
+    int64_t heads[MOST_ROWS];
     const float * queries[MOST_ROWS];
     const ggml_fp16_t * masks[MOST_ROWS];
     float slopes[MOST_ROWS];
@@ -118,7 +132,22 @@ struct Rows {
     float * values(int row) { return sums + row*width; }
 };
 
-// The cells of one head.
+// Rows that share keys and values: which, and how far behind those of the first head these are.
+struct Pass {
+    int first;
+    int count;
+    int64_t to_keys;
+    int64_t to_values;
+    int masks[MOST_HEADS];  // of which of the cells' masks each of them is
+};
+
+// What is fetched while a pass is computed: the keys of the next.
+template <typename T> struct Ahead {
+    const T * const * keys;  // or none
+    int64_t to_keys;
+};
+
+// Cells, by the keys and values of one head.
 struct Memory {
     const char * keys;
     size_t key_stride;
@@ -133,8 +162,16 @@ struct Scoring {
     float softcap;
 };
 
+static inline bool starts_line(int64_t at, int64_t line) {
+    return at%line == 0;
+}
+
+// The scores of a few cells for each row. Their values are needed next, and are fetched meanwhile.
 template <int N, typename T>
-static inline void score_some(const float * const * queries, const T * const * keys, int64_t n, float (*scores)[BLOCK], int at) {
+static inline void score_some(
+        const float * const * queries, const Cells<T> & cells, int at, const Pass & pass, int64_t n, float (*scores)[BLOCK]) {
+    const T * const * keys   = cells.keys + at;
+    const T * const * values = cells.values + at;
     Vector sum[N][AT_ONCE];
     for (int r = 0; r < N; ++r) {
         for (int c = 0; c < AT_ONCE; ++c) {
@@ -144,7 +181,12 @@ static inline void score_some(const float * const * queries, const T * const * k
     for (int64_t d = 0; d < n; d += WIDTH) {
         Vector key[AT_ONCE];
         for (int c = 0; c < AT_ONCE; ++c) {
-            key[c] = load(keys[c] + d);
+            key[c] = load(keys[c] + pass.to_keys + d);
+        }
+        if (starts_line(d, LINE<T>)) {
+            for (int c = 0; c < AT_ONCE; ++c) {
+                __builtin_prefetch(values[c] + pass.to_values + d);
+            }
         }
         for (int r = 0; r < N; ++r) {
             const Vector query = load(queries[r] + d);
@@ -183,10 +225,12 @@ static inline float weigh(float * scores, int padded, float & greatest_so_far, f
     return factor;
 }
 
-// Adds WIDTH*W values of each cell, weighted, to those of each row.
+// Adds WIDTH*W values of each cell, weighted, to those of each row; the keys of the next pass are fetched meanwhile.
 template <int N, int W, typename T>
 static inline void add_values(
-        float * const * into, const Cells<T> & cells, const float (*weights)[BLOCK], const float * factors, int64_t from) {
+        float * const * into, const Cells<T> & cells, int64_t to_values, const float (*weights)[BLOCK],
+        const float * factors, int64_t from, const Ahead<T> & ahead) {
+    const bool fetches = ahead.keys && starts_line(from, LINE<T>);
     Vector sum[N][W];
     for (int r = 0; r < N; ++r) {
         for (int w = 0; w < W; ++w) {
@@ -196,7 +240,10 @@ static inline void add_values(
     for (int c = 0; c < cells.count; ++c) {
         Vector value[W];
         for (int w = 0; w < W; ++w) {
-            value[w] = load(cells.values[c] + from + w*WIDTH);
+            value[w] = load(cells.values[c] + to_values + from + w*WIDTH);
+            if (fetches && starts_line(w*WIDTH, LINE<T>)) {
+                __builtin_prefetch(ahead.keys[c] + ahead.to_keys + from + w*WIDTH);
+            }
         }
         for (int r = 0; r < N; ++r) {
             const Vector weight = all(weights[r][c]);
@@ -213,56 +260,54 @@ static inline void add_values(
 }
 
 template <int N, typename T>
-static void attend(Rows & rows, int first, Cells<T> & cells, const Scoring & scoring) {
+static void attend(Rows & rows, const Pass & pass, const Cells<T> & cells, const Scoring & scoring, const Ahead<T> & ahead) {
     alignas(64) float scores[N][BLOCK];
     float factors[N];
     float * into[N];
     const int count = cells.count;
     const int padded = (count + WIDTH - 1)/WIDTH*WIDTH;
-    for (int c = count; c%AT_ONCE; ++c) {
-        cells.keys[c] = cells.keys[count - 1];
-    }
     for (int c = 0; c < count; c += AT_ONCE) {
-        score_some<N>(rows.queries + first, cells.keys + c, scoring.n_keys, scores, c);
+        score_some<N>(rows.queries + pass.first, cells, c, pass, scoring.n_keys, scores);
     }
     for (int r = 0; r < N; ++r) {
+        const int row = pass.first + r;
+        const float * mask = rows.masks[row] ? cells.masks[pass.masks[r]] : nullptr;
+        const Vector slope = all(rows.slopes[row]);
         float * score = scores[r];
-        const Vector slope = all(rows.slopes[first + r]);
         for (int c = 0; c < padded; c += WIDTH) {
             store(score + c, times(load(score + c), all(scoring.scale)));
         }
         for (int c = 0; scoring.softcap != 0.0f && c < count; ++c) {
             score[c] = scoring.softcap*tanhf(score[c]);
         }
-        for (int c = 0; cells.mask_of[r] && c < padded; c += WIDTH) {
-            store(score + c, fma(slope, load(cells.mask_of[r] + c), load(score + c)));
+        for (int c = 0; mask && c < padded; c += WIDTH) {
+            store(score + c, fma(slope, load(mask + c), load(score + c)));
         }
         for (int c = count; c < padded; ++c) {
             score[c] = -INFINITY;
         }
-        factors[r] = weigh(score, padded, rows.greatest[first + r], rows.sum[first + r]);
-        into[r] = rows.values(first + r);
+        factors[r] = weigh(score, padded, rows.greatest[row], rows.sum[row]);
+        into[r] = rows.values(row);
     }
     int64_t from = 0;
     for (; from + 4*WIDTH <= scoring.n_values; from += 4*WIDTH) {
-        add_values<N, 4>(into, cells, scores, factors, from);
+        add_values<N, 4>(into, cells, pass.to_values, scores, factors, from, ahead);
     }
     for (; from < scoring.n_values; from += WIDTH) {
-        add_values<N, 1>(into, cells, scores, factors, from);
+        add_values<N, 1>(into, cells, pass.to_values, scores, factors, from, ahead);
     }
 }
 
 template <typename T>
-static void attend(Rows & rows, int first, int n, Cells<T> & cells, const Scoring & scoring) {
-    switch (n) {
-        case 1: attend<1>(rows, first, cells, scoring); break;
-        case 2: attend<2>(rows, first, cells, scoring); break;
+static void attend_some(Rows & rows, const Pass & pass, const Cells<T> & cells, const Scoring & scoring, const Ahead<T> & ahead) {
+    switch (pass.count) {
+        case 1: attend<1>(rows, pass, cells, scoring, ahead); break;
+        case 2: attend<2>(rows, pass, cells, scoring, ahead); break;
 #if defined(__AVX512F__) && defined(__AVX512DQ__)
-        case 3: attend<3>(rows, first, cells, scoring); break;
-        case 4: attend<4>(rows, first, cells, scoring); break;
+        case 3: attend<3>(rows, pass, cells, scoring, ahead); break;
+        case 4: attend<4>(rows, pass, cells, scoring, ahead); break;
 #endif
     }
-    cells.count = 0;
 }
 
 // The mask of a token for a block of cells as numbers, and a bit for each cell that it attends to.
@@ -282,8 +327,12 @@ static inline uint64_t read_mask(const ggml_fp16_t * mask, int count, float * va
     return count < BLOCK ? bits & ((1ull << count) - 1) : bits;
 }
 
-// Whether a token attends to none of the cells of a whole block, by the bits of minus infinity.
+// Whether a token attends to none of the cells of a whole block, by the bits of minus infinity: those of other
+// conversations in the same buffer, mostly. What its mask says of the next block is fetched meanwhile: the mask of
+// each token is in a place of its own, far from the others.
 static inline bool attends_to_none(const ggml_fp16_t * mask) {
+    __builtin_prefetch(mask + BLOCK);
+    __builtin_prefetch(mask + BLOCK + BLOCK/2);
     const __m256i hidden = _mm256_set1_epi16((short) 0xfc00);
     __m256i same = _mm256_set1_epi16(-1);
     for (int c = 0; c < BLOCK; c += 16) {
@@ -293,73 +342,76 @@ static inline bool attends_to_none(const ggml_fp16_t * mask) {
     return _mm256_movemask_epi8(same) == -1;
 }
 
-// Whether no row attends to a whole block: those of other conversations in the same buffer, mostly. What the
-// masks say of the next block is fetched meanwhile: each is in a place of its own, far from the others.
-static inline bool is_skipped(const Rows & rows, int first, int n, int64_t cell) {
-    bool none = true;
-    for (int r = first; r < first + n; ++r) {
-        const ggml_fp16_t * mask = rows.masks[r];
-        if (!mask) {
-            return false;
-        }
-        if (r == first || mask != rows.masks[r - 1]) {
-            __builtin_prefetch(mask + cell + BLOCK);
-            __builtin_prefetch(mask + cell + BLOCK + BLOCK/2);
-            none = none && attends_to_none(mask + cell);
-        }
-    }
-    return none;
-}
-
-// Adds those of the cells [cell, cell + count) that any of ``n`` rows attends to; a full block is computed.
-template <typename T>
-static void add_cells(
-        Rows & rows, int first, int n, int64_t cell, int count, const Memory & memory, const Scoring & scoring,
-        Cells<T> & cells) {
-    if (count == BLOCK && is_skipped(rows, first, n, cell)) {
-        return;
-    }
-    const uint64_t every = count < BLOCK ? (1ull << count) - 1 : ~0ull;
-    alignas(64) float masks[MOST_HEADS][BLOCK];
-    uint64_t bits = 0;
+// Picks those of the cells [next, end) that any of a few tokens attends to.
+template <typename T> struct Picking {
+    Memory memory;
+    int64_t next;
+    int64_t end;
     int tokens = 0;
-    for (int r = 0; r < n; ++r) {
-        const ggml_fp16_t * mask = rows.masks[first + r];
-        if (!mask) {
-            bits = every;
-            cells.mask_of[r] = nullptr;
-        } else if (r > 0 && mask == rows.masks[first + r - 1]) {
-            cells.mask_of[r] = cells.mask_of[r - 1];
-        } else {
-            cells.mask_of[r] = cells.masks[tokens];
-            bits |= read_mask(mask + cell, count, masks[tokens++]);
+    const ggml_fp16_t * masks[MOST_MASKS];
+
+    uint64_t bits = 0;  // of [start, start + BLOCK), which were not picked yet
+    int64_t start = 0;
+    alignas(64) float numbers[MOST_MASKS][BLOCK];
+
+    // The next cells that any attends to, if there are more.
+    bool look() {
+        while (!bits && next < end) {
+            const int count = (int) MIN((int64_t) BLOCK, end - next);
+            start = next;
+            next += count;
+            bits = tokens ? 0 : count < BLOCK ? (1ull << count) - 1 : ~0ull;
+            bool none = count == BLOCK;
+            for (int t = 0; t < tokens && none; ++t) {
+                none = attends_to_none(masks[t] + start);
+            }
+            for (int t = 0; t < tokens && !none; ++t) {
+                bits |= read_mask(masks[t] + start, count, numbers[t]);
+            }
         }
+        return bits;
     }
-    const char * keys   = memory.keys + cell*memory.key_stride;
-    const char * values = memory.values + cell*memory.value_stride;
-    if (bits == ~0ull && cells.count == 0) {  // all of a block, as most are: nothing has to be picked
+
+    void point(Cells<T> & cells, int to, int c) const {
+        cells.keys[to]   = (const T *) (memory.keys + (start + c)*memory.key_stride);
+        cells.values[to] = (const T *) (memory.values + (start + c)*memory.value_stride);
+    }
+
+    void take_block(Cells<T> & cells) {
         for (int c = 0; c < BLOCK; ++c) {
-            cells.keys[c]   = (const T *) (keys + c*memory.key_stride);
-            cells.values[c] = (const T *) (values + c*memory.value_stride);
+            point(cells, c, c);
         }
-        memcpy(cells.masks, masks, tokens*sizeof(masks[0]));
+        memcpy(cells.masks, numbers, tokens*sizeof(numbers[0]));
         cells.count = BLOCK;
-        attend(rows, first, n, cells, scoring);
-        return;
+        bits = 0;
     }
-    for (; bits; bits &= bits - 1) {
-        const int c  = __builtin_ctzll(bits);
-        const int to = cells.count++;
-        cells.keys[to]   = (const T *) (keys + c*memory.key_stride);
-        cells.values[to] = (const T *) (values + c*memory.value_stride);
-        for (int t = 0; t < tokens; ++t) {
-            cells.masks[t][to] = masks[t][c];
-        }
-        if (cells.count == BLOCK) {
-            attend(rows, first, n, cells, scoring);
+
+    void take_some(Cells<T> & cells) {
+        for (; bits && cells.count < BLOCK; bits &= bits - 1) {
+            const int c = __builtin_ctzll(bits);
+            point(cells, cells.count, c);
+            for (int t = 0; t < tokens; ++t) {
+                cells.masks[t][cells.count] = numbers[t][c];
+            }
+            ++cells.count;
         }
     }
-}
+
+    void pick(Cells<T> & cells) {
+        cells.count = 0;
+        while (cells.count < BLOCK && look()) {
+            if (bits == ~0ull && cells.count == 0) {  // all of a block, as most are
+                take_block(cells);
+            } else {
+                take_some(cells);
+            }
+        }
+        for (int c = cells.count; c && c < BLOCK; ++c) {
+            cells.keys[c]   = cells.keys[c - 1];
+            cells.values[c] = cells.values[c - 1];
+        }
+    }
+};
 
 } // namespace llama_py
 
@@ -385,6 +437,7 @@ static void add_row(const ggml_tensor * dst, int64_t token, int64_t head, int64_
     const ggml_tensor * mask = dst->src[3];
     const int row = rows.count++;
     rows.width         = dst->src[2]->ne[0];
+    rows.heads[row]    = head;
     rows.queries[row]  = (const float *) ((const char *) q->data + token*q->nb[1] + head*q->nb[2] + batch*q->nb[3]);
     rows.masks[row]    = nullptr;
     if (mask) {
@@ -397,46 +450,120 @@ static void add_row(const ggml_tensor * dst, int64_t token, int64_t head, int64_
     memset(rows.values(row), 0, rows.width*sizeof(float));
 }
 
-template <typename T>
-static void attend_to(const ggml_tensor * dst, int64_t head, int64_t batch, int64_t from, int64_t to, Rows & rows) {
-    const ggml_tensor * q = dst->src[0];
-    const ggml_tensor * k = dst->src[1];
-    const ggml_tensor * v = dst->src[2];
-    Scoring scoring = {k->ne[0], v->ne[0], 1.0f, 0.0f};
+static Scoring scoring_of(const ggml_tensor * dst) {
+    Scoring scoring = {dst->src[1]->ne[0], dst->src[2]->ne[0], 1.0f, 0.0f};
     memcpy(&scoring.scale,   (const float *) dst->op_params + 0, sizeof(float));
     memcpy(&scoring.softcap, (const float *) dst->op_params + 2, sizeof(float));
     if (scoring.softcap != 0.0f) {
         scoring.scale /= scoring.softcap;
     }
-    const int64_t group = head/(q->ne[2]/k->ne[2]);
-    const int64_t other = batch/(q->ne[3]/k->ne[3]);
-    const Memory memory = {
+    return scoring;
+}
+
+static int64_t heads_that_share(const ggml_tensor * dst) {
+    return dst->src[0]->ne[2]/dst->src[1]->ne[2];
+}
+
+// The keys and values that heads share, the first of which is ``head``.
+static Memory memory_of(const ggml_tensor * dst, int64_t head, int64_t batch) {
+    const ggml_tensor * k = dst->src[1];
+    const ggml_tensor * v = dst->src[2];
+    const int64_t group = head/heads_that_share(dst);
+    const int64_t other = batch/(dst->src[0]->ne[3]/k->ne[3]);
+    return {
         (const char *) k->data + group*k->nb[2] + other*k->nb[3], k->nb[1],
         (const char *) v->data + group*v->nb[2] + other*v->nb[3], v->nb[1],
     };
-    if (fits_tile(rows, scoring)) {
-        attend_as_tile<T>(rows, from, to, memory, scoring);
+}
+
+// What a few rows do together.
+template <typename T> struct Walk {
+    int end;  // the row behind the last of them
+    int count = 0;
+    Pass passes[MOST_PASSES];
+    Picking<T> picking;
+};
+
+// Rows from ``first`` on, as many as fit: which of them pass together, and by which masks, which are those of the
+// tokens that cells are picked for.
+template <typename T>
+static void plan(const ggml_tensor * dst, const Rows & rows, int first, Walk<T> & walk) {
+    const int64_t shared = heads_that_share(dst);
+    int & tokens = walk.picking.tokens;
+    for (walk.end = first; walk.end < rows.count; ++walk.end) {
+        const int row = walk.end;
+        const int64_t group = rows.heads[row]/shared;
+        const bool goes_on = row > first && rows.heads[row - 1]/shared == group;
+        const bool same    = row > first && rows.masks[row - 1] == rows.masks[row];
+        if (!goes_on || walk.passes[walk.count - 1].count == MOST_HEADS) {
+            if (walk.count == MOST_PASSES) {
+                return;
+            }
+            walk.passes[walk.count++] = {
+                row, 0, (int64_t) (group*dst->src[1]->nb[2]/sizeof(T)), (int64_t) (group*dst->src[2]->nb[2]/sizeof(T)), {},
+            };
+        }
+        if (rows.masks[row] && !same) {
+            if (tokens == MOST_MASKS) {
+                return;
+            }
+            walk.picking.masks[tokens++] = rows.masks[row];
+        }
+        Pass & pass = walk.passes[walk.count - 1];
+        pass.masks[pass.count++] = tokens - 1;
+    }
+}
+
+template <typename T>
+static void fetch_keys(const Cells<T> & cells, const Pass & pass, int64_t n) {
+    for (int c = 0; c < cells.count; ++c) {
+        fetch(cells.keys[c] + pass.to_keys, n);
+    }
+}
+
+// Each block of cells passes by all rows while it is near.
+template <typename T>
+static void attend_in_blocks(Walk<T> & walk, const Scoring & scoring, Rows & rows) {
+    const Pass * passes = walk.passes;
+    Cells<T> blocks[2];
+    walk.picking.pick(blocks[0]);
+    fetch_keys(blocks[0], passes[0], scoring.n_keys);
+    for (int i = 0; blocks[i].count; i = !i) {
+        const Cells<T> & cells = blocks[i];
+        Cells<T> & following = blocks[!i];
+        walk.picking.pick(following);
+        for (int p = 0; p < walk.count - 1; ++p) {
+            attend_some<T>(rows, passes[p], cells, scoring, {cells.keys, passes[p + 1].to_keys});
+        }
+        const Ahead<T> ahead = {following.count ? following.keys : nullptr, passes[0].to_keys};
+        attend_some(rows, passes[walk.count - 1], cells, scoring, ahead);
+    }
+}
+
+template <typename T>
+static void attend_to(const ggml_tensor * dst, int64_t batch, int64_t from, int64_t to, Rows & rows) {
+    const Scoring scoring = scoring_of(dst);
+    const int64_t shared  = heads_that_share(dst);
+    if (rows.heads[0]/shared == rows.heads[rows.count - 1]/shared && fits_tile(rows, scoring)) {
+        attend_as_tile<T>(rows, from, to, memory_of(dst, rows.heads[0], batch), scoring);
         return;
     }
-    // Where all rows attend to much the same cells, each block of them passes by all rows while it is near.
-    const int64_t step = rows.together && rows.count > MOST_HEADS ? BLOCK : to - from;
-    Cells<T> cells;
-    cells.count = 0;
-    for (int64_t start = from; start < to; start += step) {
-        const int64_t end = MIN(start + step, to);
-        int n;
-        for (int first = 0; first < rows.count; first += n) {
-            n = MIN(MOST_HEADS, rows.count - first);
-            while (!rows.together && rows.masks[first + n - 1] != rows.masks[first]) {
-                --n;
-            }
-            for (int64_t cell = start; cell < end; cell += BLOCK) {
-                add_cells(rows, first, n, cell, (int) MIN((int64_t) BLOCK, end - cell), memory, scoring, cells);
-            }
-            if (cells.count) {
-                attend(rows, first, n, cells, scoring);
-            }
-        }
+    for (int first = 0; first < rows.count;) {
+        Walk<T> walk;
+        walk.picking.memory = memory_of(dst, 0, batch);
+        walk.picking.next = from;
+        walk.picking.end  = to;
+        plan(dst, rows, first, walk);
+        attend_in_blocks(walk, scoring, rows);
+        first = walk.end;
+    }
+}
+
+static void attend_to_cells(const ggml_tensor * dst, int64_t batch, int64_t from, int64_t to, Rows & rows) {
+    if (dst->src[1]->type == GGML_TYPE_F16) {
+        attend_to<ggml_fp16_t>(dst, batch, from, to, rows);
+    } else {
+        attend_to<float>(dst, batch, from, to, rows);
     }
 }
 
@@ -457,10 +584,21 @@ static int64_t most_rows(const ggml_tensor * dst) {
     return MIN((int64_t) MOST_ROWS, MOST_SUMS/dst->src[2]->ne[0]);
 }
 
-// Whether neighbouring tokens attend to much the same cells: those of a prompt, and not of several replies.
-// The first two are looked at, by every sixteenth cell.
+// As many heads of a token as are computed at once, from ``head`` on: where many share keys and values, those alone
+// fill a tile.
+static int64_t heads_at_once(const ggml_tensor * dst, int64_t head) {
+    const int64_t shared = heads_that_share(dst);
+    const int64_t end = shared >= WIDTH ? (head/shared + 1)*shared : dst->src[0]->ne[2];
+    return MIN(end - head, most_rows(dst));
+}
+
+// Whether there are neighbouring tokens that attend to much the same cells: those of a prompt, and not of several
+// replies. The first two are looked at, by every sixteenth cell.
 static bool are_alike(const ggml_tensor * dst) {
     const ggml_tensor * mask = dst->src[3];
+    if (dst->src[0]->ne[1] < 2) {
+        return false;
+    }
     if (!mask || mask->ne[1] < 2) {
         return true;
     }
@@ -489,29 +627,20 @@ static bool can_attend(const ggml_compute_params * params, const ggml_tensor * d
         && (!mask || mask->ne[2] == 1);
 }
 
-static void attend_to_cells(const ggml_tensor * dst, int64_t head, int64_t batch, int64_t from, int64_t to, Rows & rows) {
-    if (dst->src[1]->type == GGML_TYPE_F16) {
-        attend_to<ggml_fp16_t>(dst, head, batch, from, to, rows);
-    } else {
-        attend_to<float>(dst, head, batch, from, to, rows);
-    }
-}
-
-// All heads from ``first`` on that share cells, over a part of the cells: [greatest, sum, values] of each.
+// All heads of one token over a part of the cells: [greatest, sum, values] of each.
 static void attend_in_part(
         const ggml_tensor * dst, int64_t first, int64_t from, int64_t to, float * partials, int64_t stride) {
-    const int64_t shared = dst->src[0]->ne[2]/dst->src[1]->ne[2];
-    if (first%shared) {
-        return;  // it was computed with the first of them
+    if (first > 0) {
+        return;  // it was computed with the first head
     }
     Rows rows;
-    const int64_t most = most_rows(dst);
-    for (int64_t head = first; head < first + shared; head += rows.count) {
+    for (int64_t head = 0; head < dst->src[0]->ne[2]; head += rows.count) {
+        const int64_t count = heads_at_once(dst, head);
         rows.count = 0;
-        while (rows.count < most && head + rows.count < first + shared) {
+        while (rows.count < count) {
             add_row(dst, 0, head + rows.count, 0, rows);
         }
-        attend_to_cells(dst, head, 0, from, to, rows);
+        attend_to_cells(dst, 0, from, to, rows);
         for (int row = 0; row < rows.count; ++row) {
             if (from == 0) {
                 add_sink(dst, head + row, row, rows);
@@ -524,34 +653,64 @@ static void attend_in_part(
     }
 }
 
-static void attend_whole(const ggml_tensor * dst, int64_t index, int64_t end) {
-    const ggml_tensor * q = dst->src[0];
-    const int64_t shared  = q->ne[2]/dst->src[1]->ne[2];
-    const int64_t of_group = shared*q->ne[1];
-    const int64_t most = most_rows(dst);
-    const bool together = are_alike(dst);
+static void finish_row(const ggml_tensor * dst, int64_t token, int64_t batch, int row, Rows & rows) {
+    const int64_t head = rows.heads[row];
+    add_sink(dst, head, row, rows);
+    const float sum = rows.sum[row];
+    ggml_vec_scale_f32(rows.width, rows.values(row), sum == 0.0f ? 0.0f : 1.0f/sum);
+    char * out = (char *) dst->data + head*dst->nb[1] + token*dst->nb[2] + batch*dst->nb[3];
+    memcpy(out, rows.values(row), rows.width*sizeof(float));
+}
+
+// Rows counted token by token: all heads of the first, then those of the next.
+static void attend_apart(const ggml_tensor * dst, int64_t index, int64_t end) {
+    const int64_t heads  = dst->src[0]->ne[2];
+    const int64_t tokens = dst->src[0]->ne[1];
     Rows rows;
-    while (index < end) {
-        const int64_t group = index/of_group;
-        const int64_t batch = group/dst->src[1]->ne[2];
-        const int64_t head  = group%dst->src[1]->ne[2]*shared;
-        const int64_t last  = MIN(MIN(end, (group + 1)*of_group), index + most);
+    for (; index < end; index += rows.count) {
+        const int64_t head  = index%heads;
+        const int64_t token = index/heads%tokens;
+        const int64_t batch = index/heads/tokens;
+        const int64_t count = MIN(end - index, heads_at_once(dst, head));
         rows.count = 0;
-        rows.together = together;
+        while (rows.count < count) {
+            add_row(dst, token, head + rows.count, batch, rows);
+        }
+        attend_to_cells(dst, batch, 0, dst->src[1]->ne[1], rows);
+        for (int row = 0; row < rows.count; ++row) {
+            finish_row(dst, token, batch, row, rows);
+        }
+    }
+}
+
+// Rows counted by what they share: heads that share keys and values, of one token and then of the next; and then
+// those that share others.
+static void attend_together(const ggml_tensor * dst, int64_t index, int64_t end) {
+    const int64_t shared   = heads_that_share(dst);
+    const int64_t of_group = shared*dst->src[0]->ne[1];
+    const int64_t groups   = dst->src[1]->ne[2];
+    Rows rows;
+    for (; index < end; index += rows.count) {
+        const int64_t group = index/of_group;
+        const int64_t batch = group/groups;
+        const int64_t head  = group%groups*shared;
+        const int64_t last  = MIN(MIN(end, (group + 1)*of_group), index + most_rows(dst));
+        rows.count = 0;
         for (int64_t i = index; i < last; ++i) {
             add_row(dst, i%of_group/shared, head + i%shared, batch, rows);
         }
-        attend_to_cells(dst, head, batch, 0, dst->src[1]->ne[1], rows);
+        attend_to_cells(dst, batch, 0, dst->src[1]->ne[1], rows);
         for (int row = 0; row < rows.count; ++row) {
-            const int64_t token = (index + row)%of_group/shared;
-            const int64_t own   = head + (index + row)%shared;
-            add_sink(dst, own, row, rows);
-            const float sum = rows.sum[row];
-            ggml_vec_scale_f32(rows.width, rows.values(row), sum == 0.0f ? 0.0f : 1.0f/sum);
-            char * out = (char *) dst->data + own*dst->nb[1] + token*dst->nb[2] + batch*dst->nb[3];
-            memcpy(out, rows.values(row), rows.width*sizeof(float));
+            finish_row(dst, (index + row)%of_group/shared, batch, row, rows);
         }
-        index = last;
+    }
+}
+
+static void attend_whole(const ggml_tensor * dst, int64_t index, int64_t end) {
+    if (are_alike(dst)) {
+        attend_together(dst, index, end);
+    } else {
+        attend_apart(dst, index, end);
     }
 }
 

@@ -13,6 +13,7 @@ namespace llama_py {
 static constexpr int PANEL = 2*WIDTH;             // rows whose scores are computed together
 static constexpr int OF_PANEL = WIDTH/2;          // with so many cells
 static constexpr int SUMMED = 8;                  // rows whose values are summed together
+static constexpr int FETCHED = 8;                 // how many cells before they are widened
 static constexpr int64_t WIDEST = 256;
 static constexpr int64_t MOST_QUERIES = 16384;
 
@@ -34,7 +35,7 @@ static inline int whole_panels(int rows) {
 }
 
 static inline bool fits_tile(const Rows & rows, const Scoring & scoring) {
-    return rows.together && rows.count >= WIDTH && scoring.n_keys <= WIDEST && scoring.n_values <= WIDEST
+    return rows.count >= WIDTH && scoring.n_keys <= WIDEST && scoring.n_values <= WIDEST
         && whole_panels(rows.count)*scoring.n_keys <= MOST_QUERIES;
 }
 
@@ -102,6 +103,11 @@ template <typename T>
 static void widen_cells(const Memory & memory, const Scoring & scoring, Tile & tile) {
     for (int c = 0; c < tile.count; ++c) {
         const int64_t cell = tile.cells[c];
+        if (c + FETCHED < tile.count) {
+            const int64_t ahead = tile.cells[c + FETCHED];
+            fetch((const T *) (memory.keys + ahead*memory.key_stride), scoring.n_keys);
+            fetch((const T *) (memory.values + ahead*memory.value_stride), scoring.n_values);
+        }
         widen<T>(memory.keys + cell*memory.key_stride, scoring.n_keys, tile.keys + c*scoring.n_keys);
         widen<T>(memory.values + cell*memory.value_stride, scoring.n_values, tile.values + c*scoring.n_values);
     }

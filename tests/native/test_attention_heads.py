@@ -36,6 +36,7 @@ class Case:
     hidden: bool = False  # one token attends to nothing
     others: bool = False  # cells of other conversations lie between its own, and in blocks
     window: int = 0
+    replies: bool = False  # each token attends to cells of its own, which lie among each other
 
     @property
     def scale(self) -> float:
@@ -66,6 +67,9 @@ def given(case: Case) -> Given:
             seen &= (block == 2) | (some & (block == 0))
         if case.window:
             seen &= cell[None] > last[:, None] - case.window
+        if case.replies:
+            whose = np.where(cell < 256, cell // 32, cell) % case.tokens
+            seen = whose == np.arange(case.tokens)[:, None]
         if case.hidden:
             seen[case.tokens // 2] = False
         distance = -np.abs(last[:, None] - cell[None]) if case.max_bias else 0.0
@@ -152,6 +156,14 @@ CASES = {
     "a token that sees nothing": Case(hidden=True),
     "among other conversations": Case(others=True, cells=700),
     "among others, with slopes": Case(others=True, max_bias=8.0, heads=4, heads_kv=4),
+    "replies": Case(replies=True, cells=700),
+    "replies, with slopes and sinks": Case(replies=True, max_bias=8.0, sinks=True, heads=4),
+    "replies whose heads are their own": Case(replies=True, heads=5, heads_kv=5),
+    "replies, a block and one cell": Case(replies=True, cells=321),
+    "more heads than pass at once": Case(heads=40, heads_kv=40, cells=130),
+    "more rows than a tile, and more masks than pass at once": Case(
+        heads=1, heads_kv=1, key=256, value=64, others=True
+    ),
     "a window": Case(window=100),
     "a window, and nothing seen in a whole block": Case(window=20, hidden=True, cells=690),
 }
