@@ -493,20 +493,19 @@ static void plan(const ggml_tensor * dst, const Rows & rows, int first, Walk<T> 
     for (walk.end = first; walk.end < rows.count; ++walk.end) {
         const int row = walk.end;
         const int64_t group = rows.heads[row]/shared;
-        const bool goes_on = row > first && rows.heads[row - 1]/shared == group;
-        const bool same    = row > first && rows.masks[row - 1] == rows.masks[row];
-        if (!goes_on || walk.passes[walk.count - 1].count == MOST_HEADS) {
-            if (walk.count == MOST_PASSES) {
-                return;
-            }
-            walk.passes[walk.count++] = {
-                row, 0, (int64_t) (group*dst->src[1]->nb[2]/sizeof(T)), (int64_t) (group*dst->src[2]->nb[2]/sizeof(T)), {},
-            };
+        const bool same_group = row > first && rows.heads[row - 1]/shared == group;
+        const bool same_mask  = row > first && rows.masks[row - 1] == rows.masks[row];
+        const bool new_pass = !same_group || walk.passes[walk.count - 1].count == MOST_HEADS;
+        const bool new_mask = rows.masks[row] && !same_mask;
+        if ((new_pass && walk.count == MOST_PASSES) || (new_mask && tokens == MOST_MASKS)) {
+            return;
         }
-        if (rows.masks[row] && !same) {
-            if (tokens == MOST_MASKS) {
-                return;
-            }
+        if (new_pass) {
+            const int64_t to_keys   = group*dst->src[1]->nb[2]/sizeof(T);
+            const int64_t to_values = group*dst->src[2]->nb[2]/sizeof(T);
+            walk.passes[walk.count++] = {row, 0, to_keys, to_values, {}};
+        }
+        if (new_mask) {
             walk.picking.masks[tokens++] = rows.masks[row];
         }
         Pass & pass = walk.passes[walk.count - 1];

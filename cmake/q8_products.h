@@ -247,7 +247,10 @@ template <> class tinyBLAS_Q0_AVX<block_q8_0, block_q8_0, float> {
             return;
         }
         const size_t panel_size = panel_bytes(blocks);
-        const int64_t most = end - column <= MOST_COLUMNS ? 1 : MAX(1, MIN(last - first, NEAR/(int64_t) panel_size));
+        // Panels are kept for the next group of columns. Where there is none, each is multiplied at once, and memory is
+        // read meanwhile.
+        const int64_t kept = end - column <= MOST_COLUMNS ? 1 : NEAR/(int64_t) panel_size;
+        const int64_t most = MAX(1, MIN(last - first, kept));
         static thread_local ThreadMemory memory_of_thread;
         char * memory = memory_of_thread.reserve(most*panel_size + MIN(end - column, COLUMNS)*blocks*sizeof(Factor));
         Factor * factors = (Factor *) (memory + most*panel_size);
