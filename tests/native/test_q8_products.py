@@ -52,7 +52,17 @@ def expected(rows: npt.NDArray[Any], columns: npt.NDArray[np.float32]) -> npt.ND
 @pytest.mark.parametrize("columns", [1, 2, 3, 7, 8, 9, 17, 255, 256, 257, 300])
 @pytest.mark.parametrize(
     ("rows", "length"),
-    [(1, 32), (5, 64), (15, 96), (16, 576), (17, 576), (200, 576), (48, 1536), (40, 16384)],
+    [
+        (1, 32),
+        (5, 64),
+        (15, 96),
+        (80, 96),
+        (16, 576),
+        (17, 576),
+        (200, 576),
+        (48, 1536),
+        (40, 16384),
+    ],
 )
 def test_products_are_those_of_float64(rows: int, length: int, columns: int, threads: int) -> None:
     random = np.random.default_rng(rows + columns)
