@@ -34,14 +34,15 @@ _REQUIRED = {
     "id", "object", "created_at", "status", "error", "incomplete_details", "instructions", "model",
     "output", "parallel_tool_calls", "tool_choice", "tools", "usage", "metadata", "temperature",
     "top_p", "max_output_tokens", "previous_response_id", "reasoning", "store", "text",
-    "truncation", "user",
+    "truncation", "user", "presence_penalty", "frequency_penalty", "top_logprobs",
 }  # fmt: skip
 
 
 def events_of(data: bytes) -> list[Event]:
-    """The events of a stream, which must be framed as the API does."""
+    """The events of a stream, which must be framed as the API does, and end as it should."""
     frames = data.decode("utf-8").split("\n\n")
     assert frames.pop() == ""
+    assert frames.pop() == "data: [DONE]"
     return [_event(frame) for frame in frames]
 
 

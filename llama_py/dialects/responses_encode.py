@@ -25,7 +25,7 @@ from llama_py.dialects.responses_output import (
     ReasoningItem,
 )
 from llama_py.dialects.responses_tools import Tools
-from llama_py.dialects.wire_json import json_bytes
+from llama_py.dialects.wire_json import DONE, json_bytes
 from llama_py.engine.request import Event, FinishEvent, Record, TokenEvent
 
 __all__ = ["Asked", "ResponsesReply"]
@@ -120,11 +120,15 @@ class ResponsesReply:
         return self._frames.take()
 
     def close(self) -> bytes:
-        """``response.completed``, or ``response.incomplete``, also if it was cancelled."""
+        """``response.completed``, or ``response.incomplete``, also if it was cancelled.
+
+        Then comes the line that Open Responses demands at the end. OpenAI sends none; clients of
+        both know it from chat completions.
+        """
         response = self._ended()
         kind = "completed" if response["status"] == "completed" else "incomplete"
         self._frames.add(f"response.{kind}", {"response": response})
-        return self._frames.take()
+        return self._frames.take() + DONE
 
     def fail(self, failure: Failure) -> bytes:
         """``response.failed``, with what there was until then."""
@@ -133,7 +137,7 @@ class ResponsesReply:
         error = {"code": failure.code or failure.kind.value, "message": failure.message}
         response = self._response("failed", error=error)
         self._frames.add("response.failed", {"response": response})
-        return self._frames.take()
+        return self._frames.take() + DONE
 
     def whole(self) -> dict[str, Any]:
         """The response without a stream."""

@@ -28,6 +28,7 @@ from llama_py.dialects.responses_items import (
     input_items,
 )
 from llama_py.dialects.responses_output import new_id
+from llama_py.dialects.responses_repeated import repeated_fields
 from llama_py.dialects.responses_tools import Tools, read_choice
 from llama_py.dialects.sampling import read_generation, read_sampling
 from llama_py.dialects.wire import WireCall, WireReply
@@ -35,7 +36,6 @@ from llama_py.engine.request import Record
 from llama_py.errors import shown
 from llama_py.options import CHAT, SamplingOptions
 from llama_py.options.values import Effort
-from llama_py.params import SamplingParams
 
 __all__ = ["History", "Nothing", "parse_responses"]
 
@@ -112,7 +112,7 @@ def parse_responses(
     tools = _tools(fields, limits)
     request = _chat_request(fields, [*earlier.items, *new], len(earlier.items), tools, limits)
     settings = _settings(fields, context, limits, session)
-    repeated = _repeated(fields, model, settings.sampling)
+    repeated = repeated_fields(fields, model, settings.sampling, _effort(fields))
     keep = None if fields.flag("store") is False else partial(history.keep, earlier, new)
     asked = _asked(fields, repeated, tools, settings.generation.logprobs is not None, keep)
     if truncate is not None and fields.text("truncation") == "auto":
@@ -271,40 +271,3 @@ def _logprobs(fields: Fields, limits: Limits) -> int | None:
     """Alternatives to report for each token, or None."""
     top = fields.integer("top_logprobs", 0, limits.max_top_logprobs)
     return top or 0 if top or _LOGPROBS in _include(fields) else None
-
-
-# ---- what the response repeats ---------------------------------------------------------------
-
-
-def _repeated(fields: Fields, model: str, sampling: SamplingParams) -> dict[str, Any]:
-    metadata = fields.json("metadata")
-    if metadata is not None and not isinstance(metadata, Mapping):
-        raise wrong_type("metadata", "an object", metadata)
-    reasoning = fields.fields("reasoning")
-    text = {name: value for name, value in (fields.json("text") or {}).items() if value is not None}
-    return {
-        "background": False,
-        "instructions": fields.text("instructions"),
-        "max_output_tokens": fields.integer("max_output_tokens", 1),
-        "max_tool_calls": fields.integer("max_tool_calls", 0),
-        "metadata": metadata or {},
-        "model": model,
-        "parallel_tool_calls": fields.flag("parallel_tool_calls") is not False,
-        "previous_response_id": fields.text("previous_response_id"),
-        "prompt_cache_key": fields.text("prompt_cache_key"),
-        "reasoning": {
-            "effort": _effort(fields),
-            "summary": None if reasoning is None else reasoning.text("summary"),
-        },
-        "safety_identifier": fields.text("safety_identifier"),
-        "service_tier": "default",
-        "store": fields.flag("store") is not False,
-        "temperature": sampling.temperature,
-        "text": {"format": {"type": "text"}, **text},
-        "tool_choice": fields.json("tool_choice") or "auto",
-        "tools": fields.json("tools") or [],
-        "top_logprobs": fields.integer("top_logprobs", 0) or 0,
-        "top_p": sampling.top_p,
-        "truncation": fields.text("truncation") or "disabled",
-        "user": fields.text("user"),
-    }

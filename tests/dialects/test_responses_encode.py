@@ -7,13 +7,16 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import pydantic
 import pytest
+from openai.types.responses import FunctionTool
 
 from llama_py.chat.template import ChatTemplate
 from llama_py.core.vocab import Vocab
 from llama_py.dialects.failures import Failure, Kind
 from llama_py.dialects.limits import Limits
 from llama_py.dialects.responses_parse import History, Nothing, parse_responses
+from llama_py.dialects.wire_json import DONE
 from llama_py.engine.request import FinishEvent, Record
 from llama_py.errors import DecodeError
 from tests.dialects.playing import Context, play
@@ -392,6 +395,39 @@ def test_nobody_asked_for_logprobs(played: Play) -> None:
 def test_the_request_is_repeated_as_it_was_understood(context: Context) -> None:
     body = {"input": "hello", "text": {"format": None, "verbosity": "low"}}
     call = parse_responses(context, {**body, "max_output_tokens": 50.0}, Limits(), "tiny")
-    (begun, _) = events_of(call.encoder(()).open())
+    (begun, _) = events_of(call.encoder(()).open() + DONE)
     assert begun["response"]["text"] == {"format": {"type": "text"}, "verbosity": "low"}
     assert json.dumps(begun["response"]["max_output_tokens"]) == "50"
+
+
+def repeated(context: Context, **body: Any) -> Any:
+    call = parse_responses(context, {"input": "hello", **body}, Limits(), "tiny")
+    (begun, _) = events_of(call.encoder(()).open() + DONE)
+    return begun["response"]
+
+
+def test_penalties_are_numbers_in_every_response(context: Context) -> None:
+    response = repeated(context)
+    assert (response["presence_penalty"], response["frequency_penalty"]) == (0.0, 0.0)
+    response = repeated(context, presence_penalty=1, frequency_penalty=0.5)
+    assert (response["presence_penalty"], response["frequency_penalty"]) == (1.0, 0.5)
+
+
+def test_tools_are_repeated_with_all_their_members(context: Context) -> None:
+    bare = {"type": "function", "name": "now"}
+    full = {"type": "function", "name": "now", "strict": None, "description": None}
+    full["parameters"] = None
+    crm = {**CRM, "tools": [bare]}
+    tools = repeated(context, tools=[bare, WEATHER, crm, {"type": "web_search"}])["tools"]
+    assert tools == [full, WEATHER, {**CRM, "tools": [full]}, {"type": "web_search"}]
+    Tools = pydantic.TypeAdapter(list[FunctionTool])
+    assert [tool.strict for tool in Tools.validate_python(tools[:2])] == [None, True]
+
+
+def test_a_format_is_repeated_with_all_its_members(context: Context) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}}
+    form = {"type": "json_schema", "name": "a", "schema": schema}
+    told = repeated(context, text={"format": form})["text"]["format"]
+    assert told == {**form, "description": None, "strict": False}
+    told = repeated(context, text={"format": {**form, "strict": True, "description": "b"}})
+    assert told["text"]["format"] == {**form, "description": "b", "strict": True}

@@ -109,7 +109,7 @@ def test_a_stream_adds_up_to_the_reply(server: Server, client: Any) -> None:
         reply = http.post("/v1/responses", json=body)
     assert reply.headers["content-type"].startswith("text/event-stream")
     assert reply.headers["cache-control"] == "no-cache"
-    assert b"[DONE]" not in reply.content
+    assert reply.content.endswith(b"\n\ndata: [DONE]\n\n"), "Open Responses demands it"
     events = events_of(reply.content)
     assert text_of(check(events)) == whole.output_text == "1, 2, 3, 4, 5, 6, 7, 8, 9."
     assert kinds(events) == [

@@ -112,7 +112,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "ResponsesRequest",
         "Response",
         "Named events, from `response.created` to `response.completed`, `response.incomplete` or "
-        "`response.failed`.",
+        "`response.failed`, then `data: [DONE]`.",
         failures=_ANSWERED,
     ),
     Operation(
