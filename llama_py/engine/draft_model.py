@@ -2,14 +2,16 @@
 
 It has a context of its own with a sequence for each stream. A sequence holds what was drafted last,
 and is cut to what it has in common with the tokens that are asked about, so nothing has to be told
-to it: whatever became of a draft, the next question says so.
+to it: whatever became of a draft, the next question says so. What was evaluated in one namespace is
+never gone on with in another: the time of a draft would tell what others have asked.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +23,7 @@ from llama_py.core.vocab import Vocab
 from llama_py.engine.drafting import Durations
 from llama_py.errors import DecodeError, ParameterError
 from llama_py.memory.radix import common_tokens
+from llama_py.memory.sequences import ResolvedPrompt
 from llama_py.options.drafters import DraftModel
 from llama_py.params import ModelParams
 
@@ -36,17 +39,26 @@ _LONG = 32
 Tokens = NDArray[np.int32]
 
 
+class Asking(Protocol):
+    """A stream that asks for drafts: its prompt says in which namespace."""
+
+    @property
+    def prompt(self) -> ResolvedPrompt: ...
+
+
 @dataclass(slots=True, eq=False)
 class _Slot:
     """A sequence of the draft model.
 
     Attributes:
         tokens: int32, room for all that it can hold; ``count`` of them are in memory.
+        namespace: in which they were evaluated.
         used: when it was used last.
     """
 
     number: int
     tokens: Tokens
+    namespace: Hashable = None
     count: int = 0
     used: int = 0
 
@@ -58,10 +70,15 @@ class _Slot:
 
 @dataclass(slots=True, eq=False)
 class _Draft:
-    """What follows ``tokens``, as far as it was found; at most ``most`` tokens."""
+    """What follows ``tokens``, as far as it was found; at most ``most`` tokens.
+
+    Attributes:
+        namespace: see ``_Slot``.
+    """
 
     tokens: NDArray[np.intc]
     most: int
+    namespace: Hashable
     found: list[int] = field(default_factory=list)
 
 
@@ -117,17 +134,20 @@ class OpenDraftModel:
 
     def __call__(self, tokens: NDArray[np.intc], /) -> list[int]:
         """What it says behind ``tokens``: see ``Drafter``."""
-        return self.draft(tokens, self.spec.n_draft)
+        return self.draft(tokens, self.spec.n_draft, ())
 
-    def draft(self, tokens: NDArray[np.intc], most: int) -> list[int]:
+    def draft(self, tokens: NDArray[np.intc], most: int, namespace: Hashable) -> list[int]:
         """The most likely tokens behind ``tokens``, at most ``most`` of them.
+
+        Args:
+            namespace: only what was evaluated in it is gone on with.
 
         Raises:
             DecodeError: it could not compute them.
         """
-        return self._retrying([_Draft(tokens, self._most(tokens, most))])[0].found
+        return self._retrying([_Draft(tokens, self._most(tokens, most), namespace)])[0].found
 
-    def drafts(self, asks: Sequence[tuple[object, NDArray[np.intc], int]]) -> list[list[int]]:
+    def drafts(self, asks: Sequence[tuple[Asking, NDArray[np.intc], int]]) -> list[list[int]]:
         """``draft`` for each of several streams: a decode for each place in a draft, not for each.
 
         Args:
@@ -139,7 +159,10 @@ class OpenDraftModel:
         return [
             each.found
             for each in self._retrying(
-                [_Draft(tokens, self._most(tokens, most)) for _, tokens, most in asks]
+                [
+                    _Draft(tokens, self._most(tokens, most), asking.prompt.namespace)
+                    for asking, tokens, most in asks
+                ]
             )
         ]
 
@@ -170,7 +193,7 @@ class OpenDraftModel:
         begun: set[int] = set()
         due: list[tuple[_Slot, NDArray[np.intc], _Draft]] = []
         for draft in drafts:
-            slot = self._slot_for(draft.tokens, begun)
+            slot = self._slot_for(draft, begun)
             begun.add(slot.number)
             if len(draft.tokens) - slot.count > self._long:
                 self._append(slot, draft.tokens[slot.count : -1])  # others may have it copied
@@ -216,15 +239,18 @@ class OpenDraftModel:
 
     # -- memory ---------------------------------------------------------------------------------
 
-    def _slot_for(self, tokens: NDArray[np.intc], begun: Collection[int] = ()) -> _Slot:
-        """A sequence that holds a beginning of ``tokens``, and not all of them.
+    def _slot_for(self, draft: _Draft, begun: Collection[int]) -> _Slot:
+        """A sequence that holds a beginning of a draft's tokens, and not all of them.
 
         Args:
             begun: sequences that others draft with.
         """
         self._clock += 1
+        tokens, namespace = draft.tokens, draft.namespace
         shared = {
             each.number: min(common_tokens(each.tokens[: each.count], tokens), len(tokens) - 1)
+            if each.namespace == namespace
+            else 0
             for each in self._slots
         }
         best = max(
@@ -238,7 +264,7 @@ class OpenDraftModel:
             slot = min(free, key=lambda each: each.used)
             if slot is not best:
                 self._copy(best, slot, keep)
-        slot.used = self._clock
+        slot.used, slot.namespace = self._clock, namespace
         self._cut(slot, keep if slot is best else slot.count)
         return slot
 

@@ -191,7 +191,7 @@ class OpenHeads:
         for slot in self._slots:
             if slot.owner == running.number:
                 return slot
-        tokens, namespace = running.seen()[:held], running.request.namespace
+        tokens, namespace = running.seen()[:held], running.prompt.namespace
         shared = {
             slot.number: common_tokens(slot.tokens[: slot.count], tokens)
             if slot.namespace == namespace

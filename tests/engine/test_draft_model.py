@@ -11,6 +11,7 @@ import pytest
 from llama_py import DraftModel, Llama, PromptLookup, Speculative, demo_model_path
 from llama_py.engine.draft_model import OpenDraftModel
 from llama_py.errors import ModelNotFoundError, ParameterError
+from llama_py.memory.sequences import ResolvedPrompt
 from tests.engine.conftest import MakeRig
 from tests.engine.rig import EXACT, Asked, Rig, ask, words
 from tests.models import tiny_model
@@ -18,6 +19,13 @@ from tests.models import tiny_model
 
 def drafting(path: Any, **options: Any) -> Speculative:
     return Speculative((DraftModel(str(path), **options),), adaptive=False)
+
+
+class Stream:
+    """One that asks for drafts of its own accord."""
+
+    def __init__(self, tokens: Any) -> None:
+        self.prompt = ResolvedPrompt(tokens)
 
 
 def finish(rig: Rig, *requests: Asked) -> None:
@@ -72,6 +80,22 @@ def test_only_new_tokens_are_evaluated(make_rig: MakeRig) -> None:
     assert sum(size > 4 for size in sizes) == 3, "the prompt, in chunks, and never again"
 
 
+@pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
+def test_nothing_is_shared_between_namespaces(make_rig: MakeRig, busy: bool) -> None:
+    """One tenant's prompt tells the draft model nothing about that of another one."""
+    rig = make_rig("full", speculative=drafting(tiny_model("full", seed=2), n_draft=3))
+    sizes = count_decodes(opened(rig))
+    prompt, evaluated = words(4, 150), []
+    for tenant in ("alice", "bob", "alice", "carol"):
+        before = sum(sizes)
+        requests = [ask(prompt, 6, namespace=((), tenant)) for _ in range(1 + busy)]
+        finish(rig, *requests)
+        evaluated.append(sum(sizes) - before)
+    first, second, again, third = evaluated
+    assert first == second == third > len(prompt), "as if nobody had been there before"
+    assert again < len(prompt), "and what is one's own is gone on with"
+
+
 def count_decodes(draft: OpenDraftModel) -> list[int]:
     """The tokens of each decode of the draft model from now on."""
     decode, sizes = draft._context.decode, []
@@ -104,15 +128,15 @@ def test_streams_of_which_one_ends_its_draft_early(make_rig: MakeRig) -> None:
     """Drafts of different lengths in one batch are those of each stream alone."""
     rig = make_rig("full", speculative=drafting(tiny_model("full", seed=2), p_min=0.005))
     model, prompts = opened(rig), [np.array(words(50 + n, 30 + n), np.intc) for n in range(6)]
-    alone = [model.draft(tokens, 1 + n % 4) for n, tokens in enumerate(prompts)]
+    alone = [model.draft(tokens, 1 + n % 4, ()) for n, tokens in enumerate(prompts)]
     model._forget()
-    asks = [(None, tokens, 1 + n % 4) for n, tokens in enumerate(prompts)]
+    asks = [(Stream(tokens), tokens, 1 + n % 4) for n, tokens in enumerate(prompts)]
     assert model.drafts(asks) == alone
     assert {len(each) for each in alone} == {1, 2, 3, 4}
-    again = [(None, np.append(tokens, 7), 3) for tokens in prompts[::-1]]
+    again = [(Stream(tokens), np.append(tokens, 7), 3) for tokens in prompts[::-1]]
     together = model.drafts(again)
     model._forget()
-    assert together == [model.draft(tokens, 3) for _, tokens, _ in again]
+    assert together == [model.draft(tokens, 3, ()) for _, tokens, _ in again]
 
 
 def test_a_prompt_shared_by_streams_is_copied(make_rig: MakeRig) -> None:

@@ -228,6 +228,35 @@ def test_drafts_are_those_of_a_head_that_saw_everything(rig: Rig, drafts: Drafte
     check_drafts(rig, drafts)
 
 
+@pytest.mark.parametrize("whose", ["tenants", "adapters"])
+def test_nothing_is_shared_between_namespaces(
+    rig: Rig, whose: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither one tenant's prompt, nor what was computed with other adapters."""
+    heads: Any = opened(rig)
+    decode, sizes = heads.heads.decode_added, []
+
+    def counted() -> int:
+        sizes.append(len(heads.heads))
+        code: int = decode()
+        return code
+
+    monkeypatch.setattr(heads.heads, "decode_added", counted)
+    prompt, evaluated = words(4, 150), []
+    for name in ("first", "second", "first"):
+        before = sum(sizes)
+        if whose == "tenants":
+            request = ask(prompt, LONG, namespace=((), name))
+        else:  # as if others were loaded
+            monkeypatch.setattr(rig.cache, "namespace", (name,))
+            request = ask(prompt, LONG)
+        finish(rig, request)
+        evaluated.append(sum(sizes) - before)
+    first, second, again = evaluated
+    assert first == second > len(prompt)
+    assert again < len(prompt)
+
+
 def test_drafts_behind_tokens_that_others_drafted(
     make_rig: MakeRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
