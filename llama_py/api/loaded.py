@@ -22,6 +22,7 @@ from llama_py.core.lora import LoraAdapter
 from llama_py.core.model import Model
 from llama_py.embeddings.computing import Setup, check_embeds
 from llama_py.embeddings.queue import EmbeddingQueue
+from llama_py.engine.clock import Clock
 from llama_py.engine.driver import Driver
 from llama_py.engine.engine import Engine
 from llama_py.errors import ParameterError
@@ -322,6 +323,7 @@ def _start(
     # Without a causal mask, a token's cells depend on those that come after it.
     reuse = context.params.attention_type != _NON_CAUSAL
     parking = arguments["parking_bytes"]
+    clock = Clock()
     cache = SequenceCache(
         context,
         traits_of(model, context.params.swa_full, context.params.kv_unified),
@@ -329,10 +331,11 @@ def _start(
         functools.partial(_fingerprint, model, context),
         CacheLimits(checkpoint_bytes=arguments["checkpoint_bytes"], reuse=reuse),
         LlamaRAMCache(parking) if parking > 0 else None,
+        clock,
     )
     cache.namespace = context.adapters  # prompts share nothing with those of other adapters
     driver = Driver(
-        Engine(context, cache, speculative),
+        Engine(context, cache, speculative, clock),
         max_waiting=arguments["max_waiting"],
         in_place=arguments["in_place"],
     )

@@ -10,7 +10,6 @@ one that goes on from a large stored conversation until that was loaded.
 from __future__ import annotations
 
 import logging
-import time
 
 from llama_py.core.vocab import Vocab
 from llama_py.engine.preparing import begin_sampler, resolve
@@ -241,7 +240,7 @@ class Admission:
         if record.started:  # it comes back after it was preempted: all of this is known
             record.cache["sequence"] = lease.sequence.number
             return True
-        record.started = time.perf_counter()
+        record.started = self._requests.clock()
         record.cache = lease.info.as_dict()
         self._count(record, lease.info.reused)
         return True

@@ -8,7 +8,6 @@ never gone on with in another: the time of a draft would tell what others have a
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -20,6 +19,7 @@ from llama_py.core.batch import Batch
 from llama_py.core.context import Context
 from llama_py.core.model import Model
 from llama_py.core.vocab import Vocab
+from llama_py.engine.clock import Clock
 from llama_py.engine.drafting import Durations
 from llama_py.errors import DecodeError, ParameterError
 from llama_py.memory.radix import common_tokens
@@ -92,6 +92,7 @@ class OpenDraftModel:
     Args:
         spec: which model, and how long its drafts are.
         target: the context of the model that it drafts for.
+        clock: says how long drafting takes.
 
     Raises:
         ParameterError: it has another vocabulary, or memory that cannot be cut.
@@ -102,8 +103,9 @@ class OpenDraftModel:
         durations: what drafting a token takes, for all streams at once.
     """
 
-    def __init__(self, spec: DraftModel, target: Context) -> None:
+    def __init__(self, spec: DraftModel, target: Context, clock: Clock) -> None:
         self.spec = spec
+        self._time = clock
         self._model = Model(spec.path, ModelParams(n_gpu_layers=spec.n_gpu_layers))
         try:
             self._check(target.model)
@@ -199,11 +201,11 @@ class OpenDraftModel:
                 self._append(slot, draft.tokens[slot.count : -1])  # others may have it copied
             due.append((slot, draft.tokens[slot.count :], draft))
         while due:
-            start = time.perf_counter()
+            start = self._time()
             single = all(len(tokens) == 1 and draft.found for _, tokens, draft in due)
             going_on = self._guess(due)
             if single:
-                self.durations.add(time.perf_counter() - start)
+                self.durations.add(self._time() - start)
             due = [
                 (slot, np.array(draft.found[-1:], np.intc), draft)
                 for (slot, _, draft), on in zip(due, going_on, strict=True)

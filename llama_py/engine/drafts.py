@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import logging
 import operator
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TypeAlias
 
 from llama_py.core.context import Context
+from llama_py.engine.clock import Clock
 from llama_py.engine.draft_model import OpenDraftModel
 from llama_py.engine.drafting import Drafting, StepCosts, Wish
 from llama_py.engine.heads import OpenHeads
@@ -109,7 +109,7 @@ class Drafts:
         self._cache = cache
         self._limit = cache.limit
         self._n_vocab = context.n_vocab
-        self.default = _opened(default, context)
+        self.default = _opened(default, context, requests.clock)
         drafters = self.default.drafters if self.default is not None else ()
         self._heads = next((each for each in drafters if isinstance(each, OpenHeads)), None)
         self.costs = StepCosts()
@@ -186,9 +186,9 @@ class Drafts:
 
     def _prepare(self, lease: Lease) -> bool:
         """Let the memory be able to go back; loading a state takes as long as taking it."""
-        start = time.perf_counter()
+        start = self._requests.clock()
         done = self._cache.prepare_draft(lease)
-        took = 2 * (time.perf_counter() - start)
+        took = 2 * (self._requests.clock() - start)
         self._going_back += (took - self._going_back) * _NEW
         return done
 
@@ -254,7 +254,7 @@ class Drafts:
             due = [each for each in due if not each.tokens]
 
     def _draft_together(self, drafter: _Batched, group: Sequence[_Asked]) -> None:
-        start = time.perf_counter()
+        start = self._requests.clock()
         asks = [(each.running, each.running.seen(), each.length) for each in group]
         try:
             for each, draft in zip(group, drafter.drafts(asks), strict=True):
@@ -262,17 +262,17 @@ class Drafts:
         except Exception as error:
             for each in group:
                 self._leave_out(each.drafting, drafter, error)
-        self._requests.metrics.draft_seconds += time.perf_counter() - start
+        self._requests.metrics.draft_seconds += self._requests.clock() - start
 
     def _said(self, each: _Asked, drafter: Drafter, most: int) -> Sequence[int]:
         """The draft of a function."""
-        start = time.perf_counter()
+        start = self._requests.clock()
         draft: Sequence[int] = ()
         try:
             draft = self._checked(drafter(each.running.seen()), most)
         except Exception as error:
             self._leave_out(each.drafting, drafter, error)
-        took = time.perf_counter() - start
+        took = self._requests.clock() - start
         self._requests.metrics.draft_seconds += took
         if draft and not isinstance(drafter, PromptLookup):
             seconds = each.drafting.seconds
@@ -332,7 +332,7 @@ class Drafts:
         heads = self._heads
         if heads is None or not heads.heads.watching:
             return
-        start = time.perf_counter()
+        start = self._requests.clock()
         heads.serve(self._requests.running)
         states = heads.heads.seen(sum(entry.rows for entry in plan.entries))
         for entry, row in zip(plan.entries, rows, strict=True):
@@ -345,7 +345,7 @@ class Drafts:
                 heads.observe(entry.request, _tokens(entry), states[first : first + entry.rows])
             except Exception as error:
                 self._leave_out(drafting, heads, error)
-        self._requests.metrics.draft_seconds += time.perf_counter() - start
+        self._requests.metrics.draft_seconds += self._requests.clock() - start
 
     def _uses_heads(self, running: Running) -> bool:
         return running.drafting is not None and self._heads in running.drafting.drafters
@@ -399,7 +399,7 @@ def _tokens(entry: Entry[Running]) -> list[int]:
     return [*entry.request.undecoded(lease), *draft]
 
 
-def _opened(settings: Speculative | None, target: Context) -> Speculative | None:
+def _opened(settings: Speculative | None, target: Context, clock: Clock) -> Speculative | None:
     """The same settings, with their draft models loaded: all of them, or none."""
     if settings is None:
         return None
@@ -408,10 +408,10 @@ def _opened(settings: Speculative | None, target: Context) -> Speculative | None
     try:
         for drafter in settings.drafters:
             if isinstance(drafter, DraftModel):
-                opened.append(OpenDraftModel(drafter, target))
+                opened.append(OpenDraftModel(drafter, target, clock))
                 drafters.append(opened[-1])
             elif isinstance(drafter, MTP):
-                opened.append(OpenHeads(drafter, target))
+                opened.append(OpenHeads(drafter, target, clock))
                 drafters.append(opened[-1])
             else:
                 drafters.append(drafter)

@@ -92,7 +92,9 @@ class Driver:
             self._preparing.add(me)
             self.check()
             engine = self.engine
-            prepared = prepare(requests, engine.cache, engine.vocab, engine.requests.ended)
+            prepared = prepare(
+                requests, engine.cache, engine.vocab, engine.requests.ended, engine.clock
+            )
             ticket = Ticket(prepared, mailbox, me if read_here else None)
             self._queue(prepared, ticket, first)
         finally:

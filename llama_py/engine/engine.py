@@ -11,7 +11,6 @@ Who calls it is the business of ``driver``.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from llama_py.core.context import Context
 from llama_py.engine.admission import Admission
+from llama_py.engine.clock import Clock
 from llama_py.engine.drafts import Drafts
 from llama_py.engine.metrics import Metrics
 from llama_py.engine.portions import Portions
@@ -58,6 +58,7 @@ class Engine:
         context: the context; nothing else may decode with it.
         cache: its sequences.
         speculative: who drafts for requests that say nothing, or None.
+        clock: what time it is, for whatever depends on that; None: the machine's.
 
     Attributes:
         requests: the requests in flight, the metrics, and the last logits.
@@ -66,17 +67,22 @@ class Engine:
     """
 
     def __init__(
-        self, context: Context, cache: SequenceCache, speculative: Speculative | None = None
+        self,
+        context: Context,
+        cache: SequenceCache,
+        speculative: Speculative | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.context = context
         self.cache = cache
         self.vocab = context.model.vocab
+        self.clock = clock = clock or Clock()
         self.worked = False
         self.stepping = False
         metrics = Metrics()
         # What an aborted decode did to a recurrent state cannot be undone.
-        self.runner = Runner(context, metrics, abortable=not cache.traits.recurrent)
-        self.requests = Requests(cache, self.runner.logits, metrics)
+        self.runner = Runner(context, metrics, clock, abortable=not cache.traits.recurrent)
+        self.requests = Requests(cache, self.runner.logits, metrics, clock)
         self._admission = Admission(self.requests, cache, self.vocab, context.n_seq_max)
         self._sampling = Sampling(self.requests, self.runner, self.vocab)
         self._drafts = Drafts(self.requests, cache, context, speculative)
@@ -164,12 +170,12 @@ class Engine:
 
     def step(self) -> list[Output]:
         """Decode once, at most, and return what came out of it."""
-        begun = time.perf_counter()
+        begun = self.clock()
         self.stepping = True
         try:
             self.worked = self._step()
             if self._admission.loading or self.cache.saving.pending:
-                self._copy_pieces(time.perf_counter() - begun)
+                self._copy_pieces(self.clock() - begun)
         finally:
             self.stepping = False
         return self.take_outputs()

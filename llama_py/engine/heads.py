@@ -8,7 +8,6 @@ whose hidden states nobody saw, because they were reused, are left out.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from llama_py.core.context import Context
 from llama_py.core.nextn import NextTokenHeads
+from llama_py.engine.clock import Clock
 from llama_py.engine.drafting import Durations
 from llama_py.engine.running import Running
 from llama_py.errors import DecodeError
@@ -122,6 +122,7 @@ class OpenHeads:
     Args:
         spec: how long drafts are.
         target: the context of the model.
+        clock: says how long drafting takes.
 
     Raises:
         ParameterError: the model has no heads.
@@ -132,8 +133,9 @@ class OpenHeads:
         durations: what drafting a token takes, for all streams at once.
     """
 
-    def __init__(self, spec: MTP, target: Context) -> None:
+    def __init__(self, spec: MTP, target: Context, clock: Clock) -> None:
         self.spec = spec
+        self._time = clock
         self.heads = heads = NextTokenHeads(target)
         self._limit = target.n_ctx_seq
         self._long = min(_LONG, heads.chunk)
@@ -250,7 +252,7 @@ class OpenHeads:
         due = [each for each in due if each.slot.count]  # nobody had to forget everything
         first = True
         while due:
-            start = time.perf_counter()
+            start = self._time()
             try:
                 due = self._guess(due)
             except _NoRoomError:
@@ -261,7 +263,7 @@ class OpenHeads:
                 due = [each for each in due[:-1] if len(each.found) < each.most]
                 continue
             first = False
-            self.durations.add(time.perf_counter() - start)
+            self.durations.add(self._time() - start)
         return found
 
     def _begun(self, running: Running, tokens: Tokens) -> _Slot | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -321,7 +320,7 @@ class Loop:
     def _time_left(self) -> float | None:
         """Seconds until somebody's time is over, or None if nobody has a timeout."""
         ends = [end for end in map(_end_of, self._held) if end is not None]
-        left = [max(0.0, min(ends) - time.perf_counter())] if ends else []
+        left = [max(0.0, min(ends) - self.engine.clock())] if ends else []
         first = self.engine.requests.time_left()
         if first is not None:
             left.append(first)
@@ -329,7 +328,7 @@ class Loop:
 
     def _begin_late_ones(self) -> None:
         """Calls whose time was over before they could begin: the engine tells them so."""
-        now = time.perf_counter()
+        now = self.engine.clock()
         for entry in [*self._held]:
             end = _end_of(entry)
             if end is not None and now > end:

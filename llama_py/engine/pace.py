@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 
 from llama_py.core.context import Context
 from llama_py.core.free_cpus import FreeCpus
+from llama_py.engine.clock import Clock
 from llama_py.engine.governor import ThreadGovernor
 
 __all__ = ["Pace"]
@@ -23,6 +23,7 @@ class Pace:
     Args:
         context: computes on the CPU, with numbers of threads that nobody fixed.
         free: says how many CPUs are free.
+        clock: that of the times which ``after`` gets.
 
     Attributes:
         threads: for one token, and for many.
@@ -32,22 +33,24 @@ class Pace:
         self,
         context: Context,
         free: Callable[[], float | None] | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self._context = context
         self._one = ThreadGovernor(context.params.n_threads or 1)
         self._many = ThreadGovernor(context.params.n_threads_batch or 1)
         self.threads = (self._one.threads, self._many.threads)
         self._free = FreeCpus() if free is None else free
+        self._clock = clock or Clock()
         self._next_look = 0.0
         #: The system has no more threads: they stay as they are.
         self._stuck = False
 
     @staticmethod
-    def of(context: Context) -> Pace | None:
+    def of(context: Context, clock: Clock | None = None) -> Pace | None:
         """The pace of a context; None if its threads are fixed, or there is nothing to choose."""
         params = context.params
         most = max(params.n_threads or 1, params.n_threads_batch or 1)
-        return Pace(context) if context.threads_may_change and most > 1 else None
+        return Pace(context, clock=clock) if context.threads_may_change and most > 1 else None
 
     def after(self, tokens: int, seconds: float, now: float) -> None:
         """Enter a step of so many tokens, which ended ``now``, and prepare the next one."""
@@ -76,7 +79,7 @@ class Pace:
 
     def _look(self, now: float) -> None:
         free = self._free()
-        self._next_look = now + max(_LOOK, (time.perf_counter() - now) / _LOOK_SHARE)
+        self._next_look = now + max(_LOOK, (self._clock() - now) / _LOOK_SHARE)
         if free is not None:
             self._one.hint(free)
             self._many.hint(free)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from llama_py.core.sampler import Sampler
 from llama_py.core.vocab import Vocab
+from llama_py.engine.clock import Clock
 from llama_py.engine.request import GenerationRequest, Record
 from llama_py.engine.running import Running
 from llama_py.memory.cache import SequenceCache
@@ -19,12 +20,17 @@ __all__ = ["prepare", "resolve"]
 
 
 def prepare(
-    requests: Sequence[GenerationRequest], cache: SequenceCache, vocab: Vocab, resolved_at: int
+    requests: Sequence[GenerationRequest],
+    cache: SequenceCache,
+    vocab: Vocab,
+    resolved_at: int,
+    clock: Clock,
 ) -> list[Running]:
     """Find the tokens of the prompts and make the samplers: of all requests, or of none.
 
     Args:
         resolved_at: how many requests had ended before the cache was looked at.
+        clock: says when they were submitted.
 
     Raises:
         ContextOverflowError: a prompt does not fit.
@@ -40,7 +46,7 @@ def prepare(
                     prompt = before.prompt  # another choice of the same prompt
                 else:
                     prompt = resolve(request, cache, vocab)
-                record = Record(request, prompt.tokens.tolist())
+                record = Record(request, prompt.tokens.tolist(), submitted=clock())
                 running = Running(request, record, prompt, sampler, resolved_at)
                 begin_sampler(running)
             except BaseException:

@@ -173,8 +173,8 @@ class Record:
         reason: how it ended (see ``FinishEvent``); empty before that.
         drafted, accepted: tokens that were guessed, and how many of these were right.
         logits: float32 ``(n_vocab,)``, if they were to be kept and it ended well.
-        submitted, started, first_token, last_token, ended: times of ``time.perf_counter()``,
-            0.0 where it has not come to that.
+        submitted, started, first_token, last_token, ended: times of the engine's clock
+            (``time.perf_counter()``), 0.0 where it has not come to that.
     """
 
     request: GenerationRequest

@@ -5,12 +5,12 @@ What a request holds (its sequence, its sampler) is released in exactly one plac
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
+from llama_py.engine.clock import Clock
 from llama_py.engine.metrics import Metrics
 from llama_py.engine.request import Event, FinishEvent, Output, Record
 from llama_py.engine.running import RequestState, Running
@@ -35,13 +35,18 @@ class Requests:
         drafting: how many of both may have drafts.
         ended: how many requests have ended so far.
         metrics: counters since loading.
+        clock: what time it is, for everybody who works with these books.
         last_logits: a copy of the logits at the last position of the request that ended last,
             float32 ``(n_vocab,)``.
         last_sequence: the sequence at whose end they are; None when it got other tokens since.
     """
 
     def __init__(
-        self, cache: SequenceCache, logits: Callable[[int], NDArray[np.float32]], metrics: Metrics
+        self,
+        cache: SequenceCache,
+        logits: Callable[[int], NDArray[np.float32]],
+        metrics: Metrics,
+        clock: Clock,
     ) -> None:
         self.cache = cache
         self.waiting: list[Running] = []
@@ -51,6 +56,7 @@ class Requests:
         self.drafting = 0
         self.ended = 0
         self.metrics = metrics
+        self.clock = clock
         self.last_logits: NDArray[np.float32] | None = None
         self.last_sequence: LiveSequence | None = None
         self._logits = logits
@@ -117,7 +123,7 @@ class Requests:
                 running.record.logits = self.last_logits
         self._withdraw(running, _STATES.get(event.reason, RequestState.FINISHED))
         record = running.record
-        record.reason, record.ended = event.reason, time.perf_counter()
+        record.reason, record.ended = event.reason, self.clock()
         self._count_end(record)
         record.request = record.request.without_callbacks()
         running.sampler.close()
@@ -182,11 +188,11 @@ class Requests:
             return None
         asked = self.running if running_only else self
         ends = [each.deadline for each in asked if each.deadline is not None]
-        return max(0.0, min(ends) - time.perf_counter()) if ends else None
+        return max(0.0, min(ends) - self.clock()) if ends else None
 
     def expire(self) -> None:
         """Fail the requests whose time is over."""
-        now = time.perf_counter()
+        now = self.clock()
         for running in self:
             deadline = running.deadline
             if deadline is not None and now > deadline:

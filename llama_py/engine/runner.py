@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from llama_py.core.batch import Batch
 from llama_py.core.context import Context
 from llama_py.core.steps import Steps
+from llama_py.engine.clock import Clock
 from llama_py.engine.metrics import Metrics
 from llama_py.engine.pace import Pace
 from llama_py.engine.running import Running
@@ -35,7 +35,9 @@ class Runner:
         last_step: seconds that the last step took.
     """
 
-    def __init__(self, context: Context, metrics: Metrics, *, abortable: bool) -> None:
+    def __init__(
+        self, context: Context, metrics: Metrics, clock: Clock, *, abortable: bool
+    ) -> None:
         self.context = context
         self.metrics = metrics
         self.n_batch = context.n_batch
@@ -43,7 +45,8 @@ class Runner:
         self.prefilling: tuple[int, ...] = ()
         self.decoding = False
         self._batch = Batch(self.n_batch)
-        self._pace = Pace.of(context)
+        self._clock = clock
+        self._pace = Pace.of(context, clock)
         self.steps = Steps.of(context.n_seq_max)
         self.last_step = 0.0
 
@@ -85,7 +88,7 @@ class Runner:
             most, seconds: after how many steps, or when, it ends at the latest.
 
         Returns:
-            When each step ended (``time.perf_counter()``).
+            When each step ended, by the engine's clock.
         """
         self._batch.struct.n_tokens = 0
         for running in streams:
@@ -94,7 +97,9 @@ class Runner:
         if most > 1:
             for row, running in enumerate(streams):
                 steps.endless[row] = running.request.generation.ignore_eos
-        now = time.perf_counter()
+        clock, rows = self._clock, len(streams)
+        most, seconds = clock.within(rows, most, seconds)
+        now = clock()
         self.decoding = True
         try:
             self.context.decode_steps(self._batch, steps, most, seconds)
@@ -102,7 +107,7 @@ class Runner:
             self.decoding = False
         ends: list[float] = []
         metrics = self.metrics
-        times = steps.times
+        times = [(clock.took(rows, one), clock.took(0, other)) for one, other in steps.times]
         for decoding, choosing in times:
             self.last_step = decoding + choosing
             now += self.last_step
@@ -111,7 +116,7 @@ class Runner:
             metrics.sample_seconds += choosing
         metrics.steps += len(ends)
         if self._pace is not None and not steps.code:
-            self._pace.after_steps(len(streams), [decoding for decoding, _ in times], now)
+            self._pace.after_steps(rows, [decoding for decoding, _ in times], now)
         return ends[: steps.done]
 
     def hurry(self, wanted: bool = True) -> None:
@@ -133,7 +138,8 @@ class Runner:
         return self.context.logits(row)
 
     def _decode(self) -> int:
-        start = time.perf_counter()
+        clock, rows = self._clock, self._batch.struct.n_tokens
+        start = clock()
         self.decoding = True
         try:
             code = self.context.decode(self._batch)
@@ -141,12 +147,11 @@ class Runner:
                 self.context.synchronize()
         finally:
             self.decoding = False
-        now = time.perf_counter()
-        self.last_step = now - start
-        self.metrics.decode_seconds += now - start
+        self.last_step = seconds = clock.took(rows, clock() - start)
+        self.metrics.decode_seconds += seconds
         self.metrics.steps += 1
         if self._pace is not None and not code:
-            self._pace.after(self._batch.struct.n_tokens, now - start, now)
+            self._pace.after(rows, seconds, start + seconds)
         return code
 
     def _add(self, plan: StepPlan[Running]) -> list[int]:

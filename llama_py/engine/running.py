@@ -111,7 +111,7 @@ class Running:
 
     @property
     def deadline(self) -> float | None:
-        """When its time is over (``time.perf_counter()``), or None."""
+        """When its time is over (of the engine's clock), or None."""
         timeout = self.request.generation.timeout
         return None if timeout is None else self.record.submitted + timeout
 

@@ -7,7 +7,6 @@ take milliseconds; when several of them are due, threads do it side by side, wit
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
@@ -169,13 +168,13 @@ class Sampling:
             scored = bool(running.request.targets)
             self._requests.end(running, FinishEvent("length"), None if scored else row)
             return
-        start = time.perf_counter()
+        start = self._requests.clock()
         try:
             token, logprobs = begun.result() if begun else _draw(running, self._runner.logits(row))
         except BaseException as error:  # the request's own processor or grammar
             self._requests.fail(running, error)
             return
-        now = time.perf_counter()
+        now = self._requests.clock()
         self._requests.metrics.sample_seconds += now - start
         self._count_token(running, now)
         running.record.generated.append(token)

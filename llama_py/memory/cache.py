@@ -15,7 +15,8 @@ others meanwhile.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from llama_py.errors import LlamaError
@@ -73,6 +74,7 @@ class SequenceCache:
         fingerprint: everything that the saved states of a namespace depend on.
         limits: how much may be kept.
         parking: the store for sequences that had to leave the context, or None.
+        clock: seconds, for work that is done piece by piece.
 
     Attributes:
         namespace: that of prompts which name none: the adapters that the context uses.
@@ -91,6 +93,7 @@ class SequenceCache:
         fingerprint: Fingerprint,
         limits: CacheLimits | None = None,
         parking: StateStore | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.memory = memory
         self.traits = traits
@@ -102,10 +105,10 @@ class SequenceCache:
         self.spelling = Spelling(tokenizer)
         self.index = CacheIndex(self.spelling, limits.checkpoint_bytes, limits.checkpoint_count)
         self._tiers = Tiers(memory, traits, self.index, fingerprint, parking)
-        self.saving = Saving(self._tiers)
+        self.saving = Saving(self._tiers, clock)
         self._live = LiveSet(memory, traits, self.index, self._tiers, self.saving)
         self._planner = Planner(memory, traits, self.index, self._tiers)
-        self.loader = Loader(memory, self._live, self._tiers, self.saving)
+        self.loader = Loader(memory, self._live, self._tiers, self.saving, clock)
         self._applier = PlanApplier(
             memory, traits, self.index, self._live, self._tiers, self.saving, self.loader
         )

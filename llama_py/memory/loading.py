@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from llama_py.errors import StateError
@@ -96,11 +97,19 @@ class Loading:
 class Loader:
     """See the module. Calls must not overlap: the engine's thread."""
 
-    def __init__(self, memory: SequenceMemory, live: LiveSet, tiers: Tiers, saving: Saving) -> None:
+    def __init__(
+        self,
+        memory: SequenceMemory,
+        live: LiveSet,
+        tiers: Tiers,
+        saving: Saving,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self._memory = memory
         self._live = live
         self._tiers = tiers
         self._saving = saving
+        self._clock = clock
 
     def begin(self, source: StoredSource, namespace: Namespace) -> Loading | None:
         """Begin to load an entry; None if that is better done at once."""
@@ -126,10 +135,10 @@ class Loader:
         Raises:
             LlamaError, MemoryError, OSError: nothing more can be loaded of it.
         """
-        end = time.perf_counter() + (_BUDGET if seconds is None else seconds)
+        end = self._clock() + (_BUDGET if seconds is None else seconds)
         while not loading.ended and not loading.reading:
             self._load_piece(loading)
-            if time.perf_counter() >= end:
+            if self._clock() >= end:
                 break
         return not loading.ended
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -94,8 +94,9 @@ class Saving:
         piece: bytes that are copied at a time, and of a segment.
     """
 
-    def __init__(self, tiers: Tiers) -> None:
+    def __init__(self, tiers: Tiers, clock: Callable[[], float] = time.perf_counter) -> None:
         self._tiers = tiers
+        self._clock = clock
         self.piece = _PIECE
         self._jobs: list[Copying] = []
         self._hurries = False
@@ -240,10 +241,10 @@ class Saving:
         Raises:
             StateError: its cells went before they were copied.
         """
-        end = time.perf_counter() + _BUDGET
+        end = self._clock() + _BUDGET
         while job in self._jobs:
             self._advance(job)
-            if time.perf_counter() >= end:
+            if self._clock() >= end:
                 break
         if job.error is not None:
             raise job.error
@@ -265,12 +266,12 @@ class Saving:
             return False
         budget = hurried(took, usual) if self._hurries else _BUDGET
         self._hurries = False
-        end = time.perf_counter() + budget
+        end = self._clock() + budget
         while self._jobs:
             job = self._jobs[0]
             if job.store is None or job.store.wait(_BACKLOG, _BUDGET):
                 self._advance(job)
-            if time.perf_counter() >= end:
+            if self._clock() >= end:
                 break
         return bool(self._jobs)
 

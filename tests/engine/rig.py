@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import patch
 
 from llama_py import Llama
+from llama_py.api import loaded
 from llama_py.core.context import Context
+from llama_py.engine.clock import Clock
 from llama_py.engine.driver import Driver
 from llama_py.engine.engine import Engine
 from llama_py.engine.events import Events
@@ -87,16 +91,45 @@ def ask(tokens: Sequence[int], count: int = 8, **options: Any) -> Asked:
     )
 
 
+class StepClock(Clock):
+    """Time that only steps spend, as much as they are told to: whatever the machine is busy with.
+
+    Attributes:
+        step, row: seconds of a step, and of each row of it.
+        now: what time it is.
+    """
+
+    def __init__(self, step: float = 0.004, row: float = 0.001) -> None:
+        self.step, self.row = step, row
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def took(self, rows: int, seconds: float) -> float:
+        spent = self.step + self.row * rows if rows else 0.0
+        self.now += spent
+        return spent
+
+    def within(self, rows: int, most: int, seconds: float) -> tuple[int, float]:
+        steps = math.ceil(seconds / (self.step + self.row * rows))
+        return max(1, min(most, steps)), 3600.0
+
+
 class Rig:
     """A loaded model of one kind, and an oracle for it.
 
-    Its engine is stepped in place, by the tests; ``in_place=False`` gives it its thread.
+    Its engine is stepped in place, by the tests; ``in_place=False`` gives it its thread. With a
+    ``clock`` of the test, steps take as long as that says.
     """
 
-    def __init__(self, kind: str, *, in_place: bool = True, **options: Any) -> None:
+    def __init__(
+        self, kind: str, *, in_place: bool = True, clock: Clock | None = None, **options: Any
+    ) -> None:
         path = tiny_model(kind)
         self.kind = kind
-        self.llm = Llama(str(path), in_place=in_place, **{**EXACT, **options})
+        with patch.object(loaded, "Clock", lambda: clock or Clock()):
+            self.llm = Llama(str(path), in_place=in_place, **{**EXACT, **options})
         self.oracle = Oracle(path, n_ctx=2048)
         self._expected: dict[tuple[tuple[int, ...], int], list[int]] = {}
 
