@@ -346,9 +346,19 @@ class Context(Handle[C.llama_context_p]):
         return state
 
     def state_set(
-        self, seq: int, state: NDArray[np.uint8] | bytes | memoryview, *, partial: bool = False
+        self,
+        seq: int,
+        state: NDArray[np.uint8] | bytes | memoryview,
+        *,
+        partial: bool = False,
+        keeps: bool = False,
     ) -> None:
         """Load a state from ``state_get`` into a sequence.
+
+        Args:
+            keeps: if a partial one cannot be loaded, leave what is not a part of it where it is, so
+                that the caller can try again when there is room for its cells. Until then the
+                sequence must not be used: its parts do not fit together.
 
         Raises:
             StateError: it does not fit, or is damaged. The sequence is then empty: llama.cpp may
@@ -361,7 +371,8 @@ class Context(Handle[C.llama_context_p]):
             )
         if read != data.size or not read:
             reason = str(lines) or f"it used {read} of them"
-            self.seq_rm(seq, -1, -1)
+            if not (partial and keeps):
+                self.seq_rm(seq, -1, -1)
             raise StateError(
                 f"llama.cpp could not load a state of {data.size} bytes into sequence {seq}: "
                 f"{reason}"

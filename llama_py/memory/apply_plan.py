@@ -1,11 +1,14 @@
 """``PlanApplier``: carries out a ``ReusePlan``.
 
-A checkpoint is always loaded before the tail is cut. Whenever the memory refuses something, or says
-afterwards that it holds other positions than it should, the sequence is dropped, and the prompt is
-evaluated from its beginning: slower, and never wrong.
+A checkpoint is always loaded before the tail is cut. Where cells are missing, idle sequences give
+way. Whenever the memory refuses something even then, or says afterwards that it holds other
+positions than it should, the sequence is dropped, and the prompt is evaluated from its beginning:
+slower, and never wrong. ``CacheInfo.reason`` says why.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from llama_py.errors import ConversationBusyError, FingerprintError, StateError
 from llama_py.memory.cells import cut_at
@@ -64,15 +67,18 @@ class PlanApplier:
             loading: what the plan loads, if that was begun before.
         """
         sequence: LiveSequence | None = None
-        if plan.action in (Action.CONTINUE, Action.FORK):
-            source = self._live.by_number[plan.source]  # type: ignore[index]
-            sequence = self._continue_or_fork(source, plan, prompt, info)
-        elif plan.action is Action.LOAD:
-            sequence = self._load(plan, prompt, info, loading)
-        elif plan.action is Action.RESTORE:
-            sequence = self._restore(plan, prompt, info)
+        try:
+            if plan.action in (Action.CONTINUE, Action.FORK):
+                source = self._live.by_number[plan.source]  # type: ignore[index]
+                sequence = self._continue_or_fork(source, plan, prompt, info)
+            elif plan.action is Action.LOAD:
+                sequence = self._load(plan, prompt, info, loading)
+            elif plan.action is Action.RESTORE:
+                sequence = self._restore(plan, prompt, info)
+        except StateError as error:
+            info.reason = f"what is cached could not be used: {error}"
         if sequence is None:
-            info.action = Action.EVALUATE.value
+            info.action, info.restored_bytes = Action.EVALUATE.value, 0
             sequence = self._live.obtain(prompt.namespace)
         return sequence
 
@@ -81,9 +87,12 @@ class PlanApplier:
     def _continue_or_fork(
         self, source: LiveSequence, plan: ReusePlan, prompt: ResolvedPrompt, info: CacheInfo
     ) -> LiveSequence | None:
+        """None if every sequence is busy.
+
+        Raises:
+            StateError: the memory could not give back what the plan keeps.
+        """
         record = self._checkpoint(prompt, plan.keep) if plan.checkpoint else None
-        if plan.checkpoint and record is None:
-            return None
         if not self._extends(source, plan.keep):
             target = self._live.obtain(prompt.namespace, keep=source)
             if target is not None and target is not source:
@@ -96,7 +105,8 @@ class PlanApplier:
         if plan.keep == len(source.tokens):
             self._live.take_checkpoint(source)
         info.action = Action.CONTINUE.value
-        return source if self._shorten(source, plan.keep, record, info) else None
+        self._shorten(source, plan.keep, record, info)
+        return source
 
     def continued(self, plan: ReusePlan) -> LiveSequence | None:
         """The sequence that a plan goes on in; None if it takes another one."""
@@ -134,10 +144,7 @@ class PlanApplier:
             raise ConversationBusyError(
                 "every sequence is busy; wait for a request, or raise n_seq_max"
             )
-        copy = self._fork(source, target, length, record, CacheInfo())
-        if copy is None:
-            raise StateError(f"the first {length} tokens could not be copied")
-        return copy
+        return self._fork(source, target, length, record, CacheInfo())
 
     def cut_back(self, sequence: LiveSequence, length: int) -> bool:
         """Cut an idle sequence to its first ``length`` tokens.
@@ -151,7 +158,11 @@ class PlanApplier:
             record = along.get(length)
             if record is None:
                 return False
-        return self._shorten(sequence, length, record, CacheInfo())
+        try:
+            self._shorten(sequence, length, record, CacheInfo())
+        except StateError:
+            return False
+        return True
 
     def _fork(
         self,
@@ -160,29 +171,35 @@ class PlanApplier:
         keep: int,
         record: CheckpointRecord | None,
         info: CacheInfo,
-    ) -> LiveSequence | None:
-        """Let ``target``, which is empty, begin with the first ``keep`` tokens of ``source``."""
+    ) -> LiveSequence:
+        """Let ``target``, which is empty, begin with the first ``keep`` tokens of ``source``.
+
+        Where there is no room for both, ``source`` is evicted behind all others, if it is idle.
+
+        Raises:
+            StateError: that is not possible; ``target`` is dropped.
+        """
         try:
             self._copy_cells(source, target, keep)
-        except StateError:
+            # More than ``keep`` may have been copied; it is cut below.
+            target.tokens, target.positions = [*source.tokens], source.positions
+            target.spell(source.text, source.offsets, source.sources)
+            runs = cut_at(source.runs, keep)
+            if record is None and self._traits.forgets and self._traits.shares_cells:
+                record = self._window_of(target)
+            if record is not None:
+                self._load_checkpoint(target, record, info, last=source)
+            elif not self._live.can_resume(target, keep):
+                # a copy has less of the window than its source
+                raise StateError(f"what could be copied does not do: {self._traits.why_not()}")
+            del target.tokens[keep:]
+            target.forget_text_after(keep)
+            target.runs = runs
+            if not self._live.cut(target, keep):
+                raise StateError(f"a copy could not be cut to {keep} tokens")
+        except BaseException:
             self._live.drop(target)
-            return None
-        # More than ``keep`` may have been copied; it is cut below.
-        target.tokens, target.positions = [*source.tokens], source.positions
-        target.spell(source.text, source.offsets, source.sources)
-        if record is None and self._traits.forgets and self._traits.shares_cells:
-            record = self._window_of(target)
-        if record is None and not self._live.can_resume(target, keep):
-            self._live.drop(target)  # a copy has less of the window than its source
-            return None
-        if record is not None and not self._load_checkpoint(target, record, info):
-            return None
-        target.tokens = source.tokens[:keep]
-        target.forget_text_after(keep)
-        target.runs = cut_at(source.runs, keep)
-        if not self._live.cut(target, keep):
-            self._live.drop(target)
-            return None
+            raise
         self._index.commit(target)
         return target
 
@@ -193,7 +210,8 @@ class PlanApplier:
         elif self._traits.copies_parts:
             memory.seq_cp(source.number, target.number, 0, source.positions.after(keep))
         else:
-            memory.state_set(target.number, memory.state_get(source.number))
+            state = memory.state_get(source.number)
+            self._load_state(target, lambda: memory.state_set(target.number, state), last=source)
             # An idle source needs no more than what was copied, while ``target`` may be cut.
             if not source.busy and not self._traits.shares_cells:
                 self._live.swap(source, target)
@@ -209,53 +227,72 @@ class PlanApplier:
 
     def _shorten(
         self, sequence: LiveSequence, keep: int, record: CheckpointRecord | None, info: CacheInfo
-    ) -> bool:
-        """Cut a sequence in place; False if it had to be dropped."""
+    ) -> None:
+        """Cut a sequence in place.
+
+        Raises:
+            StateError: that is not possible; the sequence is dropped.
+        """
         if keep == len(sequence.tokens):
-            return True
+            return
         self._saving.finish(sequence)
-        if record is not None and not self._load_checkpoint(sequence, record, info):
-            return False
-        resumes = record is not None or self._live.can_resume(sequence, keep)
-        if not resumes or not self._live.cut(sequence, keep):
+        try:
+            if record is not None:
+                self._load_checkpoint(sequence, record, info)
+            elif not self._live.can_resume(sequence, keep):
+                raise StateError(f"it cannot be cut to {keep} tokens: {self._traits.why_not()}")
+            if not self._live.cut(sequence, keep):
+                raise StateError(f"it could not be cut to {keep} tokens")
+        except BaseException:
             self._live.drop(sequence)
-            return False
+            raise
         del sequence.tokens[keep:]
         sequence.pending = ()
         sequence.forget_text_after(keep)
         sequence.forget_stored()
         self._index.commit(sequence)
-        return True
 
     # -- from a checkpoint ----------------------------------------------------------------------
 
-    def _checkpoint(self, prompt: ResolvedPrompt, length: int) -> CheckpointRecord | None:
+    def _checkpoint(self, prompt: ResolvedPrompt, length: int) -> CheckpointRecord:
+        """The checkpoint after so many tokens of a prompt.
+
+        Raises:
+            StateError: it is not there any more.
+        """
         along = self._index.checkpoints_along(prompt.tokens[:length], prompt.namespace)
-        return along.get(length)
+        record = along.get(length)
+        if record is None:
+            raise StateError(f"the checkpoint at {length} tokens is gone")
+        return record
 
     def _load_checkpoint(
-        self, sequence: LiveSequence, record: CheckpointRecord, info: CacheInfo
-    ) -> bool:
-        try:
-            self._memory.state_set(sequence.number, record.state, partial=True)
-        except StateError:
-            self._live.drop(sequence)
-            return False
+        self,
+        sequence: LiveSequence,
+        record: CheckpointRecord,
+        info: CacheInfo,
+        *,
+        last: LiveSequence | None = None,
+    ) -> None:
+        self._live.load_part(sequence, record.state, last=last)
         info.restored_bytes += record.state.nbytes
         self._index.checkpoints.touch(record)
-        return True
 
     def _restore(
         self, plan: ReusePlan, prompt: ResolvedPrompt, info: CacheInfo
     ) -> LiveSequence | None:
         record = self._checkpoint(prompt, plan.keep)
-        target = self._live.obtain(prompt.namespace) if record is not None else None
-        if record is None or target is None or not self._load_checkpoint(target, record, info):
+        target = self._live.obtain(prompt.namespace)
+        if target is None:
             return None
-        target.tokens = prompt.tokens[: plan.keep].tolist()
-        if not self._live.cut(target, plan.keep):
+        try:
+            self._load_checkpoint(target, record, info)
+            target.tokens = prompt.tokens[: plan.keep].tolist()
+            if not self._live.cut(target, plan.keep):
+                raise StateError(f"it does not end after {plan.keep} tokens")
+        except BaseException:
             self._live.drop(target)
-            return None
+            raise
         self._index.commit(target, prompt)
         return target
 
@@ -270,22 +307,16 @@ class PlanApplier:
         else:
             stored = loading.stored
         if stored is None:
-            return None
-        try:
-            sequence = self.bring_in(stored, prompt.namespace, loading)
-        except StateError as error:
-            info.reason = str(error)
-            return None
+            raise StateError("it is gone from its store, or cannot be read")
+        sequence = self.bring_in(stored, prompt.namespace, loading)
         if sequence is None:
             return None
         info.restored_bytes += stored.state.nbytes + sum(each.nbytes for each in stored.segments)
         self._tiers.remember_origin(sequence, plan.source, stored)
         self._saving.loaded(sequence, plan.source, stored)
         record = self._checkpoint(prompt, plan.keep) if plan.checkpoint else None
-        if plan.checkpoint and record is None:
-            self._live.drop(sequence)
-            return None
-        return sequence if self._shorten(sequence, plan.keep, record, info) else None
+        self._shorten(sequence, plan.keep, record, info)
+        return sequence
 
     def bring_in(
         self, stored: StoredState, namespace: Namespace, loading: Loading | None = None
@@ -308,7 +339,7 @@ class PlanApplier:
             sequence = self._live.obtain(namespace)
             if sequence is None:
                 return None
-            self._load_state(sequence, stored)
+            self._load_state(sequence, lambda: load_cells(self._memory, sequence.number, stored))
             sequence.tokens = stored.tokens.tolist()
         if not self._live.agrees(sequence):
             self._live.drop(sequence)
@@ -321,16 +352,29 @@ class PlanApplier:
         self._adopt_checkpoints(stored, namespace)
         return sequence
 
-    def _load_state(self, sequence: LiveSequence, stored: StoredState) -> None:
-        """Load, parking idle sequences until there is room for the cells."""
+    def _load_state(
+        self,
+        sequence: LiveSequence,
+        load: Callable[[], None],
+        *,
+        last: LiveSequence | None = None,
+    ) -> None:
+        """Load, parking idle sequences until there is room for the cells.
+
+        Args:
+            last: all others make room before this one, except those that are pinned.
+
+        Raises:
+            StateError: it does not fit, or is damaged; the sequence is dropped.
+        """
         sequence.busy = True  # not a victim itself
         try:
             while True:
                 try:
-                    load_cells(self._memory, sequence.number, stored)
+                    load()
                     return
                 except StateError:
-                    if not self._live.make_room():
+                    if not self._live.make_room(last):
                         self._live.drop(sequence)
                         raise
         finally:

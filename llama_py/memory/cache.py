@@ -246,6 +246,10 @@ class SequenceCache:
         sequence.session = info.session = session
         sequence.touch()
         _describe(info, sequence, prompt)
+        if info.reused == len(prompt.tokens) - 1:
+            # A prompt that is evaluated gets a checkpoint here; so that it is found again when what
+            # follows has passed its window, one that a longer sequence held gets it, too.
+            self._live.take_checkpoint(sequence)
         cuts = self._planner.cuts(prompt, info.reused) if self.limits.reuse else []
         return Lease(sequence, prompt, cuts, info)
 

@@ -56,9 +56,18 @@ class SequenceMemory(Protocol):
         """Copy the state of a sequence out."""
 
     def state_set(
-        self, seq: int, state: NDArray[np.uint8] | bytes | memoryview, *, partial: bool = False
+        self,
+        seq: int,
+        state: NDArray[np.uint8] | bytes | memoryview,
+        *,
+        partial: bool = False,
+        keeps: bool = False,
     ) -> None:
-        """Load a state into a sequence."""
+        """Load a state into a sequence, which is empty if that fails.
+
+        Args:
+            keeps: if a partial one fails, what is not a part of it stays, to try again.
+        """
 
 
 class ModelFacts(Protocol):

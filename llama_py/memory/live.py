@@ -79,15 +79,21 @@ class LiveSet:
         """The sequence that makes room when cells run out; None if none does."""
         return self._victim() if self._traits.shares_cells else None
 
-    def _victim(self) -> LiveSequence | None:
+    def _victim(self, last: LiveSequence | None = None) -> LiveSequence | None:
         """The least recently used idle sequence; pinned ones only if there is no other."""
-        return next(iter(self._idle()), None)
+        return next(iter(self._idle(last)), None)
 
-    def _idle(self) -> list[LiveSequence]:
-        """Idle sequences in the order in which they have to make room."""
+    def _idle(self, last: LiveSequence | None = None) -> list[LiveSequence]:
+        """Idle sequences in the order in which they have to make room.
+
+        Args:
+            last: all others go before this one, except those that are pinned.
+        """
         idle = [sequence for sequence in self.by_number.values() if not sequence.busy]
         kept = self._tiers.pins.keepers()
-        return sorted(idle, key=lambda each: (each.reserved or each in kept, each.last_used))
+        return sorted(
+            idle, key=lambda each: (each.reserved or each in kept, each is last, each.last_used)
+        )
 
     def leaving(self, cells: int, *, besides: LiveSequence | None = None) -> list[LiveSequence]:
         """Idle sequences that have to make room for ``cells`` more cells.
@@ -115,12 +121,15 @@ class LiveSet:
             return 0  # also if no beginning is shared: that takes longer to count
         return self.cells_used() + cells - n_ctx
 
-    def make_room(self) -> bool:
+    def make_room(self, last: LiveSequence | None = None) -> bool:
         """Park the least recently used idle sequence; False if there is none.
 
         Nor if that makes no room for others, because each sequence has cells of its own.
+
+        Args:
+            last: all others go before this one, except those that are pinned.
         """
-        victim = self.next_to_leave()
+        victim = self._victim(last) if self._traits.shares_cells else None
         if victim is None:
             return False
         self.evict(victim)
@@ -216,13 +225,44 @@ class LiveSet:
         removed = self._memory.seq_rm(sequence.number, end, -1)
         return removed and self._memory.pos_max(sequence.number) + 1 == end
 
+    def load_part(
+        self,
+        sequence: LiveSequence,
+        state: NDArray[np.uint8],
+        *,
+        last: LiveSequence | None = None,
+    ) -> None:
+        """Load a partial state; idle sequences give way where its cells find no room.
+
+        Each sequence has cells of its own in the cache of a sliding window, also of what it shares
+        with others. So that cache may be full while there are cells enough of the other kind, which
+        are the only ones that ``cells_used`` counts.
+
+        Args:
+            last: all others give way before this one, except those that are pinned.
+
+        Raises:
+            StateError: it cannot be loaded; the sequence is of no use then, and must be emptied.
+        """
+        busy, sequence.busy = sequence.busy, True  # it does not give way itself
+        try:
+            while True:
+                try:
+                    self._memory.state_set(sequence.number, state, partial=True, keeps=True)
+                    return
+                except StateError:
+                    if not self._traits.window or not self.make_room(last):
+                        raise
+        finally:
+            sequence.busy = busy
+
     def go_back(self, sequence: LiveSequence, keep: int, state: NDArray[np.uint8]) -> None:
         """Load the partial state after ``keep`` tokens, and remove what came behind.
 
         The sequence is emptied if that fails.
         """
         try:
-            self._memory.state_set(sequence.number, state, partial=True)
+            self.load_part(sequence, state)
         except StateError as error:
             _log.warning("a sequence could not go back to %d tokens: %r", keep, error)
             self.empty(sequence)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llama_py.memory.kinds import MemoryTraits
 from llama_py.memory.positions import TEXT, Positions
@@ -61,7 +61,7 @@ class ReusePlan:
     """Keep ``keep`` tokens of ``source``; load the checkpoint at ``keep`` if ``checkpoint``.
 
     Attributes:
-        reason: why not more was kept; empty if nothing more could have been.
+        reason: why not everything is kept that the prompt shares with something; empty if it is.
     """
 
     action: Action
@@ -90,7 +90,17 @@ def plan_reuse(
     if best.keep == 0:
         reason = traits.why_not() if shared > 0 else "nothing cached begins like this prompt"
         return ReusePlan(Action.EVALUATE, reason=reason)
+    if not best.reason and best.keep < min(shared, n_prompt - 1):
+        return replace(best, reason=_why_not_all(traits, best, plans))
     return best
+
+
+def _why_not_all(traits: MemoryTraits, best: ReusePlan, plans: Sequence[ReusePlan]) -> str:
+    """Why something that shares more with the prompt than ``best`` keeps is of less use."""
+    more = max(plans, key=lambda plan: plan.keep)
+    if more.keep <= best.keep:
+        return more.reason or traits.why_not()
+    return f"loading what is stored would have kept only {more.keep - best.keep} tokens more"
 
 
 def _with(traits: MemoryTraits, n_prompt: int, view: Held, checkpoints: Sequence[int]) -> ReusePlan:

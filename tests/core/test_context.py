@@ -322,6 +322,21 @@ def test_half_a_state_leaves_an_empty_sequence(kind: str, partial: bool) -> None
         assert np.isfinite(evaluate(context, [7], 0, seq=1)).all()
 
 
+@pytest.mark.parametrize("kind", ["iswa", "hybrid_swa"])
+def test_a_partial_state_that_found_no_room_can_be_loaded_again(kind: str) -> None:
+    """The rest of the sequence stays, which is what the part belongs to."""
+    with Model(tiny_model(kind)) as model:
+        context = small(model)
+        evaluate(context, PROMPT, 0)
+        state = context.state_get(0, partial=True)
+        expected = evaluate(context, [7, 8, 9], len(PROMPT))
+        with pytest.raises(StateError):
+            context.state_set(0, state[: len(state) // 2], partial=True, keeps=True)
+        context.state_set(0, state, partial=True, keeps=True)
+        assert context.seq_rm(0, len(PROMPT))
+        np.testing.assert_array_equal(evaluate(context, [7, 8, 9], len(PROMPT)), expected)
+
+
 def test_a_state_of_another_kind_of_context_is_refused(model: Model) -> None:
     context = small(model)
     evaluate(context, PROMPT, 0)

@@ -71,12 +71,13 @@ class Driver:
         swa_full: bool = False,
         flash_attn: bool = False,
         kv_unified: bool = True,
+        n_seq_max: int = 3,
         tolerance: float = 1e-12,
     ) -> None:
         self.path, self.directory = path, directory
         self.options: dict[str, Any] = {
-            "n_ctx": N_CTX if kv_unified else 3 * N_CTX,
-            "n_seq_max": 3,
+            "n_ctx": N_CTX if kv_unified else n_seq_max * N_CTX,
+            "n_seq_max": n_seq_max,
             "kv_unified": kv_unified,
             "n_ubatch": 64,
             "n_batch": 128,

@@ -105,7 +105,12 @@ class FakeMemory:
         return np.frombuffer(state, np.uint8)
 
     def state_set(
-        self, seq: int, state: NDArray[np.uint8] | bytes | memoryview, *, partial: bool = False
+        self,
+        seq: int,
+        state: NDArray[np.uint8] | bytes | memoryview,
+        *,
+        partial: bool = False,
+        keeps: bool = False,
     ) -> None:
         used = sum(map(len, self.cells.values()))
         cells = pickle.loads(bytes(state))

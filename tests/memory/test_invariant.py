@@ -20,7 +20,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.memory.driver import Driver
+from tests.memory.driver import N_CTX, Driver
 from tests.models import tiny_model
 
 #: Operations in one run of the machine, and runs, in the default suite: 700 and more per kind.
@@ -154,12 +154,18 @@ def run(
     *,
     kv_unified: bool = True,
     random: bool = False,
+    tight: bool = False,
 ) -> Driver:
-    """Run the machine ``runs`` times on one driver; returns it, with its worst error."""
+    """Run the machine ``runs`` times on one driver; returns it, with its worst error.
+
+    Args:
+        tight: sequences have windows as wide as a quarter of the context, which few have room for.
+    """
     with tempfile.TemporaryDirectory() as directory:
         driver = Driver(
-            tiny_model(kind),
+            tiny_model(kind, n_swa=N_CTX // 4) if tight else tiny_model(kind),
             Path(directory),
+            n_seq_max=6 if tight else 3,
             swa_full=swa_full,
             flash_attn=flash_attn,
             kv_unified=kv_unified,
@@ -197,6 +203,13 @@ def test_reuse_equals_a_fresh_context(kind: str, swa_full: bool, flash_attn: boo
 def test_reuse_is_close_with_flash_attention(kind: str, swa_full: bool, flash_attn: bool) -> None:
     driver = run(kind, swa_full, flash_attn, RUNS // 4)
     assert driver.operations >= 150
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", ["iswa", "hybrid_swa"])
+def test_reuse_equals_a_fresh_context_where_windows_have_little_room(kind: str) -> None:
+    driver = run(kind, False, False, RUNS // 3, tight=True)
+    assert driver.operations >= 200
 
 
 @pytest.mark.timeout(600)

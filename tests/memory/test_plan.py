@@ -130,6 +130,14 @@ def test_the_reason_why_not_more_was_kept() -> None:
     assert plan_reuse(FULL, 120, [held(100, 60)], []).reason == ""
 
 
+def test_the_reason_why_what_shares_most_was_not_taken() -> None:
+    passed = plan_reuse(ISWA, 120, [held(100, 60, 68), held(50, 40)], [])
+    assert (passed.keep, passed.reason) == (40, "window cells are gone")
+    costly = plan_reuse(FULL, 120, [held(50, 40), Held("stored", 50, 50, stored=True)], [])
+    assert costly.keep == 40
+    assert "only 10 tokens more" in costly.reason
+
+
 HELD = st.builds(
     lambda length, share, pos_min, busy, stored, checkpoints: Held(
         "x", length, int(length * share), min(pos_min, length), busy, stored, tuple(checkpoints)
