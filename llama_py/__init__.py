@@ -89,6 +89,10 @@ if TYPE_CHECKING:
     from llama_py.errors import TokenizationError as TokenizationError
     from llama_py.errors import UnknownParameterError as UnknownParameterError
     from llama_py.memory.sequences import ReuseInfo as ReuseInfo
+    from llama_py.options import ChatOptions as ChatOptions
+    from llama_py.options import CompletionOptions as CompletionOptions
+    from llama_py.options import EmbedderOptions as EmbedderOptions
+    from llama_py.options import LoadOptions as LoadOptions
     from llama_py.options.drafters import MTP as MTP
     from llama_py.options.drafters import Drafter as Drafter
     from llama_py.options.drafters import DraftModel as DraftModel
@@ -107,11 +111,13 @@ _HOMES = {
     "CacheReport": "api.cache",
     "ChatCompletion": "dialects.types",
     "ChatCompletionChunk": "dialects.types",
+    "ChatOptions": "options",
     "ChatReply": "api.records",
     "ChatSession": "api.session",
     "ClosedError": "errors",
     "Completion": "dialects.types",
     "CompletionChunk": "dialects.types",
+    "CompletionOptions": "options",
     "CompletionReply": "api.records",
     "CompletionUsage": "dialects.types",
     "ContextCreationError": "errors",
@@ -127,6 +133,7 @@ _HOMES = {
     "DraftModel": "options.drafters",
     "Drafter": "options.drafters",
     "Embedder": "api.embedder",
+    "EmbedderOptions": "options",
     "FingerprintError": "errors",
     "ForkedProcessError": "errors",
     "GenerationTimeout": "errors",
@@ -142,6 +149,7 @@ _HOMES = {
     "LlamaGrammar": "chat.grammar",
     "LlamaRAMCache": "storage.store",
     "LlamaState": "api.states",
+    "LoadOptions": "options",
     "LogitsProcessorList": "dialects.processors",
     "MetricsReport": "engine.metrics",
     "MTP": "options.drafters",

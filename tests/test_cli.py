@@ -114,7 +114,11 @@ def test_help_loads_no_native_library_and_no_numpy() -> None:
     ("arguments", "expected"),
     [
         (("frob",), "invalid choice"),
-        (("chat", "--frob"), "--frob"),
+        (("chat", "--frob"), "there is no option --frob;"),
+        (("chat", "--temprature", "3", "hi"), "--temprature; did you mean --temp?"),
+        (("chat", "--max-tokns=3", "hi"), "--max-tokns; did you mean --max-tokens?"),
+        (("chat", "-m", "Qwen/Qwen3-0.6B-GGUF", "hi"), "--hf Qwen/Qwen3-0.6B-GGUF"),
+        (("chat", "-m", "https://a.example/b.gguf", "hi"), "https://a.example/b.gguf; an address"),
         (("chat", "--temp", "warm", "hi"), "--temp"),
         (("chat", "-m", "a.gguf", "--hf", "a/b", "hi"), "not allowed with"),
         (("chat", "-m", "/no/such.gguf", "hi"), "no model file"),
@@ -213,6 +217,20 @@ def test_a_question_is_answered_on_standard_output(tmp_path: Path) -> None:
     assert done.stdout.strip()
     assert done.stdout.endswith("\n")
     assert done.stderr == ""
+
+
+def test_a_pipe_that_cannot_hold_a_character_loses_that_one_only(tmp_path: Path) -> None:
+    """On Windows a pipe is cp1252; Python's own answer is an error, and half of a reply is lost."""
+    grammar = tmp_path / "reply.gbnf"
+    grammar.write_text('root ::= "caf\u00e9 \U0001f31f \u2115 end"', encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "llama_py", "chat", "--grammar", str(grammar), "hi"],
+        capture_output=True,
+        timeout=120,
+        env={**ENVIRONMENT, "PYTHONIOENCODING": "cp1252"},
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.decode("cp1252").split() == ["caf\u00e9", "?", "?", "end"]
 
 
 @pytest.mark.parametrize("arguments", [(), ("-",)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import pickle
 from collections.abc import Callable, Iterator
@@ -97,7 +98,15 @@ def test_every_parameter_reaches_its_place() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "right"), [("n_cxt", "n_ctx"), ("n_gpu_layer", "n_gpu_layers"), ("typek", "type_k")]
+    ("wrong", "right"),
+    [
+        ("n_cxt", "n_ctx"),
+        ("n_gpu_layer", "n_gpu_layers"),
+        ("typek", "type_k"),
+        ("context_length", "n_ctx"),
+        ("num_gpu", "n_gpu_layers"),
+        ("threads", "n_threads"),
+    ],
 )
 def test_an_unknown_parameter_names_the_nearest_one(wrong: str, right: str) -> None:
     with pytest.raises(UnknownParameterError, match=f"{wrong!r}; did you mean {right!r}") as caught:
@@ -360,6 +369,9 @@ def test_sample_chooses_and_evaluates_nothing(llm: Llama) -> None:
         llm.sample(idx=0)
     with pytest.raises(TypeError):
         llm.sample(40)  # type: ignore[call-arg] # llama-cpp-python's first parameter is top_k, and not a position
+    for wrong, right in [("temp", "temperature"), ("max_new_tokens", "max_tokens")]:
+        with pytest.raises(UnknownParameterError, match=f"{wrong!r}; did you mean {right!r}"):
+            llm.create_completion("Hi", **{wrong: 1})  # type: ignore[call-overload]
     with pytest.raises(UnknownParameterError, match="'temprature'; did you mean 'temperature'"):
         llm.sample(temprature=1)  # type: ignore[call-arg]
 
@@ -559,3 +571,83 @@ def test_a_seed_makes_replies_repeatable(llm: Llama) -> None:
 def test_the_package_names_what_it_has() -> None:
     assert all(hasattr(llama_py, name) for name in llama_py.__all__)
     assert Path(demo_model_path()).stat().st_size < 6_000_000
+
+
+#: Calls that take a text, and the name of it in an error.
+TEXTS: dict[str, tuple[str, Callable[[Llama, str], object]]] = {
+    "prompt": ("prompt", lambda llm, text: llm.create_completion(text, max_tokens=1)),
+    "stop": ("stop", lambda llm, text: llm.create_completion("a", stop=[text], max_tokens=1)),
+    "suffix": ("suffix", lambda llm, text: llm.create_completion("a", suffix=text, max_tokens=1)),
+    "prefix": ("prefix", lambda llm, text: llm.score(text, ["a"])),
+    "continuation": (r"continuations\[1\]", lambda llm, text: llm.score("a", ["b", text])),
+    "embedded": (r"input\w*\[0\]", lambda llm, text: llm.embed(text)),
+    "session": ("session_id", lambda llm, text: llm.create_completion("a", session_id=text)),
+    "model": ("model", lambda llm, text: llm.create_completion("a", model=text, max_tokens=1)),
+    "message": (
+        r"messages\[0\].content",
+        lambda llm, text: llm.create_chat_completion([{"role": "user", "content": text}]),
+    ),
+}
+
+
+@pytest.mark.parametrize("call", TEXTS)
+def test_half_a_character_is_refused_wherever_a_text_is_taken(llm: Llama, call: str) -> None:
+    name, function = TEXTS[call]
+    with pytest.raises(ParameterError, match=f"^{name} has a lone surrogate .U.D83D"):
+        function(llm, "a\ud83db")
+
+
+def test_both_halves_of_a_character_are_the_character(llm: Llama) -> None:
+    options: dict[str, Any] = {"max_tokens": 4, "temperature": 0, "echo": True}
+    halves, whole = (
+        llm.create_completion(text, **options)["choices"][0]["text"]
+        for text in ("a\ud83d\ude00b", "a\U0001f600b")
+    )
+    assert halves == whole
+
+
+def test_a_second_bos_is_warned_of() -> None:
+    with load(kv_overrides={"tokenizer.ggml.add_bos_token": True}) as llm:
+        bos = llm.vocab.piece(llm.vocab.bos).decode()
+        with pytest.warns(RuntimeWarning, match=r"it is there twice.*leave it out") as caught:
+            llm.create_completion(f"{bos}Hello", max_tokens=1)
+        assert caught[0].filename == __file__
+        llm.create_completion("Hello", max_tokens=1)
+
+
+def test_a_model_without_a_template_says_what_is_used(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    path = tiny_model("full", chat_template=None)
+    with Llama(path, **SMALL) as llm, caplog.at_level("WARNING", "llama_py"):
+        for _ in range(2):
+            llm.create_chat_completion([{"role": "user", "content": "Hi"}], max_tokens=1)
+    said = [record.getMessage() for record in caplog.records if "template" in record.getMessage()]
+    assert len(said) == 1
+    assert "ChatML is used" in said[0]
+
+
+def test_help_shows_the_options_with_defaults_and_meanings() -> None:
+    for function, names in {
+        Llama.create_chat_completion: ("temperature (number; default: 0.2): ", "tools (list"),
+        Llama.create_completion: ("temperature (number; default: 0.8): ", "echo (boolean"),
+        Llama.__init__: ("n_ctx (integer, at least 0; default: 0): ", "flash_attn"),
+        llama_py.AsyncLlama.create_chat_completion: ("response_format (", "n (integer, 1 to 128"),
+    }.items():
+        text = inspect.getdoc(function) or ""
+        assert all(f"\n    {name}" in text for name in names), text
+        assert "](" not in text
+
+
+def test_what_a_notebook_shows(llm: Llama) -> None:
+    assert "cells used" in repr(llm.cache)
+    assert (
+        repr(LlamaGrammar.from_string('root ::= "a"')) == "LlamaGrammar('root ::= \"a\"', 'root')"
+    )
+    with llm.create_completion("a", stream=True, max_tokens=1) as stream:
+        assert "open" in repr(stream)
+    assert "ended" in repr(stream)
+    with load() as other:
+        pass
+    assert repr(other).endswith("closed)")
+    assert repr(other.cache) == "ModelCache(closed)"

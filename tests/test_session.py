@@ -109,6 +109,10 @@ def test_the_completion_of_the_last_turn_is_there(llm: Llama) -> None:
     assert response["choices"][0]["message"]["content"] == text
     assert response["usage"]["completion_tokens"] > 0
     assert response["choices"][0]["logprobs"]["content"]
+    assert response.cache["evaluated"] > 0
+    chat.send("And you?")
+    assert chat.last_response is not None
+    assert chat.last_response.cache["reused"] > response.cache["evaluated"]
 
 
 def test_options_of_one_turn_go_before_those_of_the_session(llm: Llama) -> None:

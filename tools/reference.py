@@ -221,7 +221,8 @@ def _markdown(doc: str | None) -> str:
     """A docstring of ours as Markdown."""
     lines: list[str] = []
     section = ""
-    for line in (doc or "").splitlines():
+    # What help() says of options is in a page of its own here.
+    for line in (doc or "").partition("\n\nOptions:\n")[0].splitlines():
         heading = re.fullmatch(rf"({'|'.join(_SECTIONS)}):", line)
         if heading:
             section = heading[1]

@@ -33,7 +33,15 @@ from llama_py.engine.async_events import AsyncEvents
 from llama_py.engine.request import Event, FinishEvent
 from llama_py.errors import ClosedError, ParameterError
 from llama_py.memory.sequences import ReuseInfo
-from llama_py.options import ChatOptions, CompletionOptions, LoadOptions, PromptOptions
+from llama_py.options import (
+    CHAT,
+    COMPLETION,
+    ChatOptions,
+    CompletionOptions,
+    LoadOptions,
+    PromptOptions,
+)
+from llama_py.options.text import describe_options
 
 __all__ = ["AsyncLlama", "AsyncReplyStream"]
 
@@ -412,3 +420,7 @@ def _abandon(started: Future[AsyncReplyStream[Any]]) -> None:
 def _overrides(llama: Llama, name: str) -> bool:
     """Whether a subclass has a method of its own in place of ``Llama``'s."""
     return getattr(type(llama), name) is not getattr(Llama, name)
+
+
+describe_options(AsyncLlama.create_completion, COMPLETION)
+describe_options(AsyncLlama.create_chat_completion, CHAT)

@@ -125,6 +125,16 @@ class ModelCache:
         self._states = States(loaded, by_hand, last)
         self._snapshots = Snapshots(loaded, self._states, slots)
 
+    def __repr__(self) -> str:
+        if self._loaded.inherited or self._loaded.model.closed:
+            return "ModelCache(closed)"
+        report = self.report()
+        talks = len(report["sequences"])
+        return (
+            f"ModelCache({report['cells_used']} of {report['cells']} cells used, "
+            f"{talks} conversation{'' if talks == 1 else 's'} in memory)"
+        )
+
     # -- what happened, and what there is -------------------------------------------------------
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -40,6 +41,7 @@ class Calls:
         self, prompt: str | Sequence[int], stream: bool, options: Mapping[str, Any]
     ) -> Call:
         """A call of ``create_completion``."""
+        _warn_of_bos(self._loaded.model.vocab, prompt)
         parsed = parse_completion(self.defaults, prompt, stream=stream, **options)
         return self._call(parsed, None)
 
@@ -117,6 +119,20 @@ class Calls:
         spelling = self._loaded.cache.spelling
         text = spelling.mark(prompt.text or b"", prompt.plain)
         return spelling.read(text, add_special=prompt.add_special)
+
+
+def _warn_of_bos(vocab: Vocab, prompt: Any) -> None:
+    """Warn of a text that begins with what is put before it anyway, as llama-cpp-python does."""
+    if not isinstance(prompt, str) or not vocab.add_bos or vocab.bos < 0:
+        return
+    text = vocab.piece(vocab.bos).decode("utf-8", "replace")
+    if text and prompt.startswith(text):
+        warnings.warn(
+            f"the prompt begins with {text!r}, which this model's prompts get in any case, so that "
+            "it is there twice, and replies are worse; leave it out of the text",
+            RuntimeWarning,
+            stacklevel=5,  # the caller of create_completion
+        )
 
 
 def _count(vocab: Vocab, text: str) -> int:

@@ -30,6 +30,7 @@ from llama_py.errors import (
     RequestCancelled,
     shown,
 )
+from llama_py.options.checks import whole_text
 from llama_py.params import check_bool, check_number
 
 __all__ = ["EmbeddingCalls", "PendingEmbedding", "Progress", "Ranked", "own_pooling"]
@@ -329,10 +330,12 @@ def own_pooling(model: Model) -> str | None:
 def _texts(query: Any, documents: Any) -> list[str]:
     if not isinstance(query, str):
         raise ParameterTypeError(f"query must be a text, not {shown(query)}")
+    whole_text(query, "query")
     if isinstance(documents, (str, bytes, dict)) or not hasattr(documents, "__iter__"):
         raise ParameterTypeError(f"documents must be a list of texts, not {shown(documents)}")
     texts = [*documents]
     for index, each in enumerate(texts):
         if not isinstance(each, str):
             raise ParameterTypeError(f"documents[{index}] must be a text, not {shown(each)}")
+        whole_text(each, f"documents[{index}]")
     return texts

@@ -50,7 +50,11 @@ from llama_py.errors import ParameterError
 from llama_py.memory.cache import SequenceCache
 from llama_py.memory.sequences import ReuseInfo
 from llama_py.options import (
+    CHAT,
+    COMPLETION,
+    GENERATE,
     LOAD,
+    SAMPLE,
     ChatOptions,
     CompletionOptions,
     GenerateOptions,
@@ -59,6 +63,7 @@ from llama_py.options import (
     SampleOptions,
     TurnOptions,
 )
+from llama_py.options.text import describe_options
 from llama_py.options.values import ChatPolicy, read_path
 from llama_py.params import check_number
 from llama_py.storage.store import StateStore
@@ -143,6 +148,7 @@ class Llama:
         model_path: str | os.PathLike[str],
         **options: Unpack[LoadOptions],
     ) -> None:
+        """Load a model: see the class."""
         given = LOAD.complete(options)
         arguments: dict[str, Any] = {"model_path": read_path("model_path", model_path), **given}
         template, chat_format = given["chat_template"], given["chat_format"]
@@ -264,7 +270,7 @@ class Llama:
         stream: bool = False,
         **options: Unpack[CompletionOptions],
     ) -> CompletionReply | ReplyStream[CreateCompletionStreamResponse]:
-        """Continue a text. Its [options](options.md) are those of ``CompletionOptions``.
+        """Continue a text.
 
         Args:
             prompt: text, or token ids.
@@ -308,7 +314,7 @@ class Llama:
         stream: bool = False,
         **options: Unpack[ChatOptions],
     ) -> ChatReply | ReplyStream[CreateChatCompletionStreamResponse]:
-        """Answer a conversation. Its [options](options.md) are those of ``ChatOptions``.
+        """Answer a conversation.
 
         Args:
             messages: in OpenAI's form: ``{"role": ..., "content": ...}``.
@@ -769,6 +775,8 @@ class Llama:
         name = repr(Path(self.model_path).name)
         if self._loaded.inherited:
             return f"Llama({name}, of another process)"
+        if self._loaded.model.closed:
+            return f"Llama({name}, closed)"
         size = "vocab_only=True" if self._loaded.vocab_only else "an encoder"
         if self._loaded.generates:
             size = f"n_ctx={self._context.n_ctx}"
@@ -801,3 +809,10 @@ class Llama:
 
         path = download(repo_id, filename, additional_files, local_dir, cache_dir)
         return cls(path, **options)
+
+
+describe_options(Llama.__init__, LOAD)
+describe_options(Llama.create_completion, COMPLETION)
+describe_options(Llama.create_chat_completion, CHAT)
+describe_options(Llama.sample, SAMPLE)
+describe_options(Llama.generate, GENERATE)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llama_py.api.loaded import Loaded
@@ -14,15 +16,17 @@ from llama_py.chat.jinja import explain_refusal
 from llama_py.chat.markup import Markup
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.template import ChatTemplate, RenderedChat
-from llama_py.chat.values import whole_text
 from llama_py.core.vocab import Vocab
 from llama_py.errors import ParameterTypeError, TemplateError, shown
+from llama_py.options.checks import whole_text
 
 if TYPE_CHECKING:
     from llama_py.core.model import Model
     from llama_py.options.values import ChatPolicy
 
-__all__ = ["CallDefaults", "Rendering", "Settings", "check_template", "find_format"]
+__all__ = ["NO_TEMPLATE", "CallDefaults", "Rendering", "Settings", "check_template", "find_format"]
+
+_log = logging.getLogger("llama_py")
 
 
 @dataclass(slots=True)
@@ -55,6 +59,14 @@ def find_format(name: str | None) -> ChatFormat | None:
     if name is not None and not isinstance(name, str):
         raise ParameterTypeError(f"chat_format must be a name or None, not {shown(name)}")
     return get_chat_format(name) if name else None
+
+
+#: Said where a conversation is rendered for a model whose file has no chat template.
+NO_TEMPLATE = (
+    "the model has no chat template, so ChatML is used; if it was not trained on that (a base "
+    "model was trained on no chats at all), replies are poor: pass chat_template or chat_format, "
+    "or use create_completion"
+)
 
 
 class Rendering:
@@ -93,9 +105,12 @@ class Rendering:
     def _made(self, model: Model) -> ChatTemplate:
         text = self._text
         try:
-            return ChatTemplate.from_model(model, text)
+            template = ChatTemplate.from_model(model, text)
         except TemplateError as error:
             raise explain_refusal(text or model.chat_template() or "", error) from None
+        if not template.explicit:
+            _log.warning("%s: %s", Path(self._settings.model_path).name, NO_TEMPLATE)
+        return template
 
     @property
     def chat_format(self) -> str | None:

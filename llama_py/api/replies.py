@@ -113,6 +113,9 @@ class ReplyStream(Iterator[T]):
         self._error = None
         self._leave()
 
+    def __repr__(self) -> str:
+        return f"ReplyStream({'ended' if self._over else 'open'}; iterate over it for its chunks)"
+
     def __enter__(self) -> Self:
         return self
 

@@ -15,9 +15,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from llama_py.core.vocab import Vocab
+from llama_py.engine.text import whole_characters
 from llama_py.errors import ParameterError, ParameterTypeError
 from llama_py.memory.spelling import Spelling
 from llama_py.memory.text import align
+from llama_py.options.checks import whole_text
 from llama_py.params import check_number
 
 __all__ = ["Continuations", "Prefix", "read_continuations", "read_prefix"]
@@ -58,7 +60,7 @@ def read_prefix(vocab: Vocab, prefix: Any) -> Prefix:
         ParameterError: it is neither, or there is no token to begin with.
     """
     if isinstance(prefix, str):
-        text = prefix.encode("utf-8", "surrogatepass")
+        text = whole_text(prefix, "prefix").encode()
         # An end-of-sequence token that some models add would stand in the middle.
         first, _ = Spelling(vocab).added
         tokens = (*first, *vocab.tokenize(text, add_special=False, parse_special=True))
@@ -96,7 +98,7 @@ def read_continuations(
 
 def _one(vocab: Vocab, border: _Border, item: Any, index: int) -> tuple[int, Tokens]:
     if isinstance(item, str):
-        return border.continue_with(item.encode("utf-8", "surrogatepass"))
+        return border.continue_with(whole_text(item, f"continuations[{index}]").encode())
     return border.place, _ids(vocab, item, f"continuations[{index}]", "a text or token ids")
 
 
@@ -111,7 +113,7 @@ def _ids(vocab: Vocab, value: Any, name: str, what: str) -> Tokens:
 
 
 def _text(vocab: Vocab, tokens: Tokens) -> str:
-    return vocab.detokenize(tokens, special=True).decode("utf-8", "replace")
+    return whole_characters(vocab.detokenize(tokens, special=True))
 
 
 class _Border:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 from typing_extensions import Self, Unpack
 
 from llama_py.api import session_file
+from llama_py.api.records import ChatReply
 from llama_py.api.session_reply import ReplyStream
 from llama_py.chat.messages import check_names
 from llama_py.dialects.openai_messages import read_messages, read_tools
@@ -87,8 +88,8 @@ class ChatSession:
         read_policy("overflow", overflow)
         self.session_id = session_id or f"chat-{uuid.uuid4().hex}"
         self.overflow: ChatPolicy | None = overflow
-        #: The chat completion of the last turn, or None.
-        self.last_response: dict[str, Any] | None = None
+        #: The chat completion of the last turn, which says in ``cache`` what was reused; or None.
+        self.last_response: ChatReply | None = None
         #: Messages that the overflow policy left out in the last turn.
         self.dropped: list[Message] = []
         self._llm = llm
@@ -235,7 +236,7 @@ class ChatSession:
         if reply is not None:
             reply.close()
 
-    def _commit(self, messages: list[Message], response: dict[str, Any]) -> None:
+    def _commit(self, messages: list[Message], response: ChatReply) -> None:
         self._messages = messages
         self._results = []
         self.last_response = response

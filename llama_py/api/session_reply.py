@@ -8,6 +8,7 @@ from typing import Any
 from typing_extensions import Self
 
 from llama_py.api.overflow import OverflowReport
+from llama_py.api.records import ChatReply
 from llama_py.chat.stream import is_object
 from llama_py.dialects.fold import fold_chat
 from llama_py.errors import LlamaError
@@ -17,7 +18,7 @@ __all__ = ["ReplyStream"]
 
 Message = dict[str, Any]
 #: Takes the messages up to the reply, the reply included, and the chat completion.
-Commit = Callable[[list[Message], dict[str, Any]], None]
+Commit = Callable[[list[Message], ChatReply], None]
 
 _COMPLETE = ("stop", "length", "tool_calls", "function_call")
 
@@ -54,9 +55,11 @@ class ReplyStream(Iterator[str]):
         return report
 
     @property
-    def response(self) -> dict[str, Any]:
+    def response(self) -> ChatReply:
         """What came so far, in the form of a chat completion."""
-        return dict(fold_chat(self._seen))
+        reply = ChatReply(fold_chat(self._seen))
+        reply.cache, reply.dropped = self.cache, self.dropped
+        return reply
 
     def begin(self) -> None:
         """Take the chunk that names the role. From then on, closing the stream cancels it."""
@@ -99,6 +102,9 @@ class ReplyStream(Iterator[str]):
         """Give the reply up; the session stays as it was before it."""
         self._end()
 
+    def __repr__(self) -> str:
+        return f"ReplyStream({'ended' if self._done else 'open'}; iterate over it for its text)"
+
     def __enter__(self) -> Self:
         return self
 
@@ -130,7 +136,7 @@ class ReplyStream(Iterator[str]):
 
     def _commit(self, *, partial: bool) -> None:
         response = self.response
-        choice = response["choices"][0]
+        choice: Any = response["choices"][0]
         message = {key: value for key, value in choice["message"].items() if value is not None}
         if partial:
             message.pop("tool_calls", None)

@@ -21,7 +21,7 @@ from llama_py.chat.schema import gbnf_of_schema
 from llama_py.chat.template import ChatTemplate, RenderedChat
 from llama_py.core.chat import ReplyParser
 from llama_py.core.gbnf_check import check_gbnf
-from llama_py.errors import GrammarError, ParameterError, TemplateError
+from llama_py.errors import GrammarError, ParameterError, TemplateError, shown
 from llama_py.params import GrammarSpec, TokenConstraint
 
 __all__ = [
@@ -176,6 +176,11 @@ class LlamaGrammar:
             grammar = cls("", schema=schema)
             grammar._refusal = error
             return grammar
+
+    def __repr__(self) -> str:
+        if self.schema is not None:
+            return f"LlamaGrammar.from_json_schema({shown(self.schema)})"
+        return f"LlamaGrammar({shown(self._text)}, {self.root!r})"
 
     @property
     def spec(self) -> GrammarSpec:

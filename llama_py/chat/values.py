@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from llama_py.errors import ParameterError, ParameterTypeError, shown
+from llama_py.options.checks import whole_text
 
-__all__ = ["check_json", "check_text", "read_arguments", "whole_text", "wrapped_arguments"]
+__all__ = ["check_json", "check_text", "read_arguments", "wrapped_arguments"]
 
 #: Deeper than any real value, and well within what the recursion here and in C++ can take.
 _MAX_DEPTH = 200
@@ -51,45 +52,6 @@ def check_text(value: Any, where: str) -> str:
     if not isinstance(value, str):
         raise ParameterTypeError(f"{where} must be a string, not {shown(value)}")
     return whole_text(value, where)
-
-
-def whole_text(text: str, where: str) -> str:
-    """The text, with surrogate pairs joined to the characters they stand for.
-
-    Raises:
-        ParameterError: it contains half of a pair, which has no UTF-8 form.
-    """
-    if text.isascii():
-        return text
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        try:
-            return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
-        except UnicodeDecodeError:
-            pass
-        place, code = _lone_surrogate(text, error.start)
-        raise ParameterError(
-            f"{where} has a lone surrogate (U+{code:04X}, half of a character) at index {place}, "
-            'which cannot be encoded; text.encode("utf-8", "replace").decode() puts a question '
-            "mark in its place"
-        ) from None
-    return text
-
-
-def _lone_surrogate(text: str, start: int) -> tuple[int, int]:
-    """Index and code of the first surrogate without its other half."""
-    place = start
-    while place < len(text):
-        code = ord(text[place])
-        following = ord(text[place + 1]) if place + 1 < len(text) else 0
-        if 0xD800 <= code < 0xDC00 and 0xDC00 <= following < 0xE000:
-            place += 2
-        elif 0xD800 <= code < 0xE000:
-            return place, code
-        else:
-            place += 1
-    return start, ord(text[start])
 
 
 def check_json(value: Any, where: str) -> None:

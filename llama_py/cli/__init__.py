@@ -8,6 +8,7 @@ library.
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -40,6 +41,7 @@ Every command has its own --help.
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command, and return the exit code."""
     arguments = [*(sys.argv[1:] if argv is None else argv)]
+    _show_any_text()
     try:
         return _run(arguments)
     except SystemExit as end:  # argparse, after --help or a mistake
@@ -60,6 +62,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"this should not have happened ({type(error).__name__}: {sentence(error)}); "
             "--verbose shows where"
         )
+
+
+def _show_any_text() -> None:
+    """Let what the encoding of an output lacks be a question mark, and no error.
+
+    Python raises by default, where an output is a file or a pipe on Windows (cp1252), or the
+    locale is C: half of a reply would be lost for one character.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")
 
 
 def _run(arguments: list[str]) -> int:

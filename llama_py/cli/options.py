@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
 import re
 import sys
@@ -42,6 +43,22 @@ _REPEATED = frozenset({"stop"})
 
 class Parser(argparse.ArgumentParser):
     """Says what is wrong in one sentence."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Refuses an unknown option itself, since only the parser of the command knows the others.
+
+        argparse would have its value taken for the prompt, and speak of all that is left over.
+        """
+        parsed, rest = super().parse_known_args(args, namespace)
+        unknown = next((each for each in rest if each.startswith("-") and each != "-"), None)
+        if unknown is not None:
+            self.error(self._unknown(unknown.partition("=")[0]))
+        return parsed, rest
+
+    def _unknown(self, given: str) -> str:
+        known = [each for each in self._option_string_actions if each.startswith("--")]
+        close = difflib.get_close_matches(given, known, n=1, cutoff=0.6)
+        return f"there is no option {given}" + (f"; did you mean {close[0]}?" if close else "")
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")

@@ -33,7 +33,11 @@ from llama_py.params import RANDOM_SEED, SamplingParams, TokenConstraint
 
 __all__ = ["NOTHING_ALLOWED", "Sampler"]
 
-NOTHING_ALLOWED = "no token is allowed: every logit is -inf, or one is not a number"
+NOTHING_ALLOWED = (
+    "no token is allowed: every logit is -inf, or one is not a number; if no grammar and no logits "
+    "processor forbids all tokens, the model's file may be damaged (load it with "
+    "check_tensors=True)"
+)
 Row = NDArray[np.float32]
 
 
@@ -258,7 +262,7 @@ class Sampler:
     def _draw(self, ids: NDArray[np.int32] | NDArray[np.intp] | None, logits: Row) -> int:
         """Let the chain draw from these candidates, the likeliest first; None means all tokens."""
         if not logits.max() > -np.inf:
-            raise DecodeError("no token can be drawn: every logit is -inf, or one is not a number")
+            raise DecodeError(NOTHING_ALLOWED)
         if self._candidates is None or len(self._candidates) < len(logits):
             self._candidates = np.zeros(len(logits), CANDIDATE)
             self._data = ctypes.cast(

@@ -11,7 +11,6 @@ from llama_py.chat.conversation import Message, ToolCall
 from llama_py.chat.enforceable import enforceable, render_leniently
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.template import RenderedChat
-from llama_py.chat.values import whole_text
 from llama_py.dialects.anthropic_blocks import (
     check_object,
     read_messages,
@@ -219,7 +218,7 @@ def _stops(body: Mapping[str, Any], limits: Limits) -> tuple[str, ...]:
         raise ParameterError(
             f"stop_sequences has {len(stops)} entries, and {limits.max_stops} is the most"
         )
-    return tuple(whole_text(stop, "stop_sequences") for stop in stops)
+    return stops
 
 
 def _settings(

@@ -92,7 +92,7 @@ def read_infill(
 def _prompt(vocab: VocabLike, value: str | list[Any], *, fresh: bool) -> Prompt:
     """``fresh``: with tokens of its own, also where a cached reply has others for the same text."""
     if isinstance(value, str) and value and not fresh:
-        return Prompt(text=value.encode("utf-8", "surrogatepass"))
+        return Prompt(text=value.encode())
     tokens = mixed_tokens(vocab, "prompt", value, add_special=True, parse_special=True)
     if not tokens and vocab.bos < 0:
         raise ParameterError("prompt is empty, and this model has no BOS token to begin with")

@@ -8,7 +8,7 @@ from typing import Any
 from llama_py.dialects.context import VocabLike
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.errors import ParameterError, ParameterTypeError, shown
-from llama_py.options.checks import check_bool, check_number
+from llama_py.options.checks import check_bool, check_number, whole_text
 
 __all__ = [
     "as_bool",
@@ -54,7 +54,7 @@ def read_prompts(value: Any, most: int) -> list[str | list[Any]]:
     if not value:
         raise ParameterError(f"prompt is empty; it must be {_PROMPT}")
     if any(_is_number(item) for item in value):
-        return [list(value)]
+        return [_mixed(value)]
     if len(value) > most:
         raise ParameterError(f"prompt has {len(value)} prompts; at most {most} are allowed")
     return [_one_prompt(item) for item in value]
@@ -66,10 +66,15 @@ def _one_prompt(item: Any) -> str | list[Any]:
             raise ParameterError("prompt: multimodal_data is not supported by this model")
         item = item.get("prompt_string")
     if isinstance(item, str):
-        return item
+        return whole_text(item, "prompt")
     if _is_list(item):
-        return list(item)
+        return _mixed(item)
     raise ParameterTypeError(f"prompt must be {_PROMPT}, and contains {shown(item)}")
+
+
+def _mixed(items: Sequence[Any]) -> list[Any]:
+    """Token ids and texts, which can be encoded."""
+    return [whole_text(each, "prompt") if isinstance(each, str) else each for each in items]
 
 
 def _is_list(value: Any) -> bool:

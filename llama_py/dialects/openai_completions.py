@@ -18,7 +18,7 @@ from llama_py.dialects.sampling import read_generation, read_sampling
 from llama_py.engine.request import GenerationRequest, Prompt, Record
 from llama_py.errors import ParameterError, ParameterTypeError, shown
 from llama_py.options import COMPLETION, MAX_CHOICES, CompletionOptions
-from llama_py.options.checks import check_number
+from llama_py.options.checks import check_number, whole_text
 from llama_py.params import GenerationParams
 
 __all__ = ["CompletionCall", "parse_completion"]
@@ -150,7 +150,7 @@ def _prompts(prompt: Any, context: CallContext) -> list[str | list[int]]:
 
 def _one_prompt(item: Any, context: CallContext) -> str | list[int]:
     if isinstance(item, str):
-        return item
+        return whole_text(item, "prompt")
     if isinstance(item, bytes) or not isinstance(item, Sequence):
         raise ParameterTypeError(
             f"prompt must be a text or a list of token ids, and contains {shown(item)}"
@@ -190,5 +190,5 @@ def _plain_prompt(context: CallContext, prompt: str | list[int]) -> Prompt:
             raise ParameterError("prompt is empty, and this model has no BOS token to begin with")
         return Prompt(tokens=[context.vocab.bos])
     if isinstance(prompt, str):
-        return Prompt(text=prompt.encode("utf-8", "surrogatepass"))
+        return Prompt(text=prompt.encode())
     return Prompt(tokens=prompt)

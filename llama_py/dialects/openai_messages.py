@@ -21,8 +21,9 @@ from llama_py.chat.conversation import (
     ToolChoice,
     ToolResult,
 )
-from llama_py.chat.values import check_json, check_text, read_arguments, whole_text
+from llama_py.chat.values import check_json, check_text, read_arguments
 from llama_py.errors import ParameterError, ParameterTypeError, shown
+from llama_py.options.checks import whole_text
 
 __all__ = ["read_messages", "read_response_format", "read_tool_choice", "read_tools"]
 
@@ -225,6 +226,12 @@ def _tool(given: Any, where: str) -> Tool:
     kind = tool.get("type")
     if kind not in (None, "function"):
         raise ParameterError(f'{where}.type is {shown(kind)}; only "function" tools can be called')
+    if tool.get("function") is None and "name" in tool:
+        raise ParameterTypeError(
+            f"{where}.function is missing: name, description and parameters belong into it, as in "
+            f'{{"type": "function", "function": {{"name": {json.dumps(str(tool["name"]))[:60]}, '
+            f'"parameters": {{...}}}}}}'
+        )
     return _function(tool.get("function"), f"{where}.function")
 
 
@@ -311,6 +318,12 @@ def read_response_format(response_format: Any) -> Any:
     """
     if response_format is None:
         return None
+    if isinstance(response_format, type) and hasattr(response_format, "model_json_schema"):
+        name = response_format.__name__
+        raise ParameterTypeError(
+            f"response_format must be an object, not the class {name}; for its schema, pass "
+            f'{{"type": "json_object", "schema": {name}.model_json_schema()}}'
+        )
     response_format = _check_mapping(response_format, "response_format")
     kind = response_format.get("type")
     if kind is None or kind == "text":

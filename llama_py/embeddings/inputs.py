@@ -16,6 +16,7 @@ from llama_py.errors import (
     TokenizationError,
     shown,
 )
+from llama_py.options.checks import whole_text
 
 if TYPE_CHECKING:
     from llama_py.core.vocab import Vocab
@@ -63,7 +64,8 @@ def tokenized(vocab: Vocab, inputs: Sequence[Any], name: str = "inputs") -> list
 def _tokens(vocab: Vocab, given: Any, where: str) -> Tokens:
     try:
         if isinstance(given, (str, bytes, bytearray)):
-            ids = vocab.tokenize(given if isinstance(given, str) else bytes(given))
+            text = whole_text(given, where) if isinstance(given, str) else bytes(given)
+            ids = vocab.tokenize(text)
         else:
             ids = _token_ids(vocab, given, where)
     except TokenizationError as error:

@@ -10,7 +10,14 @@ from __future__ import annotations
 import codecs
 from collections.abc import Sequence
 
-__all__ = ["ReplyText"]
+__all__ = ["ReplyText", "whole_characters"]
+
+_DECODER = codecs.getincrementaldecoder("utf-8")
+
+
+def whole_characters(raw: bytes) -> str:
+    """The text of a reply's bytes, without the beginning of a character at their end."""
+    return _DECODER("replace").decode(raw)
 
 
 class ReplyText:
@@ -23,7 +30,7 @@ class ReplyText:
     __slots__ = ("_decoder", "_longest", "_pending", "_stops", "stopped_by")
 
     def __init__(self, stops: Sequence[str] = ()) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._decoder = _DECODER("replace")
         self._stops = tuple(stops)
         self._longest = max(map(len, self._stops), default=0)
         self._pending = ""
@@ -37,11 +44,14 @@ class ReplyText:
         return self._release(self._pending + text)
 
     def finish(self) -> str:
-        """The text that was held back and will not become a stop string any more."""
-        text = self._decoder.decode(b"", final=True)
+        """The text that was held back and will not become a stop string any more.
+
+        The first bytes of a character whose others did not come are no text: they are left out.
+        """
+        self._decoder.reset()
         if self.stopped_by is not None:
             return ""
-        text, self._pending = self._pending + text, ""
+        text, self._pending = self._pending, ""
         cut = self._first_stop(text)
         if cut is None:
             return text

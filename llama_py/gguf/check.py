@@ -92,14 +92,20 @@ def check_model_file(path: str | os.PathLike[str]) -> GGUFInfo:
         InvalidModelError: it is not a GGUF, it is incomplete or damaged, it is not a language
             model, or it would make llama.cpp end the process.
     """
+    # A Path has one slash where an address has two.
+    given = re.sub(r"^(\w+):/+", r"\1://", os.fspath(path))
     path = Path(path)
     try:
         return _check(path)
+    except ModelNotFoundError as error:
+        hint = _elsewhere(given)
+        if not hint:
+            raise
+        problem = f"there is no model file at {given}" if "://" in given else str(error)
+        raise ModelNotFoundError(f"{problem}; {hint}") from None
     except InvalidModelError as error:
         raise InvalidModelError(f"{path}: {error}") from None
     except OSError as error:
-        if isinstance(error, ModelNotFoundError):
-            raise
         raise InvalidModelError(f"{path} cannot be read: {error}") from error
 
 
@@ -237,6 +243,28 @@ def _missing_problem(path: Path) -> str:
     if similar:
         return f"{problem}; in the same folder there are: {_listed(similar)}"
     return f"{problem}, and no .gguf file in {folder.resolve()}"
+
+
+#: A repository of a hub, or its address.
+_REPOSITORY = re.compile(
+    r"(?:(?:https?://)?(?:huggingface\.co|hf\.co)/|hf://|hf:)?([\w.-]+/[\w.-]+?(?::[\w.-]+)?)(?:/.*)?"
+)
+
+
+def _elsewhere(given: str) -> str:
+    """What to do with the name of a model that is somewhere on the net; "" for other paths."""
+    if given.endswith(".gguf") and "://" not in given:
+        return ""
+    found = _REPOSITORY.fullmatch(given)
+    named = found is not None and (found[1] != given or not Path(given).parent.is_dir())
+    if found is not None and named and found[1].count("/") == 1:
+        return (
+            "if that is a repository of the Hugging Face hub, "
+            f"Llama.from_pretrained({found[1]!r}) downloads it (llama-py: --hf {found[1]})"
+        )
+    if re.match(r"\w+://", given):
+        return "an address is not opened: download the file, and give its path"
+    return ""
 
 
 def _listed(names: list[str]) -> str:

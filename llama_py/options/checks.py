@@ -20,9 +20,11 @@ __all__ = [
     "read_function",
     "read_functions",
     "read_mapping",
+    "read_string",
     "read_text",
     "read_texts",
     "refuse_unknown",
+    "whole_text",
 ]
 
 
@@ -87,12 +89,56 @@ def described(value: Any) -> str:
 
 
 def read_text(name: str, value: Any, *, empty: bool = False) -> str:
-    """A string, which may be empty only if ``empty``."""
+    """A string that can be encoded, and may be empty only if ``empty``."""
+    return whole_text(read_string(name, value, empty=empty), name)
+
+
+def read_string(name: str, value: Any, *, empty: bool = False) -> str:
+    """Any string, also a path whose name on disk is no UTF-8; see ``read_text``."""
     if not isinstance(value, str):
         raise ParameterTypeError(f"{name} must be a string, not {described(value)}")
     if not value and not empty:
         raise ParameterError(f"{name} is empty; give a text, or leave it out")
     return value
+
+
+def whole_text(text: str, where: str) -> str:
+    """The text, with surrogate pairs joined to the characters they stand for.
+
+    Raises:
+        ParameterError: it contains half of a pair, which has no UTF-8 form.
+    """
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        try:
+            return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+        except UnicodeDecodeError:
+            pass
+        place, code = _lone_surrogate(text, error.start)
+        raise ParameterError(
+            f"{where} has a lone surrogate (U+{code:04X}, half of a character) at index {place}, "
+            'which cannot be encoded; text.encode("utf-8", "replace").decode() puts a question '
+            "mark in its place"
+        ) from None
+    return text
+
+
+def _lone_surrogate(text: str, start: int) -> tuple[int, int]:
+    """Index and code of the first surrogate without its other half."""
+    place = start
+    while place < len(text):
+        code = ord(text[place])
+        following = ord(text[place + 1]) if place + 1 < len(text) else 0
+        if 0xD800 <= code < 0xDC00 and 0xDC00 <= following < 0xE000:
+            place += 2
+        elif 0xD800 <= code < 0xE000:
+            return place, code
+        else:
+            place += 1
+    return start, ord(text[start])
 
 
 def read_mapping(name: str, value: Any) -> Mapping[Any, Any]:
@@ -103,7 +149,8 @@ def read_mapping(name: str, value: Any) -> Mapping[Any, Any]:
 
 def read_texts(name: str, value: Any) -> tuple[str, ...]:
     """A string or several, as a tuple."""
-    return _several(name, value, "a string or a list of strings", lambda v: isinstance(v, str))
+    found = _several(name, value, "a string or a list of strings", lambda v: isinstance(v, str))
+    return tuple(whole_text(text, name) for text in found)
 
 
 def read_functions(name: str, value: Any) -> tuple[Callable[..., Any], ...]:
@@ -129,8 +176,57 @@ def _several(name: str, value: Any, what: str, fits: Callable[[Any], bool]) -> t
     return (value,)
 
 
+#: What other libraries and servers call a parameter -> what it is called here.
+_ELSEWHERE: Mapping[str, str] = {
+    "batch_size": "n_batch",
+    "cache_prompt": "reuse",
+    "context_length": "n_ctx",
+    "context_size": "n_ctx",
+    "ctx_size": "n_ctx",
+    "device": "n_gpu_layers",
+    "do_sample": "temperature",
+    "flash_attention": "flash_attn",
+    "format": "response_format",
+    "gpu_layers": "n_gpu_layers",
+    "json_schema": "response_format",
+    "lora": "lora_path",
+    "max_completion_tokens": "max_tokens",
+    "max_context": "n_ctx",
+    "max_length": "max_tokens",
+    "max_model_len": "n_ctx",
+    "max_new_tokens": "max_tokens",
+    "max_output_tokens": "max_tokens",
+    "max_seq_len": "n_ctx",
+    "model": "model_path",
+    "n_predict": "max_tokens",
+    "ngl": "n_gpu_layers",
+    "num_ctx": "n_ctx",
+    "num_gpu": "n_gpu_layers",
+    "num_predict": "max_tokens",
+    "num_thread": "n_threads",
+    "num_threads": "n_threads",
+    "random_seed": "seed",
+    "rep_pen": "repeat_penalty",
+    "repetition_penalty": "repeat_penalty",
+    "schema": "response_format",
+    "stop_sequences": "stop",
+    "stop_words": "stop",
+    "temp": "temperature",
+    "think": "enable_thinking",
+    "thinking": "enable_thinking",
+    "threads": "n_threads",
+}
+
+
 def refuse_unknown(function: str, name: str, known: Iterable[str]) -> UnknownParameterError:
-    """The error for a parameter that does not exist; it suggests the nearest one that does."""
-    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)
+    """The error for a parameter that does not exist; it suggests the one that is likely meant.
+
+    That is the one that other libraries call so, or else the nearest name.
+    """
+    names = sorted(known)
+    elsewhere = _ELSEWHERE.get(name.lower())
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    if elsewhere in names:
+        close = [elsewhere]
     hint = f"; did you mean {close[0]!r}?" if close else ""
     return UnknownParameterError(f"{function}() has no parameter {name!r}{hint}")

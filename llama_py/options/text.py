@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import abc
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from inspect import cleandoc
+from textwrap import fill
 from typing import Any, get_origin
 
 from llama_py.options.marks import Default, Ignored, Range, Reads, WithoutDefault
 from llama_py.options.table import Option, Table
 from llama_py.options.values import TEXTS
 
-__all__ = ["json_schema", "markdown_table", "plain_default"]
+__all__ = ["describe_options", "json_schema", "markdown_table", "plain_default"]
 
 #: Types in words, by the type itself or by its name.
 _WORDS: dict[Any, str] = {
@@ -87,6 +90,32 @@ def markdown_table(table: Table[Any], names: list[str]) -> str:
 def _row(option: Option, table: Table[Any]) -> str:
     cells = (f"`{option.name}`", allowed(option), _every_default(option, table), option.doc)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+# ---- help() ----------------------------------------------------------------------------------
+
+
+def describe_options(function: Callable[..., Any], table: Table[Any]) -> None:
+    """Add the options to the docstring of a call, whose signature only has the name of their class.
+
+    So they are where ``help()`` and notebooks look. Those without effect are left out.
+    """
+    if function.__doc__ is None:  # python -OO
+        return
+    rows = [_plain_row(each, table) for each in table if not each.mark(Ignored)]
+    function.__doc__ = "\n".join([cleandoc(function.__doc__), "", "Options:", *rows])
+
+
+def _plain_row(option: Option, table: Table[Any]) -> str:
+    default = _plain(plain_default(option, table))
+    facts = [_plain(allowed(option)), f"default: {default}" if default else ""]
+    head = f"{option.name} ({'; '.join(filter(None, facts))}): {_plain(option.doc)}"
+    return fill(head, 96, initial_indent=" " * 4, subsequent_indent=" " * 8)
+
+
+def _plain(markdown: str) -> str:
+    """Without the links and the quotes of Markdown."""
+    return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", markdown).replace("`", "")
 
 
 # ---- JSON schema -----------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from llama_py.options.checks import (
     described,
     fits_a_float,
     is_bool,
-    read_text,
+    read_string,
     read_texts,
 )
 
@@ -237,12 +237,18 @@ def read_policy(name: str, value: Any) -> Any:
 
 
 def read_path(name: str, value: Any) -> str:
-    """The path of a file or directory, as text."""
+    """The path of a file or directory, as text; ``~`` is the home directory."""
     check_kind(name, value, (str, os.PathLike), "a path")
     path = os.fspath(value)
     if not isinstance(path, str):
         raise ParameterTypeError(f"{name} must be a path of text, not {described(path)}")
-    return read_text(name, path)
+    path = read_string(name, path)
+    if not path.startswith("~") or os.path.lexists(path):
+        return path
+    try:
+        return str(Path(path).expanduser())
+    except RuntimeError:  # there is no such user
+        return path
 
 
 def read_adapter_path(name: str, value: Any) -> str:

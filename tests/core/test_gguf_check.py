@@ -152,6 +152,29 @@ def test_a_missing_folder_is_said(tmp_path: Path) -> None:
         check_model_file(tmp_path / "nowhere" / "model.gguf")
 
 
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("Qwen/Qwen3-0.6B-GGUF", r"from_pretrained\('Qwen/Qwen3-0.6B-GGUF'\)"),
+        ("Qwen/Qwen3-0.6B-GGUF:Q8_0", r"from_pretrained\('Qwen/Qwen3-0.6B-GGUF:Q8_0'\)"),
+        ("hf.co/Qwen/Qwen3-0.6B-GGUF", r"from_pretrained\('Qwen/Qwen3-0.6B-GGUF'\)"),
+        ("https://huggingface.co/a/b/resolve/main/c.gguf", r"from_pretrained\('a/b'\)"),
+        ("https://a.example/c.gguf", "at https://a.example/c.gguf; an address is not opened"),
+    ],
+)
+def test_what_is_on_the_net_is_no_path(path: str, said: str) -> None:
+    for form in (path, Path(path)):
+        with pytest.raises(ModelNotFoundError, match=said):
+            check_model_file(form)
+
+
+@pytest.mark.parametrize("path", ["models/missing.gguf", "missing", "tests/missing", "/a/b/c"])
+def test_other_paths_are_no_repositories(path: str) -> None:
+    with pytest.raises(ModelNotFoundError) as caught:
+        check_model_file(path)
+    assert "from_pretrained" not in str(caught.value)
+
+
 def test_folders(tmp_path: Path) -> None:
     assert "no .gguf file" in problem_of(tmp_path)
     (tmp_path / "config.json").touch()

@@ -12,6 +12,7 @@ from llama_py.core.vocab import Vocab
 from llama_py.dialects.fold import fold_completion
 from llama_py.dialects.openai_completions import parse_completion
 from llama_py.engine.request import Record
+from llama_py.engine.text import whole_characters
 from llama_py.errors import DecodeError
 from tests.dialects.playing import Context, OpenVocab, drive
 
@@ -197,7 +198,7 @@ def test_best_of_returns_the_likeliest(context: Context) -> None:
     assert call.requests[0].generation.logprobs == 0
     # the lower the id, the likelier (see logprobs_of)
     _, response = drive(vocab, call, [[300, 301], [100, 101], [200, 201]])
-    texts = [vocab.detokenize(ids).decode("utf-8", "replace") for ids in ([100, 101], [200, 201])]
+    texts = [whole_characters(vocab.detokenize(ids)) for ids in ([100, 101], [200, 201])]
     assert [choice["text"] for choice in response["choices"]] == texts
     assert [choice["index"] for choice in response["choices"]] == [0, 1]
     assert response["choices"][0]["logprobs"] is None
@@ -210,7 +211,7 @@ def test_best_of_compares_replies_of_any_length(context: Context) -> None:
     call = parse_completion(context, "a", n=2, best_of=3)
     replies = [[300, 301], [100] * 8, [200, 201, 202, 203]]
     _, response = drive(vocab, call, replies)
-    texts = [vocab.detokenize(ids).decode("utf-8", "replace") for ids in (replies[1], replies[2])]
+    texts = [whole_characters(vocab.detokenize(ids)) for ids in (replies[1], replies[2])]
     assert [choice["text"] for choice in response["choices"]] == texts
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import itertools
 from collections.abc import Iterable, Sequence
 
@@ -79,12 +80,16 @@ def test_a_character_is_shown_when_it_is_complete(text: str) -> None:
     assert reply.holds_back
 
 
-def test_half_a_character_at_the_end_is_replaced() -> None:
-    assert play([b"a\xf0\x9f"]) == (["a", "\ufffd"], None)
+def test_half_a_character_at_the_end_is_left_out() -> None:
+    assert play([b"a\xf0\x9f"]) == (["a", ""], None)
 
 
 def test_half_a_character_behind_held_back_text() -> None:
-    assert "".join(play([b"a#\xf0\x9f"], ["##"])[0]) == "a#\ufffd"
+    assert "".join(play([b"a#\xf0\x9f"], ["##"])[0]) == "a#"
+
+
+def test_bytes_that_are_no_text_are_shown_as_such() -> None:
+    assert "".join(play([b"a\xff", b"b\xf0"])[0]) == "a\ufffdb"
 
 
 def test_a_stop_string_of_several_bytes() -> None:
@@ -118,7 +123,7 @@ def test_any_split_shows_the_reference_cut(text: str, stops: list[str], places: 
 
 @given(st.binary(max_size=40), STOPS, st.lists(st.integers(0, 200), max_size=12))
 def test_any_bytes_give_some_text(data: bytes, stops: list[str], places: list[int]) -> None:
-    whole = data.decode("utf-8", "replace")
+    whole = codecs.getincrementaldecoder("utf-8")("replace").decode(data)
     assert "".join(play(split(data, places), stops)[0]) == cut(whole, stops)[0]
 
 

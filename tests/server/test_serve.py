@@ -454,7 +454,7 @@ def test_print_config_hides_keys(
     ("arguments", "expected"),
     [
         (["--port", "x"], "argument --port: port must be an integer"),
-        (["--prot", "1"], "unrecognized arguments: --prot"),
+        (["--prot", "1"], "there is no option --prot; did you mean --port?"),
         (["-c", "-5"], "n_ctx=-5 is out of range"),
         (["a.gguf", "-m", "b.gguf"], "not allowed with argument MODEL"),
         (["--api-key", ""], "API key"),
