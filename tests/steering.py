@@ -1,8 +1,9 @@
 """Models that say what a test wants: random weights, a real vocabulary, and a preference.
 
 ``vocabulary_model("qwen2")`` has the vocabulary that llama.cpp ships under that name, and one tiny
-layer. Such a model never writes JSON by itself; a ``Steer`` makes it want the tokens of one text,
-so strongly that its greedy reply is that text, unless something forbids a token of it.
+layer; marks that it does not know can be made tokens of it, as fine-tunes do. Such a model never
+writes JSON by itself; a ``Steer`` makes it want the tokens of one text, so strongly that its greedy
+reply is that text, unless something forbids a token of it.
 """
 
 from __future__ import annotations
@@ -27,27 +28,33 @@ __all__ = ["Steer", "split_tokens", "vocabulary_model"]
 _WIDTH = 32
 
 
-def vocabulary_model(name: str) -> Path:
-    """The path of a model with llama.cpp's vocabulary of this name (``"qwen2"``, ``"phi-3"``)."""
+def vocabulary_model(name: str, marks: Sequence[str] = ()) -> Path:
+    """The path of a model with llama.cpp's vocabulary of this name (``"qwen2"``, ``"phi-3"``).
+
+    Args:
+        marks: texts that are user-defined tokens, in place of the vocabulary's last ones.
+    """
     source = template_folder().parent / f"ggml-vocab-{name}.gguf"
-    digest = hashlib.sha256(Path(__file__).read_bytes() + str(source.stat().st_size).encode())
+    parts = [Path(__file__).read_bytes(), str(source.stat().st_size).encode()]
+    digest = hashlib.sha256(b"".join([*parts, *(mark.encode() for mark in marks)]))
     path = _default_cache() / f"vocabulary-{name}-{digest.hexdigest()[:12]}.gguf"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(f".{os.getpid()}")
-        _write(source, part)
+        _write(source, part, marks)
         part.replace(path)
     return path
 
 
-def _write(source: Path, path: Path) -> None:
+def _write(source: Path, path: Path, marks: Sequence[str]) -> None:
     reader = gguf.GGUFReader(source)
     out = gguf.GGUFWriter(path, "llama")
     size = 0
     for field in reader.fields.values():
         if field.name.startswith("tokenizer.") and field.name != "tokenizer.chat_template":
             kind, *inner = field.types
-            out.add_key_value(field.name, field.contents(), kind, inner[0] if inner else None)
+            contents = _with_marks(field.name, field.contents(), marks)
+            out.add_key_value(field.name, contents, kind, inner[0] if inner else None)
         if field.name == "tokenizer.ggml.tokens":
             size = len(field.data)
     _add_sizes(out)
@@ -62,6 +69,14 @@ def _write(source: Path, path: Path) -> None:
     out.write_kv_data_to_file()
     out.write_tensors_to_file()
     out.close()
+
+
+def _with_marks(name: str, contents: Any, marks: Sequence[str]) -> Any:
+    own = {
+        "tokenizer.ggml.tokens": list(marks),
+        "tokenizer.ggml.token_type": [int(gguf.TokenType.USER_DEFINED)] * len(marks),
+    }
+    return [*contents[: -len(marks)], *own[name]] if marks and name in own else contents
 
 
 def _add_sizes(out: gguf.GGUFWriter) -> None:

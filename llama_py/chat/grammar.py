@@ -17,6 +17,7 @@ from typing import Any, Literal
 from llama_py.chat.bounds import check_bounds
 from llama_py.chat.guidance import VocabLike, available, guide_for, unsatisfiable
 from llama_py.chat.messages import ChatRequest
+from llama_py.chat.reasoning import NO_REASONING, Reasoning, reasoning_of
 from llama_py.chat.schema import gbnf_of_schema
 from llama_py.chat.template import ChatTemplate, RenderedChat
 from llama_py.core.chat import ReplyParser
@@ -71,7 +72,10 @@ def _schema_of(schema: Any) -> Any:
 
 
 def compile_schema(
-    schema: Any, vocab: VocabLike | None = None, backend: Backend = "auto"
+    schema: Any,
+    vocab: VocabLike | None = None,
+    backend: Backend = "auto",
+    reasoning: Reasoning = NO_REASONING,
 ) -> CompiledGrammar:
     """A JSON schema as something that the sampler can enforce.
 
@@ -80,6 +84,7 @@ def compile_schema(
         vocab: the model's vocabulary; without one llguidance cannot be used.
         backend: ``"llguidance"``, ``"gbnf"``, or ``"auto"``: llguidance if it is installed, and
             llama.cpp's for a schema that only llama.cpp can express.
+        reasoning: what may come before the text that the schema is for, and is free.
 
     Raises:
         GrammarError: the schema uses a keyword that the engine does not implement.
@@ -89,13 +94,15 @@ def compile_schema(
     if vocab is None or not _use_guidance(backend):
         if backend == "llguidance":
             raise GrammarError("the llguidance backend needs the model's vocabulary")
-        return CompiledGrammar(grammar=GrammarSpec(gbnf_of_schema(schema)))
+        return CompiledGrammar(grammar=reasoning.framed(GrammarSpec(gbnf_of_schema(schema))))
     try:
-        return CompiledGrammar(constraint=guide_for(vocab).compile(schema))
+        make = guide_for(vocab).compile(schema, reasoning=reasoning)
+        return CompiledGrammar(constraint=make)
     except GrammarError as error:
         if backend == "auto" and not unsatisfiable(error):
             try:
-                return CompiledGrammar(grammar=GrammarSpec(gbnf_of_schema(schema)))
+                spec = reasoning.framed(GrammarSpec(gbnf_of_schema(schema)))
+                return CompiledGrammar(grammar=spec)
             except GrammarError:
                 raise error from None
         raise
@@ -187,11 +194,20 @@ class LlamaGrammar:
         """The grammar in the form that ``SamplingParams.grammar`` takes."""
         return GrammarSpec(self.grammar, self.root)
 
-    def compile(self, vocab: VocabLike | None, backend: Backend = "auto") -> CompiledGrammar:
-        """Compile it for the fastest engine: llguidance for a schema, if it is installed."""
+    def compile(
+        self,
+        vocab: VocabLike | None,
+        backend: Backend = "auto",
+        reasoning: Reasoning = NO_REASONING,
+    ) -> CompiledGrammar:
+        """Compile it for the fastest engine: llguidance for a schema, if it is installed.
+
+        Args:
+            reasoning: what may come before the text that the grammar is for, and is free.
+        """
         if self.schema is None or vocab is None:
-            return CompiledGrammar(grammar=self.spec)
-        return compile_schema(self.schema, vocab, backend)
+            return CompiledGrammar(grammar=reasoning.framed(self.spec))
+        return compile_schema(self.schema, vocab, backend, reasoning)
 
 
 # ---- replies of a chat ---------------------------------------------------------------------------
@@ -217,13 +233,15 @@ def render_constrained(
     if schema is None or request.tool_choice.mode not in ("auto", "none"):
         return template.render(request)
     refusal: GrammarError | None = None
-    if vocab is not None and _use_guidance(backend):
+    guided = vocab is not None and _use_guidance(backend)
+    # llama.cpp's grammars of a template are for replies that are more than reasoning and an answer.
+    if guided or not request.uses_tools:
         rendered = template.render(request, schema_grammar=False)
         if _is_simple(rendered):
             try:
-                return replace(rendered, constraint=_constraint(rendered, schema, vocab))
+                return _enforced(rendered, vocab if guided else None)
             except GrammarError as error:
-                if backend == "llguidance" or unsatisfiable(error):
+                if backend == "llguidance" or unsatisfiable(error) or not guided:
                     raise
                 refusal = error
     try:
@@ -232,6 +250,17 @@ def render_constrained(
         if refusal is None:
             raise
         raise refusal from None  # llguidance's reason: what is installed decides
+
+
+def _enforced(rendered: RenderedChat, vocab: VocabLike | None) -> RenderedChat:
+    """The chat with its schema enforced: by llguidance, or without a vocabulary by a grammar."""
+    reasoning = reasoning_of(rendered)
+    if vocab is None:
+        spec = reasoning.framed(GrammarSpec(gbnf_of_schema(rendered.schema)))
+        return replace(rendered, grammar=spec)
+    calls = rendered.call_marks if rendered.calls_tools else ()
+    make = guide_for(vocab).compile(rendered.schema, reasoning=reasoning, calls=calls)
+    return replace(rendered, constraint=make)
 
 
 def constrain_plain(rendered: RenderedChat, vocab: VocabLike | None) -> RenderedChat:
@@ -253,33 +282,11 @@ def _is_simple(rendered: RenderedChat) -> bool:
     if rendered.plain or rendered.parser is None:
         return True
     probe = '{"a": 1}'
+    reasoning = reasoning_of(rendered)
+    text = f"x{reasoning.closing}\n\n{probe}" if reasoning.inside else probe
     parser = ReplyParser(rendered.parser)
     try:
-        inside = _begins_inside(parser)
-        thought = f"x{rendered.thinking_ends[0]}" if rendered.thinking_ends else ""
-        text = f"{thought}\n\n{probe}" if inside else probe
-        parsed = parser.parse(text)
+        content = str(parser.parse(text)["content"]).strip()
     finally:
         parser.close()
-    return str(parsed["content"]).strip() == probe
-
-
-def _begins_inside(parser: ReplyParser) -> bool:
-    return str(parser.parse("x", partial=True).get("reasoning_content", "")).endswith("x")
-
-
-def _constraint(
-    rendered: RenderedChat, schema: Any, vocab: VocabLike
-) -> Callable[[], TokenConstraint]:
-    start, end, inside = "", "", False
-    if rendered.parser is not None and rendered.thinking_ends:
-        parser = ReplyParser(rendered.parser)
-        inside = _begins_inside(parser)
-        parser.close()
-        closed = any(mark in rendered.generation_prompt for mark in rendered.thinking_ends)
-        start = "" if closed else rendered.thinking_start
-        end = "" if closed and not inside else rendered.thinking_ends[0]
-    calls = rendered.call_marks if rendered.calls_tools else ()
-    return guide_for(vocab).compile(
-        schema, thinking_start=start, thinking_end=end, inside=inside, calls=calls
-    )
+    return content in (probe, text)  # the latter where the reasoning is left in the content

@@ -27,8 +27,9 @@ from numpy.typing import NDArray
 
 from llama_py import forks
 from llama_py.chat.bounds import pointer, role_of
-from llama_py.chat.lark import lark_rules
+from llama_py.chat.lark import lark_rules, slashes
 from llama_py.chat.plain_schemas import with_nulls
+from llama_py.chat.reasoning import NO_REASONING, Reasoning
 from llama_py.chat.spelling import LEAD, TRAIL, deepest_level, space_regex
 from llama_py.errors import GrammarError
 from llama_py.params import TokenConstraint
@@ -39,6 +40,8 @@ __all__ = ["Guide", "SchemaConstraint", "available", "guide_for", "unsatisfiable
 _SEARCH = 0.5
 #: Where in the rules it was given llguidance finds a fault.
 _PREFIX = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: )?")
+#: Any text, as a regular expression.
+_ANY = r"(.|\n)*"
 #: For the parts of a schema that llguidance's own compiler turns into rules.
 _JSON_OPTIONS = {"whitespace_pattern": space_regex(deepest_level())}
 #: Every token that fits stays possible. Otherwise llguidance prescribes how to spell what the
@@ -158,17 +161,14 @@ class Guide:
         self,
         schema: Any,
         *,
-        thinking_start: str = "",
-        thinking_end: str = "",
-        inside: bool = False,
+        reasoning: Reasoning = NO_REASONING,
         calls: Sequence[str] = (),
     ) -> Callable[[], TokenConstraint]:
         """A function that makes constraints; call it once for each generated sequence.
 
         Args:
             schema: the JSON schema of the answer.
-            thinking_start, thinking_end: marks of a block of reasoning that may come first.
-            inside: the reply begins inside such a block.
+            reasoning: the block of reasoning that may come first, which nothing restricts.
             calls: marks that begin a tool call in place of the answer.
 
         Raises:
@@ -177,7 +177,7 @@ class Guide:
         body = {} if schema is True else with_nulls(schema)
         if not isinstance(body, dict):
             raise GrammarError(f"the JSON schema is {schema!r}; expected an object")
-        frame = partial(self._frame, thinking_start, thinking_end, inside, tuple(calls))
+        frame = partial(self._frame, reasoning, tuple(calls))
         key = (_with_options(body), frame.args)
         known = self._compiled.pop(key, None)
         compiled = known or _Compiled(self._compile(body, frame), threading.Lock())
@@ -260,28 +260,61 @@ class Guide:
         token = self._special.get(text.encode())
         return json.dumps(text) if token is None else f"<[{token}]>"
 
-    def _until(self, name: str, mark: str) -> str:
-        """A rule for any text up to and including a mark."""
-        parts = self._mark(mark)
-        if parts.startswith("<"):  # a special token cannot be part of text
-            return f"{name}: /(.|\\n)*/ {parts}"
-        return f"{name}[suffix={json.dumps(mark)}]: /(.|\\n)*/"
-
     def _frame(
-        self, start: str, end: str, inside: bool, calls: Sequence[str], answer: Iterable[str]
+        self, reasoning: Reasoning, calls: Sequence[str], answer: Iterable[str]
     ) -> list[str]:
         """The rules of an answer, together with those for the reasoning and calls around it."""
         rules = [*answer, f"LEAD: /{LEAD}/", f"TRAIL: /{TRAIL}/"]
         rest = "answer TRAIL?"
         if calls:
-            marks = " | ".join(self._mark(mark) for mark in calls)
+            marks = " | ".join(self._spelled(mark) for mark in calls)
             rules.append(f'call[capture="call"]: {marks}')
             rest = f"(call | {rest})"
-        if end:
-            rules.append(self._until("thought", end))
-            opened = "thought LEAD?" if inside else f"({self._mark(start)} thought LEAD?)?"
-            rest = f"{opened} {rest}" if inside or start else rest
-        return [f"start: {rest}" if inside else f"start: LEAD? {rest}", *rules]
+        if not reasoning.possible:
+            return [f"start: LEAD? {rest}", *rules]
+        rules += self._thoughts(reasoning, calls)
+        ways = f"thought LEAD? {rest}"
+        if reasoning.calls and calls:
+            ways = f"{ways} | interrupted"
+        if reasoning.inside:
+            return [f"start: {ways}", *rules]
+        opened = f"LEAD? {self._spelled(reasoning.start)} ({ways})"
+        return [f"start: {opened} | LEAD? {rest}", *rules]
+
+    def _thoughts(self, reasoning: Reasoning, calls: Sequence[str]) -> list[str]:
+        """Rules of reasoning with its end: ``thought``, and ``interrupted`` by a call.
+
+        A mark ends it as special tokens, and as the text that other tokens spell. All other special
+        tokens may be part of it, but for those that end a reply.
+        """
+        marks = "|".join(slashes(re.escape(mark)) for mark in reasoning.ends)
+        rules = [f"FREE: /{_ANY}/ & ~/{_ANY}({marks}){_ANY}/"]
+        rules += self._ended("thought", [reasoning.end], marks)
+        if reasoning.calls and calls:
+            rules += self._ended('interrupted[capture="call"]', reasoning.calls, marks)
+        ending = {self._first_special(mark) for mark in reasoning.ends}
+        others = sorted({*self._special.values()} - ending - self.eog)
+        between = f"(FREE <[{','.join(map(str, others))}]>)*" if others else '""'
+        return [*rules, f"between: {between}"]
+
+    def _ended(self, name: str, ends: Sequence[str], marks: str) -> list[str]:
+        """The rule ``name`` of reasoning that ends with one of these marks."""
+        terminal = re.sub(r"\W.*", "", name).upper()
+        texts = "|".join(slashes(re.escape(end)) for end in ends)
+        as_text = f"{terminal}: /{_ANY}({texts})/ & ~/{_ANY}({marks})(.|\\n)+/"
+        ways = [f"FREE {self._mark(end)}" for end in ends if self._first_special(end) is not None]
+        return [as_text, f"{name}: between ({' | '.join([*ways, terminal])})"]
+
+    def _first_special(self, text: str) -> int | None:
+        """The first special token in a text."""
+        found = self._markers.search(text) if self._markers else None
+        return self._special[found[0].encode()] if found else None
+
+    def _spelled(self, text: str) -> str:
+        """A mark in Lark, as special tokens or as the same text in others."""
+        if self._first_special(text) is None:
+            return json.dumps(text)
+        return f"({self._mark(text)} | {json.dumps(text)})"
 
 
 def _with_options(schema: dict[str, Any]) -> str:

@@ -27,7 +27,7 @@ from llama_py.chat.spelling import (
     usual_spelling,
 )
 
-__all__ = ["lark_rules"]
+__all__ = ["lark_rules", "slashes"]
 
 #: type -> the keywords that apply to it (a sibling of another type means nothing).
 _OF_TYPE: dict[str, frozenset[str]] = {
@@ -126,7 +126,7 @@ class _Writer:
         self.lines.append(line)
 
     def _regex(self, regex: str) -> str:
-        return self._terminal("/" + _slashes(regex) + "/")
+        return self._terminal("/" + slashes(regex) + "/")
 
     def _rule(self, body: str) -> str:
         self._rules += 1
@@ -403,6 +403,6 @@ def _spellings(value: Any) -> str:
     return re.escape(json.dumps(value))
 
 
-def _slashes(regex: str) -> str:
+def slashes(regex: str) -> str:
     """A regular expression as it stands between slashes."""
     return re.sub(r"\\.|/", lambda match: r"\/" if match[0] == "/" else match[0], regex, flags=re.S)

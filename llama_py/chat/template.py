@@ -23,6 +23,7 @@ from llama_py.chat.messages import ChatRequest
 from llama_py.chat.order import in_order
 from llama_py.chat.probes import ProbedSlots
 from llama_py.chat.quick import QuickRenderer
+from llama_py.chat.reasoning import answers_after_end
 from llama_py.chat.schema import prepare_schema
 from llama_py.chat.spelling import levels_of
 from llama_py.chat.system import has_system, place_system
@@ -213,6 +214,7 @@ class ChatTemplate:
             params = self._apply(inputs)
         elif schema_grammar:
             params = self._apply(inputs, json_schema=prepare_schema(schema))
+            params = {**params, "grammar": answers_after_end(params["grammar"])}
         else:
             params = self._apply(inputs)
             if self._shows_schema:
@@ -259,7 +261,11 @@ class ChatTemplate:
             schema = prepare_schema(request.schema)
             call = self._apply(inputs, tool_choice="required")["grammar"]
             answer = self._apply(inputs, tools=None, json_schema=schema)["grammar"]
-            params = {**params, "grammar": call_or_answer(call, answer), "grammar_lazy": False}
+            params = {
+                **params,
+                "grammar": call_or_answer(call, answers_after_end(answer)),
+                "grammar_lazy": False,
+            }
         return params
 
     def _with_callable_tools(

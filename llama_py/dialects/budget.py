@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from llama_py.chat.reasoning import Reasoning, ReasoningWatch, reasoning_of
 from llama_py.chat.template import RenderedChat
 from llama_py.dialects.context import VocabLike
 from llama_py.params import TokenConstraint
@@ -15,6 +16,8 @@ from llama_py.params import TokenConstraint
 __all__ = ["ReasoningBudget", "budget_for"]
 
 Maker = Callable[[], TokenConstraint]
+#: Tokens that a character which the budget would cut in two may still have.
+_REST_OF_CHARACTER = 3
 
 
 class ReasoningBudget:
@@ -22,33 +25,29 @@ class ReasoningBudget:
 
     Args:
         piece: the bytes of a token.
-        start, ends: the texts that open and close a block of reasoning.
+        reasoning: its marks.
         closing: the tokens that close it.
         budget: tokens of reasoning, in all blocks together.
-        inside: the reply begins in such a block.
         inner: another constraint, which goes on holding, or None.
+        again: reasoning may also be opened after something else was said.
     """
 
     def __init__(
         self,
         piece: Callable[[int], bytes],
-        start: str,
-        ends: Sequence[str],
+        reasoning: Reasoning,
         closing: Sequence[int],
         budget: int,
-        inside: bool,
         inner: TokenConstraint | None = None,
+        again: bool = True,
     ) -> None:
         self._piece = piece
-        self._start = start.encode()
-        self._ends = tuple(end.encode() for end in ends)
+        self._watch = ReasoningWatch(piece, reasoning, again)
         self._closing = tuple(closing)
         self._left = budget
-        self._inside = inside
         self._inner = inner
-        self._keep = max(map(len, (self._start, *self._ends)))
-        self._tail = b""
-        self._forced: deque[int] = deque(closing if inside and budget == 0 else ())
+        self._late = 0
+        self._forced: deque[int] = deque(closing if self._watch.inside and budget == 0 else ())
 
     def mask(self, logits: NDArray[np.float32]) -> None:
         """Set the logits of forbidden tokens to ``-inf``, in place. Shape ``(n_vocab,)``."""
@@ -64,25 +63,29 @@ class ReasoningBudget:
             self._inner.accept(token)
         if self._forced:
             self._forced.popleft()
-        self._look(self._piece(token))
+        was_inside = self._watch.inside
+        self._watch.accept(token)
+        if not self._watch.inside:
+            self._forced.clear()
+            return
+        self._left -= was_inside and not self._forced
+        if self._left <= 0 and not self._forced and not self._cuts(token):
+            self._forced.extend(self._closing)
 
     @property
     def finished(self) -> bool:
         """True when only an end-of-generation token may follow."""
         return not self._forced and self._inner is not None and self._inner.finished
 
-    def _look(self, piece: bytes) -> None:
-        self._tail = (self._tail + piece)[-self._keep - len(piece) :]
-        if self._inside:
-            if any(end in self._tail for end in self._ends):
-                self._inside, self._tail = False, b""
-                self._forced.clear()
-                return
-            self._left -= not self._forced
-        elif self._start and self._start in self._tail:
-            self._inside, self._tail = True, b""
-        if self._inside and self._left <= 0 and not self._forced:
-            self._forced.extend(self._closing)
+    def _cuts(self, token: int) -> bool:
+        """Whether the end would come within a character, whose other bytes are still to come."""
+        self._late += 1
+        try:
+            self._piece(token).decode()
+        except UnicodeDecodeError as error:
+            incomplete = error.reason == "unexpected end of data" or error.start == 0
+            return incomplete and self._late <= _REST_OF_CHARACTER
+        return False
 
 
 def budget_for(
@@ -92,15 +95,15 @@ def budget_for(
 
     Where the chat format has no marks for reasoning there is nothing to limit.
     """
-    if budget is None or budget < 0 or not rendered.thinking_ends:
+    reasoning = reasoning_of(rendered)
+    if budget is None or budget < 0 or not reasoning.closing:
         return inner
-    start, ends = rendered.thinking_start, rendered.thinking_ends
-    opening = rendered.generation_prompt
-    inside = bool(start) and opening.rfind(start) > max(opening.rfind(end) for end in ends)
-    closing = vocab.tokenize(ends[0], add_special=False, parse_special=True)
+    closing = vocab.tokenize(reasoning.closing, add_special=False, parse_special=True)
+    # An answer that fits a schema may contain the texts of marks.
+    again = inner is None and rendered.schema is None
 
     def make() -> TokenConstraint:
         constraint = inner() if inner is not None else None
-        return ReasoningBudget(vocab.piece, start, ends, closing, budget, inside, constraint)
+        return ReasoningBudget(vocab.piece, reasoning, closing, budget, constraint, again)
 
     return make

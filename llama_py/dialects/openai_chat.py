@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from typing_extensions import Unpack
 
 from llama_py.chat.enforceable import enforceable, render_leniently
-from llama_py.chat.grammar import CompiledGrammar
 from llama_py.chat.messages import ChatRequest
+from llama_py.chat.reasoning import reasoning_of
 from llama_py.chat.template import RenderedChat
 from llama_py.dialects.chat_requests import adapt, chat_prompt
 from llama_py.dialects.context import CallContext
@@ -96,16 +96,20 @@ def parse_chat(
     options = CHAT.read(given)
     head = read_head(options, stream, context, "chatcmpl")
     request = _chat_request(options, messages, system_anywhere, lenient_tools)
-    grammar = _grammar(options, context, request)
+    _check_grammar(options, request)
     logprobs = _logprobs(options, context)
     max_tokens = options.get("max_tokens") or 0
     generation = read_generation(
         options, context, max_tokens=max_tokens if max_tokens > 0 else None, logprobs=logprobs
     )
-    sampling = read_sampling(CHAT, options, context, grammar)
-    settings = read_settings(options, sampling, generation)
+    sampling = read_sampling(CHAT, options, context, read_grammar(options, context))
     render = context.render_chat
     rendered = render_leniently(request, render) if lenient_tools else render(request)
+    reasoning = reasoning_of(rendered)
+    if "grammar" in options and reasoning.possible:
+        own = read_grammar(options, context, reasoning)
+        sampling = replace(sampling, grammar=own.grammar, constraint=own.constraint)
+    settings = read_settings(options, sampling, generation)
     adapt(settings, context, request, rendered)
     return ChatCall(
         settings.requests([chat_prompt(rendered)], options.get("n") or 1),
@@ -153,16 +157,15 @@ def _check_tools(options: ChatOptions) -> None:
             raise ParameterError(f"{choice} is given, but there are no {tools} to choose from")
 
 
-def _grammar(options: ChatOptions, context: CallContext, request: ChatRequest) -> CompiledGrammar:
+def _check_grammar(options: ChatOptions, request: ChatRequest) -> None:
     if "grammar" not in options:
-        return CompiledGrammar()
+        return
     if request.schema is not None:
         raise ParameterError("grammar contradicts response_format: both say what a reply may be")
     if request.uses_tools:
         raise ParameterError(
             'grammar contradicts tools: calls have a form of their own; pass tool_choice="none"'
         )
-    return read_grammar(options, context)
 
 
 def _logprobs(options: ChatOptions, context: CallContext) -> int | None:

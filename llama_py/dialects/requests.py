@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llama_py.chat.grammar import CompiledGrammar, LlamaGrammar
+from llama_py.chat.reasoning import NO_REASONING, Reasoning
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.encode import ResponseHead
 from llama_py.engine.request import GenerationRequest, Prompt
@@ -35,15 +36,21 @@ def read_head(
     return ResponseHead(options.get("model") or context.model_path, prefix, bool(stream), usage)
 
 
-def read_grammar(options: CriteriaOptions, context: CallContext) -> CompiledGrammar:
-    """The grammar of a call: a ``LlamaGrammar``, GBNF text, or a ``GrammarSpec``."""
+def read_grammar(
+    options: CriteriaOptions, context: CallContext, reasoning: Reasoning = NO_REASONING
+) -> CompiledGrammar:
+    """The grammar of a call: a ``LlamaGrammar``, GBNF text, or a ``GrammarSpec``.
+
+    Args:
+        reasoning: what may come before the text that the grammar is for, and is free.
+    """
     grammar: object = options.get("grammar")
     if grammar is None or isinstance(grammar, GrammarSpec):
-        return CompiledGrammar(grammar)
+        return CompiledGrammar(grammar and reasoning.framed(grammar))
     if isinstance(grammar, str):
         grammar = LlamaGrammar.from_string(grammar)
     if isinstance(grammar, LlamaGrammar):
-        return grammar.compile(context.vocab)
+        return grammar.compile(context.vocab, reasoning=reasoning)
     raise ParameterTypeError(
         f"grammar must be a LlamaGrammar or GBNF text, not {type(grammar).__name__}"
     )

@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from llama_py.chat import guidance
+from llama_py.chat.reasoning import Reasoning
 from llama_py.chat.template import RenderedChat
 from llama_py.core.vocab import Vocab
 from llama_py.dialects.budget import budget_for
@@ -96,7 +97,9 @@ def test_a_schema_holds_behind_reasoning_that_was_closed(
     """The closing tokens are forced without a mask; a mask may be on its way when they come."""
     monkeypatch.setattr(guidance, "_SLOW", -1.0 if slow else 1e9)
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
-    inner = guidance.guide_for(vocab).compile(schema, thinking_end="</think>", inside=True)
+    inner = guidance.guide_for(vocab).compile(
+        schema, reasoning=Reasoning(closing="</think>", inside=True)
+    )
     make = budget_for(vocab, OPENED, 3, inner)
     assert make is not None
     thought, answer = ids(vocab, "one two three four five six"), ids(vocab, '\n\n{"a": 1}')

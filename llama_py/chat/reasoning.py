@@ -1,0 +1,245 @@
+"""``Reasoning``: where the reasoning of a reply begins and ends, for everybody who has to know.
+
+A template has one mark that opens reasoning and one or several that end it: the closing one, which
+some templates list with the line break before it as well, and the beginning of a tool call, where
+calls may follow at once. A mark may be a token of the vocabulary, or any tokens that spell its
+text. The rules of both grammar engines and the budget are made of the same ``Reasoning``, and
+llama.cpp's parser of the reply reads the same marks in its text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from llama_py.params import GrammarSpec
+
+if TYPE_CHECKING:
+    from llama_py.chat.template import RenderedChat
+
+__all__ = ["NO_REASONING", "Reasoning", "ReasoningWatch", "reasoning_of"]
+
+#: Text that a grammar lets stand between the end of the reasoning and the answer.
+_GAP = r"[ \t\r\n]{0,4}"
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    """Where reasoning may be in a reply.
+
+    Attributes:
+        start: the text that opens it; "" if the reply cannot open any.
+        closing: the text that ends it, in the template's own form; "" if there is no reasoning.
+        calls: texts that begin a tool call and end the reasoning as well.
+        inside: the reply begins in its reasoning: the prompt opens it.
+    """
+
+    start: str = ""
+    closing: str = ""
+    calls: tuple[str, ...] = ()
+    inside: bool = False
+
+    @property
+    def possible(self) -> bool:
+        """True if the reply may have reasoning."""
+        return bool(self.inside or (self.start and self.closing))
+
+    @property
+    def end(self) -> str:
+        """The closing mark without the line breaks around it, which models write or leave out."""
+        return self.closing.strip()
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """Every text at which reasoning ends."""
+        return (self.end, *self.calls)
+
+    def named_in(self, grammar: str) -> bool:
+        """True if a grammar speaks of the closing mark: then it has rules for the reasoning."""
+        return bool(self.end) and self.end in grammar
+
+    def framed(self, spec: GrammarSpec) -> GrammarSpec:
+        """A grammar of answers, as one of replies whose reasoning is free.
+
+        A lazy one waits for its triggers anyway, and one that names the closing mark has rules for
+        the reasoning itself.
+        """
+        if not self.possible or spec.lazy or self.named_in(spec.gbnf):
+            return spec
+        prefix = "thought"
+        while prefix in spec.gbnf:
+            prefix += "-x"
+        thought = f"{prefix}-0 {_GAP}"
+        if self.inside:
+            root = f"{thought} {spec.root}"
+        else:
+            opened = f"[ \\t\\r\\n]{{0,2}} {_literal(self.start)} {thought}"
+            root = f"({opened})? {spec.root}"
+        rules = [f"{prefix}-reply ::= {root}", *_until(prefix, self.ends, {self.end})]
+        return replace(spec, gbnf="\n".join([*rules, spec.gbnf]), root=f"{prefix}-reply")
+
+
+NO_REASONING = Reasoning()
+
+
+def reasoning_of(rendered: RenderedChat) -> Reasoning:
+    """Where the reasoning of the reply to a rendered chat is."""
+    if not rendered.thinking_ends:
+        return NO_REASONING
+    closing, start = rendered.thinking_ends[0], rendered.thinking_start
+    texts = dict.fromkeys(mark.strip() for mark in rendered.thinking_ends)
+    calls = tuple(text for text in texts if text and text != closing.strip())
+    opening = rendered.generation_prompt
+    closed = max(opening.rfind(closing.strip()), *(opening.rfind(text) for text in calls), -1)
+    inside = bool(start) and opening.rfind(start) > closed
+    may_open = not inside and closed < 0
+    return Reasoning(start if may_open else "", closing, calls, inside)
+
+
+# ---- rules of llama.cpp's grammars ---------------------------------------------------------------
+
+
+def _until(prefix: str, marks: Sequence[str], ends: set[str]) -> list[str]:
+    """Rules of any text up to one of the marks, and of that mark if it is one of ``ends``.
+
+    The rule ``{prefix}-{n}`` goes on from the n-th beginning of a mark. Each of them has one
+    reading, so that the engine never follows more than one.
+    """
+    begun = sorted({mark[:length] for mark in marks for length in range(len(mark))})
+    number = {text: index for index, text in enumerate(begun)}
+    return [
+        f"{prefix}-{number[text]} ::= {_next(text, prefix, number, marks, ends)}" for text in begun
+    ]
+
+
+def _next(
+    text: str, prefix: str, number: dict[str, int], marks: Sequence[str], ends: set[str]
+) -> str:
+    ways, taken = [], ""
+    for letter in sorted({mark[0] for mark in marks} | _letters_after(text, marks)):
+        now = _longest_beginning(text + letter, [*number, *marks])
+        if not now:
+            continue
+        taken += _in_class(letter)
+        if now not in marks:
+            ways.append(f"[{_in_class(letter)}] {prefix}-{number[now]}")
+        elif now in ends:
+            ways.append(f"[{_in_class(letter)}]")
+    return " | ".join([*ways, f"[^{taken}] {prefix}-0"])
+
+
+def _letters_after(text: str, marks: Sequence[str]) -> set[str]:
+    """Letters that go on with a mark from a beginning of one, or from an end of that."""
+    ends = [text[start:] for start in range(len(text))]
+    return {
+        mark[len(end)] for end in ends for mark in marks if mark.startswith(end) and mark != end
+    }
+
+
+def _longest_beginning(text: str, beginnings: Sequence[str]) -> str:
+    """The longest end of a text that is the beginning of a mark."""
+    found = (text[start:] for start in range(len(text) + 1) if text[start:] in beginnings)
+    return next(found, "")
+
+
+_ESCAPED = {"\n": r"\n", "\r": r"\r", "\t": r"\t", "\\": r"\\", "]": r"\]", "[": r"\["}
+
+
+def _in_class(letter: str) -> str:
+    """A letter as it stands in a class of characters."""
+    return r"\x5E" if letter == "^" else r"\x2D" if letter == "-" else _ESCAPED.get(letter, letter)
+
+
+def _literal(text: str) -> str:
+    escapes = {'"': r"\"", "\\": r"\\", "\n": r"\n", "\r": r"\r", "\t": r"\t"}
+    return '"' + "".join(escapes.get(letter, letter) for letter in text) + '"'
+
+
+#: The way out of the reasoning that llama.cpp's grammars leave for a call, also where none can be.
+_WAY_OUT = re.compile(r'\(("(?:[^"\\]|\\.)*") \| \)')
+
+
+def answers_after_end(grammar: str) -> str:
+    """llama.cpp's grammar of an answer, which has to follow the end of the reasoning.
+
+    Where a call may follow the reasoning at once, llama.cpp's grammar lets an answer do the same,
+    which would then be part of the reasoning.
+    """
+    lines = grammar.split("\n")
+    return "\n".join(
+        _WAY_OUT.sub(r"\1", line) if line.startswith("root ::=") else line for line in lines
+    )
+
+
+# ---- following a reply ---------------------------------------------------------------------------
+
+
+class ReasoningWatch:
+    """Follows the tokens of one reply, and knows whether it is in its reasoning.
+
+    Args:
+        piece: the bytes of a token.
+        reasoning: the marks.
+        again: reasoning may also be opened after something else was said.
+    """
+
+    def __init__(
+        self, piece: Callable[[int], bytes], reasoning: Reasoning, again: bool = False
+    ) -> None:
+        self._piece = piece
+        self._start = reasoning.start.encode()
+        self._ends = [end.encode() for end in reasoning.ends if end]
+        self._calls = [call.encode() for call in reasoning.calls]
+        self._again = again
+        self._tail = b""
+        #: True while the reply is in its reasoning.
+        self.inside = reasoning.inside
+        #: True until the answer begins: it has nothing but white space.
+        self.blank = not reasoning.inside
+        #: The tokens with which the reasoning ended, the mark among them; () unless it just did.
+        self.ending: tuple[int, ...] = ()
+        self._recent: list[tuple[int, int]] = []
+
+    def accept(self, token: int) -> bytes:
+        """Advance past a token; what of it is behind the reasoning, as bytes."""
+        piece = self._piece(token)
+        self.ending = ()
+        return self._in_reasoning(token, piece) if self.inside else self._behind(piece)
+
+    def _in_reasoning(self, token: int, piece: bytes) -> bytes:
+        self._tail += piece
+        self._recent.append((token, len(piece)))
+        found = [(at, end) for end in self._ends if (at := self._tail.find(end)) >= 0]
+        if not found:
+            self._forget()
+            return b""
+        at, end = min(found)
+        self.ending = tuple(token for token, _ in self._recent if token >= 0)
+        call = end in self._calls
+        rest = self._tail[at if call else at + len(end) :]
+        self.inside, self._tail, self._recent = False, b"", []
+        self.blank = not call
+        return self._behind(rest)
+
+    def _forget(self) -> None:
+        """Keep no more than may be the beginning of a mark."""
+        keep = max(map(len, self._ends)) - 1
+        while self._recent and len(self._tail) - self._recent[0][1] >= keep:
+            self._tail = self._tail[self._recent.pop(0)[1] :]
+
+    def _behind(self, piece: bytes) -> bytes:
+        if self._start and (self.blank or self._again):
+            self._tail += piece
+            if self._start in self._tail:
+                rest = self._tail.partition(self._start)[2]
+                self.inside, self._tail, self.blank = True, b"", False
+                self._recent = []
+                return self._in_reasoning(-1, rest) if rest else b""
+            if self._again:
+                self._tail = self._tail[-len(self._start) :]
+            elif not self._start.startswith(self._tail.lstrip()):
+                self._start = b""
+        self.blank = self.blank and not piece.strip()
+        return piece

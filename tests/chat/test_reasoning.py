@@ -1,0 +1,217 @@
+"""Reasoning ends at one place for everybody: constraints, budgets, grammars and the parser.
+
+A model that wants to say a reply in its family's format says it under every constraint that its
+answer fits, token for token: whatever its reasoning says, whichever mark ends it, whether the
+vocabulary has the mark as a token, and whatever line breaks are around it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from llama_py import LlamaGrammar
+from llama_py.chat import grammar
+from llama_py.chat.grammar import render_constrained
+from llama_py.chat.messages import ChatRequest
+from llama_py.chat.reasoning import reasoning_of
+from llama_py.chat.template import ChatTemplate, RenderedChat
+from llama_py.core.chat import ReplyParser
+from llama_py.core.model import Model
+from llama_py.core.sampler import Sampler
+from llama_py.core.vocab import Vocab
+from llama_py.dialects.openai_chat import parse_chat
+from llama_py.params import ModelParams, SamplingParams
+from tests.chat import families
+from tests.chat.openai import chat_request
+from tests.dialects.playing import Context
+from tests.steering import spelled, vocabulary_model
+
+BACKENDS = ("llguidance", "gbnf")
+ANSWER = '{"a": 12, "b": "x y"}'
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}, "b": {"type": "string"}},
+    "required": ["a", "b"],
+    "additionalProperties": False,
+}
+FORM = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
+#: What a model may think: an answer, prose, code, marks that are none.
+THOUGHT = 'Is it {"a": 1}? No: </p> <b>"x"</b> </thin\nk> [/INST] fine, ü 😀.'
+#: Ends of reasoning: what comes before the mark, and behind it.
+AROUND = [("\n", "\n\n"), ("", ""), ("\n\n", "\n")]
+#: One template for each way of ending reasoning, for the run of every day.
+SOME = [
+    "Qwen3.5-4B",
+    "Qwen-Qwen3-0.6B",
+    "deepseek-ai-DeepSeek-V3.2",
+    "google-gemma-4-31B-it",
+    "mistralai-Ministral-3-14B-Reasoning-2512",
+]
+_MARK = re.compile(r"<[^<>\s]+>|\[/?[A-Z_]+\]")
+
+
+@cache
+def rendered_of(name: str, thinking: bool = True, **options: Any) -> RenderedChat:
+    more = families.OPTIONS.get(name, {}) if thinking else {}
+    ask = {"messages": families.USER, "now": 0, "enable_thinking": thinking, **more, **options}
+    return families.load(name).render(chat_request(**ask))
+
+
+@cache
+def reasoning_names() -> list[str]:
+    return [name for name in families.names() if rendered_of(name).thinking_ends]
+
+
+@cache
+def all_marks() -> tuple[str, ...]:
+    """The marks of all families that would be single tokens."""
+    found: dict[str, None] = {"<tool_call>": None, "</tool_call>": None}
+    for name in reasoning_names():
+        rendered = rendered_of(name)
+        for text in (rendered.thinking_start, *rendered.thinking_ends):
+            found.update(dict.fromkeys(_MARK.findall(text)))
+    found.pop("<|end|>")  # llama.cpp would end the reply at a token of this name
+    return tuple(found)
+
+
+@pytest.fixture(scope="module", params=["tokens", "text"])
+def vocab(request: pytest.FixtureRequest) -> Iterator[Vocab]:
+    """A real vocabulary, with all marks as tokens of it, or with none."""
+    marks = all_marks() if request.param == "tokens" else ()
+    with Model(vocabulary_model("qwen2", marks), ModelParams(vocab_only=True)) as model:
+        yield model.vocab
+
+
+@dataclass
+class Constrained(Context):
+    """A context that renders as a loaded model does."""
+
+    def render_chat(self, request: ChatRequest) -> RenderedChat:
+        return render_constrained(self.template, request, self.vocab)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A call, ready to be sampled."""
+
+    rendered: RenderedChat
+    sampling: SamplingParams
+
+
+def ask(vocab: Vocab, template: ChatTemplate, **options: Any) -> Asked:
+    context = Constrained(vocab, template)
+    call = parse_chat(context, families.USER, temperature=0, **options)
+    return Asked(call.rendered, call.requests[0].sampling)
+
+
+def say(vocab: Vocab, sampling: SamplingParams, wishes: Sequence[int]) -> list[int]:
+    """The tokens of a model that wishes for these, one after the other."""
+    sampler, said = Sampler(vocab, sampling), []
+    try:
+        for wish in wishes:
+            row = np.zeros(vocab.n_tokens, np.float32)
+            row[wish] = 10
+            said.append(sampler.sample(row))
+    finally:
+        sampler.close()
+    return said
+
+
+def tokens_of(vocab: Vocab, text: str, in_pieces: bool) -> list[int]:
+    """Tokens of a text, in which marks are tokens if the vocabulary has them, or in pieces."""
+    if not in_pieces:
+        return vocab.tokenize(text, add_special=False, parse_special=True)
+    cuts = [0, *(at.start() + 2 for at in _MARK.finditer(text)), len(text)]
+    parts = [text[a:b] for a, b in itertools.pairwise(cuts) if a < b]
+    return [token for part in parts for token in spelled(vocab, part.encode())]
+
+
+def reply_of(name: str, answer: str, kind: str = "reasoning", around: Any = AROUND[0]) -> str:
+    """A reply with reasoning in the format of a family."""
+    try:
+        text = families.sample(name, kind).text
+    except families.NoSample:
+        if kind != "reasoning":
+            raise
+        reasoning = reasoning_of(rendered_of(name))
+        start = "" if reasoning.inside else reasoning.start + "\n"
+        text = f"{start}{families.REASONING}\n{reasoning.end}\n{families.CONTENT}"
+    end = reasoning_of(rendered_of(name)).end
+    before, after = around
+    head, _, tail = text.partition(families.REASONING)
+    if name != "openai-gpt-oss-120b":  # where the next channel follows at once
+        tail = re.sub(rf"^\s*{re.escape(end)}\s*", lambda _: f"{before}{end}{after}", tail)
+    return head + THOUGHT + tail.replace(families.CONTENT, answer)
+
+
+def parsed(rendered: RenderedChat, text: str) -> dict[str, Any]:
+    assert rendered.parser is not None
+    parser = ReplyParser(rendered.parser)
+    try:
+        return dict(parser.parse(text))
+    finally:
+        parser.close()
+
+
+def use(backend: str, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(grammar, "available", lambda: backend == "llguidance")
+
+
+#: Constraints that the answer fits: the arguments of a call.
+CONSTRAINTS: dict[str, Any] = {
+    "schema": {"response_format": FORM},
+    "gbnf": {"grammar": 'root ::= "{" [^}]+ "}"'},
+    "grammar": {"grammar": LlamaGrammar.from_json_schema(SCHEMA)},
+}
+
+
+def check_answer(vocab: Vocab, name: str, constraint: str, in_pieces: bool, around: Any) -> None:
+    options = {**CONSTRAINTS[constraint], **families.OPTIONS.get(name, {})}
+    asked = ask(vocab, families.load(name), enable_thinking=True, **options)
+    text = reply_of(name, ANSWER, around=around)
+    wishes = [*tokens_of(vocab, text, in_pieces), vocab.eos]
+    said = say(vocab, asked.sampling, wishes)
+    assert said == wishes, (name, constraint, text, vocab.detokenize(said, special=True))
+    message = parsed(asked.rendered, text)
+    assert message["content"].strip() == ANSWER, (name, constraint, text, message)
+    assert message["reasoning_content"].strip() == THOUGHT
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("constraint", CONSTRAINTS)
+@pytest.mark.parametrize("name", SOME)
+def test_reasoning_is_free_and_its_end_is_allowed(
+    vocab: Vocab, name: str, constraint: str, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(backend, monkeypatch)
+    for in_pieces in (False, True):
+        check_answer(vocab, name, constraint, in_pieces, AROUND[in_pieces])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("constraint", CONSTRAINTS)
+def test_reasoning_is_free_in_all_families(
+    vocab: Vocab, constraint: str, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(backend, monkeypatch)
+    wrong, done = [], 0
+    for name in reasoning_names():
+        for around in AROUND:
+            for in_pieces in (False, True):
+                done += 1
+                try:
+                    check_answer(vocab, name, constraint, in_pieces, around)
+                except Exception as error:
+                    wrong.append((name, around, in_pieces, repr(error)[:500]))
+    print(f"{constraint}, {backend}: {done} replies, {len(wrong)} changed")
+    assert not wrong, "\n".join(map(str, wrong))
