@@ -13,6 +13,7 @@ from llama_py.chat.template import RenderedChat
 from llama_py.dialects.anthropic_blocks import HIDDEN, TOOL_USE_ID
 from llama_py.dialects.anthropic_input import ToolInput
 from llama_py.dialects.failures import Failure, anthropic_error
+from llama_py.dialects.usage import Progress
 from llama_py.dialects.wire_json import event, text_bytes
 from llama_py.engine.request import Event, FinishEvent, Record
 
@@ -162,7 +163,7 @@ class MessageReply:
         self._thinking_tokens += self._thinks
         return frames
 
-    def progress(self, done: int, reused: int, total: int, seconds: float) -> bytes:
+    def progress(self, progress: Progress) -> bytes:
         """Nothing: there is no such event."""
         return b""
 

@@ -5,20 +5,22 @@ from __future__ import annotations
 import base64
 import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from llama_py.dialects.context import VocabLike
 from llama_py.dialects.failures import Kind, RequestError, failure_of
 from llama_py.dialects.fields import Fields, as_text, wrong_type, wrong_value
 from llama_py.dialects.limits import Limits
+from llama_py.dialects.native_tokens import mixed_tokens
 from llama_py.dialects.openai_bodies import note_unknown
 from llama_py.dialects.wire_json import json_bytes, vector_bytes
 from llama_py.embeddings.inputs import is_single
-from llama_py.errors import ParameterError, TokenizationError
+from llama_py.errors import ParameterError, TokenizationError, shown
 
 __all__ = ["EmbeddingBody", "encode_native", "encode_openai", "naming", "read_embedding"]
 
@@ -39,19 +41,23 @@ class EmbeddingBody:
     Attributes:
         inputs: texts, or lists of token ids.
         base64: vectors are wanted as the bytes of little-endian float32 numbers.
+        normalize: vectors of length 1 are wanted, or not; None: the client did not say.
         native: the answer is llama-server's own, and not OpenAI's.
     """
 
     inputs: list[Any]
     base64: bool
     dimensions: int | None
-    normalize: bool
+    normalize: bool | None
     truncate: bool
     native: bool = False
 
 
-def read_embedding(body: Mapping[str, Any], limits: Limits) -> EmbeddingBody:
+def read_embedding(body: Mapping[str, Any], limits: Limits, vocab: VocabLike) -> EmbeddingBody:
     """The body of ``/v1/embeddings``, or of ``/embeddings`` with ``content``.
+
+    Beside OpenAI's forms of ``input`` there are llama-server's: an object with ``prompt_string`` or
+    with ``content`` (a list of text parts), and a list of token ids and texts, which is one input.
 
     Raises:
         RequestError: it cannot be answered.
@@ -59,7 +65,7 @@ def read_embedding(body: Mapping[str, Any], limits: Limits) -> EmbeddingBody:
     note_unknown([name for name in body if name not in _KNOWN], limits)
     fields = Fields(body)
     name = "content" if "content" in fields and "input" not in fields else "input"
-    inputs = _inputs(fields.get(name), name, limits)
+    inputs = _inputs(fields.get(name), name, limits, vocab)
     encoding = fields.text("encoding_format") or "float"
     if encoding not in ("float", "base64"):
         raise wrong_value("encoding_format", f"is {encoding!r}; expected 'float' or 'base64'")
@@ -73,37 +79,69 @@ def read_embedding(body: Mapping[str, Any], limits: Limits) -> EmbeddingBody:
     )
 
 
-def _inputs(given: Any, name: str, limits: Limits) -> list[Any]:
+def _inputs(given: Any, name: str, limits: Limits, vocab: VocabLike) -> list[Any]:
     if given is None:
         raise RequestError(Kind.MISSING, f"the field {name!r} is missing", name)
-    if not isinstance(given, (str, list)):
+    if not isinstance(given, (str, list, Mapping)):
         raise wrong_type(name, "a text, a list of texts, or token ids", given)
-    inputs = [given] if is_single(given) else [*given]
+    single = isinstance(given, Mapping) or is_single(given) or _is_mixed(given)
+    inputs = [given] if single else [*given]
     if not inputs:
         raise wrong_value(name, "is an empty list; give at least one text")
     if len(inputs) > limits.max_inputs:
         raise wrong_value(
             name, f"has {len(inputs)} entries, and this server takes {limits.max_inputs} at once"
         )
-    for index, each in enumerate(inputs):
-        place = name if is_single(given) else f"{name}[{index}]"
-        if isinstance(each, str):
-            if not each:
-                raise wrong_value(place, "is an empty text; there is nothing to embed")
-            as_text(each, place)
-        elif not isinstance(each, list):
-            raise wrong_type(place, "a text or a list of token ids", each)
-    return inputs
+    places = [name if single else f"{name}[{index}]" for index in range(len(inputs))]
+    return [_input(each, place, vocab) for each, place in zip(inputs, places, strict=True)]
 
 
-def _normalized(fields: Fields) -> bool:
+def _input(given: Any, place: str, vocab: VocabLike) -> str | list[Any]:
+    if isinstance(given, Mapping):
+        given = _text_of(Fields(given, place))
+    if isinstance(given, str):
+        if not given:
+            raise wrong_value(place, "is an empty text; there is nothing to embed")
+        return as_text(given, place)
+    if not isinstance(given, list):
+        raise wrong_type(place, "a text or a list of token ids", given)
+    if _is_mixed(given):
+        return mixed_tokens(vocab, place, given, add_special=True, parse_special=True)
+    return given
+
+
+def _is_mixed(given: Any) -> bool:
+    """Whether it is a list of token ids and texts, which are one input together."""
+    if not isinstance(given, list) or not any(isinstance(each, str) for each in given):
+        return False
+    return any(isinstance(each, int) and not isinstance(each, bool) for each in given)
+
+
+def _text_of(given: Fields) -> str:
+    """The text of an object: ``prompt_string``, or the parts in ``content`` as one text."""
+    if "content" not in given:
+        return given.needed_text("prompt_string")
+    parts = given.list("content")
+    place = given.place("content")
+    texts = []
+    for index, part in enumerate(parts):
+        fields = Fields(part, f"{place}[{index}]")
+        if fields.get("type") != "text":
+            raise wrong_value(
+                fields.place("type"), f"is {shown(fields.get('type'))}; only text can be embedded"
+            )
+        texts.append(fields.needed_text("text"))
+    return "".join(texts)
+
+
+def _normalized(fields: Fields) -> bool | None:
     number = fields.integer("embd_normalize", -1)
     if number is not None and number not in _NORMS:
         raise wrong_value("embd_normalize", f"is {number}; expected -1 (none) or 2 (Euclidean)")
     flag = fields.flag("normalize")
     if flag is not None:
         return flag
-    return True if number is None else _NORMS[number]
+    return None if number is None else _NORMS[number]
 
 
 @contextlib.contextmanager
@@ -137,10 +175,13 @@ def _base64(vector: Vectors) -> bytes:
     return b'"%b"' % base64.b64encode(vector.astype("<f4", copy=False).tobytes())
 
 
-def encode_native(vectors: Vectors) -> bytes:
-    """llama-server's own answer: each vector in a list, as if there were several."""
+def encode_native(tables: Iterable[Vectors]) -> bytes:
+    """llama-server's own answer, for float32 ``(n, d)`` of each input.
+
+    That is a single row, or one for each token if the model does not pool them.
+    """
     data = b",".join(
-        b'{"index":%d,"embedding":[%b]}' % (index, vector_bytes(vector))
-        for index, vector in enumerate(vectors)
+        b'{"index":%d,"embedding":[%b]}' % (index, b",".join(map(vector_bytes, table)))
+        for index, table in enumerate(tables)
     )
     return b"[" + data + b"]"

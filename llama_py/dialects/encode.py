@@ -32,6 +32,7 @@ from llama_py.dialects.types import (
 )
 from llama_py.dialects.usage import make_timings, make_usage
 from llama_py.engine.request import Event, FinishEvent, Record, TokenEvent
+from llama_py.version import FINGERPRINT
 
 __all__ = ["CompletionEncoder", "ResponseHead"]
 
@@ -65,6 +66,7 @@ class ResponseHead:
             "object": kind,
             "created": self.created,
             "model": self.model,
+            "system_fingerprint": FINGERPRINT,
             "choices": choices,
         }
         if self.include_usage:
@@ -114,10 +116,14 @@ class EncoderBase:
         return chunks
 
     def close(self) -> list[Any]:
-        """Chunks after everything else: the usage, if it was asked for."""
+        """Chunks after everything else: the usage, if it was asked for.
+
+        It has the timings as well: many clients look at the last chunk only.
+        """
         if not (self.head.stream and self.head.include_usage):
             return []
-        return [{**self.head.chunk(self.kind, []), "usage": self.usage()}]
+        last = self.head.chunk(self.kind, [])
+        return [{**last, "usage": self.usage(), "timings": self.timings()}]
 
     def _whole(self, kind: str, choices: list[Any]) -> dict[str, Any]:
         whole = self.head.chunk(kind, choices)

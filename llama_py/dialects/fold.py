@@ -57,7 +57,7 @@ def fold_chat(
 
 
 def _take_head(response: dict[str, Any], chunk: Any) -> None:
-    for key in ("id", "created", "model"):
+    for key in ("id", "created", "model", "system_fingerprint"):
         response.setdefault(key, chunk[key])
     for key in ("usage", "timings"):
         if chunk.get(key) is not None:

@@ -132,7 +132,7 @@ def _call(
     )
     choices = _choices(body, limits)
     ends = _line_limits(context.vocab, body, len(prompts) * choices)
-    shape = _shape(body, base, asker)
+    shape = _shape(body, base, asker, context.vocab.eog_tokens())
 
     def encoder(records: Sequence[Record]) -> WireReply:
         return NativeReply(shape, records, context.vocab, [_was_met(each) for each in ends])
@@ -155,11 +155,13 @@ def _choices(body: Mapping[str, Any], limits: Limits) -> int:
     return choices
 
 
-def _shape(body: Mapping[str, Any], request: GenerationRequest, asker: _Asker) -> Shape:
+def _shape(
+    body: Mapping[str, Any], request: GenerationRequest, asker: _Asker, ends: Sequence[int]
+) -> Shape:
     stream = as_bool(body, "stream", False)
     return Shape(
         asker.model,
-        described(request.sampling, request.generation, stream),
+        described(request.sampling, request.generation, stream, ends),
         stream=stream,
         return_tokens=as_bool(body, "return_tokens", False),
         timings=as_bool(body, "timings_per_token", False),

@@ -166,7 +166,7 @@ def _biased_tokens(context: CallContext, token: Any, *, as_number: bool) -> list
 
 
 def _bias(value: Any) -> float:
-    if value is False:
+    if value is False or value is None:
         return -math.inf
     check_number("logit_bias: bias", value)
     return float(value)
@@ -188,15 +188,23 @@ def _grammar(context: CallContext, body: Mapping[str, Any]) -> CompiledGrammar |
 
 
 def described(
-    sampling: SamplingParams, generation: GenerationParams, stream: bool
+    sampling: SamplingParams,
+    generation: GenerationParams,
+    stream: bool,
+    ends: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """The options of a completion by llama-server's names, also those that were not given."""
+    """The options of a completion by llama-server's names, also those that were not given.
+
+    Args:
+        ends: the tokens that end a reply; ``ignore_eos`` forbids them.
+    """
     out: dict[str, Any] = {name: getattr(sampling, name) for name in _SAME}
     out["repeat_last_n"] = sampling.penalty_last_n
     out["mirostat"] = sampling.mirostat
     out["dry_sequence_breakers"] = list(sampling.dry_sequence_breakers)
     most = -1 if generation.max_tokens is None else generation.max_tokens
-    biases = [{"token": token, "bias": _shown_bias(b)} for token, b in sampling.logit_bias.items()]
+    forbidden = dict.fromkeys(ends if generation.ignore_eos else (), -math.inf)
+    biases = {**forbidden, **sampling.logit_bias}
     return {
         **out,
         "stop": list(generation.stop),
@@ -206,7 +214,7 @@ def described(
         "n_discard": 0,
         "ignore_eos": generation.ignore_eos,
         "stream": stream,
-        "logit_bias": biases,
+        "logit_bias": [{"token": token, "bias": _shown(bias)} for token, bias in biases.items()],
         "n_probs": generation.logprobs or 0,
         "grammar": sampling.grammar.gbnf if sampling.grammar is not None else "",
         "samplers": [_SPELLED.get(name, name) for name in sampling.samplers or SAMPLER_NAMES],
@@ -214,6 +222,6 @@ def described(
     }
 
 
-def _shown_bias(bias: float) -> float | bool:
-    """JSON has no infinity."""
-    return bias if math.isfinite(bias) else False
+def _shown(bias: float) -> float | None:
+    """JSON has no infinity; llama-server says null, and ``_bias`` reads that."""
+    return bias if math.isfinite(bias) else None

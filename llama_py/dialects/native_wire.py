@@ -10,7 +10,7 @@ from llama_py.dialects.context import PieceVocab
 from llama_py.dialects.failures import Failure, openai_error
 from llama_py.dialects.logprobs import LogprobEntry, LogprobQueue, reply_piece
 from llama_py.dialects.native_lines import Indentation
-from llama_py.dialects.usage import make_timings
+from llama_py.dialects.usage import Progress, make_timings
 from llama_py.dialects.wire_json import frame, text_bytes
 from llama_py.engine.request import Event, FinishEvent, Record, TokenEvent
 
@@ -185,16 +185,13 @@ class NativeReply:
             "logprob": max(logprob, _IMPOSSIBLE),
         }
 
-    def progress(self, done: int, reused: int, total: int, seconds: float) -> bytes:
+    def progress(self, progress: Progress) -> bytes:
         """An event without text that says how much of the prompt is done."""
-        told = {
-            "total": total,
-            "cache": reused,
-            "processed": done,
-            "time_ms": round(seconds * 1e3),
-        }
         partial = {**self._head(self._replies[0]), "content": "", "tokens": [], "stop": False}
-        return frame({**partial, "prompt_progress": told})
+        partial["prompt_progress"] = progress.told()
+        if self._shape.timings:
+            partial["timings"] = progress.timings()
+        return frame(partial)
 
     def keep_alive(self) -> bytes:
         """A comment."""

@@ -38,7 +38,7 @@ NOT_HERE = frozenset(
 #: Fields that are no option of the call, and are read all the same.
 _BESIDE = frozenset(
     {"messages", "model", "prompt", "return_progress", "return_token_ids", "session_id", "stream"}
-    | {"prompt_cache_key", "user"}
+    | {"prompt_cache_key", "timings_per_token", "user"}
 )
 #: The beginning of a message of a ``ParameterError``: the place that it is about.
 _PLACE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*|\[\d+\])*")
@@ -107,9 +107,10 @@ def _wire_call(
     call.head.model = model
     plain = not call.logprobs and not any(getattr(call, "echoes", ()))
     token_ids = bool(body.get("return_token_ids"))
+    timings = bool(body.get("timings_per_token"))
 
     def encoder(records: Sequence[Record]) -> WireReply:
-        return reply(call.encoder(records), plain=plain, token_ids=token_ids)
+        return reply(call.encoder(records), plain=plain, token_ids=token_ids, timings=timings)
 
     return WireCall(
         call.requests,

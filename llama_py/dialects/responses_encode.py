@@ -25,6 +25,8 @@ from llama_py.dialects.responses_output import (
     ReasoningItem,
 )
 from llama_py.dialects.responses_tools import Tools
+from llama_py.dialects.types import Timings
+from llama_py.dialects.usage import Progress, make_timings
 from llama_py.dialects.wire_json import DONE, json_bytes
 from llama_py.engine.request import Event, FinishEvent, Record, TokenEvent
 
@@ -48,6 +50,7 @@ class Asked:
         logprobs: so are log-probabilities,
         summary: a summary of the reasoning,
         seal: and the reasoning in encrypted form.
+        timings: events say what the reply has taken by then.
         keep: called with the response when it is complete.
     """
 
@@ -58,6 +61,7 @@ class Asked:
     logprobs: bool = False
     summary: bool = False
     seal: bool = False
+    timings: bool = False
     keep: Callable[[Mapping[str, Any]], None] | None = None
 
 
@@ -107,9 +111,13 @@ class ResponsesReply:
         self._frames.add_raw(b"response.in_progress", self._begun)
         return self._frames.take()
 
-    def progress(self, done: int, reused: int, total: int, seconds: float) -> bytes:
-        """Nothing: the API has no event for it."""
-        return b""
+    def progress(self, progress: Progress) -> bytes:
+        """``response.in_progress`` with more members, as llama-server sends it."""
+        members = self._begun + b',"prompt_progress":' + json_bytes(progress.told())
+        if self._asked.timings:
+            members += b',"timings":' + json_bytes(progress.timings())
+        self._frames.add_raw(b"response.in_progress", members)
+        return self._frames.take()
 
     def feed(self, index: int, event: Event) -> bytes:
         """The events that come of one of the engine's."""
@@ -117,6 +125,8 @@ class ResponsesReply:
             self._token(event)
         else:
             self._finish(event)
+        if self._asked.timings:
+            self._frames.add_to_last("timings", self._timings())
         return self._frames.take()
 
     def close(self) -> bytes:
@@ -128,6 +138,8 @@ class ResponsesReply:
         response = self._ended()
         kind = "completed" if response["status"] == "completed" else "incomplete"
         self._frames.add(f"response.{kind}", {"response": response})
+        if self._asked.timings:
+            self._frames.add_to_last("timings", self._timings())
         return self._frames.take() + DONE
 
     def fail(self, failure: Failure) -> bytes:
@@ -163,6 +175,9 @@ class ResponsesReply:
             "usage": self._usage(status),
             **self._asked.fields,
         }
+
+    def _timings(self) -> Timings | None:
+        return None if self._record is None else make_timings([self._record], self._written)
 
     def _usage(self, status: str) -> dict[str, Any] | None:
         record, written = self._record, self._written

@@ -60,6 +60,12 @@ class Frames:
         )
         self._number += 1
 
+    def add_to_last(self, name: str, value: Any) -> None:
+        """Add a member to the event that was added last, if one was."""
+        if self._frames:
+            member = b',"%b":%b}\n\n' % (name.encode("ascii"), json_bytes(value))
+            self._frames[-1] = self._frames[-1].removesuffix(b"}\n\n") + member
+
     def take(self) -> bytes:
         """All that was added since the last time."""
         frames, self._frames = self._frames, []

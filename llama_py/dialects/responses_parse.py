@@ -51,6 +51,7 @@ _KNOWN = frozenset(
     | {"tools", "top_logprobs", "truncation", "reasoning_budget", "session_id"}
     | {"background", "max_tool_calls", "prompt_cache_key", "prompt_cache_retention"}
     | {"safety_identifier", "service_tier", "stream_options", "user", "client_metadata"}
+    | {"return_progress", "timings_per_token"}
 )
 #: Fields that say what there is no service for, and what to do instead. Without them the reply
 #: would be about something else.
@@ -124,7 +125,14 @@ def parse_responses(
         return ResponsesReply(asked, records, context.vocab, rendered)
 
     requests = settings.requests([chat_prompt(rendered)], 1)
-    return WireCall(requests, asked.stream, encoder, overflows_in_stream=True, id=asked.id)
+    return WireCall(
+        requests,
+        asked.stream,
+        encoder,
+        wants_progress=bool(fields.get("return_progress")),
+        overflows_in_stream=True,
+        id=asked.id,
+    )
 
 
 def _check_names(fields: Fields, limits: Limits) -> None:
@@ -161,6 +169,7 @@ def _asked(
         logprobs=logprobs,
         summary=_wants_summary(fields),
         seal=_ENCRYPTED in _include(fields),
+        timings=bool(fields.get("timings_per_token")),
         keep=keep,
     )
 

@@ -1,7 +1,8 @@
 """The shapes of OpenAI's completions API, with llama-cpp-python's names for them.
 
 Beyond OpenAI: ``timings`` (milliseconds and rates, as llama.cpp's server reports them) and
-``reasoning_content``. Annotations are evaluated here, so that ``__required_keys__`` is right.
+``reasoning_content``. ``system_fingerprint`` names the build that computed a reply. Annotations are
+evaluated here, so that ``__required_keys__`` is right.
 """
 
 from typing import Any, Literal
@@ -65,7 +66,9 @@ class Timings(TypedDict):
     """Durations in milliseconds, rates in tokens per second; the names are llama.cpp's.
 
     ``cache_n`` tokens of the prompt were reused, ``prompt_n`` evaluated, ``predicted_n`` generated.
-    With speculative decoding, ``draft_n`` tokens were drafted, and ``draft_n_accepted`` were right.
+    Rates of the reply do not count its first token, which comes of the last step of the prompt;
+    they are 0 for a reply of one token. With speculative decoding, ``draft_n`` were drafted, and
+    ``draft_n_accepted`` were right.
     """
 
     cache_n: int
@@ -109,6 +112,7 @@ class CreateCompletionResponse(TypedDict):
     object: Literal["text_completion"]
     created: int
     model: str
+    system_fingerprint: str
     choices: list[CompletionChoice]
     usage: CompletionUsage
     timings: NotRequired[Timings]
@@ -121,6 +125,7 @@ class CreateCompletionStreamResponse(TypedDict):
     object: Literal["text_completion"]
     created: int
     model: str
+    system_fingerprint: str
     choices: list[CompletionChoice]
     usage: NotRequired[CompletionUsage | None]
     timings: NotRequired[Timings]
@@ -175,6 +180,7 @@ class CreateChatCompletionResponse(TypedDict):
     object: Literal["chat.completion"]
     created: int
     model: str
+    system_fingerprint: str
     choices: list[ChatCompletionResponseChoice]
     usage: CompletionUsage
     timings: NotRequired[Timings]
@@ -216,6 +222,7 @@ class CreateChatCompletionStreamResponse(TypedDict):
     object: Literal["chat.completion.chunk"]
     created: int
     model: str
+    system_fingerprint: str
     choices: list[ChatCompletionChunkChoice]
     usage: NotRequired[CompletionUsage | None]
     timings: NotRequired[Timings]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from llama_py.dialects.failures import Failure
+from llama_py.dialects.usage import Progress
 from llama_py.engine.request import Event, GenerationRequest, Record
 
 __all__ = ["WireCall", "WireReply"]
@@ -30,13 +31,10 @@ class WireReply(Protocol):
         followed by ``fail``, and not by ``close``.
         """
 
-    def progress(self, done: int, reused: int, total: int, seconds: float) -> bytes:
+    def progress(self, progress: Progress) -> bytes:
         """A frame that says how much of the prompt is done, if the client asked for that.
 
-        Args:
-            done: prompt tokens in memory; ``reused`` of them were there before.
-            total: tokens of the prompt.
-            seconds: since the request came.
+        The first one comes before anything is evaluated.
         """
 
     def keep_alive(self) -> bytes:

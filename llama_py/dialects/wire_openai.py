@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 from llama_py.dialects.encode import CompletionEncoder
 from llama_py.dialects.encode_chat import ChatEncoder
 from llama_py.dialects.failures import Failure, openai_error
+from llama_py.dialects.usage import Progress
 from llama_py.dialects.wire_json import DONE, frame, json_bytes, text_bytes
 from llama_py.engine.request import Event, TokenEvent
 
@@ -32,12 +33,16 @@ class _WireReply(ABC, Generic[E]):
         encoder: takes the events.
         plain: most chunks are nothing but text: nobody asked for log-probabilities or an echo.
         token_ids: each choice says which tokens it consists of.
+        timings: so does each chunk what the reply has taken by then.
     """
 
-    def __init__(self, encoder: E, *, plain: bool = True, token_ids: bool = False) -> None:
+    def __init__(
+        self, encoder: E, *, plain: bool = True, token_ids: bool = False, timings: bool = False
+    ) -> None:
         self._encoder: E = encoder
         self._around: dict[tuple[int, str], Around] = {}
-        self._quick = plain and encoder.head.stream and not token_ids
+        self._timed = timings and encoder.head.stream
+        self._quick = plain and encoder.head.stream and not token_ids and not timings
         self._unfinished = {*range(len(encoder.records))}
         #: The tokens of each choice, and how many of them chunks have carried.
         self._ids: list[list[int]] | None = [[] for _ in encoder.records] if token_ids else None
@@ -56,7 +61,7 @@ class _WireReply(ABC, Generic[E]):
                 self._ids[index].append(event.token)
         else:
             self._unfinished.discard(index)
-        return _frames(map(self._with_ids, self._encoder.feed(index, event)))
+        return _frames(map(self._with_more, self._encoder.feed(index, event)))
 
     @abstractmethod
     def _token(self, index: int, event: TokenEvent) -> bytes:
@@ -77,6 +82,12 @@ class _WireReply(ABC, Generic[E]):
         before, after = frame(self._blank(index, field, mark)).split(b'"%b"' % mark.encode())
         return before, after
 
+    def _with_more(self, chunk: Any) -> Any:
+        """A chunk with what is in every one of them, if a client asked for that."""
+        if self._timed:
+            chunk["timings"] = self._encoder.timings()
+        return self._with_ids(chunk)
+
     def _with_ids(self, chunk: Any) -> Any:
         if self._ids is not None:
             for choice in chunk["choices"]:
@@ -85,15 +96,12 @@ class _WireReply(ABC, Generic[E]):
                 self._told[index] = len(self._ids[index])
         return chunk
 
-    def progress(self, done: int, reused: int, total: int, seconds: float) -> bytes:
+    def progress(self, progress: Progress) -> bytes:
         """A chunk without choices that says how much of the prompt is done."""
         chunk: dict[str, Any] = self._encoder.head.chunk(self._encoder.kind, [])
-        chunk["prompt_progress"] = {
-            "total": total,
-            "cache": reused,
-            "processed": done,
-            "time_ms": round(seconds * 1e3),
-        }
+        chunk["prompt_progress"] = progress.told()
+        if self._timed:
+            chunk["timings"] = progress.timings()
         return frame(chunk)
 
     def keep_alive(self) -> bytes:

@@ -243,6 +243,7 @@ class Admission:
         record.started = self._requests.clock()
         record.cache = lease.info.as_dict()
         self._count(record, lease.info.reused)
+        self._requests.report(running, lease.held)
         return True
 
     def _resolve_again(self, running: Running) -> None:

@@ -406,12 +406,8 @@ class Engine:
         running, request = prefill.request, prefill.request.request
         if request.generation.prompt_logprobs or request.targets:
             self._sampling.read_prompt(running, prefill.count, row)
-        if request.on_progress is not None and running.lease is not None:
-            total = running.record.n_prompt
-            try:
-                request.on_progress(min(running.lease.held, total), total)
-            except BaseException as error:  # it is the caller's, and reaches the caller
-                self.requests.fail(running, error)
+        if running.lease is not None:
+            self.requests.report(running, running.lease.held)
 
     # -- failures -------------------------------------------------------------------------------
 

@@ -113,7 +113,7 @@ class GenerationRequest:
         echo_special: give special tokens their text (``<|im_end|>``) in the events.
         visible: special tokens that are given their text in any case (a parser needs them).
         on_progress: called in the engine's thread with (prompt tokens in memory, prompt tokens)
-            after each chunk of the prompt.
+            when it begins, with those that are reused, and after each chunk of the prompt.
         targets: tokens whose log-probabilities are wanted, one for each of the last tokens of the
             prompt: ``targets[i]`` is what follows ``prompt[len(prompt) - len(targets) + i]``. What
             comes before those may be reused as ever; what such a request evaluates is forgotten.

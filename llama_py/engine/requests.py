@@ -101,6 +101,15 @@ class Requests:
         if self.last_sequence is sequence:
             self.last_sequence = None
 
+    def report(self, running: Running, held: int) -> None:
+        """Tell the owner of a request how much of its prompt is in memory, if it wants to know."""
+        told, total = running.request.on_progress, running.record.n_prompt
+        if told is not None:
+            try:
+                told(min(held, total), total)
+            except BaseException as error:  # it is the caller's, and reaches the caller
+                self.fail(running, error)
+
     # -- endings --------------------------------------------------------------------------------
 
     def put(self, running: Running, event: Event) -> None:

@@ -96,7 +96,10 @@ class ReplyOptions(SamplingOptions, CriteriaOptions, total=False):
     ]
     on_progress: Annotated[
         Callable[[int, int], Any] | None,
-        Doc("Called with (tokens done, tokens) while the prompt is evaluated."),
+        Doc(
+            "Called with (tokens done, tokens) while the prompt is evaluated; first with those "
+            "that are reused."
+        ),
     ]
     model: Annotated[
         str | None,

@@ -2,12 +2,14 @@
 
 The engines count by themselves; their numbers are read when somebody asks, and those of a model go
 on when it is loaded again. Only HTTP requests are counted here. The ``llamacpp:`` names are those
-of llama-server, so that its dashboards work. Labels come from the configuration and from routes,
-never from what clients send, so that there are only so many of them.
+of llama-server, so that its dashboards work; where one model is served, they have no label, as
+there. Labels come from the configuration and from routes, never from what clients send, so that
+there are only so many of them.
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -31,6 +33,9 @@ from llama_py.server.records import RequestRecord
 __all__ = ["ServerMetrics"]
 
 _NO_ROUTE = "other"
+_NATIVE = "llamacpp:"
+#: llama-server calls it a counter, although it is a maximum; the library adds ``_total`` to those.
+_LONGEST = b"# TYPE llamacpp:n_tokens_max "
 #: Clients may send any word as a method.
 _METHODS = frozenset({"GET", "HEAD", "POST", "DELETE", "OPTIONS"})
 
@@ -41,9 +46,13 @@ class ServerMetrics:
     Args:
         lifecycle: knows how many requests are in flight.
         models: knows which models came and went, and what they did.
+
+    Attributes:
+        since: when it began to count, in seconds since 1970.
     """
 
     def __init__(self, lifecycle: Lifecycle, models: ModelPool) -> None:
+        self.since = int(time.time())
         self._registry = CollectorRegistry()
         self._http = _Http(lifecycle)
         for collector in (self._http, _Models(models), _Engines(models)):
@@ -66,7 +75,10 @@ class ServerMetrics:
             encode, content_type = choose_encoder(accept)
         except (TypeError, ValueError):  # it is malformed
             encode, content_type = choose_encoder("")
-        return encode(self._registry), content_type
+        page = encode(self._registry)
+        if content_type.startswith("text/plain"):  # OpenMetrics knows no such counters
+            page = page.replace(_LONGEST + b"gauge", _LONGEST + b"counter")
+        return page, content_type
 
 
 class _Collector(Collector):
@@ -129,15 +141,18 @@ class _Engines(_Collector):
     def collect(self) -> Iterator[Metric]:
         """See ``Collector``."""
         families: dict[str, Any] = {}
+        one = len(self._models.models) == 1
         for model in self._models.models:
             if (counted := model.counted) is None:
                 continue
             metrics, engine = counted
             for name, kind, help_, value in (*_numbers(metrics), *_states(engine)):
+                plain = one and name.startswith(_NATIVE)
                 family = families.get(name)
                 if family is None:
-                    family = families[name] = kind(name, help_, labels=["model_name"])
-                family.add_metric([model.id], value)
+                    labels = [] if plain else ["model_name"]
+                    family = families[name] = kind(name, help_, labels=labels)
+                family.add_metric([] if plain else [model.id], value)
             _add_ends(families, model.id, metrics)
             for name, help_, histogram in _histograms(metrics):
                 _add_histogram(families, name, help_, model.id, histogram)
@@ -174,6 +189,12 @@ def _numbers(metrics: Metrics) -> Iterator[tuple[str, type[Any], str, float]]:
         _ratio(streams.total + alone, metrics.steps),
     )
     yield "llamacpp:n_tokens_max", gauge, "Most tokens of a request so far.", metrics.longest
+    help_ = "Tokens that were drafted."
+    yield "llamacpp:spec_decode_num_draft_tokens", counter, help_, metrics.drafted
+    help_ = "Drafted tokens that were right."
+    yield "llamacpp:spec_decode_num_accepted_tokens", counter, help_, metrics.accepted
+    help_ = "Drafts that were verified."
+    yield "llamacpp:spec_decode_num_drafts", counter, help_, metrics.drafts
     total, help_ = metrics.prompt_tokens, "Prompt tokens looked for in the cache."
     yield "llama_py_prefix_cache_queries", counter, help_, total
     yield "llama_py_prefix_cache_hits", counter, "... and found there.", metrics.reused

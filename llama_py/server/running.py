@@ -21,6 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.failures import Failure, Kind, RequestError, failure_of
+from llama_py.dialects.usage import Progress
 from llama_py.dialects.wire import WireCall, WireReply
 from llama_py.dialects.wire_json import json_bytes
 from llama_py.engine.async_events import AsyncEvents
@@ -95,9 +96,9 @@ class Exchange:
         self._caller = caller_of(request)
         self._events: AsyncEvents | None = None
         self._silent = self._cancelled = self._said_all = False
-        #: How far its prompt has come, if that is to be told. The engine's thread notes it before
-        #: it hands out any token, so that it is there whenever those are read.
-        self._progress: deque[tuple[int, int]] = deque(maxlen=1)
+        #: How far its prompt had come, and when, if that is to be told. The engine's thread notes
+        #: it before it hands out any token, so that it is there whenever those are read.
+        self._progress: deque[tuple[int, int, float]] = deque()
         self._noted: set[int] = set()
         #: Frames of the last events, which go out together with the end.
         self._held = b""
@@ -197,7 +198,7 @@ class Exchange:
         loop = asyncio.get_running_loop()
 
         def report(done: int, total: int) -> None:  # in the engine's thread
-            self._progress.append((done, total))
+            self._progress.append((done, total, time.perf_counter()))
             loop.call_soon_threadsafe(self._wake)
 
         def begin() -> WireCall:
@@ -356,9 +357,12 @@ class Exchange:
         self._silent = False
         if not self._progress:
             return reply.keep_alive()
-        done, total = self._progress.pop()
-        seconds = time.perf_counter() - record.submitted
-        return reply.progress(done, record.reused, total, seconds)
+        frames = b""
+        while self._progress:
+            done, total, now = self._progress.popleft()
+            waited, seconds = now - record.submitted, now - record.started
+            frames += reply.progress(Progress(done, record.reused, total, waited, seconds))
+        return frames
 
     async def _refused(self, call: WireCall) -> Response:
         """It was not queued: an error, or a stream that begins and fails."""

@@ -14,7 +14,7 @@ from llama_py.dialects.openai_completions import parse_completion
 from llama_py.engine.request import Record
 from llama_py.engine.text import whole_characters
 from llama_py.errors import DecodeError
-from tests.dialects.playing import Context, OpenVocab, drive
+from tests.dialects.playing import Context, OpenVocab, drive, play
 
 
 def tokens_of(vocab: Vocab, text: str) -> list[int]:
@@ -77,6 +77,12 @@ def test_cached_tokens_are_reported(context: Context) -> None:
     assert timings["prompt_ms"] == pytest.approx(500)
     assert timings["prompt_per_second"] == pytest.approx(2)
     assert timings["predicted_ms"] == pytest.approx(2000)
+    tokens = tokens_of(context.vocab, "a b c d")
+    for event in play(context.vocab, Record(call.requests[0]), tokens):
+        encoder.feed(0, event)
+    timings = encoder.timings()
+    assert timings["predicted_n"] > 2
+    assert timings["predicted_per_second"] == pytest.approx((timings["predicted_n"] - 1) / 2)
 
 
 def test_an_error_is_never_a_stop(context: Context) -> None:

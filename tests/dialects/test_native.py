@@ -14,6 +14,7 @@ from llama_py.dialects.limits import Limits
 from llama_py.dialects.native_bodies import read_native, slot_session
 from llama_py.dialects.native_lines import Indentation, LineLimit
 from llama_py.dialects.native_wire import chosen_fields
+from llama_py.dialects.usage import Progress
 from llama_py.dialects.wire import WireCall
 from llama_py.engine.request import Record
 from llama_py.errors import LlamaError, ParameterError
@@ -310,7 +311,10 @@ def test_settings_are_told_by_their_names(context: Context, words: list[int]) ->
     assert settings["stop"] == ["x"]
     assert settings["dry_penalty_last_n"] == 64
     assert settings["n_predict"] == settings["max_tokens"] == -1
-    assert settings["logit_bias"] == [{"token": 1, "bias": False}]
+    assert settings["logit_bias"] == [{"token": 1, "bias": None}]
+    _, whole = reply_to(context, words, ignore_eos=True, logit_bias=settings["logit_bias"])
+    ends = [{"token": token, "bias": None} for token in context.vocab.eog_tokens()]
+    assert whole["generation_settings"]["logit_bias"] == [*ends, {"token": 1, "bias": None}]
     assert settings["samplers"] == ["top_k", "typ_p"]
     json.dumps(whole, allow_nan=False)
 
@@ -336,7 +340,7 @@ def test_frames_beside_the_reply(context: Context) -> None:
     assert call.wants_progress
     reply = call.encoder([Record(call.requests[0])])
     assert reply.keep_alive() == b":\n\n"
-    (told,) = events(reply.progress(60, 50, 100, 1.25))
+    (told,) = events(reply.progress(Progress(60, 50, 100, 1.25, 1.0)))
     assert told["prompt_progress"] == {"total": 100, "cache": 50, "processed": 60, "time_ms": 1250}
     assert (told["content"], told["stop"]) == ("", False)
     (failed,) = events(reply.fail(Failure(Kind.INTERNAL, "it broke")))

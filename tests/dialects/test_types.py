@@ -112,7 +112,7 @@ def test_what_there_is_of_a_reply_that_failed(llm: Llama) -> None:
 
 def test_the_check_itself_notices() -> None:
     good: dict[str, Any] = {"id": "a", "object": "text_completion", "created": 1, "model": "m"}
-    good |= {"choices": []}
+    good |= {"choices": [], "system_fingerprint": "b0"}
     assert fits(good, CreateCompletionStreamResponse) == ""
     wrong: list[dict[str, Any]] = [{"id": 5}, {"choices": [{}]}, {"more": 1}, {"object": "x"}]
     for change in wrong:

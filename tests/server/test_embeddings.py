@@ -69,6 +69,39 @@ def test_one_text_and_token_ids(client: Any, vectors: np.ndarray) -> None:
     close([each.embedding for each in both.data], vectors)
 
 
+def test_inputs_in_the_forms_of_llama_server(server: Server, vectors: np.ndarray) -> None:
+    def embedded(given: Any) -> list[Any]:
+        reply = http.post("/v1/embeddings", json={"input": given})
+        assert reply.status_code == 200, reply.text
+        return [each["embedding"] for each in reply.json()["data"]]
+
+    with Embedder(encoder(**MODEL)) as embedder:
+        tokens = embedder.vocab.tokenize(TEXTS[0])
+    parts = [{"type": "text", "text": "the cat "}, {"type": "text", "text": "sleeps"}]
+    with server.http() as http:
+        close(embedded({"prompt_string": TEXTS[0]}), vectors[:1])
+        close(embedded({"content": parts}), vectors[:1])
+        close(embedded([tokens[0], "the cat", *tokens[3:]]), vectors[:1])
+        several = embedded([TEXTS[1], {"prompt_string": TEXTS[2]}, {"content": parts}])
+        close(several, vectors[[1, 2, 0]])
+        close(embedded([tokens, [*tokens[:2], "cat", *tokens[3:]]]), vectors[[0, 0]])
+
+
+def test_without_pooling_each_token_has_a_vector() -> None:
+    settings = tiny_settings(encoder(**MODEL), n_ctx=0, pooling_type=0)
+    with serving(settings) as server, server.http() as http:
+        told = http.post("/embeddings", json={"input": TEXTS}).json()
+        unit = http.post("/embeddings", json={"content": "a", "normalize": True}).json()
+        refused = http.post("/v1/embeddings", json={"input": "a"})
+    assert [each["index"] for each in told] == [0, 1, 2]
+    assert [len(each["embedding"]) for each in told] == [5, 4, 9]
+    lengths = np.linalg.norm(told[0]["embedding"], axis=1)
+    assert (abs(lengths - 1) > 1e-3).all(), "they are the model's own"
+    close(np.linalg.norm(unit[0]["embedding"], axis=1), np.ones(3))
+    assert refused.status_code == 400
+    assert "/embeddings" in refused.json()["error"]["message"]
+
+
 def test_dimensions_are_the_first_ones_at_length_one(client: Any, vectors: np.ndarray) -> None:
     reply = client.embeddings.create(model="x", input=TEXTS, dimensions=16)
     first = vectors[:, :16]
@@ -89,11 +122,15 @@ BAD: list[tuple[dict[str, Any], str | None, str]] = [
     ({}, "input", "missing"),
     ({"input": None}, "input", "missing"),
     ({"input": 5}, "input", "must be a text"),
-    ({"input": {"a": 1}}, "input", "must be a text"),
+    ({"input": {"a": 1}}, "input.prompt_string", "missing"),
+    ({"input": {"content": "a"}}, "input.content", "must be a list"),
+    ({"input": {"content": []}}, "input", "is an empty text"),
+    ({"input": ["a", {"content": [{"type": "x"}]}]}, "input[1].content[0].type", "only text"),
+    ({"input": {"content": [{"type": "image_url"}]}}, "input.content[0].type", "only text"),
     ({"input": ""}, "input", "is an empty text"),
     ({"input": []}, "input", "is an empty list"),
     ({"input": ["a", ""]}, "input[1]", "is an empty text"),
-    ({"input": ["a", 5]}, "input[1]", "must be a text"),
+    ({"input": ["a", 99999]}, "input[1]", "is out of range"),
     ({"input": ["a", None]}, "input[1]", "must be a text"),
     ({"input": ["a", []]}, "input[1]", "has no tokens"),
     ({"input": ["a", [True]]}, "input[1]", "must be a text or a list of token ids"),

@@ -94,7 +94,13 @@ def test_the_list_for_openai(server: Server) -> None:
         body = http.get("/v1/models").json()
         demo, tiny = body["data"]
         assert body["object"] == "list"
-        assert body["models"] == []  # which Codex looks for
+        assert [each["name"] for each in body["models"]] == ["demo", "tiny"]
+        assert body["models"][0]["capabilities"] == ["completion"]
+        codex = http.get("/v1/models", params={"client_version": "0.163.0"}).json()
+        assert codex["models"] == [], "it looks for a list of its own form"
+        props = http.get("/props").json()
+        assert (props["role"], props["max_instances"]) == ("router", 1)
+        assert "role" not in http.get("/props", params={"model": "tiny"}).json()
         assert demo["aliases"] == ["claude-*"]
         assert demo["meta"]["n_ctx_train"] == 2048
         assert demo["meta"]["n_vocab"] == 1536

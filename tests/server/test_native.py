@@ -133,10 +133,24 @@ def test_a_stream_is_the_same_reply(http: httpx.Client, prompt: str, more: dict[
 
 def test_progress_of_a_prompt(http: httpx.Client) -> None:
     body = {"prompt": "word " * 700, "n_predict": 1, "return_progress": True, "cache_prompt": False}
-    first, *_ = streamed(http, "/completion", body)
+    first, second, *_ = streamed(http, "/completion", {**body, "timings_per_token": True})
     told = first["prompt_progress"]
     assert told.keys() == {"total", "cache", "processed", "time_ms"}
-    assert 0 < told["processed"] <= told["total"]
+    assert told["processed"] == told["cache"] == 0 < told["total"]
+    assert first["timings"]["prompt_n"] == first["timings"]["prompt_ms"] == 0
+    assert 0 < second["prompt_progress"]["processed"] <= told["total"]
+    assert second["timings"]["prompt_n"] == second["prompt_progress"]["processed"]
+    assert second["timings"]["prompt_ms"] > 0
+
+
+def test_rates_do_not_count_the_first_token(http: httpx.Client) -> None:
+    """It comes of the prompt's last step, so that one token takes no time at all."""
+    timings = post(http, "/completion", {"prompt": "word", "n_predict": 1})["timings"]
+    assert (timings["predicted_n"], timings["predicted_per_second"]) == (1, 0)
+    assert timings["predicted_per_token_ms"] == 0
+    body = {"prompt": "word", "n_predict": 9, "ignore_eos": True}
+    timings = post(http, "/completion", body)["timings"]
+    assert timings["predicted_per_second"] == pytest.approx(8e3 / timings["predicted_ms"])
 
 
 def test_tokens_and_texts_as_prompts(http: httpx.Client, prompt: str) -> None:

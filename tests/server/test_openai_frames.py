@@ -42,6 +42,7 @@ def masked(frames: list[Any]) -> list[str]:
         assert re.fullmatch(r"(chat)?cmpl-[0-9a-f-]{36}", frame.pop("id"))
         assert abs(frame.pop("created") - time.time()) < 600
         assert frame.pop("model") == "demo"
+        assert re.fullmatch(r"b\d+-[0-9a-f]{9}-llama_py-.+", frame.pop("system_fingerprint"))
         for choice in frame["choices"]:
             for call in choice.get("delta", {}).get("tool_calls", ()):
                 if "id" in call:
@@ -82,6 +83,7 @@ def test_usage_is_the_last_chunk(server: Server) -> None:
     cached = last["usage"].pop("prompt_tokens_details")
     assert cached.keys() == {"cached_tokens"}
     assert last["usage"] == {"prompt_tokens": 14, "completion_tokens": 6, "total_tokens": 20}
+    assert last["timings"]["predicted_n"] == 6, "clients read the last chunk"
 
 
 def test_usage_that_nobody_asked_for_is_counted_all_the_same(server: Server) -> None:
@@ -133,10 +135,12 @@ def test_progress_of_a_prompt() -> None:
     done = [each["processed"] for each in told]
     assert done == sorted(done)
     assert done[-1] == told[-1]["total"]
+    assert (done[0], len(done)) == (0, 2 + (done[-1] - 1) // 32), "the first one before anything"
     assert [each["cache"] for each in told] == [0] * len(told)
     assert all(each.keys() == {"total", "cache", "processed", "time_ms"} for each in told)
-    (told,) = ([each["prompt_progress"] for each in again if "prompt_progress" in each],)
-    assert told[0]["cache"] == told[0]["total"] - 1
+    told = [each["prompt_progress"] for each in again if "prompt_progress" in each]
+    assert [each["cache"] for each in told] == [told[0]["total"] - 1] * 2
+    assert [each["processed"] for each in told] == [told[0]["total"] - 1, told[0]["total"]]
 
 
 def test_progress_of_a_prompt_that_is_there_before_anybody_looks(
@@ -152,8 +156,9 @@ def test_progress_of_a_prompt_that_is_there_before_anybody_looks(
     monkeypatch.setattr(EventStream, "begin", busily)
     body = {**STREAM, "return_progress": True, "max_tokens": 2}
     with serving(demo_settings()) as server:
-        role, told, *rest = frames_of(server, "/v1/chat/completions", body)
+        role, first, told, *rest = frames_of(server, "/v1/chat/completions", body)
     assert role["choices"][0]["delta"]["role"] == "assistant"
+    assert first["prompt_progress"]["processed"] == first["prompt_progress"]["cache"]
     progress = told["prompt_progress"]
     assert progress["processed"] == progress["total"] > 10
     assert [each["choices"][0]["delta"] for each in rest] == [

@@ -140,7 +140,9 @@ def test_metrics_count_what_happened(http: httpx.Client) -> None:
     after = scraped(http)
     model = labels(model_name="demo")
 
-    def grew(name: str, of: frozenset[tuple[str, str]] = model) -> float:
+    def grew(name: str, of: frozenset[tuple[str, str]] | None = None) -> float:
+        if of is None:  # llama-server's names have no label where there is one model
+            of = labels() if name.startswith("llamacpp:") else model
         return after[name, of] - before.get((name, of), 0.0)
 
     prompt = sum(each["usage"]["prompt_tokens"] for each in usages)
@@ -164,10 +166,12 @@ def test_metrics_count_what_happened(http: httpx.Client) -> None:
     assert grew("llamacpp:n_decode_total") >= 12
     assert grew("llamacpp:prompt_seconds_total") > 0
     assert grew("llamacpp:tokens_predicted_seconds_total") > 0
-    assert after["llamacpp:requests_processing", model] == 0
-    assert after["llamacpp:requests_deferred", model] == 0
-    assert after["llamacpp:n_tokens_max", model] >= 16
-    assert after["llamacpp:n_busy_slots_per_decode", model] == 1
+    assert after["llamacpp:requests_processing", labels()] == 0
+    assert after["llamacpp:requests_deferred", labels()] == 0
+    assert after["llamacpp:n_tokens_max_total", labels()] >= 16  # as this parser calls it
+    assert after["llamacpp:n_busy_slots_per_decode", labels()] == 1
+    for name in ("num_draft_tokens", "num_accepted_tokens", "num_drafts"):
+        assert after[f"llamacpp:spec_decode_{name}_total", labels()] == 0
     assert 0 < after["llama_py_kv_cache_usage_perc", model] < 1
     assert after["llama_py_model_loads_total", labels()] == 1
     requests = "llama_py_http_requests_total"
@@ -177,6 +181,12 @@ def test_metrics_count_what_happened(http: httpx.Client) -> None:
     assert grew(requests, one) == 1  # of the route, not of the path
     assert grew(requests, labels(method="other", path="other", status="404")) == 1
     assert grew(requests, labels(method="GET", path="/v1/sessions", status="401")) == 1
+    page = http.get("/metrics")
+    assert abs(int(page.headers["process-start-time-unix"]) - time.time()) < 600
+    assert "# TYPE llamacpp:n_tokens_max counter" in page.text
+    open_metrics = {"Accept": "application/openmetrics-text; version=1.0.0"}
+    page = http.get("/metrics", headers={**http.headers, **open_metrics})
+    assert "n_tokens_max gauge" in page.text or 'n_tokens_max" gauge' in page.text
 
 
 def test_buckets_grow(http: httpx.Client) -> None:

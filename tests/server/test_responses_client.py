@@ -421,3 +421,20 @@ def test_methods_and_paths(server: Server) -> None:
         assert (reply.status_code, reply.json()["error"]["code"]) == (404, "not_found")
         reply = http.get("/v1/responses/resp_0", params={"stream": "true"})
         assert (reply.status_code, reply.json()["error"]["param"]) == (400, "stream")
+
+
+def test_progress_and_timings_for_who_asks(server: Server) -> None:
+    body = {"input": "word " * 600, "stream": True, "max_output_tokens": 4, "temperature": 0}
+    with server.http() as http:
+        plain = events_of(http.post("/v1/responses", json=body).content)
+        asked = {"return_progress": True, "timings_per_token": True, "cache_prompt": False}
+        more = events_of(http.post("/v1/responses", json={**body, **asked}).content)
+    check(more)
+    assert not any("timings" in each or "prompt_progress" in each for each in plain)
+    told = [each for each in more if "prompt_progress" in each]
+    assert {each["type"] for each in told} == {"response.in_progress"}
+    assert told[0]["prompt_progress"]["processed"] == told[0]["prompt_progress"]["cache"]
+    assert told[-1]["prompt_progress"]["processed"] == told[-1]["prompt_progress"]["total"]
+    deltas = [each for each in more if each["type"] == "response.output_text.delta"]
+    assert [each["timings"]["predicted_n"] for each in deltas] == [1, 2, 3, 4]
+    assert more[-1]["timings"]["predicted_n"] == 4

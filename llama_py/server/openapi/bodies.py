@@ -73,6 +73,7 @@ def _embeddings(settings: Settings) -> dict[str, Schema]:
     most = {"minItems": 1, "maxItems": settings.max_inputs}
     inputs = any_of(STRING, listing(STRING, **most), _TOKENS)
     inputs["anyOf"].append(listing(_TOKENS, **most))
+    inputs["anyOf"].append(said(OBJECT, "llama-server's: `prompt_string`, or `content` of parts."))
     truncate = said(BOOLEAN, "Leave out the end of what is too long; otherwise that is an error.")
     document = any_of(STRING, record({"text": STRING}, ["text"]))
     embedding = {

@@ -189,7 +189,14 @@ def _models() -> dict[str, Schema]:
     one = reference("Model")
     return {
         "Model": model,
-        "ModelList": record({"object": one_of_texts("list"), "data": listing(one)}, ["data"]),
+        "ModelList": record(
+            {
+                "object": one_of_texts("list"),
+                "data": listing(one),
+                "models": said(listing(OBJECT), "The same in llama-server's older form."),
+            },
+            ["data"],
+        ),
         "ModelChanged": record({"success": BOOLEAN, "model": one}, ["success", "model"]),
     }
 

@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from llama_py.api.embedding import PendingEmbedding
 from llama_py.dialects.embeddings import encode_native, encode_openai, naming, read_embedding
-from llama_py.dialects.failures import RequestError
+from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.reranking import encode_ranking, read_rerank
 from llama_py.dialects.wire_json import json_bytes
 from llama_py.server.bodies import model_of, read_body
@@ -30,14 +30,22 @@ async def _embed(request: Request) -> Response:
     service = service_of(request)
     body = await read_body(request, service.settings)
     async with service.models.lease(model_of(body), request.receive) as model:
-        read = read_embedding(body, service.limits)
         calls = model.llama._embedding.calls
+        # OpenAI's form has no place for the vectors of tokens.
+        each_token = calls.pooling == "none" and request.url.path == "/embeddings"
+        if calls.pooling == "none" and not each_token:
+            message = "this model's tokens have a vector each: ask at /embeddings"
+            raise RequestError(Kind.INVALID_VALUE, message)
+        with naming("input", "content"):
+            read = read_embedding(body, service.limits, model.llama.vocab)
+        normalize = not each_token if read.normalize is None else read.normalize
 
         def start() -> PendingEmbedding[Any]:
             with naming("input", "content", "dimensions"):
-                return calls.vectors(
+                embed = calls.token_vectors if each_token else calls.vectors
+                return embed(
                     read.inputs,
-                    normalize=read.normalize,
+                    normalize=normalize,
                     dimensions=read.dimensions,
                     truncate=read.truncate,
                     name="content" if read.native else "input",
@@ -47,8 +55,10 @@ async def _embed(request: Request) -> Response:
 
         def encode() -> bytes:
             vectors = pending.finished()
-            if read.native:
+            if each_token:
                 return encode_native(vectors)
+            if read.native:
+                return encode_native(vectors[:, None])
             return encode_openai(vectors, pending.n_tokens, model.id, as_base64=read.base64)
 
         return await _answer(service, encode)

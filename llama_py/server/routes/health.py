@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ROUTES"]
 
+#: With it, llama-server's scrapers notice that counters began anew.
+_STARTED = "Process-Start-Time-Unix"
+
 
 async def _alive(request: Request) -> Response:
     """The process answers; a supervisor restarts one that does not."""
@@ -56,7 +59,8 @@ async def _metrics(request: Request) -> Response:
         raise RequestError(Kind.NOT_IMPLEMENTED, "metrics are off; start the server with --metrics")
     accept = request.headers.get("accept", "")
     page, content_type = await asyncio.to_thread(service.metrics.page, accept)
-    return Response(page, headers={"Content-Type": content_type})
+    started = str(service.metrics.since)
+    return Response(page, headers={"Content-Type": content_type, _STARTED: started})
 
 
 ROUTES = [

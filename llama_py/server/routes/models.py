@@ -29,8 +29,10 @@ async def _list(request: Request) -> Response:
     if _is_anthropic(request):
         return JSONResponse(_page(models, limit or _PAGE, request))
     data = [_openai(model) for model in models[:limit]]
-    # Codex asks for its own list of models, and complains if it is not there.
-    return JSONResponse({"object": "list", "data": data, "models": []})
+    # Codex, which tells its version, asks for its own list here, and complains if it is not there.
+    codex = "client_version" in request.query_params
+    names = [] if codex else [_native(model) for model in models[:limit]]
+    return JSONResponse({"object": "list", "data": data, "models": names})
 
 
 async def _one(request: Request) -> Response:
@@ -99,6 +101,31 @@ def _status(model: ServedModel) -> dict[str, Any]:
     if model.status is ModelStatus.UNLOADED and model.problem is not None:
         return {"value": model.status.value, "failed": True, "reason": model.problem}
     return {"value": model.status.value}
+
+
+def _native(model: ServedModel) -> dict[str, Any]:
+    """llama-server's second list, which has the form of Ollama's: what is not known is empty."""
+    details = {
+        "parent_model": "",
+        "format": "gguf",
+        "family": "",
+        "families": [""],
+        "parameter_size": "",
+        "quantization_level": "",
+    }
+    return {
+        "name": model.id,
+        "model": model.id,
+        "modified_at": "",
+        "size": "",
+        "digest": "",
+        "type": "model",
+        "description": "",
+        "tags": [""],
+        "capabilities": ["completion"],
+        "parameters": "",
+        "details": details,
+    }
 
 
 # -- Anthropic's form ------------------------------------------------------------------------------

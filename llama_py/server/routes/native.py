@@ -27,7 +27,7 @@ from llama_py.server.opening import leased
 from llama_py.server.routes.common import in_thread, json_response, service_of
 from llama_py.server.running import respond
 from llama_py.server.sessions import conversations_of
-from llama_py.version import LLAMA_CPP_COMMIT, __version__
+from llama_py.version import FINGERPRINT
 
 __all__ = ["ROUTES"]
 
@@ -148,9 +148,15 @@ async def _props(request: Request) -> Response:
             "endpoint_slots": True,
             "endpoint_props": False,
             "endpoint_metrics": service.settings.metrics,
-            "build_info": f"llama_py {__version__}, llama.cpp {LLAMA_CPP_COMMIT}",
+            "build_info": FINGERPRINT,
             "is_sleeping": model is None,
         }
+        if name is None and len(service.models.models) > 1:
+            props |= {
+                "role": "router",
+                "max_instances": service.settings.max_loaded,
+                "models_autoload": True,
+            }
         if model is not None:
             props |= await in_thread(service, lambda: _model_props(model))
     return json_response(props)
