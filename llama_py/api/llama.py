@@ -125,6 +125,8 @@ class Llama:
         special_tokens_in_content: what the texts of special tokens (``<|im_end|>``) in user and
             tool messages are: ``"text"`` (the default), ``"parse"`` for the tokens themselves, or
             ``"refuse"`` for an error. A call may say otherwise.
+        json_calls: where tools may be called, a reply that as a whole is a call in plain JSON
+            becomes that call. A call may say otherwise.
         parking_bytes: RAM for conversations that do not fit into the context.
         checkpoint_bytes: RAM for checkpoints (sliding-window, recurrent and hybrid models).
         overflow: what to do when a conversation is too long; by default that is an error.
@@ -166,6 +168,7 @@ class Llama:
             given["last_n_tokens_size"],
             given["spm_infill"],
             given["special_tokens_in_content"],
+            given["json_calls"],
             given["overflow"],
         )
         given_names = {name for name, value in options.items() if value is not None}
@@ -185,6 +188,7 @@ class Llama:
     last_n_tokens_size = _Setting[int]()
     spm_infill = _Setting[bool]()
     special_tokens_in_content = _Setting[str]()
+    json_calls = _Setting[bool]()
     overflow = _Setting[ChatPolicy | None]()
 
     # -- parts (private: they change with the versions) ----------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,6 +38,7 @@ class Settings:
     last_n_tokens_size: int
     spm_infill: bool
     special_tokens_in_content: str
+    json_calls: bool
     overflow: ChatPolicy | None
 
 
@@ -130,6 +131,8 @@ class Rendering:
             ClosedError: after ``close()``, also where nothing of the model is needed.
         """
         self._loaded.model.check_open()
+        if request.json_calls is None:
+            request = replace(request, json_calls=self._settings.json_calls)
         mode = self._settings.special_tokens_in_content
         return render_content(request, self._render_as_is, self._markup_of_chats, mode)
 

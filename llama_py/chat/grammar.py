@@ -17,6 +17,7 @@ from typing import Any, Literal
 from llama_py.chat.bounds import check_bounds
 from llama_py.chat.guidance import VocabLike, available, guide_for, unsatisfiable
 from llama_py.chat.messages import ChatRequest
+from llama_py.chat.plain_calls import with_vocab
 from llama_py.chat.reasoning import NO_REASONING, Reasoning, reasoning_of
 from llama_py.chat.schema import gbnf_of_schema
 from llama_py.chat.template import ChatTemplate, RenderedChat
@@ -231,7 +232,10 @@ def render_constrained(
     """
     schema = request.schema
     if schema is None or request.tool_choice.mode not in ("auto", "none"):
-        return template.render(request)
+        rendered = template.render(request)
+        if rendered.plain_calls is None or vocab is None:
+            return rendered
+        return replace(rendered, plain_calls=with_vocab(rendered.plain_calls, vocab))
     refusal: GrammarError | None = None
     guided = vocab is not None and _use_guidance(backend)
     # llama.cpp's grammars of a template are for replies that are more than reasoning and an answer.

@@ -93,6 +93,8 @@ class ChatRequest:
         tools: what the model may call.
         tool_choice: whether it may, or has to.
         parallel_tool_calls: allow several calls in a reply; None means if the template supports it.
+        json_calls: a reply that as a whole is a call in plain JSON is that call (``plain_calls``);
+            None is the default of the model that was loaded.
         schema: the JSON schema that the reply has to follow, or None.
         template_kwargs: further variables for the template, of any JSON type.
         enable_thinking: let a reasoning model reason; None is the model's default (yes).
@@ -118,6 +120,7 @@ class ChatRequest:
     tools: tuple[Tool, ...] = ()
     tool_choice: ToolChoice = _AUTO
     parallel_tool_calls: bool | None = None
+    json_calls: bool | None = None
     schema: Any = None
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     enable_thinking: bool | None = None

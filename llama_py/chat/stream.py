@@ -2,7 +2,8 @@
 piece.
 
 The form of these parts depends on the model's family. Text that may be the beginning of a marker is
-held back until that is decided. A reply that can only be content is passed on without parsing.
+held back until that is decided, and so is text that may be a call in plain JSON (``plain_calls``).
+A reply that can only be content is passed on without parsing.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from llama_py.chat.plain_calls import PlainCallReader
 from llama_py.chat.template import RenderedChat
 from llama_py.core.chat import ReplyParser
 
@@ -141,6 +143,10 @@ class ChatStream:
         plain = rendered.plain or rendered.parser is None
         self._parser = None if plain else ReplyParser(rendered.parser or {})
         self._new_id = new_id
+        plain_calls = rendered.plain_calls
+        self._reader = None if plain_calls is None else PlainCallReader(plain_calls)
+        #: What was generated last is reasoning.
+        self.thinks = False
         # Pieces are joined once, at the end: appending to strings would copy them each time.
         self._content: list[str] = []
         self._reasoning: list[str] = []
@@ -150,20 +156,22 @@ class ChatStream:
 
     def feed(self, text: str) -> list[Delta]:
         """Add generated text; return the deltas that are certain now (often none)."""
+        if not text:
+            return []
         if self._parser is None:
-            return [self._tell(Delta(content=text))] if text else []
-        return self._convert(self._parser.feed(text)) if text else []
+            return self._tell(Delta(content=text))
+        return self._convert(self._parser.feed(text))
 
     def flush(self) -> list[Delta]:
         """End the reply; return the deltas that were held back."""
         if self._flushed:
             return []
         self._flushed = True
-        if self._parser is None:
-            return []
-        news = self._convert(self._parser.feed("", final=True))
-        self._parser.close()
-        return news
+        news: list[Delta] = []
+        if self._parser is not None:
+            news = self._convert(self._parser.feed("", final=True))
+            self._parser.close()
+        return news + self._end_held()
 
     def finish(self) -> ParsedReply:
         """End the reply and return the sum of all deltas, including those of ``flush``."""
@@ -188,7 +196,7 @@ class ChatStream:
             if "complete" in entry:
                 self._complete = entry["complete"]
             else:
-                deltas.append(self._tell(self._delta(entry)))
+                deltas += self._tell(self._delta(entry))
         return deltas
 
     def _delta(self, entry: dict[str, Any]) -> Delta:
@@ -200,7 +208,35 @@ class ChatStream:
             call_id = self._new_id()
         return Delta(tool_call=ToolCallDelta(index, call_id, name, entry.get("arguments", "")))
 
-    def _tell(self, delta: Delta) -> Delta:
+    def _tell(self, delta: Delta) -> list[Delta]:
+        """What is certain now that this is known."""
+        self.thinks = bool(delta.reasoning)
+        reader = self._reader
+        if reader is None:
+            return [self._note(delta)]
+        held = ""
+        if delta.content:
+            text = reader.feed(delta.content)
+            return [self._note(Delta(content=text))] if text else []
+        if delta.tool_call is not None or reader.holding:
+            held, self._reader = reader.give_up(), None
+        return [*([self._note(Delta(content=held))] if held else []), self._note(delta)]
+
+    def _end_held(self) -> list[Delta]:
+        """What was held back as the beginning of a call in plain JSON: that call, or text."""
+        if self._reader is None:
+            return []
+        calls, text = self._reader.end()
+        self._reader = None
+        if text:
+            return [self._note(Delta(content=text))]
+        made = (
+            ToolCallDelta(index, self._new_id(), call.name, call.arguments)
+            for index, call in enumerate(calls)
+        )
+        return [self._note(Delta(tool_call=call)) for call in made]
+
+    def _note(self, delta: Delta) -> Delta:
         if delta.content:
             self._content.append(delta.content)
         elif delta.reasoning:

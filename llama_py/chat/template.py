@@ -21,6 +21,7 @@ from llama_py.chat.gbnf import call_or_answer, one_call, only_calls, opened, wid
 from llama_py.chat.inputs import inputs_of, tool_values
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.order import in_order
+from llama_py.chat.plain_calls import PlainCalls, plain_calls_of
 from llama_py.chat.probes import ProbedSlots
 from llama_py.chat.quick import QuickRenderer
 from llama_py.chat.reasoning import answers_after_end
@@ -72,6 +73,7 @@ class RenderedChat:
         calls_tools: the reply may contain tool calls.
         call_marks: texts that begin a tool call; () if no fixed text does.
         constraint: makes the object that enforces the schema, if the grammar does not.
+        plain_calls: what calls the reply may consist of in plain JSON, or None if none count.
         plain_ranges: (start, end) in characters of the prompt, ascending and disjoint: content of
             users and tools that looks like special tokens and is read as plain text.
     """
@@ -93,6 +95,7 @@ class RenderedChat:
     calls_tools: bool = False
     call_marks: tuple[str, ...] = ()
     constraint: Callable[[], TokenConstraint] | None = None
+    plain_calls: PlainCalls | None = None
     plain_ranges: tuple[tuple[int, int], ...] = ()
 
 
@@ -234,13 +237,13 @@ class ChatTemplate:
             grammar = widened(in_order(params["grammar"], schemas), levels)
             if inputs.get("tools"):
                 grammar = opened(grammar)
-                if not self._may_repeat_calls(inputs):
+                if not self._may_repeat(inputs["parallel_tool_calls"]):
                     grammar = one_call(grammar)
             params = {**params, "grammar": grammar}
         return params
 
-    def _may_repeat_calls(self, inputs: Mapping[str, Any]) -> bool:
-        wanted = inputs["parallel_tool_calls"]
+    def _may_repeat(self, wanted: bool | None) -> bool:
+        """Whether a reply may have several calls."""
         return bool(self.caps["supports_parallel_tool_calls"] if wanted is None else wanted)
 
     def _apply_tools(
@@ -318,6 +321,7 @@ class ChatTemplate:
             thinking_ends=tuple(params["thinking_end_tags"]),
             calls_tools=request.uses_tools,
             call_marks=_call_marks(params),
+            plain_calls=plain_calls_of(request, self._may_repeat(request.parallel_tool_calls)),
         )
 
     def _placed(self, request: ChatRequest) -> Sequence[Message]:

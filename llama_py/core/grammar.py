@@ -22,7 +22,7 @@ from llama_py.core.vocab import Vocab
 from llama_py.errors import GrammarError
 from llama_py.params import GrammarSpec
 
-__all__ = ["CANDIDATE", "GrammarSampler"]
+__all__ = ["CANDIDATE", "GrammarSampler", "spells"]
 
 #: ``llama_token_data``.
 CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
@@ -93,6 +93,22 @@ class GrammarSampler(Handle[C.llama_sampler_p]):
         code = chat_h.llama_py_grammar_apply(self.pointer, array, self._most, error)
         if code != chat_h.LLAMA_PY_GRAMMAR_OK:
             raise _too_ambiguous(take_text(error))
+
+
+def spells(vocab: Vocab, spec: GrammarSpec, text: str) -> bool:
+    """Whether a text is one that the grammar describes, as a whole.
+
+    Raises:
+        GrammarError: the grammar does not parse, or is more than the limits allow.
+    """
+    ends = vocab.eog_tokens()
+    sampler = GrammarSampler(vocab, spec)
+    try:
+        if any(sampler.accept(token) is not None for token in _prefill_tokens(vocab, text)):
+            return False
+        return not ends or sampler.allows(ends[0])
+    finally:
+        sampler.close()
 
 
 def _too_ambiguous(reason: str) -> GrammarError:

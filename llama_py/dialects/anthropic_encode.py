@@ -140,7 +140,6 @@ class MessageReply:
         self._open: _Block | None = None
         self._blank = ("", "")
         self._tokens = 0
-        self._thinks = False
         self._thinking_tokens = 0
         self._reason: str | None = None
         self._stop: str | None = None
@@ -160,7 +159,7 @@ class MessageReply:
             return self._end(event)
         self._tokens += 1
         frames = self._tell(self._stream.feed(event.text)) if event.text else b""
-        self._thinking_tokens += self._thinks
+        self._thinking_tokens += self._stream.thinks
         return frames
 
     def progress(self, progress: Progress) -> bytes:
@@ -216,7 +215,6 @@ class MessageReply:
     def _tell(self, deltas: Sequence[Delta]) -> bytes:
         frames = b""
         for delta in deltas:
-            self._thinks = bool(delta.reasoning)
             if delta.tool_call is not None:
                 frames += self._call(delta.tool_call)
             elif delta.reasoning:

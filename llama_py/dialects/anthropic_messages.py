@@ -41,7 +41,7 @@ _log = logging.getLogger("llama_py.server")
 _KNOWN = frozenset(
     {"max_tokens", "messages", "metadata", "model", "output_config", "output_format", "stream"}
     | {"stop_sequences", "system", "temperature", "thinking", "thread", "tool_choice", "tools"}
-    | {"top_k", "top_p"}
+    | {"json_calls", "top_k", "top_p"}
 )
 #: Numbers that are passed on under the same name.
 _NUMBERS = ("temperature", "top_p", "top_k")
@@ -108,6 +108,7 @@ def _chat_request(body: Mapping[str, Any], limits: Limits, thinking: _Thinking) 
         tools=tools,
         tool_choice=choice,
         parallel_tool_calls=parallel,
+        json_calls=_flag(body, "json_calls") if "json_calls" in body else None,
         schema=_schema(body),
         enable_thinking=thinking.enabled,
         reasoning_effort=_effort(body),

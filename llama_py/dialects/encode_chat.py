@@ -32,7 +32,6 @@ class _Reply:
     """One choice while it is generated.
 
     Attributes:
-        thinks: what came last was reasoning.
         news: log-probabilities that no chunk has carried yet.
         logprobs: all of them.
     """
@@ -40,7 +39,6 @@ class _Reply:
     index: int
     stream: ChatStream
     queue: LogprobQueue | None
-    thinks: bool = False
     news: list[ChatCompletionLogprobToken] = field(default_factory=list)
     logprobs: list[ChatCompletionLogprobToken] = field(default_factory=list)
     finish_reason: FinishReason | None = None
@@ -107,9 +105,7 @@ class ChatEncoder(EncoderBase):
         if not event.text:
             return ()
         deltas = reply.stream.feed(event.text)
-        if deltas:
-            reply.thinks = bool(deltas[-1].reasoning)
-        self._reasoning_tokens += reply.thinks
+        self._reasoning_tokens += reply.stream.thinks
         return deltas
 
     def chunks_of(self, choice: int, deltas: Sequence[Delta]) -> list[Any]:

@@ -135,6 +135,7 @@ def _chat_request(
         tools=enforceable(tools) if lenient_tools else tools,
         tool_choice=read_tool_choice(options.get("tool_choice", options.get("function_call"))),
         parallel_tool_calls=parallel,
+        json_calls=options.get("json_calls"),
         schema=read_response_format(options.get("response_format")),
         template_kwargs=options.get("chat_template_kwargs") or {},
         enable_thinking=False if budget == 0 else options.get("enable_thinking"),

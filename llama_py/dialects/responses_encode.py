@@ -91,7 +91,6 @@ class ResponsesReply:
         self._call = -1
         self._reason = ""
         self._written = self._reasoning_tokens = 0
-        self._thinks = False
         self._queue: LogprobQueue | None = None
         if asked.logprobs and self._record is not None:
             self._queue = LogprobQueue(reply_piece(vocab, self._record.request))
@@ -200,9 +199,7 @@ class ResponsesReply:
             self._news += self._queue.release(len(event.text))
         if event.text:
             deltas = self._stream.feed(event.text)
-            if deltas:
-                self._thinks = bool(deltas[-1].reasoning)
-            self._reasoning_tokens += self._thinks
+            self._reasoning_tokens += self._stream.thinks
             self._tell(deltas)
 
     def _finish(self, event: FinishEvent) -> None:

@@ -48,7 +48,7 @@ _ENCRYPTED = "reasoning.encrypted_content"
 _KNOWN = frozenset(
     {"include", "input", "instructions", "max_output_tokens", "metadata", "model", "reasoning"}
     | {"parallel_tool_calls", "previous_response_id", "store", "stream", "text", "tool_choice"}
-    | {"tools", "top_logprobs", "truncation", "reasoning_budget", "session_id"}
+    | {"tools", "top_logprobs", "truncation", "reasoning_budget", "session_id", "json_calls"}
     | {"background", "max_tool_calls", "prompt_cache_key", "prompt_cache_retention"}
     | {"safety_identifier", "service_tier", "stream_options", "user", "client_metadata"}
     | {"return_progress", "timings_per_token"}
@@ -225,6 +225,7 @@ def _chat_request(
         tools=enforceable(tools.offered),
         tool_choice=read_choice(fields.get("tool_choice"), tools),
         parallel_tool_calls=fields.flag("parallel_tool_calls"),
+        json_calls=fields.flag("json_calls"),
         schema=_schema(fields),
         enable_thinking=False if budget == 0 else None,
         reasoning_effort=_effort(fields),

@@ -180,6 +180,14 @@ class PromptOptions(TypedDict, total=False):
         WithoutDefault("what the template supports"),
         Doc("Whether a reply may have several calls."),
     ]
+    json_calls: Annotated[
+        bool | None,
+        WithoutDefault("that of the model"),
+        Doc(
+            "A reply that as a whole is a call in plain JSON becomes that call "
+            "([more](chat.md#calls-in-plain-json))."
+        ),
+    ]
     functions: Annotated[
         Sequence[Mapping[str, Any]] | None,
         Reads(as_is, LIST_OF_OBJECTS),

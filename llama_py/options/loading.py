@@ -244,6 +244,15 @@ class LoadOptions(ModelOptions, ContextOptions, total=False):
             "([prompt injection](prompt-injection.md))."
         ),
     ]
+    json_calls: Annotated[
+        bool,
+        Default(True),
+        Flag("--json-calls", metavar="on|off", help="calls in plain JSON count (default: on)"),
+        Doc(
+            "With tools to choose from: a reply that as a whole is a call in plain JSON becomes "
+            "that call ([more](chat.md#calls-in-plain-json))."
+        ),
+    ]
     overflow: Annotated[
         ChatPolicy | None,
         Reads(read_policy),

@@ -1,0 +1,306 @@
+"""Calls in plain JSON: which replies are some, and what of them is held back in a stream."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from llama_py.chat.conversation import Tool
+from llama_py.chat.fits import fits
+from llama_py.chat.plain_calls import PlainCalls
+from llama_py.chat.stream import ChatStream, Delta, ParsedReply, fold
+from llama_py.errors import TemplateError
+from tests.chat import families
+from tests.chat.openai import chat_request
+
+QWEN = "Qwen-Qwen2.5-7B-Instruct"
+CALL = '{"name": "get_weather", "arguments": {"city": "Paris", "days": 3}}'
+ADD = '{"name": "add", "arguments": {"a": 1, "b": -2.5e3}}'
+WEATHER = ("get_weather", {"city": "Paris", "days": 3})
+
+#: Replies -> the calls that they are.
+CALLS: dict[str, list[tuple[str, Any]]] = {
+    CALL: [WEATHER],
+    f"\n {CALL} \n": [WEATHER],
+    f"```json\n{CALL}\n```": [WEATHER],
+    f"```\n{CALL}```\n": [WEATHER],
+    f"```python\n{CALL}\n```": [WEATHER],
+    json.dumps(json.loads(CALL), indent=4): [WEATHER],
+    '{"arguments": {"days": 3, "city": "P\\u0061ris"}, "name": "get_weather"}': [WEATHER],
+    '{"name": "get_weather", "parameters": {"city": "Paris", "days": 3}}': [WEATHER],
+    '{"function": "get_weather", "args": {"city": "Paris", "days": 3}}': [WEATHER],
+    f'{{"type": "function", "function": {CALL}}}': [WEATHER],
+    f'{{"id": "x1", "type": "function", "function": {CALL}}}': [WEATHER],
+    f"[{CALL}]": [WEATHER],
+    f"[{CALL}, {ADD}]": [WEATHER, ("add", {"a": 1, "b": -2500})],
+    f"{CALL}\n{ADD}": [WEATHER, ("add", {"a": 1, "b": -2500})],
+}
+
+ANSWERS = [
+    "It is sunny.",
+    "",
+    " \n",
+    "{}",
+    "[]",
+    "{",
+    "```",
+    "```json\n```",
+    f"The call is: {CALL}",
+    f"{CALL}\nThat is the call.",
+    f"```json\n{CALL}\n```\nThat was the call.",
+    f"```json\n{CALL}",
+    f"```json\n{CALL}\n``` ```json\n{CALL}\n```",
+    f"```rust\n{CALL}\n```",
+    CALL[:-1],
+    CALL + "}",
+    f"[{CALL}",
+    f"[{CALL},]",
+    f"[{CALL} {CALL}]",
+    f"{CALL}, {CALL}",
+    CALL.replace("get_weather", "get_weather2"),
+    CALL.replace("get_weather", "get"),
+    CALL.replace("3", '"3"'),
+    CALL.replace("3", "03"),
+    CALL.replace(', "days": 3', ""),
+    CALL.replace(', "days": 3', ', "days": 3, "days": 4'),
+    CALL.replace('"arguments": {', '"arguments": [{').replace("}}", "}]}"),
+    CALL.replace("}}", '}, "comment": "x"}'),
+    CALL.replace("}}", '}, "name": "add"}'),
+    CALL.replace("Paris", "Pa\nris"),
+    '{"name": "get_weather"}',
+    '{"name": "Bob", "age": 3}',
+    '{"city": "Paris"}',
+    '{"name": "get_weather", "arguments": "{}"}',
+    '{"name": "get_weather", "arguments": ' + "[" * 5000,
+    '{"name": "get_weather", "arguments": ' + '{"a":' * 5000,
+    "[1, 2, 3]",
+]
+
+
+def stream_of(name: str = QWEN, **options: Any) -> ChatStream:
+    request = chat_request(messages=families.USER, tools=families.TOOLS, **options)
+    return ChatStream(families.load(name).render(request), new_id=lambda: "id")
+
+
+def told(stream: ChatStream, text: str, step: int) -> tuple[ParsedReply, list[Delta]]:
+    """A reply that comes in pieces: the sum of its deltas, and those before its end."""
+    early = [d for i in range(0, len(text), step) for d in stream.feed(text[i : i + step])]
+    reply, whole = fold([*early, *stream.flush()]), stream.finish()
+    assert (reply.content, reply.tool_calls) == (whole.content, whole.tool_calls)
+    return reply, early
+
+
+def calls_of(reply: ParsedReply) -> list[tuple[str, Any]]:
+    return [(call.name, json.loads(call.arguments)) for call in reply.tool_calls]
+
+
+@pytest.mark.parametrize("step", [1, 2, 7, 10_000])
+@pytest.mark.parametrize("text", CALLS)
+def test_a_reply_that_is_a_call_becomes_one(text: str, step: int) -> None:
+    reply, early = told(stream_of(), text, step)
+    assert calls_of(reply) == CALLS[text]
+    assert reply.content == ""
+    assert early == []
+
+
+@pytest.mark.parametrize("step", [1, 3, 10_000])
+@pytest.mark.parametrize("text", ANSWERS, ids=lambda text: repr(text[:60]))
+def test_any_other_reply_is_its_text(text: str, step: int) -> None:
+    reply, _ = told(stream_of(), text, step)
+    assert reply.content == text
+    assert reply.tool_calls == []
+
+
+@pytest.mark.parametrize(
+    ("text", "held"),
+    [
+        ("It is", 0),
+        ("{}", 1),
+        ('{"city": "Paris"}', 2),
+        ('{"name": "Bob"}', len('{"name": "')),
+        ("```rust\nfn main() {}", 3),
+        ("```python\nprint()", len("```python\n")),
+        ("[1, 2]", 1),
+        (f"{CALL} So", len(CALL) + 1),
+        ('{"name": "get_weather", "arguments": {"a": tru_', len(CALL) - 20),
+    ],
+)
+def test_text_is_held_back_only_while_it_may_be_a_call(text: str, held: int) -> None:
+    stream = stream_of()
+    for end in range(1, held + 1):
+        assert stream.feed(text[end - 1 : end]) == []
+    for at in range(held, len(text)):
+        deltas = stream.feed(text[at])
+        if deltas:
+            break
+    assert fold(deltas).content == text[: at + 1]
+    assert at <= held + 4  # "tru_" may go on as "true" for three letters
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"json_calls": False},
+        {"tool_choice": "none"},
+        {"response_format": {"type": "json_object"}},
+    ],
+    ids=str,
+)
+def test_where_no_call_is_looked_for(options: dict[str, Any]) -> None:
+    reply, _ = told(stream_of(**options), CALL, 5)
+    assert reply.content == CALL
+    assert not reply.tool_calls
+
+
+def test_only_tools_that_may_be_called_count() -> None:
+    choice = {
+        "type": "allowed_tools",
+        "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "name": "add"}]},
+    }
+    reply, _ = told(stream_of(tool_choice=choice), CALL, 5)
+    assert reply.content == CALL
+    assert not reply.tool_calls
+    assert calls_of(told(stream_of(tool_choice=choice), ADD, 5)[0])
+
+
+@pytest.mark.parametrize("text", [f"[{CALL}, {ADD}]", f"{CALL}\n{ADD}"])
+def test_several_calls_only_where_several_are_allowed(text: str) -> None:
+    assert told(stream_of(parallel_tool_calls=False), text, 4)[0].content == text
+    one, _ = told(stream_of(parallel_tool_calls=False), f"[{CALL}]", 4)
+    assert calls_of(one) == [WEATHER]
+
+
+def test_the_templates_own_calls_are_left_alone() -> None:
+    own = f"\n<tool_call>\n{ADD}\n</tool_call>"
+    reply, _ = told(stream_of(), own, 1)
+    assert [name for name, _ in calls_of(reply)] == ["add"]
+
+
+def test_reasoning_before_a_call_in_plain_json() -> None:
+    reply, early = told(
+        stream_of("Qwen-QwQ-32B", enable_thinking=True), f"Hm.\n</think>\n{CALL}", 1
+    )
+    assert calls_of(reply) == [WEATHER]
+    assert reply.reasoning.strip() == "Hm."
+    assert not reply.content.strip()
+    assert all(not delta.content.strip() for delta in early)
+
+
+def test_what_is_held_back_behind_reasoning_is_none() -> None:
+    stream = stream_of("Qwen-QwQ-32B", enable_thinking=True)
+    stream.feed("Hm.")
+    assert stream.thinks
+    stream.feed("\n</think>\n")
+    stream.feed(CALL)
+    assert not stream.thinks
+
+
+#: Templates whose replies have a beginning of their own, without which such a text is none.
+OTHERS = {"Apriel-1.6-15b-Thinker-fixed", "Cohere2MoE"}
+#: Templates that have no form for tools.
+WITHOUT = {
+    "HuggingFaceTB-SmolLM3-3B",
+    "deepseek-ai-DeepSeek-R1-Distill-Llama-8B",
+    "google-gemma-2-2b-it",
+    "ibm-granite-granite-3.3-2B-Instruct",
+    "llama-cpp-rwkv-world",
+    "microsoft-Phi-3.5-mini-instruct",
+}
+
+
+def test_in_every_template_with_tools() -> None:
+    """Beside whatever form of its own a template has; nothing is lost where it is none."""
+    others = {name for name in families.names() if not _becomes_a_call(name)}
+    assert others == OTHERS | WITHOUT
+
+
+def _becomes_a_call(name: str) -> bool:
+    request = chat_request(messages=families.USER, tools=families.TOOLS, enable_thinking=False)
+    try:
+        rendered = families.load(name).render(request)
+    except TemplateError:
+        return False
+    opened = rendered.thinking_start and rendered.generation_prompt.rstrip().endswith(
+        rendered.thinking_start
+    )
+    text = (f"{rendered.thinking_ends[0]}\n" if opened else "") + f"```json\n{CALL}\n```"
+    reply, _ = told(ChatStream(rendered, new_id=lambda: "id"), text, 3)
+    if [call.name for call in reply.tool_calls] == ["get_weather"]:
+        return True
+    assert CALL in reply.content + reply.reasoning
+    return False
+
+
+# ---- arguments that fit -------------------------------------------------------------------------
+
+
+def _fits(value: Any, schema: Any) -> bool:
+    return fits(value, schema, lambda pattern, text: pattern in text)
+
+
+_TREE = {
+    "$ref": "#/$defs/tree",
+    "$defs": {
+        "tree": {
+            "type": "object",
+            "properties": {"sub": {"type": "array", "items": {"$ref": "#/$defs/tree"}}},
+            "additionalProperties": False,
+        }
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        ({"type": "integer"}, [1, 2.0], [1.5, "1", True, None]),
+        ({"type": ["string", "null"]}, ["", None], [0, [], {}]),
+        ({"type": "string", "nullable": True}, [None], [1]),
+        ({"enum": [1, "a", None, [1]]}, [1, 1.0, "a", None, [1]], [True, "b", [2]]),
+        ({"const": {"a": 1}}, [{"a": 1.0}], [{"a": 2}, {}]),
+        ({"minimum": 0.5, "exclusiveMaximum": 2}, [0.5, 1.9], [0.4, 2]),
+        ({"minimum": 1, "exclusiveMinimum": True}, [2], [1]),
+        ({"multipleOf": 0.1}, [0.3, 0], [0.35]),
+        ({"minLength": 1, "maxLength": 2}, ["a", "ab"], ["", "abc"]),
+        ({"pattern": "x"}, ["axb"], ["ab"]),
+        ({"minItems": 1, "items": {"type": "null"}}, [[None]], [[], [1]]),
+        ({"prefixItems": [{"type": "null"}], "items": False}, [[None], []], [[1], [None, 1]]),
+        ({"items": [{"type": "null"}], "additionalItems": False}, [[None]], [[None, 1]]),
+        ({"uniqueItems": True}, [[1, True, "1"]], [[1, 1.0], [{}, {}]]),
+        ({"contains": {"const": 1}}, [[0, 1]], [[0]]),
+        ({"required": ["a"]}, [{"a": 1}], [{}]),
+        ({"additionalProperties": False, "properties": {"a": {}}}, [{"a": 1}], [{"b": 1}]),
+        ({"patternProperties": {"a": {"type": "null"}}}, [{"ab": None, "b": 1}], [{"ab": 1}]),
+        ({"propertyNames": {"maxLength": 1}}, [{"a": 1}], [{"ab": 1}]),
+        ({"maxProperties": 1}, [{}], [{"a": 1, "b": 2}]),
+        ({"anyOf": [{"const": 1}, {"const": 2}]}, [1, 2], [3]),
+        ({"oneOf": [{"minimum": 1}, {"minimum": 2}]}, [1], [2, 0]),
+        ({"allOf": [{"minimum": 1}, {"maximum": 2}]}, [1, 2], [0, 3]),
+        ({"not": {"const": 1}}, [2], [1]),
+        ({"if": {"minimum": 2}, "then": {"const": 3}, "else": {"const": 0}}, [3, 0], [2, 1]),
+        (_TREE, [{"sub": [{"sub": []}, {}]}], [{"sub": [{"x": 1}]}, {"sub": {}}]),
+        ({"$ref": "https://example.com/schema"}, [1], []),
+        (True, [1], []),
+        (False, [], [1]),
+    ],
+    ids=str,
+)
+def test_what_fits_a_schema(schema: Any, good: list[Any], bad: list[Any]) -> None:
+    assert [value for value in good if not _fits(value, schema)] == []
+    assert [value for value in bad if _fits(value, schema)] == []
+
+
+def test_schemas_without_an_end_fit_nothing() -> None:
+    doubled: dict[str, Any] = {
+        f"d{i}": {"anyOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 2} for i in range(60)
+    }
+    assert not _fits(1, {"$ref": "#/$defs/d0", "$defs": {**doubled, "d60": False}})
+    assert not _fits(1, {"$ref": "#"})
+    assert not _fits(list(range(5000)), {"uniqueItems": True})
+
+
+def test_patterns_are_looked_at_where_there_is_a_vocabulary() -> None:
+    tool = Tool("f", "", {"type": "object", "properties": {"a": {"pattern": "^x+$"}}})
+    assert PlainCalls((tool,)).find('{"name": "f", "arguments": {"a": "y"}}')
