@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from llama_py.chat.conversation import Message, ToolCall
 from llama_py.chat.enforceable import enforceable, render_leniently
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.template import RenderedChat
@@ -19,7 +18,7 @@ from llama_py.dialects.anthropic_blocks import (
 )
 from llama_py.dialects.anthropic_encode import MessageHead, MessageReply
 from llama_py.dialects.anthropic_tools import read_tool_choice, read_tools
-from llama_py.dialects.chat_requests import adapt, chat_prompt
+from llama_py.dialects.chat_requests import adapt, chat_prompt, is_opening
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.fields import whole, whole_number
@@ -113,7 +112,7 @@ def _chat_request(body: Mapping[str, Any], limits: Limits, thinking: _Thinking) 
         enable_thinking=thinking.enabled,
         reasoning_effort=_effort(body),
         reasoning_budget=thinking.budget,
-        continue_final_message=_is_opening(messages),
+        continue_final_message=is_opening(messages),
         system_anywhere=True,
     )
 
@@ -138,13 +137,6 @@ def _check_counts(body: Mapping[str, Any], limits: Limits) -> None:
         value = body.get(name)
         if isinstance(value, list) and len(value) > most:
             raise ParameterError(f"{name} has {len(value)} entries, and {most} is the most")
-
-
-def _is_opening(messages: Sequence[Message]) -> bool:
-    """Whether the last message is the beginning of the reply."""
-    last = messages[-1]
-    calls = any(isinstance(part, ToolCall) for part in last.parts)
-    return last.role == "assistant" and not calls
 
 
 # ---- what the reply is to be like --------------------------------------------------------------

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from llama_py.chat.conversation import Message, ToolCall
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.template import RenderedChat
 from llama_py.dialects.budget import budget_for
@@ -14,7 +15,13 @@ from llama_py.dialects.context import CallContext
 from llama_py.dialects.requests import RequestSettings
 from llama_py.engine.request import Prompt
 
-__all__ = ["adapt", "chat_prompt"]
+__all__ = ["adapt", "chat_prompt", "is_opening"]
+
+
+def is_opening(messages: Sequence[Message]) -> bool:
+    """Whether the last message is the beginning of the reply: said by the assistant, no call."""
+    last = messages[-1] if messages else Message("user", ())
+    return last.role == "assistant" and not any(isinstance(part, ToolCall) for part in last.parts)
 
 
 def adapt(

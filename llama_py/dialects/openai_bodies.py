@@ -76,6 +76,7 @@ def read_chat(
             stream=body.get("stream"),
             system_anywhere=True,
             lenient_tools=not limits.strict,
+            goes_on=True,
             **options,
         )
     return _wire_call(call, ChatWireReply, body, model)

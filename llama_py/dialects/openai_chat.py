@@ -8,11 +8,12 @@ from typing import Any
 
 from typing_extensions import Unpack
 
+from llama_py.chat.conversation import Message
 from llama_py.chat.enforceable import enforceable, render_leniently
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.reasoning import reasoning_of
 from llama_py.chat.template import RenderedChat
-from llama_py.dialects.chat_requests import adapt, chat_prompt
+from llama_py.dialects.chat_requests import adapt, chat_prompt, is_opening
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.encode import ResponseHead
 from llama_py.dialects.encode_chat import ChatEncoder
@@ -78,6 +79,7 @@ def parse_chat(
     stream: bool | None = False,
     system_anywhere: bool = False,
     lenient_tools: bool = False,
+    goes_on: bool = False,
     **given: Unpack[ChatOptions],
 ) -> ChatCall:
     """Check the arguments of ``create_chat_completion`` and render the conversation.
@@ -88,6 +90,8 @@ def parse_chat(
         messages: OpenAI messages.
         system_anywhere: see ``ChatRequest``.
         lenient_tools: what of a tool's schema cannot be enforced is no error; see ``enforceable``.
+        goes_on: an assistant message at the end is the beginning of the reply, unless
+            ``continue_final_message`` says something else.
 
     Raises:
         ParameterError: an argument is wrong; the message names it and what is allowed.
@@ -95,7 +99,7 @@ def parse_chat(
     """
     options = CHAT.read(given)
     head = read_head(options, stream, context, "chatcmpl")
-    request = _chat_request(options, messages, system_anywhere, lenient_tools)
+    request = _chat_request(options, messages, system_anywhere, lenient_tools, goes_on)
     _check_grammar(options, request)
     logprobs = _logprobs(options, context)
     max_tokens = options.get("max_tokens") or 0
@@ -123,15 +127,16 @@ def parse_chat(
 
 
 def _chat_request(
-    options: ChatOptions, messages: Any, system_anywhere: bool, lenient_tools: bool
+    options: ChatOptions, given: Any, system_anywhere: bool, lenient_tools: bool, goes_on: bool
 ) -> ChatRequest:
     _check_tools(options)
+    messages = read_messages(given)
     tools = read_tools(options.get("tools"), options.get("functions"))
     budget = options.get("reasoning_budget")
     # A function_call is a single one.
     parallel = False if "functions" in options else options.get("parallel_tool_calls")
     return ChatRequest(
-        read_messages(messages),
+        messages,
         tools=enforceable(tools) if lenient_tools else tools,
         tool_choice=read_tool_choice(options.get("tool_choice", options.get("function_call"))),
         parallel_tool_calls=parallel,
@@ -142,11 +147,29 @@ def _chat_request(
         reasoning_effort=options.get("reasoning_effort"),
         reasoning_budget=budget,
         reasoning_format=options.get("reasoning_format") or "auto",
-        continue_final_message=options.get("continue_final_message") or False,
+        continue_final_message=_continuation(options, messages, goes_on),
         add_generation_prompt=options.get("add_generation_prompt") is not False,
         special_tokens_in_content=options.get("special_tokens_in_content"),
         system_anywhere=system_anywhere,
     )
+
+
+def _continuation(options: ChatOptions, messages: Sequence[Message], goes_on: bool) -> bool | str:
+    """Whether, and where, the last message goes on."""
+    asked = options.get("continue_final_message")
+    if asked and options.get("add_generation_prompt"):
+        raise ParameterError(
+            "add_generation_prompt contradicts continue_final_message: a reply that goes on with "
+            "the last message has no opening of its own; leave it out"
+        )
+    if asked is not None or not goes_on or not is_opening(messages):
+        return asked or False
+    if len(messages) > 1 and messages[-2].role == "assistant":
+        raise ParameterError(
+            "messages ends with two messages of the assistant: only the last one can be the "
+            "beginning of the reply; make them one, or pass continue_final_message=false"
+        )
+    return True
 
 
 def _check_tools(options: ChatOptions) -> None:

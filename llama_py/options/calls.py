@@ -234,7 +234,10 @@ class PromptOptions(TypedDict, total=False):
         bool | Literal["content", "reasoning_content"] | None,
         Reads(as_is, {"enum": [True, False, "content", "reasoning_content"]}),
         Default(False),
-        Doc("The last message is the beginning of the reply, which goes on with it."),
+        Doc(
+            "The last message is the beginning of the reply, which goes on with it. In the server, "
+            "a message of the assistant at the end is one unless this says False."
+        ),
     ]
     add_generation_prompt: Annotated[
         bool | None,

@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 
 from llama_py.chat.grammar import LlamaGrammar
+from llama_py.dialects.limits import Limits
+from llama_py.dialects.openai_bodies import read_chat
 from llama_py.dialects.openai_chat import parse_chat
 from llama_py.dialects.openai_completions import parse_completion
 from llama_py.dialects.processors import LogitsProcessorList, StoppingCriteriaList
 from llama_py.errors import (
     LlamaError,
+    ParameterError,
     ParameterTypeError,
     UnknownParameterError,
 )
@@ -387,6 +390,34 @@ def test_an_assistant_message_can_be_continued(context: Context) -> None:
     prompt = parse_chat(context, messages, continue_final_message=True).requests[0].prompt
     assert prompt.text is not None
     assert prompt.text.endswith(b"Once upon")
+
+
+def test_contradictions_about_the_last_message(context: Context) -> None:
+    messages = [*HELLO, {"role": "assistant", "content": "Once upon"}]
+    with pytest.raises(ParameterError, match="add_generation_prompt contradicts"):
+        parse_chat(context, messages, continue_final_message=True, add_generation_prompt=True)
+    closed = parse_chat(context, messages).requests[0].prompt.text
+    assert closed is not None
+    assert closed.endswith(b"<|im_start|>assistant\n")
+
+
+def test_the_server_goes_on_with_the_last_message(context: Context) -> None:
+    begun = [*HELLO, {"role": "assistant", "content": "Once upon"}]
+    prompt = read_chat(context, {"messages": begun}, Limits(), "m").requests[0].prompt
+    assert prompt.text is not None
+    assert prompt.text.endswith(b"Once upon")
+    turn = {"messages": begun, "continue_final_message": False}
+    prompt = read_chat(context, turn, Limits(), "m").requests[0].prompt
+    assert prompt.text is not None
+    assert prompt.text.endswith(b"<|im_start|>assistant\n")
+    twice = {"messages": [*begun, begun[-1]]}
+    with pytest.raises(ParameterError, match="two messages of the assistant"):
+        read_chat(context, twice, Limits(), "m")
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    called = [*HELLO, {"role": "assistant", "content": None, "tool_calls": [call]}]
+    prompt = read_chat(context, {"messages": called}, Limits(), "m").requests[0].prompt
+    assert prompt.text is not None
+    assert prompt.text.endswith(b"<|im_start|>assistant\n")
 
 
 def test_an_empty_prompt_begins_with_bos(context: Context) -> None:

@@ -185,8 +185,8 @@ def test_metrics_count_what_happened(http: httpx.Client) -> None:
     assert abs(int(page.headers["process-start-time-unix"]) - time.time()) < 600
     assert "# TYPE llamacpp:n_tokens_max counter" in page.text
     open_metrics = {"Accept": "application/openmetrics-text; version=1.0.0"}
-    page = http.get("/metrics", headers={**http.headers, **open_metrics})
-    assert "n_tokens_max gauge" in page.text or 'n_tokens_max" gauge' in page.text
+    page = http.get("/metrics", headers=open_metrics)
+    assert "n_tokens_max gauge" in page.text
 
 
 def test_buckets_grow(http: httpx.Client) -> None:
