@@ -1,4 +1,4 @@
-"""Editing the text of GBNF grammars: renaming and uniting rules, and allowing more spellings.
+"""Editing the text of GBNF grammars: renaming rules, and allowing more spellings.
 
 llama.cpp writes the grammars of schemas and tools. Some of their rules are narrower than JSON and
 would change a reply that fits the schema. ``widened`` recognises these rules by name and body, and
@@ -14,13 +14,10 @@ from itertools import accumulate
 from llama_py.chat.spelling import is_escaped_by_some, number_units, space_bounds
 
 __all__ = [
-    "call_or_answer",
     "free_name",
-    "one_call",
-    "only_calls",
+    "in_text",
     "opened",
     "rename_rules",
-    "unite",
     "widened",
     "with_margins",
 ]
@@ -39,59 +36,6 @@ def rename_rules(grammar: str, prefix: str) -> str:
         return prefix + text if text[0].isalpha() else text
 
     return _TOKEN.sub(rename, grammar)
-
-
-#: Free text that may come before a required call, in the root rules that llama.cpp writes.
-_PRELUDE = re.compile(r"\s[\w-]*until-\d+\??(?=\s+tool-calls?\b)")
-#: The choice between an answer in a Markdown fence and a bare one.
-_FENCED = re.compile(r'\("```json" .*? "```" \| space (response-format) space\)')
-
-
-def unite(first: str, second: str) -> str:
-    """A grammar of everything that one of two grammars with the root ``root`` accepts."""
-    if not first or not second:
-        return first or second
-    parts = [rename_rules(first, "a-"), rename_rules(second, "b-")]
-    return "\n".join(["root ::= a-root | b-root", *parts])
-
-
-def call_or_answer(call: str, answer: str) -> str:
-    """A grammar for either a tool call or an answer that follows a schema, with nothing around it.
-
-    Args:
-        call: llama.cpp's grammar for a reply that has to call a tool.
-        answer: llama.cpp's grammar for a reply that has to follow a schema.
-    """
-    return unite(only_calls(call), _edit_root(_FENCED, r"\1", answer))
-
-
-def only_calls(grammar: str) -> str:
-    """llama.cpp's grammar for a required tool call, without words before the call."""
-    return _edit_root(_PRELUDE, "", grammar)
-
-
-#: Rules of all calls of a reply, and in them a group of rules that may be repeated.
-_ALL_CALLS = re.compile(r"^(?:[\w-]+-)?(?:tools|tool-calls?) ::=")
-_REPEATED = re.compile(r"(\([\w-]+\??(?: (?:\| )?[\w-]+\??)*\))\+")
-#: Free text after a call, in which another one could be written.
-_AFTERWARDS = re.compile(r"(?<=\)) space [\w-]*until-\d+\?")
-_AFTER_CALL = re.compile(r"(?<=\btool-call) [\w-]*until-\d+\?")
-
-
-def one_call(grammar: str) -> str:
-    """llama.cpp's grammar for a single tool call, which it lets some families repeat."""
-    lines = grammar.split("\n")
-    for i, line in enumerate(lines):
-        if _ALL_CALLS.match(line):
-            lines[i] = _AFTERWARDS.sub(" space", _REPEATED.sub(r"\1", line))
-    return _edit_root(_AFTER_CALL, "", "\n".join(lines))
-
-
-def _edit_root(pattern: re.Pattern[str], replacement: str, grammar: str) -> str:
-    lines = grammar.split("\n")  # a literal may hold other line ends
-    return "\n".join(
-        pattern.sub(replacement, line) if line.startswith("root ::=") else line for line in lines
-    )
 
 
 # ---- spellings -----------------------------------------------------------------------------------
@@ -206,6 +150,15 @@ def with_margins(grammar: str) -> str:
     name = next(name for name in names if not re.search(rf"^{name} ::=", grammar, re.M))
     renamed = re.sub(r"^root ::=", f"{name} ::=", grammar, flags=re.M)
     return rf"root ::= [ \t\r\n]{{0,4}} {name} [ \t\r\n]{{0,2}}" + "\n" + renamed
+
+
+#: The characters of a JSON string that stand for themselves, as ``widened`` writes them.
+_PLAIN = r'[^"\\\x00-\x1F'
+
+
+def in_text(grammar: str, avoid: str) -> str:
+    """A widened grammar of JSON whose strings have this character only by its number."""
+    return grammar.replace(_PLAIN, f"{_PLAIN}\\x{ord(avoid):02X}")
 
 
 #: What the upper bounds of lengths come to in the grammar of all tools, a rule of llama.cpp each.

@@ -8,6 +8,7 @@ tools, one named tool) are rendered more than once and put together here.
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -16,8 +17,9 @@ from functools import cache, cached_property
 from typing import Any, Protocol
 
 from llama_py.chat.boundaries import find_starts, learn_delimiters
+from llama_py.chat.call_grammar import CallFormat, answer_of, grammar_of_calls
 from llama_py.chat.conversation import Message, Tool
-from llama_py.chat.gbnf import call_or_answer, one_call, only_calls, opened, widened
+from llama_py.chat.gbnf import widened
 from llama_py.chat.inputs import inputs_of, tool_values
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.order import in_order
@@ -106,13 +108,6 @@ def _grammar(params: Mapping[str, Any]) -> GrammarSpec | None:
     if params["grammar_lazy"]:
         return GrammarSpec(text, lazy=True, trigger_patterns=tuple(params["trigger_patterns"]))
     return GrammarSpec(text, prefill=params["generation_prompt"])
-
-
-def _schemas(inputs: Mapping[str, Any]) -> list[Any]:
-    """The schemas that the grammar of a request is made from."""
-    tools = [tool["function"].get("parameters", True) for tool in inputs.get("tools") or ()]
-    schema = inputs.get("json_schema")
-    return tools if schema is None else [schema, *tools]
 
 
 def _call_marks(params: Mapping[str, Any]) -> tuple[str, ...]:
@@ -231,14 +226,9 @@ class ChatTemplate:
         if params is None:
             params = self._handle.apply(inputs)
             self._quick.learn(inputs, params)
-        if params["grammar"]:
-            schemas = _schemas(inputs)
-            levels = max(map(levels_of, schemas), default=0) + bool(inputs.get("tools"))
-            grammar = widened(in_order(params["grammar"], schemas), levels)
-            if inputs.get("tools"):
-                grammar = opened(grammar)
-                if not self._may_repeat(inputs["parallel_tool_calls"]):
-                    grammar = one_call(grammar)
+        if params["grammar"] and not inputs.get("tools"):
+            schema = inputs["json_schema"]
+            grammar = widened(in_order(params["grammar"], [schema]), levels_of(schema))
             params = {**params, "grammar": grammar}
         return params
 
@@ -259,17 +249,27 @@ class ChatTemplate:
         if prompt is not None:
             params = {**params, "prompt": prompt}
         if request.tool_choice.mode != "auto":
-            params = {**params, "grammar": only_calls(params["grammar"])}
-        elif schema_grammar and request.schema is not None:
+            params = {**params, "grammar_lazy": False}
+            return {**params, "grammar": grammar_of_calls(self._call_format(params, inputs))}
+        if schema_grammar and request.schema is not None:
             schema = prepare_schema(request.schema)
-            call = self._apply(inputs, tool_choice="required")["grammar"]
-            answer = self._apply(inputs, tools=None, json_schema=schema)["grammar"]
-            params = {
-                **params,
-                "grammar": call_or_answer(call, answers_after_end(answer)),
-                "grammar_lazy": False,
-            }
+            form = self._call_format(self._apply(inputs, tool_choice="required"), inputs)
+            answer = self._apply(inputs, tools=None, json_schema=schema)
+            grammar = grammar_of_calls(answer_of(form, answer, schema))
+            return {**params, "grammar": grammar, "grammar_lazy": False}
+        if params["grammar"]:
+            grammar = grammar_of_calls(self._call_format(params, inputs))
+            params = {**params, "grammar": grammar}
         return params
+
+    def _call_format(self, params: Mapping[str, Any], inputs: Mapping[str, Any]) -> CallFormat:
+        return CallFormat(
+            arena=params["parser"]["arena"],
+            notation=params["format"],
+            tools=json.dumps(inputs["tools"]),
+            lazy=params["grammar_lazy"],
+            single=not self._may_repeat(inputs["parallel_tool_calls"]),
+        )
 
     def _with_callable_tools(
         self, request: ChatRequest, inputs: dict[str, Any]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from llama_py.chat import guidance
-from llama_py.chat.gbnf import rename_rules, unite
+from llama_py.chat.gbnf import rename_rules
 from llama_py.chat.grammar import LlamaGrammar, compile_schema, render_constrained
 from llama_py.chat.schema import check_schema, gbnf_of_schema
 from llama_py.chat.stream import parse_reply
@@ -515,7 +515,6 @@ def test_renaming_rules() -> None:
         'p-root ::= "a-b" p-item [a-z] # a comment\n'
         'p-item ::= <[12]> p-root-x?\np-root-x ::= "\\"x"'
     )
-    assert unite("", "x") == "x"
 
 
 # ---- cost ---------------------------------------------------------------------------------------
