@@ -29,7 +29,7 @@ _ESCAPE = re.compile(r"\\(?:x([0-9A-Fa-f]{2})|(.))")
 #: What ends something, in one family or another.
 _END = re.compile(r"/|end|\|>$|>$")
 _SHORT = {"n": "\n", "t": "\t", "r": "\r"}
-_LONGEST = 600
+_LONGEST = 1200
 
 
 class Reply(NamedTuple):

@@ -84,12 +84,20 @@ TOOLS = [
 ]
 #: Templates that cannot write a schema without a type, and fail.
 TYPED = ("ByteDance-Seed-OSS", "CohereForAI-c4ai-command-r-plus-tool_use")
+SIMPLE = ("string", "integer", "number", "boolean")
 SCHEMAS = {entry["function"]["name"]: entry["function"]["parameters"] for entry in TOOLS}
+#: Families whose calls have no beginning that llama.cpp could wait for (the last one's is never
+#: followed by what its grammar begins with).
+UNMARKED = (
+    "meta-llama-Llama-3.1-8B-Instruct",
+    "meta-llama-Llama-3.2-3B-Instruct",
+    "meta-llama-Llama-3.3-70B-Instruct",
+    "meetkai-functionary-medium-v3.2",
+)
 #: How a call begins where that is no fixed text.
 BEGINS = {
     "openai-gpt-oss-120b": "<|channel|>commentary to=functions",
     "muse-glimmer": " to=paint<|message|>",
-    "meetkai-functionary-medium-v3.2": "all\nWell.>>>",
 }
 
 
@@ -112,7 +120,7 @@ def tools_of(family: str) -> list[dict[str, Any]]:
     for entry in TOOLS:
         schema = entry["function"]["parameters"]
         parts = schema["properties"].items()
-        typed = {name: part for name, part in parts if isinstance(part.get("type"), str)}
+        typed = {name: part for name, part in parts if part.get("type") in SIMPLE}
         required = [name for name in schema["required"] if name in typed]
         out.append(tool(entry["function"]["name"], typed, required))
     return out
@@ -140,6 +148,7 @@ def streamed(rendered: RenderedChat, text: str, chance: random.Random) -> Parsed
 
 def check(family: str, asked: str, parallel: bool, writer: Writer, chance: random.Random) -> int:
     """Write a reply and check it; how many arguments it had."""
+    asked = "required" if asked == "auto" and family in UNMARKED else asked
     rendered = rendered_for(family, asked, parallel, chance)
     begin = ""
     if asked == "auto":
