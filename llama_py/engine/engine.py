@@ -88,6 +88,8 @@ class Engine:
         self._drafts = Drafts(self.requests, cache, context, speculative)
         self._portions = Portions()
         self._looked = 0
+        #: The last step with prompts had none of the first one.
+        self._passed_over = False
         self._chunk = min(context.n_ubatch, context.n_batch)
         # llama.cpp computes wrong logits when a batch holds chunks of several prompts (NMSE 1e-3),
         # with this kind of memory only. Streams beside one prompt are right.
@@ -229,7 +231,7 @@ class Engine:
     ) -> StepPlan[Running]:
         n_batch, separate = self.runner.n_batch, not self.context.params.kv_unified
         beside = self._beside_streams(running)
-        return plan_step(
+        plan = plan_step(
             running,
             n_batch,
             self._chunk,
@@ -237,7 +239,12 @@ class Engine:
             drafts,
             separate=separate,
             beside=beside,
+            passed_over=self._passed_over,
         )
+        if plan.prefills:
+            first = next(each for each in running if each.prompt_left and not each.paused)
+            self._passed_over = plan.prefills[0].request is not first
+        return plan
 
     def _beside_streams(self, running: Sequence[Running]) -> int | None:
         """Most tokens of prompts in a step beside these; None if nobody reads what it delays."""
@@ -245,12 +252,15 @@ class Engine:
         streams = [each for each in ready if not each.prompt_left]
         if len(streams) == len(ready) or not any(each.read for each in streams):
             return None
-        most = max(1, self._chunk // 2)
+        most, waiting = max(1, self._chunk // 2), len(ready) - len(streams)
+        at_first = 0
         if all(len(each.record.generated) <= _AT_FIRST for each in streams):
-            together = self._beginning(ready, min(most, self._portions.at_first()))
+            at_first = min(most, self._portions.at_first())
+            together = self._beginning(ready, at_first)
             if together:
                 return together
-        return self._portions.size(len(streams), most)
+        size = self._portions.size(len(streams), most, waiting)
+        return max(size, at_first) if waiting > 1 else size
 
     @staticmethod
     def _beginning(ready: Sequence[Running], most: int) -> int:

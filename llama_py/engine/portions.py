@@ -2,13 +2,13 @@
 
 A chunk of ``n_ubatch`` tokens may take seconds, and so long each stream would stand still. So a
 step with both gets as much of a prompt as lets it take about two steps of the streams alone, and
-20 ms: the prompt gets half of the time, or more, and no gap is longer than three usual ones and
-50 ms. What tokens cost is seen in the steps; now and then the streams have one to themselves, which
-shows what is usual.
+20 ms: the prompt gets half of the time, or more. The more prompts wait for the fewer streams, the
+longer the step becomes; but no gap is longer than three usual ones and 50 ms. What tokens cost is
+seen in the steps; now and then the streams have one to themselves, which shows what is usual.
 
-Streams that have only just begun wait longer for prompts that are short: when several requests come
-at once, the first is evaluated alone, and its second token may come a moment later if all the
-others begin with it.
+Streams that have only just begun wait longer for several prompts, or for short ones: when several
+requests come at once, the first is evaluated alone, and its next tokens may come a moment later if
+the others begin the sooner.
 
 Pure: no clocks, nothing native.
 """
@@ -19,6 +19,9 @@ __all__ = ["Portions"]
 
 #: A step takes as many usual ones, and seconds, at most.
 _STEPS, _SECONDS = 2.0, 0.02
+#: Usual steps and seconds more, for as many prompts as there can be: short of what is allowed,
+#: because what a token costs is an estimate.
+_MORE_STEPS, _MORE_SECONDS = 0.4, 0.02
 #: Seconds that streams wait which have only just begun.
 _SECONDS_AT_FIRST = 0.2
 #: Fewer tokens are no faster by much: weights are read once for all of them.
@@ -81,19 +84,22 @@ class Portions:
         )
 
     def at_first(self) -> int:
-        """Tokens of short prompts for a step beside streams that have only just begun."""
+        """Tokens of prompts for a step beside streams that have only just begun."""
         return int(_SECONDS_AT_FIRST / self._token) if self._token else 0
 
-    def size(self, streams: int, most: int) -> int:
+    def size(self, streams: int, most: int, waiting: int = 1) -> int:
         """Tokens of prompts for the next step beside so many streams.
 
         Args:
             most: of them, at most.
+            waiting: how many prompts wait.
 
         Returns:
             0 if the streams are to have it to themselves.
         """
-        room = (_STEPS - 1) * self.usual(streams) + _SECONDS
+        more = (waiting - 1) / (waiting - 1 + streams)  # from 0 for one to nearly 1 for many
+        usual = (_STEPS - 1 + more * _MORE_STEPS) * self.usual(streams)
+        room = usual + _SECONDS + more * _MORE_SECONDS
         if self._token and most * self._token <= room:
             self._portion = most
         elif not self._is_known(streams):

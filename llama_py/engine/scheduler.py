@@ -1,11 +1,25 @@
 """What goes into the next step. Pure: it decides, and touches nothing.
 
 Streams that are generating go first, one token each, then the drafts of those that have one. What
-is left of the step's budget is filled with prompt chunks, in the order in which the requests came,
-so that a long prompt never keeps running streams waiting for more than one step. A step with both
-is half as large as one with prompts alone, and smaller where somebody reads a stream and a step
-takes long (``portions``). A chunk ends where a checkpoint is to be taken, or where another request
-goes on.
+is left of the step's budget is filled with prompt chunks, so that a long prompt never keeps running
+streams waiting for more than one step. A step with both is half as large as one with prompts alone,
+and smaller where somebody reads a stream and a step takes long (``portions``). A chunk ends where a
+checkpoint is to be taken, or where another request goes on.
+
+Prompts are served in the order in which they came, with one exception: half of the budget is there
+for those that have at most half as much left as the first one, shortest first; only the shortest
+is cut there, and what is over goes to the others in their order. So
+
+* a prompt of ``n`` tokens beside one of ``2n`` or more is done after ``ceil(n / half)`` steps,
+  where ``half`` is half of a step's budget; if ``s`` tokens of shorter ones come before it, after
+  ``2 * ceil((n + s) / half)``;
+* the first one gets half of each step or more, whatever comes, and everyone is the first one some
+  day: nobody waits longer than twice as many steps as in the order of arrival.
+
+Where a step has room for one prompt only, short ones have every other step instead.
+
+When several come at once and no stream runs, a step takes all of them, if that makes it longer by
+half at most: the little that is left over would take much longer beside those who begin.
 
 Where each sequence has a buffer of cells of its own, llama.cpp cuts a step into parts with the same
 number of tokens of each sequence. A chunk that the budget cuts short would cut all others, too: if
@@ -150,20 +164,26 @@ def plan_step(
     *,
     separate: bool = False,
     beside: int | None = None,
+    passed_over: bool = False,
 ) -> StepPlan[R]:
     """The next step.
 
     Args:
         running: requests that own a sequence, oldest first.
         n_batch: most tokens in one step.
-        n_chunk: most tokens in one step with prompts in it; half of it beside running streams.
+        n_chunk: most tokens in one step with prompts in it; half of it beside running streams, and
+            half as many again if that is all of several prompts.
         most_prompts: most requests that may have more than one row in it; None is any number.
         drafts: for some of those that generate, what else they are to decode.
         separate: each sequence has a buffer of its own.
         beside: most tokens of prompts beside running streams.
+        passed_over: the last step had prompts, and not the first one.
     """
     ready = [request for request in running if not request.paused]
     decodes = [Decode(request) for request in ready if not request.prompt_left][:n_batch]
+    waiting = [request for request in ready if request.prompt_left]
+    if not decodes and len(waiting) > 1:
+        n_chunk = _with_rest(waiting, n_chunk)
     room = min(n_chunk, n_batch) // (2 if decodes else 1)
     uncut = room // 4 if separate else 0  # fewer tokens of a prompt wait for the next step
     budget = max(room - len(decodes), 1 if len(decodes) < n_batch else 0)
@@ -171,22 +191,60 @@ def plan_step(
         budget, uncut = min(budget, beside), min(uncut, beside // 4)
     verifies: list[Verify[R]] = []
     if drafts:
-        waiting = any(request.prompt_left for request in ready)
         room = 0 if waiting and most_prompts else budget // 2 if waiting else budget
         decodes, verifies = _with_drafts(decodes, drafts, room, n_batch, most_prompts)
         budget -= sum(entry.rows - 1 for entry in verifies)
-    prefills: list[Prefill[R]] = []
-    for request in ready:
-        if budget <= 0 or len(verifies) + len(prefills) == most_prompts:
-            break
-        if request.prompt_left:
-            wanted = min(request.prompt_left, request.chunk_limit)
-            if prefills and budget < min(wanted, uncut):
-                continue
-            count = min(wanted, budget)
-            prefills.append(Prefill(request, count))
-            budget -= count
+    places = None if most_prompts is None else most_prompts - len(verifies)
+    prefills = _chunks(waiting, budget, places, uncut, passed_over)
     return StepPlan(tuple(decodes), tuple(verifies), tuple(prefills))
+
+
+def _with_rest(waiting: Sequence[R], n_chunk: int) -> int:
+    """A chunk, or all that wait, if these are longer by half at most."""
+    tokens = sum(request.prompt_left for request in waiting)
+    return tokens if n_chunk < tokens <= n_chunk + n_chunk // 2 else n_chunk
+
+
+def _chunks(
+    waiting: Sequence[R], budget: int, places: int | None, uncut: int, passed_over: bool
+) -> list[Prefill[R]]:
+    """Chunks of prompts, in the order in which these came.
+
+    Args:
+        waiting: whose prompts are not done, oldest first.
+        places: prompts that the step may have; None is any number.
+    """
+    if not waiting or budget <= 0 or places == 0:
+        return []
+    first, left = waiting[0], waiting[0].prompt_left
+    short = sorted(
+        (request for request in waiting[1:] if 2 * request.prompt_left <= left),
+        key=lambda request: request.prompt_left,
+    )
+    if places == 1:
+        first = short[0] if short and not passed_over else first
+        return [Prefill(first, min(_wanted(first), budget))]
+    counts: dict[R, int] = {}
+    reserve = budget // 2
+    for number, request in enumerate(short):
+        wanted = _wanted(request)
+        if reserve > 0 and len(counts) + 1 != places and (wanted <= reserve or not number):
+            counts[request] = min(wanted, reserve)
+            reserve -= counts[request]
+    budget -= sum(counts.values())
+    for request in waiting:
+        had = counts.get(request, 0)
+        wanted = _wanted(request) - had
+        if budget <= 0 or (not had and len(counts) == places):
+            continue
+        if wanted and (had or not counts or request is first or budget >= min(wanted, uncut)):
+            counts[request] = had + min(wanted, budget)
+            budget -= min(wanted, budget)
+    return [Prefill(request, counts[request]) for request in waiting if request in counts]
+
+
+def _wanted(request: Schedulable) -> int:
+    return min(request.prompt_left, request.chunk_limit)
 
 
 def _with_drafts(

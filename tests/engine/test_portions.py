@@ -11,22 +11,28 @@ from hypothesis import strategies as st
 
 from llama_py.engine.portions import Portions
 from llama_py.memory.saving import hurried
-from tests.engine.rig import Rig, ask, words
+from tests.engine.rig import Asked, Rig, StepClock, ask, words
 
 MOST = 256
 
 
 def evaluated(
-    portions: Portions, prompt: int, usual: float, token: float, deeper: float = 0.0
+    portions: Portions,
+    prompt: int,
+    usual: float,
+    token: float,
+    deeper: float = 0.0,
+    waiting: int = 1,
 ) -> Iterator[tuple[int, float]]:
     """Tokens and seconds of each step of a prompt beside a stream.
 
     Args:
         token: seconds of a token of the prompt; the last one's cost ``deeper`` times as much more.
+        waiting: prompts that wait.
     """
     done = 0
     while done < prompt:
-        count = min(prompt - done, portions.size(1, MOST))
+        count = min(prompt - done, portions.size(1, MOST, waiting))
         seconds = usual + count * token * (1 + deeper * done / prompt)
         portions.note(1, count, seconds)
         done += count
@@ -42,14 +48,14 @@ def seen() -> Portions:
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.floats(0.001, 2.0), st.floats(1e-5, 0.008), st.floats(0.0, 4.0))
+@given(st.floats(0.001, 2.0), st.floats(1e-5, 0.008), st.floats(0.0, 4.0), st.integers(1, 100))
 def test_no_step_is_longer_than_three_usual_ones_and_a_moment(
-    usual: float, token: float, deeper: float
+    usual: float, token: float, deeper: float, waiting: int
 ) -> None:
     portions = Portions()
     portions.note(0, 512, 512 * token)
     portions.note(1, 0, usual)
-    steps = [*evaluated(portions, 3000, usual, token, deeper)]
+    steps = [*evaluated(portions, 3000, usual, token, deeper, waiting)]
     assert max(seconds for _, seconds in steps) <= 3 * usual + 0.05 + 4 * token * (1 + deeper)
 
 
@@ -57,6 +63,15 @@ def test_the_prompt_gets_more_than_half_of_the_time() -> None:
     portions = seen()
     took = sum(seconds for _, seconds in evaluated(portions, 3000, 0.02, 0.001))
     assert took < 1.6 * 3000 * 0.001
+
+
+def test_the_more_wait_for_the_fewer_streams_the_more_they_get() -> None:
+    portions = seen()
+    assert portions.size(1, MOST) == 40
+    assert portions.size(1, MOST, 2) == 54
+    assert portions.size(1, MOST, 8) == 64
+    portions.note(7, 0, 0.02)
+    assert portions.size(7, MOST, 2) == 43
 
 
 def test_where_steps_are_short_a_portion_is_as_large_as_it_can_be() -> None:
@@ -130,7 +145,8 @@ def test_a_prompt_beside_a_stream_is_evaluated_in_portions(
     given: list[int] = []
     asked: list[int] = []
 
-    def size(streams: int, most: int) -> int:
+    def size(streams: int, most: int, waiting: int) -> int:
+        assert waiting == 1
         given.append(min(next(sizes), most))
         asked.append(streams)
         return given[-1]
@@ -160,8 +176,8 @@ def test_a_prompt_beside_a_stream_is_evaluated_in_portions(
 @pytest.mark.parametrize("kind", ["full", "iswa", "recurrent", "hybrid"])
 def test_requests_that_come_while_the_first_is_evaluated_begin_together(kind: str) -> None:
     """The second token of the first one comes with the first ones of all others."""
-    rig = Rig(kind, n_seq_max=8, n_ubatch=512, n_batch=512)
-    rig.engine._portions.note(0, 100, 0.1)
+    clock = StepClock(step=0.001, row=0.0005)
+    rig = Rig(kind, n_seq_max=8, n_ubatch=512, n_batch=512, clock=clock)
     first, *others = [ask(words(seed, 30), 8) for seed in range(1, 9)]
     rig.submit(first)
     rig.step_until(lambda: bool(first.generated))
@@ -179,21 +195,24 @@ def test_requests_that_come_while_the_first_is_evaluated_begin_together(kind: st
 def test_a_long_prompt_beside_a_stream_that_has_only_just_begun_comes_in_portions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nor does the end of one make it wait, or what is short behind it."""
+    """Nor does the end of one make it wait; what is short behind it begins at once."""
     rig = Rig("full", n_seq_max=8, n_ubatch=512, n_batch=512)
     portions = rig.engine._portions
     first, long, short = ask(words(1, 30), 8), ask(words(2, 215), 8), ask(words(3, 30), 8)
     rig.submit(first)
     rig.step_until(lambda: bool(first.generated))
     rig.submit(long)
-    rig.submit(short)
     portions.note(0, 100, 0.1)
     portions.note(1, 0, 0.001)
     monkeypatch.setattr(portions, "note", lambda *_: None)
     evaluated = rig.engine.metrics.evaluated
     rig.step()
+    assert 0 < rig.engine.metrics.evaluated - evaluated < 50
+    rig.submit(short)
     rig.step()
-    assert 0 < rig.engine.metrics.evaluated - evaluated < 200
+    assert 50 < rig.engine.metrics.evaluated - evaluated < 250
+    assert short.generated
+    assert not long.generated
     rig.read(first, long, short)
     rig.check(first, long, short)
     rig.close()
@@ -240,3 +259,77 @@ def test_pieces_that_are_copied_behind_a_step_with_a_prompt_leave_the_gap_short(
     assert hurried(0.05, 0.02) == pytest.approx(0.01), "most of the time has gone"
     assert hurried(0.5, 0.02) == pytest.approx(0.003)
     assert hurried(1.0, 1.0) == pytest.approx(0.05)
+
+
+class Costs(StepClock):
+    """Steps of 512 rows and fewer take so many seconds, and so many for each row."""
+
+    def cost(self, rows: int) -> float:
+        return -(-rows // 512) * self.step + rows * self.row
+
+    def took(self, rows: int, seconds: float) -> float:
+        spent = self.cost(rows)
+        self.now += spent
+        return spent
+
+    def within(self, rows: int, most: int, seconds: float) -> tuple[int, float]:
+        return 1, 3600.0
+
+
+#: Tokens of each prompt of those that come together, and of each reply.
+PROMPT, REPLY = 85, 24
+
+
+@pytest.mark.parametrize(("step", "row"), [(0.035, 0.0058), (0.02, 0.002), (0.1, 0.02)])
+@pytest.mark.parametrize("begun", [False, True])
+def test_many_that_come_together(step: float, row: float, begun: bool) -> None:
+    """Eight: beside what one step for all would take, which is how llama-server does it.
+
+    If they find the first one evaluated, that has its tokens meanwhile: no gap is longer than three
+    usual steps and 50 ms, or 0.2 s and a step among the first tokens. What that costs is bounded.
+    """
+    clock = Costs(step, row)
+    firsts, gaps = begin_together(clock, 8, begun=begun)
+    if begun:
+        alone = clock.cost(PROMPT)
+        all_others = [alone + clock.cost(7 * PROMPT + 1)] * 7
+        expected = [alone, *all_others]
+        assert max(firsts) < 2 * max(expected)
+    else:
+        expected = [clock.cost(8 * PROMPT)] * 8
+        assert max(firsts) <= 1.001 * max(expected)
+    assert sum(firsts) <= 1.001 * sum(expected)
+    for seconds, token, streams in gaps:
+        usual = clock.cost(streams)
+        allowed = max(3 * usual + 0.05, 0.2 + usual) if token <= 2 else 3 * usual + 0.05
+        assert seconds <= allowed + 4 * row, (token, streams)
+
+
+def begin_together(
+    clock: Costs, count: int, *, begun: bool
+) -> tuple[list[float], list[tuple[float, int, int]]]:
+    """Seconds to the first token of each, and the gaps: seconds, the token before, and streams."""
+    rig = Rig("full", n_seq_max=count, n_ubatch=512, n_batch=2048, clock=clock)
+    rig.run(ask(words(99, PROMPT), REPLY))  # what tokens cost is known
+    start = clock.now
+    asked = [ask(words(seed, PROMPT), REPLY) for seed in range(1, count + 1)]
+    rig.submit(*asked[: 1 if begun else count])
+    rig.step()
+    rig.submit(*asked[1 if begun else count :])
+    last: dict[Asked, float] = {}
+    firsts: list[float] = []
+    gaps: list[tuple[float, int, int]] = []
+    known: dict[Asked, int] = {}
+    while not all(each.ended for each in asked):
+        streams = sum(bool(each.generated) and not each.ended for each in asked)
+        for each in asked:
+            had = known.get(each, 0)
+            if len(each.generated) > had:
+                if had:
+                    gaps.append((clock.now - last[each], had, streams))
+                else:
+                    firsts.append(clock.now - start)
+                known[each], last[each] = len(each.generated), clock.now
+        rig.step()
+    rig.close()
+    return firsts, gaps
