@@ -15,6 +15,7 @@ from llama_py import AsyncLlama, Llama
 from llama_py.dialects.encode import CompletionEncoder
 from llama_py.errors import LlamaError, ParameterError, ParameterTypeError, RequestCancelled
 from tests.models import tiny_model
+from tests.patience import PATIENCE
 from tests.slowness import slow_steps
 
 OPTIONS: dict[str, Any] = {"n_ctx": 512, "n_threads": 1, "flash_attn": False}
@@ -157,7 +158,7 @@ def running(llm: Llama, **options: Any) -> tuple[threading.Thread, list[Any]]:
 
     thread = threading.Thread(target=call)
     thread.start()
-    assert started.wait(20)
+    assert started.wait(PATIENCE)
     return thread, result
 
 
@@ -165,7 +166,7 @@ def running(llm: Llama, **options: Any) -> tuple[threading.Thread, list[Any]]:
 def test_a_reply_that_a_reset_ended_is_no_reply(llm: Llama, stream: bool) -> None:
     thread, result = running(llm, stream=stream)
     llm.reset(cancel=True)
-    thread.join(20)
+    thread.join(PATIENCE)
     (error,) = result
     assert isinstance(error, RequestCancelled)
     assert isinstance(error, RuntimeError)
@@ -221,9 +222,9 @@ def test_another_thread_may_close_a_stream(monkeypatch: pytest.MonkeyPatch) -> N
 
             reader = threading.Thread(target=read)
             reader.start()
-            assert begun.wait(20)
+            assert begun.wait(PATIENCE)
             stream.close()
-            reader.join(20)
+            reader.join(PATIENCE)
             assert isinstance(ended[0], int), ended
             assert ended[0] < 400
             assert next(stream, None) is None
@@ -289,7 +290,7 @@ def test_another_task_may_close_a_stream(llm: Llama) -> None:
             reading = asyncio.create_task(read())
             await seen.wait()
             await stream.aclose()
-            assert 0 < await asyncio.wait_for(reading, 20) < 400
+            assert 0 < await asyncio.wait_for(reading, PATIENCE) < 400
 
     asyncio.run(main())
 
@@ -315,7 +316,7 @@ def test_an_event_that_cannot_be_encoded_ends_an_async_reply(
         async with AsyncLlama(llama=llm) as model:
             with pytest.raises(ParameterError, match="cannot be encoded"):
                 await asyncio.wait_for(
-                    model.create_completion([5, 6, 7], max_tokens=8, ignore_eos=True), 20
+                    model.create_completion([5, 6, 7], max_tokens=8, ignore_eos=True), PATIENCE
                 )
 
     asyncio.run(main())

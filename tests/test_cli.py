@@ -23,6 +23,7 @@ from llama_py.cli.progress import Progress
 from llama_py.cli.terminal import Interrupts
 from llama_py.version import LLAMA_CPP_COMMIT, __version__
 from tests.models import tiny_model
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parent.parent
 COMMANDS = ("chat", "generate", "embed", "serve", "inspect", "tune")
@@ -41,7 +42,7 @@ def process(
         input=given,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
         cwd=cwd,
         env=ENVIRONMENT,
     )
@@ -105,7 +106,7 @@ def test_help_loads_no_native_library_and_no_numpy() -> None:
         "assert 'numpy' not in sys.modules, 'numpy'"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, cwd=ROOT
     )
     assert done.returncode == 0, done.stderr
 
@@ -204,7 +205,7 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     process.stdout.close()
     error = process.stderr.read()
     process.stderr.close()
-    assert process.wait(timeout=60) == 141
+    assert process.wait(timeout=PATIENCE) == 141
     assert error == b""
 
 
@@ -226,7 +227,7 @@ def test_a_pipe_that_cannot_hold_a_character_loses_that_one_only(tmp_path: Path)
     done = subprocess.run(
         [sys.executable, "-m", "llama_py", "chat", "--grammar", str(grammar), "hi"],
         capture_output=True,
-        timeout=120,
+        timeout=PATIENCE,
         env={**ENVIRONMENT, "PYTHONIOENCODING": "cp1252"},
     )
     assert (done.returncode, done.stderr) == (0, b"")
@@ -526,7 +527,7 @@ class Terminal:
     def close(self) -> int:
         """Wait for the end of the process; its exit code."""
         try:
-            return self.process.wait(timeout=60)
+            return self.process.wait(timeout=PATIENCE)
         finally:
             if self.process.poll() is None:
                 self.process.kill()

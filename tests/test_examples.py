@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import llama_py
+from tests.patience import PATIENCE
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
@@ -91,7 +92,7 @@ def test_examples_run(name: str, tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         encoding="utf-8",
-        timeout=200,
+        timeout=PATIENCE,
         check=False,
     )
     assert done.returncode == 0, done.stderr

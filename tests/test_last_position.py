@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.models import tiny_model
+from tests.patience import PATIENCE
 
 POSITIONS = 64
 #: Far more cells than positions, so that only the positions can run out.
@@ -44,7 +45,7 @@ def lengths(prompts: list[int], **options: Any) -> Any:
         cwd=Path(__file__).parents[1],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]

@@ -113,9 +113,9 @@ def test_a_long_history_is_shortened_quickly(pair: tuple[Llama, Llama]) -> None:
     messages.append({"role": "user", "content": "Hello!"})
     llm.render_chat = counting  # type: ignore[method-assign, assignment]
     try:
-        started = time.perf_counter()
+        started = time.process_time()
         llm.create_chat_completion(messages, overflow=POLICY, **REPLIES)
-        seconds = time.perf_counter() - started
+        seconds = time.process_time() - started
     finally:
         del llm.render_chat
     assert rendered <= 200

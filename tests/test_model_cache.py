@@ -31,6 +31,7 @@ from llama_py.errors import (
     StateError,
 )
 from tests.models import tiny_model
+from tests.patience import PATIENCE
 from tests.slowness import slow_steps
 
 OPTIONS: dict[str, Any] = {"n_ctx": 1024, "n_seq_max": 4, "n_threads": 1, "flash_attn": False}
@@ -132,7 +133,7 @@ def test_snapshots_of_many_threads(llm: Llama) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE)
     assert errors == []
     assert len(llm.cache.snapshots()) == 4
     for info in llm.cache.snapshots():
@@ -202,7 +203,7 @@ def slow_reader(llm: Llama, replies: list[Any], begun: threading.Event) -> threa
 
     thread = threading.Thread(target=read)
     thread.start()
-    assert begun.wait(20)
+    assert begun.wait(PATIENCE)
     return thread
 
 
@@ -212,7 +213,7 @@ def test_reset_waits_for_what_others_have_in_flight(llm: Llama) -> None:
     thread = slow_reader(llm, replies, threading.Event())
     llm.reset()
     assert llm.cache.report()["cells_used"] == 0
-    thread.join(20)
+    thread.join(PATIENCE)
     assert replies == [alone]
     llm.reset()
     assert llm.cache.info == {}
@@ -224,7 +225,7 @@ def test_reset_that_cancels(llm: Llama, monkeypatch: pytest.MonkeyPatch) -> None
     thread = slow_reader(llm, replies, threading.Event())
     llm.reset(cancel=True)
     assert llm.cache.report()["cells_used"] == 0
-    thread.join(20)
+    thread.join(PATIENCE)
     assert isinstance(replies[0], RequestCancelled)
 
 
@@ -255,7 +256,7 @@ def test_calls_that_come_during_a_reset_wait_and_are_right(llm: Llama) -> None:
     for thread in others:
         thread.start()
     for thread in (reader, resets, *others):
-        thread.join(30)
+        thread.join(PATIENCE)
         assert not thread.is_alive()
     assert texts == [alone] * 3
     assert isinstance(replies[0], str)

@@ -41,6 +41,7 @@ from llama_py.params import ContextParams, GrammarSpec, SamplingParams
 from tests.adapters import tiny_adapter
 from tests.allocated import needs_allocated_bytes
 from tests.models import tiny_model
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[1]
 OPTIONS: dict[str, Any] = {"n_ctx": 256, "n_threads": 1}
@@ -498,7 +499,11 @@ for turn in range(12):
 def test_a_model_that_is_closed_while_threads_tokenize_and_render() -> None:
     script = CLOSED_MEANWHILE.format(path=str(tiny_model("full")))
     ended = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
     )
     assert ended.returncode == 0, ended.stderr
 

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").glob("*.md"))]
 #: Lines that a page's blocks print, where a person would know the right answer.
@@ -79,7 +81,7 @@ def test_its_blocks_run(page: Path, tmp_path: Path) -> None:
         [sys.executable, "-W", "error", str(script)],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=PATIENCE,
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_THREAD_LIMIT": "1"},
     )

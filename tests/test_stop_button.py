@@ -15,6 +15,7 @@ import pytest
 from llama_py import Llama
 from llama_py.api.session import ReplyStream
 from tests.models import tiny_model
+from tests.patience import PATIENCE
 
 GREEDY: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
 LONG = [40 + i * 7 % 200 for i in range(1500)]
@@ -74,10 +75,10 @@ def test_another_thread_closes_it(llm: Llama, name: str) -> None:
         reader = Reader(STREAMS[name](llm))
         reader.start()
         if turn % 2:  # while it waits for a token; else perhaps before the first one
-            assert reader.begun.wait(20)
+            assert reader.begun.wait(PATIENCE)
         threading.Event().wait(draw.uniform(0, 0.01))
         reader.stream.close()
-        reader.join(20)
+        reader.join(PATIENCE)
         assert not reader.is_alive()
         assert reader.error is None
         assert reader.read < 1200
@@ -112,7 +113,7 @@ def test_several_threads_close_it_at_once(llm: Llama) -> None:
     for _ in range(10):
         reader = Reader(STREAMS["completion"](llm))
         reader.start()
-        assert reader.begun.wait(20)
+        assert reader.begun.wait(PATIENCE)
         errors: list[BaseException] = []
 
         def close(stream: Any = reader.stream, errors: list[BaseException] = errors) -> None:
@@ -125,7 +126,7 @@ def test_several_threads_close_it_at_once(llm: Llama) -> None:
         for closer in closers:
             closer.start()
         for thread in (*closers, reader):
-            thread.join(20)
+            thread.join(PATIENCE)
             assert not thread.is_alive()
         assert errors == []
         assert reader.error is None

@@ -24,6 +24,7 @@ from llama_py.errors import (
     StorageNotFoundError,
 )
 from tests.models import tiny_model
+from tests.patience import PATIENCE
 
 OPTIONS: dict[str, Any] = {"n_ctx": 512, "n_threads": 1, "flash_attn": False}
 
@@ -135,7 +136,7 @@ def test_a_full_disk_keeps_the_older_files(tmp_path: Path, room: int) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
         env={**os.environ, "PYTHONPATH": str(Path(llama_py.__file__).parents[1])},
     )
     assert done.returncode == 0, done.stderr + done.stdout

@@ -235,7 +235,7 @@ def test_few_cells_and_few_sequences_for_many_threads() -> None:
     alone.llm.close()
 
 
-@pytest.mark.timeout(100)
+@pytest.mark.timeout(900)
 @pytest.mark.usefixtures("no_thread_left")
 def test_no_wake_up_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads that are not woken would sleep here for ten minutes."""

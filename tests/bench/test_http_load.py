@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import pytest
 
 from llama_py.bench.http_load import Endpoint
+from tests.patience import PATIENCE
 
 HEAD = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n"
@@ -38,7 +39,7 @@ def answering(
                 connection.sendall(piece)
                 time.sleep(pause)
             if stays:
-                done.wait(30)
+                done.wait(PATIENCE)
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()

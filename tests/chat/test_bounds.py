@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +17,7 @@ from llama_py.chat.schema import gbnf_of_schema
 from llama_py.core.sampler import Sampler
 from llama_py.errors import GrammarError
 from tests.chat.openai import chat_request
+from tests.patience import PATIENCE
 
 S = {"type": "string"}
 N = {"type": "integer"}
@@ -229,7 +229,7 @@ def test_a_grammar_that_takes_long_does_not_stop_others(
     def slow(self: Sampler, *args: Any, **kwargs: Any) -> None:
         if threading.current_thread() is not threading.main_thread():
             during.set()
-            assert made.wait(10)
+            assert made.wait(PATIENCE)
         create(self, *args, **kwargs)
 
     stream: Any = llm.create_completion("One day", max_tokens=60, seed=1, stream=True)
@@ -237,14 +237,12 @@ def test_a_grammar_that_takes_long_does_not_stop_others(
     monkeypatch.setattr(Sampler, "__init__", slow)
     other = threading.Thread(target=llm.create_completion, args=("Hi",), kwargs={"max_tokens": 2})
     other.start()
-    assert during.wait(10)
-    start = time.perf_counter()
+    assert during.wait(PATIENCE)
     tokens = sum(1 for _ in stream)
     assert tokens > 5
-    assert other.is_alive()
-    assert time.perf_counter() - start < 8
+    assert other.is_alive(), "the stream has waited for the other call's sampler"
     made.set()
-    other.join(10)
+    other.join(PATIENCE)
     assert not other.is_alive()
 
 

@@ -559,9 +559,9 @@ def test_a_mask_costs_microseconds() -> None:
     times = []
     for byte in b'{"name": "hello", "age": 42, "tags": ["a", 3]}':
         row = logits.copy()
-        start = time.perf_counter()
+        start = time.thread_time()
         constraint.mask(row)
-        times.append(time.perf_counter() - start)
+        times.append(time.thread_time() - start)
         assert np.isfinite(row[byte])
         constraint.accept(byte)
     constraint.accept(vocab.eos)

@@ -138,7 +138,7 @@ def test_a_hundred_turns_render_in_milliseconds() -> None:
     request = chat_request(conversation(100, False))
     times = []
     for _ in range(5):
-        start = time.perf_counter()
+        start = time.thread_time()
         template.render(request)
-        times.append(time.perf_counter() - start)
+        times.append(time.thread_time() - start)
     assert min(times) < 0.02  # measured: 1 ms; llama.cpp takes 50

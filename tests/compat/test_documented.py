@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from llama_py.demo import demo_model_path
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -24,7 +25,7 @@ def found() -> Any:
         capture_output=True,
         text=True,
         check=False,
-        timeout=240,
+        timeout=PATIENCE,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_THREAD_LIMIT": "1"},
     )
     assert done.returncode == 0, done.stderr

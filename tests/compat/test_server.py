@@ -14,6 +14,7 @@ import pytest
 import llama_py.compat
 from llama_py.demo import demo_model_path
 from llama_py.errors import ParameterError
+from tests.patience import PATIENCE
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
@@ -45,7 +46,7 @@ def client() -> Iterator[Any]:
             yield made
     finally:
         process.terminate()
-        process.communicate(timeout=60)
+        process.communicate(timeout=PATIENCE)
 
 
 def test_the_client_of_openai_works(client: Any) -> None:
@@ -82,7 +83,7 @@ def test_the_routes_beside_those_of_openai(client: Any) -> None:
 
 def test_wrong_settings_end_it_with_a_sentence() -> None:
     process = start("--model", "nowhere.gguf", "--port", "0")
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
     assert "no model file at nowhere.gguf" in errors
     assert "Traceback" not in errors + output

@@ -22,6 +22,7 @@ from llama_py.core.model import Model
 from llama_py.errors import ClosedError, ContextCreationError, ParameterError, StateError
 from llama_py.params import ContextParams, ModelParams
 from tests.models import KINDS, Kind, tiny_model
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL: dict[str, Any] = {"n_ctx": 256, "n_seq_max": 2, "n_threads": 1, "flash_attn": False}
@@ -460,4 +461,4 @@ if child:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 def test_a_forked_child_is_refused_and_ends() -> None:
     command = [sys.executable, "-c", FORKED, str(tiny_model("full"))]
-    subprocess.run(command, cwd=ROOT, check=True, timeout=60)
+    subprocess.run(command, cwd=ROOT, check=True, timeout=PATIENCE)

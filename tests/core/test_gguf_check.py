@@ -526,6 +526,6 @@ def test_a_large_vocabulary_is_checked_quickly(tmp_path: Path) -> None:
         put(model, key, ARRAY, raw)
     path = tmp_path / "model.gguf"
     path.write_bytes(model.encode())
-    began = time.perf_counter()
+    began = time.thread_time()
     assert check_model_file(path).n_vocab == len(tokens)
-    assert time.perf_counter() - began < 1  # about 0.03 on an idle machine
+    assert time.thread_time() - began < 1  # about 0.03 on an idle machine

@@ -157,12 +157,12 @@ def test_an_ambiguous_grammar_is_an_error_in_time(name: str, vocab: Vocab) -> No
     slowest = 0.0
     with pytest.raises(GrammarError, match="too ambiguous"):  # noqa: PT012
         for token in vocab.tokenize(text, add_special=False):
-            start = time.perf_counter()
+            start = time.thread_time()
             try:
                 grammar.mask(np.zeros(vocab.n_tokens, np.float32))
                 grammar.accept(token)
             finally:
-                slowest = max(slowest, time.perf_counter() - start)
+                slowest = max(slowest, time.thread_time() - start)
     assert slowest < 0.5  # measured: 20 ms; llama.cpp takes minutes
     grammar.close()
 
@@ -241,10 +241,10 @@ REFUSED = {
 def test_refused(name: str, vocab: Vocab, capfd: pytest.CaptureFixture[str]) -> None:
     """With line and rule, quickly, and without a word from llama.cpp."""
     gbnf, reason = REFUSED[name]
-    start = time.perf_counter()
+    start = time.thread_time()
     with pytest.raises(GrammarError, match=f"(?s){reason}"):
         GrammarSampler(vocab, GrammarSpec(gbnf))
-    assert time.perf_counter() - start < 2
+    assert time.thread_time() - start < 2
     assert capfd.readouterr() == ("", "")
 
 

@@ -19,6 +19,7 @@ from llama_py.core.model import Model
 from llama_py.errors import InvalidModelError
 from llama_py.params import ModelParams
 from tests.models import tiny_model
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 OPTIONS: dict[str, Any] = {"n_ctx": 256, "n_seq_max": 2, "n_threads": 1, "n_threads_batch": 1}
@@ -232,7 +233,9 @@ def test_every_ctrl_c_stops_a_load(large: Path) -> None:
     """At any moment of it; nothing is printed, nothing stays behind, and the next one works."""
     assert large.stat().st_size > 100e6
     code = [sys.executable, "-c", INTERRUPTED, str(large), "12"]
-    done = subprocess.run(code, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        code, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     found = json.loads(done.stdout)
@@ -280,7 +283,7 @@ Llama(path, n_ctx=256, n_threads=1).close()
 def test_a_load_that_cannot_be_stopped_is_not_waited_for(pause: float, then: str) -> None:
     """It ends by itself and frees what it has, and does not keep the process alive."""
     command = [sys.executable, "-c", SLOW, str(tiny_model("full")), str(pause), then]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -31,6 +31,7 @@ from llama_py.errors import (
 )
 from tests.embeddings.models import encoder
 from tests.models import tiny_model
+from tests.patience import PATIENCE
 
 WRONG: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     (None, {}, ParameterTypeError, "inputs must be texts"),
@@ -190,7 +191,7 @@ def test_close_ends_calls_of_other_threads() -> None:
     while not embedder._loaded.embedding_queue._worker._jobs:
         time.sleep(0.001)
     embedder.close()
-    thread.join(30)
+    thread.join(PATIENCE)
     assert len(failures) == 1
     embedder.close()
     with pytest.raises(ClosedError):
@@ -205,7 +206,7 @@ def test_an_embedder_that_is_dropped_frees_its_model_and_ends_its_thread() -> No
     gc.disable()
     try:
         del embedder
-        thread.join(10)
+        thread.join(PATIENCE)
         assert not thread.is_alive()
         assert model() is None
     finally:

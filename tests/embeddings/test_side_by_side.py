@@ -15,6 +15,7 @@ from llama_py.embeddings.computing import Computer
 from llama_py.errors import ClosedError
 from tests.embeddings.models import encoder
 from tests.embeddings.test_reference import texts
+from tests.patience import PATIENCE
 
 THREADS = 3
 
@@ -52,7 +53,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, wait: Any) -> list[int | None]:
 
 def test_batches_of_one_call_are_computed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     together = threading.Barrier(THREADS)
-    used = watched(monkeypatch, lambda: together.wait(20))
+    used = watched(monkeypatch, lambda: together.wait(PATIENCE))
     with Embedder(encoder(), n_threads=THREADS) as embedder:
         long = embedder.vocab.tokenize("the old king " * 40)
         assert len(long) * 2 > 128  # two of them are two batches
@@ -103,6 +104,6 @@ def test_closing_ends_all_of_them() -> None:
         threads = embedder._loaded.embedding_queue._worker._threads
     embedder.close()
     for each in callers:
-        each.join(30)
+        each.join(PATIENCE)
     assert len(failures) == THREADS
     assert not any(thread.is_alive() for thread in threads)

@@ -27,6 +27,7 @@ from llama_py.memory.cache import SequenceCache
 from llama_py.params import GenerationParams, SamplingParams
 from tests.memory.oracle import Oracle
 from tests.models import tiny_model
+from tests.patience import PATIENCE
 
 #: With flash attention off and cells in F32 the result does not depend on what is in a batch.
 EXACT: dict[str, Any] = {
@@ -179,7 +180,7 @@ class Rig:
 
     def wait_until_idle(self) -> None:
         """Nothing is in flight, and the engine's thread has done what it was told."""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE
         self.driver.run(lambda: None)
         while self.driver.in_flight and time.monotonic() < deadline:
             time.sleep(0.001)

@@ -18,6 +18,7 @@ from tests.engine.rig import Asked, Rig, ask, words
 from tests.engine.test_abort import ABORTED
 from tests.engine.test_drafts import LONG, Prompter, drafted, finish, follow_up
 from tests.models import KINDS
+from tests.patience import PATIENCE
 
 #: Whether it happens while the step is decoded, or when its rows are there.
 PLACES = ("during", "after")
@@ -46,12 +47,15 @@ def at_verify(
     return rows
 
 
-def beside(act: Callable[[], None]) -> Callable[[], None]:
-    """Do it in another thread, which may have to wait for the step, and give it some time."""
+def beside(rig: Rig, act: Callable[[], None]) -> Callable[[], None]:
+    """Do it in another thread, which may have to wait for the step, until it is asked for."""
 
     def begin() -> None:
+        commands = rig.driver._loop.commands
         threading.Thread(target=act, daemon=True).start()
-        time.sleep(0.05)
+        end = time.monotonic() + PATIENCE
+        while commands.empty() and time.monotonic() < end:
+            time.sleep(0.001)
 
     return begin
 
@@ -77,7 +81,7 @@ def test_a_cancel(threaded: Rig, place: str, manner: str, monkeypatch: pytest.Mo
     request = drafted(plain, getattr(Prompter(4, rig, plain), manner))
     other = ask(words(2, 30), LONG)
     with monkeypatch.context() as patch:
-        at_verify(rig, patch, place, beside(lambda: rig.cancel(request)))
+        at_verify(rig, patch, place, beside(rig, lambda: rig.cancel(request)))
         rig.submit(request)
         rig.submit(other)
         (end,) = rig.read(request)
@@ -114,7 +118,7 @@ def test_ctrl_c(threaded: Rig, place: str, monkeypatch: pytest.MonkeyPatch) -> N
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     with monkeypatch.context() as patch:
-        rows = at_verify(rig, patch, place, beside(press))
+        rows = at_verify(rig, patch, place, beside(rig, press))
         speculative = Speculative((prompter.half_right,), adaptive=False)
         with pytest.raises(KeyboardInterrupt):
             rig.llm.create_completion(
@@ -153,7 +157,7 @@ def test_a_prompt_in_the_same_step_is_aborted(
         mixed = len(batch) > 300 and int(batch.outputs[: len(batch)].sum()) > 2
         if mixed and not began.is_set():
             began.set()
-            asked.wait(10)
+            asked.wait(PATIENCE)
         code = int(real(batch))
         if mixed:
             codes.append(code)
@@ -164,7 +168,7 @@ def test_a_prompt_in_the_same_step_is_aborted(
         asked.set()
 
     def cancel() -> None:
-        began.wait(10)
+        began.wait(PATIENCE)
         rig.cancel(prompt)
 
     canceller = threading.Thread(target=cancel)

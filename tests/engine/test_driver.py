@@ -15,6 +15,7 @@ import pytest
 from llama_py import AsyncLlama, Llama
 from llama_py.errors import ClosedError, GenerationTimeout, LlamaError, ParameterError
 from tests.models import tiny_model
+from tests.patience import PATIENCE
 from tests.rest import in_flight
 
 OPTIONS: dict[str, Any] = {"n_ctx": 1024, "n_threads": 1, "flash_attn": False, "n_seq_max": 4}
@@ -28,7 +29,7 @@ def llm() -> Iterator[Llama]:
 
 
 def works(llm: Llama) -> bool:
-    reply = llm.create_completion([9, 8, 7], max_tokens=4, timeout=20, **GREEDY)
+    reply = llm.create_completion([9, 8, 7], max_tokens=4, timeout=PATIENCE, **GREEDY)
     return reply["usage"] is not None and reply["usage"]["completion_tokens"] == 4
 
 
@@ -169,7 +170,7 @@ def test_several_threads_read_one_stream(llm: Llama) -> None:
     for reader in readers:
         reader.start()
     for reader in readers:
-        reader.join(10)
+        reader.join(PATIENCE)
         assert not reader.is_alive()
 
 
@@ -249,7 +250,11 @@ def test_a_process_ends(what: str) -> None:
     """
     script = textwrap.dedent(begin) + textwrap.dedent(AT_THE_END[what]) + "print('the end')\n"
     ended = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=40, check=False
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
     )
     assert ended.returncode == 0, ended.stderr
     assert "the end" in ended.stdout

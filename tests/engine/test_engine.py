@@ -23,6 +23,7 @@ from llama_py.errors import (
 from tests.engine.conftest import MakeRig
 from tests.engine.rig import Asked, Rig, ask, words
 from tests.models import KINDS
+from tests.patience import PATIENCE
 
 
 def test_requests_together_equal_requests_alone(rig: Rig) -> None:
@@ -157,7 +158,7 @@ def test_cancel_from_another_thread_takes_one_step(make_rig: MakeRig) -> None:
     rig.cancel(request)
     assert request.ended
     assert rig.engine.metrics.steps <= steps + 2
-    reader.join(10)
+    reader.join(PATIENCE)
     assert not reader.is_alive()
     rig.check_at_rest()
 

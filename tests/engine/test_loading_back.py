@@ -15,6 +15,7 @@ from llama_py.errors import StateError
 from llama_py.memory import loading, saving
 from tests.engine.rig import Asked, Rig, ask, words
 from tests.engine.test_making_room import PIECE, copies, streaming
+from tests.patience import PATIENCE
 
 IDLE, NEXT = words(1, 400), words(4, 5)
 
@@ -97,7 +98,7 @@ def test_what_is_on_disk_is_read_by_a_thread(
 
         def slow(key: str) -> Any:
             threads.append(threading.current_thread())
-            assert go_on.wait(20)
+            assert go_on.wait(PATIENCE)
             return get(key)
 
         monkeypatch.setattr(disk, "get", slow)

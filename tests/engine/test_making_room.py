@@ -14,6 +14,7 @@ from llama_py.engine import engine
 from llama_py.errors import StateError
 from llama_py.memory import saving
 from tests.engine.rig import Asked, Rig, ask, words
+from tests.patience import PATIENCE
 from tests.slowness import slow_steps
 
 IDLE, STREAM, NEW = words(1, 400), words(2, 30), words(3, 40)
@@ -548,7 +549,7 @@ def test_streams_go_on_while_somebody_waits_for_a_copy(
             assert disk.used_bytes > 10 * PIECE
         elif how == "another store":
             rig.llm.set_cache(None)
-            assert disk.wait(0, 20)
+            assert disk.wait(0, PATIENCE)
         else:
             assert rig.llm.cache.snapshot("half", 390).n_tokens == 390
         assert len(made) > 10

@@ -191,28 +191,28 @@ def run(
         return driver
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("kind", "swa_full", "flash_attn"), VARIANTS)
 def test_reuse_equals_a_fresh_context(kind: str, swa_full: bool, flash_attn: bool) -> None:
     driver = run(kind, swa_full, flash_attn, RUNS)
     assert driver.operations >= 600
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("kind", "swa_full", "flash_attn"), FLASH)
 def test_reuse_is_close_with_flash_attention(kind: str, swa_full: bool, flash_attn: bool) -> None:
     driver = run(kind, swa_full, flash_attn, RUNS // 4)
     assert driver.operations >= 150
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", ["iswa", "hybrid_swa"])
 def test_reuse_equals_a_fresh_context_where_windows_have_little_room(kind: str) -> None:
     driver = run(kind, False, False, RUNS // 3, tight=True)
     assert driver.operations >= 200
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("kind", "swa_full"), SEPARATE)
 def test_reuse_equals_a_fresh_context_with_separate_buffers(kind: str, swa_full: bool) -> None:
     driver = run(kind, swa_full, False, RUNS // 4, kv_unified=False)

@@ -323,9 +323,9 @@ def fastest(call: Callable[[], Any], times: int = 5) -> float:
     """Milliseconds of the fastest of a few calls."""
     spent = []
     for _ in range(times):
-        start = time.perf_counter()
+        start = time.thread_time()
         call()
-        spent.append(time.perf_counter() - start)
+        spent.append(time.thread_time() - start)
     return 1e3 * min(spent)
 
 

@@ -19,6 +19,7 @@ from llama_py.memory import saving
 from llama_py.memory.sequences import LiveSequence
 from tests.memory.stores import there
 from tests.models import KINDS, tiny_model
+from tests.patience import PATIENCE
 
 OPTIONS: dict[str, Any] = {
     "n_ctx": 1024,
@@ -250,7 +251,7 @@ def test_a_slow_disk_delays_no_reply(
     write = store._segments.write
 
     def slow(*arguments: Any) -> None:
-        go_on.wait(30)
+        go_on.wait(PATIENCE)
         write(*arguments)
 
     monkeypatch.setattr(store._segments, "write", slow)
@@ -548,6 +549,6 @@ llm.create_completion([50 + 7 * place % 200 for place in range(400)], max_tokens
 @pytest.mark.parametrize("stepped", ["in place", "by a thread"])
 def test_the_end_of_the_process_saves_what_is_left(stepped: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", SCRIPT, str(tiny_model("full")), str(tmp_path), stepped]
-    subprocess.run(command, cwd=Path(__file__).parents[2], check=True, timeout=60)
+    subprocess.run(command, cwd=Path(__file__).parents[2], check=True, timeout=PATIENCE)
     with LlamaDiskCache(tmp_path) as store:
         assert len(store) == 1

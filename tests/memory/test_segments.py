@@ -22,6 +22,7 @@ from llama_py.storage.payload import Payload
 from llama_py.storage.store import BaseLlamaCache, LlamaDiskCache, LlamaRAMCache, StoredState
 from tests.memory.store_writer import chain_of, grow, is_right, same
 from tests.memory.stores import files, saved, small, there
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 MakeStore = Callable[..., BaseLlamaCache]
@@ -340,7 +341,7 @@ def test_the_thread_ends_when_there_is_nothing_to_do(
     with LlamaDiskCache(tmp_path) as store:
         for seed in (1, 2):
             grow(store, seed, [None])
-            end = time.monotonic() + 10
+            end = time.monotonic() + PATIENCE
             while store._writer._thread is not None:
                 assert time.monotonic() < end
                 time.sleep(0.01)
@@ -368,7 +369,7 @@ def test_a_slow_disk_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.Monke
     write = Payload.write
 
     def slow(self: Payload, path: Path) -> None:
-        go_on.wait(30)
+        go_on.wait(PATIENCE)
         write(self, path)
 
     monkeypatch.setattr(Payload, "write", slow)
@@ -404,14 +405,14 @@ def test_a_forked_child_does_not_write_what_is_the_parents(tmp_path: Path) -> No
     with LlamaDiskCache(tmp_path) as store:
 
         def wait() -> None:
-            go_on.wait(30)
+            go_on.wait(PATIENCE)
 
         store._writer.submit(wait)
         key = there(store.put_soon(held(store, chain_of(SEED, None, 2))))
         child = os.fork()
         if not child:
             mine = store.put_soon(small([1, 2]))
-            right = store.wait(0, 20) and store.get(key) is None
+            right = store.wait(0, PATIENCE) and store.get(key) is None
             right = right and store.get(mine or "") is not None and len(store) == 1
             os._exit(0 if right else 1)
         _, status = os.waitpid(child, 0)

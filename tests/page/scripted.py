@@ -23,6 +23,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from llama_py.server.routes import page
+from tests.patience import PATIENCE
 
 __all__ = [
     "Gate",
@@ -40,7 +41,7 @@ __all__ = [
 Chunk = dict[str, Any]
 
 #: Seconds for a request to arrive.
-_PATIENCE = 20.0
+_PATIENCE = PATIENCE
 
 
 class Gate:
@@ -281,13 +282,13 @@ def running(app: Starlette, port: int = 0) -> Iterator[str]:
     thread = threading.Thread(target=server.run, name="scripted-server")
     thread.start()
     try:
-        end = time.monotonic() + 30
+        end = time.monotonic() + PATIENCE
         while not server.started and time.monotonic() < end:
             time.sleep(0.01)
         yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     finally:
         server.should_exit = True
-        thread.join(30)
+        thread.join(PATIENCE)
 
 
 @contextlib.contextmanager

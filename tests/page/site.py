@@ -9,10 +9,10 @@ from typing import Any
 
 from playwright.sync_api import expect
 
+from tests.patience import PATIENCE
+
 __all__ = ["PATIENCE", "Site", "eventually"]
 
-#: Seconds for what is to happen on a slow and busy machine. Nothing waits longer than it has to.
-PATIENCE = 20.0
 
 expect.set_options(timeout=1000 * PATIENCE)
 

@@ -142,7 +142,7 @@ def test_a_server_that_restarts(visit: Open) -> None:
     chat.say("Are you there?")
     expect(chat.reply.get_by_role("alert")).to_contain_text("The server does not answer")
     with scripted(port) as second:
-        expect(chat.page.locator("#banner")).to_be_empty(timeout=15_000)
+        expect(chat.page.locator("#banner")).to_be_empty()
         chat.in_reply("Try again").click()
         chat.wait()
         expect(chat.reply).to_contain_text("OK.")
@@ -155,7 +155,7 @@ def test_a_server_that_is_starting(visit: Open, told: Scripted) -> None:
     chat = visit(told.url)
     expect(chat.page.locator("#banner")).to_contain_text("The server is starting.")
     told.away = False
-    expect(chat.page.locator("#banner")).to_be_empty(timeout=15_000)
+    expect(chat.page.locator("#banner")).to_be_empty()
     expect(chat.page.locator("#model-name")).to_have_text("model")
 
 

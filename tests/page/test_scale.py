@@ -144,7 +144,7 @@ def streamed(
     marks = []
     chat.say("Write a long text", wait=False)
     for number, gate in enumerate(gates):
-        expect(chat.reply).to_contain_text(f"mark-{number}", timeout=60_000)
+        expect(chat.reply).to_contain_text(f"mark-{number}")
         marks.append(work())
         gate.open()
     chat.wait()

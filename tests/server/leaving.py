@@ -11,11 +11,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from llama_py.server.running import Exchange
+from tests.patience import PATIENCE
 from tests.server.serving import Server
 
 __all__ = ["Visitor", "joined_chunks", "until"]
 
-_PATIENCE = 30.0
+_PATIENCE = PATIENCE
 
 
 def until(condition: Callable[[], Any], what: str) -> Any:

@@ -20,10 +20,11 @@ from llama_py import demo_model_path
 from llama_py.server.app import Service, create_app
 from llama_py.server.serve import protocol_of
 from llama_py.server.settings import ModelSettings, Settings
+from tests.patience import PATIENCE
 
 __all__ = ["Server", "demo_settings", "serving", "tiny_settings"]
 
-_PATIENCE = 30.0
+_PATIENCE = PATIENCE
 
 
 class Server:
@@ -48,24 +49,24 @@ class Server:
     def openai(self, **options: Any) -> Any:
         """A client of OpenAI's. Its types are of no use to tests that send what is wrong."""
         return openai.OpenAI(
-            base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=60, **options
+            base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=PATIENCE, **options
         )
 
     def async_openai(self, **options: Any) -> Any:
         """The same for asyncio."""
         return openai.AsyncOpenAI(
-            base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=60, **options
+            base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=PATIENCE, **options
         )
 
     def anthropic(self, **options: Any) -> Any:
         """A client of Anthropic's."""
         return anthropic.Anthropic(
-            base_url=self.url, api_key="none", max_retries=0, timeout=60, **options
+            base_url=self.url, api_key="none", max_retries=0, timeout=PATIENCE, **options
         )
 
     def http(self, **options: Any) -> httpx.Client:
         """A client for plain requests."""
-        return httpx.Client(base_url=self.url, timeout=60, **options)
+        return httpx.Client(base_url=self.url, timeout=PATIENCE, **options)
 
 
 def demo_settings(settings: dict[str, Any] | None = None, **options: Any) -> Settings:

@@ -12,6 +12,7 @@ import pydantic
 import pytest
 
 from tests.chat import families
+from tests.patience import PATIENCE
 from tests.server.serving import Server, demo_settings, serving
 
 GREEDY = {"temperature": 0}
@@ -157,7 +158,9 @@ def awaited_stream(server: Server, given: dict[str, Any]) -> Any:
 
 
 def async_client(server: Server) -> Any:
-    return anthropic.AsyncAnthropic(base_url=server.url, api_key="none", max_retries=0, timeout=60)
+    return anthropic.AsyncAnthropic(
+        base_url=server.url, api_key="none", max_retries=0, timeout=PATIENCE
+    )
 
 
 WAYS: list[Callable[[Server, dict[str, Any]], Any]] = [whole, helped, raw, awaited, awaited_stream]

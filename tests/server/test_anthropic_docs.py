@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
 from tests.server.serving import Server
 
 PAGE = Path(__file__).parents[2] / "docs" / "anthropic.md"
@@ -40,5 +41,5 @@ def test_the_blocks_of_python(server: Server) -> None:
 def test_the_curl_command(server: Server) -> None:
     (command,) = [block for block in blocks("console", server) if "$ curl" in block]
     shell = ["sh", "-c", command.replace("$ curl", "curl -sS")]
-    done = subprocess.run(shell, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(shell, capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert '"type":"message"' in done.stdout, done.stdout + done.stderr

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from llama_py.api.calls import Calls
 from llama_py.engine.request import Prompt
 from llama_py.server.keys import ApiKey
+from tests.patience import PATIENCE
 from tests.server.claude_code import PICTURE, TOOLS
 from tests.server.leaving import Visitor, until
 from tests.server.serving import Server, demo_settings, serving
@@ -180,7 +181,7 @@ def test_counting_endless_conversations_keeps_nobody_waiting(
 
     def slowly(calls: Calls, prompt: Prompt) -> list[int]:
         begun.release()
-        assert counting.wait(60)
+        assert counting.wait(PATIENCE)
         return tokens_of(calls, prompt)
 
     monkeypatch.setattr(Calls, "tokens_of", slowly)
@@ -188,7 +189,7 @@ def test_counting_endless_conversations_keeps_nobody_waiting(
     with ThreadPoolExecutor(6) as threads:
         path = "/v1/messages/count_tokens"
         counts = [threads.submit(post, server, endless, path) for _ in range(6)]
-        assert begun.acquire(timeout=60)
+        assert begun.acquire(timeout=PATIENCE)
         try:
             assert post(server, body()).status_code == 200
             assert not any(each.done() for each in counts)

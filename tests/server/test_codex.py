@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from tests.dialects.test_encode_chat import THINKING
+from tests.patience import PATIENCE
 from tests.responses_streams import check, events_of, text_of
 from tests.server.codex import HEADERS, TOOLS, Codex, message, output_of
 from tests.server.serving import demo_settings, serving
@@ -62,7 +63,7 @@ def test_codex_sees_that_the_server_is_there() -> None:
 
         def occupy() -> None:
             busy.set()
-            go_on.wait(30)
+            go_on.wait(PATIENCE)
 
         thread = threading.Thread(target=engine.run, args=(occupy,))
         thread.start()

@@ -16,6 +16,7 @@ from llama_py.api.llama import Llama
 from llama_py.errors import ModelLoadError
 from llama_py.server.settings import ModelSettings, Settings
 from tests.models import tiny_model
+from tests.patience import PATIENCE
 from tests.server.leaving import until
 from tests.server.serving import Server, serving
 
@@ -46,7 +47,7 @@ def door(monkeypatch: pytest.MonkeyPatch) -> Iterator[Door]:
     door = Door()
 
     def wait(*arguments: Any, **options: Any) -> Any:
-        assert door.open.wait(30)
+        assert door.open.wait(PATIENCE)
         if door.error is not None:
             raise door.error
         return Llama(*arguments, **options)

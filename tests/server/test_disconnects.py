@@ -15,6 +15,7 @@ import pytest
 
 from llama_py.server.streaming import EventStream
 from tests.allocated import allocated_bytes, needs_allocated_bytes
+from tests.patience import PATIENCE
 from tests.server.leaving import Visitor, joined_chunks, until
 from tests.server.serving import Server, demo_settings, serving
 from tests.slowness import slow_steps
@@ -211,11 +212,11 @@ def test_a_body_that_does_not_come() -> None:
             b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
         )
         where = ("127.0.0.1", int(server.url.rpartition(":")[2]))
-        with socket.create_connection(where, 20) as client:
+        with socket.create_connection(where, PATIENCE) as client:
             client.sendall(head + body[:10])
             with contextlib.suppress(ConnectionResetError):
                 assert client.recv(100) == b""
-        with socket.create_connection(where, 20) as client:
+        with socket.create_connection(where, PATIENCE) as client:
             client.sendall(head)
             for place in range(len(body)):
                 client.sendall(body[place : place + 1])
@@ -268,7 +269,7 @@ def test_a_reader_who_reads_no_answer_at_all(path: str, count: int, more: bytes)
         with server.http() as http:
             whole = len(http.get(path).raise_for_status().content)
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        client.settimeout(20)
+        client.settimeout(PATIENCE)
         client.connect(("127.0.0.1", int(server.url.rpartition(":")[2])))
         client.sendall(
             count * (b"GET %s HTTP/1.1\r\nHost: localhost\r\n%s\r\n" % (path.encode(), more))
@@ -285,7 +286,7 @@ def test_a_reader_who_is_slow_gets_a_whole_answer() -> None:
     settings = demo_settings({"write_timeout": 0.5})
     with serving(settings, send_buffer=4096) as server, socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        client.settimeout(20)
+        client.settimeout(PATIENCE)
         client.connect(("127.0.0.1", int(server.url.rpartition(":")[2])))
         client.sendall(
             b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"

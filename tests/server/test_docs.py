@@ -20,6 +20,7 @@ import pytest
 
 import llama_py
 from llama_py.cli import main
+from tests.patience import PATIENCE
 from tests.server.serving import Server
 from tests.test_readme import PAGES, ROOT, first_broken, name_of, promised
 
@@ -97,7 +98,7 @@ def run_python(code: str, place: str, names: dict[str, object]) -> None:
 def run_curl(command: str) -> None:
     words = [*shlex.split(command, comments=True), "-sS"]
     if words[0] == "curl":
-        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=False)
         assert done.returncode == 0, done.stderr
         if done.stdout.startswith("{"):
             assert "error" not in json.loads(done.stdout), f"{command}: {done.stdout}"

@@ -18,6 +18,7 @@ import pytest
 from llama_py import Embedder
 from llama_py.api.embedding import EmbeddingCalls
 from tests.embeddings.models import WORDS, encoder
+from tests.patience import PATIENCE
 from tests.server.serving import Server, serving, tiny_settings
 
 TEXTS = ["the cat sleeps", "a dog", "the old king runs to the river"]
@@ -185,7 +186,7 @@ def test_nothing_is_computed_for_a_client_that_left(server: Server) -> None:
         while not worker._jobs:
             time.sleep(0.001)
         job = worker._jobs[0]
-    end = time.monotonic() + 30
+    end = time.monotonic() + PATIENCE
     while not job.future.done() and time.monotonic() < end:
         time.sleep(0.01)
     assert job.future.cancelled()
@@ -275,7 +276,7 @@ def test_tokens_of_long_texts_keep_no_replies_waiting(monkeypatch: pytest.Monkey
 
     def slowly(calls: EmbeddingCalls, *arguments: Any, **options: Any) -> Any:
         begun.release()
-        assert going.wait(60)
+        assert going.wait(PATIENCE)
         return vectors(calls, *arguments, **options)
 
     monkeypatch.setattr(EmbeddingCalls, "vectors", slowly)
@@ -283,7 +284,7 @@ def test_tokens_of_long_texts_keep_no_replies_waiting(monkeypatch: pytest.Monkey
         calls = [
             threads.submit(http.post, "/v1/embeddings", json={"input": "Hello!"}) for _ in range(6)
         ]
-        assert begun.acquire(timeout=60)
+        assert begun.acquire(timeout=PATIENCE)
         try:
             answer = http.post("/v1/completions", json={"prompt": "Once", "max_tokens": 2})
             assert answer.status_code == 200

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 
 from llama_py.server.openapi.operations import OPERATIONS
+from tests.patience import PATIENCE
 from tests.server.serving import Server, demo_settings, serving
 
 with warnings.catch_warnings():
@@ -27,8 +28,6 @@ with warnings.catch_warnings():
     import schemathesis
     from schemathesis import GenerationMode
 
-#: Seconds for one request; a reply takes one at most.
-PATIENCE = 20.0
 #: Bodies of the description for each operation, of which schemathesis makes two in a second.
 FEW_DESCRIBED, MANY_DESCRIBED = 4, 50
 #: Bodies with a wrong value.

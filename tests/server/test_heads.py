@@ -18,8 +18,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from llama_py.server.heads import bounded_heads
 from llama_py.server.upgrades import without_upgrades
+from tests.patience import PATIENCE
 
-PATIENCE = 30.0
 LIMIT = 4096
 REQUEST = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
 

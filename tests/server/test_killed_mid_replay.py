@@ -16,6 +16,7 @@ import pytest
 from llama_py.bench.make_transcript import TOOLS, make
 from tests.chat import families
 from tests.models import tiny_model
+from tests.patience import PATIENCE
 from tests.server.leaving import until
 from tests.server.test_sessions import answers, free_port
 
@@ -34,7 +35,7 @@ def running(model: Path, directory: Path) -> Iterator[tuple[subprocess.Popen[byt
     command += ["--session-dir", str(directory), "--n-ctx", "4096", "--threads", "1"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
         try:
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as http:
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE) as http:
                 until(lambda: answers(http), "the server answers")
                 yield process, http
         finally:

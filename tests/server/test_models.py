@@ -28,6 +28,7 @@ from llama_py.server.served import ModelStatus, ServedModel
 from llama_py.server.settings import ModelSettings, Settings
 from tests.counting import calls_of
 from tests.models import tiny_model
+from tests.patience import PATIENCE
 
 T = TypeVar("T")
 
@@ -590,7 +591,7 @@ def test_a_model_may_go_before_it_is_prepared(monkeypatch: pytest.MonkeyPatch) -
     ready, ended = threading.Event(), []
 
     def slowly(self: loading.Loader, llama: Any) -> None:
-        ready.wait(10)
+        ready.wait(PATIENCE)
         llama._calls.prompt_of([{"role": "user", "content": "Hello"}], {})  # it is still there
         ended.append(llama)
 

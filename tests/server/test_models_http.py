@@ -20,6 +20,7 @@ from llama_py import DraftModel
 from llama_py.server.settings import ModelSettings, Settings
 from tests.embeddings.models import encoder
 from tests.models import tiny_model
+from tests.patience import PATIENCE
 from tests.server.serving import Server, serving
 
 SMALL: dict[str, Any] = {"n_ctx": 8192, "n_seq_max": 8}
@@ -187,7 +188,7 @@ def test_a_name_that_is_not_known(server: Server) -> None:
 
 
 def until(condition: Any) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.01)

@@ -23,6 +23,7 @@ from llama_py.server.keys import ADMIN, CHAT, ApiKey
 from llama_py.server.lifecycle import Phase
 from llama_py.server.logs import log_to
 from llama_py.server.running import Exchange
+from tests.patience import PATIENCE
 from tests.server.leaving import until
 from tests.server.serving import Server, demo_settings, serving
 from tests.slowness import slow_steps
@@ -67,7 +68,7 @@ def logging_to(stream: io.StringIO) -> Iterator[io.StringIO]:
 
 def logged(lines: io.StringIO, count: int) -> list[dict[str, Any]]:
     """The lines of that many requests; a line comes when the answer is out."""
-    end = time.monotonic() + 10
+    end = time.monotonic() + PATIENCE
     while lines.getvalue().count("\n") < count and time.monotonic() < end:
         time.sleep(0.01)
     return [json.loads(line) for line in lines.getvalue().splitlines()]
@@ -309,7 +310,7 @@ def test_lines_for_people(http: httpx.Client) -> None:
             raise ValueError("of a\x1b[31mreason")
         except ValueError:
             logging.getLogger("llama_py.server").exception("it\nfailed")
-        end = time.monotonic() + 10
+        end = time.monotonic() + PATIENCE
         while stream.getvalue().count("\n") < 6 and time.monotonic() < end:
             time.sleep(0.01)
     first, second, third, *trace = stream.getvalue().splitlines()

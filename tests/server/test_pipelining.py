@@ -18,9 +18,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from llama_py.server.connections import http_protocol
 from llama_py.server.heads import bounded_heads
 from llama_py.server.pipelining import one_at_a_time
+from tests.patience import PATIENCE
 from tests.server.leaving import until
 
-PATIENCE = 30.0
 HEADS_LIMIT = 8192
 
 

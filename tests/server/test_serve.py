@@ -29,6 +29,7 @@ from llama_py.server.serve import serve
 from llama_py.server.settings import Settings
 from llama_py.server.sockets import listen
 from tests.embeddings.models import encoder
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {
@@ -37,7 +38,6 @@ ENVIRONMENT = {
     "OMP_THREAD_LIMIT": "1",
     "GGML_NO_BACKTRACE": "1",
 }
-PATIENCE = 60.0
 SLOWLY = "tests.server.slowly"
 CHATS = "/v1/chat/completions"
 

@@ -18,6 +18,7 @@ import pytest
 
 from llama_py.server.keys import ApiKey
 from tests.models import tiny_model
+from tests.patience import PATIENCE
 from tests.server.leaving import Visitor, until
 from tests.server.serving import Server, demo_settings, serving, tiny_settings
 
@@ -423,7 +424,7 @@ def test_after_a_server_was_killed(tmp_path: Path) -> None:
     command += ["--session-dir", str(tmp_path), "--n-ctx", "1024", "--threads", "1"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
         try:
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as http:
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE) as http:
                 until(lambda: answers(http), "the server answers")
                 messages, _ = chat(http, [], STORY, session_id="anna")
                 messages, _ = chat(http, messages, "And then?", session_id="anna")

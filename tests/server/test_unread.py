@@ -20,6 +20,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from llama_py.server import unread
 from llama_py.server.keys import ApiKey
 from tests.models import tiny_model
+from tests.patience import PATIENCE
 from tests.server.serving import Server, serving, tiny_settings
 
 CHATS = "/v1/chat/completions"
@@ -47,7 +48,7 @@ def test_an_event_loop_learns_that_its_body_was_too_large(
     server: Server, path: str, declared: bool
 ) -> None:
     async def ask() -> list[httpx.Response]:
-        async with httpx.AsyncClient(base_url=server.url, headers=JSON, timeout=60) as http:
+        async with httpx.AsyncClient(base_url=server.url, headers=JSON, timeout=PATIENCE) as http:
             contents = [LARGE if declared else pieces() for _ in range(3)]
             return [await http.post(path, content=each) for each in contents]
 
@@ -73,7 +74,7 @@ def test_a_client_that_closes_learns_that_its_key_was_wrong(server: Server) -> N
     for _ in range(3):
         request = urllib.request.Request(server.url + CHATS, LARGE, headers)
         with pytest.raises(urllib.error.HTTPError) as caught:
-            urllib.request.urlopen(request, timeout=60)
+            urllib.request.urlopen(request, timeout=PATIENCE)
         assert caught.value.code == 401
         assert json.load(caught.value)["error"]["code"] == "invalid_api_key"
 
@@ -84,7 +85,7 @@ def connected(server: Server, length: int, *more: str) -> Iterator[socket.socket
     host, port = server.url.removeprefix("http://").split(":")
     lines = [f"POST {CHATS} HTTP/1.1", f"Host: {host}", f"Content-Length: {length}", *more]
     lines += [f"{name}: {value}" for name, value in JSON.items()]
-    with socket.create_connection((host, int(port)), timeout=60) as connection:
+    with socket.create_connection((host, int(port)), timeout=PATIENCE) as connection:
         connection.sendall("\r\n".join([*lines, "", ""]).encode())
         yield connection
 
@@ -144,7 +145,7 @@ def test_nothing_is_read_for_ever(
     with connected(server, 10**12) as connection:
         assert read_answer(connection).startswith(b"HTTP/1.1 413")
         with pytest.raises(ConnectionError):
-            send_for(30, connection)
+            send_for(PATIENCE, connection)
 
 
 def send_for(seconds: float, connection: socket.socket) -> None:
