@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,11 @@ __all__ = ["FreeCpus"]
 
 #: Seconds over which less than this was measured say nothing: the system counts in ticks of 10 ms.
 _SHORTEST = 0.1
+#: Seconds after which an average says little of what is so now.
+_LONGEST = 5.0
+#: How often it is looked how many threads want to compute, and the seconds between two looks: what
+#: is there each time is no program that has something to do for a moment.
+_LOOKS, _PAUSE = 3, 0.001
 #: Columns of ``/proc/stat`` (user, nice, system, idle, iowait, ...) in which nobody computes.
 _NICE, _IDLE, _IOWAIT = 1, 3, 4
 
@@ -25,6 +31,7 @@ class FreeCpus:
         root: where ``/proc`` is.
         allowed: the CPUs that this process may run on; by default, the system is asked.
         clock, own: wall-clock time, and the CPU time of this process, in seconds.
+        sleep: waits so many seconds.
         polite: this process gives way itself (it is niced): programs that do so count, then.
     """
 
@@ -35,12 +42,14 @@ class FreeCpus:
         clock: Callable[[], float] = time.perf_counter,
         own: Callable[[], float] = time.process_time,
         polite: bool | None = None,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._path = root / "proc/stat"
         self._allowed = _affinity() if allowed is None else allowed
         self._clock, self._own = clock, own
         self._ticks = _ticks_per_second()
         self._polite = _niceness() > 0 if polite is None else polite
+        self._sleep = sleep
         self._last = self._read()
 
     @property
@@ -60,6 +69,37 @@ class FreeCpus:
         seconds = after[0] - before[0]
         others = (after[1] - before[1]) - (after[2] - before[2])
         return len(self._allowed) - min(max(0.0, others / seconds), float(len(self._allowed)))
+
+    def before(self) -> float | None:
+        """The same for somebody who is about to begin, and was not computing before.
+
+        The average since the last call, if that was neither too short nor too long a time ago;
+        otherwise what is so at this moment, by the number of threads that want to compute (those of
+        programs that give way are among them).
+        """
+        last = self._last
+        if last is None:
+            return None
+        if self._clock() - last[0] <= _LONGEST and (free := self()) is not None:
+            return free
+        return self._now()
+
+    def _now(self) -> float | None:
+        counts = []
+        for number in range(_LOOKS):
+            if number:
+                self._sleep(_PAUSE)
+            try:
+                text = self._path.read_text(encoding="ascii")
+                (wanting,) = re.findall(r"^procs_running (\d+)$", text, re.MULTILINE)
+            except (OSError, ValueError):
+                return None
+            counts.append(int(wanting) - 1)  # this thread is one of them
+        cpus = len(re.findall(r"^cpu\d", text, re.MULTILINE))
+        if not cpus:
+            return None
+        # Threads may be anywhere: our CPUs have their share of them.
+        return len(self._allowed) * max(0.0, 1 - max(0, min(counts)) / cpus)
 
     def _read(self) -> tuple[float, float, float] | None:
         """The time, and the seconds that everybody's and that this process's threads computed."""

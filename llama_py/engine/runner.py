@@ -140,6 +140,9 @@ class Runner:
     def _decode(self) -> int:
         clock, rows = self._clock, self._batch.struct.n_tokens
         start = clock()
+        if self._pace is not None:
+            self._pace.before(start)
+            start = clock()
         self.decoding = True
         try:
             code = self.context.decode(self._batch)

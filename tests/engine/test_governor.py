@@ -252,3 +252,60 @@ def test_it_gives_way_as_others_do(tmp_path: Path) -> None:
     free = FreeCpus(tmp_path, {0, 1}, lambda: system.now, lambda: system.own, polite=True)
     system.passes(1, nice=1)
     assert free() == pytest.approx(1)
+
+
+def stat(busy: list[int], wanting: int) -> str:
+    """``/proc/stat`` after so many seconds of computing on each CPU."""
+    lines = [f"cpu{cpu} {100 * ticks} 0 0 0 0 0 0 0" for cpu, ticks in enumerate(busy)]
+    return "\n".join([*lines, "ctxt 1", f"procs_running {wanting}", "procs_blocked 0", ""])
+
+
+def test_what_is_free_before_a_first_step(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    path = tmp_path / "proc/stat"
+    now, waits = [0.0], list[float]()
+    path.write_text(stat([0, 0, 0, 0], 1))
+    free = FreeCpus(
+        tmp_path,
+        {0, 1},
+        clock=lambda: now[0],
+        own=lambda: 0.0,
+        polite=False,
+        sleep=waits.append,
+    )
+    assert free.before() == 2.0, "this thread alone wants to compute"
+    path.write_text(stat([0, 0, 0, 0], 3))
+    assert free.before() == 1.0, "two others do, on four CPUs"
+    path.write_text(stat([0, 0, 0, 0], 40))
+    assert free.before() == 0.0
+    now[0] = 2.0
+    path.write_text(stat([1, 0, 0, 0], 40))
+    assert free.before() == 1.5, "the average of two seconds says more"
+    now[0] = 3600.0
+    path.write_text(stat([1, 0, 0, 0], 5))
+    assert free.before() == 0.0, "and that of an hour nothing"
+    assert waits
+    assert max(waits) < 0.01
+    path.write_text("cpu0 1 0 0 0 0 0 0 0\n")
+    assert free.before() is None
+
+
+def test_who_wants_to_compute_for_a_moment_takes_no_cpu(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    path = tmp_path / "proc/stat"
+    path.write_text(stat([0, 0], 2))
+    free = FreeCpus(
+        tmp_path,
+        {0, 1},
+        clock=lambda: 0.0,
+        own=lambda: 0.0,
+        polite=False,
+        sleep=lambda _: path.write_text(stat([0, 0], 1)) and None,
+    )
+    assert free.before() == 2.0
+
+
+def test_where_the_system_does_not_tell_nothing_is_known_before_a_first_step(
+    tmp_path: Path,
+) -> None:
+    assert FreeCpus(tmp_path, {0, 1}).before() is None

@@ -15,6 +15,7 @@ from llama_py import Llama, demo_model_path
 from llama_py.core.machine import usable_cores
 from llama_py.engine.governor import ThreadGovernor
 from llama_py.engine.pace import Pace
+from llama_py.params import ContextParams
 
 PROMPT = [1, 2, 3, 4]
 GREEDY: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True}
@@ -130,3 +131,45 @@ def test_beside_a_program_that_spins(large: Llama) -> None:
             process.kill()
             process.wait()
     assert threads_become(large, lambda count: count == most, 20)
+
+
+class Threads:
+    """The part of a context that a pace needs."""
+
+    params = ContextParams(n_threads=8, n_threads_batch=8)
+
+    def try_threads(self, one: int, many: int) -> bool:
+        self.set = one, many
+        return True
+
+
+def pace_with(free: list[float | None]) -> tuple[Pace, Threads]:
+    threads = Threads()
+    pace = Pace(threads, lambda: None, lambda: free.pop(0))  # type: ignore[arg-type]
+    return pace, threads
+
+
+def test_the_first_step_has_the_threads_that_others_leave() -> None:
+    """A long prompt is the first step, and would take minutes with threads that wait for others."""
+    pace, threads = pace_with([1.2])
+    pace.before(100.0)
+    assert pace.threads == threads.set == (1, 1)
+    pace.after(512, 3.0, 103.0)
+    pace.before(103.0)  # its own threads say enough from now on
+
+
+def test_it_has_all_where_nothing_is_known_or_everything_is_free() -> None:
+    for free in (None, 8.0):
+        pace, _ = pace_with([free])
+        pace.before(0.0)
+        assert pace.threads == (8, 8)
+
+
+def test_the_load_is_looked_at_again_after_a_pause() -> None:
+    pace, _ = pace_with([8.0, 2.1])
+    pace.before(0.0)
+    pace.after(512, 1.0, 1.0)
+    pace.before(5.0)
+    assert pace.threads == (8, 8)
+    pace.before(60.0)
+    assert pace.threads == (2, 2)
