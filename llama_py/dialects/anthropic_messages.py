@@ -23,6 +23,7 @@ from llama_py.dialects.context import CallContext
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.fields import whole, whole_number
 from llama_py.dialects.limits import Limits
+from llama_py.dialects.native_tokens import as_bool
 from llama_py.dialects.requests import RequestSettings
 from llama_py.dialects.sampling import read_generation, read_sampling
 from llama_py.dialects.wire import WireCall, WireReply
@@ -40,7 +41,7 @@ _log = logging.getLogger("llama_py.server")
 _KNOWN = frozenset(
     {"max_tokens", "messages", "metadata", "model", "output_config", "output_format", "stream"}
     | {"stop_sequences", "system", "temperature", "thinking", "thread", "tool_choice", "tools"}
-    | {"json_calls", "top_k", "top_p"}
+    | {"cache_prompt", "json_calls", "top_k", "top_p"}
 )
 #: Numbers that are passed on under the same name.
 _NUMBERS = ("temperature", "top_p", "top_k")
@@ -225,4 +226,6 @@ def _settings(
     if most is not None:
         check_number("max_tokens", most, 0, integer=True)
     generation = read_generation(options, context, max_tokens=most, logprobs=None)
-    return RequestSettings(read_sampling(CHAT, options, context), generation, session, 0, None)
+    sampling = read_sampling(CHAT, options, context)
+    reuse = as_bool(body, "cache_prompt", True)
+    return RequestSettings(sampling, generation, session, 0, None, reuse=reuse)

@@ -18,6 +18,7 @@ from llama_py.dialects.context import CallContext
 from llama_py.dialects.failures import Kind, RequestError, failure_of
 from llama_py.dialects.fields import whole
 from llama_py.dialects.limits import Limits
+from llama_py.dialects.native_tokens import as_bool
 from llama_py.dialects.openai_chat import ChatCall, parse_chat
 from llama_py.dialects.openai_completions import CompletionCall, parse_completion
 from llama_py.dialects.wire import WireCall, WireReply
@@ -38,7 +39,7 @@ NOT_HERE = frozenset(
 #: Fields that are no option of the call, and are read all the same.
 _BESIDE = frozenset(
     {"messages", "model", "prompt", "return_progress", "return_token_ids", "session_id", "stream"}
-    | {"prompt_cache_key", "timings_per_token", "user"}
+    | {"cache_prompt", "prompt_cache_key", "timings_per_token", "user"}
 )
 #: The beginning of a message of a ``ParameterError``: the place that it is about.
 _PLACE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*|\[\d+\])*")
@@ -145,6 +146,8 @@ def _options(
     options = {name: whole(table[name], body[name]) for name in body if name in known}
     _leave_out_what_is_empty(options)
     _choose_stream_options(options, streams=bool(body.get("stream")))
+    if not as_bool(body, "cache_prompt", True):  # llama-server's name
+        options["reuse"] = False
     if session is not None:
         options["session_id"] = session
     return options

@@ -67,6 +67,7 @@ class RequestSettings:
     on_progress: Callable[[int, int], Any] | None
     visible: frozenset[int] = frozenset()
     speculative: Speculative | None = None
+    reuse: bool = True
 
     def requests(self, prompts: Sequence[Prompt], per_prompt: int) -> list[GenerationRequest]:
         """One request for each choice; only the first one is the session's conversation."""
@@ -82,6 +83,7 @@ class RequestSettings:
                 visible=self.visible,
                 on_progress=self.on_progress,
                 speculative=self.speculative,
+                reuse=self.reuse,
             )
             for index, prompt in enumerate(prompts)
             for number in range(per_prompt)
@@ -99,4 +101,5 @@ def read_settings(
         options.get("priority") or 0,
         options.get("on_progress"),
         speculative=as_speculative(options.get("speculative")),  # type: ignore[arg-type]
+        reuse=options.get("reuse") is not False,
     )

@@ -51,7 +51,7 @@ _KNOWN = frozenset(
     | {"tools", "top_logprobs", "truncation", "reasoning_budget", "session_id", "json_calls"}
     | {"background", "max_tool_calls", "prompt_cache_key", "prompt_cache_retention"}
     | {"safety_identifier", "service_tier", "stream_options", "user", "client_metadata"}
-    | {"return_progress", "timings_per_token"}
+    | {"cache_prompt", "return_progress", "timings_per_token"}
 )
 #: Fields that say what there is no service for, and what to do instead. Without them the reply
 #: would be about something else.
@@ -151,7 +151,8 @@ def _settings(
     most, logprobs = fields.integer("max_output_tokens", 1), _logprobs(fields, limits)
     generation = read_generation(options, context, max_tokens=most, logprobs=logprobs)
     sampling = read_sampling(CHAT, options, context)
-    return RequestSettings(sampling, generation, session, 0, None)
+    reuse = fields.flag("cache_prompt") is not False
+    return RequestSettings(sampling, generation, session, 0, None, reuse=reuse)
 
 
 def _asked(

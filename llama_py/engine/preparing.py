@@ -70,6 +70,7 @@ def resolve(request: GenerationRequest, cache: SequenceCache, vocab: Vocab) -> R
             plain=prompt.plain,
             add_special=prompt.add_special,
             namespace=request.namespace,
+            fresh=not request.reuse,
         )
     if not request.targets:  # which are thousands that begin alike, checked by whoever made them
         vocab.check_tokens(prompt.tokens)

@@ -185,6 +185,7 @@ class SequenceCache:
         plain: Sequence[tuple[int, int]] = (),
         add_special: bool = True,
         namespace: Namespace | None = None,
+        fresh: bool = False,
     ) -> ResolvedPrompt:
         """Resolve a prompt given as text. Cached replies in it keep their tokens.
 
@@ -194,13 +195,15 @@ class SequenceCache:
             boundaries: byte offsets at which messages begin.
             plain: ascending disjoint byte ranges in which nothing is read as a special token.
             namespace: that of the cache by default.
+            fresh: all of its tokens are those of its text, whatever is cached.
 
         Raises:
             ContextOverflowError: it does not fit, with a token left to generate.
             ParameterError: it is empty.
         """
+        own = self._or_default(namespace)
         return self._resolver.from_text(
-            text, boundaries, plain, self._or_default(namespace), add_special=add_special
+            text, boundaries, plain, own, add_special=add_special, fresh=fresh
         )
 
     def _or_default(self, namespace: Namespace | None) -> Namespace:

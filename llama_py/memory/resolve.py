@@ -53,6 +53,7 @@ class PromptResolver:
         namespace: Namespace,
         *,
         add_special: bool,
+        fresh: bool = False,
     ) -> ResolvedPrompt:
         """See ``SequenceCache.resolve_text``."""
         least = self._spelling.fewest_tokens(text, self._limit)
@@ -64,7 +65,7 @@ class PromptResolver:
             )
             return self.from_tokens(tokens, namespace)
         prompt = self._spelling.mark(text, plain)
-        reading = self._read(prompt, namespace, add_special=add_special)
+        reading = self._read(prompt, namespace, add_special=add_special, fresh=fresh)
         self._check(len(reading.tokens))
         return ResolvedPrompt(
             as_tokens(reading.tokens),
@@ -76,8 +77,10 @@ class PromptResolver:
             namespace,
         )
 
-    def _read(self, prompt: PromptText, namespace: Namespace, *, add_special: bool) -> Reading:
-        path = self._cached(prompt.key, namespace, add_special=add_special)
+    def _read(
+        self, prompt: PromptText, namespace: Namespace, *, add_special: bool, fresh: bool
+    ) -> Reading:
+        path = None if fresh else self._cached(prompt.key, namespace, add_special=add_special)
         reading = read_prompt(self._spelling, prompt, path, add_special=add_special)
         if reading.kept and len(reading.tokens) > self._limit:
             # Whether a prompt fits must not depend on how a model once spelled a reply.

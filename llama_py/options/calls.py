@@ -94,6 +94,14 @@ class ReplyOptions(SamplingOptions, CriteriaOptions, total=False):
             "([speculative decoding](speculative.md))."
         ),
     ]
+    reuse: Annotated[
+        bool | None,
+        Default(True),
+        Doc(
+            "False: nothing that is in memory is taken for this call, so that its whole prompt is "
+            "evaluated ([why](reuse.md#a-call-without-reuse)); other conversations stay there."
+        ),
+    ]
     on_progress: Annotated[
         Callable[[int, int], Any] | None,
         Doc(

@@ -31,6 +31,8 @@ _TOKENS = listing({"type": "integer", "minimum": 0})
 _MODEL = said(
     STRING, "The model, by its id or an alias. A server with one model takes any name, or none."
 )
+_TIMINGS = said(BOOLEAN, "With `stream`: each chunk says what the reply has taken by then.")
+_CACHE_PROMPT = said(BOOLEAN, "`false`: nothing that is in memory is taken for this call.")
 _STREAM = said(BOOLEAN, "Send the reply as server-sent events, while it is generated.")
 _SESSION = said(STRING, "Names the conversation, to be kept for its next turn.")
 _SAMPLING = frozenset(SamplingOptions.__annotations__) - NOT_HERE
@@ -120,6 +122,8 @@ def _chat(settings: Settings) -> Schema:
                 BOOLEAN, "With `stream`: chunks that say how much of the prompt is done."
             ),
             "return_token_ids": said(BOOLEAN, "Each choice says which tokens it consists of."),
+            "timings_per_token": _TIMINGS,
+            "cache_prompt": _CACHE_PROMPT,
             "session_id": _SESSION,
             "prompt_cache_key": _SESSION,
             "user": STRING,
@@ -139,6 +143,8 @@ def _completion(settings: Settings) -> Schema:
             "prompt": said(prompts, "A text or its tokens, or several of either."),
             "stream": _STREAM,
             "return_token_ids": said(BOOLEAN, "Each choice says which tokens it consists of."),
+            "timings_per_token": _TIMINGS,
+            "cache_prompt": _CACHE_PROMPT,
             "session_id": _SESSION,
             "prompt_cache_key": _SESSION,
             "user": STRING,
@@ -226,6 +232,11 @@ def _responses(settings: Settings) -> dict[str, Schema]:
         "top_logprobs": {**INTEGER, "minimum": 0, "maximum": settings.max_top_logprobs},
         "include": listing(STRING),
         "metadata": OBJECT,
+        "cache_prompt": _CACHE_PROMPT,
+        "return_progress": said(
+            BOOLEAN, "With `stream`: events say how much of the prompt is done."
+        ),
+        "timings_per_token": _TIMINGS,
         "prompt_cache_key": _SESSION,
         "session_id": _SESSION,
         "user": STRING,
@@ -275,6 +286,7 @@ def _anthropic(settings: Settings) -> dict[str, Schema]:
             ["type"],
         ),
         "output_config": record({"effort": STRING, "format": OBJECT}),
+        "cache_prompt": _CACHE_PROMPT,
     }
     sampling = of_options(CHAT, ["temperature", "top_p", "top_k"])
     stops = listing(STRING, maxItems=settings.max_stops)
@@ -375,7 +387,7 @@ def _native_options(settings: Settings) -> dict[str, Schema]:
         "stream": _STREAM,
         "stop": said(listing(STRING, maxItems=settings.max_stops), "Texts that end the reply."),
         "n_probs": {**INTEGER, "minimum": 0, "maximum": settings.max_top_logprobs},
-        "cache_prompt": said(BOOLEAN, "Accepted; what is in memory is always reused."),
+        "cache_prompt": _CACHE_PROMPT,
         "return_tokens": said(BOOLEAN, "Say which tokens the reply consists of."),
         "response_fields": said(listing(STRING), "Only these members of the reply."),
         "t_max_predict_ms": said(NUMBER, "Longest time for the reply, in milliseconds."),
