@@ -207,7 +207,7 @@ def read_literals(sources: Iterable[str]) -> tuple[str, frozenset[str]]:
     for source in sources:
         try:
             tree = _environment().parse(source)
-        except jinja2.TemplateError:  # llama.cpp reads some that Jinja does not
+        except (jinja2.TemplateError, RecursionError):  # llama.cpp reads some that Jinja does not
             written.append(source)
             looked_for.update(one or other for one, other in _QUOTED.findall(source))
             continue

@@ -27,6 +27,7 @@ from llama_py.chat.plain_calls import PlainCalls, plain_calls_of
 from llama_py.chat.probes import ProbedSlots
 from llama_py.chat.quick import QuickRenderer
 from llama_py.chat.reasoning import answers_after_end
+from llama_py.chat.rehearsal import RehearsedHandle
 from llama_py.chat.schema import prepare_schema
 from llama_py.chat.spelling import levels_of
 from llama_py.chat.system import has_system, place_system
@@ -42,6 +43,8 @@ class _ModelLike(Protocol):
     """The part of ``core.model.Model`` that this module uses."""
 
     vocab: Any
+
+    def chat_template(self, name: str | None = None) -> str | None: ...
 
     def in_use(self) -> AbstractContextManager[Any]: ...
 
@@ -142,8 +145,9 @@ class ChatTemplate:
         """
         vocab = model.vocab
         bos, eos = (_text_of(vocab, token) for token in (vocab.bos, vocab.eos))
+        sources = [text] if text is not None else map(model.chat_template, (None, "tool_use"))
         with model.in_use() as pointer:  # another thread may close it meanwhile
-            return cls(TemplateHandle(pointer, text), bos, eos)
+            return cls(RehearsedHandle(pointer, text, sources=sources), bos, eos)
 
     @classmethod
     def from_text(cls, text: str, *, bos: str = "", eos: str = "") -> ChatTemplate:
@@ -152,7 +156,8 @@ class ChatTemplate:
         Raises:
             TemplateError: it does not parse, or is empty.
         """
-        return cls(TemplateHandle(text=text, bos=bos, eos=eos), bos, eos)
+        handle = RehearsedHandle(text=text, sources=[text], bos=bos, eos=eos)
+        return cls(handle, bos, eos)
 
     def close(self) -> None:
         """Free the compiled template."""

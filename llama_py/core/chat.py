@@ -24,6 +24,7 @@ from llama_py.errors import (
     ParameterError,
     TemplateError,
 )
+from llama_py.gguf.templates import template_problem
 
 __all__ = ["ReplyParser", "TemplateHandle", "schema_to_gbnf", "take_text"]
 
@@ -127,6 +128,8 @@ class TemplateHandle(Handle[chat_h.llama_py_chat_templates_p]):
         bos: str = "",
         eos: str = "",
     ) -> None:
+        if text is not None and (problem := template_problem(text)):
+            raise TemplateError(f"the chat template cannot be used: {problem}")
         _check_library()
         pointer = _call(
             chat_h.llama_py_chat_templates_init,

@@ -24,7 +24,8 @@ from llama_py.gguf.architectures import (
     SQUARE_QUERIES,
 )
 from llama_py.gguf.reader import GGUFHeader, GGUFTensor
-from llama_py.gguf.strings import duplicate_string
+from llama_py.gguf.strings import duplicate_string, unspelled_byte
+from llama_py.gguf.templates import template_problem
 
 __all__ = ["check_rules"]
 
@@ -323,6 +324,32 @@ def _byte_tokens(facts: _Facts) -> Iterator[str]:
         at = found
 
 
+def _templates(facts: _Facts) -> Iterator[str]:
+    """Chat templates that llama.cpp's parser, which is recursive, would not survive."""
+    for key, value in facts.header.scalars.items():
+        if not key.startswith("tokenizer.chat_template") or not isinstance(value, str):
+            continue
+        if problem := template_problem(value):
+            yield f"its chat template ({key}) cannot be used: {problem}"
+
+
+def _unspelled_byte(facts: _Facts) -> Iterator[str]:
+    """Find bytes that an RWKV vocabulary has no token for, although tokens begin with them.
+
+    Its tokenizer goes on behind the longest token that fits. Where none does, it stays where it
+    is forever, and takes memory all the time.
+    """
+    tokens = facts.header.arrays.get("tokenizer.ggml.tokens")
+    if tokens is None or facts.header.scalars.get("tokenizer.ggml.model") != "rwkv":
+        return
+    byte = unspelled_byte(facts.header.buffer, tokens.start, tokens.count)
+    if byte is not None:
+        yield (
+            f"the vocabulary has tokens that begin with the byte 0x{byte:02X}, and none for this "
+            "byte alone, without which its tokenizer would never end"
+        )
+
+
 def _needed_tensors(facts: _Facts) -> Iterator[str]:
     """Find missing tensors that llama.cpp treats as optional when loading, but uses in any case."""
     table = NEEDED.get(facts.architecture)
@@ -378,6 +405,8 @@ _RULES: tuple[_Rule, ...] = (
     _short_convolution,
     _vocabulary,
     _byte_tokens,
+    _unspelled_byte,
+    _templates,
     _needed_tensors,
     _head_counts,
     _tensors,

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["duplicate_string", "scan_strings"]
+__all__ = ["duplicate_string", "scan_strings", "unspelled_byte"]
 
 _Offsets = npt.NDArray[np.int64]
 
@@ -121,3 +121,37 @@ def _suspects(buffer: mmap.mmap, starts: _Offsets, lengths: _Offsets) -> npt.NDA
     places = np.searchsorted(repeated, key)
     places[places == repeated.size] = 0
     return np.flatnonzero(repeated[places] == key)  # np.isin would sort once more
+
+
+_ESCAPES: Final = {ord("t"): 9, ord("n"): 10, ord("r"): 13}
+
+
+def unspelled_byte(buffer: mmap.mmap, at: int, count: int) -> int | None:
+    """Return a byte that begins one of ``count`` escaped strings, and is none of them by itself.
+
+    The strings are those of an RWKV vocabulary, in which ``\\x41`` and ``\\n`` are one byte each.
+    """
+    starts, lengths = scan_strings(buffer, at, count)
+    starts, lengths = starts[lengths > 0], lengths[lengths > 0]
+    if not starts.size:
+        return None
+    heads = np.ndarray((len(buffer),), np.uint8, buffer)[starts + 8]
+    plain = heads != ord("\\")
+    begun = set(np.unique(heads[plain]).tolist())
+    alone = set(np.unique(heads[plain & (lengths == 1)]).tolist())
+    for start, length in zip(starts[~plain].tolist(), lengths[~plain].tolist(), strict=True):
+        escaped = buffer[start + 9 : start + 8 + min(length, 4)]
+        size = 4 if escaped[:1] == b"x" else 2
+        if length < size:  # spells nothing
+            continue
+        byte = _hex(escaped[1:]) if size == 4 else _ESCAPES.get(escaped[0], escaped[0])
+        begun.add(byte)
+        if length == size:
+            alone.add(byte)
+    return min(begun - alone, default=None)
+
+
+def _hex(digits: bytes) -> int:
+    """Two hexadecimal digits, as llama.cpp reads them: whatever they are."""
+    high, low = (each - ord("a") + 10 if each >= ord("a") else each - ord("0") for each in digits)
+    return (high * 16 + low) % 256

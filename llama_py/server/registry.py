@@ -8,6 +8,8 @@ writes takes over what the others have changed.
 from __future__ import annotations
 
 import contextlib
+import errno
+import importlib
 import json
 import logging
 import os
@@ -23,6 +25,9 @@ __all__ = ["SessionEntry", "SessionRegistry"]
 
 _log = logging.getLogger("llama_py.server")
 
+#: Held by the server that reads, merges and writes, on Windows.
+_LOCK = ".sessions.lock"
+_TRIES = 3
 _FORMAT = "llama_py.sessions"
 _VERSION = 1
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
@@ -110,13 +115,17 @@ class SessionRegistry:
     def fork(self, owner: str, name: str, new: str) -> SessionEntry | None:
         """A session that begins like another one; None if that does not exist.
 
-        One that has the new name is replaced.
+        Raises:
+            FileExistsError: there is one of the new name. Looking and making are one step: of two
+                that ask at once, one gets it.
         """
         now = time.time()
         with self._lock:
             entry = self._entries.get((owner, name))
             if entry is None:
                 return None
+            if (owner, new) in self._entries:
+                raise FileExistsError(errno.EEXIST, "there is such a session", new)
             fork = replace(
                 entry, id=new, created=now, last_used=now, inherited=entry.turns, parent=name
             )
@@ -250,8 +259,9 @@ def _alone(directory: Path) -> Iterator[None]:
     """Keep other servers from writing to a directory at the same time."""
     try:
         import fcntl
-    except ImportError:  # Windows
-        yield
+    except ImportError:  # Windows, where a directory cannot be locked
+        with open(directory / _LOCK, "ab") as file, _locked(file.fileno()):  # noqa: PTH123
+            yield
         return
     descriptor = os.open(directory, os.O_RDONLY)
     try:
@@ -260,6 +270,26 @@ def _alone(directory: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _locked(descriptor: int) -> Iterator[None]:
+    """Hold the first byte of a file, as Windows does it."""
+    msvcrt = importlib.import_module("msvcrt")
+    held = False
+    for _ in range(_TRIES):  # each of them waits for ten seconds
+        with contextlib.suppress(OSError):
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            msvcrt.locking(descriptor, msvcrt.LK_LOCK, 1)
+            held = True
+            break
+    if not held:
+        raise OSError(errno.EDEADLK, "another server keeps the list of sessions locked")
+    try:
+        yield
+    finally:
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
 
 
 def _write(path: Path, entries: list[SessionEntry]) -> None:

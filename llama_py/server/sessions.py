@@ -224,10 +224,11 @@ class Sessions:
         """
         self._entry(tenant, name)
         new = f"sess_{secrets.token_hex(8)}" if new is None else new
-        if self._registry.get(tenant, new) is not None:
+        try:
+            self._registry.fork(tenant, name, new)
+        except FileExistsError:
             message = f"there is a session {new!r} already; choose another id, or delete it first"
-            raise RequestError(Kind.INVALID_VALUE, message, "id", code="session_exists")
-        self._registry.fork(tenant, name, new)
+            raise RequestError(Kind.INVALID_VALUE, message, "id", code="session_exists") from None
         return self.get(tenant, new)
 
     def save(self, tenant: str, name: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import stat
@@ -84,7 +85,7 @@ def _remove_stale(path: Path) -> None:
     """Remove the socket of a server that is gone. Anything else is left alone."""
     try:
         if not stat.S_ISSOCK(path.stat().st_mode):
-            raise FileExistsError(17, "there is a file, which is no socket")
+            raise FileExistsError(errno.EEXIST, "there is a file, which is no socket")
     except FileNotFoundError:
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
@@ -93,4 +94,4 @@ def _remove_stale(path: Path) -> None:
         except ConnectionRefusedError:
             path.unlink()
             return
-    raise OSError(98, "another server listens there")
+    raise OSError(errno.EADDRINUSE, "another server listens there")

@@ -71,6 +71,36 @@ def problem(tmp_path: Path) -> Callable[[Gguf], str]:
     return check
 
 
+def rwkv(*tokens: str) -> Gguf:
+    """A model with these tokens, escaped as RWKV's are."""
+    model = healthy()
+    put(model, "tokenizer.ggml.model", STRING, text("rwkv"))
+    raw = struct.pack("<IQ", STRING, len(tokens)) + b"".join(map(text, tokens))
+    put(model, "tokenizer.ggml.tokens", ARRAY, raw)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("tokens", "byte"),
+    [(["a", "wo"], "77"), (["\\n", "\\r\\n"], "0D"), (["\\xc3", "\\xc4\\xb6"], "C4")],
+)
+def test_an_rwkv_vocabulary_that_would_never_end(
+    problem: Callable[[Gguf], str], tokens: list[str], byte: str
+) -> None:
+    assert f"begin with the byte 0x{byte}, and none for this byte" in problem(rwkv(*tokens))
+
+
+def test_an_rwkv_vocabulary_that_ends(tmp_path: Path) -> None:
+    single = [chr(byte) for byte in range(32, 127) if chr(byte) != "\\"]
+    single += [f"\\x{byte:02x}" for byte in range(128, 256)] + ["\\n", "\\\\"]
+    path = tmp_path / "model.gguf"
+    path.write_bytes(rwkv(*single, "wo", "\\xc3\\xb6", "\\\\x").encode())
+    try:
+        check_model_file(path)
+    except InvalidModelError as error:
+        assert "byte" not in str(error)  # noqa: PT017
+
+
 # --- models ---------------------------------------------------------------------------------------
 
 

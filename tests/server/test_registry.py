@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -124,3 +126,36 @@ def test_a_disk_that_fails_stops_nobody(tmp_path: Path, caplog: pytest.LogCaptur
     registry.note("", "a", "m", 10)
     registry.close()
     assert "could not be written" in caplog.text
+
+
+def test_of_two_forks_with_one_name_one_is_made() -> None:
+    registry = SessionRegistry(None, 10)
+    registry.note("", "anna", "m", 10)
+    registry.note("", "ben", "m", 20)
+    assert registry.fork("", "anna", "new") is not None
+    with pytest.raises(FileExistsError):
+        registry.fork("", "ben", "new")
+    made = registry.get("", "new")
+    assert made is not None
+    assert made.parent == "anna"
+
+
+def test_servers_lock_each_other_out_on_windows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no ``fcntl`` there: a file is locked, and always given back."""
+    held: list[bool] = []
+
+    def locking(descriptor: int, mode: int, count: int) -> None:
+        assert count == 1
+        held.append(mode == 1)
+
+    windows = SimpleNamespace(locking=locking, LK_LOCK=1, LK_UNLCK=0)
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    monkeypatch.setitem(sys.modules, "msvcrt", windows)
+    registry = SessionRegistry(tmp_path / "sessions.json", 10)
+    registry.note("", "anna", "m", 10)
+    registry.close()
+    assert held
+    assert held == [True, False] * (len(held) // 2)
+    assert SessionRegistry(tmp_path / "sessions.json", 10).get("", "anna") is not None

@@ -19,6 +19,15 @@ import { Thread } from "./view/thread.js";
 /** Milliseconds after the last change before a draft or a setting is written. */
 const WRITE_AFTER = 400;
 
+// The id of a conversation in an address; what nobody can read names none.
+function idIn(hash) {
+  try {
+    return decodeURIComponent(hash.slice(2));
+  } catch {
+    return "?";
+  }
+}
+
 class App {
   #prefs = new Prefs();
   // Everything is relative to this file, so the page works under any path.
@@ -110,7 +119,7 @@ class App {
   // -- which conversation -------------------------------------------------------------------------
 
   async #route() {
-    const id = decodeURIComponent(location.hash.slice(2));
+    const id = idIn(location.hash);
     const record = this.#records.find((each) => each.id === id);
     if (id && !record) history.replaceState(null, "", "#/");
     if (record && this.#conversation?.id === record.id) return;
