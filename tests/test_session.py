@@ -108,7 +108,9 @@ def test_the_completion_of_the_last_turn_is_there(llm: Llama) -> None:
     assert response is not None
     assert response["choices"][0]["message"]["content"] == text
     assert response["usage"]["completion_tokens"] > 0
-    assert response["choices"][0]["logprobs"]["content"]
+    logprobs = response["choices"][0]["logprobs"]
+    assert logprobs is not None
+    assert logprobs["content"]
     assert response.cache["evaluated"] > 0
     chat.send("And you?")
     assert chat.last_response is not None
