@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import inspect
 from collections.abc import Sequence
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -36,8 +37,19 @@ def native_value(name: str) -> Any:
     for header in _HEADERS:
         module = import_module(f"llama_py._native.{header}")
         if name in vars(module):
-            return vars(module)[name]
+            return _open(vars(module)[name])
     raise AttributeError(name)
+
+
+@cache
+def _open(kind: Any) -> Any:
+    """A struct of parameters as a class that takes further attributes, too.
+
+    Programs set members of older versions (``logits_all``), which has no effect there either.
+    """
+    if not isinstance(kind, type) or not issubclass(kind, ctypes.Structure):
+        return kind
+    return type(kind.__name__, (kind,), {}) if kind.__name__.endswith("_params") else kind
 
 
 def declared(*headers: str) -> set[str]:
@@ -78,7 +90,7 @@ def bind_as(name: str, symbol: str, libraries: tuple[str, ...], prototype: tuple
 def _plain(kind: Any) -> Any:
     """``c_void_p`` in place of a class of pointers; other types stay."""
     if kind is None or not (isinstance(kind, type) and issubclass(kind, ctypes.c_void_p)):
-        return kind
+        return _open(kind)
     if kind.__name__ == "llama_sampler_p":  # its struct is public there: callers read .contents
         return ctypes.POINTER(native_value("llama_sampler"))
     return ctypes.c_void_p

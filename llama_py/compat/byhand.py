@@ -20,6 +20,7 @@ from llama_py.errors import StateError
 
 if TYPE_CHECKING:
     from llama_py.api.llama import Llama as NativeLlama
+    from llama_py.api.states import LlamaState as NativeState
     from llama_py.compat.contexts import LlamaContext
     from llama_py.compat.handles import LlamaModel
 
@@ -304,7 +305,10 @@ class ByHand:
     def save_state(self) -> LlamaState:
         """The sequence of the last call, with its tokens and logits."""
         self._take_back()
-        native = self.native.save_state()
+        return self._state_of(self.native.save_state())
+
+    def _state_of(self, native: NativeState) -> LlamaState:
+        """A state of llama_py as one of llama-cpp-python."""
         tokens = [int(token) for token in native.stored.tokens]
         ids = np.zeros(max(self.n_ctx(), len(tokens)), np.intc)
         ids[: len(tokens)] = tokens

@@ -6,12 +6,26 @@ import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from llama_py.api.states import LlamaState as NativeState
 from llama_py.errors import LlamaError
+from llama_py.memory.saving import WORTH_SAVING
 
 if TYPE_CHECKING:
     from llama_py.compat.llama_cpp.llama import Llama
 
 __all__ = ["CacheUse"]
+
+
+def _watched(llm: Llama) -> bool:
+    """Whether a program has a ``load_state`` of its own, which it expects to be called.
+
+    Otherwise the engine takes from the store what it can use, without this detour.
+    """
+    from llama_py.compat.byhand import ByHand
+
+    return "load_state" in vars(llm) or type(llm).load_state is not ByHand.load_state
 
 
 class CacheUse:
@@ -39,22 +53,40 @@ class CacheUse:
     def before(self, prompt: str | list[int]) -> None:
         """Bring back what a mapping has for a prompt."""
         llm = self._llm()
-        if self._mapping is None or llm is None:
+        if llm is None or self.cache is None or (self._mapping is None and not _watched(llm)):
             return
         tokens = prompt if isinstance(prompt, list) else llm.tokenize(prompt.encode(), special=True)
+        state = self._state_for(llm, tokens)
+        if state is not None:
+            llm.load_state(state)
+            llm._before_call()
+
+    def _state_for(self, llm: Llama, tokens: list[int]) -> Any:
+        """What the cache has for a prompt, or None."""
         try:
-            state = self._mapping[tokens]
+            return self.cache[tokens]
         except KeyError:
-            return
-        llm.load_state(state)
-        llm._before_call()
+            pass
+        if self._mapping is not None:
+            return None
+        native, store = llm.native, self.cache.store
+        found = store.find(np.array(tokens, np.int32), native._loaded.fingerprint)
+        best = max(found, key=lambda each: each.matched, default=None)
+        stored = None if best is None or not best.matched else store.get(best.key)
+        return None if stored is None else llm._state_of(NativeState(stored))
 
     def after(self) -> None:
-        """Give a mapping the state of the completion that has ended."""
-        llm, mapping = self._llm(), self._mapping
+        """Give a mapping the state of the completion that has ended.
+
+        One of ours gets what is too short for the engine to save it.
+        """
+        llm, mapping = self._llm(), self.cache
         if mapping is None or llm is None:
             return
         ended = llm.native._last.ended
+        count = 0 if ended is None else len(ended.tokens) + len(ended.generated)
+        if self._mapping is None and count > WORTH_SAVING:
+            return
         try:
             state = llm.save_state()
         except LlamaError:  # other calls have taken its place meanwhile
@@ -64,7 +96,7 @@ class CacheUse:
 
     def after_stream(self, chunks: Iterator[Any]) -> Iterator[Any]:
         """The same chunks, and ``after`` at their end."""
-        if self._mapping is None:
+        if self.cache is None:
             return chunks
         return self._saving(chunks)
 

@@ -37,6 +37,7 @@ class NativeHandler:
         """A reply, or with ``stream`` an iterator of its chunks."""
         options.setdefault("repeat_penalty", 1.1)
         options.setdefault("temperature", 0.2)
+        llama._draw_seed(options)
         return answer(llama.native, self.chat_format, messages, options, llama._before_call)
 
     def __repr__(self) -> str:

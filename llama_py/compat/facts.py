@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from llama_py.compat.failures import translated
@@ -116,6 +117,20 @@ class Facts:
 
         count: int = C.llama_n_threads_batch(self.native.ctx)
         return count
+
+    @cached_property
+    def _is_recurrent(self) -> bool:
+        return self._asked("llama_model_is_recurrent")
+
+    @cached_property
+    def _is_hybrid(self) -> bool:
+        return self._asked("llama_model_is_hybrid")
+
+    def _asked(self, name: str) -> bool:
+        """What a function of llama.cpp says about the model."""
+        from llama_py.compat.llama_cpp import llama_cpp as C
+
+        return bool(getattr(C, name)(self.native.model.value))
 
     @property
     def _n_ctx(self) -> int:

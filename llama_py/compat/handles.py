@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -27,7 +28,8 @@ class Freed:
             stack.close()
 
     def __del__(self) -> None:
-        self.close()
+        if not sys.is_finalizing():  # the process's end frees it
+            self.close()
 
 
 class LlamaModel(Freed):

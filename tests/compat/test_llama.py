@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import logging
 import pickle
 import weakref
@@ -26,6 +27,7 @@ from llama_py.compat.llama_cpp import (
 from llama_py.compat.llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 from llama_py.demo import demo_model_path
 from tests.ids import spelled_out
+from tests.models import tiny_model
 
 PROMPT = "The sky is"
 
@@ -442,3 +444,106 @@ def test_tokenizers(llm: Any) -> None:
 
 def test_paths_may_be_paths() -> None:
     assert Llama(Path(demo_model_path()), vocab_only=True, verbose=False).n_vocab() == 1536
+
+
+def test_it_says_what_kind_of_memory_it_has(llm: Any) -> None:
+    from llama_py.compat.llama_cpp import Llama
+
+    assert (llm._is_recurrent, llm._is_hybrid) == (False, False)
+    for kind, facts in {"recurrent": (True, False), "hybrid": (False, True)}.items():
+        model = Llama(str(tiny_model(kind)), n_ctx=64, verbose=False)
+        assert (model._is_recurrent, model._is_hybrid) == facts
+        model.close()
+
+
+def test_a_vocabulary_has_a_context_too() -> None:
+    from llama_py.compat.llama_cpp import Llama
+
+    model = Llama(demo_model_path(), vocab_only=True, verbose=False)
+    assert model._ctx.ctx is not None
+    assert model.tokenize(b"Hello")
+    model.close()
+
+
+def test_calls_after_a_seed_differ_and_come_again(llm: Any) -> None:
+    """Each call without a seed draws one from that of the model, as llama-cpp-python does."""
+
+    def replies() -> list[str]:
+        options = {"max_tokens": 12, "temperature": 1.5, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+        texts = [llm.create_completion("the", **options) for _ in range(3)]
+        chat = [{"role": "user", "content": "Hello"}]
+        texts.append(llm.create_chat_completion(chat, temperature=1.5, max_tokens=8))
+        return [str(each["choices"][0]) for each in texts]
+
+    llm.set_seed(7)
+    state_of_seed = llm._seed
+    first = replies()
+    assert len({*first}) == len(first)
+    assert llm._seed != state_of_seed
+    llm.set_seed(7)
+    assert replies() == first
+    llm.set_seed(0xFFFFFFFF)
+    assert replies() != replies()
+
+
+def test_a_load_state_of_ones_own_is_called_on_a_hit() -> None:
+    from llama_py.compat.llama_cpp import Llama, LlamaRAMCache
+
+    def load() -> Any:
+        return Llama(demo_model_path(), n_ctx=128, verbose=False)
+
+    cache, writer, reader = LlamaRAMCache(), load(), load()
+    writer.set_cache(cache)
+    expected = writer.create_completion("What is 2 +", max_tokens=4, temperature=0.0)
+    reader.set_cache(cache)
+    loaded: list[Any] = []
+    own = reader.load_state
+    reader.load_state = lambda state: (loaded.append(state), own(state))
+    actual = reader.create_completion("What is 2 +", max_tokens=4, temperature=0.0)
+    assert len(loaded) == 1
+    assert actual["choices"][0]["text"] == expected["choices"][0]["text"]
+    writer.close()
+    reader.close()
+
+
+def test_parameters_take_what_older_versions_had() -> None:
+    from llama_py.compat.llama_cpp import llama_cpp as C
+
+    for make in (C.llama_context_default_params, C.llama_model_default_params):
+        params = make()
+        params.logits_all = True
+        assert params.logits_all
+    assert isinstance(C.llama_context_default_params(), C.llama_context_params)
+
+
+def test_objects_of_a_schema_are_closed() -> None:
+    from llama_py.compat.llama_cpp import LlamaGrammar
+
+    inner = {"type": "object", "properties": {"b": {"type": "integer"}}}
+    schema = {
+        "type": "object",
+        "properties": {"a": inner, "open": {**inner, "additionalProperties": True}},
+        "$defs": {"c": inner},
+    }
+    found = LlamaGrammar.from_json_schema(json.dumps(schema)).schema
+    assert found["additionalProperties"] is False
+    assert found["properties"]["a"]["additionalProperties"] is False
+    assert found["properties"]["open"]["additionalProperties"] is True
+    assert found["$defs"]["c"]["additionalProperties"] is False
+    both = {"allOf": [inner, {"properties": {"a": {"type": "string"}}}], "type": "object"}
+    assert LlamaGrammar.from_json_schema(json.dumps(both)).schema == both
+
+
+def test_the_format_of_a_tokenizer_config_is_that_of_llama_cpp_python() -> None:
+    from llama_py.compat.llama_cpp import llama_chat_format
+
+    template = (
+        "{{ bos_token }}{% for m in messages %}{% if m['role'] == 'user' %}[INST] "
+        "{{ m['content'] }} [/INST]{% else %}{{ m['content'] + eos_token }}{% endif %}{% endfor %}"
+    )
+    config = {"chat_template": template, "bos_token": "<s>", "eos_token": {"content": "</s>"}}
+    make = llama_chat_format.hf_tokenizer_config_to_chat_formatter
+    messages = [{"role": "user", "content": "Hi"}]
+    made = make(config)(messages=messages)
+    assert (made.prompt, made.stop) == ("<s>[INST] Hi [/INST]</s>", ["</s>", "<s>"])
+    assert make(config, add_generation_prompt=False)(messages=messages).prompt.endswith("[/INST]")

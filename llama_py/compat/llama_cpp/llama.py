@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cached_property
@@ -29,6 +30,7 @@ from llama_py.compat.state import LlamaState
 from llama_py.dialects.processors import LogitsProcessorList as NativeProcessorList
 from llama_py.dialects.processors import StoppingCriteriaList as NativeCriteriaList
 from llama_py.errors import ClosedError
+from llama_py.params import RANDOM_SEED
 
 __all__ = [
     "Llama",
@@ -173,6 +175,7 @@ class Llama(Facts, ByHand):
         if isinstance(logprobs, bool):
             options["logprobs"] = 1 if logprobs else None
         asked = _prompt(prompt)
+        self._draw_seed(options)
         self._before_call()
         return self._complete(asked, bool(stream), lenient(options))
 
@@ -329,6 +332,19 @@ class Llama(Facts, ByHand):
             self._position.forget_by_hand()
         self._position.set(None)
 
+    def _draw_seed(self, options: dict[str, Any]) -> None:
+        """The seed of a call: the one that it gives, or one that is drawn from that of the model.
+
+        Either is the model's from then on, so that the calls after ``set_seed(1)`` differ from each
+        other, and are the same ones after the next ``set_seed(1)`` or ``load_state``. A model
+        that was given no seed draws another one for every call.
+        """
+        given = options.get("seed")
+        if given is None and self._seed != RANDOM_SEED:
+            given = options["seed"] = random.Random(self._seed).randint(0, 1 << 32) % (1 << 32)
+        if given is not None:
+            self.set_seed(given)
+
     @cached_property
     def model_params(self) -> Any:
         """``llama_model_params``; changing it has no effect."""
@@ -341,6 +357,9 @@ class Llama(Facts, ByHand):
         """``llama_context_params``; changing it has no effect."""
         from llama_py.compat.structs import context_struct
 
+        if self.native._loaded.vocab_only:
+            given = self._given
+            return context_struct(given, given["n_ctx"], given["n_batch"], given["n_threads"] or 1)
         return context_struct(self._given, self.n_ctx(), self.n_batch, self.n_threads)
 
     @cached_property
@@ -353,6 +372,10 @@ class Llama(Facts, ByHand):
     def _ctx(self) -> Any:
         from llama_py.compat.contexts import LlamaContext
 
+        if self.native._loaded.vocab_only:  # there, such a model has a context as well
+            made = LlamaContext(model=self._model, params=self.context_params, verbose=self.verbose)
+            self._stack.callback(made.close)
+            return made
         return LlamaContext.lent(self._model, self.context_params, self.verbose, self._lending.lend)
 
     @cached_property

@@ -130,7 +130,28 @@ _grammar_for_response_format = formatting.grammar_of_format
 def hf_tokenizer_config_to_chat_formatter(
     tokenizer_config: dict[str, Any], add_generation_prompt: bool = True
 ) -> ChatFormatter:
-    """The chat format of a ``tokenizer_config.json``."""
+    """The chat format of a ``tokenizer_config.json``.
+
+    With ``add_generation_prompt``, an empty assistant message is put at the end, as
+    llama-cpp-python does; templates that close messages close that one, too. (The handler made of
+    the same configuration asks the template to open the reply instead.)
+    """
+    formatter = _formatter_of_config(tokenizer_config, add_generation_prompt=False)
+
+    def format_tokenizer_config(*, messages: list[Any], **kwargs: Any) -> ChatFormatterResponse:
+        if add_generation_prompt:
+            messages = [*messages, {"role": "assistant", "content": ""}]
+        made = formatter(messages=messages, **kwargs)
+        return ChatFormatterResponse(
+            made.prompt, [formatter.eos_token, formatter.bos_token], added_special=True
+        )
+
+    return format_tokenizer_config
+
+
+def _formatter_of_config(
+    tokenizer_config: dict[str, Any], add_generation_prompt: bool
+) -> Jinja2ChatFormatter:
     texts: dict[str, Any] = {}
     for name in ("chat_template", "bos_token", "eos_token"):
         value = tokenizer_config.get(name)
@@ -146,9 +167,7 @@ def hf_tokenizer_config_to_chat_completion_handler(
     tokenizer_config: dict[str, Any], add_generation_prompt: bool = True
 ) -> LlamaChatCompletionHandler:
     """The chat handler of a ``tokenizer_config.json``."""
-    return handler_of(
-        hf_tokenizer_config_to_chat_formatter(tokenizer_config, add_generation_prompt)
-    )
+    return handler_of(_formatter_of_config(tokenizer_config, add_generation_prompt))
 
 
 def hf_autotokenizer_to_chat_formatter(
