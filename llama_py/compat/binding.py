@@ -41,15 +41,19 @@ def native_value(name: str) -> Any:
     raise AttributeError(name)
 
 
-@cache
 def _open(kind: Any) -> Any:
-    """A struct of parameters as a class that takes further attributes, too.
+    """A struct of parameters as a class that takes further attributes, too; others as they are.
 
     Programs set members of older versions (``logits_all``), which has no effect there either.
     """
-    if not isinstance(kind, type) or not issubclass(kind, ctypes.Structure):
-        return kind
-    return type(kind.__name__, (kind,), {}) if kind.__name__.endswith("_params") else kind
+    if isinstance(kind, type) and issubclass(kind, ctypes.Structure):
+        return _opened(kind) if kind.__name__.endswith("_params") else kind
+    return kind
+
+
+@cache
+def _opened(kind: type[ctypes.Structure]) -> type[ctypes.Structure]:
+    return type(kind.__name__, (kind,), {})
 
 
 def declared(*headers: str) -> set[str]:

@@ -9,12 +9,15 @@ from llama_py.compat.failures import translated
 
 __all__ = ["chat_chunks", "chat_reply", "chunks", "reply"]
 
+#: Members of replies that llama-cpp-python has not got.
+_MORE = ("timings", "system_fingerprint")
 _USAGE = ("prompt_tokens", "completion_tokens", "total_tokens")
 
 
 def reply(found: Any) -> Any:
     """A reply with those members only that llama-cpp-python has; changes it."""
-    found.pop("timings", None)
+    for name in _MORE:
+        found.pop(name, None)
     usage = found.get("usage")
     if usage is not None:
         found["usage"] = {name: usage[name] for name in _USAGE}
@@ -26,11 +29,11 @@ def chunks(stream: Any) -> Iterator[Any]:
     try:
         with translated():
             for chunk in stream:
-                if "timings" in chunk or "usage" in chunk:
-                    chunk.pop("timings", None)
-                    chunk.pop("usage", None)
-                    if not chunk["choices"]:
-                        continue
+                usage = chunk.pop("usage", None)
+                for name in _MORE:
+                    chunk.pop(name, None)
+                if usage is not None and not chunk["choices"]:
+                    continue
                 yield chunk
     finally:
         stream.close()

@@ -498,7 +498,12 @@ def test_a_load_state_of_ones_own_is_called_on_a_hit() -> None:
     reader.set_cache(cache)
     loaded: list[Any] = []
     own = reader.load_state
-    reader.load_state = lambda state: (loaded.append(state), own(state))
+
+    def load_state(state: Any) -> None:
+        loaded.append(state)
+        own(state)
+
+    reader.load_state = load_state
     actual = reader.create_completion("What is 2 +", max_tokens=4, temperature=0.0)
     assert len(loaded) == 1
     assert actual["choices"][0]["text"] == expected["choices"][0]["text"]

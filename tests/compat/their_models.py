@@ -30,4 +30,4 @@ def _file(repo_id: str, filename: str, *_: Any, **__: Any) -> str:
 
 
 llama_py.compat.install()
-huggingface_hub.hf_hub_download = _file
+vars(huggingface_hub)["hf_hub_download"] = _file
