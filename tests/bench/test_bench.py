@@ -23,7 +23,7 @@ SMALL = {
     "throughput": "--no-tools --prompt 32 --generate 8 --streams 2 --repeats 1 --depths 0 24",
     "loading": "--model demo --n-ctx 64 --repeats 1",
     "hotpath": "--model demo --repeats 1 --tokens 12 --runs 2",
-    "stream-gaps": "--prompt 700 --repeats 1 --n-batch 64",
+    "stream-gaps": "--prompt 700 --repeats 1 --n-batch 64 --at-once 4 --each 30",
     "kv-memory": "--model demo --n-ctx 512 --prompt 40 --max-tokens 4",
     "speculative": "--model demo --prompt 40 --generate 30 --streams 2 --repeats 1",
 }
