@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from llama_py.api.loaded import Loaded
 from llama_py.chat.content import render_content
@@ -185,6 +185,14 @@ class CallDefaults:
     @property
     def spm_infill(self) -> bool:
         return self._settings.spm_infill
+
+    @property
+    def sampling(self) -> Mapping[str, Any]:
+        return {}
+
+    @property
+    def max_tokens(self) -> int | None:
+        return None
 
     def render_chat(self, request: ChatRequest) -> RenderedChat:
         """See ``Rendering.render``."""

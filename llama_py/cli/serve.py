@@ -192,9 +192,9 @@ def _announce(address: str, settings: Settings) -> None:
         return
     key = "" if not settings.api_keys else " -H 'Authorization: Bearer KEY'"
     body = '{"messages": [{"role": "user", "content": "What is 2 + 3?"}]}'
+    page = f"\n  chat page            {address}/" if settings.ui else ""
     print(
-        f"""
-  chat page            {address}/
+        f"""{page}
   OpenAI's clients     base_url={address}/v1
   Anthropic's clients  base_url={address}
 

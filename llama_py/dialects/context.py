@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from llama_py.chat.messages import ChatRequest
@@ -82,6 +82,15 @@ class CallContext(Protocol):
     #: Infill prompts begin with the suffix.
     @property
     def spm_infill(self) -> bool: ...
+
+    #: Sampling parameters for calls that do not say, from whoever serves the model; they take
+    #: precedence over what its file asks for.
+    @property
+    def sampling(self) -> Mapping[str, Any]: ...
+
+    #: Most tokens of replies to calls that do not say; None: what the call's own default is.
+    @property
+    def max_tokens(self) -> int | None: ...
 
     def render_chat(self, request: ChatRequest) -> RenderedChat:
         """Render a conversation with the model's template, or the chosen chat format."""

@@ -207,7 +207,8 @@ _ROWS: dict[Kind, tuple[int, str, int, str]] = {
     Kind.FORBIDDEN: (403, "permission_error", 403, "permission_error"),
     Kind.NOT_FOUND: (404, _INVALID, 404, "not_found_error"),
     Kind.METHOD: (405, _INVALID, 405, _INVALID),
-    Kind.OVERFLOW: (413, _INVALID, 400, _INVALID),
+    # OpenAI's clients look at the code, which is theirs; llama-server's look at this type.
+    Kind.OVERFLOW: (413, "exceed_context_size_error", 400, _INVALID),
     Kind.BODY_TOO_LARGE: (413, _INVALID, 413, "request_too_large"),
     Kind.HEADERS_TOO_LARGE: (431, _INVALID, 431, _INVALID),
     Kind.MEDIA_TYPE: (415, _INVALID, 415, _INVALID),

@@ -126,7 +126,7 @@ def _call(
     base = GenerationRequest(
         prompts[0],
         read_native_sampling(context, body),
-        _generation(body, limits),
+        _generation(context, body, limits),
         priority=read_number(body, "priority", low=-(2**31), default=0),
         reuse=as_bool(body, "cache_prompt", True),
     )
@@ -188,7 +188,7 @@ def _refuse_what_is_not_there(body: Mapping[str, Any]) -> None:
         )
 
 
-def _generation(body: Mapping[str, Any], limits: Limits) -> GenerationParams:
+def _generation(context: CallContext, body: Mapping[str, Any], limits: Limits) -> GenerationParams:
     most = read_number(body, "n_predict", "max_completion_tokens", "max_tokens", low=-1, default=-1)
     probs = read_number(body, "n_probs", "logprobs", low=0, default=0)
     if probs > limits.max_top_logprobs:
@@ -196,7 +196,7 @@ def _generation(body: Mapping[str, Any], limits: Limits) -> GenerationParams:
             f"n_probs={probs} is out of range: allowed is 0 to {limits.max_top_logprobs}"
         )
     return GenerationParams(
-        max_tokens=None if most < 0 else most,
+        max_tokens=context.max_tokens if most < 0 else most,
         stop=read_stop_texts(body, limits.max_stops),
         ignore_eos=as_bool(body, "ignore_eos", False),
         logprobs=probs or None,

@@ -89,7 +89,7 @@ def parse_completion(
     generation = read_generation(
         options,
         context,
-        max_tokens=_max_tokens(options, echo),
+        max_tokens=_max_tokens(options, echo, context.max_tokens),
         logprobs=0 if wanted is None and per_prompt > keep else wanted,
         prompt_logprobs=echo and wanted is not None,
     )
@@ -109,9 +109,9 @@ def parse_completion(
     )
 
 
-def _max_tokens(options: CompletionOptions, echo: bool) -> int | None:
+def _max_tokens(options: CompletionOptions, echo: bool, most: int | None) -> int | None:
     """None, 0 and less are "as many as there is room for"; with ``echo``, 0 is none."""
-    default = COMPLETION["max_tokens"].default(COMPLETION.function)
+    default = most or COMPLETION["max_tokens"].default(COMPLETION.function)
     value: int | None = options.get("max_tokens", default)
     if value == 0 and echo:
         return 0

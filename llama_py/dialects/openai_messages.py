@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, cast
 
 from llama_py.chat.conversation import (
@@ -127,7 +128,10 @@ def _tool_calls(message: Mapping[str, Any], where: str) -> list[ToolCall]:
     if calls is None:
         return []
     calls = _check_sequence(calls, f"{where}.tool_calls")
-    return [_tool_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(calls)]
+    read = [_tool_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(calls)]
+    if len(read) == 1 and not read[0].id:  # it is clear which one a result belongs to
+        return [replace(read[0], id=f"call_{read[0].name}")]
+    return read
 
 
 def _legacy_id(call: Any) -> str:

@@ -125,6 +125,7 @@ def read_sampling(
         "seed": context.seed,
         "penalty_last_n": context.last_n_tokens_size,
         **model_defaults(context.metadata),
+        **context.sampling,
     }
     temperature = options.get("temperature")
     if "mirostat_mode" not in options and temperature is not None and temperature <= 0:
@@ -169,12 +170,13 @@ def read_generation(
     """When a reply ends.
 
     Args:
-        max_tokens: most tokens to generate, None for as many as fit.
+        max_tokens: most tokens to generate, None for what the context says, or as many as fit.
         logprobs: alternatives per token, or None.
 
     Raises:
         ParameterError: a value contradicts another, or is outside of the vocabulary.
     """
+    max_tokens = context.max_tokens if max_tokens is None else max_tokens
     least = options.get("min_tokens")
     if least is not None and max_tokens is not None and least > max_tokens:
         raise ParameterError(

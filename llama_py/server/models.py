@@ -53,7 +53,7 @@ class ModelPool:
     def __init__(self, settings: Settings) -> None:
         self.counters = PoolCounters()
         offered = settings.models or (_bundled(),)
-        self._places = [Place(ServedModel(each)) for each in offered]
+        self._places = [Place(ServedModel(each, settings)) for each in offered]
         self._names = {
             name: place for place in self._places for name in (place.model.id, *place.model.aliases)
         }

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from llama_py.engine.metrics import Metrics
 from llama_py.errors import ClosedError
+from llama_py.server.defaults import ServedContext, sampling_of
 
 if TYPE_CHECKING:
     from llama_py.api.llama import Llama
     from llama_py.dialects.context import CallContext
     from llama_py.engine.engine import Engine
-    from llama_py.server.settings import ModelSettings
+    from llama_py.server.settings import ModelSettings, Settings
 
 __all__ = ["ModelStatus", "ServedModel"]
 
@@ -43,10 +44,11 @@ class ServedModel:
         problem: why it could not be loaded when that was last tried.
     """
 
-    def __init__(self, settings: ModelSettings) -> None:
+    def __init__(self, settings: ModelSettings, defaults: Settings) -> None:
         self.id = settings.id
         self.aliases = settings.aliases
         self.settings = settings
+        self._defaults, self._sampling = defaults, sampling_of(defaults)
         self.created = int(time.time())
         self.status = ModelStatus.UNLOADED
         self.meta: Mapping[str, int] | None = None
@@ -83,7 +85,10 @@ class ServedModel:
     @property
     def context(self) -> CallContext:
         """What parsing a request asks about it; within a lease only."""
-        return self.llama._calls.defaults
+        defaults = self._defaults
+        return ServedContext(
+            self.llama._calls.defaults, self._sampling, defaults.max_tokens, defaults.reasoning
+        )
 
     def enter(self, llama: Llama) -> None:
         """It is in memory now."""

@@ -224,6 +224,73 @@ class Loading:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Defaults:
+    """What holds for requests that do not say."""
+
+    temperature: Annotated[
+        float | None,
+        Flag("--temp", metavar="T"),
+        Doc("How far the choice of a token departs from the most likely one; 0 always takes that."),
+    ] = None
+    top_k: Annotated[
+        int | None,
+        Range(None, _LARGEST),
+        Flag("--top-k", metavar="K"),
+        Doc("Only the K most likely tokens; 0 is all of them."),
+    ] = None
+    top_p: Annotated[
+        float | None,
+        Range(0.0, 1.0),
+        Flag("--top-p", metavar="P"),
+        Doc("Only the most likely tokens that make up this probability; 1 is all of them."),
+    ] = None
+    min_p: Annotated[
+        float | None,
+        Range(0.0, 1.0),
+        Flag("--min-p", metavar="P"),
+        Doc("Only tokens at least P times as likely as the most likely one; 0 is all of them."),
+    ] = None
+    repeat_penalty: Annotated[
+        float | None,
+        Range(1e-6),
+        Flag("--repeat-penalty", metavar="X"),
+        Doc("Divides the logits of tokens that occurred; 1 is no penalty."),
+    ] = None
+    presence_penalty: Annotated[
+        float | None,
+        Range(-2.0, 2.0),
+        Flag("--presence-penalty", metavar="X"),
+        Doc("Taken from a logit once if its token occurred."),
+    ] = None
+    frequency_penalty: Annotated[
+        float | None,
+        Range(-2.0, 2.0),
+        Flag("--frequency-penalty", metavar="X"),
+        Doc("Taken from a logit for each time that its token occurred."),
+    ] = None
+    seed: Annotated[
+        int | None,
+        Range(-(2**31), 2**64 - 1),
+        Flag("--seed", metavar="N"),
+        Doc("Of the random numbers; -1 chooses one for each call."),
+    ] = None
+    max_tokens: Annotated[
+        int | None,
+        Range(1, _LARGEST),
+        Flag("-n", "--n-predict", "--max-tokens", metavar="N"),
+        Doc("Most tokens of a reply. Without it, what each API says, or as many as there is room."),
+    ] = None
+    reasoning: Annotated[
+        Literal["on", "off", "auto"],
+        Flag("--reasoning", metavar="on|off|auto"),
+        Doc(
+            "Whether models that can reason do so before they answer; `auto` is the template's "
+            "default. A request may say otherwise (`enable_thinking`, `reasoning_effort`)."
+        ),
+    ] = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Keeping:
     """What is kept on disk, and under names."""
 
@@ -273,6 +340,9 @@ class Watching:
     """What the server says about itself."""
 
     metrics: Annotated[bool, Doc("`/metrics` answers, in the form of Prometheus.")] = True
+    ui: Annotated[bool, Doc("The chat page is at `/`; without it, `/` and `/page/` are 404.")] = (
+        True
+    )
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
         Flag("--log-level", metavar="debug|info|warning|error"),
@@ -281,7 +351,7 @@ class Watching:
 
 
 #: The groups of settings, in the order in which they are explained.
-GROUPS = (Listening, Access, Limits, Times, Loading, Keeping, Watching)
+GROUPS = (Listening, Access, Limits, Times, Loading, Defaults, Keeping, Watching)
 
 
 @dataclass(frozen=True)
@@ -318,7 +388,7 @@ class ModelSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(Watching, Keeping, Loading, Times, Limits, Access, Listening):
+class Settings(Watching, Keeping, Defaults, Loading, Times, Limits, Access, Listening):
     """How the server behaves.
 
     Attributes:

@@ -27,6 +27,8 @@ class Context:
     model_path: str = "tiny.gguf"
     last_n_tokens_size: int = 64
     spm_infill: bool = False
+    sampling: dict[str, Any] = field(default_factory=dict)
+    max_tokens: int | None = None
     rendered: int = 0
 
     def render_chat(self, request: ChatRequest) -> RenderedChat:

@@ -65,7 +65,7 @@ ROWS: list[tuple[BaseException, tuple[int, str, str], tuple[int, str]]] = [
     (RequestError(Kind.METHOD, "x"), (405, INVALID, "method_not_allowed"), (405, INVALID)),
     (
         ContextOverflowError(5009, 2048),
-        (413, INVALID, "context_length_exceeded"),
+        (413, "exceed_context_size_error", "context_length_exceeded"),
         (400, INVALID),
     ),
     (
@@ -126,7 +126,7 @@ def test_the_words_of_an_overflow() -> None:
     assert body["error"] == {
         "message": "prompt is too long: 5009 tokens > 2000 maximum; it exceeds the context window "
         "of this model (exceeds the available context size)",
-        "type": "invalid_request_error",
+        "type": "exceed_context_size_error",
         "param": None,
         "code": "context_length_exceeded",
         "n_prompt_tokens": 5009,

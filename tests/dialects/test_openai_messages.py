@@ -76,6 +76,18 @@ def test_tool_results() -> None:
         one(result, USER_TURN, twice)
 
 
+def test_a_single_call_without_an_id_has_its_result() -> None:
+    """Some clients send null for ids; with one call there is no doubt whose result it is."""
+    call = {"id": None, "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    asked = {"role": "assistant", "content": None, "tool_calls": [call]}
+    turn = [asked, {"role": "tool", "tool_call_id": None, "content": "1"}]
+    _, called, result, *_, last = read_messages([*USER, *turn, *turn])
+    assert result.parts[0].call_id == called.parts[0].id == last.parts[0].call_id  # type: ignore[union-attr]
+    two = [{**asked, "tool_calls": [call, call]}, turn[1]]
+    with pytest.raises(ParameterError, match="tool_call_id is missing"):
+        read_messages([*USER, *two])
+
+
 def test_arguments_become_text() -> None:
     def arguments(value: Any) -> str:
         call = {"function": {"name": "f", "arguments": value}}

@@ -168,7 +168,9 @@ def _model_props(model: ServedModel) -> Body:
     sampling = read_native_sampling(model.context, {})
     return {
         "default_generation_settings": {
-            "params": described(sampling, GenerationParams(), False),
+            "params": described(
+                sampling, GenerationParams(max_tokens=model.context.max_tokens), False
+            ),
             "n_ctx": conversations.room,
         },
         "total_slots": conversations.sequences,
