@@ -21,7 +21,7 @@ from llama_py.chat.call_values import Member, Values, in_reach, leaves, may_be_t
 from llama_py.chat.peg import Arena
 from llama_py.errors import TemplateError
 
-__all__ = ["CallFormat", "answer_of", "grammar_of_calls"]
+__all__ = ["CallFormat", "answer_of", "grammar_of_calls", "parser_of_calls"]
 
 #: Alternatives, each a sequence of expressions; [[]] is the empty text, [] is nothing at all.
 _Lang = list[list[str]]
@@ -76,7 +76,6 @@ class _Place(NamedTuple):
     inside: bool = False
 
 
-@lru_cache(64)
 def grammar_of_calls(form: CallFormat) -> str:
     """The grammar of a reply that calls tools, or of the part of it that does.
 
@@ -84,13 +83,34 @@ def grammar_of_calls(form: CallFormat) -> str:
         TemplateError: the format has no place for a call.
         GrammarError: the parameters of a tool have no grammar.
     """
+    return _written(form)[0]
+
+
+def parser_of_calls(form: CallFormat) -> str:
+    """The arena with which these replies are parsed: values that are never text are JSON in it.
+
+    llama.cpp takes the value of an argument for text where its schema does not name one type.
+    """
+    numbers = _written(form)[1]
+    if not numbers:
+        return form.arena
+    data = json.loads(form.arena)
+    for number in numbers:
+        data["parsers"][number]["tag"] = peg.VALUE
+    return json.dumps(data)
+
+
+@lru_cache(64)
+def _written(form: CallFormat) -> tuple[str, frozenset[int]]:
+    """The grammar, and the values in the arena that are JSON and not text."""
     values = Values()
     writer = _Writer(peg.arena_of(form.arena), form, values)
     ways = writer.calls()
     if form.answer:
         answer = _Writer(peg.arena_of(form.answer), form, values)
         ways += answer.answers()
-    return f"root ::= {' | '.join(ways)}\n{values.finished()}\n"
+    grammar = f"root ::= {' | '.join(ways)}\n{values.finished()}\n"
+    return grammar, frozenset(writer.no_texts)
 
 
 def answer_of(form: CallFormat, answer: Mapping[str, Any], schema: Any) -> CallFormat:
@@ -116,6 +136,8 @@ class _Writer:
         self._known: dict[tuple[int, _Place], str] = {}
         self._orders = 0
         self._answering = False
+        #: Values that llama.cpp reads as text, and that are none.
+        self.no_texts: set[int] = set()
         self._space = ""
 
     def calls(self) -> list[str]:
@@ -266,7 +288,9 @@ class _Writer:
 
     def _after(self, children: Sequence[int], number: int, place: _Place) -> _Place:
         """The place behind what must not stand here."""
-        before = self._arena.nodes[children[number - 1]] if number else {"type": ""}
+        if not number:
+            return place
+        before = self._arena.nodes[children[number - 1]]
         if before["type"] != "not":
             return place
         inner = self._arena.nodes[before["child"]]
@@ -382,7 +406,7 @@ class _Writer:
         if tag == peg.ARGS and not self._arena.arguments(at):
             return self._all_arguments(at, node, place)
         if place.argument and tag == peg.STRING_VALUE:
-            return self._text_value(node, place)
+            return self._text_value(at, node, place)
         if place.argument and tag == peg.VALUE:
             return self._json_value(node, place)
         inside = place.inside or tag.startswith("tool")
@@ -469,8 +493,8 @@ class _Writer:
         """What stands before each tag of an element."""
         nodes = (self._arena.nodes[at] for at in self._arena.walk(unit))
         ends = (node["literal"] for node in nodes if node["type"] == "literal")
-        close = next((end for end in ends if end.endswith(f"</{name}>")), None)
-        if close is None:
+        close = str(next((end for end in ends if end.endswith(f"</{name}>")), ""))
+        if not close:
             raise TemplateError(f"the format of the argument {name!r} has no closing tag")
         return close.removesuffix(f"</{name}>")
 
@@ -521,10 +545,11 @@ class _Writer:
 
     # ---- values ----------------------------------------------------------------------------------
 
-    def _text_value(self, node: peg.Node, place: _Place) -> _Lang:
+    def _text_value(self, at: int, node: peg.Node, place: _Place) -> _Lang:
         schema, defs = self._schema(place)
         closers = self._closers(node["child"])
         if not place.beside_json and not may_be_text(schema, defs):
+            self.no_texts.add(at)
             return [[self._values.json(schema, defs, closers[0][0] if closers else "")]]
         name = self._values.text(schema, defs, closers, place.beside_json, place.never)
         return [[name]] if name else []

@@ -98,7 +98,7 @@ class Arena:
         if kind == "repetition" and node["min_count"] == 0:
             return True
         if kind in ("any", "string", "schema"):
-            return kind == "string"
+            return bool(kind == "string")
         parts = [self.nullable(child, seen) for child in self.children(at)]
         return any(parts) if kind == "choice" else all(parts)
 

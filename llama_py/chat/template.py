@@ -17,7 +17,7 @@ from functools import cache, cached_property
 from typing import Any, Protocol
 
 from llama_py.chat.boundaries import find_starts, learn_delimiters
-from llama_py.chat.call_grammar import CallFormat, answer_of, grammar_of_calls
+from llama_py.chat.call_grammar import CallFormat, answer_of, grammar_of_calls, parser_of_calls
 from llama_py.chat.conversation import Message, Tool
 from llama_py.chat.gbnf import widened
 from llama_py.chat.inputs import inputs_of, tool_values
@@ -253,18 +253,19 @@ class ChatTemplate:
             )
         if prompt is not None:
             params = {**params, "prompt": prompt}
-        if request.tool_choice.mode != "auto":
+        required = request.tool_choice.mode != "auto"
+        if required:
             params = {**params, "grammar_lazy": False}
-            return {**params, "grammar": grammar_of_calls(self._call_format(params, inputs))}
-        if schema_grammar and request.schema is not None:
+        form = self._call_format(params, inputs)
+        if required or params["grammar"]:
+            parser = {**params["parser"], "arena": parser_of_calls(form)}
+            params = {**params, "grammar": grammar_of_calls(form), "parser": parser}
+        if not required and schema_grammar and request.schema is not None:
             schema = prepare_schema(request.schema)
             form = self._call_format(self._apply(inputs, tool_choice="required"), inputs)
             answer = self._apply(inputs, tools=None, json_schema=schema)
             grammar = grammar_of_calls(answer_of(form, answer, schema))
-            return {**params, "grammar": grammar, "grammar_lazy": False}
-        if params["grammar"]:
-            grammar = grammar_of_calls(self._call_format(params, inputs))
-            params = {**params, "grammar": grammar}
+            params = {**params, "grammar": grammar, "grammar_lazy": False}
         return params
 
     def _call_format(self, params: Mapping[str, Any], inputs: Mapping[str, Any]) -> CallFormat:

@@ -69,7 +69,7 @@ ORDER = {
 
 
 def tool(name: str, properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
-    parameters = {"type": "object", "properties": properties, "required": required}
+    parameters: dict[str, Any] = {"type": "object", "properties": properties, "required": required}
     parameters["additionalProperties"] = False
     function = {"name": name, "description": name, "parameters": parameters}
     return {"type": "function", "function": function}
@@ -153,7 +153,7 @@ def check(family: str, asked: str, parallel: bool, writer: Writer, chance: rando
     begin = ""
     if asked == "auto":
         begin = BEGINS.get(family) or rendered.call_marks[0]
-        if rendered.generation_prompt.rstrip().endswith(rendered.thinking_start or "\0"):
+        if rendered.thinking_ends and parse_reply(rendered, "Hm.").reasoning:
             begin = f"Hm.{rendered.thinking_ends[0]}{begin}"
     reply = writer.write(rendered, begin)
     assert reply.ended, reply.text
