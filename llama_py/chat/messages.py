@@ -75,8 +75,8 @@ def _check_readable(part: Part, index: int) -> None:
         if isinstance(each, (Image, Audio)):
             what = "an image" if isinstance(each, Image) else "a recording"
             raise ParameterError(
-                f"messages[{index}] contains {what}, but no multimodal handler is loaded; load the "
-                "model with its projector file (mmproj), or send text only"
+                f"messages[{index}] contains {what}, and models read text only here; send what is "
+                "in it as text"
             )
 
 

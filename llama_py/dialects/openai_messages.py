@@ -62,8 +62,8 @@ def _part(part: Any, where: str) -> Text:
         return Text(check_text(part.get("refusal"), f"{where}.refusal"))
     if kind in _MEDIA_PARTS:
         raise ParameterError(
-            f"{where} is a part of type {kind!r}, but no multimodal handler is loaded; load the "
-            "model with its projector file (mmproj), or send text parts only"
+            f"{where} is a part of type {kind!r}, and models read text only here: there are no "
+            "pictures and no recordings; send what is in it as text"
         )
     raise ParameterError(f'{where}.type is {shown(kind)}; expected "text"')
 

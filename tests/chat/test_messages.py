@@ -87,7 +87,7 @@ def test_a_text_is_a_list_of_one_text(name: str) -> None:
     ],
 )
 def test_pictures_are_refused(messages: list[Message], what: str) -> None:
-    with pytest.raises(ParameterError, match=f"{what}, but no multimodal handler is loaded"):
+    with pytest.raises(ParameterError, match=f"{what}, and models read text only here"):
         ChatRequest(tuple(messages))
 
 

@@ -167,7 +167,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "part": ([{"role": "user", "content": [{"type": "x"}]}], r"content\[0\]\.type is 'x'"),
     "image": (
         [{"role": "user", "content": [{"type": "image_url", "image_url": "u"}]}],
-        "no multimodal handler is loaded",
+        "models read text only here",
     ),
     "part text": ([{"role": "user", "content": [{"type": "text"}]}], r"content\[0\]\.text must"),
     "call type": (
