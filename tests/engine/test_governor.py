@@ -294,13 +294,17 @@ def test_who_wants_to_compute_for_a_moment_takes_no_cpu(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     path = tmp_path / "proc/stat"
     path.write_text(stat([0, 0], 2))
+
+    def rests() -> None:
+        path.write_text(stat([0, 0], 1))
+
     free = FreeCpus(
         tmp_path,
         {0, 1},
         clock=lambda: 0.0,
         own=lambda: 0.0,
         polite=False,
-        sleep=lambda _: path.write_text(stat([0, 0], 1)) and None,
+        sleep=lambda _: rests(),
     )
     assert free.before() == 2.0
 
