@@ -72,6 +72,16 @@ CASES = {
     ),
     "mixed": ("**a *b* c** *d", "<p><strong>a <em>b</em> c</strong> *d</p>"),
     "escapes": (r"\*a\* \`b\` &lt; &amp; &#65; &nope;", "<p>*a* `b` &lt; &amp; A &amp;nope;</p>"),
+    "formulas": (
+        r"\(a_1*b*c_2\) is \[E = \\frac{m*c}{2}*\] and $x_1*y*z^2$, $$a*b*$$: 5$ *or* $6 \(d",
+        r'<p><code class="formula">\(a_1*b*c_2\)</code> is <code class="formula">\[E = '
+        r'\\frac{m*c}{2}*\]</code> and <code class="formula">$x_1*y*z^2$</code>, '
+        r'<code class="formula">$$a*b*$$</code>: 5$ <em>or</em> $6 (d</p>',
+    ),
+    "a formula of lines": (
+        "\\[\na_1 \\\\\nb*c*d\n\\]",
+        '<p><code class="formula">\\[\na_1 \\\\\nb*c*d\n\\]</code></p>',
+    ),
     "code": ("`a*b*` ``c`d`` `e", "<p><code>a*b*</code> <code>c`d</code> `e</p>"),
     "links": (
         "[a *b*](https://x.org/c) https://x.org/d. <https://x.org/e>",

@@ -224,6 +224,39 @@ def test_the_model_that_answers_is_chosen(visit: Open, told: Scripted) -> None:
     assert [each["model"] for each in told.requests] == ["large", "large"]
 
 
+def test_with_several_models_a_reply_says_which_one_wrote_it(visit: Open, told: Scripted) -> None:
+    chat = visit(told.url)
+    chat.say("Hello")
+    expect(chat.reply.locator(".author")).to_have_count(0)
+    told.models = ["model", "large"]
+    chat.reload()
+    expect(chat.reply.locator(".author")).to_have_text("model")
+
+
+def test_the_title_follows_the_first_question(chat: Site, told: Scripted) -> None:
+    chat.say("One")
+    chat.say("Two")
+    first = chat.page.locator(".message.user").first
+    first.hover()
+    first.get_by_role("button", name="Edit").click()
+    chat.page.get_by_label("Edit the message").fill("Three")
+    chat.button("Send").first.click()
+    chat.wait()
+    expect(chat.conversations).to_have_text(["Three"])
+
+
+def test_the_start_names_the_model_and_waiting_counts_the_seconds(
+    chat: Site, told: Scripted
+) -> None:
+    expect(chat.page.locator("#start")).to_contain_text("The model model runs in this server.")
+    gate = Gate()
+    told.will([gate, text("Yes")])
+    chat.say("Hello", wait=False)
+    expect(chat.reply).to_contain_text(re.compile(r"\w · \d+(\.\d)? s"), timeout=30_000)
+    gate.open()
+    expect(chat.reply).to_contain_text("Yes")
+
+
 def test_settings_hold_for_new_conversations_if_wanted(chat: Site, told: Scripted) -> None:
     sheet = chat.settings()
     sheet.get_by_label("System prompt").fill("Be brief.")

@@ -337,6 +337,8 @@ class App {
     const { path } = conversation;
     const unseen = new Set(path.slice(0, conversation.firstSeenIn(path)));
     const userMarkdown = this.#prefs.get("userMarkdown");
+    const authors = new Set(path.map((message) => message.model).filter(Boolean));
+    const namesModel = authors.size > 1 || this.#server.models.length > 1;
     return (message) => {
       const reply = this.#chat.replyOf(conversation.id);
       return {
@@ -347,6 +349,7 @@ class App {
         unseen: unseen.has(message),
         userMarkdown,
         loads: !this.#server.isLoaded,
+        namesModel,
         limit: this.#server.limit,
       };
     };

@@ -121,6 +121,8 @@ export class Chat {
     const { parent, files } = conversation.get(id);
     const fields = { role: "user", content: text, ...(files ? { files } : {}) };
     const message = conversation.add(fields, parent);
+    const { record } = conversation;
+    if (!parent && !record.renamed && text) record.title = titleFrom(text); // it was its words
     return this.answer(conversation, message);
   }
 

@@ -15,6 +15,7 @@ export class Reply {
   #began;
   #thoughtFrom = 0;
   #answers = false;
+  #ticking;
 
   /**
    * What is happening: "sending", "waiting" (the server has not begun), "busy" (it will be asked
@@ -48,14 +49,22 @@ export class Reply {
     delete message.error;
     delete message.finish;
     this.#began = performance.now();
+    // Until something comes, what is shown says how long that takes.
+    this.#ticking = setInterval(this.#changed, 1000);
     try {
       await this.#patiently();
       message.status = "done";
     } catch (error) {
       this.#failed(error);
     }
+    clearInterval(this.#ticking);
     this.#endThought();
     this.#enter("ended");
+  }
+
+  /** Milliseconds since the request was sent. */
+  get waited() {
+    return performance.now() - this.#began;
   }
 
   /** Ends the reply and keeps what has come. */
@@ -86,12 +95,10 @@ export class Reply {
   async #waitFor(seconds) {
     this.nextTry = Date.now() + seconds * 1000;
     this.#enter("busy");
-    const ticking = setInterval(this.#changed, 1000);
     await new Promise((resolve) => {
       this.#wake = resolve;
       setTimeout(resolve, seconds * 1000);
     });
-    clearInterval(ticking);
     this.#wake = null;
     this.#enter("sending");
   }
@@ -192,6 +199,7 @@ export class Reply {
   }
 
   #enter(phase) {
+    if (phase === "thinking" || phase === "writing") clearInterval(this.#ticking);
     this.phase = phase;
     this.#changed();
   }

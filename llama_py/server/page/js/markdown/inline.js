@@ -6,15 +6,15 @@
 
 /**
  * @typedef {object} Inline
- * @property {string} tag "#text", "br", "code", "em", "strong", "del", "a"
- * @property {string} [text] of "#text" and "code"
+ * @property {string} tag "#text", "br", "code", "formula", "em", "strong", "del", "a"
+ * @property {string} [text] of "#text", "code" and "formula"
  * @property {string} [href] of "a"
  * @property {Inline[]} [children]
  */
 
 /** Elements inside each other; whatever is nested deeper is shown without its emphasis. */
 const DEEPEST = 24;
-const SPECIAL = /[\\`*_~[\]<&!\n]|https?:\/\//g;
+const SPECIAL = /[\\`*_~[\]<&!$\n]|https?:\/\//g;
 const BARE_LINK = /https?:\/\/[^\s<>"`]{1,2000}/y;
 const ANGLE_LINK = /<((?:https?:\/\/|mailto:)[^\s<>]{1,2000})>/y;
 const BREAK_TAG = /<br ?\/?>/iy;
@@ -24,6 +24,11 @@ const DESTINATION =
 const ENTITY = /&(?:#(\d{1,7})|#x([0-9a-f]{1,6})|([a-z]{2,6}));/iy;
 const ENTITIES = { amp: "&", lt: "<", gt: ">", quot: '"', apos: "'", nbsp: "\u00a0" };
 const ESCAPABLE = /[!-/:-@[-`{-~]/;
+/** How formulas of LaTeX begin and end. */
+const FORMULAS = { "\\(": "\\)", "\\[": "\\]", "$$": "$$" };
+/** One in single dollars, which are mostly prices: it has something that prices have not. */
+const DOLLARS = /\$(?![\s$])((?:[^$\n\\]|\\.){1,300}?)(?<!\s)\$(?![\d$])/y;
+const LIKE_A_FORMULA = /[\\^_{]/;
 const SPACE = /\s/;
 const PUNCTUATION = /[\p{P}\p{S}]/u;
 
@@ -56,6 +61,7 @@ class Parser {
     this.delimiters = [];
     this.brackets = [];
     this.ticks = null;
+    this.formulaEnds = new Map();
   }
 
   parse() {
@@ -79,6 +85,7 @@ class Parser {
   special(sign) {
     if (sign === "\\") this.backslash();
     else if (sign === "`") this.codeSpan();
+    else if (sign === "$") this.dollar();
     else if (sign === "*" || sign === "_" || sign === "~") this.run(sign);
     else if (sign === "[") this.openBracket(1, false);
     else if (sign === "]") this.closeBracket();
@@ -101,6 +108,7 @@ class Parser {
 
   backslash() {
     const next = this.text[this.at + 1] ?? "";
+    if ((next === "(" || next === "[") && this.formula(`\\${next}`)) return;
     if (next === "\n") {
       this.at += 1;
     } else if (ESCAPABLE.test(next)) {
@@ -158,6 +166,42 @@ class Parser {
   link(href, text) {
     const children = [{ tag: "#text", text }];
     this.parts.push({ kind: "node", node: { tag: "a", href: safeHref(href), children } });
+  }
+
+  // -- formulas -----------------------------------------------------------------------------------
+
+  // They are shown as they were written, which is how they can be read and copied: escapes and
+  // emphasis would take their backslashes, stars and underscores.
+
+  dollar() {
+    if (this.text[this.at + 1] === "$" && this.formula("$$")) return undefined;
+    const found = this.match(DOLLARS);
+    if (!found || !LIKE_A_FORMULA.test(found[1])) return this.take(1);
+    return this.takeFormula(found[0].length);
+  }
+
+  /** Takes a formula that begins here with these signs, if it ends. */
+  formula(begin) {
+    const end = this.formulaEnd(FORMULAS[begin], this.at + begin.length);
+    if (end <= this.at + begin.length) return false;
+    this.takeFormula(end + FORMULAS[begin].length - this.at);
+    return true;
+  }
+
+  takeFormula(length) {
+    const text = this.text.slice(this.at, this.at + length);
+    this.parts.push({ kind: "node", node: { tag: "formula", text } });
+    this.at += length;
+  }
+
+  // What was found is remembered, so that many that do not end cost nothing.
+  formulaEnd(signs, from) {
+    let end = this.formulaEnds.get(signs) ?? 0;
+    if (end >= 0 && end < from) {
+      end = this.text.indexOf(signs, from);
+      this.formulaEnds.set(signs, end);
+    }
+    return end;
   }
 
   // -- code ---------------------------------------------------------------------------------------

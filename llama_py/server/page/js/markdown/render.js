@@ -224,6 +224,7 @@ function same(one, other) {
 function makeInline(node) {
   if (node.tag === "#text") return document.createTextNode(node.text);
   if (node.tag === "code") return h("code", {}, node.text);
+  if (node.tag === "formula") return h("code", { class: "formula" }, node.text);
   const props = node.tag === "a" ? linkProps(node.href) : {};
   return h(node.tag, props, ...(node.children ?? []).map(makeInline));
 }

@@ -21,6 +21,7 @@ import { growJson, jsonBlock, toolResult, ToolCalls } from "./tools.js";
  * @property {boolean} busy a reply is running in this conversation
  * @property {boolean} unseen the model does not see it: it was left out
  * @property {boolean} loads the model has to be loaded first
+ * @property {boolean} namesModel several models may have written the replies
  * @property {boolean} userMarkdown
  * @property {number} [limit] tokens that the context holds
  */
@@ -278,10 +279,11 @@ class ReplyView {
     copy.hidden = !this.#message.content && !this.#message.calls?.length;
     certainty.hidden = !this.#message.logprobs?.length;
     const { usage, speed, status, edited } = this.#message;
-    const key = JSON.stringify([usage, speed, status, edited]);
+    const model = this.#place.namesModel ? this.#message.model : undefined;
+    const key = JSON.stringify([usage, speed, status, edited, model]);
     if (key === this.#metaKey) return;
     this.#metaKey = key;
-    fill(this.#meta, metaParts(this.#message));
+    fill(this.#meta, metaParts({ ...this.#message, model }));
   }
 
   // -- what can be done ---------------------------------------------------------------------------
@@ -326,8 +328,9 @@ class ReplyView {
 }
 
 /** What the reply cost: the reuse first, because it is what makes the next one quick. */
-function metaParts({ usage, speed, status, edited, finish }) {
+function metaParts({ model, usage, speed, status, edited, finish }) {
   const parts = [];
+  if (model) parts.push(h("span", { class: "author", title: "The model that wrote it" }, model));
   if (usage?.prompt) parts.push(reuseNote(usage));
   if (speed?.first) parts.push(h("span", { title: "Time to the first token" }, `first token ${duration(speed.first)}`));
   if (speed?.rate && usage?.reply > 1) {

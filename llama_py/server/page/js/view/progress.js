@@ -1,7 +1,7 @@
 // What happens before the first word: how much of the prompt is read, and how much of it was in
 // memory already. The same bar, small, stays at the reply.
 
-import { count, percent, reuse, tokens } from "../words.js";
+import { count, duration, percent, reuse, tokens } from "../words.js";
 import { h, say } from "./dom.js";
 
 /** A bar of two parts: what was reused and what was read. Widths are shares of the whole. */
@@ -48,9 +48,10 @@ export class Progress {
     else this.#showNothing(phase);
   }
 
-  #labelOf({ phase, nextTry }, loads) {
-    if (phase === "sending") return loads ? "Loading the model" : "Sending";
-    if (phase === "waiting") return "Waiting for the model";
+  #labelOf({ phase, nextTry, waited }, loads) {
+    const since = waited > 3000 ? ` · ${duration(1000 * Math.floor(waited / 1000))}` : "";
+    if (phase === "sending") return (loads ? "Loading the model" : "Sending") + since;
+    if (phase === "waiting") return `Waiting for the model${since}`;
     if (phase !== "busy") return "Processing the prompt";
     const seconds = Math.max(0, Math.ceil((nextTry - Date.now()) / 1000));
     return `The server is busy; trying again in ${seconds} s`;

@@ -33,7 +33,8 @@ const ANY = [
 const DEMO_ABOUT =
   "A demonstration of three million parameters: it adds, counts, remembers a name, writes small " +
   "JSON and calls a tool. It knows nothing else.";
-const ABOUT = "It runs in this server. Conversations stay in this browser.";
+const about = (model) =>
+  `${model ? `The model ${model}` : "The model"} runs in this server. Conversations stay in this browser.`;
 
 /**
  * @param {HTMLElement} element
@@ -53,7 +54,7 @@ export function showStart(element, model, begin) {
   );
   element.replaceChildren(
     h("h2", {}, "What shall we talk about?"),
-    h("p", {}, demo ? DEMO_ABOUT : ABOUT),
+    h("p", {}, demo ? DEMO_ABOUT : about(model)),
     h("div", { class: "starters" }, cards),
   );
 }
