@@ -33,6 +33,7 @@ __all__ = [
     "GrammarSpec",
     "LogitsProcessor",
     "ModelParams",
+    "ReplyWatch",
     "SamplingParams",
     "StoppingCriteria",
     "TokenConstraint",
@@ -55,6 +56,27 @@ class TokenConstraint(Protocol):
         """True when only an end-of-generation token may follow."""
 
 
+class ReplyWatch(Protocol):
+    """Follows one reply for a grammar sampler, which sees no more than its rules."""
+
+    @property
+    def inside(self) -> bool:
+        """True while the reply is in its reasoning."""
+
+    @property
+    def ending(self) -> tuple[int, ...]:
+        """The tokens with which the reasoning just ended."""
+
+    def accept(self, token: int) -> None:
+        """Advance past a sampled token."""
+
+    def excess(self, token: int) -> bool:
+        """Whether a token is too much of what the rules do not bound."""
+
+    def trim(self, row: NDArray[np.float32], own: int) -> None:
+        """Forbid what the rules allow for other replies, ``own`` being the model's own token."""
+
+
 #: Characters of one stop string. As much text as the longest has may be held back from a stream.
 MAX_STOP_LENGTH = 4096
 
@@ -70,6 +92,8 @@ class GrammarSpec:
         trigger_patterns: regular expressions matched from the start of the output.
         trigger_tokens: token ids.
         prefill: text that the grammar takes as already written (the opening of a chat reply).
+        watch: makes what follows each reply, from the vocabulary. A lazy grammar does not look at
+            reasoning.
     """
 
     gbnf: str
@@ -78,6 +102,7 @@ class GrammarSpec:
     trigger_patterns: tuple[str, ...] = ()
     trigger_tokens: tuple[int, ...] = ()
     prefill: str = ""
+    watch: Callable[[Any], ReplyWatch] | None = field(default=None, compare=False)
 
 
 # ---- records ---------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from llama_py.chat.bounds import check_bounds
 from llama_py.chat.guidance import VocabLike, available, guide_for, unsatisfiable
+from llama_py.chat.layout import WatchedAnswer
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.plain_calls import with_vocab
 from llama_py.chat.reasoning import NO_REASONING, Reasoning, reasoning_of
@@ -95,18 +96,23 @@ def compile_schema(
     if vocab is None or not _use_guidance(backend):
         if backend == "llguidance":
             raise GrammarError("the llguidance backend needs the model's vocabulary")
-        return CompiledGrammar(grammar=reasoning.framed(GrammarSpec(gbnf_of_schema(schema))))
+        return CompiledGrammar(grammar=_spec_of(schema, reasoning))
     try:
         make = guide_for(vocab).compile(schema, reasoning=reasoning)
         return CompiledGrammar(constraint=make)
     except GrammarError as error:
         if backend == "auto" and not unsatisfiable(error):
             try:
-                spec = reasoning.framed(GrammarSpec(gbnf_of_schema(schema)))
+                spec = _spec_of(schema, reasoning)
                 return CompiledGrammar(grammar=spec)
             except GrammarError:
                 raise error from None
         raise
+
+
+def _spec_of(schema: Any, reasoning: Reasoning) -> GrammarSpec:
+    spec = reasoning.framed(GrammarSpec(gbnf_of_schema(schema)))
+    return replace(spec, watch=WatchedAnswer(reasoning))
 
 
 class LlamaGrammar:
@@ -206,8 +212,11 @@ class LlamaGrammar:
         Args:
             reasoning: what may come before the text that the grammar is for, and is free.
         """
-        if self.schema is None or vocab is None:
+        if self.schema is None:
             return CompiledGrammar(grammar=reasoning.framed(self.spec))
+        if vocab is None:
+            spec = replace(reasoning.framed(self.spec), watch=WatchedAnswer(reasoning))
+            return CompiledGrammar(grammar=spec)
         return compile_schema(self.schema, vocab, backend, reasoning)
 
 
@@ -232,7 +241,7 @@ def render_constrained(
     """
     schema = request.schema
     if schema is None or request.tool_choice.mode not in ("auto", "none"):
-        rendered = template.render(request)
+        rendered = _watched(template.render(request))
         if rendered.plain_calls is None or vocab is None:
             return rendered
         return replace(rendered, plain_calls=with_vocab(rendered.plain_calls, vocab))
@@ -249,18 +258,28 @@ def render_constrained(
                     raise
                 refusal = error
     try:
-        return template.render(request)
+        return _watched(template.render(request))
     except (GrammarError, TemplateError):
         if refusal is None:
             raise
         raise refusal from None  # llguidance's reason: what is installed decides
 
 
+def _watched(rendered: RenderedChat) -> RenderedChat:
+    """The chat, whose grammar knows where the reasoning is, and that the answer is JSON."""
+    spec, reasoning = rendered.grammar, reasoning_of(rendered)
+    is_json = rendered.schema is not None and not rendered.calls_tools
+    if spec is None or not (is_json or (spec.lazy and reasoning.possible)):
+        return rendered
+    watch = WatchedAnswer(reasoning, is_json)
+    return replace(rendered, grammar=replace(spec, watch=watch))
+
+
 def _enforced(rendered: RenderedChat, vocab: VocabLike | None) -> RenderedChat:
     """The chat with its schema enforced: by llguidance, or without a vocabulary by a grammar."""
     reasoning = reasoning_of(rendered)
     if vocab is None:
-        spec = reasoning.framed(GrammarSpec(gbnf_of_schema(rendered.schema)))
+        spec = _spec_of(rendered.schema, reasoning)
         return replace(rendered, grammar=spec)
     calls = rendered.call_marks if rendered.calls_tools else ()
     make = guide_for(vocab).compile(rendered.schema, reasoning=reasoning, calls=calls)

@@ -28,9 +28,10 @@ from numpy.typing import NDArray
 from llama_py import forks
 from llama_py.chat.bounds import pointer, role_of
 from llama_py.chat.lark import lark_rules, slashes
+from llama_py.chat.layout import AnswerWatch, Spaces
 from llama_py.chat.plain_schemas import with_nulls
 from llama_py.chat.reasoning import NO_REASONING, Reasoning
-from llama_py.chat.spelling import LEAD, TRAIL, deepest_level, space_regex
+from llama_py.chat.spelling import LEAD, TRAIL, space_regex
 from llama_py.errors import GrammarError
 from llama_py.params import TokenConstraint
 
@@ -43,7 +44,7 @@ _PREFIX = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: )?")
 #: Any text, as a regular expression.
 _ANY = r"(.|\n)*"
 #: For the parts of a schema that llguidance's own compiler turns into rules.
-_JSON_OPTIONS = {"whitespace_pattern": space_regex(deepest_level())}
+_JSON_OPTIONS = {"whitespace_pattern": space_regex()}
 #: Every token that fits stays possible. Otherwise llguidance prescribes how to spell what the
 #: grammar leaves no choice about, and the model would have to read its own words spelled oddly.
 _HEAD = '%llguidance {"no_forcing": true}'
@@ -143,8 +144,10 @@ class Guide:
             ) from error
         table = _read_tokens(vocab)
         self.n_tokens = vocab.n_tokens
+        self.piece: Callable[[int], bytes] = table.tokens.__getitem__
         self._compiled: OrderedDict[Any, _Compiled] = OrderedDict()
         self.eog = frozenset(vocab.eog_tokens()) or frozenset({vocab.eos})
+        self.spaces = Spaces(vocab.n_tokens, self.piece, self.eog)
         single = {piece: token for token, piece in enumerate(table.tokens) if len(piece) == 1}
         self._single = {byte: single.get(bytes([byte])) for byte in b'{["'}
         self._special = {table.tokens[token]: token for token in table.special_token_ids}
@@ -186,7 +189,7 @@ class Guide:
             self._compiled.popitem(last=False)
 
         def make() -> TokenConstraint:
-            return SchemaConstraint(compiled.copy(), self)
+            return SchemaConstraint(compiled.copy(), self, reasoning)
 
         return make
 
@@ -348,7 +351,8 @@ def _schemas_in(node: Mapping[str, Any], shelves: Mapping[str, Any]) -> Iterator
 class SchemaConstraint:
     """A ``TokenConstraint`` by llguidance. Belongs to one generated sequence."""
 
-    def __init__(self, matcher: Any, guide: Guide) -> None:
+    def __init__(self, matcher: Any, guide: Guide, reasoning: Reasoning = NO_REASONING) -> None:
+        self._watch = AnswerWatch(guide.piece, reasoning, lambda: guide.spaces)
         self._matcher = matcher
         self._eog = guide.eog
         self._n = guide.n_tokens
@@ -373,8 +377,10 @@ class SchemaConstraint:
             self._ahead = None
         np.take(_BIAS, self._bytes, axis=0, out=self._bias, mode="clip")
         row = logits[: self._n]
+        own = int(row.argmax())
         np.add(row, self._bias.reshape(-1)[: self._n], out=row)
         logits[self._n :] = -np.inf
+        self._watch.trim(row, own)
 
     def _fill(self) -> None:
         """Compute the bits of the next token, with the interpreter lock released."""
@@ -399,6 +405,7 @@ class SchemaConstraint:
             self._ahead.result()  # not read: the tokens were drafted, or forced
             self._ahead = None
         self._advance(token)
+        self._watch.accept(token)
         if self._slow and not (self._free or self._ended):
             self._ahead = _workers().submit(self._fill)
 

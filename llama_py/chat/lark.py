@@ -2,8 +2,8 @@
 
 llguidance's own compiler (``%json``) supports all of JSON schema that it can enforce, but only one
 spelling of each text: no ``\\u00e9``, no ``\\/``, and the same white space at every joint.
-``lark_rules`` writes the common part of JSON schema as rules in which each joint allows the white
-space that fits its depth. Nodes that it does not support are left to ``%json``.
+``lark_rules`` writes the common part of JSON schema as rules in which each joint allows a space, or
+a line break and indentation. Nodes that it does not support are left to ``%json``.
 
 It does not check the schema. Compile it with ``%json`` first, which names what cannot be enforced.
 """
@@ -21,7 +21,6 @@ from llama_py.chat.spelling import (
     INTEGER,
     NUMBER,
     any_spelling,
-    deepest_level,
     line_regex,
     space_regex,
     usual_spelling,
@@ -75,7 +74,7 @@ def lark_rules(schema: Any, name: str, options: Mapping[str, Any]) -> list[str] 
         return None
     writer = _Writer(schema, options)
     try:
-        start = writer.node(schema, 1)
+        start = writer.node(schema)
     except _TooManyRulesError:
         return None
     return [f"{name}: {start}", *writer.lines]
@@ -103,7 +102,7 @@ class _Writer:
         self._options = options
         self.lines: list[str] = []
         self._terminals: dict[str, str] = {}
-        self._known: dict[tuple[str, int], str] = {}
+        self._known: dict[str, str] = {}
         self._rules = 0
         self._depths: dict[str, int] = {}
 
@@ -134,8 +133,8 @@ class _Writer:
         self._add(f"{name}: {body}")
         return name
 
-    def _comma(self, depth: int) -> str:
-        return self._regex(" ?," + space_regex(depth))
+    def _comma(self) -> str:
+        return self._regex(" ?," + space_regex())
 
     def _colon(self) -> str:
         return self._regex(" ?: ?")
@@ -150,16 +149,16 @@ class _Writer:
 
     # ---- nodes -----------------------------------------------------------------------------------
 
-    def node(self, node: Any, depth: int) -> str:
-        """An expression for a value that fits a node, ``depth`` brackets deep at most."""
+    def node(self, node: Any) -> str:
+        """An expression for a value that fits a node,"""
         if node is True:
-            return self._any(depth)
+            return self._any()
         if not isinstance(node, Mapping):
             return self._rule(f"%json {json.dumps(node)}")
         if not _words(node) and "type" not in node:
-            return self._any(depth)
+            return self._any()
         write = self._writer_of(node)
-        return self._leave(node) if write is None else write(node, depth)
+        return self._leave(node) if write is None else write(node)
 
     def _writer_of(self, node: Mapping[str, Any]) -> Any:
         """The method for this node, or None if it has keywords that are not supported here."""
@@ -170,7 +169,7 @@ class _Writer:
             if words == {key} and "type" not in node and _is_list(node[key]):
                 return method
         if words == {"allOf"} and "type" not in node and _is_list(node["allOf"], 1):
-            return lambda node, depth: self.node(node["allOf"][0], depth)
+            return lambda node: self.node(node["allOf"][0])
         if words in ({"enum"}, {"const"}):
             long = len(json.dumps(node.get("enum", node.get("const")))) > _MOST_LETTERS
             return None if long else self._values
@@ -186,8 +185,8 @@ class _Writer:
             "string": ({"minLength", "maxLength"}, self._string),
             "integer": (BOUNDS, self._number),
             "number": (BOUNDS, self._number),
-            "boolean": (set(), lambda node, depth: self._regex("true|false")),
-            "null": (set(), lambda node, depth: self._regex("null")),
+            "boolean": (set(), lambda node: self._regex("true|false")),
+            "null": (set(), lambda node: self._regex("null")),
             "array": ({"items", "prefixItems", "minItems", "maxItems"}, self._array),
             "object": ({"properties", "required", "additionalProperties"}, self._object),
         }
@@ -199,23 +198,22 @@ class _Writer:
             return None
         return known[kind][1]
 
-    def _any(self, depth: int) -> str:
-        depth = min(depth, deepest_level())
-        name = self._known.get(("", depth))
+    def _any(self) -> str:
+        name = self._known.get("")
         if name is None:
             self._rules += 1
-            name = self._known["", depth] = f"r{self._rules}"
+            name = self._known[""] = f"r{self._rules}"
             kinds = ("object", "array", "string", "number", "boolean", "null")
-            parts = [self.node({"type": kind}, depth) for kind in kinds]
+            parts = [self.node({"type": kind}) for kind in kinds]
             self._add(f"{name}: {' | '.join(parts)}")
         return name
 
-    def _reference(self, node: Mapping[str, Any], depth: int) -> str:
-        key = node["$ref"], min(depth, deepest_level())
+    def _reference(self, node: Mapping[str, Any]) -> str:
+        key = node["$ref"]
         if key not in self._known:
             self._rules += 1
             self._known[key] = f"r{self._rules}"
-            self._add(f"{self._known[key]}: {self.node(self._target(key[0]), key[1])}")
+            self._add(f"{self._known[key]}: {self.node(self._target(key))}")
         return self._known[key]
 
     def _target(self, reference: Any) -> Any:
@@ -224,43 +222,43 @@ class _Writer:
         shelf = self._root.get(match[1]) if match and isinstance(self._root, Mapping) else None
         return shelf.get(match[2]) if match and isinstance(shelf, Mapping) else None
 
-    def _choice(self, node: Mapping[str, Any], depth: int) -> str:
+    def _choice(self, node: Mapping[str, Any]) -> str:
         # %json has compiled the schema: alternatives of "oneOf" exclude each other.
         key = "anyOf" if "anyOf" in node else "oneOf"
-        return self._alternatives(self.node(part, depth) for part in node[key])
+        return self._alternatives(self.node(part) for part in node[key])
 
-    def _types(self, node: Mapping[str, Any], depth: int) -> str:
+    def _types(self, node: Mapping[str, Any]) -> str:
         return self._alternatives(
-            self.node({**node, "type": kind}, depth) for kind in dict.fromkeys(node["type"])
+            self.node({**node, "type": kind}) for kind in dict.fromkeys(node["type"])
         )
 
     def _alternatives(self, parts: Iterable[str]) -> str:
         return self._rule(" | ".join(dict.fromkeys(parts)))
 
-    def _values(self, node: Mapping[str, Any], depth: int) -> str:
+    def _values(self, node: Mapping[str, Any]) -> str:
         values = [node["const"]] if "const" in node else node["enum"]
         kinds = _types(node)
         fitting = [value for value in values if not kinds or any(_fits(value, k) for k in kinds)]
         simple = [value for value in fitting if not isinstance(value, (Mapping, list))]
         parts = [self._regex("|".join(map(_spellings, simple)))] if simple else []
-        parts += [self._constant(v, depth) for v in fitting if isinstance(v, (Mapping, list))]
+        parts += [self._constant(v) for v in fitting if isinstance(v, (Mapping, list))]
         return self._alternatives(parts)
 
-    def _constant(self, value: Any, depth: int) -> str:
+    def _constant(self, value: Any) -> str:
         if isinstance(value, Mapping):
             colon, inner = self._colon(), value.items()
-            items = [f"{self._name(k)} {colon} {self._constant(v, depth + 1)}" for k, v in inner]
-            return self._enclosed("{}", f" {self._comma(depth)} ".join(items), depth)
+            items = [f"{self._name(k)} {colon} {self._constant(v)}" for k, v in inner]
+            return self._enclosed("{}", f" {self._comma()} ".join(items))
         if isinstance(value, list):
-            items = [self._constant(item, depth + 1) for item in value]
-            return self._enclosed("[]", f" {self._comma(depth)} ".join(items), depth)
+            items = [self._constant(item) for item in value]
+            return self._enclosed("[]", f" {self._comma()} ".join(items))
         return self._regex(_spellings(value))
 
-    def _enclosed(self, brackets: str, inner: str, depth: int) -> str:
+    def _enclosed(self, brackets: str, inner: str) -> str:
         """Brackets around an inside: on one line, or opened and closed on lines of their own."""
         start, end = map(re.escape, brackets)
         inner = self._rule(inner) if inner else ""
-        line, space = line_regex(depth), space_regex(depth)
+        line, space = line_regex(), space_regex()
         flat = f"{self._regex(f'{start} ?')} {inner} {self._regex(f' ?{end}')}"
         tall = f"{self._regex(start + line)} {inner} {self._regex(space + end)}"
         return self._rule(f"{flat} | {tall}")
@@ -270,13 +268,13 @@ class _Writer:
 
     # ---- strings, lists and objects --------------------------------------------------------------
 
-    def _string(self, node: Mapping[str, Any], depth: int) -> str:
+    def _string(self, node: Mapping[str, Any]) -> str:
         least, most = node.get("minLength", 0), node.get("maxLength")
         if not least and most is None:
             return self._regex(f'"({CHARACTER})*"')
         return self._regex(f'"({CHARACTER}){{{least},{"" if most is None else most}}}"')
 
-    def _number(self, node: Mapping[str, Any], depth: int) -> str:
+    def _number(self, node: Mapping[str, Any]) -> str:
         fraction = node["type"] == "number"
         if not BOUNDS & node.keys():
             return self._regex(NUMBER if fraction else INTEGER)
@@ -291,38 +289,36 @@ class _Writer:
         ways = " | ".join([digits, *map(self._regex, part.or_else)])
         return f'"-" ({ways})' if part.negative else ways
 
-    def _array(self, node: Mapping[str, Any], depth: int) -> str:
+    def _array(self, node: Mapping[str, Any]) -> str:
         first, item = node.get("prefixItems", []), node.get("items", True)
         least, most = node.get("minItems", 0), node.get("maxItems")
-        comma = self._comma(depth)
+        comma = self._comma()
         if item is False:
             most = len(first) if most is None else min(most, len(first))
-        named = [self.node(part, depth + 1) for part in first[:most]]
-        more = None if most is not None and most <= len(first) else self.node(item, depth + 1)
-        return self._enclosed("[]", _items(named, more, least, most, comma), depth)
+        named = [self.node(part) for part in first[:most]]
+        more = None if most is not None and most <= len(first) else self.node(item)
+        return self._enclosed("[]", _items(named, more, least, most, comma))
 
-    def _object(self, node: Mapping[str, Any], depth: int) -> str:
+    def _object(self, node: Mapping[str, Any]) -> str:
         properties, required = node.get("properties", {}), node.get("required", ())
-        colon, comma = self._colon(), self._comma(depth)
+        colon, comma = self._colon(), self._comma()
         more = node.get("additionalProperties", True)
         rest = "", ""
         if more is not False:
-            pair = f"{self._other_names(properties)} {colon} {self.node(more, depth + 1)}"
+            pair = f"{self._other_names(properties)} {colon} {self.node(more)}"
             pair = self._rule(pair)
             rest = f"({pair} ({comma} {pair})*)?", f"({comma} {pair})*"
         for name in reversed(properties):
             if properties[name] is False and name not in required:
                 continue
-            item = self._rule(
-                f"{self._name(name)} {colon} {self.node(properties[name], depth + 1)}"
-            )
+            item = self._rule(f"{self._name(name)} {colon} {self.node(properties[name])}")
             if name in required:
                 rest = f"{item} {rest[1]}", f"{comma} {item} {rest[1]}"
                 continue
             first, after = (self._rule(part) if part else "" for part in rest)
             alone = f"{item} {after} | {first}" if first else f"({item} {after})?"
             rest = alone, f"({comma} {item})? {after}"
-        return self._enclosed("{}", self._rule(rest[0]) if rest[0] else "", depth)
+        return self._enclosed("{}", self._rule(rest[0]) if rest[0] else "")
 
     def _other_names(self, taken: Iterable[str]) -> str:
         """A property name, in any spelling, that is not one of these."""

@@ -196,8 +196,6 @@ class ReasoningWatch:
         self._tail = b""
         #: True while the reply is in its reasoning.
         self.inside = reasoning.inside
-        #: True until the answer begins: it has nothing but white space.
-        self.blank = not reasoning.inside
         #: The tokens with which the reasoning ended, the mark among them; () unless it just did.
         self.ending: tuple[int, ...] = ()
         self._recent: list[tuple[int, int]] = []
@@ -220,7 +218,7 @@ class ReasoningWatch:
         call = end in self._calls
         rest = self._tail[at if call else at + len(end) :]
         self.inside, self._tail, self._recent = False, b"", []
-        self.blank = not call
+        self._start = self._start if self._again else b""
         return self._behind(rest)
 
     def _forget(self) -> None:
@@ -230,16 +228,15 @@ class ReasoningWatch:
             self._tail = self._tail[self._recent.pop(0)[1] :]
 
     def _behind(self, piece: bytes) -> bytes:
-        if self._start and (self.blank or self._again):
+        if self._start:
             self._tail += piece
             if self._start in self._tail:
                 rest = self._tail.partition(self._start)[2]
-                self.inside, self._tail, self.blank = True, b"", False
+                self.inside, self._tail = True, b""
                 self._recent = []
                 return self._in_reasoning(-1, rest) if rest else b""
             if self._again:
                 self._tail = self._tail[-len(self._start) :]
             elif not self._start.startswith(self._tail.lstrip()):
                 self._start = b""
-        self.blank = self.blank and not piece.strip()
         return piece

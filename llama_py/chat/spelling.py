@@ -20,9 +20,10 @@ __all__ = [
     "INTEGER",
     "LEAD",
     "NUMBER",
+    "SPACES",
+    "TABS",
     "TRAIL",
     "any_spelling",
-    "deepest_level",
     "is_escaped_by_some",
     "levels_of",
     "line_regex",
@@ -32,10 +33,10 @@ __all__ = [
     "usual_spelling",
 ]
 
-#: Levels of brackets up to which indentation grows.
-_LEVELS = 5
+#: Levels of brackets up to which indentation grows in llama.cpp's grammars.
+_LEVELS = 60
 #: The most spaces and tabs that indent by one level.
-_SPACES, _TABS = 8, 2
+SPACES, TABS = 8, 2
 #: The most digits of a number before the point, behind it, and of an exponent.
 DIGITS, _EXPONENT = 25, 3
 
@@ -57,26 +58,23 @@ _SHORT = {'"': '"', "\\": "\\", "/": "/", "\b": "b", "\f": "f", "\n": "n", "\r":
 _WARY = frozenset("<>&'\x7f")
 
 
-def deepest_level() -> int:
-    """The depth beyond which indentation does not grow."""
-    return _LEVELS
-
-
 def space_bounds(depth: int) -> tuple[int, int]:
     """The most spaces and the most tabs that indent a line inside of ``depth`` brackets."""
     level = min(max(depth, 1), _LEVELS)
-    return _SPACES * level, _TABS * level
+    return SPACES * level, TABS * level
 
 
-def line_regex(depth: int) -> str:
-    """A line break and the indentation inside of ``depth`` brackets, as a regular expression."""
-    spaces, tabs = space_bounds(depth)
-    return rf" ?\r?\n( {{0,{spaces}}}|\t{{1,{tabs}}})"
+def line_regex() -> str:
+    """A line break and any indentation, as a regular expression.
+
+    How deep it may be depends on the brackets around it, which ``chat.layout`` counts.
+    """
+    return r" ?\r?\n( *|\t*)"
 
 
-def space_regex(depth: int) -> str:
-    """White space at a joint inside of ``depth`` brackets, as a regular expression."""
-    return f"({line_regex(depth)}| ?)"
+def space_regex() -> str:
+    """White space at a joint, as a regular expression."""
+    return f"({line_regex()}| ?)"
 
 
 def levels_of(schema: Any) -> int:

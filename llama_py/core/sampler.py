@@ -29,7 +29,7 @@ from llama_py.core.select import largest_sorted, nucleus
 from llama_py.core.steps import MOST_CANDIDATES
 from llama_py.core.vocab import Vocab
 from llama_py.errors import DecodeError, ParameterError, ParameterTypeError
-from llama_py.params import RANDOM_SEED, SamplingParams, TokenConstraint
+from llama_py.params import RANDOM_SEED, ReplyWatch, SamplingParams, TokenConstraint
 
 __all__ = ["NOTHING_ALLOWED", "Sampler"]
 
@@ -78,6 +78,8 @@ class Sampler:
         self._chain: Handle[C.llama_sampler_p] | None = None
         self._top_p: Handle[C.llama_sampler_p] | None = None
         self._grammar: GrammarSampler | None = None
+        watch = params.grammar.watch if params.grammar else None
+        self._watch: ReplyWatch | None = watch(vocab) if watch else None
         self._history: TokenHistory | None = None
         self._constraint: TokenConstraint | None = (
             params.constraint() if params.constraint else None
@@ -182,7 +184,9 @@ class Sampler:
             self._history.append(token)
 
     def _accept_by_grammar(self, grammar: GrammarSampler, token: int) -> None:
-        reason = grammar.accept(token)
+        reason = None
+        for each in self._for_grammar(token):
+            reason = reason or grammar.accept(each)
         if reason is None:
             return
         if self.params.grammar is None or not self.params.grammar.lazy:
@@ -192,6 +196,20 @@ class Sampler:
         logs.LOGGER.info("the reply leaves its grammar at token %d: %s", token, reason)
         grammar.close()
         self._grammar = None
+
+    def _for_grammar(self, token: int) -> tuple[int, ...]:
+        """What a grammar gets to see of a token: a lazy one sees no reasoning but its end."""
+        if self._watch is None:
+            return (token,)
+        asleep = self._asleep
+        self._watch.accept(token)
+        return self._watch.ending if asleep else (token,)
+
+    @property
+    def _asleep(self) -> bool:
+        """True while the reply is in its reasoning, and the grammar is a lazy one."""
+        lazy = self.params.grammar is not None and self.params.grammar.lazy
+        return lazy and self._watch is not None and self._watch.inside
 
     def close(self) -> None:
         """Free the C samplers."""
@@ -232,10 +250,14 @@ class Sampler:
             self._window.apply(row)
 
     def _choose_allowed(self, row: Row) -> int:
-        token = self._choose(row)
-        if self._grammar is not None and not self._grammar.allows(token):
+        token, watch = self._choose(row), self._watch
+        if self._grammar is None or self._asleep:
+            return token
+        if not self._grammar.allows(token) or (watch is not None and watch.excess(token)):
             row = row.copy()
             self._grammar.mask(row)
+            if watch is not None:
+                watch.trim(row, token)
             token = self._choose(row)
         return token
 
