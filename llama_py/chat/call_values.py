@@ -30,7 +30,7 @@ from llama_py.chat.spelling import levels_of
 from llama_py.core.chat import schema_to_gbnf
 from llama_py.errors import GrammarError
 
-__all__ = ["Member", "Values", "in_reach", "leaves", "may_be_text", "texts_of"]
+__all__ = ["TIGHT", "Member", "Values", "in_reach", "leaves", "may_be_text", "texts_of"]
 
 _log = logging.getLogger("llama_py")
 
@@ -164,7 +164,8 @@ class Values:
         """The rule of JSON that fits a schema.
 
         Args:
-            avoid: a character that stands in no text without an escape.
+            avoid: a character that stands in no text without an escape; ``TIGHT`` for no white
+                space before commas.
         """
         self._defs.update(defs)
         listed = self._json.setdefault(avoid, [])
@@ -214,7 +215,9 @@ class Values:
         if entries.keys() != members.keys():
             raise GrammarError("llama.cpp's converter writes objects in an unknown way")
         grammar = opened(widened("\n".join(kept), levels_of(whole)))
-        if avoid:
+        if avoid == TIGHT:
+            grammar = grammar.replace('" "? ","', '","')
+        elif avoid:
             grammar = in_text(grammar, avoid)
         taken = {line.partition(" ::= ")[0] for line in grammar.split("\n")}
         grammar = rename_rules(grammar, prefix := self._json_prefix(avoid))
@@ -415,6 +418,8 @@ def in_reach(members: Sequence[Member], most: int = 5) -> list[list[Member]]:
     return [[*members]] if len(members) <= most else [[member] for member in members]
 
 
+#: llama.cpp's parser of Python's lists takes no white space before a comma.
+TIGHT = ","
 _ANYTHING = frozenset({"description", "title", "default", "examples"})
 _MARK = '<|"|>'
 _COMMA = '"," " "?'

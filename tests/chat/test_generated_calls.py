@@ -219,3 +219,19 @@ def test_a_required_call_begins_at_once(family: str, vocab: Vocab) -> None:
         assert not any(grammar.allows(token) for token in vocab.eog_tokens())
     finally:
         grammar.close()
+
+
+def test_a_list_in_pythons_notation_has_no_space_before_a_comma(vocab: Vocab) -> None:
+    """llama.cpp's parser would end the call there."""
+    rendered = template_of("LFM2.5-8B-A1B").render(
+        chat_request(families.USER, tools=TOOLS, tool_choice="required")
+    )
+    assert rendered.grammar is not None
+    begin = '<|tool_call_start|>[order(customer={"name":"x","extras":["tea"'
+    for end, taken in ((',"milk"', True), (' ,"milk"', False)):
+        grammar = GrammarSampler(vocab, rendered.grammar)
+        try:
+            tokens = vocab.tokenize(begin + end, add_special=False, parse_special=True)
+            assert all(grammar.accept(token) is None for token in tokens) is taken
+        finally:
+            grammar.close()
