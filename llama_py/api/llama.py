@@ -125,6 +125,8 @@ class Llama:
         special_tokens_in_content: what the texts of special tokens (``<|im_end|>``) in user and
             tool messages are: ``"text"`` (the default), ``"parse"`` for the tokens themselves, or
             ``"refuse"`` for an error. A call may say otherwise.
+        tool_form: how tools are declared and called: ``"template"`` is the model's own way,
+            ``"hermes"`` a general one, and ``"auto"`` (the default) that where there is no other.
         json_calls: where tools may be called, a reply that as a whole is a call in plain JSON
             becomes that call. A call may say otherwise.
         parking_bytes: RAM for conversations that do not fit into the context.
@@ -173,7 +175,7 @@ class Llama:
         )
         given_names = {name for name, value in options.items() if value is not None}
         self._loaded = loaded = load(arguments, given_names)
-        self._rendering = Rendering(loaded, settings, template, chat_format)
+        self._rendering = Rendering(loaded, settings, template, chat_format, given["tool_form"])
         self._last = last = LastCalls()
         defaults = CallDefaults(loaded, settings, self._rendering)
         self._calls = Calls(loaded, settings, defaults, last)

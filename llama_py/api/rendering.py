@@ -76,14 +76,21 @@ class Rendering:
     Args:
         template: Jinja text in place of the model's own, or None.
         chat_format: the name of a format in place of any template, or None.
+        tool_form: how tools are declared and called (``ChatTemplate.from_model``).
     """
 
     def __init__(
-        self, loaded: Loaded, settings: Settings, template: str | None, chat_format: str | None
+        self,
+        loaded: Loaded,
+        settings: Settings,
+        template: str | None,
+        chat_format: str | None,
+        tool_form: str = "auto",
     ) -> None:
         self._loaded = loaded
         self._settings = settings
         self._text = template
+        self._tool_form = tool_form
         self._template: ChatTemplate | None = None
         self.chat_format = chat_format
 
@@ -106,7 +113,7 @@ class Rendering:
     def _made(self, model: Model) -> ChatTemplate:
         text = self._text
         try:
-            template = ChatTemplate.from_model(model, text)
+            template = ChatTemplate.from_model(model, text, tool_form=self._tool_form)
         except TemplateError as error:
             raise explain_refusal(text or model.chat_template() or "", error) from None
         if not template.explicit:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 from urllib.parse import unquote
 
 from llama_py.chat.plain_schemas import with_null
@@ -55,7 +55,7 @@ def _same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 

@@ -9,7 +9,9 @@ tools, one named tool) are rendered more than once and put together here.
 from __future__ import annotations
 
 import json
+import logging
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -18,8 +20,9 @@ from typing import Any, Protocol
 
 from llama_py.chat.boundaries import find_starts, learn_delimiters
 from llama_py.chat.call_grammar import CallFormat, answer_of, grammar_of_calls, parser_of_calls
-from llama_py.chat.conversation import Message, Tool
+from llama_py.chat.conversation import Message, Text, Tool, ToolChoice
 from llama_py.chat.gbnf import widened
+from llama_py.chat.general_tools import calling_template, is_about_tools, written_out
 from llama_py.chat.inputs import inputs_of, tool_values
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.order import in_order
@@ -37,6 +40,13 @@ from llama_py.errors import TemplateError
 from llama_py.params import GrammarSpec, TokenConstraint
 
 __all__ = ["ChatTemplate", "RenderedChat"]
+
+
+_log = logging.getLogger("llama_py")
+
+_HELLO = Message("user", (Text("Hello."),))
+#: Ways in which a template opens replies, for which is remembered how they may call tools.
+_MOST_CALLERS = 8
 
 
 class _ModelLike(Protocol):
@@ -126,8 +136,12 @@ class ChatTemplate:
     Make one with ``from_model`` or ``from_text``.
     """
 
-    def __init__(self, handle: TemplateHandle, bos: str = "", eos: str = "") -> None:
+    def __init__(
+        self, handle: TemplateHandle, bos: str = "", eos: str = "", *, tool_form: str = "auto"
+    ) -> None:
         self._handle = handle
+        self._wanted_form = tool_form
+        self._callers: OrderedDict[tuple[str, str, str], ChatTemplate] = OrderedDict()
         self._lock = threading.Lock()
         self._learned: tuple[tuple[str, str], ...] | None = None
         self._get_info = cache(handle.info)
@@ -135,10 +149,17 @@ class ChatTemplate:
         self._slots = ProbedSlots(lambda inputs: str(handle.apply(inputs)["prompt"]))
 
     @classmethod
-    def from_model(cls, model: _ModelLike, text: str | None = None) -> ChatTemplate:
+    def from_model(
+        cls, model: _ModelLike, text: str | None = None, *, tool_form: str = "auto"
+    ) -> ChatTemplate:
         """The model's own template, or ``text`` with the model's BOS and EOS texts.
 
         For a model without a template it is ChatML, and ``explicit`` is False.
+
+        Args:
+            tool_form: how tools are declared and called: ``"template"`` is the template's own way,
+                ``"hermes"`` that of ``general_tools``, and ``"auto"`` the latter where the template
+                has none.
 
         Raises:
             TemplateError: the template does not parse.
@@ -147,21 +168,29 @@ class ChatTemplate:
         bos, eos = (_text_of(vocab, token) for token in (vocab.bos, vocab.eos))
         sources = [text] if text is not None else map(model.chat_template, (None, "tool_use"))
         with model.in_use() as pointer:  # another thread may close it meanwhile
-            return cls(RehearsedHandle(pointer, text, sources=sources), bos, eos)
+            handle = RehearsedHandle(pointer, text, sources=sources)
+            return cls(handle, bos, eos, tool_form=tool_form)
 
     @classmethod
-    def from_text(cls, text: str, *, bos: str = "", eos: str = "") -> ChatTemplate:
-        """A Jinja template.
+    def from_text(
+        cls, text: str, *, bos: str = "", eos: str = "", tool_form: str = "auto"
+    ) -> ChatTemplate:
+        """A Jinja template. ``tool_form`` is that of ``from_model``.
 
         Raises:
             TemplateError: it does not parse, or is empty.
         """
         handle = RehearsedHandle(text=text, sources=[text], bos=bos, eos=eos)
-        return cls(handle, bos, eos)
+        return cls(handle, bos, eos, tool_form=tool_form)
 
     def close(self) -> None:
         """Free the compiled template."""
         self._handle.close()
+        with self._lock:
+            callers = [*self._callers.values()]
+            self._callers.clear()
+        for caller in callers:
+            caller.close()
 
     @property
     def _info(self) -> Mapping[str, Any]:
@@ -194,6 +223,22 @@ class ChatTemplate:
         """True if the model's family reasons in a marked block."""
         return bool(self._info["thinking"])
 
+    @cached_property
+    def tool_form(self) -> str | None:
+        """How tools are declared and called: ``"template"``, ``"hermes"``, or None: not at all."""
+        if self._wanted_form == "hermes":
+            return "hermes"
+        if self._has_form:
+            return "template"
+        if self._wanted_form == "template":
+            return None
+        _log.info(
+            "this chat template has no form for tools: where there are some, they are declared and "
+            "called in the form %r (tool_form)",
+            "hermes",
+        )
+        return "hermes"
+
     # ---- rendering ---------------------------------------------------------------------------
 
     def render(self, request: ChatRequest, *, schema_grammar: bool = True) -> RenderedChat:
@@ -210,6 +255,9 @@ class ChatTemplate:
             TemplateError: the template refuses the messages, or cannot do what is asked for.
             GrammarError: llama.cpp's grammars cannot express the schema.
         """
+        about_tools = request.shown_tools or is_about_tools(request.messages)
+        if about_tools and self.tool_form == "hermes":
+            return self._render_written_out(request, schema_grammar)
         schema, inputs = request.schema, inputs_of(request, self._placed(request))
         if request.uses_tools:
             params = self._apply_tools(request, inputs, schema_grammar)
@@ -241,6 +289,51 @@ class ChatTemplate:
         """Whether a reply may have several calls."""
         return bool(self.caps["supports_parallel_tool_calls"] if wanted is None else wanted)
 
+    def _render_written_out(self, request: ChatRequest, schema_grammar: bool) -> RenderedChat:
+        """A conversation with tools in the form of ``general_tools``."""
+        messages = written_out(request.messages, request.shown_tools, self._slots)
+        plain = replace(
+            request, messages=messages, tools=(), tool_choice=ToolChoice(), system_anywhere=False
+        )
+        if not request.uses_tools:
+            return self.render(plain, schema_grammar=schema_grammar)
+        own = self._apply(inputs_of(plain))
+        caller = self._caller(own, plain)
+        going_on = messages[-1:] if request.continue_final_message else ()
+        asked = replace(
+            request, messages=(_HELLO, *going_on), system_anywhere=False, template_kwargs={}
+        )
+        params = caller._apply_tools(asked, inputs_of(asked), schema_grammar)
+        params = {
+            **params,
+            "prompt": own["prompt"],
+            "message_delimiters": own["message_delimiters"],
+            "additional_stops": [*own["additional_stops"], *params["additional_stops"]],
+            "preserved_tokens": [
+                *dict.fromkeys([*own["preserved_tokens"], *params["preserved_tokens"]])
+            ],
+        }
+        several = caller._may_repeat(request.parallel_tool_calls)
+        rendered = self._rendered(request, params, request.schema, several=several)
+        return replace(rendered, generation_prompt=own["generation_prompt"])
+
+    def _caller(self, own: Mapping[str, Any], plain: ChatRequest) -> ChatTemplate:
+        """The template that says what a reply with calls may be, after a prompt of this one."""
+        opening = own["generation_prompt"]
+        if plain.continue_final_message:
+            begun = replace(plain, messages=(_HELLO,), continue_final_message=False)
+            opening = self._apply(inputs_of(begun))["generation_prompt"]
+        start, ends = own["thinking_start_tag"], own["thinking_end_tags"]
+        key = (opening or "<|assistant|>\n", start, ends[0] if start and ends else "")
+        with self._lock:
+            if key not in self._callers:
+                marks = (start, key[2]) if key[2] else None
+                self._callers[key] = ChatTemplate.from_text(calling_template(key[0], marks))
+                if len(self._callers) > _MOST_CALLERS:
+                    self._callers.popitem(last=False)
+            self._callers.move_to_end(key)
+            return self._callers[key]
+
     def _apply_tools(
         self, request: ChatRequest, inputs: dict[str, Any], schema_grammar: bool
     ) -> dict[str, Any]:
@@ -248,8 +341,8 @@ class ChatTemplate:
         params = self._apply(inputs)
         if not params["has_tool_calls"]:
             raise TemplateError(
-                "this chat template has no form for tool calls; use a model or a template that "
-                'has one (chat_format="chatml-function-calling" does), or pass tool_choice="none"'
+                "this chat template has no form for tool calls; leave out tool_form, which allows "
+                'no other than its own, use a template that has one, or pass tool_choice="none"'
             )
         if prompt is not None:
             params = {**params, "prompt": prompt}
@@ -305,11 +398,18 @@ class ChatTemplate:
             return None
 
     def _rendered(
-        self, request: ChatRequest, params: Mapping[str, Any], schema: Any
+        self,
+        request: ChatRequest,
+        params: Mapping[str, Any],
+        schema: Any,
+        *,
+        several: bool | None = None,
     ) -> RenderedChat:
         prompt, opening = params["prompt"], params["generation_prompt"]
         grammar = _grammar(params)
         delimiters = self._delimiters(params)
+        if several is None:
+            several = self._may_repeat(request.parallel_tool_calls)
         return RenderedChat(
             prompt=prompt,
             generation_prompt=opening,
@@ -327,7 +427,7 @@ class ChatTemplate:
             thinking_ends=tuple(params["thinking_end_tags"]),
             calls_tools=request.uses_tools,
             call_marks=_call_marks(params),
-            plain_calls=plain_calls_of(request, self._may_repeat(request.parallel_tool_calls)),
+            plain_calls=plain_calls_of(request, several),
         )
 
     def _placed(self, request: ChatRequest) -> Sequence[Message]:
@@ -338,6 +438,16 @@ class ChatTemplate:
         return messages
 
     # ---- what is learned once about a template -------------------------------------------------
+
+    @cached_property
+    def _has_form(self) -> bool:
+        """Whether llama.cpp knows how this template has tools called."""
+        tool = Tool("probe", "A probe.", {"type": "object", "properties": {}})
+        asked = ChatRequest((_HELLO,), tools=(tool,), now=0)
+        try:
+            return bool(self._handle.apply(inputs_of(asked))["has_tool_calls"])
+        except TemplateError:
+            return True  # it has an opinion on tools, and says so
 
     @cached_property
     def _shows_schema(self) -> bool:

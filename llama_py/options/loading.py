@@ -28,6 +28,7 @@ from llama_py.options.values import (
     CacheType,
     ChatPolicy,
     SpecialTokens,
+    ToolForm,
     read_adapter_path,
     read_flash,
     read_numa,
@@ -242,6 +243,16 @@ class LoadOptions(ModelOptions, ContextOptions, total=False):
         Doc(
             "The texts of special tokens in user and tool messages are text, tokens, or an error "
             "([prompt injection](prompt-injection.md))."
+        ),
+    ]
+    tool_form: Annotated[
+        ToolForm,
+        Default("auto"),
+        Flag("--tool-form", metavar="FORM", help="auto, template or hermes: how tools are called"),
+        Doc(
+            'How tools are declared and called: `"template"` is the model\'s own way, `"hermes"` a '
+            'general one for models without, `"auto"` the latter where there is no other '
+            "([more](chat.md#models-without-a-form-for-tools))."
         ),
     ]
     json_calls: Annotated[

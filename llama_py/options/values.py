@@ -31,6 +31,7 @@ __all__ = [
     "LogitsProcessor",
     "SpecialTokens",
     "StoppingCriteria",
+    "ToolForm",
 ]
 
 #: The seed that means "choose one at random" (``LLAMA_DEFAULT_SEED``).
@@ -51,6 +52,7 @@ else:  # reading options, as the help of the command line does, needs no numpy
 
 #: What the texts of special tokens in user and tool messages may be: text, tokens, or an error.
 SpecialTokens: TypeAlias = Literal["text", "parse", "refuse"]
+ToolForm: TypeAlias = Literal["auto", "template", "hermes"]
 
 Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 

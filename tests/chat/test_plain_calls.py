@@ -199,21 +199,12 @@ def test_what_is_held_back_behind_reasoning_is_none() -> None:
 
 #: Templates whose replies have a beginning of their own, without which such a text is none.
 OTHERS = {"Apriel-1.6-15b-Thinker-fixed", "Cohere2MoE"}
-#: Templates that have no form for tools.
-WITHOUT = {
-    "HuggingFaceTB-SmolLM3-3B",
-    "deepseek-ai-DeepSeek-R1-Distill-Llama-8B",
-    "google-gemma-2-2b-it",
-    "ibm-granite-granite-3.3-2B-Instruct",
-    "llama-cpp-rwkv-world",
-    "microsoft-Phi-3.5-mini-instruct",
-}
 
 
 def test_in_every_template_with_tools() -> None:
     """Beside whatever form of its own a template has; nothing is lost where it is none."""
     others = {name for name in families.names() if not _becomes_a_call(name)}
-    assert others == OTHERS | WITHOUT
+    assert others == OTHERS
 
 
 def _becomes_a_call(name: str) -> bool:

@@ -186,8 +186,13 @@ def _template_props(llama: Llama) -> Body:
     try:
         template = llama.chat_template
     except TemplateError:  # it does not parse, and only those who chat need it
-        return {"chat_template": llama._model.chat_template() or "", "chat_template_caps": {}}
-    return {"chat_template": template.source, "chat_template_caps": dict(template.caps)}
+        text = llama._model.chat_template() or ""
+        return {"chat_template": text, "chat_template_caps": {}, "tool_form": None}
+    return {
+        "chat_template": template.source,
+        "chat_template_caps": dict(template.caps),
+        "tool_form": template.tool_form,
+    }
 
 
 def _text(llama: Llama, token: int) -> str:
