@@ -1,4 +1,5 @@
 """Test suites of others, run against our server.
 
-``python -m tests.conformance`` runs llama.cpp's own tests of its server and prints what came of them.
+``python -m tests.conformance`` runs llama.cpp's own tests of its server, and prints what came of
+them.
 """

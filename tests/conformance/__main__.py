@@ -1,4 +1,4 @@
-"""``python -m tests.conformance [-v] [FILE.py[::TEST] ...]``: run llama.cpp's tests of its server."""
+"""``python -m tests.conformance [-v] [FILE.py[::TEST] ...]``: llama.cpp's tests of its server."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Models for llama.cpp's tests of its server, in place of those that it downloads.
 
-They are made here in less than a second, with random weights: no test depends on what they say. What
-tests do depend on is copied from the models that they stand for: a SentencePiece vocabulary of about
-500 pieces, where BOS is token 1; texts that go on until something else ends them; tokens for infill;
-the real vocabulary of BERT.
+They are made here in less than a second, with random weights: no test depends on what they say.
+What tests do depend on is like that of the models that they stand for: a SentencePiece vocabulary
+of a few hundred pieces, where BOS is token 1; texts that go on until something else ends them;
+tokens for infill; the real vocabulary of BERT.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ __all__ = ["bert", "lora", "split_stories", "stories"]
 _WIDTH, _LAYERS, _HEADS = 64, 2, 4
 _SPECIAL = ("<unk>", "<s>", "</s>", "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
 _BYTES = 256
-#: The size that most multiples of a row have that no word can have.
+#: How much less likely than a word a token is that is none.
 _NEVER = 30.0
 
 _TEXT = """
 Once upon a time there was a little girl who lived in a small house with her mother and her big dog.
 She liked to play in the park with her friends and they were very happy. One day the girl found a
-shiny red book and said I believe that the meaning of life is to be kind. The best book is the one that
-you read when the sky is blue. What is the answer? Her brother wanted to write a joke about a very long
-prompt which will not be truncated. The quick brown fox jumps over the lazy dog. They went to the forest and saw a cat that could climb the tree.
+shiny red book and said I believe that the meaning of life is to be kind. The best book is the one
+that you read when the sky is blue. What is the answer? Her brother wanted to write a joke about a
+very long prompt which will not be truncated. The quick brown fox jumps over the lazy dog. They went
+to the forest and saw a cat that could climb the tree.
 """
 
 
@@ -101,7 +102,9 @@ def _finish(out: gguf.GGUFWriter) -> None:
 
 def _pieces() -> list[str]:
     """Characters, and what pairs of them are most frequent: where the tokenizer merges them."""
-    characters = "▁abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,?!'\"-:;()<>|_/{}[]\n"
+    characters = (
+        "▁abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,?!'\"-:;()<>|_/{}[]\n"
+    )
     words = collections.Counter(tuple(f"▁{word}") for word in _TEXT.split())
     pieces = list(characters)
     while len(pieces) < len(characters) + 90:

@@ -1,7 +1,7 @@
 """What is different in the process that runs llama.cpp's tests: a plugin of pytest's.
 
-It is loaded with ``-p``, starts ``llama-py serve`` where a test starts llama-server, and writes a line
-of JSON for each test to the file that ``CONFORMANCE_RESULTS`` names.
+It is loaded with ``-p``, starts ``llama-py serve`` where a test starts llama-server, and writes a
+line of JSON for each test to the file that ``CONFORMANCE_RESULTS`` names.
 """
 
 from __future__ import annotations

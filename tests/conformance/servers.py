@@ -1,9 +1,9 @@
 """``llama-py serve`` in place of llama-server, for llama.cpp's tests.
 
 Their ``ServerProcess`` is a list of attributes that become flags of llama-server. Here they become
-our flags and settings, models that they would download become those of ``tests.conformance.models``,
-and the server runs ``llama-py serve`` in a process that was forked from one that has imported the
-package already: a start takes a fraction of a second.
+our flags and settings, models that they would download become those of
+``tests.conformance.models``, and ``llama-py serve`` runs in a process that was forked from one that
+has imported the package already: a start takes a fraction of a second.
 
 What has no counterpart is left out: a test that needs it fails, and has a row in
 docs/llama-server.md.
@@ -235,10 +235,12 @@ def start(asked: Any) -> None:
     while time.monotonic() < end:
         if asked.process.poll() is not None:
             raise RuntimeError(f"the server ended: {_last_line(asked.own_log)}")
-        with contextlib.suppress(OSError, urllib.error.URLError):
-            with urllib.request.urlopen(url, timeout=_PATIENCE) as answer:
-                if answer.status == 200:
-                    return
+        with (
+            contextlib.suppress(OSError, urllib.error.URLError),
+            urllib.request.urlopen(url, timeout=_PATIENCE) as answer,
+        ):
+            if answer.status == 200:
+                return
         time.sleep(0.02)
     raise TimeoutError(f"the server did not start within {_PATIENCE:.0f} seconds")
 

@@ -22,7 +22,9 @@ _SLOWER = 15
 _SHORT = 5
 
 
-def soften(source: str, file: str, everywhere: Sequence[str], where: Mapping[str, Sequence[str]]) -> str:
+def soften(
+    source: str, file: str, everywhere: Sequence[str], where: Mapping[str, Sequence[str]]
+) -> str:
     """The test file with soft assertions.
 
     Args:
@@ -84,7 +86,9 @@ class _Slower(ast.NodeTransformer):
 
 
 def _longer(value: ast.expr) -> ast.expr:
-    if isinstance(value, ast.Constant) and isinstance(value.value, int | float):
-        if value.value >= _SHORT and not isinstance(value.value, bool):
-            return ast.copy_location(ast.Constant(value.value * _SLOWER), value)
+    if not isinstance(value, ast.Constant):
+        return value
+    seconds = value.value
+    if isinstance(seconds, int | float) and seconds >= _SHORT:
+        return ast.copy_location(ast.Constant(seconds * _SLOWER), value)
     return value

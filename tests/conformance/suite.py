@@ -1,4 +1,4 @@
-"""llama.cpp's tests of its server, run against ours: where they are, how they run, what came of them.
+"""llama.cpp's tests of its server, run against ours: where they are, how they run, what came of it.
 
 They are read from the pinned source (``vendor/resolve.py``), put into a folder for this run with
 softened assertions, and run by pytest in a process of its own.
@@ -27,14 +27,14 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["KINDS", "Outcome", "Row", "documented_rows", "run", "table"]
+__all__ = ["KINDS", "Outcome", "Row", "documented_rows", "quick", "run", "stated", "table"]
 
 _HERE = Path(__file__).parent
 _ROOT = _HERE.parents[1]
 _DOCS = _ROOT / "docs" / "llama-server.md"
 
 #: What can come of a test. "unexplained" is what must not be.
-KINDS = ("passed", "text", "skipped", "documented", "not run", "unexplained")
+KINDS = ("passed", "text", "skipped", "documented", "unexplained")
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,12 @@ def _expectations() -> dict[str, Any]:
 @cache
 def documented_rows() -> tuple[Row, ...]:
     """All rows of the table of what is different on purpose."""
-    return tuple(
-        Row(each["row"], tuple(each["tests"])) for each in _expectations()["documented"]
-    )
+    return tuple(Row(each["row"], tuple(each["tests"])) for each in _expectations()["documented"])
+
+
+def quick() -> tuple[str, ...]:
+    """Tests for every run: they take a minute of a machine that does nothing else."""
+    return tuple(_expectations()["quick"])
 
 
 def stated(row: Row) -> bool:
@@ -111,7 +114,7 @@ def tests_folder() -> Path:
 
 
 def stage(folder: Path) -> Path:
-    """Put their tests there, at the depth at which they look for templates; returns where they are."""
+    """Put their tests there, as deep as they look for templates; returns where they are."""
     source = tests_folder()
     target = folder / "tools" / "server" / "tests"
     shutil.copytree(source, target)
@@ -150,7 +153,17 @@ def run(selection: Sequence[str] = (), *, more: Sequence[str] = ()) -> list[Outc
     return [_outcome(json.loads(line)) for line in lines]
 
 
-_QUIET = ("-q", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", "ignore", "--timeout=600")
+_QUIET = (
+    "-q",
+    "--no-header",
+    "-p",
+    "no:cacheprovider",
+    "-p",
+    "no:xdist",
+    "-W",
+    "ignore",
+    "--timeout=600",
+)
 
 
 def _all_files(tests: Path) -> list[str]:
@@ -177,8 +190,6 @@ def _outcome(line: dict[str, Any]) -> Outcome:
         why = "; ".join(line["text"])
     elif line["outcome"] == "skipped":
         kind = "skipped"
-    elif any(fnmatchcase(_plain(test), _plain(each)) for each in _expectations()["not_run"]):
-        kind = "not run"
     elif row is not None and stated(row):
         kind, said = "documented", row.row
     return Outcome(test, kind, why, said, line["seconds"])
