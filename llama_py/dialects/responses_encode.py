@@ -258,7 +258,7 @@ class ResponsesReply:
     def _message(self) -> MessageItem:
         last = self._items[-1] if self._items else None
         if not isinstance(last, MessageItem):
-            last = MessageItem(self._frames, len(self._items), with_logprobs=self._asked.logprobs)
+            last = MessageItem(self._frames, len(self._items))
             self._add(last)
         return last
 

@@ -87,5 +87,5 @@ def _parts(content: Any, role: Any) -> Any:
     if not isinstance(content, str):
         return content
     if role == "assistant":
-        return [{"type": "output_text", "text": content, "annotations": []}]
+        return [{"type": "output_text", "text": content, "annotations": [], "logprobs": []}]
     return [{"type": "input_text", "text": content}]

@@ -180,18 +180,13 @@ def _summary(text: str) -> dict[str, Any]:
 
 
 class MessageItem(OutputItem):
-    """What the model said.
-
-    Args:
-        with_logprobs: log-probabilities were asked for.
-    """
+    """What the model said; with log-probabilities, if they were asked for."""
 
     prefix = "msg"
 
-    def __init__(self, frames: Frames, index: int, *, with_logprobs: bool) -> None:
+    def __init__(self, frames: Frames, index: int) -> None:
         super().__init__(frames, index)
         self._logprobs: list[Any] = []
-        self._with_logprobs = with_logprobs
         self._plain = self._around(content_index=0, after=b',"logprobs":[]')
 
     def begin(self) -> None:
@@ -216,8 +211,12 @@ class MessageItem(OutputItem):
         add("response.content_part.done", {**place, "part": self._part(text)})
 
     def _part(self, text: str) -> dict[str, Any]:
-        part: dict[str, Any] = {"type": "output_text", "text": text, "annotations": []}
-        return {**part, "logprobs": self._logprobs} if self._with_logprobs else part
+        return {
+            "type": "output_text",
+            "text": text,
+            "annotations": [],
+            "logprobs": self._logprobs,
+        }
 
     def value(self) -> dict[str, Any]:
         begun = self.status != "in_progress" or self._parts

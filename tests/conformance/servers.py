@@ -56,7 +56,15 @@ _OPTIONS = {
 }
 
 #: The same for what both have as a flag of the command line.
-_FLAGS: dict[str, str] = {}
+_FLAGS = {
+    "temperature": "--temp",
+    "seed": "--seed",
+    "n_predict": "--n-predict",
+    "reasoning": "--reasoning",
+}
+
+#: Their names of templates, and ours.
+_FORMATS = {"chatml": "chatml", "llama3": "llama-3"}
 
 #: Parts of the names of models that are nothing without their template, and its file.
 _TEMPLATES = {"DeepSeek-R1": "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B"}
@@ -126,7 +134,8 @@ def options(asked: Any) -> dict[str, Any]:
     if asked.chat_template_file:
         given["chat_template"] = str(Path(asked.chat_template_file).resolve())
     elif asked.chat_template:
-        given["chat_template"] = _template(asked.chat_template)
+        name = asked.chat_template
+        given.update({"chat_format": _FORMATS[name]} if name in _FORMATS else _template(name))
     if asked.fa in ("on", "off"):
         given["flash_attn"] = asked.fa == "on"
     if asked.model_draft:
@@ -138,9 +147,9 @@ def options(asked: Any) -> dict[str, Any]:
     return given
 
 
-def _template(text: str) -> str:
+def _template(text: str) -> dict[str, Any]:
     """What is no name is a template: ours are told by their braces."""
-    return text if text.replace("-", "").isalnum() else text + "{# #}"
+    return {} if text.replace("-", "").isalnum() else {"chat_template": text + "{# #}"}
 
 
 def arguments(asked: Any, folder: Path) -> list[str]:
@@ -154,8 +163,10 @@ def arguments(asked: Any, folder: Path) -> list[str]:
     words = ["--config", str(file)]
     for theirs, flag in _FLAGS.items():
         value = getattr(asked, theirs)
-        if value is not None:
+        if value not in (None, -1):
             words += [flag, str(value)]
+    if asked.no_ui:
+        words += ["--no-ui"]
     if asked.api_key:
         words += ["--api-key", asked.api_key]
     return words

@@ -27,7 +27,12 @@ _WEATHER = {
     "description": "Get the current weather for a location",
     "parameters": {
         "type": "object",
-        "properties": {"location": {"type": "string", "description": "A city and its state"}},
+        "properties": {
+            "location": {
+                "type": "string",
+                "description": "The city and state, e.g. San Francisco, CA",
+            }
+        },
         "required": ["location"],
     },
 }

@@ -129,7 +129,9 @@ def test_text(played: Play) -> None:
             "type": "message",
             "role": "assistant",
             "status": "completed",
-            "content": [{"type": "output_text", "text": "Hi there.", "annotations": []}],
+            "content": [
+                {"type": "output_text", "text": "Hi there.", "annotations": [], "logprobs": []}
+            ],
         }
     ]
     assert reply.output[0]["id"].startswith("msg_")
@@ -387,7 +389,7 @@ def test_marks_of_the_format_have_no_logprobs(thought: Play, played: Play) -> No
 
 def test_nobody_asked_for_logprobs(played: Play) -> None:
     reply = played(f"Hi there.{EOT}")
-    assert "logprobs" not in reply.output[0]["content"][0]
+    assert reply.output[0]["content"][0]["logprobs"] == []
     deltas = [e for e in reply.events if e["type"] == "response.output_text.delta"]
     assert all(e["logprobs"] == [] for e in deltas)
 
