@@ -112,6 +112,7 @@ def install() -> None:
             ggml_h.ggml_log_set(callback, None)
             llama_h.llama_log_set(callback, None)
             _installed = callback  # C keeps the pointer: so must we
+            _keep_interrupts()
 
 
 def _receive(level: int, text: bytes | None, _data: Any) -> None:
@@ -122,6 +123,24 @@ def _receive(level: int, text: bytes | None, _data: Any) -> None:
         LOGGER.debug("a message of llama.cpp was lost", exc_info=True)
     except BaseException as interrupt:
         _raise_later(type(interrupt))
+
+
+def _keep_interrupts() -> None:
+    """Do not lose a signal that strikes at the entry of ``_receive``, before its first line.
+
+    ctypes only has such an exception printed, as it does with whatever a callback raises.
+    """
+    before = sys.unraisablehook
+
+    def hook(lost: Any) -> None:
+        trace, kind = lost.exc_traceback, lost.exc_type
+        here = trace is not None and trace.tb_frame.f_code is _receive.__code__
+        if here and not issubclass(kind, Exception):
+            _raise_later(kind)
+        else:
+            before(lost)
+
+    sys.unraisablehook = hook
 
 
 def _collect(level: int, text: bytes | None) -> None:

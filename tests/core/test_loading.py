@@ -192,14 +192,16 @@ def load():
     Llama(path, use_mmap=False, **options).close()
 
 load()
-start = time.perf_counter(); load(); usual = time.perf_counter() - start
+start, spent = time.perf_counter(), time.process_time()
+load()
+usual, cost = time.perf_counter() - start, time.process_time() - spent
 before, random_ = rss(), random.Random(5)
 results, late = {"interrupted": 0, "lost": 0}, []
 
 class Sender(threading.Thread):
     def run(self):
         time.sleep(random_.uniform(0.02, 0.75) * usual)
-        self.sent = time.perf_counter()
+        self.sent = time.process_time()
         os.kill(os.getpid(), signal.SIGINT)
 
 for _ in range(tries):
@@ -208,15 +210,15 @@ for _ in range(tries):
     try:
         load()
         sender.join()
-        time.sleep(0.05)
+        time.sleep(1)
         results["lost"] += 1
     except KeyboardInterrupt:
         results["interrupted"] += 1
-        late.append(time.perf_counter() - sender.sent)
+        late.append(time.process_time() - sender.sent)
     sender.join()
 load()
 late.sort()
-print(json.dumps({**results, "usual": usual, "median": late[len(late) // 2], "worst": late[-1],
+print(json.dumps({**results, "usual": cost, "median": late[len(late) // 2], "worst": late[-1],
                   "grown": rss() - before, "threads": threading.active_count()}))
 """
 
@@ -240,6 +242,7 @@ def test_every_ctrl_c_stops_a_load(large: Path) -> None:
     assert done.stderr == ""
     found = json.loads(done.stdout)
     assert (found["interrupted"], found["lost"]) == (12, 0), found
+    # Of the processor's time, which other programs do not take.
     assert found["median"] < 0.5 * found["usual"] + 0.05, found
     assert found["grown"] < 60, found  # a load that was not freed is 100 MB and more
     assert found["threads"] == 1
@@ -266,7 +269,7 @@ threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
     Llama(path, n_ctx=256, n_threads=1)
 except KeyboardInterrupt:
-    assert time.perf_counter() - start < 0.5 + 1.0 + 0.5, time.perf_counter() - start
+    assert time.perf_counter() - start < pause, "it was waited for"
     if then == "leave":
         sys.exit()
 assert threading.active_count() == 2
@@ -279,12 +282,42 @@ Llama(path, n_ctx=256, n_threads=1).close()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="sends signals, and reads /proc")
-@pytest.mark.parametrize(("pause", "then"), [(3.0, "stay"), (60.0, "leave")])
+@pytest.mark.parametrize(("pause", "then"), [(10.0, "stay"), (60.0, "leave")])
 def test_a_load_that_cannot_be_stopped_is_not_waited_for(pause: float, then: str) -> None:
     """It ends by itself and frees what it has, and does not keep the process alive."""
     command = [sys.executable, "-c", SLOW, str(tiny_model("full")), str(pause), then]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+AT_THE_ENTRY = """
+import sys, threading
+from llama_py._native import ggml_h
+from llama_py.core import logs
+
+logs.install()
+
+def strike(frame, event, arg):
+    if frame.f_code is logs._receive.__code__:
+        sys.settrace(None)
+        raise KeyboardInterrupt
+
+callback = ggml_h.ggml_log_callback(logs._receive)
+sys.settrace(strike)
+try:
+    callback(2, b"a line\\n", None)
+    for _ in range(10000):
+        threading.Event().wait(0.01)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_an_interrupt_at_the_entry_of_the_log_is_raised_afterwards() -> None:
+    """A signal's handler may run before the first line of a callback, where nothing is caught."""
+    command = [sys.executable, "-c", AT_THE_ENTRY]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
+    assert (done.stdout, done.stderr) == ("interrupted\n", "")
 
 
 def test_an_interrupt_in_the_log_is_raised_afterwards() -> None:
