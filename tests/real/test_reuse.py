@@ -20,6 +20,7 @@ ENDINGS = [
     "\n\nIn short, whoever uses this software may",
     " 1, 2, 3, 4,",
 ]
+_OTHERS = ("smollm2", "qwen05")
 #: Of reuse, in units of the largest difference that cuts make.
 FACTOR = 4.0
 Row = NDArray[np.float64]
@@ -50,7 +51,9 @@ def after(llm: Llama, tokens: list[int]) -> Row:
     return log_probabilities(llm.last_logits)
 
 
-@pytest.mark.parametrize("model", ["smollm2", "gemma3"])
+@pytest.mark.parametrize(
+    "model", ["gemma3", *(pytest.param(each, marks=pytest.mark.long) for each in _OTHERS)]
+)
 def test_reuse_differs_no_more_than_cuts_do(model: str, request: pytest.FixtureRequest) -> None:
     llm: Llama = request.getfixturevalue(model)
     common = llm.tokenize((ROOT / "LICENSE").read_bytes(), add_bos=True)[:150]
