@@ -12,7 +12,6 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 from llama_py.chat.bounds import check_tools
@@ -23,6 +22,7 @@ from llama_py.chat.tool_schemas import call_schema
 from llama_py.core.chat import schema_to_gbnf
 from llama_py.core.gbnf_check import check_gbnf
 from llama_py.errors import GrammarError, ParameterError, shown
+from llama_py.tenants import remembering
 
 __all__ = ["enforceable", "render_leniently"]
 
@@ -88,7 +88,7 @@ def _enforceable(tool: Tool) -> Tool:
     return replace(tool, enforced=json.loads(found))
 
 
-@lru_cache(_MOST_KNOWN)
+@remembering(_MOST_KNOWN)
 def _look(text: str) -> tuple[str, str]:
     """Why a schema cannot be enforced, "" if it can; and what can be, as JSON text."""
     schema = json.loads(text)

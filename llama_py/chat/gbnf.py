@@ -8,10 +8,10 @@ replaces them.
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from itertools import accumulate
 
 from llama_py.chat.spelling import is_escaped_by_some, number_units, space_bounds
+from llama_py.tenants import remembering
 
 __all__ = [
     "free_name",
@@ -70,7 +70,7 @@ _BRACKETS = re.compile(r'^([\w-]+) ::= ("[{\[]") space (.*?) ?space ("[}\]]")$')
 _PIECE = re.compile(r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]|[^"\[]+')
 
 
-@lru_cache(64)
+@remembering(64)
 def widened(grammar: str, levels: int) -> str:
     """llama.cpp's grammar, with every JSON spelling of names, strings, numbers and white space.
 

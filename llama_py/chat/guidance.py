@@ -13,7 +13,6 @@ import json
 import os
 import re
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from llama_py.chat.reasoning import NO_REASONING, Reasoning
 from llama_py.chat.spelling import LEAD, TRAIL, space_regex
 from llama_py.errors import GrammarError
 from llama_py.params import TokenConstraint
+from llama_py.tenants import Remembered
 
 __all__ = ["Guide", "SchemaConstraint", "available", "guide_for", "unsatisfiable"]
 
@@ -145,7 +145,7 @@ class Guide:
         table = _read_tokens(vocab)
         self.n_tokens = vocab.n_tokens
         self.piece: Callable[[int], bytes] = table.tokens.__getitem__
-        self._compiled: OrderedDict[Any, _Compiled] = OrderedDict()
+        self._compiled: Remembered[Any, _Compiled] = Remembered(_KEPT)
         self.eog = frozenset(vocab.eog_tokens()) or frozenset({vocab.eos})
         self.spaces = Spaces(vocab.n_tokens, self.piece, self.eog)
         single = {piece: token for token, piece in enumerate(table.tokens) if len(piece) == 1}
@@ -182,11 +182,10 @@ class Guide:
             raise GrammarError(f"the JSON schema is {schema!r}; expected an object")
         frame = partial(self._frame, reasoning, tuple(calls))
         key = (_with_options(body), frame.args)
-        known = self._compiled.pop(key, None)
+        known = self._compiled.get(key)
         compiled = known or _Compiled(self._compile(body, frame), threading.Lock())
-        self._compiled[key] = compiled  # the latest one is the last one
-        while len(self._compiled) > _KEPT:
-            self._compiled.popitem(last=False)
+        if known is None:
+            self._compiled.put(key, compiled)
 
         def make() -> TokenConstraint:
             return SchemaConstraint(compiled.copy(), self, reasoning)

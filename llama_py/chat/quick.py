@@ -14,17 +14,16 @@ renders differently, or not at all, stay with llama.cpp.
 from __future__ import annotations
 
 import json
-import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 from llama_py.chat.jinja import Jinja2ChatFormatter
 from llama_py.errors import TemplateError
+from llama_py.tenants import Remembered
 
 __all__ = ["QuickRenderer"]
 
@@ -62,8 +61,8 @@ class QuickRenderer:
     def __init__(self, info: Callable[[], Mapping[str, Any]], bos: str, eos: str) -> None:
         self._get_info = info
         self._bos, self._eos = bos, eos
-        self._known: OrderedDict[Key, _Known | None] = OrderedDict()
-        self._lock = threading.Lock()
+        #: Those that Python renders, and those that it does not.
+        self._known: Remembered[Key, _Known | Literal[False]] = Remembered(_MOST_KNOWN)
 
     def render(self, inputs: Inputs) -> dict[str, Any] | None:
         """The answer of ``TemplateHandle.apply``, or None if llama.cpp has to render it."""
@@ -80,24 +79,14 @@ class QuickRenderer:
         key = _key(inputs)
         if key is None:
             return
-        with self._lock:
-            if key in self._known:
-                return
-        known = self._compare(inputs, params)
-        with self._lock:
-            self._known[key] = known
-            if len(self._known) > _MOST_KNOWN:
-                self._known.popitem(last=False)
+        if key not in self._known:
+            self._known.put(key, self._compare(inputs, params) or False)
 
     def _find(self, inputs: Inputs) -> _Known | None:
         key = _key(inputs)
         if key is None:
             return None
-        with self._lock:
-            known = self._known.get(key)
-            if known is not None:
-                self._known.move_to_end(key)
-            return known
+        return self._known.get(key) or None
 
     def _compare(self, inputs: Inputs, params: dict[str, Any]) -> _Known | None:
         calls = any("tool_calls" in message for message in inputs["messages"])

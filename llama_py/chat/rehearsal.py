@@ -114,7 +114,7 @@ class _Space(Namespace):
     """A namespace that knows what is put into it."""
 
     def values(self) -> Any:
-        attributes: dict[str, Any] = self._Namespace__attrs  # type: ignore[attr-defined]
+        attributes: dict[str, Any] = self._Namespace__attrs
         return attributes.values()
 
     def __setitem__(self, name: str, value: Any) -> None:
@@ -169,9 +169,8 @@ def _counted(node: Any) -> Any:
     literal = isinstance(node, (nodes.List, nodes.Dict)) or (
         isinstance(node, nodes.Tuple) and node.ctx == "load"
     )
-    if literal or isinstance(node, (nodes.Call, nodes.Concat)):
-        return _around(node, _VALUE)
-    if isinstance(node, nodes.Filter) and node.node is not None and node.name != _VALUE:
+    filtered = type(node) is nodes.Filter and node.node is not None and node.name != _VALUE
+    if literal or filtered or type(node) in (nodes.Call, nodes.Concat):
         return _around(node, _VALUE)
     if isinstance(node, nodes.Output):
         node.nodes = [

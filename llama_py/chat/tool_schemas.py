@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any, NoReturn
 from urllib.parse import unquote
 
@@ -23,6 +22,7 @@ from llama_py.chat.satisfiable import is_a
 from llama_py.core.chat import schema_to_gbnf
 from llama_py.core.gbnf_reader import MOST_REPEATED
 from llama_py.errors import GrammarError, shown
+from llama_py.tenants import remembering
 
 __all__ = ["call_schema", "has_alternatives"]
 
@@ -95,7 +95,7 @@ def _rewritten(name: str, text: str, alternatives: bool) -> str:
     return "" if out == schema else json.dumps(out)
 
 
-_known = lru_cache(_MOST_KNOWN)(_rewritten)
+_known = remembering(_MOST_KNOWN)(_rewritten)
 
 
 class _Rewriter:

@@ -9,12 +9,11 @@ rule.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from llama_py.core.breaks import Breaks
 from llama_py.core.gbnf_reader import TERMINAL, Rules, read_gbnf
 from llama_py.core.graphs import components
 from llama_py.errors import GrammarError
+from llama_py.tenants import remembering
 
 __all__ = ["MOST_STARTS", "check_gbnf"]
 
@@ -28,7 +27,7 @@ _MOST_STEPS = 5_000_000
 _Edges = list[list[tuple[int, bool]]]
 
 
-@lru_cache(maxsize=32)
+@remembering(32)
 def check_gbnf(text: str, root: str = "root") -> tuple[tuple[str, int], ...]:
     """Raise for a grammar that llama.cpp refuses, or that would harm the process.
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 import operator
 import re
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,6 +16,7 @@ from llama_py._native import chat_h
 from llama_py._native import llama_h as C
 from llama_py.core.handle import Handle
 from llama_py.errors import ParameterTypeError, SymbolNotFoundError, TokenizationError, shown
+from llama_py.tenants import Remembered
 
 if TYPE_CHECKING:
     from llama_py.core.model import Model
@@ -72,8 +71,8 @@ class Vocab(Handle[C.llama_vocab_p]):
         self.add_bos: bool = C.llama_vocab_get_add_bos(pointer)
         self.add_eos: bool = C.llama_vocab_get_add_eos(pointer)
         self.add_sep: bool = C.llama_vocab_get_add_sep(pointer)
-        self._prototypes: OrderedDict[Hashable, Handle[C.llama_sampler_p]] = OrderedDict()
-        self._using_prototypes = threading.Lock()
+        self._prototypes: Remembered[Hashable, Handle[C.llama_sampler_p]]
+        self._prototypes = Remembered(_MOST_PROTOTYPES)
         self._pieces: dict[int, bytes] = {}
         self._plain_pieces: dict[int, bytes] = {}
         self._eog: dict[int, bool] = {}
@@ -90,16 +89,11 @@ class Vocab(Handle[C.llama_vocab_p]):
             key: what it depends on.
             make: makes it, if it is not remembered.
         """
-        with self._using_prototypes:
-            known = self._prototypes.get(key)
-            if known is not None and not known.closed:
-                self._prototypes.move_to_end(key)
-                return known
+        known = self._prototypes.get(key)
+        if known is not None and not known.closed:
+            return known
         made = Handle(make(), C.llama_sampler_free, self)  # others need not wait for that
-        with self._using_prototypes:
-            self._prototypes[key] = made
-            while len(self._prototypes) > _MOST_PROTOTYPES:
-                self._prototypes.popitem(last=False)
+        self._prototypes.put(key, made)
         return made
 
     def tokenize(

@@ -138,6 +138,7 @@ def _check_counts(body: Mapping[str, Any], limits: Limits) -> None:
         value = body.get(name)
         if isinstance(value, list) and len(value) > most:
             raise ParameterError(f"{name} has {len(value)} entries, and {most} is the most")
+    limits.check_tools(body, "tools")
 
 
 # ---- what the reply is to be like --------------------------------------------------------------

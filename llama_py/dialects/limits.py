@@ -39,6 +39,28 @@ TEMPLATE_KWARGS = frozenset(
 )
 
 
+#: Characters of the name of a tool, as OpenAI and Anthropic have it (the latter 128).
+MAX_NAME = 128
+#: Characters of all names, descriptions and schemas of the tools of a request.
+MAX_TOOL_CHARACTERS = 1 << 20
+#: Tokens with a bias.
+MAX_BIASES = 4096
+
+
+def _larger(value: Any, most: int) -> bool:
+    """Whether a value has more characters than so many, each item counted as one."""
+    rest = [value]
+    while rest and most >= 0:
+        each = rest.pop()
+        most -= len(each) if isinstance(each, str) else 1
+        if isinstance(each, Mapping):
+            rest += each.keys()
+            rest += each.values()
+        elif isinstance(each, list):
+            rest += each
+    return most < 0
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Checked before anything is rendered, tokenized or compiled.
@@ -64,6 +86,33 @@ class Limits:
     max_messages: int = 10_000
     template_kwargs: frozenset[str] = TEMPLATE_KWARGS
     strict: bool = False
+
+    def check_tools(self, body: Mapping[str, Any], name: str) -> None:
+        """Refuse tools or functions that are too many, too large, or have too long a name."""
+        self.check_length(body, name, self.max_tools)
+        tools = body.get(name)
+        if not isinstance(tools, list):
+            return
+        for tool in tools:
+            inner = tool.get("function") if isinstance(tool, Mapping) else None
+            for each in (tool, inner):
+                called = each.get("name") if isinstance(each, Mapping) else None
+                if isinstance(called, str) and len(called) > MAX_NAME:
+                    message = (
+                        f"the name of a tool has {len(called)} characters ({shown(called, 40)}), "
+                        f"and {MAX_NAME} is the most"
+                    )
+                    raise RequestError(Kind.INVALID_VALUE, message, name)
+        if _larger(tools, MAX_TOOL_CHARACTERS):
+            message = f"{name} has more than the {MAX_TOOL_CHARACTERS} characters allowed here"
+            raise RequestError(Kind.INVALID_VALUE, message, name)
+
+    def check_biases(self, body: Mapping[str, Any]) -> None:
+        """Refuse more biases than a sampler is meant to add to each token."""
+        value = body.get("logit_bias")
+        if isinstance(value, (list, Mapping)) and len(value) > MAX_BIASES:
+            message = f"logit_bias has {len(value)} entries, and this server allows "
+            raise RequestError(Kind.INVALID_VALUE, f"{message}{MAX_BIASES}", "logit_bias")
 
     def check_number(self, body: Mapping[str, Any], name: str, most: int) -> None:
         """Refuse a number above a limit. What is no number is refused by who reads it.

@@ -190,6 +190,7 @@ def _refuse_what_is_not_there(body: Mapping[str, Any]) -> None:
 
 def _generation(context: CallContext, body: Mapping[str, Any], limits: Limits) -> GenerationParams:
     most = read_number(body, "n_predict", "max_completion_tokens", "max_tokens", low=-1, default=-1)
+    limits.check_biases(body)
     probs = read_number(body, "n_probs", "logprobs", low=0, default=0)
     if probs > limits.max_top_logprobs:
         raise ParameterError(

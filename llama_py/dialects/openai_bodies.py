@@ -64,8 +64,8 @@ def read_chat(
         RequestError, ParameterError, TemplateError, GrammarError: it cannot be answered.
     """
     limits.check_length(body, "messages", limits.max_messages)
-    limits.check_length(body, "tools", limits.max_tools)
-    limits.check_length(body, "functions", limits.max_tools)
+    limits.check_tools(body, "tools")
+    limits.check_tools(body, "functions")
     options = _options(CHAT, body, limits, session)
     _choose_tools(options)
     _choose_variables(options, limits)
@@ -143,6 +143,7 @@ def _options(
     for name in ("logprobs", "top_logprobs"):
         limits.check_number(body, name, limits.max_top_logprobs)
     limits.check_length(body, "stop", limits.max_stops)
+    limits.check_biases(body)
     options = {name: whole(table[name], body[name]) for name in body if name in known}
     _leave_out_what_is_empty(options)
     _choose_stream_options(options, streams=bool(body.get("stream")))

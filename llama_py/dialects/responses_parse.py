@@ -202,6 +202,7 @@ def _earlier(fields: Fields, history: History) -> Conversation:
 
 def _tools(fields: Fields, limits: Limits) -> Tools:
     declared = fields.list("tools")
+    limits.check_tools({"tools": declared}, "tools")
     tools = Tools(declared)
     count = max(len(declared), len(tools.offered))
     if count > limits.max_tools:

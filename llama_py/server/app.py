@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 
 from starlette.applications import Starlette
@@ -45,6 +44,7 @@ from llama_py.server.sessions import Sessions
 from llama_py.server.settings import Settings
 from llama_py.server.slots import SlotFiles
 from llama_py.server.snapshots import Snapshots
+from llama_py.server.workers import FairWorkers
 
 __all__ = ["Service", "create_app", "error_response"]
 
@@ -90,11 +90,9 @@ class Service:
     def __init__(self, settings: Settings, models: ModelPool) -> None:
         self.settings = settings
         self.models = models
-        self.workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="llama_py-server")
-        self.side_workers = ThreadPoolExecutor(_SIDE_WORKERS, thread_name_prefix="llama_py-side")
-        self.embedding_workers = ThreadPoolExecutor(
-            _SIDE_WORKERS, thread_name_prefix="llama_py-embeds"
-        )
+        self.workers = FairWorkers(_WORKERS, "llama_py-server")
+        self.side_workers = FairWorkers(_SIDE_WORKERS, "llama_py-side")
+        self.embedding_workers = FairWorkers(_SIDE_WORKERS, "llama_py-embeds")
         self.limits = _limits(settings)
         self.exchanges: set[Exchange] = set()
         self.responses = ResponseStore(

@@ -13,6 +13,7 @@ from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
 
+from llama_py.server.relied_on import check_uvicorn
 from llama_py.server.streaming import BODY
 from llama_py.server.upgrades import without_upgrades
 
@@ -76,4 +77,5 @@ def http_protocol(protocol: type[Any] | None = None) -> type[asyncio.Protocol]:
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
     chosen = AutoHTTPProtocol if protocol is None else protocol
+    check_uvicorn(chosen)
     return type("HttpProtocol", (_Abortable, without_upgrades(chosen)), {})

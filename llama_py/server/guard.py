@@ -27,6 +27,7 @@ from llama_py.server.records import RequestRecord
 from llama_py.server.settings import Settings
 from llama_py.server.streaming import BODY
 from llama_py.server.unread import Unread
+from llama_py.tenants import working_for
 
 __all__ = ["Guard", "needs"]
 
@@ -83,6 +84,14 @@ class Asked:
         """The first value of a header, or None."""
         values = self._values.get(name)
         return values[0].decode("latin-1") if values else None
+
+
+def _has_two_ends(headers: Sequence[tuple[bytes, bytes]]) -> bool:
+    """Whether a proxy in front might see another end of a request than we do."""
+    encodings = [value.strip().lower() for name, value in headers if name == b"transfer-encoding"]
+    if not encodings:
+        return False
+    return encodings != [b"chunked"] or any(name == b"content-length" for name, _ in headers)
 
 
 class Guard:
@@ -190,6 +199,9 @@ class Guard:
         return Failure(Kind.UNAUTHORIZED, message)
 
     def _check_body(self, asked: Asked) -> Failure | None:
+        if _has_two_ends(asked.headers):
+            message = "a request has a Content-Length, or Transfer-Encoding: chunked, and not both"
+            return Failure(Kind.INVALID_VALUE, message)
         length = asked.first(b"content-length") or "0"
         if asked.method in ("GET", "HEAD") or (
             length == "0" and asked.first(b"transfer-encoding") is None
@@ -216,6 +228,12 @@ class Guard:
         self, record: RequestRecord, scope: Scope, receive: Receive, answer: _Answer
     ) -> None:
         scope["state"]["caller"] = record.caller
+        with working_for(record.caller.tenant):
+            await self._let_in_for(record, scope, receive, answer)
+
+    async def _let_in_for(
+        self, record: RequestRecord, scope: Scope, receive: Receive, answer: _Answer
+    ) -> None:
         if needs(record.method, record.path) is None:  # probes neither count nor delay a drain
             await self._run(scope, receive, answer)
             return
@@ -359,6 +377,8 @@ class _Answer:
         """Say what is wrong."""
         self.record.error = failure.kind.value
         status, headers, body = failure_answer(self._scope, failure, self._overflow_status)
+        if _has_two_ends(self._scope["headers"]):
+            headers = {**headers, "Connection": "close"}
         await self._whole(status, headers, b"" if self.record.method == "HEAD" else body)
 
     async def empty(self, status: int) -> None:

@@ -202,6 +202,8 @@ def single_key(key: str) -> ApiKey:
     """A key that was given by itself: its owner runs the server, and may do everything.
 
     Its name depends on nothing but the key, so that sessions are found again after a restart.
+    The name stands in logs: who reads one can try out keys without asking the server, so a key
+    has to be long and random.
     """
     named = b"llama_py name of a key\0" + key.encode("utf-8", "surrogateescape")
     name = hashlib.sha256(named).hexdigest()[:8]

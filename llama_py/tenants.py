@@ -1,0 +1,127 @@
+"""Whose work is being done, so that what is remembered of it is remembered for nobody else.
+
+What was compiled for a schema, a list of tools or a grammar is kept, because the next request often
+has the same. From how long a reply takes one could tell that somebody has asked with it before; so
+in a server with several API keys each of them has memories of its own. ``Remembered`` is such a
+memory: it is bounded for each tenant, so that nobody drives out what is another one's.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Generic, TypeVar
+
+__all__ = ["Remembered", "remembering", "tenant", "working_for"]
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+F = TypeVar("F", bound=Callable[..., Any])
+
+_tenant: ContextVar[str] = ContextVar("llama_py_tenant", default="")
+#: Tenants whose memories are kept; that of who was away longest goes.
+MOST_TENANTS = 64
+
+
+def tenant() -> str:
+    """Whose work this thread or task does; "" is everybody's."""
+    return _tenant.get()
+
+
+@contextmanager
+def working_for(name: str) -> Iterator[None]:
+    """Do the work of one tenant within the block."""
+    token = _tenant.set(name)
+    try:
+        yield
+    finally:
+        _tenant.reset(token)
+
+
+class Remembered(Generic[K, V]):
+    """Values by key, for each tenant at most so many; the latest ones stay. Any thread may use it.
+
+    Args:
+        most: values of one tenant.
+
+    Attributes:
+        found, missed: how often a value was there, and how often it was not.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._of: OrderedDict[str, OrderedDict[K, V]] = OrderedDict()
+        self.found = self.missed = 0
+
+    def get(self, key: K) -> V | None:
+        """The value of a key for the tenant whose work is done, or None."""
+        with self._lock:
+            own = self._own()
+            value = own.get(key)
+            if value is None:
+                self.missed += 1
+                return None
+            own.move_to_end(key)
+            self.found += 1
+            return value
+
+    def put(self, key: K, value: V) -> None:
+        """Remember a value."""
+        with self._lock:
+            own = self._own()
+            own[key] = value
+            own.move_to_end(key)
+            while len(own) > self._most:
+                own.popitem(last=False)
+
+    def __contains__(self, key: K) -> bool:
+        with self._lock:
+            return key in self._own()
+
+    def __len__(self) -> int:
+        """How many there are of all tenants."""
+        with self._lock:
+            return sum(map(len, self._of.values()))
+
+    def clear(self) -> None:
+        """Forget everything of everybody."""
+        with self._lock:
+            self._of.clear()
+            self.found = self.missed = 0
+
+    def _own(self) -> OrderedDict[K, V]:
+        name = tenant()
+        own = self._of.setdefault(name, OrderedDict())
+        self._of.move_to_end(name)
+        while len(self._of) > MOST_TENANTS:
+            self._of.popitem(last=False)
+        return own
+
+
+def remembering(most: int) -> Callable[[F], F]:
+    """As ``functools.lru_cache``, for each tenant. The function has ``memory``, which is asked.
+
+    What it returns is never None, and is not remembered if it raises.
+    """
+
+    def decorate(function: F) -> F:
+        memory: Remembered[Hashable, Any] = Remembered(most)
+
+        @functools.wraps(function)
+        def remembered(*args: Hashable, **kwargs: Hashable) -> Any:
+            key = (args, tuple(sorted(kwargs.items())))
+            value = memory.get(key)
+            if value is None:
+                value = function(*args, **kwargs)
+                memory.put(key, value)
+            return value
+
+        remembered.memory = memory  # type: ignore[attr-defined]
+        return remembered  # type: ignore[return-value]
+
+    return decorate

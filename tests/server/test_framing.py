@@ -1,0 +1,64 @@
+"""A request whose end two programs could see in two places is refused, and its connection ends."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from llama_py.server.guard import Guard
+from llama_py.server.lifecycle import Lifecycle
+from llama_py.server.serve import protocol_of
+from llama_py.server.settings import Settings
+from tests.patience import PATIENCE
+
+HOST = b"Host: localhost\r\nContent-Type: application/json\r\n"
+BEHIND = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+FORMS = {
+    "both": b"Content-Length: 7\r\nTransfer-Encoding: chunked\r\n",
+    "both, the other way round": b"Transfer-Encoding: chunked\r\nContent-Length: 7\r\n",
+    "packed": b"Transfer-Encoding: gzip, chunked\r\n",
+    "twice": b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+}
+
+
+async def app(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"reached"})
+
+
+@pytest.fixture(scope="module", params=[HttpToolsProtocol, H11Protocol])
+def port(request: pytest.FixtureRequest) -> Iterator[int]:
+    settings, lifecycle = Settings(), Lifecycle()
+    config = uvicorn.Config(
+        Guard(app, settings, lifecycle), "127.0.0.1", 0, lifespan="off", log_config=None,
+        http=protocol_of(settings, request.param), ws="none",
+    )  # fmt: skip
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield server.servers[0].sockets[0].getsockname()[1]
+    server.should_exit = True
+    thread.join(PATIENCE)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("method", [b"POST", b"GET"])
+def test_two_ends(port: int, form: str, method: bytes) -> None:
+    request = method + b" /v1/completions HTTP/1.1\r\n" + HOST + FORMS[form] + b"\r\n"
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as client:
+        client.sendall(request + b"2\r\n{}\r\n0\r\n\r\n" + BEHIND)
+        said = b""
+        while data := client.recv(1 << 16):  # to the end: the connection is closed
+            said += data
+    assert said.startswith((b"HTTP/1.1 400", b"HTTP/1.1 501")), said[:200]
+    assert said.count(b"HTTP/1.1") == 1, "what is behind it is no request"
