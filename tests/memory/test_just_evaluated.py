@@ -7,6 +7,7 @@ which few of them have room: in the cache of a sliding window, each sequence has
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -125,10 +126,15 @@ def compare(prompts: Prompts, oracle: Oracle) -> None:
     assert record.generated == expected
 
 
+def model_of(kind: str) -> Path:
+    """With a window that few of have room, where it has one."""
+    plain = kind in ("full", "recurrent", "hybrid")
+    return tiny_model(kind) if plain else tiny_model(kind, n_swa=WINDOW)
+
+
 def load(kind: str, *, unified: bool = True, n_seq_max: int = 8) -> Llama:
-    spec = {} if kind in ("full", "recurrent", "hybrid") else {"n_swa": WINDOW}
     return Llama(
-        str(tiny_model(kind, **spec)),
+        str(model_of(kind)),
         n_ctx=N_CTX if unified else N_CTX * n_seq_max,
         n_seq_max=n_seq_max,
         kv_unified=unified,
@@ -163,8 +169,7 @@ def test_a_prompt_that_was_just_evaluated_is_reused_for_long(kind: str, n_seq_ma
 def run(
     kind: str, examples: int, *, n_seq_max: int, unified: bool = True, random: bool = False
 ) -> None:
-    spec = {} if kind in ("full", "recurrent", "hybrid") else {"n_swa": WINDOW}
-    oracle = Oracle(tiny_model(kind, **spec), n_ctx=N_CTX)
+    oracle = Oracle(model_of(kind), n_ctx=N_CTX)
     with load(kind, unified=unified, n_seq_max=n_seq_max) as llm:
         prompts = Prompts(llm)
 
