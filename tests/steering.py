@@ -72,7 +72,7 @@ def _write(source: Path, path: Path, marks: Sequence[str]) -> None:
 
 
 def _with_marks(name: str, contents: Any, marks: Sequence[str]) -> Any:
-    own = {
+    own: dict[str, list[Any]] = {
         "tokenizer.ggml.tokens": list(marks),
         "tokenizer.ggml.token_type": [int(gguf.TokenType.USER_DEFINED)] * len(marks),
     }
