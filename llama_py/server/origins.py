@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from llama_py.dialects.failures import Failure, Kind
 from llama_py.errors import shown
 from llama_py.server.settings import Settings
-from llama_py.server.values import is_loopback
+from llama_py.server.values import LOCAL_PAGES, is_loopback
 
 __all__ = ["HostCheck", "OriginCheck", "preflight_headers"]
 
@@ -60,6 +60,7 @@ class OriginCheck:
 
     def __init__(self, settings: Settings) -> None:
         self._origins = {*settings.cors_origins}
+        self._local = LOCAL_PAGES in self._origins
 
     def look(
         self, origin: str | None, host: str, site: str | None
@@ -77,7 +78,9 @@ class OriginCheck:
         if origin is None:  # an image or a script, for example, whose address is one of ours
             message = "pages of others may not load anything from this server; see cors_origins"
             return Failure(Kind.FORBIDDEN, message) if site == "cross-site" else None, []
-        if origin.lower() in self._origins:  # never with credentials: keys are no cookies
+        if origin.lower() in self._origins or (
+            self._local and _is_local(origin)
+        ):  # never with credentials: keys are no cookies
             return None, [("Access-Control-Allow-Origin", origin), _EXPOSED, _VARY]
         if site == "same-origin" or _is_same(origin, host):
             return None, [_VARY]
@@ -87,6 +90,15 @@ class OriginCheck:
 
 _VARY = ("Vary", "Origin")
 _EXPOSED = ("Access-Control-Expose-Headers", "x-request-id, request-id, retry-after")
+
+
+def _is_local(origin: str) -> bool:
+    """Whether a page came from this machine itself, at whatever port."""
+    try:
+        page = urlsplit(origin.lower())
+        return page.scheme in _DEFAULT_PORTS and is_loopback(page.hostname or "")
+    except ValueError:  # brackets that do not match
+        return False
 
 
 def _is_same(origin: str, host: str) -> bool:

@@ -109,7 +109,7 @@ class Access:
         Flag("--cors-origins", metavar="ORIGIN,..."),
         Doc(
             "Origins of web pages that may call (`https://app.example.org`), beside those that "
-            "this server serves itself; `*` is all of them."
+            "this server serves itself; `localhost` is all pages of this machine, `*` all pages."
         ),
     ] = ()
     allowed_hosts: Annotated[

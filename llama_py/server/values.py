@@ -12,6 +12,7 @@ from llama_py.errors import ParameterError, ParameterTypeError, shown
 from llama_py.options.checks import check_number, described, read_text
 
 __all__ = [
+    "LOCAL_PAGES",
     "is_loopback",
     "read_directory",
     "read_file",
@@ -55,11 +56,15 @@ def read_list(name: str, value: Any) -> tuple[str, ...]:
     return tuple(read_text(name, each) for each in value)
 
 
+#: Pages of this machine, at any port.
+LOCAL_PAGES = "localhost"
+
+
 def read_origins(name: str, value: Any) -> tuple[str, ...]:
-    """Origins as browsers send them, or ``*``."""
+    """Origins as browsers send them, ``localhost`` for pages of this machine, or ``*``."""
     origins = tuple(each.lower() for each in read_list(name, value))
     for origin in origins:
-        if origin != "*" and not _ORIGIN.fullmatch(origin):
+        if origin not in ("*", LOCAL_PAGES) and not _ORIGIN.fullmatch(origin):
             raise ParameterError(
                 f"{name}: {shown(origin)} is no origin; give scheme, host and port only, as in "
                 "https://app.example.org:8443"

@@ -85,7 +85,8 @@ def _plain(name: str) -> str:
 
 @cache
 def _expectations() -> dict[str, Any]:
-    return tomllib.loads((_HERE / "expectations.toml").read_text(encoding="utf-8"))
+    text = (_HERE / "expectations.toml").read_text(encoding="utf-8")
+    return {**tomllib.loads(text)}
 
 
 @cache

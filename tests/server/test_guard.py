@@ -313,6 +313,30 @@ def test_pages_of_others_may_not_call(path: str, origin: str) -> None:
     assert door.ask("OPTIONS", path, preflight).status == 403
 
 
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("http://localhost", 200),
+        ("http://localhost:3000", 200),
+        ("https://127.0.0.1:8443", 200),
+        ("http://[::1]:3000", 200),
+        ("http://app.localhost:3000", 200),
+        ("http://localhost.evil.example", 403),
+        ("http://notlocalhost", 403),
+        ("http://127.0.0.1.evil.example", 403),
+        ("http://[::1", 403),
+        ("file://localhost", 403),
+        ("null", 403),
+    ],
+)
+def test_pages_of_this_machine_may_call_where_they_are_named(origin: str, status: int) -> None:
+    door = Door(cors_origins=("localhost",))
+    answer = door.post(CHATS, origin=origin)
+    assert answer.status == status
+    allowed = origin if status == 200 else None
+    assert answer.headers.get("access-control-allow-origin") == allowed
+
+
 def test_pages_of_this_server_may_call() -> None:
     door = Door(allowed_hosts=("llm.example.org",))
     assert door.post(CHATS, origin=f"http://{HOST}").status == 200
