@@ -280,10 +280,14 @@ def cache_path(pin: Pin) -> Path:
 
 def download(archive: Archive, scratch: Path) -> Path:
     """Fetches the archive with the first pip that works."""
+    # With its digest, pip compares before it unpacks, and runs nothing of another archive.
+    wanted = scratch / "requirement.txt"
+    wanted.write_text(f"{archive.requirement} --hash=sha256:{archive.sha256}\n", encoding="utf-8")
     arguments = ["download", "--no-deps", "--no-binary", ":all:", "--dest", str(scratch)]
+    arguments += ["--require-hashes", "--requirement", str(wanted)]
     reasons = []
     for pip in find_pips(scratch):
-        outcome = run([*pip, *arguments, archive.requirement])
+        outcome = run([*pip, *arguments])
         found = sorted(scratch.glob("*.tar.gz"))
         if found:
             return found[0]

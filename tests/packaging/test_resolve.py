@@ -13,7 +13,7 @@ import tarfile
 import threading
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -265,3 +265,23 @@ def test_the_command_line(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answer("--copy-to", str(home / "copy"))
     assert "models/templates/a.jinja" not in files_of(home / "copy")
     assert "include/llama.h" in files_of(home / "copy")
+
+
+def test_nothing_of_another_archive_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pip runs a source archive to find its name out: not before the digest is compared."""
+    ran, links = tmp_path / "ran", tmp_path / "links"
+    links.mkdir()
+    setup = f"open({str(ran)!r}, 'w').close()\nfrom setuptools import setup\nsetup()\n".encode()
+    with tarfile.open(links / "some_package-1.0.tar.gz", "w:gz") as archive:
+        entry = tarfile.TarInfo("some_package-1.0/setup.py")
+        entry.size = len(setup)
+        archive.addfile(entry, io.BytesIO(setup))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(links))
+    wanted = SimpleNamespace(requirement="some-package==1.0", sha256="0" * 64)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(resolve, "find_pips", lambda _: [[sys.executable, "-m", "pip"]])
+    with pytest.raises(resolve.ResolveError):
+        resolve.download(wanted, scratch)
+    assert not ran.exists()
