@@ -21,7 +21,7 @@ from llama_py.errors import (
     QueueFullError,
 )
 from tests.engine.conftest import MakeRig
-from tests.engine.rig import Asked, Rig, ask, words
+from tests.engine.rig import Asked, Rig, StepClock, ask, words
 from tests.models import KINDS
 from tests.patience import PATIENCE
 
@@ -305,8 +305,10 @@ def test_priority_then_order(make_rig: MakeRig) -> None:
     assert [requests.index(request) for request in order] == [3, 0, 2, 1]
 
 
-def test_a_long_prompt_does_not_stop_a_stream(rig: Rig) -> None:
-    stream, long = ask(words(1, 5), 40), ask(words(2, 1000), 1)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_long_prompt_does_not_stop_a_stream(make_rig: MakeRig, kind: str) -> None:
+    rig = make_rig(kind, clock=StepClock(step=0.004, row=0.0001))
+    stream, long = ask(words(1, 5), 120), ask(words(2, 1000), 1)
     rig.submit(stream)
     while len(stream.generated) < 3:
         rig.step()
