@@ -31,12 +31,47 @@ function(llama_py_include_first header target)
     endforeach()
 endfunction()
 
-# The same as a rule (see Rules.cmake): it has no effect with compilers or systems where it is not
-# ``possible``.
+# The flags by which ggml turns instructions on, where it does not take those of this machine.
+set(instructions "")
+if (NOT GGML_NATIVE)
+    foreach (each IN ITEMS AVX AVX2 FMA F16C AVX_VNNI)
+        if (GGML_${each})
+            string(REPLACE "_" "" flag "${each}")
+            string(TOLOWER "-m${flag}" flag)
+            list(APPEND instructions "${flag}")
+        endif()
+    endforeach()
+    if (GGML_AVX512)
+        list(APPEND instructions -mavx512f -mavx512cd -mavx512vl -mavx512dq -mavx512bw)
+    endif()
+    if (GGML_AVX512_VNNI)
+        list(APPEND instructions -mavx512vnni)
+    endif()
+endif()
+
+# Whether a header is compiled to anything: a condition of the preprocessor, true for a CPU that the build
+# is for. A backend for each kind of CPU has every instruction in one of them.
+function(llama_py_reaches variable possible condition)
+    if (possible AND NOT GGML_CPU_ALL_VARIANTS)
+        llama_py_compiles_for(found "${condition}" ${instructions})
+        set(${variable} ${found} PARENT_SCOPE)
+    else()
+        set(${variable} ${possible} PARENT_SCOPE)
+    endif()
+endfunction()
+
+# The same as a rule (see Rules.cmake): it has no effect with compilers, systems and CPUs where it is not
+# ``possible``, and where none of the files is there.
 function(llama_py_header_rule rule possible header target)
+    set(sources "")
+    foreach (source IN LISTS ARGN)
+        if (EXISTS "${LLAMA_PY_SOURCE_DIR}/${source}")
+            list(APPEND sources "${source}")
+        endif()
+    endforeach()
     if (NOT ${rule})
         llama_py_note_rule(${rule} "off")
-    elseif (possible)
+    elseif (possible AND sources)
         llama_py_include_first(${header} ${target} ${ARGN})
         llama_py_note_rule(${rule} "applied")
     else()
@@ -61,6 +96,16 @@ if (gcc_or_clang AND CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$")
     set(gcc_or_clang_for_x86 ON)
 endif()
 
+# The conditions that the headers themselves ask.
+llama_py_reaches(has_attention_heads ${gcc_or_clang_for_x86}
+    "(defined(__AVX512F__) && defined(__AVX512DQ__)) || (defined(__AVX2__) && defined(__FMA__) && defined(__F16C__))")
+llama_py_reaches(has_gelu ${gcc_or_clang_for_x86}
+    "(defined(__AVX512F__) && defined(__AVX512DQ__)) || (defined(__AVX2__) && defined(__FMA__))")
+llama_py_reaches(has_half_products ${gcc_or_clang_for_x86}
+    "defined(__AVX512F__) || (defined(__AVX2__) && defined(__FMA__) && defined(__F16C__))")
+llama_py_reaches(has_q8_products ${gcc_or_clang_for_x86}
+    "(defined(__AVX512VNNI__) && defined(__AVX512BW__)) || (defined(__AVXVNNI__) && defined(__F16C__) && defined(__FMA__))")
+
 # Clang's _tile_loadconfig is an intrinsic that may read any memory, and needs no correction.
 llama_py_header_rule(LLAMA_PY_AMX_TILE_CONFIG ${gcc} amx_tile_config.h ggml-base
     ggml/src/ggml-cpu/amx/mmq.cpp)
@@ -83,7 +128,7 @@ llama_py_header_rule(LLAMA_PY_HUGE_PAGES ${gcc_or_clang_on_linux} huge_pages.h g
 # which 4 share cells, behind 4,096: 11,300 / 2,400; 64 conversations in one buffer of 2,048 cells: 2,000 / 147;
 # a token of a prompt of 64 / of 512 behind 1,024: 57, 67 / 27, 33. The squared error of logits behind 700
 # tokens is 50 times smaller.
-llama_py_header_rule(LLAMA_PY_ATTENTION_HEADS ${gcc_or_clang_for_x86} attention_heads.h ggml-base
+llama_py_header_rule(LLAMA_PY_ATTENTION_HEADS ${has_attention_heads} attention_heads.h ggml-base
     ggml/src/ggml-cpu/ops.cpp)
 
 # Two cores of an AMD EPYC with AVX-512, GCC 12, 135M parameters in Q8_0, heads of 64, flash attention. A turn
@@ -96,15 +141,15 @@ llama_py_header_rule(LLAMA_PY_ATTENTION_TILES ${gcc_or_clang} attention_tiles.h 
 # Two cores of an AMD EPYC with AVX-512, GCC 12, 135M parameters in Q8_0, a prompt of 512 tokens, tokens per
 # second, llama.cpp's default build / with this rule and that for heads: 900 / 2,750; with VNNI of 256 bits
 # (AVX-VNNI) two thirds of that.
-llama_py_header_rule(LLAMA_PY_Q8_PRODUCTS ${gcc_or_clang_for_x86} q8_products.h ggml-base
+llama_py_header_rule(LLAMA_PY_Q8_PRODUCTS ${has_q8_products} q8_products.h ggml-base
     ggml/src/ggml-cpu/llamafile/sgemm.cpp)
 
 # The same machine, 22M parameters in F16 in the shape of MiniLM: GELU takes 11 % of the time as a table, and 1 %.
-llama_py_header_rule(LLAMA_PY_GELU ${gcc_or_clang_for_x86} gelu.h ggml-base
+llama_py_header_rule(LLAMA_PY_GELU ${has_gelu} gelu.h ggml-base
     ggml/src/ggml-cpu/ops.cpp)
 
 # The same machine, 22M parameters in F16 in the shape of MiniLM, sentences per second of one thread: 36 / 44.
-llama_py_header_rule(LLAMA_PY_HALF_PRODUCTS ${gcc_or_clang_for_x86} half_products.h ggml-base
+llama_py_header_rule(LLAMA_PY_HALF_PRODUCTS ${has_half_products} half_products.h ggml-base
     ggml/src/ggml-cpu/llamafile/sgemm.cpp)
 
 if (LLAMA_PY_PRINTS_TO_LOG AND gcc_or_clang)

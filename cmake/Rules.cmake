@@ -24,13 +24,15 @@ function(llama_py_rules_json variable)
     set(${variable} "${json}" PARENT_SCOPE)
 endfunction()
 
-# Whether the CPU that the build is for satisfies a condition of the preprocessor.
+# Whether the CPU that the build is for satisfies a condition of the preprocessor. Further arguments are
+# flags that the compiler gets elsewhere.
 function(llama_py_compiles_for variable condition)
     include(CheckCXXSourceCompiles)
     set(CMAKE_REQUIRED_QUIET ON)
     if (GGML_NATIVE AND NOT CMAKE_CROSSCOMPILING AND CMAKE_CXX_COMPILER_ID MATCHES "GNU|Clang")
         set(CMAKE_REQUIRED_FLAGS "-march=native")
     endif()
+    string(JOIN " " CMAKE_REQUIRED_FLAGS ${CMAKE_REQUIRED_FLAGS} ${ARGN})
     unset(${variable} CACHE)  # flags may have changed since the last time
     check_cxx_source_compiles("
         #if !(${condition})

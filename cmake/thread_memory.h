@@ -4,11 +4,16 @@
 
 #include "ggml-impl.h"
 
-#include <cstdlib>
 #include <memory>
 
 namespace {
 namespace llama_py {
+
+// ggml's memory, because not every C library has aligned_alloc (Windows).
+struct Free {
+    size_t size = 0;
+    void operator()(void * p) const { ggml_aligned_free(p, size); }
+};
 
 class ThreadMemory {
   public:
@@ -17,16 +22,14 @@ class ThreadMemory {
         if (bytes > size) {
             memory.reset();
             size = (bytes + 4095)/4096*4096;
-            memory.reset(aligned_alloc(64, size));
+            memory.reset(ggml_aligned_malloc(size));
+            memory.get_deleter().size = size;
             GGML_ASSERT(memory);
         }
         return (char *) memory.get();
     }
 
   private:
-    struct Free {
-        void operator()(void * p) const { free(p); }
-    };
     std::unique_ptr<void, Free> memory;
     size_t size = 0;
 };

@@ -67,7 +67,7 @@ def test_headers_can_be_turned_off(gcc: str, tmp_path: Path) -> None:
         "LLAMA_PY_Q8_PRODUCTS": "q8_products.h",
     }
     files = BUFFERS + MEMORY + ATTENTION + KERNELS
-    commands, states = configured(tmp_path / "on", gcc, files)
+    commands, states = configured(tmp_path / "on", gcc, files, *for_cpu("icelake-server"))
     assert len(commands) == len(files)
     used = [sum(header in command for command in commands) for header in headers.values()]
     assert used == [len(BUFFERS), len(MEMORY), *[len(ATTENTION)] * 3, *[len(KERNELS)] * 2]
@@ -77,6 +77,33 @@ def test_headers_can_be_turned_off(gcc: str, tmp_path: Path) -> None:
     assert len(commands) == len(files)
     assert not any(".h " in command.partition(" -o ")[0] for command in commands)
     assert [states[rule] for rule in headers] == ["off"] * 7
+
+
+@pytest.mark.parametrize(
+    ("options", "reached"),
+    [
+        (("-DGGML_AVX2=OFF", "-DGGML_FMA=OFF", "-DGGML_F16C=OFF"), ()),
+        ((), ("LLAMA_PY_ATTENTION_HEADS", "LLAMA_PY_GELU", "LLAMA_PY_HALF_PRODUCTS")),
+        (
+            ("-DGGML_AVX_VNNI=ON",),
+            (
+                "LLAMA_PY_ATTENTION_HEADS",
+                "LLAMA_PY_GELU",
+                "LLAMA_PY_HALF_PRODUCTS",
+                "LLAMA_PY_Q8_PRODUCTS",
+            ),
+        ),
+    ],
+)
+def test_a_rule_whose_instructions_are_not_there_has_no_effect(
+    gcc: str, tmp_path: Path, options: tuple[str, ...], reached: tuple[str, ...]
+) -> None:
+    """``llama-py inspect`` shows what a build has, and not what it would have elsewhere."""
+    _, states = configured(tmp_path, gcc, KERNELS, *options)
+    rules = ("ATTENTION_HEADS", "GELU", "HALF_PRODUCTS", "Q8_PRODUCTS")
+    names = [f"LLAMA_PY_{rule}" for rule in rules]
+    wanted = ["applied" if name in reached else "without effect" for name in names]
+    assert [states[name] for name in names] == wanted
 
 
 @pytest.mark.parametrize("cpu", ["x86-64", "x86-64-v3", "alderlake", "icelake-server"])
