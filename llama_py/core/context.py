@@ -1,7 +1,7 @@
 """``Context``: one ``llama_context``, its memory, its logits and its saved states.
 
 It satisfies the protocol through which ``llama_py.memory`` sees a context. A context must be used
-by one thread at a time; the engine's lock takes care of that.
+by one thread at a time: that of the engine, which has no lock.
 """
 
 from __future__ import annotations

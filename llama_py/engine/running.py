@@ -61,7 +61,7 @@ class Running:
         plain: C chooses its next token alone, and nothing else is asked of a row of logits.
         at_once: steps, and seconds of them, that may be made before anything is handed over.
         read: somebody reads its tokens as they come.
-        paused: its consumer is behind; it generates nothing until ``Engine.resume``.
+        paused: its consumer is behind; it generates nothing until that has caught up.
         waits_for: a request whose prefill this one is going to share, and up to which position.
         copies: of conversations that have to make room for it, as long as it waits for them.
         waited: how often it waited for such copies.

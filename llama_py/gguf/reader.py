@@ -5,7 +5,7 @@ metadata pairs, one record per tensor, padding, and the tensors' bytes. Everythi
 little-endian. The limits are those of llama.cpp's reader (``ggml/src/gguf.cpp``).
 
 Only the header's pages are read, through ``mmap``. A vocabulary of 150 000 strings takes a few
-milliseconds, because string arrays are walked with numpy: see ``gguf_strings``.
+milliseconds, because string arrays are walked with numpy: see ``gguf.strings``.
 """
 
 from __future__ import annotations

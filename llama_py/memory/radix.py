@@ -1,6 +1,6 @@
 """The parts of the prefix tree: runs of tokens with their text, and nodes.
 
-``prefix.py`` puts them together; nothing else needs them.
+``prefix.py`` puts them together.
 """
 
 from __future__ import annotations
