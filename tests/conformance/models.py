@@ -43,6 +43,9 @@ very long prompt which will not be truncated. The quick brown fox jumps over the
 to the forest and saw a cat that could climb the tree.
 """
 
+#: A word that a prompt of theirs repeats until it just fits, as one token.
+_OFTEN = "Hello " * 20
+
 
 def stories(seed: int = 5) -> Path:
     """A llama of two layers that writes words without end, and knows how infill is asked for."""
@@ -105,7 +108,7 @@ def _pieces() -> list[str]:
     characters = (
         "▁abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,?!'\"-:;()<>|_/{}[]\n"
     )
-    words = collections.Counter(tuple(f"▁{word}") for word in _TEXT.split())
+    words = collections.Counter(tuple(f"▁{word}") for word in (_TEXT + _OFTEN).split())
     pieces = list(characters)
     while len(pieces) < len(characters) + 90:
         pairs: collections.Counter[str] = collections.Counter()

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from requests.structures import CaseInsensitiveDict
 
 from tests.conformance import models, servers
 
@@ -54,7 +55,16 @@ def pytest_load_initial_conftests() -> None:
         utils.server_instances.discard(self)
         servers.stop(self)
 
+    plain_request = utils.ServerProcess.make_request
+
+    def make_request(self: Any, *given: Any, **named: Any) -> Any:
+        result = plain_request(self, *given, **named)
+        # HTTP's names of headers have no case.
+        result.headers = CaseInsensitiveDict(result.headers)
+        return result
+
     utils.ServerProcess.start = start
+    utils.ServerProcess.make_request = make_request
     utils.ServerProcess.stop = stop
     utils.ServerPreset.load_all = staticmethod(lambda: None)
 
