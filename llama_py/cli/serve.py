@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ examples:
   llama-py serve                                 the bundled model at http://127.0.0.1:8080
   llama-py serve model.gguf -c 32768 --parallel 4
   LLAMA_PY_API_KEY=secret llama-py serve model.gguf --host 0.0.0.0
+  llama-py serve model.gguf --host 127.0.0.1,::1
   llama-py serve --config server.toml --check    is it right? (nothing is loaded)
 """
 
@@ -141,11 +142,11 @@ def _run(parsed: argparse.Namespace) -> int:
     check(settings)
     if parsed.check:
         models = ", ".join(model.id for model in settings.models)
-        port = "" if settings.socket_path is not None else f", port {settings.port}"
-        print(f"the settings are right: {models} at {settings.host}{port}")
+        port = f", port {settings.port}" if settings.network_hosts else ""
+        print(f"the settings are right: {models} at {', '.join(settings.addresses)}{port}")
         return 0
     log_to(level=settings.log_level)
-    serve(settings, lambda address: _announce(address, settings))
+    serve(settings, lambda addresses: _announce(addresses, settings))
     return 0
 
 
@@ -181,15 +182,16 @@ def _model_options(given: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _announce(address: str, settings: Settings) -> None:
+def _announce(addresses: Sequence[str], settings: Settings) -> None:
     models = ", ".join(model.id for model in settings.models)
-    print(f"llama-py serves {models} at {address}", flush=True)
+    print(f"llama-py serves {models} at {', '.join(addresses)}", flush=True)
     if not sys.stdout.isatty() and not sys.stderr.isatty():
         return
-    if settings.socket_path is not None:
-        where = f"--unix-socket {settings.socket_path} http://localhost"
+    if not settings.network_hosts:
+        where = f"--unix-socket {addresses[0].partition(':')[2]} http://localhost"
         print(f"\n  curl {where}/v1/models\n", flush=True)
         return
+    address = next(each for each in addresses if not each.startswith("unix:"))
     key = "" if not settings.api_keys else " -H 'Authorization: Bearer KEY'"
     body = '{"messages": [{"role": "user", "content": "What is 2 + 3?"}]}'
     page = f"\n  chat page            {address}/" if settings.ui else ""

@@ -247,8 +247,9 @@ def _is_list_of_tables(value: Any) -> bool:
 
 def _beside(path: Path, option: Option, value: Any) -> Any:
     """A relative path in a file is meant to begin where the file is."""
-    if option.name == "host" and (socket := socket_path(value)) is not None:
-        return f"unix:{path.parent / socket}"
+    if option.name == "host":
+        places = ((each, socket_path(each)) for each in value.split(","))
+        return ",".join(f"unix:{path.parent / at}" if at else each for each, at in places)
     return path.parent / value if isinstance(value, Path) else value
 
 

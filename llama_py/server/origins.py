@@ -33,8 +33,9 @@ class HostCheck:
 
     def __init__(self, settings: Settings) -> None:
         self._names = {*settings.allowed_hosts}
-        self._loopback = settings.socket_path is None and is_loopback(settings.host)
-        self._any = _ANY in self._names or not (self._names or self._loopback)
+        self._loopback = any(map(is_loopback, settings.network_hosts))
+        closed = self._loopback and not settings.open_hosts
+        self._any = _ANY in self._names or not (self._names or closed)
 
     def refusal(self, hosts: list[str]) -> Failure | None:
         """Why a request with these ``Host`` headers is refused, or None."""

@@ -17,7 +17,7 @@ import signal
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, cast
@@ -32,7 +32,7 @@ from llama_py.server.heads import bounded_heads
 from llama_py.server.lifecycle import Phase
 from llama_py.server.pipelining import one_at_a_time
 from llama_py.server.settings import ModelSettings, Settings
-from llama_py.server.sockets import address_of, listen
+from llama_py.server.sockets import addresses_of, listen
 from llama_py.server.unsent import bounded_patience
 
 __all__ = ["check", "protocol_of", "serve"]
@@ -89,11 +89,13 @@ def _check_tls(settings: Settings) -> None:
         raise ParameterError(f"{files} are no certificate and its key: {error}") from None
 
 
-def serve(settings: Settings, announce: Callable[[str], None] = lambda address: None) -> None:
+def serve(
+    settings: Settings, announce: Callable[[Sequence[str]], None] = lambda addresses: None
+) -> None:
     """Serve until a signal comes. A second one ends the process, with 128 and its number.
 
     Args:
-        announce: called with the address when requests are welcome.
+        announce: called with the addresses when requests are welcome.
 
     Raises:
         LlamaError: as ``check``; or the model cannot be loaded.
@@ -102,9 +104,9 @@ def serve(settings: Settings, announce: Callable[[str], None] = lambda address: 
     check(settings)
     with listen(settings) as listening:
         app = cast(Starlette, create_app(settings, load=False))
-        address = address_of(settings, listening)
-        server = _Server(_config(settings, app), app.state.service, lambda: announce(address))
-        server.run(sockets=[listening])
+        addresses = addresses_of(settings, listening)
+        server = _Server(_config(settings, app), app.state.service, lambda: announce(addresses))
+        server.run(sockets=listening)
         if server.problem is not None:
             raise server.problem
 

@@ -25,9 +25,9 @@ from llama_py.server.keys import ApiKey, check_keys
 from llama_py.server.model_options import check_model_options, no_such, option_files
 from llama_py.server.values import (
     is_loopback,
+    read_addresses,
     read_directory,
     read_file,
-    read_host,
     read_hosts,
     read_list,
     read_model_id,
@@ -55,11 +55,12 @@ class Listening:
 
     host: Annotated[
         str,
-        Reads(read_host),
-        Flag("--host", metavar="ADDRESS"),
+        Reads(read_addresses),
+        Flag("--host", metavar="ADDRESS,..."),
         Doc(
-            "The address to listen at, or `unix:` and the path of a socket. Another address than "
-            "one of this machine alone needs an API key."
+            "The address to listen at, or `unix:` and the path of a socket; or several of them, in "
+            "a list or with commas. If one can be reached from other machines, there has to be an "
+            "API key."
         ),
     ] = "127.0.0.1"
     port: Annotated[int, Range(0, 65535), Doc("The port; 0 takes a free one, and says which.")] = (
@@ -413,21 +414,27 @@ class Settings(Watching, Keeping, Defaults, Loading, Times, Limits, Access, List
             raise ParameterError("tls_key is of no use without tls_cert; give the certificate")
 
     @property
-    def socket_path(self) -> Path | None:
-        """The path of the Unix socket to listen at, if that is what ``host`` names."""
-        return socket_path(self.host)
+    def addresses(self) -> tuple[str, ...]:
+        """Each address that ``host`` names, or ``unix:`` and a path."""
+        return tuple(self.host.split(","))
 
     @property
-    def is_local(self) -> bool:
-        """True if only programs of this machine can reach the server."""
-        return self.socket_path is not None or is_loopback(self.host)
+    def network_hosts(self) -> tuple[str, ...]:
+        """Those of ``addresses`` that are no Unix sockets."""
+        return tuple(each for each in self.addresses if socket_path(each) is None)
+
+    @property
+    def open_hosts(self) -> tuple[str, ...]:
+        """Those of ``addresses`` that can be reached from other machines."""
+        return tuple(each for each in self.network_hosts if not is_loopback(each))
 
     def refuse_open_door(self) -> None:
         """Raise ``ParameterError`` if anybody in the network could use the server."""
-        if not self.is_local and not self.api_keys:
+        if self.open_hosts and not self.api_keys:
             raise ParameterError(
-                f"host={self.host} can be reached from other machines, and there is no API key: "
-                "give one (--api-key, LLAMA_PY_API_KEY, or --api-key-file), or listen at 127.0.0.1"
+                f"host={self.open_hosts[0]} can be reached from other machines, and there is no "
+                "API key: give one (--api-key, LLAMA_PY_API_KEY, or --api-key-file), or listen at "
+                "127.0.0.1"
             )
 
 

@@ -1,4 +1,4 @@
-"""``listen``: the socket that the server accepts connections on."""
+"""``listen``: the sockets that the server accepts connections on."""
 
 from __future__ import annotations
 
@@ -7,55 +7,69 @@ import errno
 import os
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from llama_py.errors import ParameterError
 from llama_py.server.settings import Settings
+from llama_py.server.values import socket_path
 
-__all__ = ["address_of", "listen"]
+__all__ = ["addresses_of", "listen"]
 
 _BACKLOG = 2048
 
 
 @contextmanager
-def listen(settings: Settings) -> Iterator[socket.socket]:
-    """Listen until the end of the block.
+def listen(settings: Settings) -> Iterator[list[socket.socket]]:
+    """Listen until the end of the block, at one socket for each of ``settings.addresses``.
+
+    Port 0 is a free one, and the same for all of them. ``::`` takes IPv4 as well, where it is the
+    only address of a network.
 
     Raises:
         OSError: somebody listens there already, or it is not allowed; the message says where.
         ParameterError: there are no Unix sockets on this system.
     """
-    path = settings.socket_path
-    made = _at_path(path) if path is not None else _at_port(settings.host, settings.port)
-    inode = path.stat().st_ino if path is not None else None
-    try:
+    port = settings.port
+    with contextlib.ExitStack() as stack:
+        made: list[socket.socket] = []
+        for address in settings.addresses:
+            path = socket_path(address)
+            if path is not None:
+                made.append(stack.enter_context(_at_path(path)))
+                continue
+            both = address == "::" and len(settings.network_hosts) == 1
+            made.append(stack.enter_context(_at_port(address, port, both=both)))
+            port = made[-1].getsockname()[1]
         yield made
-    finally:
-        made.close()
-        if path is not None:
-            with contextlib.suppress(OSError):  # another server may have put its own there
-                if path.stat().st_ino == inode:
-                    path.unlink()
 
 
-def address_of(settings: Settings, listening: socket.socket) -> str:
-    """Where clients find the server: a URL without a path, or ``unix:PATH``."""
-    if settings.socket_path is not None:
-        return f"unix:{settings.socket_path}"
+def addresses_of(settings: Settings, listening: Sequence[socket.socket]) -> tuple[str, ...]:
+    """Where clients find the server: URLs without a path, and ``unix:PATH``."""
+    scheme = "https" if settings.tls_cert else "http"
+    pairs = zip(settings.addresses, listening, strict=True)
+    return tuple(
+        f"unix:{path}" if (path := socket_path(each)) else f"{scheme}://{_host_and_port(made)}"
+        for each, made in pairs
+    )
+
+
+def _host_and_port(listening: socket.socket) -> str:
     host, port = listening.getsockname()[:2]
     if host in ("0.0.0.0", "::"):
         host = socket.gethostname()
-    shown = f"[{host}]" if ":" in host else host
-    return f"{'https' if settings.tls_cert else 'http'}://{shown}:{port}"
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _at_port(host: str, port: int) -> socket.socket:
+def _at_port(host: str, port: int, *, both: bool) -> socket.socket:
     try:
         infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = infos[0]
-        return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+        both = both and socket.has_dualstack_ipv6()
+        return socket.create_server(
+            address[:2], family=family, backlog=_BACKLOG, dualstack_ipv6=both
+        )
     except OSError as error:
         why = error.strerror or str(error)
         raise OSError(
@@ -63,7 +77,20 @@ def _at_port(host: str, port: int) -> socket.socket:
         ) from None
 
 
-def _at_path(path: Path) -> socket.socket:
+@contextmanager
+def _at_path(path: Path) -> Iterator[socket.socket]:
+    made = _bound(path)
+    inode = path.stat().st_ino
+    try:
+        yield made
+    finally:
+        made.close()
+        with contextlib.suppress(OSError):  # another server may have put its own there
+            if path.stat().st_ino == inode:
+                path.unlink()
+
+
+def _bound(path: Path) -> socket.socket:
     if not hasattr(socket, "AF_UNIX"):
         raise ParameterError("this system has no Unix sockets; give a host and a port")
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

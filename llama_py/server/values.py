@@ -14,9 +14,9 @@ from llama_py.options.checks import check_number, described, read_text
 __all__ = [
     "LOCAL_PAGES",
     "is_loopback",
+    "read_addresses",
     "read_directory",
     "read_file",
-    "read_host",
     "read_hosts",
     "read_list",
     "read_model_id",
@@ -32,6 +32,7 @@ _ORIGIN = re.compile(
 _HOST = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?|\[?[0-9a-f:]+\]?")
 _MODEL_ID = re.compile(r"[\x21-\x7e]{1,200}")
 _UNIX = "unix:"
+_SOCKET = ".sock"
 
 
 def socket_path(host: str) -> Path | None:
@@ -72,14 +73,25 @@ def read_origins(name: str, value: Any) -> tuple[str, ...]:
     return origins
 
 
-def read_host(name: str, value: Any) -> str:
-    """An address without brackets, a name, or ``unix:`` and a path."""
-    host = read_text(name, value)
-    if host.startswith(_UNIX):
-        if host == _UNIX:
-            raise ParameterError(f"{name}={host} names no socket; give its path behind the colon")
-        return host
-    return host.strip("[]") or host
+def read_addresses(name: str, value: Any) -> str:
+    """Addresses with commas between them: without brackets, names, or ``unix:`` and a path.
+
+    Each is there once. What ends with ``.sock`` is a path as well, as in llama-server.
+    """
+    addresses = read_list(name, value)
+    if not addresses:
+        raise ParameterError(f"{name} names no address to listen at; give one, such as 127.0.0.1")
+    return ",".join(dict.fromkeys(_address(name, each) for each in addresses))
+
+
+def _address(name: str, text: str) -> str:
+    if text == _UNIX:
+        raise ParameterError(f"{name}={text} names no socket; give its path behind the colon")
+    if "," in text:  # in a list, where nothing would be split
+        raise ParameterError(f"{name}: {shown(text)} has a comma, which ends an address here")
+    if text.startswith(_UNIX):
+        return text
+    return f"{_UNIX}{text}" if text.endswith(_SOCKET) else text.strip("[]") or text
 
 
 def read_hosts(name: str, value: Any) -> tuple[str, ...]:

@@ -285,6 +285,17 @@ def test_hosts_that_are_named() -> None:
     assert Door(host="unix:/run/llm.sock").post(CHATS, host="").status == 200
 
 
+def test_hosts_of_a_server_with_several_addresses() -> None:
+    local = Door(host="unix:/run/llm.sock,127.0.0.1,::1")
+    assert local.post(CHATS, host="localhost").status == 200
+    assert local.post(CHATS, host="evil.example").status == 403
+    mixed = Door(host="127.0.0.1,192.168.0.7", api_keys=(ALICE,))
+    assert mixed.post(CHATS, host="192.168.0.7:8080", x_api_key=ALICE.key).status == 200
+    named = Door(host="127.0.0.1,192.168.0.7", allowed_hosts=("llm",), api_keys=(ALICE,))
+    for host, status in (("llm", 200), ("localhost", 200), ("evil.example", 403)):
+        assert named.post(CHATS, host=host, x_api_key=ALICE.key).status == status
+
+
 # ---- origins -----------------------------------------------------------------------------------
 
 APP = "https://app.example.org"

@@ -66,7 +66,7 @@ class Process:
         """Wait until it says where it is."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        found = re.search(r"^llama-py serves \S+ at (\S+)$", line)
+        found = re.search(r"^llama-py serves \S+ at (\S.*)$", line)
         assert found, line + self.process.communicate()[1]
         self.address = found[1]
 
@@ -364,6 +364,53 @@ def test_a_unix_socket(tmp_path: Path) -> None:
         server.stop()
         assert server.end()[0] == 0
     assert not path.exists()
+
+
+@pytest.fixture
+def ipv6() -> None:
+    """Skip where this machine has no IPv6."""
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+
+
+@pytest.mark.usefixtures("ipv6")
+def test_several_addresses(tmp_path: Path) -> None:
+    path = tmp_path / "llm.sock"
+    with running("--host", f"127.0.0.1,::1,{path}") as server:
+        first, second, third = server.address.split(", ")
+        port = first.rpartition(":")[2]
+        assert (second, third) == (f"http://[::1]:{port}", f"unix:{path}")
+        for url in (first, second):
+            answer = httpx.post(f"{url}{CHATS}", json=body(max_tokens=2))
+            assert answer.json()["usage"]["completion_tokens"] == 2
+        with httpx.Client(transport=httpx.HTTPTransport(uds=third[len("unix:") :])) as http:
+            assert http.get("http://localhost/v1/models").status_code == 200
+        server.stop()
+        assert server.end()[0] == 0
+    assert not path.exists()
+
+
+def test_one_of_several_addresses_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "llm.sock"
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        host = f"unix:{path},127.0.0.1"
+        assert f"cannot listen at 127.0.0.1, port {port}: " in failed(
+            "--port", str(port), "--host", host
+        )
+    assert not path.exists()
+
+
+@pytest.mark.usefixtures("ipv6")
+def test_an_ipv6_address_of_all_takes_ipv4_if_it_is_alone() -> None:
+    with listen(Settings(host="::", port=0)) as (listening,):
+        port = listening.getsockname()[1]
+        for host in ("127.0.0.1", "::1"):
+            socket.create_connection((host, port), PATIENCE).close()
+    with listen(Settings(host="::,127.0.0.1", port=0)) as (six, four):
+        assert six.getsockname()[1] == four.getsockname()[1]
 
 
 def test_a_file_in_place_of_the_socket_is_left_alone(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_nothing_given_is_the_bundled_model_on_this_machine() -> None:
     assert (settings.host, settings.port, settings.api_keys) == ("127.0.0.1", 8080, ())
     assert [model.path for model in settings.models] == [demo_model_path()]
     assert settings.models[0].id == "demo-chat-q8_0"
-    assert settings.is_local
+    assert not settings.open_hosts
 
 
 def test_flags_count_more_than_the_environment_and_that_more_than_the_file(
@@ -204,12 +204,25 @@ def test_a_key_without_a_name_is_called_the_same_wherever_it_stands() -> None:
 
 def test_paths_of_sockets_begin_where_the_file_is(tmp_path: Path) -> None:
     settings = read("host = 'unix:run/llm.sock'", where=tmp_path).settings
-    assert settings.socket_path == tmp_path / "run" / "llm.sock"
+    assert settings.addresses == (f"unix:{tmp_path / 'run' / 'llm.sock'}",)
     assert read("host = 'unix:/run/x.sock'", where=tmp_path).settings.host == "unix:/run/x.sock"
 
 
 def test_an_address_may_have_brackets() -> None:
     assert read(environ={"LLAMA_PY_HOST": "[::1]"}).settings.host == "::1"
+
+
+@pytest.mark.parametrize(
+    "given", ['"127.0.0.1, [::1],run/x.sock"', '["127.0.0.1", "::1", "run/x.sock"]']
+)
+def test_several_addresses(given: str, tmp_path: Path) -> None:
+    settings = read(f"host = {given}", where=tmp_path).settings
+    assert settings.addresses == ("127.0.0.1", "::1", f"unix:{tmp_path / 'run/x.sock'}")
+    again = tmp_path / "again"
+    again.mkdir()
+    printed = to_toml(Configuration(settings, {}))
+    assert read(printed, where=again).settings.addresses == settings.addresses
+    assert read(environ={"LLAMA_PY_HOST": "::1,::1,localhost"}).settings.host == "::1,localhost"
 
 
 def test_a_file_may_begin_with_a_mark_of_its_encoding(tmp_path: Path) -> None:
@@ -234,6 +247,9 @@ def test_a_file_may_begin_with_a_mark_of_its_encoding(tmp_path: Path) -> None:
         ("cors_origins = ['https://a.example/']", "is no origin; give scheme, host and port"),
         ("cors_origins = ['null']", "is no origin"),
         ("allowed_hosts = ['http://a']", "is no name of a host"),
+        ("host = []", "host names no address to listen at"),
+        ("host = ['a,b']", "host: 'a,b' has a comma"),
+        ("host = 7", "host must be a list of texts, not int"),
         ("root_path = 'llm'", "must begin with a slash"),
         ("tls_key = 'k'", "tls_key is of no use without tls_cert"),
         ("model = 'x.gguf'", r"write each model as a table \[\[model\]\]"),
@@ -272,6 +288,7 @@ def test_a_file_that_is_wrong(toml: str, expected: str, tmp_path: Path) -> None:
         ("API_KEY", os.fsdecode(b"k\xff"), "LLAMA_PY_API_KEY: the API key .* 1 to 512 visible"),
         ("API_KEY", "(hidden)", "was left out when these settings were printed"),
         ("HOST", "unix:", "names no socket"),
+        ("HOST", " , ", "LLAMA_PY_HOST: host names no address to listen at"),
         ("API_KEYS", "secret", "no environment variable LLAMA_PY_API_KEYS; .* LLAMA_PY_API_KEY"),
         ("ALOWED_HOSTS", "x", "did you mean LLAMA_PY_ALLOWED_HOSTS"),
     ],
@@ -323,6 +340,9 @@ def test_an_open_door_is_refused() -> None:
         Settings(host=host, api_keys=(ApiKey("a", "k"),)).refuse_open_door()
     for host in ("127.0.0.1", "127.8.8.8", "::1", "localhost", "unix:/run/llm.sock"):
         Settings(host=host).refuse_open_door()
+    with pytest.raises(ParameterError, match=r"host=192\.168\.0\.7 can be reached"):
+        Settings(host="127.0.0.1,192.168.0.7,unix:/x").refuse_open_door()
+    Settings(host="127.0.0.1,::1,unix:/x").refuse_open_door()
 
 
 # ---- and back ----------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ def _serve(server: ServerSettings, models: list[ModelSettings]) -> None:
     settings = native_settings(server, models)
     check(settings)
     log_to(level="info")
-    serve(settings, lambda address: print(f"llama_py serves at {address}", flush=True))
+    serve(settings, lambda where: print(f"llama_py serves at {', '.join(where)}", flush=True))
 
 
 if __name__ == "__main__":
