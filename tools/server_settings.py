@@ -89,7 +89,7 @@ Options with a flag hold for every model; those and all others can stand in a `[
 ([what they mean](options.md#loading-the-model)). `LLAMA_PY_MODEL` is the path of a model, like the
 argument of `llama-py serve`: it replaces those in the file. Paths in a table begin where the
 file is: `path`, `lora_path`, the file of `speculative = "draft=FILE"`, and that of `chat_template`,
-which may also be the template itself.
+which may also be the template itself, or the name of one of llama.cpp's (`command-r`).
 
 | in the file | flag | variable |
 | --- | --- | --- |

@@ -120,7 +120,8 @@ class Llama:
         type_k, type_v: ggml types of the KV cache.
         logits_all: ``eval`` keeps the logits of every token, in ``scores``.
         chat_format: the name of a chat format, in place of the model's own template.
-        chat_template: a Jinja template, in place of the model's own.
+        chat_template: a Jinja template in place of the model's own, or the name of one of
+            llama.cpp's (``"command-r"``).
         chat_handler: a function that replaces ``create_chat_completion``.
         special_tokens_in_content: what the texts of special tokens (``<|im_end|>``) in user and
             tool messages are: ``"text"`` (the default), ``"parse"`` for the tokens themselves, or
@@ -156,8 +157,8 @@ class Llama:
         given = LOAD.complete(options)
         arguments: dict[str, Any] = {"model_path": read_path("model_path", model_path), **given}
         template, chat_format = given["chat_template"], given["chat_format"]
-        if template:
-            check_template(template)
+        if template and (named := check_template(template)):
+            template, chat_format = None, chat_format or named
         find_format(chat_format)
         slots = check_slots(given["prefix_cache_slots"])
         self._arguments: dict[str, Any] = {"model_path": model_path, **options}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from llama_py.api.loaded import Loaded
 from llama_py.chat.content import render_content
 from llama_py.chat.formats import ChatFormat, get_chat_format
+from llama_py.chat.formats.builtin import builtin_name
 from llama_py.chat.grammar import render_constrained
 from llama_py.chat.jinja import explain_refusal
 from llama_py.chat.markup import Markup
@@ -42,13 +43,21 @@ class Settings:
     overflow: ChatPolicy | None
 
 
-def check_template(text: str) -> None:
-    """Raise unless it parses: before the weights are loaded, which may take minutes."""
+def check_template(text: str) -> str | None:
+    """Raise unless it parses: before the weights are loaded, which may take minutes.
+
+    Returns:
+        The name of the chat format that it means, if it is the name of a template.
+    """
     whole_text(text, "chat_template")
+    name = builtin_name(text)
+    if name is not None:
+        return name
     try:
         ChatTemplate.from_text(text).close()
     except TemplateError as error:
         raise explain_refusal(text, error) from None
+    return None
 
 
 def find_format(name: str | None) -> ChatFormat | None:

@@ -30,6 +30,7 @@ __all__ = [
     "meaning_of",
     "model_path",
     "read_argument",
+    "read_template",
     "sampling",
     "version_text",
 ]
@@ -168,7 +169,8 @@ def sampling(parsed: argparse.Namespace) -> dict[str, Any]:
 def _given(parsed: argparse.Namespace, table: Table[Any]) -> dict[str, Any]:
     given = {option.name: getattr(parsed, option.name) for option in _flagged(table)}
     for name in _FILES & given.keys():
-        given[name] = read_argument(given[name], f"--{name.replace('_', '-')}")
+        read = read_template if name == "chat_template" else read_argument
+        given[name] = read(given[name], f"--{name.replace('_', '-')}")
     return {name: value for name, value in given.items() if value is not None}
 
 
@@ -180,6 +182,19 @@ def read_argument(path: str | None, option: str) -> str | None:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ParameterError(f"{option}: cannot read {path}: {error}") from None
+
+
+def read_template(given: str | None, option: str) -> str | None:
+    """A chat template: its text, a name of llama.cpp's, or the text of a file."""
+    from llama_py.chat.formats.builtin import is_template, nearest
+
+    if given and is_template(given):
+        return given
+    try:
+        return read_argument(given, option)
+    except ParameterError as error:
+        hint = f"nor is it the name of one of llama.cpp's templates: {nearest(str(given))}"
+        raise ParameterError(f"{error}; {hint}") from None
 
 
 def read_schema(given: str) -> Any:

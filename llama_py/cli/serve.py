@@ -178,7 +178,7 @@ def _model_options(given: dict[str, Any]) -> dict[str, Any]:
 
     values = {name: given[f"model_{name}"] for name in MODEL_FLAGS}
     if values["chat_template"] is not None:
-        values["chat_template"] = options.read_argument(values["chat_template"], "--chat-template")
+        values["chat_template"] = options.read_template(values["chat_template"], "--chat-template")
     return {name: value for name, value in values.items() if value is not None}
 
 

@@ -230,8 +230,11 @@ class LoadOptions(ModelOptions, ContextOptions, total=False):
     ]
     chat_template: Annotated[
         str | None,
-        Flag("--chat-template", metavar="FILE"),
-        Doc("A Jinja template, in place of the model's own."),
+        Flag("--chat-template", metavar="FILE|NAME"),
+        Doc(
+            "A Jinja template in place of the model's own, or the name of one of llama.cpp's "
+            "(`command-r`)."
+        ),
     ]
     chat_handler: Annotated[
         Callable[..., Any] | None,

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import difflib
 import json
-import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from llama_py.chat.formats.builtin import is_template
 from llama_py.errors import MissingPackageError, ParameterError, UnknownParameterError, shown
 from llama_py.options import Option
 from llama_py.server.keys import HIDDEN, ApiKey, key_from_table, read_key_file, single_key
@@ -36,10 +36,8 @@ __all__ = [
 ]
 
 _PREFIX = "LLAMA_PY_"
-#: Options whose value in the environment, and in a file, is the name of a file with the text.
+#: Options whose value in the environment, and in a file, may be the name of a file with the text.
 _FILES = frozenset({"chat_template"})
-#: What the text of a template has, and the name of a file has not. A TOML file may have either.
-_LITERAL = re.compile(r"[{\n]")
 #: What stands before the path of a draft model.
 _DRAFT = "draft="
 
@@ -276,7 +274,7 @@ def _place_files(options: dict[str, Any], beside: Path) -> None:
         options["speculative"] = f"{_DRAFT}{beside / path}"
     for name in _FILES & options.keys():
         value = options[name]
-        if isinstance(value, str) and not _LITERAL.search(value):
+        if isinstance(value, str) and not is_template(value):
             with _Naming(name):
                 options[name] = _text_of(str(beside / Path(value).expanduser()))
 
@@ -287,7 +285,7 @@ def _place_files(options: dict[str, Any], beside: Path) -> None:
 def _model_option(option: Option, text: str) -> Any:
     if option.name not in _FILES:
         return option.parse(text)
-    return _text_of(text)
+    return text if is_template(text) else _text_of(text)
 
 
 def _text_of(text: str) -> str:

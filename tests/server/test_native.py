@@ -340,6 +340,19 @@ def test_props(http: httpx.Client) -> None:
     assert post(http, "/props", {}, 501)["error"]["code"] == "not_implemented"
 
 
+def test_a_template_of_llama_cpp() -> None:
+    with serving(demo_settings(chat_template="llama3")) as server, server.http() as http:
+        props = http.get("/props").json()
+        assert (props["chat_template"], props["chat_template_caps"]) == ("llama3", {})
+        messages = [{"role": "user", "content": "Hello"}]
+        prompt = post(http, "/apply-template", {"messages": messages})["prompt"]
+        header = "<|start_header_id|>{}<|end_header_id|>\n\n"
+        assert prompt == f"{header.format('user')}Hello<|eot_id|>{header.format('assistant')}"
+        tools = [{"type": "function", "function": {"name": "f"}}]
+        refused = post(http, "/v1/chat/completions", {"messages": messages, "tools": tools}, 400)
+        assert "no form for tools" in refused["error"]["message"]
+
+
 def test_slots(http: httpx.Client, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     slow_steps(monkeypatch)
     until(lambda: idle(server), "everything is idle")

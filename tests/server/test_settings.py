@@ -137,6 +137,10 @@ def test_a_template_in_a_file_is_its_text_or_a_file_that_exists(tmp_path: Path) 
     toml = '[[model]]\npath = "m.gguf"\nchat_template = "{}"'
     (model,) = read(toml.replace("{}", "{{ messages }}"), where=tmp_path).settings.models
     assert model.options["chat_template"] == "{{ messages }}"
+    (model,) = read(toml.replace("{}", "command-r"), where=tmp_path).settings.models
+    assert model.options["chat_template"] == "command-r"
+    named = read(environ={"LLAMA_PY_CHAT_TEMPLATE": "llama3"}).settings.models
+    assert named[0].options["chat_template"] == "llama3"
     with pytest.raises(ParameterError, match=r"chat_template: cannot read .*missing\.jinja"):
         read(toml.replace("{}", "missing.jinja"), where=tmp_path)
 

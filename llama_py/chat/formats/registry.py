@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+from llama_py.chat.formats.builtin import BUILTIN_PREFIX, BuiltinFormat
 from llama_py.chat.formats.named import FORMATS, NamedFormat
 from llama_py.chat.formats.tools import CHATML_TOOLS
 from llama_py.chat.grammar import constrain_plain, render_constrained
@@ -161,6 +162,8 @@ def get_chat_format(name: str) -> ChatFormat:
         return _Table(FORMATS[name])
     if name in _TEMPLATES:
         return _Template(_TEMPLATES[name])
+    if name.startswith(BUILTIN_PREFIX):
+        return BuiltinFormat(name.removeprefix(BUILTIN_PREFIX))
     near = difflib.get_close_matches(name, chat_formats(), n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(chat_formats())}"
     raise ParameterError(f"there is no chat format {name!r}; {hint}")

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from llama_py.api.llama import Llama
+from llama_py.chat.formats.builtin import BUILTIN_PREFIX
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.native_bodies import read_infill, read_native, slot_session
 from llama_py.dialects.native_options import described, read_native_sampling
@@ -183,6 +184,9 @@ def _model_props(model: ServedModel) -> Body:
 
 
 def _template_props(llama: Llama) -> Body:
+    if llama.chat_format is not None:  # in place of any template
+        named = llama.chat_format.removeprefix(BUILTIN_PREFIX)
+        return {"chat_template": named, "chat_template_caps": {}, "tool_form": None}
     try:
         template = llama.chat_template
     except TemplateError:  # it does not parse, and only those who chat need it
