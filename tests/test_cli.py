@@ -116,6 +116,12 @@ def test_help_loads_no_native_library_and_no_numpy() -> None:
     [
         (("frob",), "invalid choice"),
         (("chat", "--frob"), "there is no option --frob;"),
+        (("chat", "--frob", "x", "y"), "there is no option --frob;"),
+        (("serve", "-m", "x", "--frob", "y"), "there is no option --frob;"),
+        (("serve", "-m", "x", "--slot-save-path", "y"), "it is --slot-dir here"),
+        (("serve", "-cb"), "there is no option -cb: leave it out"),
+        (("serve", "-m", "x", "-b", "512"), "there is no option -b: it is n_batch"),
+        (("serve", "-m", "x", "-c", "9x"), "n_ctx must be an integer"),
         (("chat", "--temprature", "3", "hi"), "--temprature; did you mean --temp?"),
         (("chat", "--max-tokns=3", "hi"), "--max-tokns; did you mean --max-tokens?"),
         (("chat", "-m", "Qwen/Qwen3-0.6B-GGUF", "hi"), "--hf Qwen/Qwen3-0.6B-GGUF"),

@@ -7,8 +7,9 @@ import difflib
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from llama_py.errors import LlamaError, ParameterError
@@ -43,13 +44,21 @@ _REPEATED = frozenset({"stop"})
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one sentence."""
+    """Says what is wrong in one sentence.
+
+    Attributes:
+        elsewhere: what to say of options that another program has, by their names.
+    """
+
+    elsewhere: Mapping[str, str] = MappingProxyType({})
+    _given: Sequence[str] = ()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Refuses an unknown option itself, since only the parser of the command knows the others.
 
         argparse would have its value taken for the prompt, and speak of all that is left over.
         """
+        self._given = [*args] if args is not None else sys.argv[1:]
         parsed, rest = super().parse_known_args(args, namespace)
         unknown = next((each for each in rest if each.startswith("-") and each != "-"), None)
         if unknown is not None:
@@ -57,11 +66,33 @@ class Parser(argparse.ArgumentParser):
         return parsed, rest
 
     def _unknown(self, given: str) -> str:
+        if given in self.elsewhere:
+            return f"there is no option {given}: {self.elsewhere[given]}"
         known = [each for each in self._option_string_actions if each.startswith("--")]
         close = difflib.get_close_matches(given, known, n=1, cutoff=0.6)
         return f"there is no option {given}" + (f"; did you mean {close[0]}?" if close else "")
 
+    def _first_unknown(self) -> str | None:
+        """An option that there is not. Whatever else is wrong may follow from it.
+
+        What looks like its value is a second model to argparse, for example.
+        """
+        if self._subparsers is not None:
+            return None
+        known = self._option_string_actions
+        for given in self._given:
+            name = given.partition("=")[0]
+            if given == "--":
+                break
+            if name in self.elsewhere and name not in known:
+                return name
+            if name.startswith("--") and not any(each.startswith(name) for each in known):
+                return name
+        return None
+
     def error(self, message: str) -> NoReturn:
+        if (unknown := self._first_unknown()) is not None:
+            message = self._unknown(unknown)
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 

@@ -94,7 +94,13 @@ class ContextOptions(TypedDict, total=False):
         int,
         Range(0, _LARGEST),
         Default(0),
-        Flag("-c", "--n-ctx", metavar="N", help="tokens of context (default: the model's own)"),
+        Flag(
+            "-c",
+            "--ctx-size",
+            "--n-ctx",
+            metavar="N",
+            help="tokens of context (default: the model's own)",
+        ),
         Doc(
             "Tokens in memory, shared by all conversations; 0 is the model's own context length, "
             "as far as there is memory for it: a quarter of what this process may use, or most of "
@@ -169,7 +175,7 @@ class ContextOptions(TypedDict, total=False):
         bool | Literal["auto"] | None,
         Reads(read_flash),
         WithoutDefault('`"auto"`'),
-        Flag("--flash-attn", metavar="on|off|auto", help="flash attention (default: auto)"),
+        Flag("-fa", "--flash-attn", metavar="on|off|auto", help="flash attention (default: auto)"),
         Doc('Flash attention; None and `"auto"` use it where it is supported.'),
     ]
     swa_full: Annotated[
@@ -192,14 +198,14 @@ class ContextOptions(TypedDict, total=False):
         int | CacheType | None,
         Numbered(*CACHE_TYPE_NUMBERS),
         WithoutDefault('`"f16"`'),
-        Flag("--type-k", metavar="TYPE"),
+        Flag("-ctk", "--cache-type-k", "--type-k", metavar="TYPE"),
         Doc("Type of the keys in the KV cache."),
     ]
     type_v: Annotated[
         int | CacheType | None,
         Numbered(*CACHE_TYPE_NUMBERS),
         WithoutDefault('`"f16"`'),
-        Flag("--type-v", metavar="TYPE"),
+        Flag("-ctv", "--cache-type-v", "--type-v", metavar="TYPE"),
         Doc("Type of the values in the KV cache."),
     ]
 
