@@ -80,7 +80,7 @@ def render_leniently(
 
 def _enforceable(tool: Tool) -> Tool:
     text = json.dumps(tool.parameters)
-    look = _look if len(text) <= _LONGEST_KNOWN else _look.__wrapped__
+    look = _known_look if len(text) <= _LONGEST_KNOWN else _look
     problem, found = look(text)
     if not problem:
         return tool
@@ -88,7 +88,6 @@ def _enforceable(tool: Tool) -> Tool:
     return replace(tool, enforced=json.loads(found))
 
 
-@remembering(_MOST_KNOWN)
 def _look(text: str) -> tuple[str, str]:
     """Why a schema cannot be enforced, "" if it can; and what can be, as JSON text."""
     schema = json.loads(text)
@@ -98,6 +97,9 @@ def _look(text: str) -> tuple[str, str]:
     few = len(text) <= _LONGEST_KNOWN
     found = next(each for each in _weaker(schema, few) if not _problem(each))
     return problem, json.dumps(found)
+
+
+_known_look = remembering(_MOST_KNOWN)(_look)
 
 
 def _problem(schema: Mapping[str, Any]) -> str:

@@ -164,7 +164,8 @@ def _counted(node: Any) -> Any:
         start = nodes.Const("", lineno=node.lineno)
         node.body.insert(0, nodes.Output([_around(start, _ROUND, size)], lineno=node.lineno))
     if isinstance(node, nodes.CallBlock):  # whose call has to stay one
-        node.call = node.call.node if isinstance(node.call, nodes.Filter) else node.call
+        call: Any = node.call
+        node.call = call.node if isinstance(call, nodes.Filter) else call
         return node
     literal = isinstance(node, (nodes.List, nodes.Dict)) or (
         isinstance(node, nodes.Tuple) and node.ctx == "load"

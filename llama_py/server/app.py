@@ -60,7 +60,6 @@ _ROUTES = [
     *slots.ROUTES,
     *snapshots.ROUTES,
     *sessions.ROUTES,
-    *page.ROUTES,
     *openapi.ROUTES,
 ]
 #: Threads that check, render and tokenize. More would only wait for each other.
@@ -142,7 +141,7 @@ def create_app(
             await asyncio.to_thread(service.sessions.close)
 
     app = Starlette(
-        routes=_ROUTES,
+        routes=[*_ROUTES, *(page.ROUTES if settings.ui else page.NO_ROUTES)],
         lifespan=lifespan,
         middleware=[
             Middleware(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -227,7 +227,7 @@ SMALL = [
 
 
 @pytest.fixture(scope="module")
-def model_of() -> Iterator[Any]:
+def model_of() -> Callable[[str], Llama]:
     @cache
     def load(name: str) -> Llama:
         return Llama(demo_model_path(), chat_template=text_of(name), n_ctx=2048, n_seq_max=2)

@@ -19,8 +19,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from llama_py.server.routes.common import service_of
-
 __all__ = ["HEADERS", "ROUTES"]
 
 _TYPES = {
@@ -82,20 +80,18 @@ def _read(path: Path) -> _File:
 
 
 async def _index(request: Request) -> Response:
-    if not _is_on(request):
-        raise HTTPException(404)
     return _send(request, _files()["index.html"])
 
 
 async def _asset(request: Request) -> Response:
     file = _files().get(request.path_params["path"])
-    if file is None or not _is_on(request):
+    if file is None:
         raise HTTPException(404)
     return _send(request, file)
 
 
-def _is_on(request: Request) -> bool:
-    return service_of(request).settings.ui
+async def _absent(request: Request) -> Response:
+    raise HTTPException(404)
 
 
 def _send(request: Request, file: _File) -> Response:
@@ -111,3 +107,6 @@ ROUTES = [
     Route("/", _index, methods=["GET"]),
     Route("/page/{path:path}", _asset, methods=["GET"]),
 ]
+
+#: In their place, where the page is turned off.
+NO_ROUTES = [Route("/", _absent, methods=["GET"])]
