@@ -165,7 +165,8 @@ def _counted(node: Any) -> Any:
         node.body.insert(0, nodes.Output([_around(start, _ROUND, size)], lineno=node.lineno))
     if isinstance(node, nodes.CallBlock):  # whose call has to stay one
         call: Any = node.call
-        node.call = call.node if isinstance(call, nodes.Filter) else call
+        inner: Any = call.node if isinstance(call, nodes.Filter) else call
+        node.call = inner
         return node
     literal = isinstance(node, (nodes.List, nodes.Dict)) or (
         isinstance(node, nodes.Tuple) and node.ctx == "load"
