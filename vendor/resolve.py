@@ -278,21 +278,65 @@ def cache_path(pin: Pin) -> Path:
 # ---- fetching ---------------------------------------------------------------------------------
 
 
+#: Run by an interpreter that has pip: finds a source archive as pip is configured to (indexes,
+#: certificates, credentials), and only stores it. ``pip download`` would also run its build.
+FETCH = """
+import sys
+from pip._internal.commands import create_command
+
+name, version, target = sys.argv[1:]
+command = create_command("download")
+options, _ = command.parse_args(["--no-binary", ":all:"])
+with command.main_context():
+    session = command.get_default_session(options)
+    finder = command._build_package_finder(options, session)
+    links = [
+        candidate.link
+        for candidate in finder.find_all_candidates(name)
+        if str(candidate.version) == version and candidate.link.filename.endswith(".tar.gz")
+    ]
+    if not links:
+        sys.exit(f"no source archive of {name} {version} was found")
+    with session.get(links[0].url_without_fragment, stream=True) as response:
+        response.raise_for_status()
+        with open(target, "wb") as file:
+            while block := response.raw.read(1 << 20):
+                file.write(block)
+"""
+
+
 def download(archive: Archive, scratch: Path) -> Path:
-    """Fetches the archive with the first pip that works."""
+    """Fetches the archive with the first pip that works, and runs nothing of it."""
+    reasons = []
+    for pip in find_pips(scratch):
+        found, outcome = fetch(pip, archive, scratch)
+        if found is None:
+            found, outcome = pip_download(pip, archive, scratch)
+        if found is not None:
+            return found
+        reasons.append(f"{' '.join(pip)}: {outcome}")
+    raise ResolveError("pip could not download the archive (" + "; ".join(reasons) + ").")
+
+
+def fetch(pip: Sequence[str], archive: Archive, scratch: Path) -> tuple[Path | None, str]:
+    """The archive as the index has it, or None and why not; its digest is not looked at."""
+    if pip[1:] != ["-m", "pip"]:
+        return None, "not an interpreter"
+    target = scratch / f"{archive.package}-{archive.version}.fetched"
+    outcome = run([pip[0], "-c", FETCH, archive.package, archive.version, str(target)])
+    return (target, "") if outcome == "" and target.is_file() else (None, outcome)
+
+
+def pip_download(pip: Sequence[str], archive: Archive, scratch: Path) -> tuple[Path | None, str]:
+    """The same by ``pip download``, for a pip whose insides are others than expected."""
     # With its digest, pip compares before it unpacks, and runs nothing of another archive.
     wanted = scratch / "requirement.txt"
     wanted.write_text(f"{archive.requirement} --hash=sha256:{archive.sha256}\n", encoding="utf-8")
     arguments = ["download", "--no-deps", "--no-binary", ":all:", "--dest", str(scratch)]
     arguments += ["--require-hashes", "--requirement", str(wanted)]
-    reasons = []
-    for pip in find_pips(scratch):
-        outcome = run([*pip, *arguments])
-        found = sorted(scratch.glob("*.tar.gz"))
-        if found:
-            return found[0]
-        reasons.append(f"{' '.join(pip)}: {outcome}")
-    raise ResolveError("pip could not download the archive (" + "; ".join(reasons) + ").")
+    outcome = run([*pip, *arguments])
+    found = sorted(scratch.glob("*.tar.gz"))
+    return (found[0], "") if found else (None, outcome)
 
 
 def find_pips(scratch: Path) -> Iterator[list[str]]:

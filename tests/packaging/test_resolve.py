@@ -13,7 +13,7 @@ import tarfile
 import threading
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -267,21 +267,29 @@ def test_the_command_line(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "include/llama.h" in files_of(home / "copy")
 
 
-def test_nothing_of_another_archive_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """pip runs a source archive to find its name out: not before the digest is compared."""
-    ran, links = tmp_path / "ran", tmp_path / "links"
+@pytest.mark.parametrize("right", [True, False], ids=["pinned", "another"])
+def test_nothing_of_an_archive_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, right: bool
+) -> None:
+    """``pip download`` runs an archive's build for its metadata: not needed, and it may fail."""
+    ran, links, scratch = (tmp_path / name for name in ("ran", "links", "scratch"))
     links.mkdir()
-    setup = f"open({str(ran)!r}, 'w').close()\nfrom setuptools import setup\nsetup()\n".encode()
-    with tarfile.open(links / "some_package-1.0.tar.gz", "w:gz") as archive:
-        entry = tarfile.TarInfo("some_package-1.0/setup.py")
-        entry.size = len(setup)
-        archive.addfile(entry, io.BytesIO(setup))
+    scratch.mkdir()
+    setup = f"open({str(ran)!r}, 'w').close()\nraise SystemExit('no Cython')\n"
+    archive = links / "some_package-1.0.tar.gz"
+    sha256 = write_archive(archive, "some_package-1.0", {"setup.py": setup})
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(links))
-    wanted = SimpleNamespace(requirement="some-package==1.0", sha256="0" * 64)
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
+    # The build would run in this environment, so that nothing has to be fetched for it.
+    monkeypatch.setenv("PIP_NO_BUILD_ISOLATION", "0")
     monkeypatch.setattr(resolve, "find_pips", lambda _: [[sys.executable, "-m", "pip"]])
-    with pytest.raises(resolve.ResolveError):
-        resolve.download(wanted, scratch)
+    wanted = resolve.Archive(
+        "some-package", "1.0", sha256 if right else "0" * 64, "some_package-1.0"
+    )
+    found = resolve.download(wanted, scratch)
+    if right:
+        resolve.check_sha256(found, wanted.sha256)
+    else:
+        with pytest.raises(resolve.ResolveError, match="not the pinned"):
+            resolve.check_sha256(found, wanted.sha256)
     assert not ran.exists()
