@@ -120,6 +120,9 @@ def _is_mixed(given: Any) -> bool:
 def _text_of(given: Fields) -> str:
     """The text of an object: ``prompt_string``, or the parts in ``content`` as one text."""
     if "content" not in given:
+        if given.get("multimodal_data"):
+            place = given.place("multimodal_data")
+            raise wrong_value(place, "holds pictures or sound; only text can be embedded")
         return given.needed_text("prompt_string")
     parts = given.list("content")
     place = given.place("content")

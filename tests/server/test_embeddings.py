@@ -124,6 +124,11 @@ BAD: list[tuple[dict[str, Any], str | None, str]] = [
     ({"input": None}, "input", "missing"),
     ({"input": 5}, "input", "must be a text"),
     ({"input": {"a": 1}}, "input.prompt_string", "missing"),
+    (
+        {"input": ["a", {"prompt_string": "b", "multimodal_data": ["aGk="]}]},
+        "input[1].multimodal_data",
+        "only text can be embedded",
+    ),
     ({"input": {"content": "a"}}, "input.content", "must be a list"),
     ({"input": {"content": []}}, "input", "is an empty text"),
     ({"input": ["a", {"content": [{"type": "x"}]}]}, "input[1].content[0].type", "only text"),
