@@ -26,16 +26,18 @@ _MOST_FOLLOWED = 100
 _MOST_COMPARED = 100_000
 
 
-def fits(value: Any, schema: Any, matches: Matches) -> bool:
+def fits(value: Any, schema: Any, matches: Matches, *, closed: bool = False) -> bool:
     """Whether a value fits a schema.
 
     Args:
         value: as ``json.loads`` returns it.
         schema: of any draft; its references are looked up in it.
         matches: ``matches(pattern, text)``: whether the pattern occurs in the text.
+        closed: an object whose schema lists properties, and says nothing of others, has no others,
+            as in a grammar of llama.cpp.
     """
     try:
-        return _Check(schema, matches).fits(value, schema)
+        return _Check(schema, matches, closed).fits(value, schema)
     except (RecursionError, _TooMuch):
         return False
 
@@ -66,13 +68,27 @@ def _is_multiple(value: float, step: Any) -> bool:
     return math.isfinite(times) and math.isclose(times, round(times), rel_tol=1e-9)
 
 
+#: Keywords by which other schemas say something of the same value.
+_COMBINING = ("$ref", "allOf", "anyOf", "oneOf", "not", "if")
+
+
+def _is_shared(schema: Mapping[str, Any]) -> bool:
+    """Whether each part of a schema may name properties that the other parts do not know."""
+    used = [key for key in _COMBINING if key in schema]
+    parts = schema.get("allOf")
+    own = any(key in schema for key in ("properties", "patternProperties", "not", "if"))
+    return bool(used) and (own or len(used) > 1 or (isinstance(parts, list) and len(parts) > 1))
+
+
 class _Check:
-    def __init__(self, root: Any, matches: Matches) -> None:
+    def __init__(self, root: Any, matches: Matches, closed: bool) -> None:
         self._root = root
         self._matches = matches
+        self._closed = closed
         self._left = _MOST_COMPARED
 
-    def fits(self, value: Any, schema: Any, followed: int = 0) -> bool:
+    def fits(self, value: Any, schema: Any, followed: int = 0, part: bool = False) -> bool:
+        """``part``: other schemas say something of the same value."""
         self._left -= 1
         if self._left < 0:
             raise _TooMuch
@@ -82,8 +98,8 @@ class _Check:
         return (
             self._is_of_type(value, schema)
             and self._is_listed(value, schema)
-            and self._fits_combined(value, schema, followed)
-            and all(self._of_its_kind(value, schema))
+            and self._fits_combined(value, schema, followed, part)
+            and all(self._of_its_kind(value, schema, part))
         )
 
     def _is_of_type(self, value: Any, schema: Mapping[str, Any]) -> bool:
@@ -100,9 +116,13 @@ class _Check:
 
     # ---- schemas of schemas --------------------------------------------------------------------
 
-    def _fits_combined(self, value: Any, schema: Mapping[str, Any], followed: int) -> bool:
+    def _fits_combined(
+        self, value: Any, schema: Mapping[str, Any], followed: int, part: bool
+    ) -> bool:
+        shared = part or _is_shared(schema)
+
         def fit(part: Any) -> bool:
-            return self.fits(value, part, followed + 1)
+            return self.fits(value, part, followed + 1, shared)
 
         if followed > _MOST_FOLLOWED:
             return False
@@ -136,13 +156,13 @@ class _Check:
 
     # ---- by the kind of the value --------------------------------------------------------------
 
-    def _of_its_kind(self, value: Any, schema: Mapping[str, Any]) -> Iterator[bool]:
+    def _of_its_kind(self, value: Any, schema: Mapping[str, Any], part: bool) -> Iterator[bool]:
         if isinstance(value, str):
             yield from self._of_text(value, schema)
         elif isinstance(value, list):
             yield from self._of_list(value, schema)
         elif isinstance(value, dict):
-            yield from self._of_object(value, schema)
+            yield from self._of_object(value, schema, part)
         elif _is_number(value):
             yield from self._of_number(value, schema)
 
@@ -186,7 +206,9 @@ class _Check:
             raise _TooMuch
         return not any(_same(a, b) for i, a in enumerate(values) for b in values[:i])
 
-    def _of_object(self, values: Mapping[str, Any], schema: Mapping[str, Any]) -> Iterator[bool]:
+    def _of_object(
+        self, values: Mapping[str, Any], schema: Mapping[str, Any], part: bool
+    ) -> Iterator[bool]:
         yield _within(len(values), schema, "minProperties", "maxProperties")
         required = schema.get("required")
         if isinstance(required, list):
@@ -195,13 +217,14 @@ class _Check:
         known = known if isinstance(known, Mapping) else {}
         patterns = schema.get("patternProperties")
         patterns = patterns if isinstance(patterns, Mapping) else {}
-        others = schema.get("additionalProperties", True)
+        closed = self._closed and "properties" in schema and not (part or _is_shared(schema))
+        others = schema.get("additionalProperties", not closed)
         for name, value in values.items():
             yield self.fits(name, schema.get("propertyNames", True))
             parts = [known[name]] if name in known else []
             parts += [each for pattern, each in patterns.items() if self._matches(pattern, name)]
-            for part in parts or (others,):
-                yield self.fits(value, part)
+            for each in parts or (others,):
+                yield self.fits(value, each)
 
 
 def _within(size: float, schema: Mapping[str, Any], least: str, most: str) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -40,6 +40,11 @@ _TYPES = ("function", "tool_call", "function_call")
 _LANGUAGES = ("", "json", "python", "tool_call")
 _FENCE = "```"
 _SPACE = " \t\r\n"
+#: Keywords of a schema by which an object without properties may have some.
+_OTHERS = (
+    *("additionalProperties", "patternProperties", "unevaluatedProperties", "minProperties"),
+    *("$ref", "allOf", "anyOf", "oneOf", "if"),
+)
 #: The longest text that is compared with a pattern.
 _LONGEST_MATCHED = 4096
 #: Calls in a reply, and brackets within each other, that are still looked at.
@@ -78,18 +83,30 @@ class PlainCalls:
         passed = reader.feed(text)
         return () if passed else reader.end()[0]
 
-    def accepts(self, call: FoundCall) -> bool:
-        """Whether the arguments fit the tool."""
+    def settled(self, call: FoundCall) -> FoundCall | None:
+        """The call as its tool is called; None if the arguments do not fit.
+
+        Names that the tool does not declare do not fit, unless its schema allows for others: a
+        call between marks cannot have them either. A tool without parameters is called without:
+        in their place, small models repeat its schema.
+        """
         try:
             arguments = json.loads(call.arguments, object_pairs_hook=_without_twins)
         except (ValueError, RecursionError):
-            return False
+            return None
         tool = next((tool for tool in self.tools if tool.name == call.name), None)
-        return (
-            tool is not None
-            and isinstance(arguments, dict)
-            and fits(arguments, tool.parameters, self.matches)
-        )
+        if tool is None or not isinstance(arguments, dict):
+            return None
+        if _takes_nothing(tool.parameters):
+            return replace(call, arguments="{}")
+        return call if fits(arguments, tool.parameters, self.matches, closed=True) else None
+
+
+def _takes_nothing(schema: Any) -> bool:
+    """Whether a schema lists no parameters, and does not allow for any."""
+    if not isinstance(schema, Mapping) or schema.get("properties") != {}:
+        return False
+    return not any(schema.get(key) for key in (*_OTHERS, "required"))
 
 
 def _without_twins(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -159,9 +176,10 @@ class PlainCallReader:
     def end(self) -> tuple[tuple[FoundCall, ...], str]:
         """End the reply; return the calls that it is, or the text that was held back."""
         found = self._scanner.calls() if self._scanner is not None else ()
-        if found and all(map(self._calls.accepts, found)):
+        settled = [call for each in found if (call := self._calls.settled(each)) is not None]
+        if found and len(settled) == len(found):
             self._scanner = None
-            return found, ""
+            return tuple(settled), ""
         return (), self.give_up()
 
 

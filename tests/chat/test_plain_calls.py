@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from llama_py import Llama, demo_model_path
 from llama_py.chat.conversation import Tool
 from llama_py.chat.fits import fits
-from llama_py.chat.plain_calls import PlainCalls
+from llama_py.chat.grammar import render_constrained
+from llama_py.chat.plain_calls import PlainCalls, with_vocab
 from llama_py.chat.stream import ChatStream, Delta, ParsedReply, fold
-from llama_py.errors import TemplateError
+from llama_py.core.grammar import spells
+from llama_py.errors import GrammarError, TemplateError
+from llama_py.params import GrammarSpec
 from tests.chat import families
 from tests.chat.openai import chat_request
 
@@ -292,6 +298,108 @@ def test_schemas_without_an_end_fit_nothing() -> None:
     assert not _fits(list(range(5000)), {"uniqueItems": True})
 
 
-def test_patterns_are_looked_at_where_there_is_a_vocabulary() -> None:
-    tool = Tool("f", "", {"type": "object", "properties": {"a": {"pattern": "^x+$"}}})
-    assert PlainCalls((tool,)).find('{"name": "f", "arguments": {"a": "y"}}')
+_NAMED: dict[str, Any] = {"type": "object", "properties": {"a": {}}}
+_OTHER: dict[str, Any] = {"type": "object", "properties": {"b": {}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "fits_too"),
+    [
+        (_NAMED, False),
+        ({"$ref": "#/$defs/x", "$defs": {"x": _NAMED}}, False),
+        ({"anyOf": [_NAMED, {"type": "null"}]}, False),
+        ({"allOf": [_NAMED]}, False),
+        ({"type": "object"}, True),
+        ({**_NAMED, "additionalProperties": True}, True),
+        ({**_NAMED, "additionalProperties": {"type": "integer"}}, True),
+        ({**_NAMED, "patternProperties": {"b": {}}}, True),
+        ({"allOf": [_NAMED, _OTHER]}, True),
+        ({**_NAMED, "anyOf": [_OTHER, {"required": ["c"]}]}, True),
+        ({**_NAMED, "not": {"type": "object", "properties": {"a": {}}, "required": ["z"]}}, True),
+        ({"if": _NAMED, "then": _OTHER}, True),
+    ],
+    ids=str,
+)
+def test_names_that_a_tool_does_not_declare(schema: Any, fits_too: bool) -> None:
+    """They are none of its arguments unless it allows for others: no call between marks has any."""
+    assert _fits({"a": 1, "b": 2}, schema)
+    calls = PlainCalls((Tool("f", "", schema),))
+    text = '{"name": "f", "arguments": {"a": 1, "b": 2}}'
+    assert bool(calls.find(text)) is fits_too
+    within = PlainCalls((Tool("f", "", {"properties": {"x": {"items": schema}}}),))
+    if "$ref" not in schema:
+        text = '{"name": "f", "arguments": {"x": [{"a": 1, "b": 2}]}}'
+        assert bool(within.find(text)) is fits_too
+
+
+def test_a_tool_without_parameters_is_called_without() -> None:
+    """Small models repeat its schema, or make something up."""
+    nothing = {"type": "object", "properties": {}, "required": []}
+    for written in ('{"type": "object", "properties": {}}', '{"zone": "UTC"}', "{}"):
+        text = f'{{"name": "f", "arguments": {written}}}'
+        (call,) = PlainCalls((Tool("f", "", nothing),)).find(text)
+        assert call.arguments == "{}"
+        for free in ({"type": "object"}, {**nothing, "additionalProperties": True}):
+            (call,) = PlainCalls((Tool("f", "", free),)).find(text)
+            assert call.arguments == written
+
+
+# ---- patterns -----------------------------------------------------------------------------------
+
+
+def _with_pattern(pattern: str) -> PlainCalls:
+    return PlainCalls(
+        (Tool("f", "", {"type": "object", "properties": {"a": {"pattern": pattern}}}),)
+    )
+
+
+def _call_with(text: str) -> str:
+    return json.dumps({"name": "f", "arguments": {"a": text}}, ensure_ascii=False)
+
+
+def test_patterns_are_not_looked_at_without_a_vocabulary() -> None:
+    assert _with_pattern("^x+$").find(_call_with("y"))
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[Llama]:
+    with Llama(demo_model_path(), n_ctx=512, verbose=False) as llm:
+        yield llm
+
+
+@pytest.mark.parametrize(
+    ("pattern", "good", "bad"),
+    [
+        ("^x+$", ["x", "xxx"], ["", "y", "xy", "yx"]),
+        ("^[0-9]{4}-[0-9]{2}$", ["2024-07"], ["2024-7", "24-07", "2024-07-01"]),
+        ("^(red|green)$", ["red", "green"], ["re", "reds", "blue"]),
+        ("(?<=x)y", ["anything: no grammar knows this"], []),
+    ],
+)
+def test_patterns_are_looked_at_where_there_is_a_vocabulary(
+    llm: Llama, pattern: str, good: list[str], bad: list[str]
+) -> None:
+    calls = with_vocab(_with_pattern(pattern), llm.vocab)
+    assert [text for text in good if not calls.find(_call_with(text))] == []
+    assert [text for text in bad if calls.find(_call_with(text))] == []
+
+
+def test_a_reply_of_a_model_is_looked_at_with_its_vocabulary(llm: Llama) -> None:
+    tool = {"type": "object", "properties": {"code": {"type": "string", "pattern": "^[A-Z]{3}$"}}}
+    request = chat_request(messages=families.USER, tools=[families.tool("f", code="string")])
+    request = replace(request, tools=(Tool("f", "", tool),))
+    for code, count in (("PAR", 1), ("Paris", 0)):
+        template = families.load(QWEN)
+        stream = ChatStream(render_constrained(template, request, llm.vocab))
+        stream.feed(f'{{"name": "f", "arguments": {{"code": "{code}"}}}}')
+        assert len(stream.finish().tool_calls) == count
+
+
+def test_what_a_grammar_spells(llm: Llama) -> None:
+    spec = GrammarSpec('root ::= "ab" [0-9]* | "é" | "x" y\ny ::= "z"')
+    whole = ["ab", "ab1", "ab123", "é", "xz"]
+    other = ["", "a", "b", "ab1c", "é1", "x", "xzz", "abab", " ab"]
+    assert [text for text in whole if not spells(llm.vocab, spec, text)] == []
+    assert [text for text in other if spells(llm.vocab, spec, text)] == []
+    with pytest.raises(GrammarError):
+        spells(llm.vocab, GrammarSpec("root ::= ("), "")
