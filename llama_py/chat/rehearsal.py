@@ -15,6 +15,7 @@ from __future__ import annotations
 import copy
 import json
 import threading
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -360,8 +361,10 @@ class Rehearsal:
             ) from None
         except MemoryError:
             raise TemplateError("the chat template takes too much memory") from None
-        except Exception:  # llama.cpp has the last word about everything else
-            pass
+        except Exception as error:  # llama.cpp has the last word about everything else
+            # Jinja's frames and the error know each other, and those below them the model.
+            traceback.clear_frames(error.__traceback__)
+            error.__traceback__ = None
         finally:
             _local.count = outer
 

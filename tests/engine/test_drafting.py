@@ -332,7 +332,9 @@ def test_a_step_is_never_larger_than_allowed(
     streams = len(plan.decodes) + len(plan.verifies)
     assert rows <= n_batch
     known = sum(entry.known for entry in plan.verifies)
-    assert rows <= max(n_chunk, streams + known + 1)
+    # All of several prompts, where no stream waits, may be half as long again.
+    chunk = n_chunk if streams else n_chunk + n_chunk // 2
+    assert rows <= max(chunk, streams + known + 1)
     assert streams <= min(n_batch, sum(not left for left, _ in requests))
     for entry in plan.verifies:
         assert entry.draft == tuple(drafts[entry.request].tokens[: len(entry.draft)])

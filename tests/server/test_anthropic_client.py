@@ -16,6 +16,13 @@ from tests.patience import PATIENCE
 from tests.server.serving import Server, demo_settings, serving
 
 GREEDY = {"temperature": 0}
+#: With an upper bound, without which a small model may never end a text.
+SHORT = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 20}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 WEATHER = {"name": "get_weather", "description": "Get the weather of a city.", "input_schema": CITY}
 TIME = {"name": "get_time", "description": "The time in a city.", "input_schema": CITY}
@@ -76,7 +83,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "schema": {
         "messages": SUM,
-        "output_config": {"format": {"type": "json_schema", "schema": CITY}},
+        "output_config": {"format": {"type": "json_schema", "schema": SHORT}},
     },
 }
 

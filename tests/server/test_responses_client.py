@@ -340,8 +340,9 @@ def test_a_json_schema(client: Any) -> None:
 
 
 def test_a_json_object(client: Any) -> None:
-    reply = ask(client, "What is 3 + 4?", text={"format": {"type": "json_object"}})
-    assert isinstance(json.loads(reply.output_text), dict)
+    question = "Give me a JSON object with name Alice and age 30."
+    reply = ask(client, question, text={"format": {"type": "json_object"}})
+    assert json.loads(reply.output_text) == {"name": "Alice", "age": 30}
 
 
 def test_logprobs(client: Any) -> None:
