@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import jinja2
@@ -328,9 +328,8 @@ class Rehearsal:
     """
 
     def __init__(self, source: str) -> None:
-        environment = _environment()
         try:
-            self._template = environment.from_string(source)
+            self._template = _compiled(source)
         except jinja2.TemplateSyntaxError as error:
             raise TemplateError(
                 f"the chat template does not parse: line {error.lineno}: {error.message}"
@@ -351,7 +350,9 @@ class Rehearsal:
         outer = getattr(_local, "count", None)
         _local.count = _Count(MAX_TEXT + MAX_COPIES * _length(values))
         try:
-            for _ in self._template.generate(given):
+            # Not ``generate``: how that makes errors readable leaves cycles of frames behind.
+            template = self._template
+            for _ in template.root_render_func(template.new_context(dict(given))):
                 pass
         except _LimitError as error:
             raise TemplateError(f"the chat template is refused, because {error}") from None
@@ -367,6 +368,12 @@ class Rehearsal:
             error.__traceback__ = None
         finally:
             _local.count = outer
+
+
+@lru_cache(8)
+def _compiled(source: str) -> jinja2.Template:
+    """A template that is counted; models that are loaded again have the same one."""
+    return _environment().from_string(source)
 
 
 def _length(value: Any) -> int:
