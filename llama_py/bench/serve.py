@@ -15,6 +15,9 @@ one buffer for all, as by default, unless --kv-unified off.
   sessions  --parallel / 2 conversations that take turns: time to the first token of turn 5
   shared    --parallel requests at once with one prefix of --shared-tokens tokens: time to the last
             first token, relative to the time of one alone
+  begin     --parallel requests with prompts of --each tokens that have nothing in common: when the
+            first and the last of them, and they on average, have their first token, and the longest
+            gap in a reply; all at the same moment, and all behind one that has just begun
   fair      --clients streams at once of the bundled model: errors, the slowest by the fastest
   cpu       processor time of our server's event loop in the part before: for each streamed event,
             and beside that for each request (from replies of two lengths)
@@ -30,6 +33,7 @@ import argparse
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import count as numbers
+from time import sleep
 from typing import Any
 
 from llama_py.bench import plots
@@ -54,11 +58,14 @@ from llama_py.bench.workloads import prose, system_message, user_message
 
 __all__ = ["add_arguments", "run"]
 
-_PARTS = ("one", "many", "sessions", "shared", "fair", "cpu")
+_PARTS = ("one", "many", "sessions", "shared", "begin", "fair", "cpu")
 #: Tokens of a prompt of the parts "one" and "many", and of a question elsewhere.
 _PROMPT, _QUESTION = 32, 40
 #: The sessions' system prompts, new tokens per turn, and replies; as in ``bench sessions``.
 _SYSTEM, _USER, _REPLY, _TURNS = 400, 140, 16, 5
+#: Tokens of each reply of the part "begin", and seconds by which its first request comes before the
+#: others where it "has begun": its step runs, and nothing of it has arrived.
+_BEGINNING, _AHEAD = 24, 0.1
 _GREEDY = {"temperature": 0.0, "ignore_eos": True}
 #: What the bundled model continues at length, and tokens of a long and of a short reply.
 _COUNT = "1, 2, 3, 4, 5, 6,"
@@ -82,6 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--context", type=int, default=2560, metavar="N", help="tokens per stream")
     parser.add_argument("--generate", type=int, default=128, metavar="N")
     parser.add_argument("--shared-tokens", type=int, default=2100, metavar="N")
+    parser.add_argument("--each", type=int, default=85, metavar="N")
     parser.add_argument("--clients", type=int, default=64, metavar="N")
     parser.add_argument("--repeats", type=int, default=3, metavar="N")
     add_llama_server_arguments(parser)
@@ -355,6 +363,51 @@ def _prefixed(
     return max((reply.first for reply in good), default=float("nan")) - replies[0].begun
 
 
+def _begin(options: argparse.Namespace, servers: _Servers, report: Report) -> None:
+    words = _counter(options)
+    for ahead, found in ((0.0, "together"), (_AHEAD, "behind the first")):
+        rounds: dict[str, list[list[Reply]]] = {server.name: [] for server in servers}
+        for repeat in range(options.repeats):
+            for server in _in_turn(servers, repeat):
+                prompts = [_prompt(options.each, words) for _ in range(options.parallel)]
+                replies = _begun(server, prompts, ahead)
+                rounds[server.name].append(_without_errors(replies, report))
+        _show_begin(f"{options.parallel} that come {found}", rounds, report)
+
+
+def _begun(server: ServerProcess, prompts: list[str], ahead: float) -> list[Reply]:
+    """Replies to all of the prompts; the first one is asked for ``ahead`` seconds before."""
+
+    def ask(number: int) -> Reply:
+        if number:
+            sleep(ahead)
+        return server.endpoint.complete(prompts[number], max_tokens=_BEGINNING, **_GREEDY)
+
+    return together(ask, len(prompts))
+
+
+def _show_begin(title: str, rounds: dict[str, list[list[Reply]]], report: Report) -> None:
+    table = report.table(
+        f"{title}, seconds to the first token",
+        *("who", "first", "mean", "last", "last: least", "last: most", "longest gap, s"),
+    )
+    figures: dict[str, tuple[list[float], list[float]]] = {}
+    for name, replies in rounds.items():
+        firsts = [_firsts(each) for each in replies if each]
+        means, lasts = [sum(each) / len(each) for each in firsts], [max(each) for each in firsts]
+        gaps = [gap for each in replies for reply in each for gap in reply.gaps]
+        first = median([min(each) for each in firsts])
+        spread = min(lasts, default=float("nan")), max(lasts, default=float("nan"))
+        longest = max(gaps, default=float("nan"))
+        table.add(name, first, median(means), median(lasts), *spread, longest)
+        figures[name] = means, lasts
+    if len(figures) == 2:
+        ours, theirs = figures["llama_py"], figures["llama-server"]
+        for number, what in enumerate(("mean", "last")):
+            share = median(ratios(ours[number], theirs[number]))
+            report.at_most(f"{title}: {what} first token by llama-server's", share, 1.0)
+
+
 #: Parts that start servers of their own in each repeat: where in memory the weights come to lie
 #: makes a fifth of a difference in speed on virtual machines.
 _SPEEDS: dict[str, Callable[[argparse.Namespace, int, Report], None]] = {
@@ -364,6 +417,7 @@ _SPEEDS: dict[str, Callable[[argparse.Namespace, int, Report], None]] = {
 _COMPARISONS: dict[str, Callable[[argparse.Namespace, _Servers, Report], None]] = {
     "sessions": _sessions,
     "shared": _shared,
+    "begin": _begin,
 }
 
 
