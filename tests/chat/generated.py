@@ -29,7 +29,7 @@ _ESCAPE = re.compile(r"\\(?:x([0-9A-Fa-f]{2})|(.))")
 #: What ends something, in one family or another.
 _END = re.compile(r"/|end|\|>$|>$")
 _SHORT = {"n": "\n", "t": "\t", "r": "\r"}
-_LONGEST = 1200
+_LONGEST = 3000
 
 
 class Reply(NamedTuple):
@@ -65,6 +65,8 @@ class Writer:
         self._pieces = [vocab.piece(token) for token in range(vocab.n_tokens)]
         self._plain = [n for n, piece in enumerate(self._pieces) if piece]
         self._short = [n for n in self._plain if len(self._pieces[n]) == 1]
+        # Asking for each of these costs less than a mask of all.
+        self._letters = [n for n in self._short if self._pieces[n].isascii()]
 
     def write(self, rendered: RenderedChat, begin: str = "") -> Reply:
         """A reply.
@@ -127,6 +129,9 @@ class Writer:
             if grammar.allows(mark[0]):
                 plan += mark[1:]
                 return mark[0]
+        for token in self._chance.sample(self._letters, len(self._letters)):
+            if grammar.allows(token):
+                return token
         row = np.zeros(len(self._pieces), np.float32)
         grammar.mask(row)
         return int(self._chance.choice(np.flatnonzero(np.isfinite(row))))
