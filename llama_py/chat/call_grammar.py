@@ -44,6 +44,8 @@ class CallFormat(NamedTuple):
         single: there is one call.
         answer: the description of an answer in place of a call, as JSON text; "" for none.
         schema: of the answer, as JSON text.
+        opening: the end of the prompt, with which the description of a reply begins, and the
+            grammar does not; "" if it does.
     """
 
     arena: str
@@ -53,6 +55,7 @@ class CallFormat(NamedTuple):
     single: bool
     answer: str = ""
     schema: str = ""
+    opening: str = ""
 
 
 class _Place(NamedTuple):
@@ -153,7 +156,19 @@ class _Writer:
                 "llama.cpp's description of this template's replies has no tool call in it; use "
                 'another template (chat_format="chatml-function-calling"), or tool_choice="none"'
             )
-        return [_joined(each) for each in found]
+        return [_joined(self._unopened(each)) for each in found]
+
+    def _unopened(self, way: list[str]) -> list[str]:
+        """A way to write the reply, without the end of the prompt."""
+        opening = self._form.opening
+        if not opening:
+            return way
+        if way[:1] != [quoted(opening)]:
+            raise TemplateError(
+                "llama.cpp describes a reply of this template that does not begin as its prompt "
+                f'ends, {opening!r}; use another template, or tool_choice="required"'
+            )
+        return way[1:]
 
     def answers(self) -> list[str]:
         """The expressions of replies that follow the schema."""

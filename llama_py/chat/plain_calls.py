@@ -116,12 +116,15 @@ def _without_twins(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     return out
 
 
-def plain_calls_of(request: ChatRequest, several: bool) -> PlainCalls | None:
+def plain_calls_of(request: ChatRequest, several: bool, *, own: bool = False) -> PlainCalls | None:
     """What the reply to a request may consist of in place of an answer; None if of no calls.
 
     Args:
         several: it may have more than one call.
+        own: plain JSON is the form of calls that the template itself asks for.
     """
+    if own:
+        return PlainCalls(request.callable_tools, several)
     free = request.uses_tools and request.tool_choice.mode == "auto" and request.schema is None
     if not free or request.json_calls is False or request.continue_final_message:
         return None

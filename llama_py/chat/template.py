@@ -35,6 +35,12 @@ from llama_py.chat.schema import prepare_schema
 from llama_py.chat.spelling import levels_of
 from llama_py.chat.system import has_system, place_system
 from llama_py.chat.tool_schemas import call_schema, has_alternatives
+from llama_py.chat.waking import (
+    begins_with_json,
+    patterns_of_json,
+    patterns_of_sections,
+    waits_for_sections,
+)
 from llama_py.core.chat import TemplateHandle
 from llama_py.errors import TemplateError
 from llama_py.params import GrammarSpec, TokenConstraint
@@ -350,16 +356,49 @@ class ChatTemplate:
         if required:
             params = {**params, "grammar_lazy": False}
         form = self._call_format(params, inputs)
+        if not required and not params["grammar"]:
+            return self._apply_unmarked(request, inputs, params, schema_grammar)
         if required or params["grammar"]:
             parser = {**params["parser"], "arena": parser_of_calls(form)}
             params = {**params, "grammar": grammar_of_calls(form), "parser": parser}
+        if not required and waits_for_sections(params):
+            patterns = patterns_of_sections([tool.name for tool in request.callable_tools])
+            params = {**params, "trigger_patterns": patterns}
         if not required and schema_grammar and request.schema is not None:
-            schema = prepare_schema(request.schema)
-            form = self._call_format(self._apply(inputs, tool_choice="required"), inputs)
-            answer = self._apply(inputs, tools=None, json_schema=schema)
-            grammar = grammar_of_calls(answer_of(form, answer, schema))
-            params = {**params, "grammar": grammar, "grammar_lazy": False}
+            params = {**params, **self._call_or_answer(request.schema, inputs)}
         return params
+
+    def _call_or_answer(self, schema: Any, inputs: dict[str, Any]) -> dict[str, Any]:
+        """The grammar of a reply that calls a tool, or fits a schema."""
+        schema = prepare_schema(schema)
+        form = self._call_format(self._apply(inputs, tool_choice="required"), inputs)
+        answer = self._apply(inputs, tools=None, json_schema=schema)
+        return {"grammar": grammar_of_calls(answer_of(form, answer, schema)), "grammar_lazy": False}
+
+    def _apply_unmarked(
+        self,
+        request: ChatRequest,
+        inputs: dict[str, Any],
+        params: dict[str, Any],
+        schema_grammar: bool,
+    ) -> dict[str, Any]:
+        """What llama.cpp says of a reply whose calls have no mark, put right.
+
+        Its parser takes each bracket for a call, and loses the text behind it if it is none.
+        """
+        asked = self._apply(inputs, tool_choice="required")
+        if not begins_with_json(asked["parser"]["arena"]):
+            return params
+        answer = self._apply(inputs, tools=None)
+        params = {**params, **{key: answer[key] for key in ("parser", "plain")}, "unmarked": True}
+        if request.schema is not None:
+            found = self._call_or_answer(request.schema, inputs) if schema_grammar else {}
+            return {**params, **found}
+        form = self._call_format({**asked, "grammar_lazy": False}, inputs)
+        grammar = grammar_of_calls(form._replace(opening=asked["generation_prompt"]))
+        patterns = patterns_of_json([tool.name for tool in request.callable_tools])
+        lazy = {"grammar": grammar, "grammar_lazy": True, "trigger_patterns": patterns}
+        return {**params, **lazy}
 
     def _call_format(self, params: Mapping[str, Any], inputs: Mapping[str, Any]) -> CallFormat:
         return CallFormat(
@@ -427,7 +466,7 @@ class ChatTemplate:
             thinking_ends=tuple(params["thinking_end_tags"]),
             calls_tools=request.uses_tools,
             call_marks=_call_marks(params),
-            plain_calls=plain_calls_of(request, several),
+            plain_calls=plain_calls_of(request, several, own="unmarked" in params),
         )
 
     def _placed(self, request: ChatRequest) -> Sequence[Message]:

@@ -90,18 +90,14 @@ TOOLS = [
 TYPED = ("ByteDance-Seed-OSS", "CohereForAI-c4ai-command-r-plus-tool_use")
 SIMPLE = ("string", "integer", "number", "boolean")
 SCHEMAS = {entry["function"]["name"]: entry["function"]["parameters"] for entry in TOOLS}
-#: Families whose calls have no beginning that llama.cpp could wait for (the last one's is never
-#: followed by what its grammar begins with).
-UNMARKED = (
-    "meta-llama-Llama-3.1-8B-Instruct",
-    "meta-llama-Llama-3.2-3B-Instruct",
-    "meta-llama-Llama-3.3-70B-Instruct",
-    "meetkai-functionary-medium-v3.2",
-)
 #: How a call begins where that is no fixed text.
 BEGINS = {
     "openai-gpt-oss-120b": "<|channel|>commentary to=functions",
     "muse-glimmer": " to=paint<|message|>",
+    "meetkai-functionary-medium-v3.2": "paint\n",
+    "meta-llama-Llama-3.1-8B-Instruct": '{"name": "paint"',
+    "meta-llama-Llama-3.2-3B-Instruct": '{"type": "function", "name": "order"',
+    "meta-llama-Llama-3.3-70B-Instruct": '{"name":"count_up"',
 }
 
 
@@ -184,7 +180,6 @@ def check(
     family: str, asked: str, parallel: bool, writer: Writer, chance: random.Random, totals: Totals
 ) -> None:
     """Write a reply and check it."""
-    asked = "required" if asked == "auto" and family in UNMARKED else asked
     rendered = rendered_for(family, asked, parallel, chance)
     reply = writer.write(rendered, beginning(family, rendered) if asked == "auto" else "")
     assert reply.ended, reply.text
