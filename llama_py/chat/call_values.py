@@ -24,7 +24,7 @@ from llama_py.chat.automata import (
     rules_of,
     sequence,
 )
-from llama_py.chat.gbnf import in_text, opened, rename_rules, widened
+from llama_py.chat.gbnf import in_text, opened, rename_rules, tightened, widened_schema
 from llama_py.chat.order import in_order
 from llama_py.chat.spelling import levels_of
 from llama_py.core.chat import schema_to_gbnf
@@ -214,9 +214,9 @@ class Values:
                 kept.append(line)
         if entries.keys() != members.keys():
             raise GrammarError("llama.cpp's converter writes objects in an unknown way")
-        grammar = opened(widened("\n".join(kept), levels_of(whole)))
+        grammar = opened(widened_schema("\n".join(kept), levels_of(whole)))
         if avoid == TIGHT:
-            grammar = grammar.replace('" "? ","', '","')
+            grammar = tightened(grammar)
         elif avoid:
             grammar = in_text(grammar, avoid)
         taken = {line.partition(" ::= ")[0] for line in grammar.split("\n")}

@@ -2,7 +2,8 @@
 
 llama.cpp writes the grammars of schemas and tools. Some of their rules are narrower than JSON and
 would change a reply that fits the schema. ``widened`` recognises these rules by name and body, and
-replaces them.
+replaces them. What it should find and does not is a ``GrammarError``: with another version of
+llama.cpp, a grammar must not become narrower, or wider, in silence.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 from itertools import accumulate
 
 from llama_py.chat.spelling import is_escaped_by_some, number_units, space_bounds
+from llama_py.errors import GrammarError
 from llama_py.tenants import remembering
 
 __all__ = [
@@ -18,7 +20,9 @@ __all__ = [
     "in_text",
     "opened",
     "rename_rules",
+    "tightened",
     "widened",
+    "widened_schema",
     "with_margins",
 ]
 
@@ -65,6 +69,12 @@ _PARTS = (
     (re.compile(r'(?<![\w-])(?:space )?":" space(?![\w-])'), '" "? ":" " "?'),
     (re.compile(r'(?<!space )"," space(?![\w-])'), '" "? "," JOINT'),
 )
+#: Rules of which a part has to be replaced -> how that part looks then.
+_REPLACED = {"number": "[0-9]{1,3})?", "time": "{1,9}"}
+_NARROW = frozenset(rule.partition(" ::= ")[0] for rule in _RULES)
+#: llama.cpp's rule of white space, outside of literals and classes.
+_SPACE_NAME = re.compile(r"(?<![\w-])space(?![\w-])")
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]')
 #: A rule that is one pair of brackets.
 _BRACKETS = re.compile(r'^([\w-]+) ::= ("[{\[]") space (.*?) ?space ("[}\]]")$')
 _PIECE = re.compile(r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]|[^"\[]+')
@@ -76,6 +86,9 @@ def widened(grammar: str, levels: int) -> str:
 
     Args:
         levels: the depth of nested brackets in the texts; see ``spelling.levels_of``.
+
+    Raises:
+        GrammarError: llama.cpp writes one of these rules in an unknown way.
     """
     lines = grammar.split("\n")
     taken = {line.split(" ", 1)[0] for line in lines}
@@ -84,6 +97,27 @@ def widened(grammar: str, levels: int) -> str:
     rules = [_widened_rule(line, line_break, taken) for line in lines if line]
     rules.append(rf'{line_break} ::= " "? "\r"? "\n" (" "{{0,{spaces}}} | "\t"{{1,{tabs}}})')
     return "\n".join(rules)
+
+
+def widened_schema(grammar: str, levels: int) -> str:
+    """``widened``, for a grammar that is nothing but that of a schema.
+
+    Raises:
+        GrammarError: llama.cpp writes white space in an unknown way.
+    """
+    wide = widened(grammar, levels)
+    for rule in wide.split("\n"):
+        name, _, body = rule.partition(" ::= ")
+        if name != "space" and _SPACE_NAME.search(_QUOTED.sub("", body)):
+            raise _unknown(name)
+    return wide
+
+
+def _unknown(name: str) -> GrammarError:
+    return GrammarError(
+        f"llama.cpp's converter of JSON schemas writes the rule {name!r} in an unknown way; use "
+        "the llama.cpp that this version of llama_py was made for"
+    )
 
 
 def free_name(name: str, taken: set[str]) -> str:
@@ -96,8 +130,13 @@ def free_name(name: str, taken: set[str]) -> str:
 def _widened_rule(rule: str, line_break: str, taken: set[str]) -> str:
     if rule in _RULES:
         return _RULES[rule]
+    defined = rule.partition(" ::= ")[0]
+    if defined in _NARROW:
+        raise _unknown(defined)
     for part, wider in _PARTS:
         rule = part.sub(wider.replace("JOINT", f'({line_break} | " "?)'), rule)
+    if _REPLACED.get(defined, "") not in rule:
+        raise _unknown(defined)
     pieces = _PIECE.findall(rule)
     rule = "".join(map(_widened_piece, pieces, [*pieces[1:], ""]))
     match = _BRACKETS.match(rule)
@@ -157,8 +196,26 @@ _PLAIN = r'[^"\\\x00-\x1F'
 
 
 def in_text(grammar: str, avoid: str) -> str:
-    """A widened grammar of JSON whose strings have this character only by its number."""
+    """A widened grammar of JSON whose strings have this character only by its number.
+
+    Raises:
+        GrammarError: its strings are written in an unknown way.
+    """
+    if re.search(r"^string ::=", grammar, re.M) and f"char ::= {_PLAIN}" not in grammar:
+        raise _unknown("char")
     return grammar.replace(_PLAIN, f"{_PLAIN}\\x{ord(avoid):02X}")
+
+
+def tightened(grammar: str) -> str:
+    """A widened grammar of JSON without white space before commas.
+
+    Raises:
+        GrammarError: there is a comma that is written in an unknown way.
+    """
+    comma, wide = '","', '" "? ","'
+    if grammar.count(comma) != grammar.count(wide):
+        raise _unknown(comma)
+    return grammar.replace(wide, comma)
 
 
 #: What the upper bounds of lengths come to in the grammar of all tools, a rule of llama.cpp each.

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import Any, NoReturn
 
 from llama_py.chat.bounds import check_optional
-from llama_py.chat.gbnf import widened, with_margins
+from llama_py.chat.gbnf import widened_schema, with_margins
 from llama_py.chat.order import in_order
 from llama_py.chat.patterns import pattern_problem, plain_pattern
 from llama_py.chat.plain_schemas import plain_schema
@@ -63,7 +63,7 @@ def gbnf_of_schema(schema: Any) -> str:
         GrammarError: the schema uses what llama.cpp's converter does not implement.
     """
     grammar = schema_to_gbnf(prepare_schema(schema))
-    return with_margins(widened(in_order(grammar, [schema]), levels_of(schema)))
+    return with_margins(widened_schema(in_order(grammar, [schema]), levels_of(schema)))
 
 
 def prepare_schema(schema: Any) -> Any:
