@@ -306,7 +306,13 @@ def _is_simple(rendered: RenderedChat) -> bool:
         return True
     probe = '{"a": 1}'
     reasoning = reasoning_of(rendered)
+    if reasoning.direct != reasoning.wrapping:
+        return False  # a reply is several messages, whose beginnings are marks
     text = f"x{reasoning.closing}\n\n{probe}" if reasoning.inside else probe
+    if reasoning.wrapping.before:
+        opened = f"{reasoning.wrapping.before}{probe}"
+        text = f"x{reasoning.closing}{opened}" if reasoning.inside else opened
+        text += "".join(mark.text for mark in reasoning.wrapping.after if mark.needed)
     parser = ReplyParser(rendered.parser)
     try:
         content = str(parser.parse(text)["content"]).strip()

@@ -31,6 +31,7 @@ from llama_py.chat.layout import AnswerWatch, Spaces
 from llama_py.chat.plain_schemas import with_nulls
 from llama_py.chat.reasoning import NO_REASONING, Reasoning
 from llama_py.chat.spelling import LEAD, TRAIL, space_regex
+from llama_py.chat.wrapping import Wrapping
 from llama_py.errors import GrammarError
 from llama_py.params import TokenConstraint
 from llama_py.tenants import Remembered
@@ -267,13 +268,13 @@ class Guide:
     ) -> list[str]:
         """The rules of an answer, together with those for the reasoning and calls around it."""
         rules = [*answer, f"LEAD: /{LEAD}/", f"TRAIL: /{TRAIL}/"]
-        rest = "answer TRAIL?"
+        rest, direct = map(self._wrapped, (reasoning.wrapping, reasoning.direct))
         if calls:
             marks = " | ".join(self._spelled(mark) for mark in calls)
             rules.append(f'call[capture="call"]: {marks}')
-            rest = f"(call | {rest})"
+            rest, direct = f"(call | {rest})", f"(call | {direct})"
         if not reasoning.possible:
-            return [f"start: LEAD? {rest}", *rules]
+            return [f"start: LEAD? {direct}", *rules]
         rules += self._thoughts(reasoning, calls)
         ways = f"thought LEAD? {rest}"
         if reasoning.calls and calls:
@@ -281,7 +282,17 @@ class Guide:
         if reasoning.inside:
             return [f"start: {ways}", *rules]
         opened = f"LEAD? {self._spelled(reasoning.start)} ({ways})"
-        return [f"start: {opened} | LEAD? {rest}", *rules]
+        return [f"start: {opened} | LEAD? {direct}", *rules]
+
+    def _wrapped(self, wrapping: Wrapping) -> str:
+        """An answer in Lark, with the marks that its family writes around it."""
+        parts = ["answer TRAIL?"]
+        if wrapping.before:
+            opening = f"{self._spelled(wrapping.before)} LEAD?"
+            parts.insert(0, opening if wrapping.needed else f"({opening})?")
+        for mark in wrapping.after:
+            parts.append(f"({self._spelled(mark.text)}){'' if mark.needed else '?'}")
+        return " ".join(parts)
 
     def _thoughts(self, reasoning: Reasoning, calls: Sequence[str]) -> list[str]:
         """Rules of reasoning with its end: ``thought``, and ``interrupted`` by a call.
@@ -289,12 +300,12 @@ class Guide:
         A mark ends it as special tokens, and as the text that other tokens spell. All other special
         tokens may be part of it, but for those that end a reply.
         """
-        marks = "|".join(slashes(re.escape(mark)) for mark in reasoning.ends)
+        marks = "|".join(slashes(re.escape(mark)) for mark in reasoning.marks)
         rules = [f"FREE: /{_ANY}/ & ~/{_ANY}({marks}){_ANY}/"]
         rules += self._ended("thought", [reasoning.end], marks)
         if reasoning.calls and calls:
             rules += self._ended('interrupted[capture="call"]', reasoning.calls, marks)
-        ending = {self._first_special(mark) for mark in reasoning.ends}
+        ending = {self._first_special(mark) for mark in reasoning.marks}
         others = sorted({*self._special.values()} - ending - self.eog)
         between = f"(FREE <[{','.join(map(str, others))}]>)*" if others else '""'
         return [*rules, f"between: {between}"]

@@ -19,6 +19,7 @@ __all__ = ["Arena", "Node", "arena_of"]
 Node = Mapping[str, Any]
 
 CONTENT = "content"
+REASONING = "reasoning"
 NAME = "tool-name"
 ARGS = "tool-args"
 ARG = "tool-arg"

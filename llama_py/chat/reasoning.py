@@ -5,6 +5,9 @@ some templates list with the line break before it as well, and the beginning of 
 calls may follow at once. A mark may be a token of the vocabulary, or any tokens that spell its
 text. The rules of both grammar engines and the budget are made of the same ``Reasoning``, and
 llama.cpp's parser of the reply reads the same marks in its text.
+
+Some families write a mark of their own between the reasoning and the answer, and another one behind
+it. The parser knows them, and they are read off its description.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from llama_py.chat.wrapping import BARE, Wrapping, reads_reasoning, wrapping_of
 from llama_py.params import GrammarSpec
 
 if TYPE_CHECKING:
@@ -34,12 +38,16 @@ class Reasoning:
         closing: the text that ends it, in the template's own form; "" if there is no reasoning.
         calls: texts that begin a tool call and end the reasoning as well.
         inside: the reply begins in its reasoning: the prompt opens it.
+        wrapping: the marks around an answer that follows the reasoning.
+        direct: those around one with which the reply begins.
     """
 
     start: str = ""
     closing: str = ""
     calls: tuple[str, ...] = ()
     inside: bool = False
+    wrapping: Wrapping = BARE
+    direct: Wrapping = BARE
 
     @property
     def possible(self) -> bool:
@@ -56,6 +64,12 @@ class Reasoning:
         """Every text at which reasoning ends."""
         return (self.end, *self.calls)
 
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """Every text that reasoning cannot contain."""
+        before = self.wrapping.before
+        return (*self.ends, before) if before else self.ends
+
     def named_in(self, grammar: str) -> bool:
         """True if a grammar speaks of the closing mark: then it has rules for the reasoning."""
         return bool(self.end) and self.end in grammar
@@ -71,13 +85,13 @@ class Reasoning:
         prefix = "thought"
         while prefix in spec.gbnf:
             prefix += "-x"
-        thought = f"{prefix}-0 {_GAP}"
+        thought = f"{prefix}-0 {_GAP}{_wrapped(spec.root, self.wrapping)}"
         if self.inside:
-            root = f"{thought} {spec.root}"
+            root = thought
         else:
             opened = f"[ \\t\\r\\n]{{0,2}} {_literal(self.start)} {thought}"
-            root = f"({opened})? {spec.root}"
-        rules = [f"{prefix}-reply ::= {root}", *_until(prefix, self.ends, {self.end})]
+            root = f"{opened} |{_wrapped(spec.root, self.direct)}"
+        rules = [f"{prefix}-reply ::= {root}", *_until(prefix, self.marks, {self.end})]
         return replace(spec, gbnf="\n".join([*rules, spec.gbnf]), root=f"{prefix}-reply")
 
 
@@ -85,8 +99,13 @@ NO_REASONING = Reasoning()
 
 
 def reasoning_of(rendered: RenderedChat) -> Reasoning:
-    """Where the reasoning of the reply to a rendered chat is."""
-    if not rendered.thinking_ends:
+    """Where the reasoning of the reply to a rendered chat is.
+
+    There is none where the parser of the reply reads none, whatever marks the template has: it
+    would be part of the answer.
+    """
+    arena = (rendered.parser or {}).get("arena")
+    if not rendered.thinking_ends or (arena and not reads_reasoning(arena)):
         return NO_REASONING
     closing, start = rendered.thinking_ends[0], rendered.thinking_start
     texts = dict.fromkeys(mark.strip() for mark in rendered.thinking_ends)
@@ -95,10 +114,30 @@ def reasoning_of(rendered: RenderedChat) -> Reasoning:
     closed = max(opening.rfind(closing.strip()), *(opening.rfind(text) for text in calls), -1)
     inside = bool(start) and opening.rfind(start) > closed
     may_open = not inside and closed < 0
-    return Reasoning(start if may_open else "", closing, calls, inside)
+    wrapping = _wrapping(rendered, arena, closing)
+    direct = wrapping.opened_by(opening)
+    return Reasoning(start if may_open else "", closing, calls, inside, wrapping, direct)
+
+
+def _wrapping(rendered: RenderedChat, arena: str | None, closing: str) -> Wrapping:
+    """The marks around the answer, less what is the prompt's, or the end of the reasoning."""
+    found = wrapping_of(arena) if arena else BARE
+    before = found.before.rpartition(closing.strip())[2]
+    if not before or before in rendered.generation_prompt:
+        return BARE
+    return replace(found, before=before)
 
 
 # ---- rules of llama.cpp's grammars ---------------------------------------------------------------
+
+
+def _wrapped(answer: str, wrapping: Wrapping) -> str:
+    """An answer with the marks around it, as an expression."""
+    before = f" {_literal(wrapping.before)}" if wrapping.before else ""
+    if before and not wrapping.needed:
+        before = f" ({before[1:]})?"
+    after = (_literal(mark.text) + ("" if mark.needed else "?") for mark in wrapping.after)
+    return " ".join([f"{before} {answer}", *after])
 
 
 def _until(prefix: str, marks: Sequence[str], ends: set[str]) -> list[str]:

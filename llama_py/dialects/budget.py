@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import getincrementaldecoder
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -47,6 +48,7 @@ class ReasoningBudget:
         self._left = budget
         self._inner = inner
         self._late = 0
+        self._characters = getincrementaldecoder("utf-8")("replace")
         self._forced: deque[int] = deque(closing if self._watch.inside and budget == 0 else ())
 
     def mask(self, logits: NDArray[np.float32]) -> None:
@@ -65,11 +67,12 @@ class ReasoningBudget:
             self._forced.popleft()
         was_inside = self._watch.inside
         self._watch.accept(token)
+        self._characters.decode(self._piece(token))
         if not self._watch.inside:
             self._forced.clear()
             return
         self._left -= was_inside and not self._forced
-        if self._left <= 0 and not self._forced and not self._cuts(token):
+        if self._left <= 0 and not self._forced and not self._cuts():
             self._forced.extend(self._closing)
 
     @property
@@ -77,15 +80,10 @@ class ReasoningBudget:
         """True when only an end-of-generation token may follow."""
         return not self._forced and self._inner is not None and self._inner.finished
 
-    def _cuts(self, token: int) -> bool:
+    def _cuts(self) -> bool:
         """Whether the end would come within a character, whose other bytes are still to come."""
         self._late += 1
-        try:
-            self._piece(token).decode()
-        except UnicodeDecodeError as error:
-            incomplete = error.reason == "unexpected end of data" or error.start == 0
-            return incomplete and self._late <= _REST_OF_CHARACTER
-        return False
+        return bool(self._characters.getstate()[0]) and self._late <= _REST_OF_CHARACTER
 
 
 def budget_for(

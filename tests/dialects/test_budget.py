@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -107,3 +108,23 @@ def test_a_schema_holds_behind_reasoning_that_was_closed(
     wishes = [*thought[: 3 + len(closing)], *answer, vocab.eos]
     out = run(make(), wishes, vocab.n_tokens)
     assert out == [*thought[:3], *closing, *answer, vocab.eos]
+
+
+def test_the_text_of_a_mark_in_an_answer_by_a_schema_is_no_reasoning(vocab: Vocab) -> None:
+    answering = replace(CLOSED, schema={"type": "object"})
+    wishes = ids(vocab, '{"a": "<think>one two three four five six seven"}')
+    assert run(made(vocab, answering, 2), wishes, vocab.n_tokens) == wishes
+    # Without a schema it opens a block.
+    assert run(made(vocab, CLOSED, 2), wishes, vocab.n_tokens) != wishes
+
+
+@pytest.mark.parametrize("budget", range(1, 10))
+def test_a_budget_cuts_no_character_in_two(vocab: Vocab, budget: int) -> None:
+    """Characters of several tokens are said to their end, which takes three tokens more at most."""
+    byte = {vocab.piece(token): token for token in range(vocab.n_tokens)}
+    wishes = [byte[bytes([each])] for each in "😀ü😀".encode()]
+    out = run(made(vocab, OPENED, budget), [*wishes, *ids(vocab, " more")], vocab.n_tokens)
+    closing = ids(vocab, "</think>")
+    said = out[: out.index(closing[0])]
+    assert budget <= len(said) <= budget + 3
+    assert vocab.detokenize(said).decode() in ("😀", "😀ü", "😀ü😀")
