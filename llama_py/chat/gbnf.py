@@ -75,6 +75,8 @@ _NARROW = frozenset(rule.partition(" ::= ")[0] for rule in _RULES)
 #: llama.cpp's rule of white space, outside of literals and classes.
 _SPACE_NAME = re.compile(r"(?<![\w-])space(?![\w-])")
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]')
+#: White space within brackets that have nothing else, which stays as it is.
+_EMPTY = re.compile(r'"\{" space "\}"|"\[" space "\]"')
 #: A rule that is one pair of brackets.
 _BRACKETS = re.compile(r'^([\w-]+) ::= ("[{\[]") space (.*?) ?space ("[}\]]")$')
 _PIECE = re.compile(r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]|[^"\[]+')
@@ -108,7 +110,7 @@ def widened_schema(grammar: str, levels: int) -> str:
     wide = widened(grammar, levels)
     for rule in wide.split("\n"):
         name, _, body = rule.partition(" ::= ")
-        if name != "space" and _SPACE_NAME.search(_QUOTED.sub("", body)):
+        if name != "space" and _SPACE_NAME.search(_QUOTED.sub("", _EMPTY.sub("", body))):
             raise _unknown(name)
     return wide
 

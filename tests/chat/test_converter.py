@@ -136,6 +136,43 @@ def test_in_every_family(vocab: Vocab, family: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ({"type": "object", "properties": {}, "additionalProperties": False}, "{}"),
+        ({"type": "object", "properties": {}}, "{}"),
+        ({"type": "object"}, "{}"),
+        ({"type": "array", "maxItems": 0}, "[]"),
+        ({"type": "array", "items": {"type": "null"}, "maxItems": 1}, "[null]"),
+        ({"type": "array", "items": {"type": "null"}, "minItems": 2}, "[null, null]"),
+        ({"type": "array", "prefixItems": []}, "[]"),
+        ({"type": "array", "prefixItems": [{"type": "null"}]}, "[null]"),
+        ({"type": "object", "additionalProperties": {"type": "null"}}, '{"space": null}'),
+        (
+            {
+                "type": "object",
+                "properties": {"space": {"const": " space "}, "char": {}, "number": {}, "time": {}},
+                "required": ["time", "char"],
+                "additionalProperties": {"type": "integer"},
+            },
+            '{"space": " space ", "char": 1, "number": [], "time": "x", "list": 3}',
+        ),
+        ({"type": "string", "pattern": "^a space [b-d]*, space x{0,4}$"}, '"a space cc, space x"'),
+        ({"enum": [["a", "b"], " space ", {"x": ","}]}, '["a","b"]'),
+        ({"anyOf": [{"type": "object", "additionalProperties": False}, {"type": "null"}]}, "{}"),
+        (
+            {"allOf": [{"properties": {"a": {"type": "null"}}}, {"properties": {"b": {}}}]},
+            '{"a": null, "b": 1}',
+        ),
+    ],
+)
+def test_every_kind_of_schema_is_known(vocab: Vocab, schema: Any, text: str) -> None:
+    grammar = gbnf_of_schema(schema)
+    assert takes(vocab, GrammarSpec(grammar), text)
+    tightened(grammar)
+    in_text(grammar, "<")
+
+
+@pytest.mark.parametrize(
     ("old", "new"),
     [
         ('char ::= [^"', 'char ::= [^\\x00"'),
