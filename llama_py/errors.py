@@ -9,7 +9,9 @@ The tree (each class also derives from the builtin that callers of similar libra
     ├── SymbolNotFoundError       (AttributeError) the C libraries are of another version
     ├── ModelLoadError            (ValueError)     a GGUF file cannot be used
     │   ├── ModelNotFoundError    (FileNotFoundError)
-    │   └── InvalidModelError     (ValueError)     not a GGUF, damaged, or not supported
+    │   ├── InvalidModelError     (ValueError)     not a GGUF, damaged, or not supported
+    │   ├── ModelChangedError     (ValueError)     it was changed after it was loaded
+    │   └── NotEnoughMemoryError  (MemoryError)    this process has too little memory for it
     ├── ContextCreationError      (RuntimeError)   no context with these parameters (memory, sizes)
     ├── ParameterError            (ValueError)     an argument is out of range or contradictory
     │   ├── ParameterTypeError    (TypeError)      an argument has the wrong type
@@ -60,9 +62,11 @@ __all__ = [
     "LibraryNotFoundError",
     "LlamaError",
     "MissingPackageError",
+    "ModelChangedError",
     "ModelLoadError",
     "ModelNotFoundError",
     "NativeLibraryError",
+    "NotEnoughMemoryError",
     "ParameterError",
     "ParameterTypeError",
     "QueueFullError",
@@ -117,6 +121,14 @@ class ModelNotFoundError(ModelLoadError, FileNotFoundError):
 
 class InvalidModelError(ModelLoadError):
     """The file is not a GGUF, is damaged, or needs something this build does not support."""
+
+
+class ModelChangedError(ModelLoadError):
+    """The file of a loaded model was changed in place; what was computed would be wrong."""
+
+
+class NotEnoughMemoryError(ModelLoadError, MemoryError):
+    """This process has too little memory left for a model; nothing of it was loaded."""
 
 
 class ContextCreationError(LlamaError, RuntimeError):

@@ -20,6 +20,7 @@ from llama_py.core.context import Context
 from llama_py.core.footprint import expected_bytes, room_for_model
 from llama_py.core.lora import LoraAdapter
 from llama_py.core.model import Model
+from llama_py.core.reserve import check_memory
 from llama_py.embeddings.computing import Setup, check_embeds
 from llama_py.embeddings.queue import EmbeddingQueue
 from llama_py.engine.clock import Clock
@@ -259,6 +260,7 @@ def load(arguments: Mapping[str, Any], given: Container[str] = ()) -> Loaded:
     if speculative is not None and speculative.needs_heads and not params.vocab_only:
         params = replace(params, load_mtp=True)
     backend.start(arguments["numa"])
+    check_memory(arguments["model_path"], params, context_params)
     model = Model(
         arguments["model_path"],
         params,

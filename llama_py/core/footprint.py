@@ -10,7 +10,14 @@ from llama_py.core.machine import available_bytes, memory_bytes
 from llama_py.gguf.check import GGUFInfo, check_model_file
 from llama_py.params import ContextParams, ModelParams
 
-__all__ = ["MEMORY_SHARE", "bytes_per_cell", "chosen_n_ctx", "expected_bytes", "room_for_model"]
+__all__ = [
+    "MEMORY_SHARE",
+    "bytes_per_cell",
+    "cache_bytes",
+    "chosen_n_ctx",
+    "expected_bytes",
+    "room_for_model",
+]
 
 #: The most of this process's memory that the cache takes unless its size is given.
 MEMORY_SHARE = 0.25
@@ -62,10 +69,11 @@ def expected_bytes(
         ModelNotFoundError, InvalidModelError: see ``check_model_file``.
     """
     info = check_model_file(path)
-    return info.n_bytes + (0 if params.vocab_only else _cache_bytes(info, context))
+    return info.n_bytes + (0 if params.vocab_only else cache_bytes(info, context))
 
 
-def _cache_bytes(info: GGUFInfo, context: ContextParams) -> int:
+def cache_bytes(info: GGUFInfo, context: ContextParams) -> int:
+    """Bytes of the cells of a context, if every layer keeps each token; 0 of a recurrent one."""
     name, metadata = info.architecture, info.metadata
     if f"{name}.attention.head_count" not in {*metadata, *info.arrays}:
         return 0  # recurrent: a state of fixed size

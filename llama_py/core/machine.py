@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["available_bytes", "memory_bytes", "usable_cores"]
+__all__ = ["addresses_left", "available_bytes", "memory_bytes", "memory_left", "usable_cores"]
 
 #: The first version writes "no limit" as the largest number that is a multiple of a page.
 _NO_LIMIT = 1 << 60
@@ -54,6 +55,33 @@ def available_bytes(root: Path = Path("/")) -> int:
     free = fields["MemAvailable"] if "MemAvailable" in fields else memory_bytes(root)
     mapped = _fields(root / "proc/self/status").get("RssFile", 0)
     return max(0, min([free, *_left_in_groups(root)]) - mapped)
+
+
+def memory_left(root: Path = Path("/")) -> int:
+    """The most memory that this process could be given, if pages of files and swap were used up.
+
+    More than that cannot work; less may be too much as well (see ``available_bytes``).
+    """
+    fields = _fields(root / "proc/meminfo")
+    free = fields["MemAvailable"] if "MemAvailable" in fields else memory_bytes(root)
+    return max(0, min([free, *_left_in_groups(root)])) + fields.get("SwapFree", 0)
+
+
+def addresses_left(root: Path = Path("/")) -> int | None:
+    """Bytes that this process may still map (``ulimit -v``); None if that is not limited or known.
+
+    Args:
+        root: where ``/proc`` is.
+    """
+    if sys.platform != "linux":
+        return None
+    import resource
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    taken = _fields(root / "proc/self/status").get("VmSize")
+    if limit == resource.RLIM_INFINITY or taken is None:
+        return None
+    return max(0, limit - taken)
 
 
 # -- the machine -----------------------------------------------------------------------------------

@@ -77,6 +77,7 @@ class Model(Handle[C.llama_model_p]):
         try:
             self._load(Loading(progress), partial(_free, C.llama_model_free, printing))
             files.check()
+            self._mapped = files if self.params.use_mmap else None
             self.vocab = Vocab(self)
             self.metadata = _metadata(self.pointer)
             #: Identifies the weights, wherever the file lies.
@@ -104,6 +105,16 @@ class Model(Handle[C.llama_model_p]):
             if loading.stopped:
                 reason = "the loading was stopped, because progress returned False"
             raise InvalidModelError(f"llama.cpp cannot load {self.path}: {reason}")
+
+    def check_file(self) -> None:
+        """Look whether what is mapped is still what was loaded; about a microsecond.
+
+        Raises:
+            ModelChangedError: the file was truncated or written to in place. Computing would end
+                the process (SIGBUS), or give nonsense.
+        """
+        if self._mapped is not None:
+            self._mapped.check_in_place()
 
     @property
     def architecture(self) -> str:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from llama_py.errors import InvalidModelError
+from llama_py.errors import InvalidModelError, ModelChangedError
 
 __all__ = ["ModelFiles"]
 
@@ -55,6 +55,34 @@ class ModelFiles:
                     raise InvalidModelError(
                         f"{path} was replaced or changed while it was being loaded; load it again"
                     )
+
+    def check_in_place(self) -> None:
+        """Raise ``ModelChangedError`` if a file was truncated or written to since it was loaded.
+
+        It costs a ``stat`` for each part. One that is gone, or that another one was renamed over,
+        is still there for those who have it open; of one that was just touched, what the digest
+        looks at is read once.
+        """
+        for path, (content, (version, number)) in self._parts.items():
+            try:
+                now, renumbered = _identity(path.stat())
+            except OSError:
+                continue
+            if renumbered != number or now == version:
+                continue
+            if now[0] != version[0] or self._reread(path) != content:
+                raise ModelChangedError(
+                    f"{path} was truncated or written to after it was loaded, and its weights are "
+                    "read from there: close (unload) the model and load it again; replace model "
+                    "files by renaming"
+                )
+            self._parts[path] = content, (now, number)
+
+    def _reread(self, path: Path) -> bytes | None:
+        try:
+            return _read(path, self._places[path])[0]
+        except OSError:
+            return None
 
     def _unchanged(self, path: Path) -> bool:
         content, (version, number) = self._parts[path]

@@ -18,6 +18,7 @@ from llama_py.errors import (
     GrammarError,
     InputTooLongError,
     LlamaError,
+    ModelChangedError,
     ParameterError,
     ParameterTypeError,
     QueueFullError,
@@ -139,6 +140,11 @@ _WORDS = {
     Kind.CACHE_FULL: "there is no memory left for this request; try again when others have ended",
     Kind.UNAVAILABLE: "the model was closed or reset while this request was running; try again",
 }
+#: It names no path, as the error does.
+_CHANGED = (
+    "the file of this model was truncated or written to after it was loaded; it answers again when "
+    "it has been unloaded and loaded (the server's log says more)"
+)
 _RETRY_AFTER = {Kind.QUEUE_FULL: 1.0, Kind.CACHE_FULL: 1.0, Kind.UNAVAILABLE: 1.0}
 
 
@@ -152,6 +158,9 @@ def failure_of(error: BaseException) -> Failure:
         return error.failure
     if isinstance(error, ContextOverflowError):
         return _overflow(error)
+    if isinstance(error, ModelChangedError):
+        _log.error("a request was refused: %s", error)
+        return Failure(Kind.UNAVAILABLE, _CHANGED)
     for exception, kind in _KINDS:
         if isinstance(error, exception):
             message = _WORDS.get(kind) or _cut(getattr(error, "public", None) or str(error))

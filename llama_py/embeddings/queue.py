@@ -129,6 +129,7 @@ class EmbeddingQueue:
 
         Raises:
             ClosedError, ForkedProcessError: it cannot be used any more, or not here.
+            ModelChangedError: the model's file was changed in place.
         """
         self.check()
         self._worker.add(job)
@@ -155,6 +156,7 @@ class _Worker:
 
     def __init__(self, model: Model, setup: Setup, *, in_place: bool) -> None:
         n_threads, n_computers = threads_and_computers(model, setup.params)
+        self._check_file = model.check_file
         share = Share()
         self._computers = [
             Computer(model, setup, share) for _ in range(1 if in_place else n_computers)
@@ -170,6 +172,7 @@ class _Worker:
         self.closed = False
 
     def add(self, job: Job) -> None:
+        self._check_file()
         with self._changed:
             if self.closed:
                 raise ClosedError("this model was closed; load it again")

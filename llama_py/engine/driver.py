@@ -82,9 +82,11 @@ class Driver:
             QueueFullError: too many requests are waiting.
             GrammarError, ParameterError: a sampler cannot be made.
             ClosedError, ForkedProcessError: it cannot be used any more, or not here.
+            ModelChangedError: the model's file was changed in place.
             LlamaError: a callback of a request calls it.
         """
         self.check()
+        self.engine.context.model.check_file()
         self._check_room(len(requests))
         me = threading.get_ident()
         try:
@@ -158,6 +160,7 @@ class Driver:
     def run_abortable(self, function: Callable[[Callable[[], bool]], T]) -> T:
         """``run`` for a function that decodes, and stops when its argument returns False."""
         self.check()
+        self.engine.context.model.check_file()
         job: Job[T] = Job(lambda: function(lambda: job.wanted))
         self.post(job)
         try:
