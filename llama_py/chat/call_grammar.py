@@ -30,6 +30,8 @@ _EMPTY: _Lang = [[]]
 _MOST_FILLED, _MOST_ID = 40, 64
 #: Arguments may come in any order as long as that takes no more rules than these.
 _MOST_ORDERED, _MOST_ORDERS = 6, 600
+#: White space around an answer whose description has no place for any.
+_WHITE_BEFORE, _WHITE_BEHIND = r"[ \t\r\n]{0,4}", r"[ \t\r\n]{0,2}"
 _SPACE_RULE = r'"" | " " | "\n"{1,2} [ \t]{0,20}'
 
 
@@ -42,7 +44,8 @@ class CallFormat(NamedTuple):
         tools: the functions with their parameters, as JSON text.
         lazy: the grammar begins where a call begins, not where the reply does.
         single: there is one call.
-        answer: the description of an answer in place of a call, as JSON text; "" for none.
+        answer: the description of an answer in place of a call, as JSON text; "" for none. Where
+            it knows of no schema, its content is what has to follow that.
         schema: of the answer, as JSON text.
         opening: the end of the prompt, with which the description of a reply begins, and the
             grammar does not; "" if it does.
@@ -120,7 +123,8 @@ def answer_of(form: CallFormat, answer: Mapping[str, Any], schema: Any) -> CallF
     """The format with an answer in place of a call, too.
 
     Args:
-        answer: what ``llama_py_chat_apply`` says of a reply that has to follow the schema.
+        answer: what ``llama_py_chat_apply`` says of a reply that has to follow the schema, or of
+            any reply.
     """
     return form._replace(answer=answer["parser"]["arena"], schema=json.dumps(schema), lazy=False)
 
@@ -139,6 +143,8 @@ class _Writer:
         self._known: dict[tuple[int, _Place], str] = {}
         self._orders = 0
         self._answering = False
+        #: The content is the answer, of whose schema llama.cpp's description says nothing.
+        self._free = False
         #: Values that llama.cpp reads as text, and that are none.
         self.no_texts: set[int] = set()
         self._space = ""
@@ -173,6 +179,7 @@ class _Writer:
     def answers(self) -> list[str]:
         """The expressions of replies that follow the schema."""
         self._answering = True
+        self._free = "schema" not in self._arena.kinds(self._arena.root)
         found = self._lang(self._arena.root, _Place())
         return [_joined(each) for each in found]
 
@@ -292,6 +299,8 @@ class _Writer:
         return self._looks_ahead(parts[-1])
 
     def _answers(self, at: int) -> bool:
+        if self._free:
+            return peg.CONTENT in self._arena.tags(at)
         return bool(self._form.schema) and "schema" in self._arena.kinds(at)
 
     def _white_before_call(self, content: int) -> _Lang:
@@ -372,7 +381,11 @@ class _Writer:
             least = max(least, 1) if place.forced else least
             most = 1 if place.single else most
         elif least == 0 and peg.CONTENT in self._arena.tags(at):
-            return _EMPTY
+            bare = self._arena.nodes[node["child"]].get("tag") == peg.CONTENT
+            before_call = bool(self._form.answer) and not self._answering and bare
+            if not (self._free or before_call):
+                return _EMPTY
+            least = 1
         lang = self._lang(node["child"], place._replace(forced=calls))
         if not lang:
             return [] if least else _EMPTY
@@ -429,11 +442,13 @@ class _Writer:
 
     def _content(self, node: peg.Node) -> _Lang:
         """Content, for which there is a place only where it is the answer."""
-        if self._answers(node["child"]):
+        if self._free or self._answers(node["child"]):
             schema = json.loads(self._form.schema)
             defs = schema.get("$defs", {}) if isinstance(schema, Mapping) else {}
-            return [[self._values.json(schema, defs)]]
-        return _EMPTY
+            found = self._values.json(schema, defs)
+            return [[_WHITE_BEFORE, found, _WHITE_BEHIND]] if self._free else [[found]]
+        # White space that an answer may begin with must not rule out a call.
+        return [[_WHITE_BEFORE]] if self._form.answer and not self._answering else _EMPTY
 
     # ---- arguments -------------------------------------------------------------------------------
 

@@ -41,6 +41,7 @@ from llama_py.chat.waking import (
     patterns_of_sections,
     waits_for_sections,
 )
+from llama_py.chat.wrapping import says_one_answer
 from llama_py.core.chat import TemplateHandle
 from llama_py.errors import TemplateError
 from llama_py.params import GrammarSpec, TokenConstraint
@@ -372,7 +373,10 @@ class ChatTemplate:
         """The grammar of a reply that calls a tool, or fits a schema."""
         schema = prepare_schema(schema)
         form = self._call_format(self._apply(inputs, tool_choice="required"), inputs)
-        answer = self._apply(inputs, tools=None, json_schema=schema)
+        answer = self._apply(inputs, tools=None)
+        free = answer["thinking_end_tags"] and says_one_answer(answer["parser"]["arena"])
+        if not free:  # then there is more to a reply than marks around its reasoning and answer
+            answer = self._apply(inputs, tools=None, json_schema=schema)
         return {"grammar": grammar_of_calls(answer_of(form, answer, schema)), "grammar_lazy": False}
 
     def _apply_unmarked(

@@ -14,7 +14,7 @@ from functools import lru_cache
 from llama_py.chat import peg
 from llama_py.chat.peg import Arena
 
-__all__ = ["BARE", "Mark", "Wrapping", "reads_reasoning", "wrapping_of"]
+__all__ = ["BARE", "Mark", "Wrapping", "reads_reasoning", "says_one_answer", "wrapping_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,15 @@ def reads_reasoning(arena: str) -> bool:
     """
     tree = Arena(arena)
     return peg.REASONING in tree.tags(tree.root)
+
+
+@lru_cache(64)
+def says_one_answer(arena: str) -> bool:
+    """Whether each of these replies has its content at one place, behind reasoning or none."""
+    tree = Arena(arena)
+    path = _path_to_content(tree, tree.root) or []
+    kinds = {tree.nodes[at]["type"] for at in path if tree.nodes[at].get("max_count") != 1}
+    return bool(path) and kinds <= {"sequence", "rule", "ref", "tag", "atomic"}
 
 
 def _path_to_content(tree: Arena, at: int, seen: tuple[int, ...] = ()) -> list[int] | None:
