@@ -172,7 +172,7 @@ def error_response(scope: Scope, failure: Failure) -> Response:
 
 async def _refuse(request: Request, error: Exception) -> Response:
     """A path that does not exist, or not with this method."""
-    path, method = route_path(request.scope), request.method
+    path, method = _cut(route_path(request.scope), 256), _cut(request.method, 32)
     if not isinstance(error, HTTPException) or error.status_code != 405:
         failure = Failure(Kind.NOT_FOUND, f"there is no {method} {path} here")
         return error_response(request.scope, failure)
@@ -181,6 +181,11 @@ async def _refuse(request: Request, error: Exception) -> Response:
     response = error_response(request.scope, failure)
     response.headers["Allow"] = allowed
     return response
+
+
+def _cut(text: str, most: int) -> str:
+    """What a client sent, in a message to it."""
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def _methods_of(request: Request) -> list[str]:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -18,6 +19,7 @@ from llama_py.server.lifecycle import Lifecycle
 from llama_py.server.serve import protocol_of
 from llama_py.server.settings import Settings
 from tests.patience import PATIENCE
+from tests.server.serving import serving
 
 HOST = b"Host: localhost\r\nContent-Type: application/json\r\n"
 BEHIND = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -62,3 +64,20 @@ def test_two_ends(port: int, form: str, method: bytes) -> None:
             said += data
     assert said.startswith((b"HTTP/1.1 400", b"HTTP/1.1 501")), said[:200]
     assert said.count(b"HTTP/1.1") == 1, "what is behind it is no request"
+
+
+def test_a_long_method_and_path_are_not_repeated_in_full() -> None:
+    with serving(protocol=H11Protocol) as server:
+        address = httpx.URL(server.url)
+        said = []
+        for method, path in ((b"M" * 9000, b"/v1/models"), (b"GET", b"/" + b"p" * 9000)):
+            with socket.create_connection((address.host, address.port or 0), PATIENCE) as client:
+                client.sendall(method + b" " + path + b" HTTP/1.1\r\n" + HOST)
+                client.sendall(b"Connection: close\r\n\r\n")
+                answer = b""
+                while data := client.recv(1 << 16):
+                    answer += data
+            said.append(answer)
+    assert said[0].startswith(b"HTTP/1.1 405")
+    assert said[1].startswith(b"HTTP/1.1 404")
+    assert all(len(each) < 2000 for each in said)

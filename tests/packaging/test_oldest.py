@@ -1,0 +1,108 @@
+"""The oldest versions of libraries that are allowed: a server of them answers, and refuses.
+
+It fetches them from the package index that pip is configured for.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = [pytest.mark.packaging, pytest.mark.long, pytest.mark.timeout(3600)]
+
+#: Of these, others among them ask for newer ones than this project does.
+_FOLLOWS = {"typing-extensions"}
+_BOUND = re.compile(r'^ *"([A-Za-z0-9_-]+)>=([0-9.]+)[^"]*",?$', re.MULTILINE)
+_SECTIONS = ("dependencies", "server", "server-fast")
+
+#: Prints one line for each thing that is as it should be.
+_SMOKE = r"""
+import json, socket, sys, threading, time, urllib.request
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from llama_py import demo_model_path
+from llama_py.chat.jinja import Jinja2ChatFormatter
+from llama_py.errors import TemplateError
+from llama_py.server.app import create_app
+from llama_py.server.serve import protocol_of
+from llama_py.server.settings import ModelSettings, Settings
+
+payload = "{{ ('{0.__globals__[jinja2].utils.os.environ}'|attr('format'))(raise_exception) }}"
+try:
+    Jinja2ChatFormatter(payload, "", "")(messages=[])
+except TemplateError:
+    print("sandbox")
+
+options = {"verbose": False, "n_ctx": 512}
+settings = Settings(models=(ModelSettings("demo", demo_model_path(), options=options),))
+for protocol in (H11Protocol, HttpToolsProtocol):
+    config = uvicorn.Config(
+        create_app(settings), "127.0.0.1", 0, lifespan="on", log_config=None,
+        http=protocol_of(settings, protocol),
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive()
+        time.sleep(0.01)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    for stream in (False, True):
+        messages = [{"role": "user", "content": "Hello"}]
+        body = {"messages": messages, "max_tokens": 4, "stream": stream}
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port}/v1/chat/completions", json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
+        )
+        text = urllib.request.urlopen(request).read().decode()
+        assert "[DONE]" in text if stream else json.loads(text)["choices"][0]["message"]
+    print("chat")
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        client.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 7\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"
+        )
+        said = b""
+        while data := client.recv(65536):
+            said += data
+    assert said.startswith(b"HTTP/1.1 400"), said
+    print("framing")
+    server.should_exit = True
+    thread.join()
+"""
+
+
+def _bounds() -> list[str]:
+    """The requirements of the project and of its server, with ``==`` in place of ``>=``."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    found = []
+    for section in _SECTIONS:
+        _, _, rest = text.partition(f"\n{section} = [\n")
+        found += _BOUND.findall(rest.partition("\n]")[0])
+    return [f"{name}=={bound}" for name, bound in found if name not in _FOLLOWS]
+
+
+def test_the_bounds_are_found() -> None:
+    names = {bound.partition("==")[0] for bound in _bounds()}
+    assert {"numpy", "jinja2", "h11", "starlette", "uvicorn", "httptools", "orjson"} <= names
+
+
+@pytest.mark.skipif(sys.version_info[:2] not in ((3, 10), (3, 11)), reason="numpy 1.24 is of then")
+def test_a_server_of_the_oldest_versions(tmp_path: Path) -> None:
+    venv.create(tmp_path, with_pip=True)
+    python = tmp_path / "bin" / "python"
+    install = [python, "-m", "pip", "install", "-q", *_bounds()]
+    subprocess.run(install, check=True, capture_output=True)
+    (site,) = tmp_path.glob("lib/python*/site-packages")
+    (site / "llama_py_here.pth").write_text(f"{ROOT}\n", encoding="utf-8")
+    smoke = [python, "-W", "error::DeprecationWarning:llama_py", "-c", _SMOKE]
+    done = subprocess.run(smoke, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.split() == ["sandbox", *["chat", "framing"] * 2]
