@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
 from playwright.sync_api import expect
 
+from tests.page.conftest import Open
 from tests.page.scripted import Gate, Scripted, finish, text
 from tests.page.site import Site, eventually
 
@@ -142,6 +144,16 @@ def test_the_address_names_the_conversation(chat: Site) -> None:
     assert chat.page.url == address
     chat.page.goto(f"{chat.url}/#/nowhere")
     expect(chat.page.locator("#start")).to_be_visible()
+
+
+@pytest.mark.parametrize("name", ["%", "%E0%A4%A", "%zz"])
+def test_an_address_that_cannot_be_read_names_none(visit: Open, told: Scripted, name: str) -> None:
+    chat = visit(told.url)
+    chat.page.goto("about:blank")
+    chat.page.goto(f"{told.url}/#/{name}")
+    expect(chat.page.locator("#start")).to_be_visible()
+    chat.say("Hello")
+    expect(chat.asked).to_contain_text("Hello")
 
 
 def test_older_conversations_are_grouped_by_day(chat: Site) -> None:
