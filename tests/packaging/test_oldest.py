@@ -97,7 +97,7 @@ def test_the_bounds_are_found() -> None:
 @pytest.mark.skipif(sys.version_info[:2] not in ((3, 10), (3, 11)), reason="numpy 1.24 is of then")
 def test_a_server_of_the_oldest_versions(tmp_path: Path) -> None:
     venv.create(tmp_path, with_pip=True)
-    python = tmp_path / "bin" / "python"
+    python = str(tmp_path / "bin" / "python")
     install = [python, "-m", "pip", "install", "-q", *_bounds()]
     subprocess.run(install, check=True, capture_output=True)
     (site,) = tmp_path.glob("lib/python*/site-packages")
