@@ -51,8 +51,8 @@ def fork(body):
         return child
     code = 1
     try:
-        signal.alarm(20)
-        faulthandler.dump_traceback_later(15)
+        signal.alarm(120)
+        faulthandler.dump_traceback_later(100)
         body()
         code = 0
     except BaseException:
@@ -257,7 +257,7 @@ def test_children_end_by_themselves(model: Path, tmp_path: Path) -> None:
     for number in range(12):
         child = os.fork()
         if not child:
-            signal.alarm(20)
+            signal.alarm(120)
             if number % 3 == 0:
                 del llm, stream, talker
                 gc.collect()

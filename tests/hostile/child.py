@@ -24,10 +24,11 @@ import pytest
 from llama_py import Llama, demo_model_path
 from llama_py.errors import LlamaError
 from tests.hostile.corpus import GRAMMARS, PATTERNS, SCHEMAS, TOOLS
+from tests.patience import PATIENCE
 
 #: Bytes of address space.
 MEMORY = 2 << 30
-#: For one case. A call into a library that does not come back cannot be interrupted otherwise.
+#: Of the processor, for the calling thread in one case; what hangs is ended after PATIENCE.
 SECONDS = 10
 MESSAGES = [{"role": "user", "content": "Give me a JSON object with name Alice and age 30."}]
 MOST_TOKENS = 24
@@ -146,17 +147,17 @@ def main(first: int, step: int) -> None:
     neighbour.start()
     for number, (name, make) in [*enumerate(cases())][first::step]:
         say(begins=name, number=number)
-        faulthandler.dump_traceback_later(SECONDS, exit=True)
+        faulthandler.dump_traceback_later(PATIENCE, exit=True)
         case = make()
         time.sleep(0.02)  # a few tokens before it
-        before, start = waiting(), time.perf_counter()
+        before, start, used = waiting(), time.perf_counter(), time.thread_time()
         error = typed = None
         reply = ""
         try:
             reply = case(llm)
         except Exception as raised:
             error, typed = f"{type(raised).__name__}: {raised}", isinstance(raised, LlamaError)
-        took = time.perf_counter() - start
+        used = time.thread_time() - used
         faulthandler.cancel_dump_traceback_later()
         time.sleep(0.005)
         gaps = neighbour.gaps(start)
@@ -165,7 +166,7 @@ def main(first: int, step: int) -> None:
         waited = sum(end - before[thread] for thread, end in waiting().items() if thread in before)
         found = {"error": error, "typed": typed, "reply": reply[:200], "alive": alive}
         usual = sum(gaps) / len(gaps)  # tokens may be read in bursts
-        times = {"took": took, "worst": max(gaps), "usual": usual, "waited": waited}
+        times = {"used": used, "worst": max(gaps), "usual": usual, "waited": waited}
         say(ends=name, number=number, **times, **found)
         neighbour.times.clear()
 

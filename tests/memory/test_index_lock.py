@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.memory.fake_memory import FakeRig
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
 
@@ -26,7 +27,7 @@ def impatient() -> Iterator[None]:
         raise TimeoutError("it hangs")
 
     before = signal.signal(signal.SIGALRM, give_up)
-    signal.alarm(10)
+    signal.alarm(int(PATIENCE))
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)
@@ -48,7 +49,7 @@ def test_a_child_can_use_the_index_whatever_other_threads_did_in_it() -> None:
         for _ in range(20):
             pid = os.fork()
             if pid == 0:
-                signal.alarm(5)
+                signal.alarm(int(PATIENCE) // 2)
                 os._exit(len(rig.prompt(b"a beginning").tokens) != 11)
             assert status_of_child(pid) == 0
     finally:
