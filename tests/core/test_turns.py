@@ -8,6 +8,7 @@ import pytest
 
 from llama_py.core import turns
 from llama_py.core.turns import Share, Turns
+from tests.patience import PATIENCE
 
 
 class Clock:
@@ -85,13 +86,13 @@ def test_threads_of_one_share_compute_at_once() -> None:
     def work() -> None:
         for _ in range(10):
             with order.turn(share):
-                together.wait(10)
+                together.wait(PATIENCE)
 
     threads = [threading.Thread(target=work) for _ in range(3)]
     for each in threads:
         each.start()
     for each in threads:
-        each.join(20)
+        each.join(PATIENCE)
     assert not together.broken
     assert order._holder is None
 
@@ -111,7 +112,7 @@ def test_nobody_is_kept_waiting_by_threads_that_relieve_each_other() -> None:
         for _ in range(5):
             other = threading.Thread(target=compute_once, args=[order])
             other.start()
-            other.join(5)
+            other.join(PATIENCE)
             assert not other.is_alive()
     finally:
         ended.set()

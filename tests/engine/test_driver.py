@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -33,13 +34,40 @@ def works(llm: Llama) -> bool:
     return reply["usage"] is not None and reply["usage"]["completion_tokens"] == 4
 
 
+def until(condition: Callable[[], Any]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, "it never came to that"
+        time.sleep(0.001)
+
+
 def engine_threads() -> int:
     return sum(thread.name == "llama_py-engine" for thread in threading.enumerate())
 
 
-def slowly(*_: Any) -> bool:
-    time.sleep(0.002)
-    return False
+@contextlib.contextmanager
+def a_call_that_goes_on(llm: Llama) -> Iterator[threading.Thread]:
+    """A thread whose call has begun, and has not ended before the end of the block."""
+    enough = threading.Event()
+
+    def slowly(*_: Any) -> bool:
+        time.sleep(0.05)  # 900 of them are more than any test needs
+        return enough.is_set()
+
+    thread = threading.Thread(
+        target=lambda: llm.create_completion(
+            [5, 6], max_tokens=900, stopping_criteria=slowly, **GREEDY
+        )
+    )
+    thread.start()
+    try:
+        while not in_flight(llm):
+            time.sleep(0.001)
+        yield thread
+        assert thread.is_alive()
+    finally:
+        enough.set()
+        thread.join()
 
 
 # -- interrupts ------------------------------------------------------------------------------------
@@ -82,9 +110,7 @@ def test_an_interrupt_while_the_thread_starts(llm: Llama, monkeypatch: pytest.Mo
     with pytest.raises(KeyboardInterrupt):
         llm.create_completion([5, 6, 7], max_tokens=900, **GREEDY)
     assert works(llm)
-    for thread in starts[1:]:
-        thread.join(1)
-    assert engine_threads() == before + 1
+    until(lambda: engine_threads() == before + 1)
     assert in_flight(llm) == 0
 
 
@@ -109,45 +135,26 @@ def test_an_interrupted_job_in_place_leaves_nothing_half_done(
 
 
 def test_calls_do_not_wait_for_a_reset_that_was_interrupted(llm: Llama) -> None:
-    other = threading.Thread(
-        target=lambda: llm.create_completion(
-            [5, 6], max_tokens=900, stopping_criteria=slowly, **GREEDY
-        )
-    )
-    other.start()
-    while not in_flight(llm):
-        time.sleep(0.001)
     driver = llm._loaded.driver
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(driver, "wait_for", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            llm.reset()
-    assert works(llm)
-    assert other.is_alive()
-    other.join()
+    with a_call_that_goes_on(llm):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(driver, "wait_for", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                llm.reset()
+        assert works(llm)
 
 
 # -- time ------------------------------------------------------------------------------------------
 
 
 def test_the_time_of_a_call_that_waits_for_a_reset_runs(llm: Llama) -> None:
-    other = threading.Thread(
-        target=lambda: llm.create_completion(
-            [5, 6], max_tokens=900, stopping_criteria=slowly, **GREEDY
-        )
-    )
-    other.start()
-    while not in_flight(llm):
-        time.sleep(0.001)
-    reset = threading.Thread(target=llm.reset)
-    reset.start()
-    while not llm._loaded.driver._loop._quiet:
-        time.sleep(0.001)
-    with pytest.raises(GenerationTimeout):
-        llm.create_completion([7, 8], max_tokens=4, timeout=0.1, **GREEDY)
-    assert other.is_alive()
+    with a_call_that_goes_on(llm):
+        reset = threading.Thread(target=llm.reset)
+        reset.start()
+        until(lambda: llm._loaded.driver._loop._quiet)
+        with pytest.raises(GenerationTimeout):
+            llm.create_completion([7, 8], max_tokens=4, timeout=0.1, **GREEDY)
     reset.join()
-    other.join()
     assert works(llm)
 
 

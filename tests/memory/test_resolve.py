@@ -71,8 +71,14 @@ def test_four_threads_resolve_while_one_commits_and_evicts(traits: MemoryTraits)
     threads = [Resolving(rig, seed, said, stop) for seed in range(4)]
     for thread in threads:
         thread.start()
-    end = time.monotonic() + 2.0
-    while time.monotonic() < end and not any(thread.failure for thread in threads):
+    begun = time.monotonic()
+
+    def enough() -> bool:
+        passed = time.monotonic() - begun
+        busy = all(t.count > 20 for t in threads) and sum(t.by_text for t in threads) > 20
+        return (busy and passed > 2.0) or passed > PATIENCE
+
+    while not enough() and not any(thread.failure for thread in threads):
         text = choose.choice([text_of(choose), *said])[:300] + choose.choice(WORDS)
         reply = [pair(b"ab"), pair(b"c "), *choose.choice(WORDS)]
         rig.ask(text, reply, choose.choice(SPACES))
@@ -158,12 +164,15 @@ def longest_gap(call: Callable[[], object]) -> float:
 
 
 def test_marking_a_long_text_lets_other_threads_run() -> None:
-    """24 MB with one special token at the end; searched in one go, they take about 0.4 s."""
+    """24 MB with one special token at the end; searched in one go, they take about 0.4 s.
+
+    Something else may take the processor for a while, but not each time.
+    """
     with Llama(str(demo_model_path()), vocab_only=True) as llm:
         spelling = Spelling(llm.vocab)
         text = b"lorem ipsum < dolor " * 1_200_000 + b"<|im_end|>"
         assert spelling.mark(text).starts.tolist() == [len(text) - 10]
-        assert min(longest_gap(lambda: spelling.mark(text)) for _ in range(3)) < 0.1
+        assert any(longest_gap(lambda: spelling.mark(text)) < 0.1 for _ in range(30))
 
 
 def test_an_empty_prompt_is_refused() -> None:

@@ -50,7 +50,7 @@ class Visitor:
         self, server: Server, path: str, body: dict[str, Any], *, receive_buffer: int = 0
     ) -> None:
         where = urlsplit(server.url)
-        known = {*server.service.exchanges}
+        begun = server.begun()
         self._sockets = server.sockets
         self.socket = socket.socket()
         self._sockets.add(self.socket)
@@ -64,8 +64,8 @@ class Visitor:
             f"Content-Length: {len(data)}\r\n\r\n"
         )
         self.socket.sendall(head.encode() + data)
-        found = until(lambda: server.service.exchanges - known, "the request is being answered")
-        self.exchange: Exchange = found.pop()
+        self.exchange: Exchange = until(lambda: begun, "the request is being answered")[0]
+        begun.clear()  # nothing else holds it
 
     @property
     def record(self) -> Any:

@@ -15,9 +15,11 @@ import anthropic
 import httpx
 import openai
 import uvicorn
+from uvicorn.server import ServerState
 
 from llama_py import demo_model_path
 from llama_py.server.app import Service, create_app
+from llama_py.server.running import Exchange
 from llama_py.server.serve import protocol_of
 from llama_py.server.settings import ModelSettings, Settings
 from tests.patience import PATIENCE
@@ -25,6 +27,17 @@ from tests.patience import PATIENCE
 __all__ = ["Server", "demo_settings", "serving", "tiny_settings"]
 
 _PATIENCE = PATIENCE
+
+
+class _Noted(set[Exchange]):
+    """Exchanges that run, and a list of those that began."""
+
+    begun: list[Exchange] | None = None
+
+    def add(self, exchange: Exchange) -> None:
+        super().add(exchange)
+        if self.begun is not None:
+            self.begun.append(exchange)
 
 
 class Server:
@@ -36,10 +49,25 @@ class Server:
         sockets: connections of tests, which end with the server if a test failed to end them.
     """
 
-    def __init__(self, url: str, service: Service) -> None:
+    def __init__(self, url: str, service: Service, state: ServerState) -> None:
         self.url = url
         self.service = service
         self.sockets: set[socket.socket] = set()
+        self._state = state
+        self._exchanges = service.exchanges = _Noted()
+
+    @property
+    def connections(self) -> int:
+        """How many there are."""
+        return len(self._state.connections)
+
+    def begun(self) -> list[Exchange]:
+        """A list that grows by each exchange that begins from now on, until this is called again.
+
+        One may have ended before a test looks.
+        """
+        self._exchanges.begun = begun = list[Exchange]()
+        return begun
 
     def close_sockets(self) -> None:
         """Close what is left of ``sockets``."""
@@ -117,7 +145,8 @@ def serving(
             if not thread.is_alive() or time.monotonic() > end:
                 raise RuntimeError("the server did not start")
             time.sleep(0.01)
-        running = Server(f"http://127.0.0.1:{port}", cast(Service, app.state.service))
+        service = cast(Service, app.state.service)
+        running = Server(f"http://127.0.0.1:{port}", service, server.server_state)
         stack.callback(running.close_sockets)
         yield running
     finally:

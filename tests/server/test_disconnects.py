@@ -15,7 +15,7 @@ import pytest
 
 from llama_py.server.streaming import EventStream
 from tests.allocated import allocated_bytes, needs_allocated_bytes
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, in_the_end
 from tests.server.leaving import Visitor, joined_chunks, until
 from tests.server.serving import Server, demo_settings, serving
 from tests.slowness import slow_steps
@@ -216,18 +216,22 @@ def test_a_body_that_does_not_come() -> None:
             client.sendall(head + body[:10])
             with contextlib.suppress(ConnectionResetError):
                 assert client.recv(100) == b""
-        with socket.create_connection(where, PATIENCE) as client:
-            client.sendall(head)
-            for place in range(len(body)):
-                client.sendall(body[place : place + 1])
-                time.sleep(0.6 / len(body))
-            assert client.recv(100).startswith(b"HTTP/1.1 200 OK")
+
+        def slowly() -> None:
+            with socket.create_connection(where, PATIENCE) as client:
+                client.sendall(head)
+                for place in range(len(body)):
+                    client.sendall(body[place : place + 1])
+                    time.sleep(0.6 / len(body))
+                assert client.recv(100).startswith(b"HTTP/1.1 200 OK")
+
+        in_the_end(slowly)
 
 
 def test_only_who_leaves_is_a_client_that_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream that the server ends with an error has had its answer."""
     settings = demo_settings({"queue_timeout": 0.5}, n_seq_max=1)
-    slow_steps(monkeypatch)
+    slow_steps(monkeypatch, 0.02)  # the reply takes half a minute
     with serving(settings) as server, server.http() as http:
         running = Visitor(server, "/v1/completions", {"prompt": "a", **ENDLESS})
         until(lambda: running.record.started, "it has begun")
@@ -244,12 +248,13 @@ def test_a_reader_who_has_not_even_read_the_answer_before() -> None:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.connect(("127.0.0.1", int(server.url.rpartition(":")[2])))
         body = json.dumps(chat(stream=True, **ENDLESS)).encode()
+        begun = server.begun()
         client.sendall(
             b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
             b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
             b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body
         )
-        until(lambda: server.service.exchanges, "it is being answered")
+        until(lambda: begun, "it is being answered")
         until(lambda: not server.service.exchanges, "the server has given up")
 
 
@@ -268,13 +273,15 @@ def test_a_reader_who_reads_no_answer_at_all(path: str, count: int, more: bytes)
     with serving(settings, send_buffer=4096) as server, socket.socket() as client:
         with server.http() as http:
             whole = len(http.get(path).raise_for_status().content)
+        until(lambda: not server.connections, "that connection has ended")
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.settimeout(PATIENCE)
         client.connect(("127.0.0.1", int(server.url.rpartition(":")[2])))
         client.sendall(
             count * (b"GET %s HTTP/1.1\r\nHost: localhost\r\n%s\r\n" % (path.encode(), more))
         )
-        time.sleep(2)
+        until(lambda: server.connections, "it is being answered")
+        until(lambda: not server.connections, "the server has given up")
         received = 0
         with contextlib.suppress(ConnectionResetError):
             while piece := client.recv(1 << 16):
@@ -284,7 +291,12 @@ def test_a_reader_who_reads_no_answer_at_all(path: str, count: int, more: bytes)
 
 def test_a_reader_who_is_slow_gets_a_whole_answer() -> None:
     settings = demo_settings({"write_timeout": 0.5})
-    with serving(settings, send_buffer=4096) as server, socket.socket() as client:
+    with serving(settings, send_buffer=4096) as server:
+        in_the_end(lambda: read_slowly(server))
+
+
+def read_slowly(server: Server) -> None:
+    with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.settimeout(PATIENCE)
         client.connect(("127.0.0.1", int(server.url.rpartition(":")[2])))

@@ -18,7 +18,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from llama_py.server.heads import bounded_heads
 from llama_py.server.upgrades import without_upgrades
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, in_the_end
 
 LIMIT = 4096
 REQUEST = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
@@ -41,9 +41,27 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 
 
 @pytest.fixture(scope="module", params=[HttpToolsProtocol, H11Protocol])
-def port(request: pytest.FixtureRequest) -> Iterator[int]:
-    """The port of a server that gives clients half a second for their headers."""
-    protocol = bounded_heads(without_upgrades(request.param), LIMIT, 0.5)
+def parser(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def port(parser: Any) -> Iterator[int]:
+    """The port of a server that gives clients as much time for their headers as they need."""
+    with serving(parser, PATIENCE) as port:
+        yield port
+
+
+@pytest.fixture(scope="module")
+def hasty(parser: Any) -> Iterator[int]:
+    """That of one that gives them half a second, which a busy machine may need for itself."""
+    with serving(parser, 0.5) as port:
+        yield port
+
+
+@contextlib.contextmanager
+def serving(parser: Any, seconds: float) -> Iterator[int]:
+    protocol = bounded_heads(without_upgrades(parser), LIMIT, seconds)
     config = uvicorn.Config(
         app, "127.0.0.1", 0, lifespan="off", log_config=None, http=protocol, ws="none",
         h11_max_incomplete_event_size=1 << 20, timeout_keep_alive=30,
@@ -97,10 +115,20 @@ def test_headers_that_are_a_little_too_large(port: int) -> None:
     assert answer.startswith(b"HTTP/1.1 431 ")
 
 
-def test_headers_that_do_not_come(port: int) -> None:
-    assert exchange(port) == b""
-    assert exchange(port, REQUEST) == b""
-    assert exchange(port, REQUEST + b"\r\n", REQUEST).startswith(b"HTTP/1.1 200")
+def test_headers_that_do_not_come(hasty: int) -> None:
+    assert exchange(hasty) == b""
+    assert exchange(hasty, REQUEST) == b""
+
+    def after_an_answer() -> None:
+        with socket.create_connection(("127.0.0.1", hasty), timeout=PATIENCE) as connection:
+            connection.sendall(REQUEST + b"\r\n")
+            assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(REQUEST)
+                while connection.recv(65536):
+                    pass
+
+    in_the_end(after_an_answer)
 
 
 def test_what_is_no_http(port: int) -> None:
@@ -140,8 +168,12 @@ def test_headers_behind_a_body_are_none_of_the_request(port: int) -> None:
     assert "x-api-key" not in HEADERS[-1]
 
 
-def test_a_connection_is_used_for_as_long_as_one_likes(port: int) -> None:
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}") as http:
+def test_a_connection_is_used_for_as_long_as_one_likes(hasty: int) -> None:
+    in_the_end(lambda: use_a_connection(hasty), httpx.TransportError)
+
+
+def use_a_connection(port: int) -> None:
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE) as http:
         for _ in range(100):  # the limit is for one head, not for all of them
             assert http.get("/", headers={"x": "x" * 100}).text == "0"
         connection = next(iter(http._transport._pool.connections))  # type: ignore[attr-defined]

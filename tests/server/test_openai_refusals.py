@@ -322,7 +322,7 @@ def test_the_servers_limit_of_time() -> None:
 
 def test_no_place_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """``queue_timeout``: who waits longer is told to come again."""
-    slow_steps(monkeypatch)
+    slow_steps(monkeypatch, 0.02)  # a long reply takes half a minute
     with serving(demo_settings({"queue_timeout": 0.2}, n_seq_max=1)) as server:
         endless = {"messages": [SUM], "ignore_eos": True, "max_tokens": 1500}
         visitor = Visitor(server, CHAT, endless)
@@ -344,7 +344,7 @@ def test_what_a_request_itself_takes_is_no_wait(monkeypatch: pytest.MonkeyPatch)
         return adapted(*arguments)
 
     monkeypatch.setattr(running, "adapted", slowly)
-    slow_steps(monkeypatch)
+    slow_steps(monkeypatch, 0.02)  # a long reply takes half a minute
     with serving(demo_settings({"queue_timeout": 0.2}, n_seq_max=1)) as server:
         with server.http() as http:
             assert http.post(CHAT, json={"messages": [SUM], "max_tokens": 2}).status_code == 200

@@ -209,7 +209,9 @@ def test_embeddings_that_take_too_long_are_told_so(path: str, asked: dict[str, A
     model = encoder(architecture="bert", head=1, n_positions=512)
     with running(str(model), "--drain-seconds", "0.1") as server, ThreadPoolExecutor() as threads:
         call = threads.submit(httpx.post, server.address + path, json=asked, timeout=PATIENCE)
-        time.sleep(1)  # it is computed for half a minute
+        with httpx.Client(base_url=server.address, timeout=PATIENCE) as http:
+            while "llama_py_http_requests_in_flight 2.0" not in http.get("/metrics").text:
+                assert not call.done()  # it is computed for half a minute
         server.stop()
         answer = call.result()
         code, _, err = server.end()
