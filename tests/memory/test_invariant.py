@@ -24,7 +24,7 @@ from tests.memory.driver import N_CTX, Driver
 from tests.models import tiny_model
 
 #: Operations in one run of the machine, and runs, in the default suite: 700 and more per kind.
-STEPS, RUNS = 50, 25
+STEPS, RUNS, FEW_RUNS = 50, 20, 6
 #: The long run: LLAMA_PY_LONG_RUNS times 50 operations per kind.
 LONG_RUNS = int(os.environ.get("LLAMA_PY_LONG_RUNS", "800"))
 
@@ -201,21 +201,21 @@ def test_reuse_equals_a_fresh_context(kind: str, swa_full: bool, flash_attn: boo
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("kind", "swa_full", "flash_attn"), FLASH)
 def test_reuse_is_close_with_flash_attention(kind: str, swa_full: bool, flash_attn: bool) -> None:
-    driver = run(kind, swa_full, flash_attn, RUNS // 4)
+    driver = run(kind, swa_full, flash_attn, FEW_RUNS)
     assert driver.operations >= 150
 
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", ["iswa", "hybrid_swa"])
 def test_reuse_equals_a_fresh_context_where_windows_have_little_room(kind: str) -> None:
-    driver = run(kind, False, False, RUNS // 3, tight=True)
+    driver = run(kind, False, False, 8, tight=True)
     assert driver.operations >= 200
 
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("kind", "swa_full"), SEPARATE)
 def test_reuse_equals_a_fresh_context_with_separate_buffers(kind: str, swa_full: bool) -> None:
-    driver = run(kind, swa_full, False, RUNS // 4, kv_unified=False)
+    driver = run(kind, swa_full, False, FEW_RUNS, kv_unified=False)
     assert driver.operations >= 150
 
 

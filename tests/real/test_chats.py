@@ -90,11 +90,13 @@ def test_json_fits_the_schema_and_makes_sense(model: str, request: pytest.Fixtur
     assert (value["name"], value["age"]) == ("Alice", 30)
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
 @pytest.mark.parametrize(
-    "choice",
-    ["required", {"type": "function", "function": {"name": "get_weather"}}],
-    ids=["required", "named"],
+    ("choice", "stream"),
+    [
+        ("required", True),
+        ({"type": "function", "function": {"name": "get_weather"}}, False),
+    ],
+    ids=["required-streamed", "named-plain"],
 )
 def test_a_tool_that_is_asked_for_is_called(qwen05: Llama, choice: Any, stream: bool) -> None:
     asked: Any = {
