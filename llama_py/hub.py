@@ -10,6 +10,8 @@ import importlib
 import logging
 import os
 import re
+import sys
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatch
@@ -253,10 +255,46 @@ _NOT_FOUND = {
 }
 
 
+#: What a hub that cannot be reached at all gives, by httpx and by requests.
+_UNREACHABLE = frozenset({"ConnectError", "ConnectTimeout", "ConnectionError"})
+
+
+class _NoRetries(logging.Filter):
+    """Ends a request of this thread, of which huggingface_hub says that it could not connect.
+
+    It would wait and try again five times, and print that each time.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._thread = threading.get_ident()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = sys.exc_info()[1]
+        if error is not None and record.thread == self._thread and _is_unreachable(error):
+            raise error  # as after the last try; the cache is searched then
+        return True
+
+
+def _is_unreachable(error: BaseException) -> bool:
+    return any(kind.__name__ in _UNREACHABLE for kind in type(error).__mro__)
+
+
+@contextmanager
+def _without_retries() -> Iterator[None]:
+    logger, once = logging.getLogger("huggingface_hub.utils._http"), _NoRetries()
+    logger.addFilter(once)
+    try:
+        yield
+    finally:
+        logger.removeFilter(once)
+
+
 @contextmanager
 def _clear_errors(repo: str, file: str = "") -> Iterator[None]:
     try:
-        yield
+        with _without_retries():
+            yield
     except Exception as error:  # classes of hf, httpx and requests, which differ by version
         names = [kind.__name__ for kind in type(error).__mro__]
         for name in names:
@@ -265,7 +303,10 @@ def _clear_errors(repo: str, file: str = "") -> Iterator[None]:
         if not isinstance(error, (OSError, ValueError)) and "HTTPError" not in names:
             raise
         what = f"{repo}/{file}" if file else repo
-        reason = str(error).strip().splitlines()
-        raise DownloadError(
-            f"{what} cannot be downloaded: {reason[0] if reason else type(error).__name__}"
-        ) from error
+        lines = str(error).strip().splitlines()
+        reason = lines[0] if lines else type(error).__name__
+        if "LocalEntryNotFoundError" in names:
+            reason = "the hub cannot be reached, and it is not in the cache"
+        elif _is_unreachable(error) and "OfflineModeIsEnabled" not in names:
+            reason = f"the hub cannot be reached, and it is not in the cache ({reason})"
+        raise DownloadError(f"{what} cannot be downloaded: {reason}") from error

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import os
+import socket
+import subprocess
 import sys
 import types
 from collections.abc import Sequence
@@ -14,6 +17,7 @@ import pytest
 from llama_py import Llama, demo_model_path
 from llama_py.errors import LlamaError, ModelNotFoundError, ParameterError
 from llama_py.hub import DownloadError, HuggingFace, download, select
+from tests.patience import PATIENCE
 
 REPO = "owner/model-GGUF"
 SPLIT = [f"Q8_0/model-Q8_0-{n:05}-of-00003.gguf" for n in (1, 2, 3)]
@@ -240,6 +244,52 @@ def test_without_a_network_the_cache_is_searched(fake: FakeModule) -> None:
         download("a/b:Q8_0")
     fake.cached = True
     assert Path(download("a/b:Q8_0")).name == "demo-Q8_0.gguf"
+
+
+@pytest.mark.parametrize("offline", ["0", "1"])
+def test_without_a_network_there_is_one_clear_line(tmp_path: Path, offline: str) -> None:
+    """huggingface_hub tries five times again, and tells of each; nobody answers at this port."""
+    pytest.importorskip("huggingface_hub")
+    stored = tmp_path / "hub" / "models--a--b"
+    (stored / "refs").mkdir(parents=True)
+    (stored / "refs" / "main").write_text("abc")
+    (stored / "snapshots" / "abc").mkdir(parents=True)
+    (stored / "snapshots" / "abc" / "x-Q8_0.gguf").symlink_to(demo_model_path())
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        environment = {
+            **{name: value for name, value in os.environ.items() if "proxy" not in name.lower()},
+            "HF_HOME": str(tmp_path),
+            "HF_ENDPOINT": f"http://127.0.0.1:{closed.getsockname()[1]}",
+            "HF_HUB_OFFLINE": offline,
+        }
+        command = [sys.executable, "-c", OFFLINE]
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
+    assert done.returncode == 0, done.stderr
+    listed, named, cached = done.stdout.splitlines()
+    assert listed.startswith("a/none cannot be downloaded: ")
+    assert named.startswith("a/none/x.gguf cannot be downloaded: ")
+    assert "offline mode is enabled" in listed if offline == "1" else "be reached" in listed
+    assert "it is not in the cache" in named
+    assert Path(cached).name == "x-Q8_0.gguf"
+    assert done.stderr == ""
+
+
+OFFLINE = """
+import time
+from llama_py.errors import DownloadError
+from llama_py.hub import download
+
+time.sleep = lambda seconds: print("waits", seconds)  # for the next try
+for name in (None, "x.gguf"):
+    try:
+        download("a/none", name)
+    except DownloadError as error:
+        print(error)
+print(download("a/b:Q8_0"))
+"""
 
 
 def test_a_missing_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

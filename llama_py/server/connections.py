@@ -3,6 +3,7 @@
 * Connections can be aborted. Closing one sends first what is still to be sent: a client that does
   not read would so keep it for ever, and what is waiting in memory.
 * Bodies of streams are given to it directly (``streaming.BODY``).
+* Both parsers refuse the same lines.
 * A client of HTTP/1.0 knows no chunks. The end of a stream is the end of its connection.
 """
 
@@ -13,6 +14,7 @@ from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
 
+from llama_py.server.lines import strict_lines
 from llama_py.server.relied_on import check_uvicorn
 from llama_py.server.streaming import BODY
 from llama_py.server.upgrades import without_upgrades
@@ -78,4 +80,4 @@ def http_protocol(protocol: type[Any] | None = None) -> type[asyncio.Protocol]:
 
     chosen = AutoHTTPProtocol if protocol is None else protocol
     check_uvicorn(chosen)
-    return type("HttpProtocol", (_Abortable, without_upgrades(chosen)), {})
+    return type("HttpProtocol", (_Abortable, without_upgrades(strict_lines(chosen))), {})

@@ -1,4 +1,4 @@
-"""What the limits on connections rely on in uvicorn, beyond what it documents.
+"""What the limits on connections rely on in uvicorn and h11, beyond what they document.
 
 They override methods of its protocols. If a release renamed one, a limit would be gone and nobody
 would notice; so ``check_uvicorn`` looks for all of them before a server starts.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import importlib
 from typing import Any
+
+import h11
 
 from llama_py.errors import NativeLibraryError
 
@@ -47,6 +49,8 @@ def check_uvicorn(protocol: type[Any]) -> None:
         return
     missing = [method for method in _METHODS[name] if not callable(getattr(protocol, method, None))]
     missing += _unset(protocol, _ATTRIBUTES[name])
+    if name == "H11Protocol":
+        missing += _unset(h11.Connection, ("_receive_buffer",))
     cycle = getattr(importlib.import_module(protocol.__module__), "RequestResponseCycle", None)
     if cycle is None:
         missing.append("RequestResponseCycle")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -32,6 +33,8 @@ FORMS = {
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
+    while (await receive()).get("more_body"):
+        pass
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": b"reached"})
 
@@ -64,6 +67,42 @@ def test_two_ends(port: int, form: str, method: bytes) -> None:
             said += data
     assert said.startswith((b"HTTP/1.1 400", b"HTTP/1.1 501")), said[:200]
     assert said.count(b"HTTP/1.1") == 1, "what is behind it is no request"
+
+
+CHUNKED = b"POST /v1/completions HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n"
+LINES = {
+    "a header that goes on": b"GET /health HTTP/1.1\r\n" + HOST + b"X: 1\r\n 2\r\n\r\n",
+    "with a tab": b"GET /health HTTP/1.1\r\n" + HOST + b"X: 1\r\n\t2\r\n\r\n",
+    "the host goes on": b"GET /health HTTP/1.1\r\nHost:\r\n localhost\r\n\r\n",
+    "nothing goes on": b"GET /health HTTP/1.1\r\n X: 1\r\n" + HOST + b"\r\n",
+    "LF behind the request": b"GET /health HTTP/1.1\n" + HOST + b"\r\n",
+    "LF behind a header": b"GET /health HTTP/1.1\r\nX: 1\n" + HOST + b"\r\n",
+    "LF behind the last header": b"GET /health HTTP/1.1\r\n" + HOST + b"X: 1\n\r\n",
+    "LF as the empty line": b"GET /health HTTP/1.1\r\n" + HOST + b"\n",
+    "LF everywhere": b"GET /health HTTP/1.1\nHost: localhost\n\n",
+    "CR alone": b"GET /health HTTP/1.1\r\nX: 1\rY: 2\r\n" + HOST + b"\r\n",
+    "LF behind a body": CHUNKED + b"2\r\n{}\r\n0\r\n\n",
+    "LF in headers behind a body": CHUNKED + b"2\r\n{}\r\n0\r\nX: 1\n\r\n",
+    "LF behind a size": CHUNKED + b"2\n{}\r\n0\r\n\r\n",
+    "LF behind a chunk": CHUNKED + b"2\r\n{}\n0\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("form", LINES)
+@pytest.mark.parametrize("step", [1 << 16, 1], ids=["at once", "byte by byte"])
+def test_lines_that_are_read_in_two_ways(port: int, form: str, step: int) -> None:
+    data = LINES[form] + BEHIND
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as client:
+        said = b""
+        with contextlib.suppress(ConnectionError):  # it is closed before everything was sent
+            for place in range(0, len(data), step):
+                client.sendall(data[place : place + step])
+        with contextlib.suppress(ConnectionError):
+            while piece := client.recv(1 << 16):  # to the end: the connection is closed
+                said += piece
+    assert said.count(b"HTTP/1.1 ") <= 1, "what is behind it is no request"
+    if step > 1 or said:  # else it was reset before it was read
+        assert said.startswith(b"HTTP/1.1 400"), said[:200]
 
 
 def test_a_long_method_and_path_are_not_repeated_in_full() -> None:
