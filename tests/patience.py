@@ -24,9 +24,10 @@ def in_the_end(
     Args:
         spoiled: what an attempt may raise beside errors of assertions and of the system.
     """
+    caught: tuple[type[Exception], ...] = (AssertionError, OSError, *spoiled)
     for _ in range(tries - 1):
         try:
             return attempt()
-        except (AssertionError, OSError, *spoiled):
+        except caught:
             continue
     return attempt()
