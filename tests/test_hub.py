@@ -274,7 +274,7 @@ def test_without_a_network_there_is_one_clear_line(tmp_path: Path, offline: str)
     assert "offline mode is enabled" in listed if offline == "1" else "be reached" in listed
     assert "it is not in the cache" in named
     assert Path(cached).name == "x-Q8_0.gguf"
-    assert done.stderr == ""
+    assert done.stderr == "the hub cannot be reached; files of a/b come from the cache\n"
 
 
 OFFLINE = """
