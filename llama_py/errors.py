@@ -11,7 +11,7 @@ The tree (each class also derives from the builtin that callers of similar libra
     │   ├── ModelNotFoundError    (FileNotFoundError)
     │   ├── InvalidModelError     (ValueError)     not a GGUF, damaged, or not supported
     │   ├── ModelChangedError     (ValueError)     it was changed after it was loaded
-    │   └── NotEnoughMemoryError  (MemoryError)    this process has too little memory for it
+    │   └── NotEnoughMemoryError  (MemoryError)    too little memory; a ContextCreationError, too
     ├── ContextCreationError      (RuntimeError)   no context with these parameters (memory, sizes)
     ├── ParameterError            (ValueError)     an argument is out of range or contradictory
     │   ├── ParameterTypeError    (TypeError)      an argument has the wrong type
@@ -127,12 +127,12 @@ class ModelChangedError(ModelLoadError):
     """The file of a loaded model was changed in place; what was computed would be wrong."""
 
 
-class NotEnoughMemoryError(ModelLoadError, MemoryError):
-    """This process has too little memory left for a model; nothing of it was loaded."""
-
-
 class ContextCreationError(LlamaError, RuntimeError):
     """llama.cpp could not make a context with these parameters."""
+
+
+class NotEnoughMemoryError(ModelLoadError, ContextCreationError, MemoryError):
+    """This process has too little memory left for a model and its context; nothing was loaded."""
 
 
 class ParameterError(LlamaError, ValueError):

@@ -17,6 +17,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ import pytest
 from llama_py import Llama, LlamaGrammar, demo_model_path
 from llama_py._native import chat_h
 from llama_py._native import llama_h as C
+from llama_py.api import loaded as runtime
 from llama_py.core import threads
 from llama_py.core.batch import Batch
 from llama_py.core.context import Context
@@ -334,9 +336,13 @@ def fail(where: str, folder: Path) -> Exception:
         "adapter": {"lora_path": str(wrong)},
         "no adapter": {"lora_path": str(folder / "nothing.gguf")},
     }
-    with pytest.raises(
-        (KeyError, ContextCreationError, InvalidModelError, ModelNotFoundError)
-    ) as caught:
+    with (
+        # What does not fit is refused before anything is loaded, where that is known.
+        patch.object(runtime, "check_memory"),
+        pytest.raises(
+            (KeyError, ContextCreationError, InvalidModelError, ModelNotFoundError)
+        ) as caught,
+    ):
         load(**options[where])
     return caught.value
 
@@ -376,6 +382,7 @@ def test_retrying_with_a_smaller_context_does_not_load_a_second_model(
         return load_file(*arguments)
 
     monkeypatch.setattr(C, "llama_model_load_from_file", spied)
+    monkeypatch.setattr(runtime, "check_memory", lambda *_: None)
     try:
         llm = load(n_ctx=2**31 - 1)
     except ContextCreationError:
