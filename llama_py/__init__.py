@@ -75,9 +75,11 @@ if TYPE_CHECKING:
     from llama_py.errors import InvalidModelError as InvalidModelError
     from llama_py.errors import LlamaError as LlamaError
     from llama_py.errors import MissingPackageError as MissingPackageError
+    from llama_py.errors import ModelChangedError as ModelChangedError
     from llama_py.errors import ModelLoadError as ModelLoadError
     from llama_py.errors import ModelNotFoundError as ModelNotFoundError
     from llama_py.errors import NativeLibraryError as NativeLibraryError
+    from llama_py.errors import NotEnoughMemoryError as NotEnoughMemoryError
     from llama_py.errors import ParameterError as ParameterError
     from llama_py.errors import ParameterTypeError as ParameterTypeError
     from llama_py.errors import QueueFullError as QueueFullError
@@ -155,9 +157,11 @@ _HOMES = {
     "MTP": "options.drafters",
     "MissingPackageError": "errors",
     "ModelCache": "api.cache",
+    "ModelChangedError": "errors",
     "ModelLoadError": "errors",
     "ModelNotFoundError": "errors",
     "NativeLibraryError": "errors",
+    "NotEnoughMemoryError": "errors",
     "OverflowPolicy": "api.overflow",
     "OverflowReport": "api.overflow",
     "ParameterError": "errors",
@@ -236,9 +240,11 @@ __all__ = [
     "MetricsReport",
     "MissingPackageError",
     "ModelCache",
+    "ModelChangedError",
     "ModelLoadError",
     "ModelNotFoundError",
     "NativeLibraryError",
+    "NotEnoughMemoryError",
     "OverflowPolicy",
     "OverflowReport",
     "ParameterError",

@@ -73,6 +73,15 @@ def test_who_downloads_or_loads_finds_them_too() -> None:
     assert loader.LibraryNotFoundError is errors.LibraryNotFoundError
 
 
+def test_the_package_itself_has_what_a_program_catches() -> None:
+    """Apart from kinds of those, and what only the hub's and the command line's callers meet."""
+    elsewhere = {"DownloadError", "TuningError"}
+    elsewhere |= {"LibraryLoadError", "LibraryNotFoundError", "SymbolNotFoundError"}
+    for name in {*errors.__all__} - elsewhere:
+        assert name in llama_py.__all__, name
+        assert getattr(llama_py, name) is getattr(errors, name)
+
+
 @pytest.mark.parametrize("name", ["DownloadError", "LibraryLoadError", "SymbolNotFoundError"])
 def test_they_survive_a_pickle(name: str) -> None:
     kind = getattr(errors, name)
