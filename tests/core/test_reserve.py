@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,34 +15,23 @@ from llama_py.errors import NotEnoughMemoryError
 from llama_py.gguf.check import check_model_file
 from llama_py.params import ContextParams, ModelParams
 from tests.models import tiny_model
-from tests.patience import PATIENCE
+from tests.two_models import survives
 
 _MIB = 1 << 20
 _PLAIN = ContextParams(n_ctx=1000)
 
 #: One model is loaded; then there is a limit, and a second one with a large cache.
 _CHILD = """
-import asyncio, re, resource, sys
-import httpx
+import re, resource, sys
 from llama_py import demo_model_path
-from llama_py.server.app import create_app
-from llama_py.server.settings import ModelSettings, Settings
-
-small = {"verbose": False, "n_ctx": 512, "n_threads": 1}
-models = (
-    ModelSettings("first", demo_model_path(), options=small),
-    ModelSettings("second", sys.argv[1], options={**small, "n_ctx": int(sys.argv[2])}),
-)
+from tests.two_models import served
 
 async def main():
-    app = create_app(Settings(models=models, max_loaded=2))
-    transport = httpx.ASGITransport(app)
-    async with app.router.lifespan_context(app), httpx.AsyncClient(
-        transport=transport, base_url="http://127.0.0.1", timeout=None
-    ) as client:
+    models = ("first", demo_model_path()), ("second", sys.argv[1])
+    async with served(*models, second={"n_ctx": int(sys.argv[2])}) as client:
         async def ask(model):
             body = {"model": model, "prompt": "Hello", "max_tokens": 2}
-            return await client.post("/v1/completions", json=body)
+            return await client.post("completions", json=body)
         assert (await ask("first")).status_code == 200
         taken = int(re.search(r"VmSize:\\s+(\\d+)", open("/proc/self/status").read())[1]) << 10
         most = taken + (int(sys.argv[3]) << 20)
@@ -51,19 +39,13 @@ async def main():
         reply = await ask("second")
         print(reply.status_code, reply.text)
         print((await ask("first")).status_code)
-
-asyncio.run(main())
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ulimit -v is of Linux")
 @pytest.mark.parametrize("left", [100, 200])
 def test_a_server_goes_on_with_its_first_model(left: int) -> None:
-    arguments = [str(tiny_model("full")), "262144", str(left)]
-    child = [sys.executable, "-c", _CHILD, *arguments]
-    done = subprocess.run(child, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    second, first = done.stdout.splitlines()
+    second, first = survives(_CHILD, str(tiny_model("full")), "262144", str(left))
     assert second.startswith("503 ")
     assert all(part in second for part in ("MiB of addresses", "ulimit -v", "n_ctx"))
     assert first == "200"

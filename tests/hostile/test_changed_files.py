@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,52 +12,35 @@ import pytest
 from llama_py import Llama
 from llama_py.errors import ModelChangedError
 from tests.models import tiny_model
-from tests.patience import PATIENCE
+from tests.two_models import survives
 
 #: A server of a model whose file is truncated between two requests, and of another one.
 _CHILD = """
-import asyncio, os, sys
-import httpx
+import os, sys
 from llama_py import demo_model_path
-from llama_py.server.app import create_app
-from llama_py.server.settings import ModelSettings, Settings
+from tests.two_models import served
 
-path, way = sys.argv[1:]
-options = {"verbose": False, "n_ctx": 512, "n_threads": 1}
-models = (
-    ModelSettings("changed", path, options=options),
-    ModelSettings("other", demo_model_path(), options=options),
-)
+path = sys.argv[1]
+ASKED = {
+    "completions": {"prompt": "Hello", "max_tokens": 2},
+    "chat/completions": {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2},
+    "embeddings": {"input": "Hello"},
+}
 
 async def main():
-    app = create_app(Settings(models=models, max_loaded=2))
-    transport = httpx.ASGITransport(app)
-    async with app.router.lifespan_context(app), httpx.AsyncClient(
-        transport=transport, base_url="http://127.0.0.1", timeout=None
-    ) as client:
+    async with served(("changed", path), ("other", demo_model_path())) as client:
         async def ask(model, route):
-            body = {"model": model, "prompt": "Hello", "input": "Hello", "max_tokens": 2}
-            if route == "chat/completions":
-                body["messages"] = [{"role": "user", "content": "Hello"}]
-            if route != "embeddings":
-                del body["input"]
-            else:
-                del body["prompt"], body["max_tokens"]
-            if route == "chat/completions":
-                del body["prompt"]
-            reply = await client.post("/v1/" + route, json=body)
+            reply = await client.post(route, json={"model": model, **ASKED[route]})
             print(reply.status_code, reply.text)
         for model in ("changed", "other"):
             await ask(model, "completions")
         os.truncate(path, 4096)
-        for route in ("completions", "chat/completions", "embeddings"):
+        for route in ASKED:
             await ask("changed", route)
         await ask("other", "completions")
-        await client.post("/models/unload", json={"model": "changed"})
+        await client.post("http://127.0.0.1/models/unload", json={"model": "changed"})
         await ask("changed", "completions")
         await ask("other", "completions")
-
-asyncio.run(main())
 """
 
 
@@ -81,10 +62,7 @@ def llm(path: Path) -> Iterator[Llama]:
 
 
 def test_a_server_survives_it_and_other_models_answer(path: Path) -> None:
-    child = [sys.executable, "-c", _CHILD, str(path), "truncate"]
-    done = subprocess.run(child, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    lines = done.stdout.splitlines()
+    lines = survives(_CHILD, str(path))
     assert [line[:3] for line in lines] == ["200"] * 2 + ["503"] * 3 + ["200", "503", "200"]
     for line in lines[2:5]:
         assert "truncated or written to after it was loaded" in line
