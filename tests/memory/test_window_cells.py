@@ -1,9 +1,9 @@
 """Batches of several micro-batches, while sequences share the cells of a sliding window.
 
-Before llama.cpp computes a batch, it places all of its micro-batches on trial, and what that removed
-was not brought back: the first ones were computed without cells that they attend to. It takes several
-sequences whose cells lie in disorder, so sequences are drawn at random, and every row of logits is
-compared with a fresh evaluation of the same tokens.
+Before llama.cpp computes a batch, it places all of its micro-batches on trial, and what that
+removed was not brought back: the first ones were computed without cells that they attend to. It
+takes several sequences whose cells lie in disorder, so sequences are drawn at random, and every row
+of logits is compared with a fresh evaluation of the same tokens.
 """
 
 from __future__ import annotations
