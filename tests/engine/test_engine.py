@@ -369,7 +369,7 @@ def test_when_cells_run_out_requests_wait_and_resume(make_rig: MakeRig, kind: st
     rig.check_at_rest()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 2))])
 @pytest.mark.parametrize("kind", KINDS)
 def test_with_too_little_room_everybody_comes_to_an_end(
     make_rig: MakeRig, kind: str, seed: int

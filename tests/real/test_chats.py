@@ -73,7 +73,7 @@ def test_a_second_turn_knows_the_first(qwen05: Llama) -> None:
     assert qwen05.cache_info["reused"] > 20
 
 
-@pytest.mark.parametrize("model", ["smollm2", "qwen05"])
+@pytest.mark.parametrize("model", [pytest.param("smollm2", marks=pytest.mark.long), "qwen05"])
 def test_json_fits_the_schema_and_makes_sense(model: str, request: pytest.FixtureRequest) -> None:
     llm: Llama = request.getfixturevalue(model)
     question = "Alice is 30 years old and speaks French and English. Give me that as JSON."
@@ -94,7 +94,9 @@ def test_json_fits_the_schema_and_makes_sense(model: str, request: pytest.Fixtur
     ("choice", "stream"),
     [
         ("required", True),
-        ({"type": "function", "function": {"name": "get_weather"}}, False),
+        pytest.param(
+            {"type": "function", "function": {"name": "get_weather"}}, False, marks=pytest.mark.long
+        ),
     ],
     ids=["required-streamed", "named-plain"],
 )
