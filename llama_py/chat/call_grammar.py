@@ -30,8 +30,12 @@ _EMPTY: _Lang = [[]]
 _MOST_FILLED, _MOST_ID = 40, 64
 #: Arguments may come in any order as long as that takes no more rules than these.
 _MOST_ORDERED, _MOST_ORDERS = 6, 600
-#: White space around an answer whose description has no place for any.
+#: White space around an answer whose description has no place for any, and between the end of the
+#: reasoning and a call.
 _WHITE_BEFORE, _WHITE_BEHIND = r"[ \t\r\n]{0,4}", r"[ \t\r\n]{0,2}"
+#: Messages of reasoning before a call, in families where it may be several: a model that would
+#: rather answer must not write them for ever.
+_MOST_THOUGHTS = 32
 _SPACE_RULE = r'"" | " " | "\n"{1,2} [ \t]{0,20}'
 
 
@@ -93,22 +97,27 @@ def grammar_of_calls(form: CallFormat) -> str:
 
 
 def parser_of_calls(form: CallFormat) -> str:
-    """The arena with which these replies are parsed: values that are never text are JSON in it.
+    """The arena with which these replies are parsed.
 
-    llama.cpp takes the value of an argument for text where its schema does not name one type.
+    Values that are never text are JSON in it: llama.cpp takes the value of an argument for text
+    where its schema does not name one type. And white space may stand between reasoning and a call.
     """
-    numbers = _written(form)[1]
-    if not numbers:
+    _, numbers, gaps = _written(form)
+    if not numbers and not gaps:
         return form.arena
     data = json.loads(form.arena)
+    nodes = data["parsers"]
     for number in numbers:
-        data["parsers"][number]["tag"] = peg.VALUE
+        nodes[number]["tag"] = peg.VALUE
+    for at, place in gaps:  # one for each sequence: no place moves
+        nodes[at]["children"].insert(place, len(nodes))
+        nodes.append({"type": "space"})
     return json.dumps(data)
 
 
 @lru_cache(64)
-def _written(form: CallFormat) -> tuple[str, frozenset[int]]:
-    """The grammar, and the values in the arena that are JSON and not text."""
+def _written(form: CallFormat) -> tuple[str, frozenset[int], frozenset[tuple[int, int]]]:
+    """The grammar, the values in the arena that are JSON and not text, and the gaps in it."""
     values = Values()
     writer = _Writer(peg.arena_of(form.arena), form, values)
     ways = writer.calls()
@@ -116,7 +125,7 @@ def _written(form: CallFormat) -> tuple[str, frozenset[int]]:
         answer = _Writer(peg.arena_of(form.answer), form, values)
         ways += answer.answers()
     grammar = f"root ::= {' | '.join(ways)}\n{values.finished()}\n"
-    return grammar, frozenset(writer.no_texts)
+    return grammar, frozenset(writer.no_texts), frozenset(writer.gaps)
 
 
 def answer_of(form: CallFormat, answer: Mapping[str, Any], schema: Any) -> CallFormat:
@@ -147,6 +156,8 @@ class _Writer:
         self._free = False
         #: Values that llama.cpp reads as text, and that are none.
         self.no_texts: set[int] = set()
+        #: Sequences that have no white space between reasoning and a call, and the place of it.
+        self.gaps: set[tuple[int, int]] = set()
         self._space = ""
 
     def calls(self) -> list[str]:
@@ -263,12 +274,15 @@ class _Writer:
                         continue
                     if place.single:
                         return []
+                if number and self._reasons(children[number - 1]):
+                    self.gaps.add((at, number))
+                    out.append(self.space)
                 lang = self._lang(child, here)
                 called = True
             elif recipient := self._recipient(children, number, place):
                 lang = [[quoted(recipient)]]
             else:
-                lang = self._lang(child, self._after(children, number, place))
+                lang = self._lang(child, self._after(children, number, here))
             if not lang:
                 return []
             out += lang[0] if len(lang) == 1 else [_group(lang)]
@@ -285,6 +299,11 @@ class _Writer:
         before = children[number - 1]
         spoken = peg.CONTENT in self._arena.tags(before)
         return self._looks_ahead(before) or (spoken and not self._answers(before))
+
+    def _reasons(self, at: int) -> bool:
+        """Whether this is reasoning with its mark, and nothing else."""
+        tags = self._arena.tags(at)
+        return peg.REASONING in tags and peg.CONTENT not in tags and not self._arena.names(at)
 
     def _looks_ahead(self, at: int) -> bool:
         """Whether this ends with a look at the text that has to follow."""
@@ -380,10 +399,13 @@ class _Writer:
         if calls:
             least = max(least, 1) if place.forced else least
             most = 1 if place.single else most
+        elif least == 0 and {peg.CONTENT, peg.REASONING} <= self._arena.tags(at):
+            most = _MOST_THOUGHTS if most == -1 else most
         elif least == 0 and peg.CONTENT in self._arena.tags(at):
             bare = self._arena.nodes[node["child"]].get("tag") == peg.CONTENT
-            before_call = bool(self._form.answer) and not self._answering and bare
-            if not (self._free or before_call):
+            if bare and place.forced:
+                return self._content(self._arena.nodes[node["child"]], place)
+            if not self._free:
                 return _EMPTY
             least = 1
         lang = self._lang(node["child"], place._replace(forced=calls))
@@ -430,7 +452,7 @@ class _Writer:
     def _tag(self, at: int, node: peg.Node, place: _Place) -> _Lang:
         tag = node["tag"]
         if tag == peg.CONTENT:
-            return self._content(node)
+            return self._content(node, place)
         if tag == peg.ARGS and not self._arena.arguments(at):
             return self._all_arguments(at, node, place)
         if place.argument and tag == peg.STRING_VALUE:
@@ -440,15 +462,15 @@ class _Writer:
         inside = place.inside or tag.startswith("tool")
         return self._lang(node["child"], place._replace(inside=inside))
 
-    def _content(self, node: peg.Node) -> _Lang:
+    def _content(self, node: peg.Node, place: _Place) -> _Lang:
         """Content, for which there is a place only where it is the answer."""
         if self._free or self._answers(node["child"]):
             schema = json.loads(self._form.schema)
             defs = schema.get("$defs", {}) if isinstance(schema, Mapping) else {}
             found = self._values.json(schema, defs)
             return [[_WHITE_BEFORE, found, _WHITE_BEHIND]] if self._free else [[found]]
-        # White space that an answer may begin with must not rule out a call.
-        return [[_WHITE_BEFORE]] if self._form.answer and not self._answering else _EMPTY
+        # Models write white space behind their reasoning, and must not have to leave it out.
+        return [[_WHITE_BEFORE]] if place.forced else _EMPTY
 
     # ---- arguments -------------------------------------------------------------------------------
 

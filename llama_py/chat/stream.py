@@ -3,7 +3,8 @@ piece.
 
 The form of these parts depends on the model's family. Text that may be the beginning of a marker is
 held back until that is decided, and so is text that may be a call in plain JSON (``plain_calls``).
-A reply that can only be content is passed on without parsing.
+White space is no content beside a call: it is held back until there is some word. A reply that can
+only be content is passed on without parsing.
 """
 
 from __future__ import annotations
@@ -145,6 +146,8 @@ class ChatStream:
         self._new_id = new_id
         plain_calls = rendered.plain_calls
         self._reader = None if plain_calls is None else PlainCallReader(plain_calls)
+        #: White space that is content if the reply has words or no call; None once it has words.
+        self._blank: str | None = "" if rendered.calls_tools else None
         #: What was generated last is reasoning.
         self.thinks = False
         # Pieces are joined once, at the end: appending to strings would copy them each time.
@@ -171,7 +174,7 @@ class ChatStream:
         if self._parser is not None:
             news = self._convert(self._parser.feed("", final=True))
             self._parser.close()
-        return news + self._end_held()
+        return [*news, *self._end_held(), *self._end_blank()]
 
     def finish(self) -> ParsedReply:
         """End the reply and return the sum of all deltas, including those of ``flush``."""
@@ -213,14 +216,23 @@ class ChatStream:
         self.thinks = bool(delta.reasoning)
         reader = self._reader
         if reader is None:
-            return [self._note(delta)]
+            return self._say(delta.content) if delta.content else [self._note(delta)]
         held = ""
         if delta.content:
-            text = reader.feed(delta.content)
-            return [self._note(Delta(content=text))] if text else []
+            return self._say(reader.feed(delta.content))
         if delta.tool_call is not None or reader.holding:
             held, self._reader = reader.give_up(), None
-        return [*([self._note(Delta(content=held))] if held else []), self._note(delta)]
+        return [*self._say(held), self._note(delta)]
+
+    def _say(self, text: str) -> list[Delta]:
+        """Content, with the white space before it."""
+        if self._blank is not None:
+            held, self._blank = self._blank + text, None
+            if not text or text.isspace():
+                self._blank = held
+                return []
+            text = held
+        return [self._note(Delta(content=text))] if text else []
 
     def _end_held(self) -> list[Delta]:
         """What was held back as the beginning of a call in plain JSON: that call, or text."""
@@ -229,12 +241,17 @@ class ChatStream:
         calls, text = self._reader.end()
         self._reader = None
         if text:
-            return [self._note(Delta(content=text))]
+            return self._say(text)
         made = (
             ToolCallDelta(index, self._new_id(), call.name, call.arguments)
             for index, call in enumerate(calls)
         )
         return [self._note(Delta(tool_call=call)) for call in made]
+
+    def _end_blank(self) -> list[Delta]:
+        """White space that is all the content of a reply without a call."""
+        text, self._blank = self._blank, None
+        return [self._note(Delta(content=text))] if text and not self._calls else []
 
     def _note(self, delta: Delta) -> Delta:
         if delta.content:
