@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from llama_py.chat import peg
 from llama_py.chat.automata import quoted
-from llama_py.chat.call_values import TIGHT, Member, Values, in_reach, leaves, may_be_text
+from llama_py.chat.call_values import PYTHON, Member, Values, in_reach, leaves, may_be_text
 from llama_py.chat.peg import Arena
 from llama_py.errors import TemplateError
 
@@ -611,7 +611,7 @@ class _Writer:
         if not place.beside_json:
             closers = self._closers(node["child"])
             python = not closers and "schema" not in self._arena.kinds(node["child"])
-            avoid = closers[0][0] if closers else TIGHT if python else ""
+            avoid = closers[0][0] if closers else PYTHON if python else ""
             return [[self._values.json(schema, defs, avoid)]]
         if any(leaf.keys() <= _NOTES for leaf in leaves(schema, defs)):
             return []  # any text does

@@ -24,13 +24,13 @@ from llama_py.chat.automata import (
     rules_of,
     sequence,
 )
-from llama_py.chat.gbnf import in_text, opened, rename_rules, tightened, widened_schema
+from llama_py.chat.gbnf import in_python, in_text, opened, rename_rules, widened_schema
 from llama_py.chat.order import in_order
 from llama_py.chat.spelling import levels_of
 from llama_py.core.chat import schema_to_gbnf
 from llama_py.errors import GrammarError
 
-__all__ = ["TIGHT", "Member", "Values", "in_reach", "leaves", "may_be_text", "texts_of"]
+__all__ = ["PYTHON", "Member", "Values", "in_reach", "leaves", "may_be_text", "texts_of"]
 
 _log = logging.getLogger("llama_py")
 
@@ -164,8 +164,8 @@ class Values:
         """The rule of JSON that fits a schema.
 
         Args:
-            avoid: a character that stands in no text without an escape; ``TIGHT`` for no white
-                space before commas.
+            avoid: a character that stands in no text without an escape; ``PYTHON`` for JSON or
+                Python's notation.
         """
         self._defs.update(defs)
         listed = self._json.setdefault(avoid, [])
@@ -215,8 +215,8 @@ class Values:
         if entries.keys() != members.keys():
             raise GrammarError("llama.cpp's converter writes objects in an unknown way")
         grammar = opened(widened_schema("\n".join(kept), levels_of(whole)))
-        if avoid == TIGHT:
-            grammar = tightened(grammar)
+        if avoid == PYTHON:
+            grammar = in_python(grammar)
         elif avoid:
             grammar = in_text(grammar, avoid)
         taken = {line.partition(" ::= ")[0] for line in grammar.split("\n")}
@@ -419,7 +419,7 @@ def in_reach(members: Sequence[Member], most: int = 5) -> list[list[Member]]:
 
 
 #: llama.cpp's parser of Python's lists takes no white space before a comma.
-TIGHT = ","
+PYTHON = ","
 _ANYTHING = frozenset({"description", "title", "default", "examples"})
 _MARK = '<|"|>'
 _COMMA = '"," " "?'

@@ -17,10 +17,10 @@ from llama_py.tenants import remembering
 
 __all__ = [
     "free_name",
+    "in_python",
     "in_text",
     "opened",
     "rename_rules",
-    "tightened",
     "widened",
     "widened_schema",
     "with_margins",
@@ -208,16 +208,45 @@ def in_text(grammar: str, avoid: str) -> str:
     return grammar.replace(_PLAIN, f"{_PLAIN}\\x{ord(avoid):02X}")
 
 
-def tightened(grammar: str) -> str:
-    """A widened grammar of JSON without white space before commas.
+#: What JSON and Python write in different ways.
+_NAMES = {'"true"': '"True"', '"false"': '"False"', '"null"': '"None"'}
+#: A string of characters, or of a date.
+_STRING = re.compile(r'"\\"" (char|date-time|date|time)([*+]|\{\d+(?:,\d*)?\})? "\\""')
+#: A literal string with no character that Python would escape.
+_LITERAL_STRING = re.compile(r'"\\"([^"\\\']*)\\""')
+
+
+def in_python(grammar: str) -> str:
+    """A widened grammar of JSON that takes Python's notation, too, as far as llama.cpp reads it.
+
+    Strings may have single quotes, and no white space comes before commas. Strings with a pattern
+    and names of further properties have double quotes only.
 
     Raises:
-        GrammarError: there is a comma that is written in an unknown way.
+        GrammarError: there is a comma or a string that is written in an unknown way.
     """
     comma, wide = '","', '" "? ","'
     if grammar.count(comma) != grammar.count(wide):
         raise _unknown(comma)
-    return grammar.replace(wide, comma)
+    single = free_name("single-quoted", {line.split(" ", 1)[0] for line in grammar.split("\n")})
+
+    def with_single_quotes(match: re.Match[str]) -> str:
+        name, times = match[1], match[2] or ""
+        return f"""({match.group()} | "'" {single if name == "char" else name}{times} "'")"""
+
+    found = _STRING.sub(with_single_quotes, grammar.replace(wide, comma))
+    if re.search(r"^string ::= (?!\()", found, re.M):
+        raise _unknown("string")
+    found = _QUOTED.sub(_python_literal, found)
+    return f"{found}\n{single} ::= [^'\\\\\\x00-\\x1F] | {_ESCAPED} | \"\\\\'\""
+
+
+def _python_literal(match: re.Match[str]) -> str:
+    literal = match.group()
+    if other := _NAMES.get(literal):
+        return f"({literal} | {other})"
+    text = _LITERAL_STRING.fullmatch(literal)
+    return literal if text is None else f"""({literal} | "'{text[1]}'")"""
 
 
 #: What the upper bounds of lengths come to in the grammar of all tools, a rule of llama.cpp each.

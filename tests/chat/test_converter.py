@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from llama_py.chat.gbnf import in_text, opened, tightened, widened, widened_schema
+from llama_py.chat.gbnf import in_python, in_text, opened, widened, widened_schema
 from llama_py.chat.reasoning import reasoning_of
 from llama_py.chat.schema import gbnf_of_schema
 from llama_py.core.chat import schema_to_gbnf
@@ -168,7 +168,7 @@ def test_in_every_family(vocab: Vocab, family: str) -> None:
 def test_every_kind_of_schema_is_known(vocab: Vocab, schema: Any, text: str) -> None:
     grammar = gbnf_of_schema(schema)
     assert takes(vocab, GrammarSpec(grammar), text)
-    tightened(grammar)
+    in_python(grammar)
     in_text(grammar, "<")
 
 
@@ -195,10 +195,10 @@ def test_a_converter_that_writes_otherwise_is_an_error(old: str, new: str) -> No
 
 def test_values_of_other_notations_are_found() -> None:
     grammar = widened(schema_to_gbnf(MIXED), 4)
-    assert '" "? ","' not in tightened(grammar)
+    assert '" "? ","' not in in_python(grammar)
     assert '[^"\\\\\\x00-\\x1F\\x3C' in in_text(grammar, "<")
     with pytest.raises(GrammarError, match="in an unknown way"):
-        tightened(grammar.replace('" "? "," (joint', '[ ]? "," (joint'))
+        in_python(grammar.replace('" "? "," (joint', '[ ]? "," (joint'))
     with pytest.raises(GrammarError, match="in an unknown way"):
         in_text(grammar.replace('char ::= [^"', 'char ::= [^\\x00"'), "<")
 

@@ -274,17 +274,43 @@ def test_a_required_call_begins_at_once(family: str, vocab: Vocab) -> None:
         grammar.close()
 
 
-def test_a_list_in_pythons_notation_has_no_space_before_a_comma(vocab: Vocab) -> None:
-    """llama.cpp's parser would end the call there."""
+@pytest.mark.parametrize(
+    ("begin", "taken"),
+    [
+        ('order(customer={"name":"x","extras":["tea","milk"', True),
+        ('order(customer={"name":"x","extras":["tea" ,"milk"', False),
+        (
+            "order(customer={'name': 'a\"b', 'extras': ['tea', \"milk\"]}, status='open', urg",
+            True,
+        ),
+        ("order(customer={'name': 'it\\'s\\n'}, status='lost', urgency=False)", True),
+        ("order(customer={'name': 'x\"}, status='lost', urgency=False)", False),
+        ("paint(colour='green', size='big', note='ab', day='2024-01-02'", True),
+        ("paint(colour='yellow'", False),
+        ("paint(note='longer than nine'", False),
+    ],
+)
+def test_calls_in_pythons_notation(vocab: Vocab, begin: str, taken: bool) -> None:
+    """As llama.cpp's parser reads it: it would end the call at white space before a comma."""
     rendered = template_of("LFM2.5-8B-A1B").render(
         chat_request(families.USER, tools=TOOLS, tool_choice="required")
     )
     assert rendered.grammar is not None
-    begin = '<|tool_call_start|>[order(customer={"name":"x","extras":["tea"'
-    for end, taken in ((',"milk"', True), (' ,"milk"', False)):
-        grammar = GrammarSampler(vocab, rendered.grammar)
-        try:
-            tokens = vocab.tokenize(begin + end, add_special=False, parse_special=True)
-            assert all(grammar.accept(token) is None for token in tokens) is taken
-        finally:
-            grammar.close()
+    grammar = GrammarSampler(vocab, rendered.grammar)
+    try:
+        text = f"<|tool_call_start|>[{begin}"
+        tokens = vocab.tokenize(text, add_special=False, parse_special=True)
+        assert all(grammar.accept(token) is None for token in tokens) is taken
+    finally:
+        grammar.close()
+
+
+def test_what_is_said_in_pythons_notation_is_json() -> None:
+    rendered = template_of("LFM2.5-8B-A1B").render(
+        chat_request(families.USER, tools=TOOLS, tool_choice="required")
+    )
+    said = "order(customer={'name': 'a\"\\'b'}, status='open', urgency=True, text=None)"
+    parsed = parse_reply(rendered, f"<|tool_call_start|>[{said}]<|tool_call_end|>")
+    customer = {"name": "a\"'b"}
+    wanted = {"customer": customer, "status": "open", "urgency": True, "text": None}
+    assert calls_of(parsed) == [("order", wanted)]

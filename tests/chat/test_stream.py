@@ -143,6 +143,25 @@ def test_text_after_a_call_is_not_lost() -> None:
         assert "That is all." in reply.content
 
 
+@pytest.mark.parametrize("name", ["Qwen-Qwen3-0.6B", "Qwen-QwQ-32B"])
+def test_white_space_is_content_only_without_a_call(name: str) -> None:
+    answer = rendered(name)
+    call = '<tool_call>\n{"name": "get_weather", "arguments": {}}\n</tool_call>'
+    thought = f"{answer.thinking_start}Hm.{answer.thinking_ends[0]}"
+    for said, calls, content in (
+        (f"\n\n \n{call}", 1, ""),
+        (f"\n\n \nYes.\n{call}", 1, "Yes.\n"),
+        ("\n\n \n", 0, "\n"),
+    ):
+        text = (thought if "think" not in answer.generation_prompt else thought[7:]) + said
+        reply = whole(answer, text)
+        assert len(reply.tool_calls) == calls
+        assert reply.content.endswith(content)
+        assert bool(reply.content.strip()) is bool(content.strip())
+        assert bool(reply.content) is bool(content)
+        assert without_ids(streamed(answer, list(text))) == without_ids(reply)
+
+
 def test_plain_replies_pass_through() -> None:
     target = rendered("Qwen-Qwen2.5-7B-Instruct", tools=False)
     assert target.plain
