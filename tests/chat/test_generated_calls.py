@@ -26,6 +26,35 @@ from tests.chat.test_general_tools import TEXTS, template_of
 
 #: All templates that llama.cpp ships, and some in the manner of others that have no form for tools.
 FAMILIES = [*families.names(), *TEXTS]
+#: One family for each form of calls, for the run of every day.
+SOME = frozenset(
+    {
+        *(
+            "Apertus-8B-Instruct",
+            "ByteDance-Seed-OSS",
+            "Cohere2MoE",
+            "GLM-4.6",
+            "GigaChat3-10B-A1.8B",
+        ),
+        *(
+            "CohereForAI-c4ai-command-r-plus-tool_use",
+            "Kimi-K2-Instruct",
+            "Kimi-K3",
+            "LFM2.5-8B-A1B",
+        ),
+        *("MiniMax-M2", "MiniMax-M3", "NVIDIA-Nemotron-Nano-v2", "Qwen-Qwen3-0.6B", "Qwen3.5-4B"),
+        *("deepseek-ai-DeepSeek-V3.1", "deepseek-ai-DeepSeek-V3.2", "google-gemma-4-31B-it"),
+        *("inclusionai-ling-3.0-flash", "meetkai-functionary-medium-v3.2", "muse-glimmer"),
+        *("meta-llama-Llama-3.1-8B-Instruct", "mistralai-Ministral-3-14B-Reasoning-2512"),
+        *("openai-gpt-oss-120b", "openbmb-MiniCPM5-1B", "tencent-Hy3", "upstage-Solar-Open-100B"),
+        next(iter(TEXTS)),
+    }
+)
+#: All families, of which the others are in the long variant.
+EACH = [
+    pytest.param(number, id=name, marks=() if name in SOME else pytest.mark.long)
+    for number, name in enumerate(FAMILIES)
+]
 #: Replies of each family, for each way of asking, in the long variant: about 2,500 arguments.
 TURNS = 4
 ASKED = ("required", "named", "auto")
@@ -225,7 +254,7 @@ def misfits(call: ToolCall, family: str) -> list[str]:
     return found + [error.message for error in errors]
 
 
-@pytest.mark.parametrize("number", range(len(FAMILIES)), ids=FAMILIES)
+@pytest.mark.parametrize("number", EACH)
 def test_replies_at_random_are_calls_that_fit(number: int, writer: Writer, totals: Totals) -> None:
     chance = random.Random(number)
     check(FAMILIES[number], ASKED[number % 3], number % 2 == 0, writer, chance, totals)
@@ -247,9 +276,14 @@ def test_many_replies_at_random_are_calls_that_fit(
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_required_call_begins_at_once(family: str, vocab: Vocab) -> None:
+def test_one_family_of_each_form_is_there() -> None:
+    assert set(FAMILIES) >= SOME
+
+
+@pytest.mark.parametrize("number", EACH)
+def test_a_required_call_begins_at_once(number: int, vocab: Vocab) -> None:
     """No word may come where a call has to, except in a block of reasoning that is open."""
+    family = FAMILIES[number]
     rendered = template_of(family).render(
         chat_request(
             families.USER,
