@@ -49,6 +49,8 @@ _ABORTED = 2
 _LOOK = 32
 #: A stream with so many tokens has only just begun.
 _AT_FIRST = 2
+#: One with so many is counted with those that begin: it waited with them a moment ago.
+_BEGINS = 8
 
 
 class Engine:
@@ -253,14 +255,23 @@ class Engine:
         if len(streams) == len(ready) or not any(each.read for each in streams):
             return None
         most, waiting = max(1, self._chunk // 2), len(ready) - len(streams)
-        at_first = 0
+        at_first = together = 0
+        pause = self._pause(ready)
         if all(len(each.record.generated) <= _AT_FIRST for each in streams):
             at_first = min(most, self._portions.at_first())
             together = self._beginning(ready, at_first)
-            if together:
+            if together and not pause:
                 return together
-        size = self._portions.size(len(streams), most, waiting)
-        return max(size, at_first) if waiting > 1 else size
+        size = self._portions.size(len(streams), most, waiting, pause)
+        return max(size, at_first if waiting > 1 else together)
+
+    def _pause(self, ready: Sequence[Running]) -> float:
+        """Seconds that a step of these may take because many begin whom somebody reads, or 0."""
+        waiting = [each for each in ready if each.prompt_left]
+        young = [each for each in ready if len(each.record.generated) <= _BEGINS]
+        left = sum(each.prompt_left for each in waiting)
+        waited = self.clock() - min(each.record.started for each in waiting)
+        return self._portions.pause(sum(each.read for each in young), left, waited)
 
     @staticmethod
     def _beginning(ready: Sequence[Running], most: int) -> int:

@@ -6,6 +6,13 @@ step with both gets as much of a prompt as lets it take about two steps of the s
 longer the step becomes; but no gap is longer than three usual ones and 50 ms. What tokens cost is
 seen in the steps; now and then the streams have one to themselves, which shows what is usual.
 
+Where many begin, the last one would wait several times as long as all their prompts take. So a
+step beside them may take longer (``pause``): a quarter of a second for each request that begins but
+two, one second at most, and no more than a quarter of the time that the last one waits in all.
+Those that begin are the prompts that wait, and streams with few tokens, which waited with them a
+moment ago: so the last ones go on as fast as the first. Streams have a token with each of these
+steps. One prompt that comes alone changes nothing, however long it is.
+
 Streams that have only just begun wait longer for several prompts, or for short ones: when several
 requests come at once, the first is evaluated alone, and its next tokens may come a moment later if
 the others begin the sooner.
@@ -22,6 +29,9 @@ _STEPS, _SECONDS = 2.0, 0.02
 #: Usual steps and seconds more, for as many prompts as there can be: short of what is allowed,
 #: because what a token costs is an estimate.
 _MORE_STEPS, _MORE_SECONDS = 0.4, 0.02
+#: Where many begin: seconds of a step for each of them but so few, and at most, and the part of the
+#: time that the last one waits in all.
+_SECONDS_EACH, _FEW, _SECONDS_OF_MANY, _PART = 0.25, 2, 1.0, 0.25
 #: Seconds that streams wait which have only just begun.
 _SECONDS_AT_FIRST = 0.2
 #: Fewer tokens are no faster by much: weights are read once for all of them.
@@ -87,22 +97,39 @@ class Portions:
         """Tokens of prompts for a step beside streams that have only just begun."""
         return int(_SECONDS_AT_FIRST / self._token) if self._token else 0
 
-    def size(self, streams: int, most: int, waiting: int = 1) -> int:
+    def pause(self, begin: int, left: int, waited: float) -> float:
+        """Seconds that a step beside streams may take because many begin; 0 if it may not.
+
+        Args:
+            begin: requests that begin: whose prompts wait, or that have few tokens yet.
+            left: tokens of all prompts that wait.
+            waited: seconds for which the first of them has waited.
+        """
+        if begin <= _FEW or not self._token:
+            return 0.0
+        whole = waited + left * self._token
+        return min(_SECONDS_OF_MANY, (begin - _FEW) * _SECONDS_EACH, _PART * whole)
+
+    def size(self, streams: int, most: int, waiting: int = 1, pause: float = 0.0) -> int:
         """Tokens of prompts for the next step beside so many streams.
 
         Args:
             most: of them, at most.
             waiting: how many prompts wait.
+            pause: seconds that the step may take, if that is more than it may take otherwise.
 
         Returns:
             0 if the streams are to have it to themselves.
         """
         more = (waiting - 1) / (waiting - 1 + streams)  # from 0 for one to nearly 1 for many
-        usual = (_STEPS - 1 + more * _MORE_STEPS) * self.usual(streams)
-        room = usual + _SECONDS + more * _MORE_SECONDS
+        usual = self.usual(streams)
+        room = (_STEPS - 1 + more * _MORE_STEPS) * usual + _SECONDS + more * _MORE_SECONDS
+        longer = pause - usual > room
+        if longer:
+            room = pause - usual
         if self._token and most * self._token <= room:
             self._portion = most
-        elif not self._is_known(streams):
+        elif not longer and not self._is_known(streams):
             return 0
         else:
             wanted = room / self._token if self._token else _LEAST

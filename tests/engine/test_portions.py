@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 
 import pytest
@@ -72,6 +73,60 @@ def test_the_more_wait_for_the_fewer_streams_the_more_they_get() -> None:
     assert portions.size(1, MOST, 8) == 64
     portions.note(7, 0, 0.02)
     assert portions.size(7, MOST, 2) == 43
+
+
+def test_a_step_may_take_longer_where_many_begin() -> None:
+    portions = seen()
+    assert [portions.pause(begin, 8000, 0.0) for begin in range(1, 9)] == [
+        *(0.0, 0.0),
+        *(0.25, 0.5, 0.75, 1.0),
+        *(1.0, 1.0),
+    ]
+    assert portions.pause(8, 600, 0.0) == pytest.approx(0.15), "all of it takes 0.6 s"
+    assert portions.pause(8, 100, 0.5) == pytest.approx(0.15), "the last one waits as long in all"
+    assert Portions().pause(8, 8000, 9.0) == 0, "nothing is known"
+
+
+def test_the_portion_of_a_longer_step_fills_it() -> None:
+    portions = seen()
+    assert portions.size(1, 2000, 7, 0.5) == 480
+    assert portions.size(1, 100, 7, 0.5) == 100, "no more than a chunk"
+    portions.note(1, 100, 0.12)
+    assert portions.size(1, 2000, 7, 1.0) == 200, "it grows by a factor at most"
+    portions = seen()
+    assert portions.size(1, MOST, 7, 0.05) == portions.size(1, MOST, 7), "it takes longer anyway"
+    portions = seen()
+    assert portions.size(5, 2000, 3, 0.5) == 480, "what is usual need not be seen before"
+    assert portions.size(5, 2000, 3) == 0
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.floats(0.001, 0.4),
+    st.floats(1e-5, 0.008),
+    st.floats(0.0, 1.0),
+    st.integers(3, 100),
+    st.floats(0.0, 20.0),
+)
+def test_no_step_is_longer_than_many_that_begin_may_make_it(
+    usual: float, token: float, deeper: float, begin: int, waited: float
+) -> None:
+    """Or than it may be anyway. What tokens cost may become more, step by step."""
+    portions = Portions()
+    portions.note(0, 512, 512 * token)
+    portions.note(1, 0, usual)
+    left = 3000
+    while left:
+        pause = portions.pause(begin, left, waited)
+        assert pause <= 1.0
+        size = portions.size(1, MOST, 7, pause)
+        count = min(left, size)
+        cost = token * (1 + deeper * (1 - left / 3000))
+        seconds = usual + count * cost
+        portions.note(1, count, seconds)
+        allowed = max(3 * usual + 0.05, pause)
+        assert seconds <= allowed * (1 + 0.2 * deeper) + 4 * cost
+        left, waited = left - count, waited + seconds
 
 
 def test_where_steps_are_short_a_portion_is_as_large_as_it_can_be() -> None:
@@ -145,8 +200,8 @@ def test_a_prompt_beside_a_stream_is_evaluated_in_portions(
     given: list[int] = []
     asked: list[int] = []
 
-    def size(streams: int, most: int, waiting: int) -> int:
-        assert waiting == 1
+    def size(streams: int, most: int, waiting: int, pause: float) -> int:
+        assert (waiting, pause) == (1, 0.0)
         given.append(min(next(sizes), most))
         asked.append(streams)
         return given[-1]
@@ -280,54 +335,116 @@ class Costs(StepClock):
 PROMPT, REPLY = 85, 24
 
 
-@pytest.mark.parametrize(("step", "row"), [(0.035, 0.0058), (0.02, 0.002), (0.1, 0.02)])
-@pytest.mark.parametrize("begun", [False, True])
-def test_many_that_come_together(step: float, row: float, begun: bool) -> None:
-    """Eight: beside what one step for all would take, which is how llama-server does it.
+@dataclass(frozen=True)
+class Gap:
+    """Between two tokens of a stream.
 
-    If they find the first one evaluated, that has its tokens meanwhile: no gap is longer than three
-    usual steps and 50 ms, or 0.2 s and a step among the first tokens. What that costs is bounded.
+    Attributes:
+        token: the number of the one before.
+        streams: that had their next token with it.
+    """
+
+    seconds: float
+    token: int
+    streams: int
+
+
+@pytest.mark.parametrize(("step", "row"), [(0.035, 0.0058), (0.02, 0.002), (0.1, 0.02)])
+def test_many_that_come_together(step: float, row: float) -> None:
+    """Eight at one moment are evaluated in one step."""
+    clock = Costs(step, row)
+    firsts, gaps = begin_together(clock, [PROMPT] * 8, begun=False)
+    assert max(firsts) <= 1.001 * clock.cost(8 * PROMPT)
+    assert_short(gaps, clock, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("step", "row", "late"), [(0.035, 0.0058, 1.06), (0.02, 0.002, 1.08), (0.1, 0.02, 1.25)]
+)
+def test_many_that_come_behind_one(step: float, row: float, late: float) -> None:
+    """They find the first one evaluated, as over HTTP: beside a step for all others.
+
+    That is how llama-server does it: all others begin at its end, and the first one stands still.
+    Here they begin one after the other, a quarter sooner on average; where a step costs much before
+    its first row, the last one begins later by as much as more steps cost.
     """
     clock = Costs(step, row)
-    firsts, gaps = begin_together(clock, 8, begun=begun)
-    if begun:
-        alone = clock.cost(PROMPT)
-        all_others = [alone + clock.cost(7 * PROMPT + 1)] * 7
-        expected = [alone, *all_others]
-        assert max(firsts) < 2 * max(expected)
-    else:
-        expected = [clock.cost(8 * PROMPT)] * 8
-        assert max(firsts) <= 1.001 * max(expected)
-    # Where a step costs much before its first row, the many short ones beside streams cost that.
-    assert sum(firsts) <= (1.05 if begun and step > 0.05 else 1.001) * sum(expected)
-    for seconds, token, streams in gaps:
-        usual = clock.cost(streams)
-        allowed = max(3 * usual + 0.05, 0.2 + usual) if token <= 2 else 3 * usual + 0.05
-        assert seconds <= allowed + 4 * row, (token, streams)
+    firsts, gaps = begin_together(clock, [PROMPT] * 8)
+    alone = clock.cost(PROMPT)
+    others = alone + clock.cost(7 * PROMPT + 1)
+    assert sum(firsts) <= 0.77 * (alone + 7 * others)
+    assert max(firsts) <= late * others
+    assert_short(gaps, clock, min(1.0, max(firsts) / 4))
+
+
+def assert_short(gaps: list[Gap], clock: Costs, many: float) -> None:
+    """No gap is longer than it may be, or than ``many`` seconds."""
+    for gap in gaps:
+        usual = clock.cost(gap.streams)
+        allowed = 3 * usual + 0.05
+        if gap.token <= 2:
+            allowed = max(allowed, 0.2 + usual)
+        assert gap.seconds <= max(allowed, many) + 4 * clock.row, gap
+
+
+def test_two_that_come_behind_one_leave_its_gaps_short() -> None:
+    clock = Costs(0.035, 0.0058)
+    _, gaps = begin_together(clock, [PROMPT] * 3)
+    assert_short(gaps, clock, 0.25)
+    _, gaps = begin_together(clock, [PROMPT, 1000])
+    assert_short(gaps, clock, 0.0)
+
+
+def test_the_last_of_many_begins_as_soon_behind_the_others() -> None:
+    clock = Costs(0.035, 0.0058)
+    firsts, _ = begin_together(clock, [PROMPT] * 8)
+    waits = [after - before for before, after in pairwise(sorted(firsts))]
+    assert max(waits) < 2 * clock.cost(PROMPT)
+
+
+def test_a_long_prompt_among_many_is_evaluated_in_portions_when_the_others_have_begun() -> None:
+    clock = Costs(0.035, 0.0058)
+    _, gaps = begin_together(clock, [*[PROMPT] * 7, 1500], reply=60)
+    assert max(gap.seconds for gap in gaps) > 0.7
+    assert_short([gap for gap in gaps if gap.token > 12 and gap.streams >= 7], clock, 0.0)
+
+
+def test_many_that_nobody_reads_before_their_end_leave_gaps_short() -> None:
+    clock = Costs(0.035, 0.0058)
+    _, gaps = begin_together(clock, [PROMPT] * 8, whole=True)
+    assert_short([gap for gap in gaps if gap.streams == 1], clock, 0.0)
 
 
 def begin_together(
-    clock: Costs, count: int, *, begun: bool
-) -> tuple[list[float], list[tuple[float, int, int]]]:
-    """Seconds to the first token of each, and the gaps: seconds, the token before, and streams."""
-    rig = Rig("full", n_seq_max=count, n_ubatch=512, n_batch=2048, clock=clock)
+    clock: Costs, prompts: list[int], *, begun: bool = True, reply: int = REPLY, whole: bool = False
+) -> tuple[list[float], list[Gap]]:
+    """Seconds to the first token of each, and the gaps in all replies.
+
+    Args:
+        prompts: their tokens.
+        begun: the first one is evaluated when the others come.
+        whole: nobody reads the others before their end.
+    """
+    count = len(prompts)
+    rig = Rig("full", n_seq_max=count, n_ubatch=512, n_batch=2048, n_ctx=8192, clock=clock)
     rig.run(ask(words(99, PROMPT), REPLY))  # what tokens cost is known
     start = clock.now
-    asked = [ask(words(seed, PROMPT), REPLY) for seed in range(1, count + 1)]
+    asked = [ask(words(seed, tokens), reply) for seed, tokens in enumerate(prompts, 1)]
     rig.submit(*asked[: 1 if begun else count])
     rig.step()
-    rig.submit(*asked[1 if begun else count :])
+    for each in asked[1 if begun else count :]:
+        rig.submit(each, whole=whole)
     last: dict[Asked, float] = {}
     firsts: list[float] = []
-    gaps: list[tuple[float, int, int]] = []
+    gaps: list[Gap] = []
     known: dict[Asked, int] = {}
     while not all(each.ended for each in asked):
-        streams = sum(bool(each.generated) and not each.ended for each in asked)
+        streams = sum(len(each.generated) > known[each] for each in asked if each in known)
         for each in asked:
             had = known.get(each, 0)
             if len(each.generated) > had:
                 if had:
-                    gaps.append((clock.now - last[each], had, streams))
+                    gaps.append(Gap(clock.now - last[each], had, streams))
                 else:
                     firsts.append(clock.now - start)
                 known[each], last[each] = len(each.generated), clock.now
