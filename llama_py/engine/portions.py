@@ -28,7 +28,7 @@ __all__ = ["Portions"]
 _STEPS, _SECONDS = 2.0, 0.02
 #: Usual steps and seconds more, for as many prompts as there can be: short of what is allowed,
 #: because what a token costs is an estimate.
-_MORE_STEPS, _MORE_SECONDS = 0.4, 0.02
+_MORE_STEPS, _MORE_SECONDS = 0.4, 0.016
 #: Where many begin: seconds of a step for each of them but so few, and at most, and the part of the
 #: time that the last one waits in all.
 _SECONDS_EACH, _FEW, _SECONDS_OF_MANY, _PART = 0.25, 2, 1.0, 0.25

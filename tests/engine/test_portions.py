@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from llama_py.engine.portions import Portions
@@ -50,6 +50,7 @@ def seen() -> Portions:
 
 @settings(max_examples=200, deadline=None)
 @given(st.floats(0.001, 2.0), st.floats(1e-5, 0.008), st.floats(0.0, 4.0), st.integers(1, 100))
+@example(0.00193, 0.000143, 4.0, 95)  # what tokens cost rises fastest, in the largest portions
 def test_no_step_is_longer_than_three_usual_ones_and_a_moment(
     usual: float, token: float, deeper: float, waiting: int
 ) -> None:
@@ -69,8 +70,8 @@ def test_the_prompt_gets_more_than_half_of_the_time() -> None:
 def test_the_more_wait_for_the_fewer_streams_the_more_they_get() -> None:
     portions = seen()
     assert portions.size(1, MOST) == 40
-    assert portions.size(1, MOST, 2) == 54
-    assert portions.size(1, MOST, 8) == 64
+    assert portions.size(1, MOST, 2) == 52
+    assert portions.size(1, MOST, 8) == 61
     portions.note(7, 0, 0.02)
     assert portions.size(7, MOST, 2) == 43
 
