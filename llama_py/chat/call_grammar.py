@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -20,6 +19,7 @@ from llama_py.chat.automata import quoted
 from llama_py.chat.call_values import PYTHON, Member, Values, in_reach, leaves, may_be_text
 from llama_py.chat.peg import Arena
 from llama_py.errors import TemplateError
+from llama_py.tenants import remembering
 
 __all__ = ["CallFormat", "answer_of", "grammar_of_calls", "parser_of_calls"]
 
@@ -115,7 +115,7 @@ def parser_of_calls(form: CallFormat) -> str:
     return json.dumps(data)
 
 
-@lru_cache(64)
+@remembering(64)
 def _written(form: CallFormat) -> tuple[str, frozenset[int], frozenset[tuple[int, int]]]:
     """The grammar, the values in the arena that are JSON and not text, and the gaps in it."""
     values = Values()

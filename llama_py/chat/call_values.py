@@ -10,8 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 from llama_py.chat.automata import (
     Machine,
@@ -29,6 +28,7 @@ from llama_py.chat.order import in_order
 from llama_py.chat.spelling import levels_of
 from llama_py.core.chat import schema_to_gbnf
 from llama_py.errors import GrammarError
+from llama_py.tenants import remembering
 
 __all__ = ["PYTHON", "Member", "Values", "in_reach", "leaves", "may_be_text", "texts_of"]
 
@@ -123,16 +123,16 @@ def _no_texts(schema: Any, defs: Schema) -> list[Any]:
     return out
 
 
-@lru_cache(256)
+@remembering(256)
 def _machine(
     fits: Piece, closers: tuple[str, ...], never: Piece | None, short: bool
-) -> Machine | None:
+) -> Machine | Literal[False]:
     if short:
         closers = tuple(closer[:2] for closer in closers)
     try:
         return Machine(fits, closers, never)
     except OverflowError:
-        return None
+        return False
 
 
 class Values:
@@ -267,12 +267,12 @@ class Values:
         longest = _longest(fits)
         size = max(longest, 1) * max(map(len, closers), default=1)
         machine = _machine(fits, closers, never, short=size > _MOST_EXACT and longest > 0)
-        if machine is None or (longest > 0 and self._text + 90 * longest > _MOST_TEXT):
+        if not machine or (longest > 0 and self._text + 90 * longest > _MOST_TEXT):
             _log.info("the length of an argument is not enforced: it would take too much grammar")
             machine = _machine(_unbounded(fits), closers, never, short=False) or _machine(
                 anything(), closers, never, short=False
             )
-        if machine is None or machine.empty:
+        if not machine or machine.empty:
             self._raw[key] = ""
             return None
         name = self._raw[key] = self.new_name("t")

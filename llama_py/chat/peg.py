@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
 from typing import Any
 
 from llama_py.errors import TemplateError
+from llama_py.tenants import remembering
 
 __all__ = ["Arena", "Node", "arena_of"]
 
@@ -151,7 +151,7 @@ class _Under:
         return self._known[at]
 
 
-@lru_cache(16)
+@remembering(16)
 def arena_of(text: str) -> Arena:
     """The arena of this JSON text."""
     return Arena(text)

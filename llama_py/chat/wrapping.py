@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 
 from llama_py.chat import peg
 from llama_py.chat.peg import Arena
+from llama_py.tenants import remembering
 
 __all__ = ["BARE", "Mark", "Wrapping", "reads_reasoning", "says_one_answer", "wrapping_of"]
 
@@ -55,7 +55,7 @@ class Wrapping:
 BARE = Wrapping()
 
 
-@lru_cache(64)
+@remembering(64)
 def wrapping_of(arena: str) -> Wrapping:
     """The marks of the replies that llama.cpp describes with this arena (JSON text).
 
@@ -73,7 +73,7 @@ def wrapping_of(arena: str) -> Wrapping:
     return Wrapping("".join(mark.text for mark in before), needed, tuple(after))
 
 
-@lru_cache(64)
+@remembering(64)
 def reads_reasoning(arena: str) -> bool:
     """Whether the parser of these replies reads any reasoning apart from the content.
 
@@ -83,7 +83,7 @@ def reads_reasoning(arena: str) -> bool:
     return peg.REASONING in tree.tags(tree.root)
 
 
-@lru_cache(64)
+@remembering(64)
 def says_one_answer(arena: str) -> bool:
     """Whether each of these replies has its content at one place, behind reasoning or none."""
     tree = Arena(arena)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import threading
 from concurrent.futures import Future
 from typing import Any
@@ -12,8 +14,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from llama_py import Llama, demo_model_path
-from llama_py.chat import enforceable, gbnf, tool_schemas
-from llama_py.core import gbnf_check
+from llama_py.chat.guidance import available, guide_for
 from llama_py.dialects.failures import RequestError
 from llama_py.dialects.limits import MAX_BIASES, MAX_NAME, MAX_TOOL_CHARACTERS, Limits
 from llama_py.errors import NativeLibraryError
@@ -42,42 +43,61 @@ def test_what_is_remembered_is_remembered_for_one() -> None:
 
 def memories(llm: Llama) -> dict[str, Remembered[Any, Any]]:
     """Everything that remembers contents of requests."""
-    found: dict[str, Any] = {
-        "grammars": gbnf_check.check_gbnf,
-        "tools": tool_schemas._known,
-    }
-    for module in (gbnf, enforceable):
-        named = {n: f for n, f in vars(module).items() if hasattr(f, "memory")}
-        assert named, module
-        found |= named
-    memory = {name: function.memory for name, function in found.items()}
-    memory["prototypes"] = llm._loaded.model.vocab._prototypes
+    memory = {name: function.memory for name, function in functions("memory")}
+    assert {"check_gbnf", "_known", "_written", "_machine", "arena_of"} <= {*memory}
+    vocab = llm._loaded.model.vocab
+    memory["prototypes"] = vocab._prototypes
     memory["shapes"] = llm.chat_template._quick._known
+    if available():
+        memory["schemas"] = guide_for(vocab)._compiled
     return memory
+
+
+def functions(attribute: str) -> list[tuple[str, Any]]:
+    """Those of what reads requests that have an attribute, by their names."""
+    found = []
+    for part in ("chat", "core", "dialects"):
+        home = importlib.import_module(f"llama_py.{part}")
+        for module in pkgutil.walk_packages(home.__path__, f"{home.__name__}."):
+            names = vars(importlib.import_module(module.name)).items()
+            found += [
+                (name, each)
+                for name, each in names
+                if hasattr(each, attribute) and each.__module__ == module.name
+            ]
+    return found
+
+
+def test_what_is_remembered_for_everybody_comes_of_models_and_templates() -> None:
+    """``functools.cache`` knows no tenants: what a request has is not to be a key of one."""
+    known = {
+        "_address_prototype", "_check_library", "_compiled", "_cpu", "_environment", "_function",
+        "_parse_defaults", "_workers", "named_templates", "note_ignored",
+    }  # fmt: skip
+    assert {name for name, _ in functions("cache_info")} == known
 
 
 def test_no_tenant_finds_what_another_one_has_had_compiled() -> None:
     llm = Llama(demo_model_path(), n_threads=1, n_ctx=2048)
-    secret = {"secret": {"enum": ["a", "b"]}}
-    schema = {"type": "object", "properties": secret, "required": ["secret"]}
-    tool = {"type": "function", "function": {"name": "act", "parameters": schema}}
 
-    def ask() -> None:
+    def ask(name: str) -> None:
+        schema = {"type": "object", "properties": {name: {"enum": ["a", "b"]}}, "required": [name]}
+        tool = {"type": "function", "function": {"name": name, "parameters": schema}}
         messages = [{"role": "user", "content": "Hello"}]
         form = {"type": "json_object", "schema": schema}
         llm.create_chat_completion(messages, response_format=form, max_tokens=2)
         llm.create_chat_completion(messages, tools=[tool], tool_choice="required", max_tokens=2)
-        llm.create_completion("Hello", grammar='root ::= "a" | "b"', max_tokens=1)
+        llm.create_completion("Hello", grammar=f'root ::= "{name}"', max_tokens=1)
 
     def counts() -> dict[str, int]:
         return {name: memory.missed for name, memory in memories(llm).items()}
 
-    ask()  # what a template can do is found out once, for everybody
+    ask("other")  # what a template can do is found out once, for everybody
     missed: dict[str, dict[str, int]] = {}
     for name in ("alice", "bob", "alice"):
         before = counts()
         with working_for(name):
-            ask()
+            ask("secret")
         after = counts()
         missed[name if name not in missed else "again"] = {n: after[n] - before[n] for n in after}
     llm.close()
