@@ -108,6 +108,8 @@ def test_other_names_of_an_option() -> None:
     [
         (CHAT, "strem", "stream"),
         (LOAD, "model_pat", "model_path"),
+        (LOAD, "context_length", "n_ctx"),
+        (CHAT, "temp", "temperature"),
         (COMPLETION, "tmeout", "timeout"),
     ],
 )

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llama_py import Llama
 from llama_py import llama_cpp as C
 from llama_py.core.model import Model
 from llama_py.errors import InvalidModelError, ModelLoadError, ModelNotFoundError
@@ -196,6 +197,19 @@ def test_what_is_on_the_net_is_no_path(path: str, said: str) -> None:
     for form in (path, Path(path)):
         with pytest.raises(ModelNotFoundError, match=said):
             check_model_file(form)
+
+
+def test_a_path_may_begin_in_the_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))  # Windows
+    with pytest.raises(ModelNotFoundError, match="there is no model file at") as caught:
+        Llama("~/x.gguf")
+    assert str(tmp_path / "x.gguf") in str(caught.value)
+    (tmp_path / "x.gguf").write_bytes(tiny_model("full").read_bytes())
+    with Llama("~/x.gguf", vocab_only=True) as llm:
+        assert llm.n_vocab() > 0
 
 
 @pytest.mark.parametrize("path", ["models/missing.gguf", "missing", "tests/missing", "/a/b/c"])

@@ -171,6 +171,7 @@ def test_a_bad_chat_says_what_is_wrong(
     ("name", "nearest"),
     [
         ("temprature", "temperature"),
+        ("temp", "temperature"),
         ("max_token", "max_tokens"),
         ("stop_words", None),
         ("mirostats", "mirostat_tau"),
@@ -189,6 +190,33 @@ def test_an_unknown_parameter_names_the_nearest(
         assert f"did you mean '{nearest}'?" in str(caught.value)
     with pytest.raises(UnknownParameterError):
         parse_chat(context, HELLO, **unknown)
+
+
+class Answer:
+    """As Pydantic's models are."""
+
+    @classmethod
+    def model_json_schema(cls) -> dict[str, Any]:
+        return {"type": "object"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        ({"response_format": Answer}, '"schema": Answer.model_json_schema()}'),
+        (
+            {"tools": [{"type": "function", "name": "f", "parameters": {}}]},
+            '{"type": "function", "function": {"name": "f", "parameters": {...}}}',
+        ),
+    ],
+    ids=["a class", "a flat tool"],
+)
+def test_a_usual_mistake_is_told_what_is_right(
+    context: Context, arguments: dict[str, Any], remedy: str
+) -> None:
+    with pytest.raises(ParameterTypeError) as caught:
+        parse_chat(context, HELLO, **arguments)
+    assert remedy in str(caught.value)
 
 
 LLAMA_CPP_PYTHON = {

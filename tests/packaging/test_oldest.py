@@ -94,6 +94,25 @@ def test_the_bounds_are_found() -> None:
     assert {"numpy", "jinja2", "h11", "starlette", "uvicorn", "httptools", "orjson"} <= names
 
 
+def test_versions_with_known_holes_are_not_let_in() -> None:
+    """Each of these is the first without one that pyproject.toml names, or that reaches us."""
+    found = dict(bound.split("==") for bound in _bounds())
+    first = {"jinja2": "3.1.6", "h11": "0.16", "starlette": "0.49.1", "orjson": "3.11.6"}
+    for name, version in first.items():
+        assert _numbers(found[name]) >= _numbers(version), name
+
+
+@pytest.mark.parametrize("name", ["h11", "starlette", "uvicorn"])
+def test_versions_that_were_not_tried_are_not_let_in(name: str) -> None:
+    """The limits on connections rely on private parts of these, or of what they are made for."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert re.search(rf'^ *"{name}>=[0-9.]+,<[0-9.]+",$', text, re.MULTILINE)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
+
+
 @pytest.mark.skipif(sys.version_info[:2] not in ((3, 10), (3, 11)), reason="numpy 1.24 is of then")
 def test_a_server_of_the_oldest_versions(tmp_path: Path) -> None:
     venv.create(tmp_path, with_pip=True)
