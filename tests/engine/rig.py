@@ -188,7 +188,10 @@ class Rig:
         assert not self.driver.in_flight
 
     def cancel(self, asked: Asked) -> None:
-        """Cancel the call of a request."""
+        """Cancel the call of a request, which another thread may not have submitted to the end."""
+        end = time.monotonic() + PATIENCE
+        while asked.events is None and time.monotonic() < end:
+            time.sleep(0.001)
         assert asked.events is not None
         asked.events.close()
 

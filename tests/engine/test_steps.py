@@ -24,7 +24,7 @@ from llama_py.core.steps import NO_TOKEN, Steps
 from llama_py.engine.events import Events
 from llama_py.errors import DecodeError, SymbolNotFoundError
 from llama_py.params import ContextParams, SamplingParams
-from tests.engine.rig import Asked, Rig, ask, words
+from tests.engine.rig import Asked, Rig, StepClock, ask, words
 from tests.models import tiny_model
 
 GREEDY: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True}
@@ -32,7 +32,8 @@ GREEDY: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True}
 
 @pytest.fixture
 def rig() -> Iterator[Rig]:
-    rig = Rig("full", n_seq_max=4)
+    # Steps that take no time: on a busy machine, fewer of them would fit into one call.
+    rig = Rig("full", n_seq_max=4, clock=StepClock(1e-5, 1e-6))
     yield rig
     rig.close()
 
