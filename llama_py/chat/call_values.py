@@ -418,7 +418,7 @@ def in_reach(members: Sequence[Member], most: int = 5) -> list[list[Member]]:
     return [[*members]] if len(members) <= most else [[member] for member in members]
 
 
-#: llama.cpp's parser of Python's lists takes no white space before a comma.
+#: Stands for Python's notation: llama.cpp's parser of it takes no white space before a comma.
 PYTHON = ","
 _ANYTHING = frozenset({"description", "title", "default", "examples"})
 _MARK = '<|"|>'
