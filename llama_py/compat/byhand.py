@@ -303,8 +303,14 @@ class ByHand:
     # -- states --------------------------------------------------------------------------------
 
     def save_state(self) -> LlamaState:
-        """The sequence of the last call, with its tokens and logits."""
+        """The sequence of the last call, with its tokens and logits.
+
+        Before any call it is a state of no tokens, and to load that resets.
+        """
         self._take_back()
+        if not self._position.tokens():
+            ids, rows = np.zeros(self.n_ctx(), np.intc), np.zeros((0, self.n_vocab()), np.single)
+            return LlamaState(ids, rows, 0, b"", 0, self._seed)
         return self._state_of(self.native.save_state())
 
     def _state_of(self, native: NativeState) -> LlamaState:
@@ -327,6 +333,10 @@ class ByHand:
             RuntimeError: it is of another model or other settings, or was put together by hand.
         """
         self._take_back()
+        if state.n_tokens == 0:
+            self.reset()
+            self.native.set_seed(state.seed)
+            return
         native = getattr(state, "native", None)
         if native is None:
             raise StateError(

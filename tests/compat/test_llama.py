@@ -400,6 +400,17 @@ def test_states_go_back(llm: Any) -> None:
         llm.load_state(state)
 
 
+def test_a_state_before_any_call_is_one_of_no_tokens(llm: Any) -> None:
+    llm.reset()
+    llm.set_seed(1337)
+    state = pickle.loads(pickle.dumps(llm.save_state()))
+    assert (state.n_tokens, state.seed) == (0, 1337)
+    drawn = [llm(PROMPT, max_tokens=6, temperature=2.0)["choices"][0]["text"] for _ in "ab"]
+    llm.load_state(state)
+    assert llm.n_tokens == 0
+    assert llm(PROMPT, max_tokens=6, temperature=2.0)["choices"][0]["text"] == drawn[0]
+
+
 def test_a_sampler_of_llama_cpp_can_be_put_in(llm: Any) -> None:
     tokens = llm.tokenize(PROMPT.encode())
     first = greedy(llm, tokens, 1)[0]
