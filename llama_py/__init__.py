@@ -17,46 +17,48 @@ from llama_py.version import __version__
 if TYPE_CHECKING:
     from llama_py.api.aio import AsyncLlama as AsyncLlama
     from llama_py.api.aio import AsyncReplyStream as AsyncReplyStream
-    from llama_py.api.aio_embedder import AsyncEmbedder as AsyncEmbedder
-    from llama_py.api.cache import BytesReport as BytesReport
-    from llama_py.api.cache import CacheReport as CacheReport
-    from llama_py.api.cache import ModelCache as ModelCache
-    from llama_py.api.cache import Prewarmed as Prewarmed
-    from llama_py.api.cache import SequenceReport as SequenceReport
-    from llama_py.api.embedder import Embedder as Embedder
-    from llama_py.api.embedding import Ranked as Ranked
+    from llama_py.api.call import ChatReply as ChatReply
+    from llama_py.api.call import CompletionReply as CompletionReply
+    from llama_py.api.embedding.aio_embedder import AsyncEmbedder as AsyncEmbedder
+    from llama_py.api.embedding.calls import Ranked as Ranked
+    from llama_py.api.embedding.embedder import Embedder as Embedder
+    from llama_py.api.kept.model_cache import BytesReport as BytesReport
+    from llama_py.api.kept.model_cache import CacheReport as CacheReport
+    from llama_py.api.kept.model_cache import ModelCache as ModelCache
+    from llama_py.api.kept.model_cache import Prewarmed as Prewarmed
+    from llama_py.api.kept.model_cache import SequenceReport as SequenceReport
+    from llama_py.api.kept.states import LlamaState as LlamaState
+    from llama_py.api.kept.states import SnapshotInfo as SnapshotInfo
     from llama_py.api.llama import Llama as Llama
     from llama_py.api.overflow import OverflowPolicy as OverflowPolicy
     from llama_py.api.overflow import OverflowReport as OverflowReport
     from llama_py.api.overflow import TrimMessages as TrimMessages
-    from llama_py.api.records import ChatReply as ChatReply
-    from llama_py.api.records import CompletionReply as CompletionReply
-    from llama_py.api.replies import ReplyStream as ReplyStream
-    from llama_py.api.scoring import Score as Score
-    from llama_py.api.session import ChatSession as ChatSession
-    from llama_py.api.states import LlamaState as LlamaState
-    from llama_py.api.states import SnapshotInfo as SnapshotInfo
+    from llama_py.api.reply_stream import ReplyStream as ReplyStream
+    from llama_py.api.scoring.scoring import Score as Score
+    from llama_py.api.sessions.session import ChatSession as ChatSession
+    from llama_py.chat.constraints import LlamaGrammar as LlamaGrammar
     from llama_py.chat.formats import register_chat_format as register_chat_format
-    from llama_py.chat.grammar import LlamaGrammar as LlamaGrammar
-    from llama_py.chat.jinja import Jinja2ChatFormatter as Jinja2ChatFormatter
+    from llama_py.chat.templates.jinja import Jinja2ChatFormatter as Jinja2ChatFormatter
     from llama_py.demo import demo_model_path as demo_model_path
-    from llama_py.dialects.processors import LogitsProcessorList as LogitsProcessorList
-    from llama_py.dialects.processors import StoppingCriteriaList as StoppingCriteriaList
-    from llama_py.dialects.types import ChatCompletion as ChatCompletion
-    from llama_py.dialects.types import ChatCompletionChunk as ChatCompletionChunk
-    from llama_py.dialects.types import Completion as Completion
-    from llama_py.dialects.types import CompletionChunk as CompletionChunk
-    from llama_py.dialects.types import CompletionUsage as CompletionUsage
-    from llama_py.dialects.types import CreateChatCompletionResponse as CreateChatCompletionResponse
-    from llama_py.dialects.types import (
+    from llama_py.dialects.openai.types import ChatCompletion as ChatCompletion
+    from llama_py.dialects.openai.types import ChatCompletionChunk as ChatCompletionChunk
+    from llama_py.dialects.openai.types import Completion as Completion
+    from llama_py.dialects.openai.types import CompletionChunk as CompletionChunk
+    from llama_py.dialects.openai.types import CompletionUsage as CompletionUsage
+    from llama_py.dialects.openai.types import (
+        CreateChatCompletionResponse as CreateChatCompletionResponse,
+    )
+    from llama_py.dialects.openai.types import (
         CreateChatCompletionStreamResponse as CreateChatCompletionStreamResponse,
     )
-    from llama_py.dialects.types import CreateCompletionResponse as CreateCompletionResponse
-    from llama_py.dialects.types import (
+    from llama_py.dialects.openai.types import CreateCompletionResponse as CreateCompletionResponse
+    from llama_py.dialects.openai.types import (
         CreateCompletionStreamResponse as CreateCompletionStreamResponse,
     )
-    from llama_py.dialects.types import CreateEmbeddingResponse as CreateEmbeddingResponse
-    from llama_py.dialects.types import Timings as Timings
+    from llama_py.dialects.openai.types import CreateEmbeddingResponse as CreateEmbeddingResponse
+    from llama_py.dialects.openai.types import Timings as Timings
+    from llama_py.dialects.processors import LogitsProcessorList as LogitsProcessorList
+    from llama_py.dialects.processors import StoppingCriteriaList as StoppingCriteriaList
     from llama_py.embeddings.pooling import max_similarity as max_similarity
     from llama_py.engine.metrics import HistogramReport as HistogramReport
     from llama_py.engine.metrics import MetricsReport as MetricsReport
@@ -105,36 +107,36 @@ if TYPE_CHECKING:
     from llama_py.storage.store import LlamaRAMCache as LlamaRAMCache
 
 _HOMES = {
-    "AsyncEmbedder": "api.aio_embedder",
+    "AsyncEmbedder": "api.embedding.aio_embedder",
     "AsyncLlama": "api.aio",
     "AsyncReplyStream": "api.aio",
-    "BytesReport": "api.cache",
+    "BytesReport": "api.kept.model_cache",
     "CacheFullError": "errors",
-    "CacheReport": "api.cache",
-    "ChatCompletion": "dialects.types",
-    "ChatCompletionChunk": "dialects.types",
+    "CacheReport": "api.kept.model_cache",
+    "ChatCompletion": "dialects.openai.types",
+    "ChatCompletionChunk": "dialects.openai.types",
     "ChatOptions": "options",
-    "ChatReply": "api.records",
-    "ChatSession": "api.session",
+    "ChatReply": "api.call",
+    "ChatSession": "api.sessions.session",
     "ClosedError": "errors",
-    "Completion": "dialects.types",
-    "CompletionChunk": "dialects.types",
+    "Completion": "dialects.openai.types",
+    "CompletionChunk": "dialects.openai.types",
     "CompletionOptions": "options",
-    "CompletionReply": "api.records",
-    "CompletionUsage": "dialects.types",
+    "CompletionReply": "api.call",
+    "CompletionUsage": "dialects.openai.types",
     "ContextCreationError": "errors",
     "ContextOverflowError": "errors",
     "ConversationBusyError": "errors",
     "ConversationMissingError": "errors",
-    "CreateChatCompletionResponse": "dialects.types",
-    "CreateChatCompletionStreamResponse": "dialects.types",
-    "CreateCompletionResponse": "dialects.types",
-    "CreateCompletionStreamResponse": "dialects.types",
-    "CreateEmbeddingResponse": "dialects.types",
+    "CreateChatCompletionResponse": "dialects.openai.types",
+    "CreateChatCompletionStreamResponse": "dialects.openai.types",
+    "CreateCompletionResponse": "dialects.openai.types",
+    "CreateCompletionStreamResponse": "dialects.openai.types",
+    "CreateEmbeddingResponse": "dialects.openai.types",
     "DecodeError": "errors",
     "DraftModel": "options.drafters",
     "Drafter": "options.drafters",
-    "Embedder": "api.embedder",
+    "Embedder": "api.embedding.embedder",
     "EmbedderOptions": "options",
     "FingerprintError": "errors",
     "ForkedProcessError": "errors",
@@ -143,20 +145,20 @@ _HOMES = {
     "HistogramReport": "engine.metrics",
     "InputTooLongError": "errors",
     "InvalidModelError": "errors",
-    "Jinja2ChatFormatter": "chat.jinja",
+    "Jinja2ChatFormatter": "chat.templates.jinja",
     "Llama": "api.llama",
     "LlamaCache": "storage.store",
     "LlamaDiskCache": "storage.store",
     "LlamaError": "errors",
-    "LlamaGrammar": "chat.grammar",
+    "LlamaGrammar": "chat.constraints",
     "LlamaRAMCache": "storage.store",
-    "LlamaState": "api.states",
+    "LlamaState": "api.kept.states",
     "LoadOptions": "options",
     "LogitsProcessorList": "dialects.processors",
     "MetricsReport": "engine.metrics",
     "MTP": "options.drafters",
     "MissingPackageError": "errors",
-    "ModelCache": "api.cache",
+    "ModelCache": "api.kept.model_cache",
     "ModelChangedError": "errors",
     "ModelLoadError": "errors",
     "ModelNotFoundError": "errors",
@@ -166,23 +168,23 @@ _HOMES = {
     "OverflowReport": "api.overflow",
     "ParameterError": "errors",
     "ParameterTypeError": "errors",
-    "Prewarmed": "api.cache",
+    "Prewarmed": "api.kept.model_cache",
     "PromptLookup": "options.drafters",
     "QueueFullError": "errors",
-    "ReplyStream": "api.replies",
-    "Ranked": "api.embedding",
+    "ReplyStream": "api.reply_stream",
+    "Ranked": "api.embedding.calls",
     "RequestCancelled": "errors",
     "ReuseInfo": "memory.sequences",
-    "Score": "api.scoring",
-    "SequenceReport": "api.cache",
-    "SnapshotInfo": "api.states",
+    "Score": "api.scoring.scoring",
+    "SequenceReport": "api.kept.model_cache",
+    "SnapshotInfo": "api.kept.states",
     "Speculative": "options.drafters",
     "StateError": "errors",
     "StoppingCriteriaList": "dialects.processors",
     "StorageError": "errors",
     "StorageNotFoundError": "errors",
     "TemplateError": "errors",
-    "Timings": "dialects.types",
+    "Timings": "dialects.openai.types",
     "TokenizationError": "errors",
     "TrimMessages": "api.overflow",
     "UnknownParameterError": "errors",

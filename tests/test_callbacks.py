@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from llama_py import AsyncLlama, Llama
-from llama_py.dialects.encode import CompletionEncoder
+from llama_py.dialects.openai.encode import CompletionEncoder
 from llama_py.errors import LlamaError, ParameterError, ParameterTypeError, RequestCancelled
 from tests.models import tiny_model
 from tests.patience import PATIENCE

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from llama_py import Llama, LlamaDiskCache
-from llama_py.api.conversations import Conversations
+from llama_py.api.kept.conversations import Conversations
 from llama_py.engine.request import GenerationRequest, Prompt
 from llama_py.errors import ConversationBusyError, ConversationMissingError, FingerprintError
 from llama_py.memory.conversations import forget_sequence

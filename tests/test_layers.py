@@ -168,7 +168,7 @@ def test_a_circle_is_found() -> None:
 
 
 #: Parts with modules that know of each other for their types, or within a function.
-CIRCLES = {"chat", "compat", "core", "server"}
+CIRCLES = {"compat"}
 
 
 @pytest.mark.parametrize(

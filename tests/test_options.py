@@ -23,8 +23,8 @@ from llama_py.errors import (
     UnknownParameterError,
 )
 from llama_py.options import CHAT, COMPLETION, GENERATE, LOAD, SAMPLE, Option, Table
+from llama_py.options.describe import json_schema
 from llama_py.options.marks import Default, Flag, Ignored, Range, SameAs
-from llama_py.options.text import json_schema
 from llama_py.params import ContextParams, ModelParams, SamplingParams
 from tests.counting import calls_of
 from tests.ids import spelled_out

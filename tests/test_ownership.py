@@ -25,13 +25,13 @@ import pytest
 from llama_py import Llama, LlamaGrammar, demo_model_path
 from llama_py._native import chat_h
 from llama_py._native import llama_h as C
-from llama_py.api import loaded as runtime
+from llama_py.api import runtime as runtime
 from llama_py.core import threads
 from llama_py.core.batch import Batch
 from llama_py.core.context import Context
 from llama_py.core.lora import LoraAdapter
 from llama_py.core.model import Model
-from llama_py.core.sampler import Sampler
+from llama_py.core.sampling.sampler import Sampler
 from llama_py.errors import (
     ClosedError,
     ContextCreationError,

@@ -12,7 +12,7 @@ import pytest
 
 from llama_py import demo_model_path
 from llama_py.core.model import Model
-from llama_py.core.sampler import Sampler
+from llama_py.core.sampling.sampler import Sampler
 from llama_py.core.vocab import Vocab
 from llama_py.errors import LlamaError, ParameterError, ParameterTypeError
 from llama_py.params import (

@@ -169,7 +169,7 @@ def test_a_long_async_reply_does_not_hold_up_the_event_loop(
     llm: Llama, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its parts are put together elsewhere."""
-    from llama_py.dialects.encode import CompletionEncoder
+    from llama_py.dialects.openai.encode import CompletionEncoder
 
     threads: set[int] = set()
     feed = CompletionEncoder.feed

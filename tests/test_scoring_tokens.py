@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llama_py import demo_model_path
-from llama_py.api.scoring_tokens import Prefix, read_continuations, read_prefix
+from llama_py.api.scoring.tokens import Prefix, read_continuations, read_prefix
 from llama_py.core.model import Model
 from llama_py.core.vocab import Vocab
 from llama_py.errors import ParameterError

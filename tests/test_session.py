@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from llama_py import ChatSession, ContextOverflowError, Llama, TrimMessages, demo_model_path
-from llama_py.api.session import ReplyStream
+from llama_py.api.sessions.session import ReplyStream
 from llama_py.errors import ClosedError, LlamaError, ParameterError, StateError, StorageError
 from llama_py.memory import saving
 from tests.counting import copied_from

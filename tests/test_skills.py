@@ -136,7 +136,7 @@ def is_call(message: dict[str, Any], call: dict[str, Any]) -> bool:
 def test_a_schema_does_not_make_json_worse(
     llm: Llama, dialogues: Any, backend: str, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("llama_py.chat.grammar.available", lambda: backend == "llguidance")
+    monkeypatch.setattr("llama_py.chat.constraints.available", lambda: backend == "llguidance")
     for stream in (False, True):
         free, held = check_json(llm, dialogues, count, stream)
         print(f"JSON by {backend}: {free} free, {held} held, of {count}")

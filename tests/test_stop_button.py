@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from llama_py import Llama
-from llama_py.api.session import ReplyStream
+from llama_py.api.sessions.session import ReplyStream
 from tests.models import tiny_model
 from tests.patience import PATIENCE
 

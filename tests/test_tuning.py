@@ -14,7 +14,7 @@ from llama_py import Llama, demo_model_path
 from llama_py.api import tuning
 from llama_py.api.tuning import Contest, tune
 from llama_py.cli import main
-from llama_py.core import profiles
+from llama_py.core.host import profiles
 from llama_py.errors import ParameterError, TuningError
 from llama_py.gguf.check import check_model_file
 from llama_py.params import ContextParams

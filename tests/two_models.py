@@ -29,7 +29,7 @@ async def served(
         more: options of the models of these names.
     """
     from llama_py.server.app import create_app
-    from llama_py.server.settings import ModelSettings, Settings
+    from llama_py.server.config.settings import ModelSettings, Settings
 
     options = {"verbose": False, "n_ctx": 512, "n_threads": 1}
     settings = Settings(

@@ -12,9 +12,9 @@ from typing import Any
 
 from llama_py.options import CHAT, COMPLETION, EMBEDDER, LOAD, SAMPLE, Table
 from llama_py.options.calls import PromptOptions, ReplyOptions, RequestOptions, TurnOptions
+from llama_py.options.describe import markdown_table
 from llama_py.options.loading import ContextOptions, ModelOptions
 from llama_py.options.sampling import CriteriaOptions, SamplingOptions
-from llama_py.options.text import markdown_table
 
 PAGE = Path(__file__).parent.parent / "docs" / "options.md"
 

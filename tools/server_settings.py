@@ -1,4 +1,4 @@
-"""``docs/server-settings.md``, from the declarations in ``llama_py.server.settings``.
+"""``docs/server-settings.md``, from the declarations in ``llama_py.server.config.settings``.
 
     python -m tools.server_settings
 
@@ -10,10 +10,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from llama_py.options.describe import allowed
 from llama_py.options.marks import Reads
-from llama_py.options.text import allowed
-from llama_py.server.model_options import MODEL_FLAGS, MODEL_OPTIONS
-from llama_py.server.settings import GROUPS, SETTINGS, Setting
+from llama_py.server.config.model_options import MODEL_FLAGS, MODEL_OPTIONS
+from llama_py.server.config.settings import GROUPS, SETTINGS, Setting
 
 PAGE = Path(__file__).parent.parent / "docs" / "server-settings.md"
 

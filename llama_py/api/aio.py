@@ -20,12 +20,12 @@ from typing import Any, Literal, TypeVar, overload
 from typing_extensions import Self, Unpack
 
 from llama_py import forks
+from llama_py.api.call import Call, ChatReply, CompletionReply
 from llama_py.api.llama import Llama
 from llama_py.api.overflow import OverflowReport
-from llama_py.api.records import Call, ChatReply, CompletionReply
-from llama_py.api.replies import failure_of
-from llama_py.api.scoring import Score, TokenIds
-from llama_py.dialects.types import (
+from llama_py.api.reply_stream import failure_of
+from llama_py.api.scoring.scoring import Score, TokenIds
+from llama_py.dialects.openai.types import (
     CreateChatCompletionStreamResponse,
     CreateCompletionStreamResponse,
 )
@@ -41,7 +41,7 @@ from llama_py.options import (
     LoadOptions,
     PromptOptions,
 )
-from llama_py.options.text import describe_options
+from llama_py.options.describe import describe_options
 
 __all__ = ["AsyncLlama", "AsyncReplyStream"]
 

@@ -7,14 +7,14 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from llama_py.api.loaded import Loaded
+from llama_py.api.call import Call, LastCalls, Outcome
 from llama_py.api.overflow import MessageSizes, OverflowPolicy, OverflowReport, fit
-from llama_py.api.records import Call, LastCalls, Outcome
 from llama_py.api.rendering import CallDefaults, Settings
-from llama_py.chat.template import RenderedChat
+from llama_py.api.runtime import Loaded
+from llama_py.chat.rendered import RenderedChat
 from llama_py.core.vocab import Vocab
-from llama_py.dialects.openai_chat import ChatCall, parse_chat
-from llama_py.dialects.openai_completions import CompletionCall, parse_completion
+from llama_py.dialects.openai.chat import ChatCall, parse_chat
+from llama_py.dialects.openai.completions import CompletionCall, parse_completion
 from llama_py.engine.preparing import resolve
 from llama_py.engine.request import GenerationRequest, Prompt
 from llama_py.errors import ContextOverflowError

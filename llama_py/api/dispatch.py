@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from llama_py.api.loaded import Loaded
+from llama_py.api.call import Call, LastCalls, Outcome
 from llama_py.api.lowlevel import ByHand
-from llama_py.api.records import Call, LastCalls, Outcome
-from llama_py.api.replies import ReplyStream, raise_failure
+from llama_py.api.reply_stream import ReplyStream, raise_failure
+from llama_py.api.runtime import Loaded
 from llama_py.engine.events import Events
 from llama_py.engine.request import FinishEvent, GenerationRequest, Record
 

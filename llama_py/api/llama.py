@@ -16,30 +16,31 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self, Unpack
 
-from llama_py.api import compat
-from llama_py.api.cache import CacheReport, ModelCache, Prewarmed
+from llama_py.api import llama_cpp_names
+from llama_py.api.call import Call, ChatReply, CompletionReply, LastCalls
 from llama_py.api.calls import Calls
-from llama_py.api.compat import LlamaTokenizer
 from llama_py.api.dispatch import Dispatch
-from llama_py.api.embedding import Ranked
-from llama_py.api.embedding_lists import EmbeddingLists, VectorLists
-from llama_py.api.loaded import load
+from llama_py.api.embedding.calls import Ranked
+from llama_py.api.embedding.lists import EmbeddingLists, VectorLists
+from llama_py.api.kept.model_cache import CacheReport, ModelCache, Prewarmed
+from llama_py.api.kept.snapshots import check_slots
+from llama_py.api.kept.states import LlamaState, SnapshotInfo
+from llama_py.api.llama_cpp_names import LlamaTokenizer
 from llama_py.api.lowlevel import ByHand
 from llama_py.api.overflow import OverflowReport
-from llama_py.api.records import Call, ChatReply, CompletionReply, LastCalls
 from llama_py.api.rendering import CallDefaults, Rendering, Settings, check_template, find_format
-from llama_py.api.replies import ReplyStream
-from llama_py.api.scoring import Score, ScoringJob, ScoringParts, TokenIds
-from llama_py.api.session import ChatSession
-from llama_py.api.snapshots import check_slots
-from llama_py.api.states import LlamaState, SnapshotInfo
+from llama_py.api.reply_stream import ReplyStream
+from llama_py.api.runtime import load
+from llama_py.api.scoring.scoring import Score, ScoringJob, ScoringParts, TokenIds
+from llama_py.api.sessions.session import ChatSession
 from llama_py.chat.formats import ChatHandler
 from llama_py.chat.messages import ChatRequest
-from llama_py.chat.template import ChatTemplate, RenderedChat
+from llama_py.chat.rendered import RenderedChat
+from llama_py.chat.templates.template import ChatTemplate
 from llama_py.core.context import Context
 from llama_py.core.model import Model
 from llama_py.core.vocab import Vocab
-from llama_py.dialects.types import (
+from llama_py.dialects.openai.types import (
     CreateChatCompletionStreamResponse,
     CreateCompletionStreamResponse,
     CreateEmbeddingResponse,
@@ -63,7 +64,7 @@ from llama_py.options import (
     SampleOptions,
     TurnOptions,
 )
-from llama_py.options.text import describe_options
+from llama_py.options.describe import describe_options
 from llama_py.options.values import ChatPolicy, read_path
 from llama_py.params import check_number
 from llama_py.storage.store import StateStore
@@ -352,7 +353,7 @@ class Llama:
         Raises:
             MissingPackageError: ``openai`` is not installed; also an ``ImportError``.
         """
-        return compat.with_openai_types(self.create_chat_completion(*args, **kwargs))
+        return llama_cpp_names.with_openai_types(self.create_chat_completion(*args, **kwargs))
 
     def score(
         self,
@@ -688,8 +689,8 @@ class Llama:
         """
         return self._by_hand.generate(tokens, reset, options)
 
-    logits_to_logprobs = staticmethod(compat.logits_to_logprobs)
-    longest_token_prefix = staticmethod(compat.longest_token_prefix)
+    logits_to_logprobs = staticmethod(llama_cpp_names.logits_to_logprobs)
+    longest_token_prefix = staticmethod(llama_cpp_names.longest_token_prefix)
 
     # -- reuse: names for what ``cache`` offers -------------------------------------------------
 

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_py.api.loaded import Loaded
-from llama_py.api.records import LastCalls, Outcome
+from llama_py.api.call import LastCalls, Outcome
 from llama_py.api.rendering import CallDefaults
-from llama_py.api.scores import ScoreTable
-from llama_py.core.sampler import Sampler
+from llama_py.api.runtime import Loaded
+from llama_py.api.score_table import ScoreTable
+from llama_py.core.sampling.sampler import Sampler
 from llama_py.dialects.requests import read_grammar
 from llama_py.dialects.sampling import read_sampling
 from llama_py.engine.events import Events
@@ -29,9 +29,9 @@ from llama_py.options import GENERATE, SAMPLE, GenerateOptions, SampleOptions
 from llama_py.params import GenerationParams, check_number
 
 if TYPE_CHECKING:
-    from llama_py.memory.loading import Loading
     from llama_py.memory.sequences import LiveSequence
     from llama_py.memory.state import StoredState
+    from llama_py.memory.state_loader import Loading
 
 __all__ = ["ByHand"]
 

@@ -8,15 +8,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llama_py.api.loaded import Loaded
+from llama_py.api.runtime import Loaded
+from llama_py.chat.constraints import render_constrained
 from llama_py.chat.content import render_content
 from llama_py.chat.formats import ChatFormat, get_chat_format
 from llama_py.chat.formats.builtin import builtin_name
-from llama_py.chat.grammar import render_constrained
-from llama_py.chat.jinja import explain_refusal
-from llama_py.chat.markup import Markup
 from llama_py.chat.messages import ChatRequest
-from llama_py.chat.template import ChatTemplate, RenderedChat
+from llama_py.chat.rendered import RenderedChat
+from llama_py.chat.templates.jinja import explain_refusal
+from llama_py.chat.templates.markup import Markup
+from llama_py.chat.templates.template import ChatTemplate
 from llama_py.core.vocab import Vocab
 from llama_py.errors import ParameterTypeError, TemplateError, shown
 from llama_py.options.checks import whole_text

@@ -17,13 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from llama_py.core import backend, profiles
+from llama_py.core import backend
 from llama_py.core.batch import Batch
 from llama_py.core.context import Context, default_threads
-from llama_py.core.free_cpus import FreeCpus
-from llama_py.core.machine import usable_cores
+from llama_py.core.host import profiles
+from llama_py.core.host.cache_folders import cache_directory
+from llama_py.core.host.free_cpus import FreeCpus
+from llama_py.core.host.machine import usable_cores
 from llama_py.core.model import Model
-from llama_py.core.places import cache_directory
 from llama_py.errors import DecodeError, ParameterError, TuningError
 from llama_py.params import ContextParams
 

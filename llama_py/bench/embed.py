@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from llama_py.api.embedder import Embedder
+from llama_py.api.embedding.embedder import Embedder
 from llama_py.api.llama import Llama
 from llama_py.bench.embed_model import minilm, mixed_texts
 from llama_py.bench.files import resolve_model
@@ -37,7 +37,7 @@ from llama_py.bench.servers import (
     our_server,
 )
 from llama_py.bench.subject import flash_attention
-from llama_py.core.machine import usable_cores
+from llama_py.core.host.machine import usable_cores
 
 __all__ = ["add_arguments", "run"]
 

@@ -10,7 +10,7 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 
-from llama_py.core.places import cache_directory
+from llama_py.core.host.cache_folders import cache_directory
 
 __all__ = ["minilm", "mixed_texts"]
 

@@ -6,7 +6,7 @@ import hashlib
 import platform
 from pathlib import Path
 
-from llama_py.core.places import cache_directory
+from llama_py.core.host.cache_folders import cache_directory
 from llama_py.errors import ModelNotFoundError, ParameterError
 
 __all__ = ["cache_directory", "resolve_model"]

@@ -122,7 +122,7 @@ def _top_logprobs(pair: _Pair, row: Row) -> None:
 
 
 def _logit_bias(pair: _Pair, row: Row, llm: Any) -> None:
-    from llama_py.core.sampler import Sampler
+    from llama_py.core.sampling.sampler import Sampler
     from llama_py.params import SamplingParams
 
     bias = {token: 0.25 * token - 3 for token in range(0, 320, 10)}
@@ -140,7 +140,7 @@ def _logit_bias(pair: _Pair, row: Row, llm: Any) -> None:
 
 
 def _detokenize(pair: _Pair, llm: Any, random: np.random.Generator) -> None:
-    from llama_py.engine.text import ReplyText
+    from llama_py.engine.reply_text import ReplyText
 
     tokens = random.integers(0, llm.n_vocab() - 8, 256).tolist()
     vocab = llm.vocab
@@ -162,7 +162,7 @@ def _detokenize(pair: _Pair, llm: Any, random: np.random.Generator) -> None:
 
 
 def _grammar(pair: _Pair, row: Row, llm: Any) -> None:
-    from llama_py.core.grammar import GrammarSampler
+    from llama_py.core.grammar.sampler import GrammarSampler
     from llama_py.params import GrammarSpec
 
     grammar = GrammarSampler(llm.vocab, GrammarSpec(_GBNF))

@@ -1,12 +1,11 @@
-"""User and tool messages are plain text: they cannot forge a role, a tool call or the end of a
-turn.
+"""User and tool messages are plain text: they cannot forge a role, a tool call or an end of turn.
 
 A prompt is one text, in which ``<|im_end|>`` is a token that ends a message, even if a user wrote
-it. So if the content of a user or tool message contains markup (``chat.markup``), the template gets
-that content with a *seam* inside the markup: a few letters that occur nowhere else. Seams survive
-whatever the template does to text (trimming, JSON, sorting), and the broken markup is ordinary text
-for the template. The seams are then removed from the rendered prompt, and their positions tell the
-tokenizer which characters to read as plain text.
+it. So if the content of a user or tool message contains markup (``chat.templates.markup``), the
+template gets that content with a *seam* inside the markup: a few letters that occur nowhere else.
+Seams survive whatever the template does to text (trimming, JSON, sorting), and the broken markup is
+ordinary text for the template. The seams are then removed from the rendered prompt, and their
+positions tell the tokenizer which characters to read as plain text.
 
 Messages without markup are rendered unchanged. System and assistant messages come from the caller,
 and are not treated.
@@ -23,9 +22,9 @@ from itertools import accumulate, groupby
 from typing import Any
 
 from llama_py.chat.conversation import Message, Part, Text, ToolCall, ToolResult
-from llama_py.chat.markup import Markup
 from llama_py.chat.messages import ChatRequest
-from llama_py.chat.template import RenderedChat
+from llama_py.chat.rendered import RenderedChat
+from llama_py.chat.templates.markup import Markup
 from llama_py.errors import ParameterError, TemplateError
 
 __all__ = ["render_content"]

@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from llama_py.chat.bounds import check_tools
 from llama_py.chat.conversation import Tool
 from llama_py.chat.messages import ChatRequest
-from llama_py.chat.template import RenderedChat
-from llama_py.chat.tool_schemas import call_schema
+from llama_py.chat.rendered import RenderedChat
+from llama_py.chat.schemas.bounds import check_tools
+from llama_py.chat.schemas.tool_schemas import call_schema
 from llama_py.core.chat import schema_to_gbnf
-from llama_py.core.gbnf_check import check_gbnf
+from llama_py.core.grammar.gbnf_check import check_gbnf
 from llama_py.errors import GrammarError, ParameterError, shown
 from llama_py.tenants import remembering
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from llama_py.chat.bounds import check_bounds, check_tools
+from llama_py.chat.checks import check_json
 from llama_py.chat.conversation import (
     Audio,
     Image,
@@ -22,7 +22,7 @@ from llama_py.chat.conversation import (
     ToolChoice,
     ToolResult,
 )
-from llama_py.chat.values import check_json
+from llama_py.chat.schemas.bounds import check_bounds, check_tools
 from llama_py.errors import ParameterError, ParameterTypeError, shown
 from llama_py.options import LOAD
 
@@ -109,7 +109,7 @@ class ChatRequest:
             ``"text"``, ``"parse"`` (the tokens), or ``"refuse"`` (an error); None is the default
             of the model that was loaded.
         system_anywhere: put system messages that the template does not take where they stand into
-            messages beside them (``chat.system``); else the template does with them what it does.
+            messages beside them (``chat.templates.system``); else the template decides.
 
     Raises:
         ParameterError: an attribute is wrong, or they contradict each other.

@@ -15,13 +15,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from llama_py.chat.rendered import RenderedChat
 from llama_py.chat.wrapping import BARE, Wrapping, reads_reasoning, wrapping_of
 from llama_py.params import GrammarSpec
-
-if TYPE_CHECKING:
-    from llama_py.chat.template import RenderedChat
 
 __all__ = ["NO_REASONING", "Reasoning", "ReasoningWatch", "reasoning_of"]
 

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from llama_py.chat.plain_calls import PlainCallReader
-from llama_py.chat.template import RenderedChat
+from llama_py.chat.calls.plain_calls import PlainCallReader
+from llama_py.chat.rendered import RenderedChat
 from llama_py.core.chat import ReplyParser
 
 __all__ = [

@@ -13,7 +13,7 @@ from llama_py.errors import ContextOverflowError, LlamaError, ParameterError
 
 if TYPE_CHECKING:
     from llama_py.api.llama import Llama
-    from llama_py.api.session import ChatSession, ReplyStream
+    from llama_py.api.sessions.session import ChatSession, ReplyStream
 
 __all__ = ["Chat", "add_parser"]
 
@@ -83,7 +83,7 @@ def _sampling(parsed: argparse.Namespace) -> dict[str, Any]:
 
 def _session(llm: Llama, parsed: argparse.Namespace, sampling: dict[str, Any]) -> ChatSession:
     from llama_py.api.overflow import TrimMessages
-    from llama_py.api.session import ChatSession
+    from llama_py.api.sessions.session import ChatSession
 
     given = parsed.max_tokens or 0  # 0 and less: as many as there is room for
     reserve = min(given if given > 0 else _RESERVE, _RESERVE, llm.n_ctx() // 4)

@@ -9,7 +9,7 @@ from llama_py.errors import LlamaError
 
 if TYPE_CHECKING:
     from llama_py.api.llama import Llama
-    from llama_py.api.session import ChatSession
+    from llama_py.api.sessions.session import ChatSession
 
 __all__ = ["Commands", "Conversation"]
 

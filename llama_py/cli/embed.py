@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from llama_py.api.embedder import Embedder
+    from llama_py.api.embedding.embedder import Embedder
 
 __all__ = ["add_parser"]
 
@@ -130,7 +130,7 @@ def _source(name: str | None) -> str:
 
 
 def _load(parsed: argparse.Namespace) -> Embedder:
-    from llama_py.api.embedder import Embedder
+    from llama_py.api.embedding.embedder import Embedder
 
     path = options.model_path(parsed.model, parsed.hf)
     given: dict[str, Any] = {each.name: getattr(parsed, each.name) for each in _FLAGGED}

@@ -137,8 +137,8 @@ def _memory(info: GGUFInfo) -> dict[str, Any]:
 
 def _defaults(info: GGUFInfo) -> dict[str, dict[str, Any]]:
     """What parameters are that nobody gives, and why."""
-    from llama_py.core import profiles
     from llama_py.core.context import default_threads
+    from llama_py.core.host import profiles
     from llama_py.params import ContextParams
 
     profile = profiles.find(info)
@@ -208,7 +208,7 @@ def installation_report() -> dict[str, Any]:
     """Describe the installation: versions, libraries, devices, CPU features, build options."""
     from llama_py._native.loader import STEMS, library, search_directories
     from llama_py.core import backend, logs
-    from llama_py.core.profiles import build_info
+    from llama_py.core.host.profiles import build_info
 
     logs.install()
     directories = search_directories()

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from llama_py.errors import LlamaError, ParameterError
 from llama_py.options import CHAT, COMPLETION, LOAD, Option, Table
+from llama_py.options.describe import plain_default
 from llama_py.options.marks import Flag
-from llama_py.options.text import plain_default
 from llama_py.version import LLAMA_CPP_COMMIT, __version__
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from llama_py.errors import LlamaError, MissingPackageError
 from llama_py.options import LOAD, Option
 
 if TYPE_CHECKING:
-    from llama_py.server.configuration import Configuration
-    from llama_py.server.settings import Setting, Settings
+    from llama_py.server.config.configuration import Configuration
+    from llama_py.server.config.settings import Setting, Settings
 
 __all__ = ["add_parser"]
 
@@ -101,7 +101,7 @@ def add_parser(commands: Any) -> None:
 
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
-    from llama_py.server.model_options import MODEL_FLAGS, MODEL_OPTIONS
+    from llama_py.server.config.model_options import MODEL_FLAGS, MODEL_OPTIONS
 
     group = parser.add_argument_group("model", "How every model is loaded.")
     which = group.add_mutually_exclusive_group()
@@ -120,7 +120,7 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
-    from llama_py.server.settings import GROUPS, SETTINGS, Access
+    from llama_py.server.config.settings import GROUPS, SETTINGS, Access
 
     for group in GROUPS:
         section = parser.add_argument_group(group.__name__.lower(), group.__doc__)
@@ -166,7 +166,7 @@ def _reader(option: Option) -> Callable[[str], Any]:
 def _run(parsed: argparse.Namespace) -> int:
     configuration = _configuration(parsed)
     if parsed.print_config:
-        from llama_py.server.configuration import to_toml
+        from llama_py.server.config.configuration import to_toml
 
         print(to_toml(configuration), end="")
         return 0
@@ -192,8 +192,8 @@ def _run(parsed: argparse.Namespace) -> int:
 
 def _configuration(parsed: argparse.Namespace) -> Configuration:
     from llama_py.demo import demo_model_path
-    from llama_py.server.configuration import Given, read_configuration
-    from llama_py.server.settings import SETTINGS
+    from llama_py.server.config.configuration import Given, read_configuration
+    from llama_py.server.config.settings import SETTINGS
 
     given = vars(parsed)
     chosen = {name: given[f"set_{name}"] for name in SETTINGS.options}
@@ -214,7 +214,7 @@ def _configuration(parsed: argparse.Namespace) -> Configuration:
 
 
 def _model_options(given: dict[str, Any]) -> dict[str, Any]:
-    from llama_py.server.model_options import MODEL_FLAGS
+    from llama_py.server.config.model_options import MODEL_FLAGS
 
     values = {name: given[f"model_{name}"] for name in MODEL_FLAGS}
     if values["chat_template"] is not None:

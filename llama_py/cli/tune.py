@@ -72,7 +72,7 @@ def _run(parsed: argparse.Namespace) -> int:
 
 
 def _forget(path: str) -> int:
-    from llama_py.core import profiles
+    from llama_py.core.host import profiles
     from llama_py.gguf.check import check_model_file
 
     file = profiles.path_of(profiles.key_of(check_model_file(path)))

@@ -19,8 +19,8 @@ from llama_py.dialects.processors import LogitsProcessorList, StoppingCriteriaLi
 from llama_py.errors import StateError
 
 if TYPE_CHECKING:
+    from llama_py.api.kept.states import LlamaState as NativeState
     from llama_py.api.llama import Llama as NativeLlama
-    from llama_py.api.states import LlamaState as NativeState
     from llama_py.compat.contexts import LlamaContext
     from llama_py.compat.handles import LlamaModel
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llama_py.api.states import LlamaState as NativeState
+from llama_py.api.kept.states import LlamaState as NativeState
 from llama_py.errors import LlamaError
 from llama_py.memory.saving import WORTH_SAVING
 

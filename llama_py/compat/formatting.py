@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from llama_py.chat.grammar import LlamaGrammar as NativeGrammar
+from llama_py.chat.constraints import LlamaGrammar as NativeGrammar
 from llama_py.compat.converting import completion_to_call, completion_to_chat
 from llama_py.compat.llama_cpp.llama_grammar import JSON_GBNF, LlamaGrammar
 from llama_py.errors import GrammarError
@@ -66,7 +66,7 @@ class Jinja2ChatFormatter(ChatFormatter):
         add_generation_prompt: bool = True,
         stop_token_ids: list[int] | None = None,
     ) -> None:
-        from llama_py.chat.jinja import _compiled
+        from llama_py.chat.templates.jinja import _compiled
 
         self.template = template
         self.eos_token = eos_token
@@ -278,7 +278,7 @@ def named_prompt(name: str, messages: list[Any]) -> ChatFormatterResponse:
     """The prompt of a conversation in a format of llama_py; the tokenizer adds BOS."""
     from llama_py.chat.formats import get_chat_format
     from llama_py.chat.messages import ChatRequest
-    from llama_py.dialects.openai_messages import read_messages
+    from llama_py.dialects.openai.messages import read_messages
 
     rendered = get_chat_format(name).render(ChatRequest(read_messages(messages)), None)
     return ChatFormatterResponse(rendered.prompt, list(rendered.stops) or None)

@@ -193,7 +193,7 @@ def schema_to_gbnf(schema: Any) -> str:
 
     Raises:
         GrammarError: the converter rejects the schema. (It also ignores much of what it does not
-            support; ``llama_py.chat.grammar`` looks for that first.)
+            support; ``llama_py.chat.constraints`` looks for that first.)
     """
     _check_library()
     text = _call(chat_h.llama_py_chat_schema_to_grammar, GrammarError, _dump(schema))

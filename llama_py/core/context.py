@@ -19,13 +19,13 @@ from llama_py._native import llama_h as C
 from llama_py.core import backend, logs
 from llama_py.core.abort import Abort
 from llama_py.core.batch import Batch
-from llama_py.core.footprint import MEMORY_SHARE, bytes_per_cell, chosen_n_ctx
 from llama_py.core.handle import Handle
-from llama_py.core.interrupts import in_main_thread, run_interruptibly
-from llama_py.core.machine import memory_bytes, usable_cores
+from llama_py.core.host.core_turns import TURNS, Share
+from llama_py.core.host.footprint import MEMORY_SHARE, bytes_per_cell, chosen_n_ctx
+from llama_py.core.host.interrupts import in_main_thread, run_interruptibly
+from llama_py.core.host.machine import memory_bytes, usable_cores
 from llama_py.core.steps import Steps
 from llama_py.core.threads import ThreadPools
-from llama_py.core.turns import TURNS, Share
 from llama_py.errors import ContextCreationError, ParameterError, StateError
 from llama_py.params import ContextParams
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llama_py.core.breaks import Breaks
+from llama_py.core.host.gil_yield import Breaks
 
 __all__ = ["components"]
 

@@ -13,9 +13,9 @@ from typing import Any
 from llama_py._native import llama_h as C
 from llama_py.core import logs
 from llama_py.core.handle import Handle
-from llama_py.core.heads import check_heads
-from llama_py.core.loading import Loading, ProgressCallback
 from llama_py.core.model_files import ModelFiles
+from llama_py.core.mtp_check import check_heads
+from llama_py.core.native_load import Loading, ProgressCallback
 from llama_py.core.vocab import Vocab
 from llama_py.errors import InvalidModelError, ParameterError, ParameterTypeError
 from llama_py.gguf.check import GGUFInfo, check_model_file

@@ -7,7 +7,7 @@ import operator
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,6 @@ from llama_py._native import llama_h as C
 from llama_py.core.handle import Handle
 from llama_py.errors import ParameterTypeError, SymbolNotFoundError, TokenizationError, shown
 from llama_py.tenants import Remembered
-
-if TYPE_CHECKING:
-    from llama_py.core.model import Model
 
 __all__ = ["Vocab"]
 
@@ -50,7 +47,7 @@ class Vocab(Handle[C.llama_vocab_p]):
         add_bos: whether a prompt begins with BOS.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Handle[C.llama_model_p]) -> None:
         with model.in_use() as parent:
             pointer = C.llama_model_get_vocab(parent)
             super().__init__(pointer, _nothing, model)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_py.chat.reasoning import Reasoning, ReasoningWatch, reasoning_of
-from llama_py.chat.template import RenderedChat
+from llama_py.chat.rendered import RenderedChat
 from llama_py.dialects.context import VocabLike
 from llama_py.params import TokenConstraint
 

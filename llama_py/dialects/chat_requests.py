@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from llama_py.chat.conversation import Message, ToolCall
 from llama_py.chat.messages import ChatRequest
-from llama_py.chat.template import RenderedChat
+from llama_py.chat.rendered import RenderedChat
 from llama_py.dialects.budget import budget_for
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.requests import RequestSettings

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from llama_py.chat.messages import ChatRequest
-    from llama_py.chat.template import RenderedChat
+    from llama_py.chat.rendered import RenderedChat
 
 __all__ = ["CallContext", "PieceVocab", "VocabLike"]
 

@@ -16,8 +16,8 @@ from llama_py.dialects.context import VocabLike
 from llama_py.dialects.failures import Kind, RequestError, failure_of
 from llama_py.dialects.fields import Fields, as_text, wrong_type, wrong_value
 from llama_py.dialects.limits import Limits
-from llama_py.dialects.native_tokens import mixed_tokens
-from llama_py.dialects.openai_bodies import note_unknown
+from llama_py.dialects.openai.bodies import note_unknown
+from llama_py.dialects.token_texts import mixed_tokens
 from llama_py.dialects.wire_json import json_bytes, vector_bytes
 from llama_py.embeddings.inputs import is_single
 from llama_py.errors import ParameterError, TokenizationError, shown

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from llama_py.chat.values import check_json, check_text
+from llama_py.chat.checks import check_json, check_text
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.errors import ParameterError, ParameterTypeError, shown
 from llama_py.options import Option

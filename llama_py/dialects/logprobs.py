@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from llama_py.dialects.context import PieceVocab
-from llama_py.dialects.types import (
+from llama_py.dialects.openai.types import (
     ChatCompletionLogprobs,
     ChatCompletionLogprobToken,
     ChatCompletionTopLogprobToken,

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llama_py.chat.grammar import CompiledGrammar, LlamaGrammar
+from llama_py.chat.constraints import CompiledGrammar, LlamaGrammar
 from llama_py.chat.reasoning import NO_REASONING, Reasoning
 from llama_py.dialects.context import CallContext
-from llama_py.dialects.encode import ResponseHead
+from llama_py.dialects.openai.encode import ResponseHead
 from llama_py.engine.request import GenerationRequest, Prompt
 from llama_py.errors import ParameterError, ParameterTypeError
 from llama_py.options import ChatOptions, CompletionOptions, CriteriaOptions

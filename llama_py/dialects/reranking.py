@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.fields import Fields, as_text, wrong_type, wrong_value
 from llama_py.dialects.limits import Limits
-from llama_py.dialects.openai_bodies import note_unknown
+from llama_py.dialects.openai.bodies import note_unknown
 
 __all__ = ["RerankBody", "encode_ranking", "read_rerank"]
 
@@ -20,7 +20,7 @@ _KNOWN = frozenset(
 
 
 class Ranked(Protocol):
-    """``api.embedding.Ranked``."""
+    """``api.embedding.calls.Ranked``."""
 
     @property
     def index(self) -> int: ...

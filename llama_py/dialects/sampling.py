@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from llama_py.chat.grammar import CompiledGrammar
+from llama_py.chat.constraints import CompiledGrammar
 from llama_py.dialects.context import CallContext
 from llama_py.errors import ParameterError
 from llama_py.options import ReplyOptions, SamplingOptions, Table

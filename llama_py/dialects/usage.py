@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
-from llama_py.dialects.types import CompletionUsage, Timings
+from llama_py.dialects.openai.types import CompletionUsage, Timings
 from llama_py.engine.request import Record
 
 __all__ = ["Progress", "make_timings", "make_usage"]

@@ -17,8 +17,8 @@ import numpy as np
 from llama_py.core import backend
 from llama_py.core.batch import Batch
 from llama_py.core.context import Context, default_n_ctx
-from llama_py.core.machine import usable_cores
-from llama_py.core.turns import Share
+from llama_py.core.host.core_turns import Share
+from llama_py.core.host.machine import usable_cores
 from llama_py.embeddings.inputs import Tokens
 from llama_py.embeddings.pooling import POOLINGS, Rows
 from llama_py.errors import DecodeError, ParameterError

@@ -19,7 +19,7 @@ from concurrent.futures import Future, InvalidStateError
 from typing import TYPE_CHECKING
 
 from llama_py import forks
-from llama_py.core.turns import TURNS, Share
+from llama_py.core.host.core_turns import TURNS, Share
 from llama_py.embeddings.computing import (
     Computer,
     Setup,

@@ -12,14 +12,14 @@ from __future__ import annotations
 import logging
 
 from llama_py.core.vocab import Vocab
+from llama_py.engine.generation import RequestState, Running
+from llama_py.engine.in_flight import Requests
 from llama_py.engine.preparing import begin_sampler, resolve
 from llama_py.engine.request import Record
-from llama_py.engine.requests import Requests
-from llama_py.engine.running import RequestState, Running
 from llama_py.errors import StateError
 from llama_py.memory.cache import SequenceCache
-from llama_py.memory.loading import Loading
 from llama_py.memory.saving import Copying, hurried
+from llama_py.memory.state_loader import Loading
 
 __all__ = ["Admission"]
 

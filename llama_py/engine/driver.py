@@ -20,10 +20,10 @@ from typing import TypeVar
 
 from llama_py import forks
 from llama_py.engine.engine import Engine
+from llama_py.engine.generation import Running
 from llama_py.engine.loop import CLOSED, LOOK, Command, Job, Loop, Mailbox, Ticket
 from llama_py.engine.preparing import prepare
 from llama_py.engine.request import GenerationRequest
-from llama_py.engine.running import Running
 from llama_py.errors import ClosedError, LlamaError, QueueFullError
 
 __all__ = ["Driver"]

@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from llama_py.core.context import Context
 from llama_py.engine.admission import Admission
 from llama_py.engine.clock import Clock
-from llama_py.engine.drafts import Drafts
+from llama_py.engine.drafts.proposals import Drafts
+from llama_py.engine.generation import RequestState, Running
+from llama_py.engine.in_flight import Requests
 from llama_py.engine.metrics import Metrics
-from llama_py.engine.portions import Portions
+from llama_py.engine.prefill_budget import Portions
 from llama_py.engine.request import FinishEvent, Output
-from llama_py.engine.requests import Requests
 from llama_py.engine.runner import Runner, by_sequence
-from llama_py.engine.running import RequestState, Running
 from llama_py.engine.sampling import Sampling
 from llama_py.engine.scheduler import Decode, Draft, Prefill, StepPlan, plan_step
 from llama_py.errors import (

@@ -7,8 +7,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_py.core.likeliest import likeliest
-from llama_py.core.select import column_maxima, largest_sorted
+from llama_py.core.sampling.likeliest import likeliest
+from llama_py.core.sampling.select import column_maxima, largest_sorted
 from llama_py.engine.request import TokenLogprobs
 
 __all__ = ["log_normalizer", "top_logprobs"]

@@ -11,8 +11,8 @@ from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
 from llama_py.engine.engine import Engine
+from llama_py.engine.generation import Running
 from llama_py.engine.request import FinishEvent, Output, Record
-from llama_py.engine.running import Running
 from llama_py.errors import ClosedError
 
 __all__ = ["CLOSED", "LOOK", "MOST_EVENTS", "Command", "Job", "Loop", "Mailbox", "Ticket"]

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llama_py.core.sampler import Sampler
+from llama_py.core.sampling.sampler import Sampler
 from llama_py.core.vocab import Vocab
 from llama_py.engine.clock import Clock
+from llama_py.engine.generation import Running
 from llama_py.engine.request import GenerationRequest, Record
-from llama_py.engine.running import Running
 from llama_py.memory.cache import SequenceCache
 from llama_py.memory.sequences import ResolvedPrompt
 

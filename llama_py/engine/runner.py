@@ -12,10 +12,10 @@ from llama_py.core.batch import Batch
 from llama_py.core.context import Context
 from llama_py.core.steps import Steps
 from llama_py.engine.clock import Clock
+from llama_py.engine.generation import Running
 from llama_py.engine.metrics import Metrics
-from llama_py.engine.pace import Pace
-from llama_py.engine.running import Running
 from llama_py.engine.scheduler import Decode, Prefill, StepPlan, Verify
+from llama_py.engine.tuned_threads import Pace
 
 __all__ = ["Runner", "by_sequence"]
 

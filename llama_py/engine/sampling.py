@@ -13,16 +13,16 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_py.core.sampler import NOTHING_ALLOWED
+from llama_py.core.sampling.sampler import NOTHING_ALLOWED
 from llama_py.core.steps import NO_TOKEN
 from llama_py.core.vocab import Vocab
+from llama_py.engine.generation import RequestState, Running
+from llama_py.engine.in_flight import Requests
 from llama_py.engine.logprobs import top_logprobs
+from llama_py.engine.reply_text import ReplyText
 from llama_py.engine.request import FinishEvent, TokenEvent, TokenLogprobs
-from llama_py.engine.requests import Requests
 from llama_py.engine.runner import Runner
-from llama_py.engine.running import RequestState, Running
 from llama_py.engine.scheduler import Verify
-from llama_py.engine.text import ReplyText
 from llama_py.errors import DecodeError
 from llama_py.memory.sequences import Lease
 

@@ -16,7 +16,6 @@ from llama_py.memory.checkpoints import CheckpointRecord
 from llama_py.memory.index import CacheIndex
 from llama_py.memory.kinds import MemoryTraits, SequenceMemory
 from llama_py.memory.live import LiveSet
-from llama_py.memory.loading import Loader, Loading
 from llama_py.memory.plan import Action, ReusePlan
 from llama_py.memory.saving import Saving, load_cells
 from llama_py.memory.sequences import (
@@ -27,7 +26,8 @@ from llama_py.memory.sequences import (
     as_tokens,
 )
 from llama_py.memory.state import StoredState
-from llama_py.memory.tiers import StoredSource, Tiers
+from llama_py.memory.state_loader import Loader, Loading
+from llama_py.memory.stores import StoredSource, Tiers
 
 __all__ = ["PlanApplier"]
 

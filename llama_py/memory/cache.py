@@ -25,7 +25,6 @@ from llama_py.memory.checkpoints import Checkpoints
 from llama_py.memory.index import CacheIndex
 from llama_py.memory.kinds import MemoryTraits, SequenceMemory
 from llama_py.memory.live import LiveSet
-from llama_py.memory.loading import Loader, Loading
 from llama_py.memory.plan import Action, ReusePlan
 from llama_py.memory.planner import Planner
 from llama_py.memory.radix import TokenInput
@@ -39,9 +38,10 @@ from llama_py.memory.sequences import (
     ResolvedPrompt,
     common_prefix,
 )
-from llama_py.memory.spelling import Spelling, Tokenizer
 from llama_py.memory.state import StateStore, StoredState
-from llama_py.memory.tiers import Fingerprint, StoredSource, Tiers
+from llama_py.memory.state_loader import Loader, Loading
+from llama_py.memory.stores import Fingerprint, StoredSource, Tiers
+from llama_py.memory.text_keys import Spelling, Tokenizer
 
 __all__ = ["CacheLimits", "SequenceCache", "common_prefix"]
 

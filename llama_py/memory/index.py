@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from llama_py import forks
 from llama_py.memory.checkpoints import CheckpointRecord, Checkpoints
 from llama_py.memory.prefix import PrefixIndex, TextPath
+from llama_py.memory.prompt_tokens import Source
 from llama_py.memory.sequences import LiveSequence, Namespace, ResolvedPrompt, as_tokens
-from llama_py.memory.spelling import Spelling
-from llama_py.memory.text import Source
+from llama_py.memory.text_keys import Spelling
 
 __all__ = ["CacheIndex", "Matches"]
 

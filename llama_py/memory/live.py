@@ -23,7 +23,7 @@ from llama_py.memory.sequences import (
     as_tokens,
     common_prefix,
 )
-from llama_py.memory.tiers import Tiers
+from llama_py.memory.stores import Tiers
 
 __all__ = ["LiveSet"]
 

@@ -12,7 +12,7 @@ from llama_py.memory.index import CacheIndex, held_by
 from llama_py.memory.kinds import MemoryTraits, SequenceMemory
 from llama_py.memory.plan import Held, ReusePlan, plan_reuse
 from llama_py.memory.sequences import LiveSequence, ResolvedPrompt
-from llama_py.memory.tiers import Tiers
+from llama_py.memory.stores import Tiers
 
 __all__ = ["Decision", "Planner"]
 

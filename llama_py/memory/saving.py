@@ -32,7 +32,7 @@ from llama_py.memory.state import Key, Segment, StateStore, StoredState
 
 if TYPE_CHECKING:
     from llama_py.memory.kinds import SequenceMemory
-    from llama_py.memory.tiers import StoredSource, Tiers
+    from llama_py.memory.stores import StoredSource, Tiers
 
 __all__ = ["WORTH_SAVING", "Copying", "Saving", "append_cells", "hurried", "load_cells"]
 

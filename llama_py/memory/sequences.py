@@ -14,9 +14,9 @@ from typing_extensions import TypedDict
 
 from llama_py.memory.cells import Runs, cut_at, first_run
 from llama_py.memory.positions import TEXT, Positions
+from llama_py.memory.prompt_tokens import Source
 from llama_py.memory.radix import TokenInput, common_tokens
-from llama_py.memory.spelling import Spelling
-from llama_py.memory.text import Source
+from llama_py.memory.text_keys import Spelling
 
 __all__ = [
     "CacheInfo",

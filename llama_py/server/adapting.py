@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
 from llama_py.dialects.session_ids import label_of
 from llama_py.dialects.wire import WireCall
 from llama_py.engine.request import GenerationRequest
-from llama_py.server.keys import ADMIN, Caller
-from llama_py.server.models import ServedModel
-
-if TYPE_CHECKING:
-    from llama_py.server.app import Service
+from llama_py.server.access.keys import ADMIN, Caller
+from llama_py.server.pool.pool import ServedModel
+from llama_py.server.service import Service
 
 __all__ = ["adapted", "caller_of", "tenant_of"]
 

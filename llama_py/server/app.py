@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import fields
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -16,20 +15,17 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from llama_py.dialects.failures import Failure, Kind, failure_of
-from llama_py.dialects.limits import Limits
+from llama_py.server.access.guard import Guard
+from llama_py.server.config.settings import Settings
 from llama_py.server.errors import failure_answer, route_path
-from llama_py.server.guard import Guard
-from llama_py.server.lifecycle import Lifecycle
 from llama_py.server.logs import log_request
-from llama_py.server.metrics import ServerMetrics
-from llama_py.server.models import ModelPool
 from llama_py.server.opening import opening_of
-from llama_py.server.response_store import ResponseStore
+from llama_py.server.pool.pool import ModelPool
 from llama_py.server.routes import (
     anthropic,
     embeddings,
     health,
-    native,
+    llama_server,
     openai,
     openapi,
     page,
@@ -39,14 +35,9 @@ from llama_py.server.routes import (
     snapshots,
 )
 from llama_py.server.routes import models as model_routes
-from llama_py.server.running import Exchange
-from llama_py.server.sessions import Sessions
-from llama_py.server.settings import Settings
-from llama_py.server.slots import SlotFiles
-from llama_py.server.snapshots import Snapshots
-from llama_py.server.workers import FairWorkers
+from llama_py.server.service import Service
 
-__all__ = ["Service", "create_app", "error_response"]
+__all__ = ["create_app", "error_response"]
 
 #: They are tried in this order.
 _ROUTES = [
@@ -56,62 +47,12 @@ _ROUTES = [
     *health.ROUTES,
     *model_routes.ROUTES,
     *embeddings.ROUTES,
-    *native.ROUTES,
+    *llama_server.ROUTES,
     *slots.ROUTES,
     *snapshots.ROUTES,
     *sessions.ROUTES,
     *openapi.ROUTES,
 ]
-#: Threads that check, render and tokenize. More would only wait for each other.
-_WORKERS = 4
-_SIDE_WORKERS = 2
-
-
-class Service:
-    """What the handlers of routes work with: ``request.app.state.service``.
-
-    Attributes:
-        workers: threads that make requests to the engine of calls, and replies of its events.
-        side_workers: threads for what else takes longer than the event loop may wait: disks,
-            tokenizing, looking into the engine. Calls do not wait for them.
-        embedding_workers: threads that make tokens of what is to be embedded, which may be
-            megabytes. Replies do not wait for them, nor they for disks.
-        limits: the settings that dialects check requests against.
-        exchanges: requests that a model is answering.
-        responses: replies that clients may refer to.
-        sessions: the conversations of the clients, by name.
-        slots: where slots are saved, or None.
-        snapshots: copies of sessions under names.
-        lifecycle: whether requests are let in.
-        metrics: what is counted.
-    """
-
-    def __init__(self, settings: Settings, models: ModelPool) -> None:
-        self.settings = settings
-        self.models = models
-        self.workers = FairWorkers(_WORKERS, "llama_py-server")
-        self.side_workers = FairWorkers(_SIDE_WORKERS, "llama_py-side")
-        self.embedding_workers = FairWorkers(_SIDE_WORKERS, "llama_py-embeds")
-        self.limits = _limits(settings)
-        self.exchanges: set[Exchange] = set()
-        self.responses = ResponseStore(
-            settings.max_stored_responses, settings.max_stored_bytes, settings.stored_seconds
-        )
-        self.sessions = Sessions(settings.session_dir, capacity_bytes=settings.session_bytes)
-        self.slots = _slots(settings)
-        self.snapshots = Snapshots(settings.prefix_cache_slots, settings.snapshot_bytes)
-        self.lifecycle = Lifecycle()
-        self.metrics = ServerMetrics(self.lifecycle, models)
-
-
-def _slots(settings: Settings) -> SlotFiles | None:
-    directory = settings.slot_dir
-    return None if directory is None else SlotFiles(directory, settings.slot_bytes)
-
-
-def _limits(settings: Settings) -> Limits:
-    values = {each.name: getattr(settings, each.name) for each in fields(Limits)}
-    return Limits(**{**values, "template_kwargs": frozenset(settings.template_kwargs)})
 
 
 def create_app(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
@@ -14,10 +13,8 @@ from llama_py.engine.preparing import resolve
 from llama_py.engine.request import GenerationRequest
 from llama_py.errors import ContextOverflowError
 from llama_py.server.adapting import adapted, caller_of
-from llama_py.server.models import ServedModel
-
-if TYPE_CHECKING:
-    from llama_py.server.app import Service
+from llama_py.server.pool.pool import ServedModel
+from llama_py.server.service import service_of
 
 __all__ = ["count_tokens"]
 
@@ -35,7 +32,7 @@ async def count_tokens(
     Raises:
         RequestError, LlamaError: the request could not be answered.
     """
-    service: Service = request.app.state.service
+    service = service_of(request)
     caller = caller_of(request)
     loop = asyncio.get_running_loop()
 

@@ -13,7 +13,7 @@ import time
 from datetime import datetime, timezone
 from typing import Any, TextIO
 
-from llama_py.server.records import RequestRecord
+from llama_py.server.request_record import RequestRecord
 
 __all__ = ["JsonFormatter", "TextFormatter", "log_request", "log_to"]
 

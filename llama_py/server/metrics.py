@@ -27,8 +27,8 @@ from prometheus_client.registry import Collector
 from llama_py.engine.engine import Engine
 from llama_py.engine.metrics import Histogram, Metrics
 from llama_py.server.lifecycle import Lifecycle
-from llama_py.server.models import ModelPool
-from llama_py.server.records import RequestRecord
+from llama_py.server.pool.pool import ModelPool
+from llama_py.server.request_record import RequestRecord
 
 __all__ = ["ServerMetrics"]
 

@@ -11,20 +11,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from starlette.requests import Request
 
 from llama_py.dialects.failures import Failure, anthropic_error, openai_error
 from llama_py.dialects.wire_json import DONE, event, frame
-from llama_py.server.bodies import model_of
-from llama_py.server.connections import ABORT
 from llama_py.server.errors import dialect_of, route_path
-from llama_py.server.served import ServedModel
-from llama_py.server.streaming import BODY, EventStream
-
-if TYPE_CHECKING:
-    from llama_py.server.app import Service
+from llama_py.server.pool.served_model import ServedModel
+from llama_py.server.service import service_of
+from llama_py.server.transport.bodies import model_of
+from llama_py.server.transport.connections import ABORT
+from llama_py.server.transport.event_stream import BODY, EventStream
 
 __all__ = ["Opening", "leased", "opening_of"]
 
@@ -39,7 +37,7 @@ def leased(request: Request, body: Mapping[str, Any]) -> AbstractAsyncContextMan
     Raises:
         as ``ModelPool.lease``.
     """
-    service: Service = request.app.state.service
+    service = service_of(request)
     models, name = service.models, model_of(body)
     if body.get("stream") is True and not models.is_ready(name):
         return _opened(request, models.lease(name, request.receive))
@@ -73,7 +71,7 @@ class Opening:
     """
 
     def __init__(self, request: Request) -> None:
-        settings = request.app.state.service.settings
+        settings = service_of(request).settings
         self._request = request
         self._path = route_path(request.scope)
         anthropic = dialect_of(self._path) == "anthropic"

@@ -26,14 +26,15 @@ import uvicorn
 from starlette.applications import Starlette
 
 from llama_py.errors import ModelNotFoundError, ParameterError
-from llama_py.server.app import Service, create_app
-from llama_py.server.connections import http_protocol
-from llama_py.server.heads import bounded_heads
+from llama_py.server.app import create_app
+from llama_py.server.config.settings import ModelSettings, Settings
 from llama_py.server.lifecycle import Phase
-from llama_py.server.pipelining import one_at_a_time
-from llama_py.server.settings import ModelSettings, Settings
-from llama_py.server.sockets import addresses_of, listen
-from llama_py.server.unsent import bounded_patience
+from llama_py.server.service import Service
+from llama_py.server.transport.connections import http_protocol
+from llama_py.server.transport.head_limits import bounded_heads
+from llama_py.server.transport.pipelining import one_at_a_time
+from llama_py.server.transport.sockets import addresses_of, listen
+from llama_py.server.transport.unsent import bounded_patience
 
 __all__ = ["check", "protocol_of", "serve"]
 

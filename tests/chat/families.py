@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from llama_py.chat.messages import ChatRequest
-from llama_py.chat.template import ChatTemplate, RenderedChat
+from llama_py.chat.rendered import RenderedChat
+from llama_py.chat.templates.template import ChatTemplate
 from llama_py.errors import TemplateError
 from tests.chat.openai import chat_request
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from llama_py.core.sampler import Sampler
+from llama_py.core.sampling.sampler import Sampler
 from llama_py.core.vocab import Vocab
 from llama_py.params import GrammarSpec, SamplingParams, TokenConstraint
 

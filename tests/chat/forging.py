@@ -12,9 +12,10 @@ from itertools import pairwise
 from typing import Any
 
 from llama_py.chat.content import render_content
-from llama_py.chat.markup import Markup
 from llama_py.chat.messages import ChatRequest
-from llama_py.chat.template import ChatTemplate, RenderedChat
+from llama_py.chat.rendered import RenderedChat
+from llama_py.chat.templates.markup import Markup
+from llama_py.chat.templates.template import ChatTemplate
 from llama_py.errors import TemplateError
 from tests.chat import families
 from tests.chat.families import BOS, EOS, REASONING, TOOLS, WEATHER

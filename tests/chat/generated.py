@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from llama_py.chat.template import RenderedChat
-from llama_py.core.grammar import GrammarSampler
+from llama_py.chat.rendered import RenderedChat
+from llama_py.core.grammar.sampler import GrammarSampler
 from llama_py.core.model import Model
 from llama_py.core.vocab import Vocab
 from llama_py.params import ModelParams

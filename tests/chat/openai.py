@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from llama_py.chat.messages import ChatRequest
-from llama_py.dialects.openai_messages import (
+from llama_py.dialects.openai.messages import (
     read_messages,
     read_response_format,
     read_tool_choice,

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from llama_py import Llama, demo_model_path
-from llama_py.chat.bounds import MOST_DEPTH, MOST_TEXT, check_bounds, pattern_problem
-from llama_py.chat.grammar import LlamaGrammar, compile_schema
-from llama_py.chat.schema import gbnf_of_schema
-from llama_py.core.sampler import Sampler
+from llama_py.chat.constraints import LlamaGrammar, compile_schema
+from llama_py.chat.grammars.converter import gbnf_of_schema
+from llama_py.chat.schemas.bounds import MOST_DEPTH, MOST_TEXT, check_bounds, pattern_problem
+from llama_py.core.sampling.sampler import Sampler
 from llama_py.errors import GrammarError
 from tests.chat.openai import chat_request
 from tests.patience import PATIENCE
@@ -174,7 +174,7 @@ def test_formats_of_replies(
     llm: Llama, response_format: Any, installed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not installed:
-        monkeypatch.setattr("llama_py.chat.grammar.available", lambda: False)
+        monkeypatch.setattr("llama_py.chat.constraints.available", lambda: False)
     with pytest.raises(GrammarError, match="no value fits"):
         llm.create_chat_completion(USER, response_format=response_format)
     after: Any = llm.create_completion("One day", max_tokens=3, temperature=0, ignore_eos=True)
@@ -212,7 +212,7 @@ def test_what_llguidance_finds_to_be_empty_goes_nowhere_else(
     llm: Llama, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr("llama_py.chat.grammar.gbnf_of_schema", asked.append)
+    monkeypatch.setattr("llama_py.chat.constraints.gbnf_of_schema", asked.append)
     with pytest.raises(GrammarError, match="nsatisfiable"):
         compile_schema({"allOf": [S, N]}, llm.vocab)
     assert not asked

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from llama_py.chat.content import render_content
 from llama_py.chat.formats import get_chat_format, register_chat_format, unregister_chat_format
-from llama_py.chat.jinja import ChatFormatterResponse
-from llama_py.chat.markup import Markup
 from llama_py.chat.messages import ChatRequest
-from llama_py.chat.template import ChatTemplate, RenderedChat
+from llama_py.chat.rendered import RenderedChat
+from llama_py.chat.templates.jinja import ChatFormatterResponse
+from llama_py.chat.templates.markup import Markup
+from llama_py.chat.templates.template import ChatTemplate
 from llama_py.errors import ParameterError, ParameterTypeError, TemplateError
 from tests.chat import families, forging
 from tests.chat.families import WEATHER

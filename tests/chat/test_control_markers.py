@@ -16,7 +16,7 @@ import gguf
 import pytest
 
 from llama_py import Llama
-from llama_py.dialects.fold import fold_chat
+from llama_py.dialects.openai.fold import fold_chat
 from tests.chat.families import template_folder
 from tests.models import tiny_model
 from tests.steering import Steer

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from llama_py.chat.gbnf import in_python, in_text, opened, widened, widened_schema
+from llama_py.chat.grammars.converter import gbnf_of_schema
+from llama_py.chat.grammars.gbnf import in_python, in_text, opened, widened, widened_schema
 from llama_py.chat.reasoning import reasoning_of
-from llama_py.chat.schema import gbnf_of_schema
 from llama_py.core.chat import schema_to_gbnf
-from llama_py.core.grammar import GrammarSampler
+from llama_py.core.grammar.sampler import GrammarSampler
 from llama_py.core.vocab import Vocab
 from llama_py.errors import GrammarError
 from llama_py.params import GrammarSpec

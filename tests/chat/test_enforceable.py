@@ -11,8 +11,9 @@ from llama_py.chat.conversation import Message, Text, Tool, ToolChoice
 from llama_py.chat.enforceable import enforceable, render_leniently
 from llama_py.chat.formats.tools import CHATML_TOOLS
 from llama_py.chat.messages import ChatRequest
-from llama_py.chat.template import ChatTemplate, RenderedChat
-from llama_py.core.gbnf_check import check_gbnf
+from llama_py.chat.rendered import RenderedChat
+from llama_py.chat.templates.template import ChatTemplate
+from llama_py.core.grammar.gbnf_check import check_gbnf
 from llama_py.errors import ParameterError
 from tests.chat import families
 

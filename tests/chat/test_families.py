@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from llama_py.chat.jinja import Jinja2ChatFormatter
 from llama_py.chat.stream import ChatStream, ParsedReply, fold, parse_reply
-from llama_py.chat.template import ChatTemplate
+from llama_py.chat.templates.jinja import Jinja2ChatFormatter
+from llama_py.chat.templates.template import ChatTemplate
 from llama_py.errors import TemplateError
 from tests.chat import families
 from tests.chat.families import (

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from llama_py import Llama, demo_model_path
-from llama_py.chat.fits import fits
+from llama_py.chat.schemas.fits import fits
 from llama_py.chat.stream import ChatStream, parse_reply
-from llama_py.chat.template import ChatTemplate
+from llama_py.chat.templates.template import ChatTemplate
 from llama_py.errors import TemplateError
 from tests.chat import families
 from tests.chat.openai import chat_request

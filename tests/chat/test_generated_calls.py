@@ -15,9 +15,9 @@ from typing import Any
 import jsonschema
 import pytest
 
+from llama_py.chat.rendered import RenderedChat
 from llama_py.chat.stream import ChatStream, ParsedReply, ToolCall, parse_reply
-from llama_py.chat.template import RenderedChat
-from llama_py.core.grammar import GrammarSampler
+from llama_py.core.grammar.sampler import GrammarSampler
 from llama_py.core.vocab import Vocab
 from tests.chat import families
 from tests.chat.generated import Writer, vocabulary

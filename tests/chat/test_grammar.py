@@ -12,14 +12,14 @@ import jsonschema
 import numpy as np
 import pytest
 
-from llama_py.chat import guidance
-from llama_py.chat.gbnf import rename_rules
-from llama_py.chat.grammar import LlamaGrammar, compile_schema, render_constrained
-from llama_py.chat.schema import check_schema, gbnf_of_schema
+from llama_py.chat.constraints import LlamaGrammar, compile_schema, render_constrained
+from llama_py.chat.grammars import guidance
+from llama_py.chat.grammars.converter import check_schema, gbnf_of_schema
+from llama_py.chat.grammars.gbnf import rename_rules
 from llama_py.chat.stream import parse_reply
-from llama_py.chat.template import ChatTemplate
+from llama_py.chat.templates.template import ChatTemplate
 from llama_py.core.model import Model
-from llama_py.core.sampler import Sampler
+from llama_py.core.sampling.sampler import Sampler
 from llama_py.core.vocab import Vocab
 from llama_py.errors import GrammarError, ParameterError
 from llama_py.params import GrammarSpec, SamplingParams, TokenConstraint
@@ -356,7 +356,7 @@ def test_backends(vocab: Vocab) -> None:
 def test_auto_takes_llama_cpp_where_llguidance_is_missing(
     vocab: Vocab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("llama_py.chat.grammar.available", lambda: False)
+    monkeypatch.setattr("llama_py.chat.constraints.available", lambda: False)
     assert compile_schema(PERSON, vocab).grammar is not None
 
 
@@ -394,7 +394,7 @@ def test_a_grammar_of_a_schema_that_only_llguidance_knows(
             _ = grammar.grammar
     with pytest.raises(GrammarError, match="multipleOf"):
         grammar.compile(None)
-    monkeypatch.setattr("llama_py.chat.grammar.available", lambda: False)
+    monkeypatch.setattr("llama_py.chat.constraints.available", lambda: False)
     with pytest.raises(GrammarError, match="multipleOf"):
         LlamaGrammar.from_json_schema(schema)
 

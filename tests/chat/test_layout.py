@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llama_py.chat.grammar import Backend, compile_schema
+from llama_py.chat.constraints import Backend, compile_schema
 from llama_py.core.model import Model
-from llama_py.core.sampler import Sampler
+from llama_py.core.sampling.sampler import Sampler
 from llama_py.core.vocab import Vocab
 from llama_py.params import ModelParams, SamplingParams
 from tests.steering import spelled, vocabulary_model

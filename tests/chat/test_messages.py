@@ -18,8 +18,8 @@ from llama_py.chat.conversation import (
     ToolChoice,
     ToolResult,
 )
-from llama_py.chat.inputs import message_values
 from llama_py.chat.messages import ChatRequest
+from llama_py.chat.templates.inputs import message_values
 from llama_py.errors import ParameterError, ParameterTypeError
 from tests.chat import families
 from tests.chat.families import TOOLS, USER

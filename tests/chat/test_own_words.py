@@ -15,8 +15,8 @@ import jsonschema
 import pytest
 
 from llama_py import Llama
-from llama_py.chat import grammar
-from llama_py.chat.schema import gbnf_of_schema
+from llama_py.chat import constraints
+from llama_py.chat.grammars.converter import gbnf_of_schema
 from tests.chat import families
 from tests.chat.spoken import Case, make_call, make_case
 from tests.steering import Steer, split_tokens, vocabulary_model
@@ -65,7 +65,7 @@ def tokens_of(llm: Llama, text: str, seed: int) -> list[int]:
 
 
 def use(backend: str, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(grammar, "available", lambda: backend == "llguidance")
+    patch.setattr(constraints, "available", lambda: backend == "llguidance")
 
 
 def check_schema(llm: Llama, case: Case, seed: int, backend: str, stream: bool) -> None:

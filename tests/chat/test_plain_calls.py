@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from llama_py import Llama, demo_model_path
+from llama_py.chat.calls.plain_calls import PlainCalls, with_vocab
+from llama_py.chat.constraints import render_constrained
 from llama_py.chat.conversation import Tool
-from llama_py.chat.fits import fits
-from llama_py.chat.grammar import render_constrained
-from llama_py.chat.plain_calls import PlainCalls, with_vocab
+from llama_py.chat.schemas.fits import fits
 from llama_py.chat.stream import ChatStream, Delta, ParsedReply, fold
-from llama_py.core.grammar import spells
+from llama_py.core.grammar.sampler import spells
 from llama_py.errors import GrammarError, TemplateError
 from llama_py.params import GrammarSpec
 from tests.chat import families

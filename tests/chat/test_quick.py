@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from llama_py.chat.inputs import inputs_of
 from llama_py.chat.messages import ChatRequest
-from llama_py.chat.quick import QuickRenderer
-from llama_py.chat.template import ChatTemplate
+from llama_py.chat.templates.inputs import inputs_of
+from llama_py.chat.templates.quick import QuickRenderer
+from llama_py.chat.templates.template import ChatTemplate
 from llama_py.errors import TemplateError
 from tests.chat import families
 from tests.chat.families import TOOLS, WEATHER

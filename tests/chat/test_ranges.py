@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from llama_py.chat.ranges import NumberRange, number_ranges
+from llama_py.chat.schemas.ranges import NumberRange, number_ranges
 
 
 def matches(ranges: list[NumberRange], text: str) -> bool:

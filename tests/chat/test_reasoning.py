@@ -18,16 +18,17 @@ import numpy as np
 import pytest
 
 from llama_py import LlamaGrammar
-from llama_py.chat import grammar
-from llama_py.chat.grammar import render_constrained
+from llama_py.chat import constraints
+from llama_py.chat.constraints import render_constrained
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.reasoning import Reasoning, ReasoningWatch, reasoning_of
+from llama_py.chat.rendered import RenderedChat
 from llama_py.chat.stream import ChatStream, fold
-from llama_py.chat.template import ChatTemplate, RenderedChat
+from llama_py.chat.templates.template import ChatTemplate
 from llama_py.core.model import Model
-from llama_py.core.sampler import Sampler
+from llama_py.core.sampling.sampler import Sampler
 from llama_py.core.vocab import Vocab
-from llama_py.dialects.openai_chat import parse_chat
+from llama_py.dialects.openai.chat import parse_chat
 from llama_py.params import GrammarSpec, ModelParams, SamplingParams
 from tests.chat import families
 from tests.chat.openai import chat_request
@@ -199,7 +200,7 @@ def parsed(rendered: RenderedChat, text: str) -> dict[str, Any]:
 
 
 def use(backend: str, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(grammar, "available", lambda: backend == "llguidance")
+    patch.setattr(constraints, "available", lambda: backend == "llguidance")
 
 
 #: Constraints that the reply fits: the arguments of a call.

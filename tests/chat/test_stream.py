@@ -11,8 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from llama_py.chat.rendered import RenderedChat
 from llama_py.chat.stream import ChatStream, Delta, ParsedReply, fold, parse_reply
-from llama_py.chat.template import ChatTemplate, RenderedChat
+from llama_py.chat.templates.template import ChatTemplate
 from tests.chat import families
 from tests.chat.families import TOOLS, USER, sample
 from tests.chat.openai import chat_request

@@ -22,13 +22,13 @@ from llama_py.chat.conversation import (
     ToolResult,
 )
 from llama_py.chat.formats import get_chat_format, register_chat_format, unregister_chat_format
-from llama_py.chat.jinja import ChatFormatterResponse
-from llama_py.chat.markup import Markup
 from llama_py.chat.messages import ChatRequest
-from llama_py.chat.probes import ProbedSlots
-from llama_py.chat.system import FixedSlots, place_system
-from llama_py.chat.template import ChatTemplate
-from llama_py.dialects.openai_messages import read_tools
+from llama_py.chat.templates.jinja import ChatFormatterResponse
+from llama_py.chat.templates.markup import Markup
+from llama_py.chat.templates.probes import ProbedSlots
+from llama_py.chat.templates.system import FixedSlots, place_system
+from llama_py.chat.templates.template import ChatTemplate
+from llama_py.dialects.openai.messages import read_tools
 from llama_py.errors import TemplateError
 from tests.chat import families
 from tests.chat.families import TOOLS

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from llama_py.chat.boundaries import find_starts, learn_delimiters
 from llama_py.chat.stream import parse_reply
-from llama_py.chat.template import ChatTemplate
+from llama_py.chat.templates.boundaries import find_starts, learn_delimiters
+from llama_py.chat.templates.template import ChatTemplate
 from llama_py.core import chat
 from llama_py.core.model import Model
 from llama_py.errors import ClosedError, ParameterError, TemplateError

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from llama_py.chat.calls.waking import patterns_of_json, patterns_of_sections
+from llama_py.chat.rendered import RenderedChat
 from llama_py.chat.stream import ChatStream, parse_reply
-from llama_py.chat.template import RenderedChat
-from llama_py.chat.waking import patterns_of_json, patterns_of_sections
-from llama_py.core.grammar import GrammarSampler
+from llama_py.core.grammar.sampler import GrammarSampler
 from llama_py.core.vocab import Vocab
 from tests.chat import families
 from tests.chat.generated import vocabulary

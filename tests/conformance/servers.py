@@ -190,7 +190,11 @@ class ChildServer:
         )
         if "forkserver" in methods:
             context.set_forkserver_preload(
-                ["llama_py.cli.serve", "llama_py.server.serve", "llama_py.server.configuration"]
+                [
+                    "llama_py.cli.serve",
+                    "llama_py.server.serve",
+                    "llama_py.server.config.configuration",
+                ]
             )
         self._child = context.Process(target=_serve, args=(words, dict(os.environ), log))
         self._child.start()

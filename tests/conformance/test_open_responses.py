@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from llama_py.server.settings import ModelSettings, Settings
+from llama_py.server.config.settings import ModelSettings, Settings
 from tests.conformance.open_responses import EVENTS, Response
 from tests.real.conftest import real_path
 from tests.responses_streams import Event, events_of

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llama_py.core.batch import Batch
-from llama_py.core.select import largest, largest_sorted
+from llama_py.core.sampling.select import largest, largest_sorted
 from llama_py.errors import ParameterError
 
 

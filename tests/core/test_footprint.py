@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from llama_py.core import backend
-from llama_py.core import footprint as footprint_module
-from llama_py.core.footprint import expected_bytes, room_for_model
+from llama_py.core.host import footprint as footprint_module
+from llama_py.core.host.footprint import expected_bytes, room_for_model
 from llama_py.errors import ModelNotFoundError
 from llama_py.params import ContextParams, ModelParams
 from tests.models import tiny_model

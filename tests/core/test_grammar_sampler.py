@@ -13,8 +13,8 @@ import pytest
 
 from llama_py import demo_model_path
 from llama_py._native import llama_h as C
-from llama_py.core.gbnf_reader import MOST_BYTES, MOST_NESTED
-from llama_py.core.grammar import CANDIDATE, GrammarSampler
+from llama_py.core.grammar.gbnf_reader import MOST_BYTES, MOST_NESTED
+from llama_py.core.grammar.sampler import CANDIDATE, GrammarSampler
 from llama_py.core.model import Model
 from llama_py.core.vocab import Vocab
 from llama_py.errors import GrammarError

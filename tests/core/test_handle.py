@@ -241,7 +241,7 @@ for _ in range(3):
     "core objects in a cycle": """
 from llama_py.core.context import Context
 from llama_py.core.model import Model
-from llama_py.core.sampler import Sampler
+from llama_py.core.sampling.sampler import Sampler
 from llama_py.params import ContextParams, GrammarSpec, SamplingParams
 model = Model({tiny!r})
 context = Context(model, ContextParams(n_ctx=256, n_threads=1))

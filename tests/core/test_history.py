@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from llama_py.core.history import TokenHistory
+from llama_py.core.sampling.history import TokenHistory
 
 
 @pytest.mark.parametrize("begun", [0, 1, 63, 64, 1000])

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from llama_py.core import likeliest as module
-from llama_py.core.likeliest import likeliest
+from llama_py.core.sampling import likeliest as module
+from llama_py.core.sampling.likeliest import likeliest
 from llama_py.engine.logprobs import top_logprobs
 from llama_py.errors import SymbolNotFoundError
 

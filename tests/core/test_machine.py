@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from llama_py.core.machine import available_bytes, memory_bytes, usable_cores
+from llama_py.core.host.machine import available_bytes, memory_bytes, usable_cores
 
 
 def machine(root: Path, files: dict[str, str], cpus: int = 8) -> Path:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from llama_py.core.model import Model
-from llama_py.core.sampler import Sampler
+from llama_py.core.sampling.sampler import Sampler
 from llama_py.core.vocab import Vocab
 from llama_py.errors import ClosedError, DecodeError, GrammarError, ParameterError
 from llama_py.params import GrammarSpec, SamplingParams

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llama_py.chat.template import ChatTemplate
+from llama_py.chat.templates.template import ChatTemplate
 from llama_py.core.model import Model
 from llama_py.core.vocab import Vocab
 from llama_py.params import ModelParams

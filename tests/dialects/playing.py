@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from llama_py.chat.messages import ChatRequest
-from llama_py.chat.template import ChatTemplate, RenderedChat
+from llama_py.chat.rendered import RenderedChat
+from llama_py.chat.templates.template import ChatTemplate
 from llama_py.core.vocab import Vocab
+from llama_py.engine.reply_text import ReplyText
 from llama_py.engine.request import Event, FinishEvent, Record, TokenEvent, TokenLogprobs
-from llama_py.engine.text import ReplyText
 from llama_py.params import RANDOM_SEED
 
 

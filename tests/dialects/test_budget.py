@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from llama_py.chat import guidance
+from llama_py.chat.grammars import guidance
 from llama_py.chat.reasoning import Reasoning
-from llama_py.chat.template import RenderedChat
+from llama_py.chat.rendered import RenderedChat
 from llama_py.core.vocab import Vocab
 from llama_py.dialects.budget import budget_for
-from llama_py.dialects.openai_chat import parse_chat
+from llama_py.dialects.openai.chat import parse_chat
 from llama_py.params import TokenConstraint
 from tests.dialects.playing import Context
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_py.chat.template import ChatTemplate
+from llama_py.chat.templates.template import ChatTemplate
 from llama_py.core.vocab import Vocab
-from llama_py.dialects.fold import fold_chat
-from llama_py.dialects.openai_chat import parse_chat
+from llama_py.dialects.openai.chat import parse_chat
+from llama_py.dialects.openai.fold import fold_chat
 from llama_py.errors import DecodeError
 from tests.dialects.playing import Context, drive
 

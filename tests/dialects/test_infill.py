@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llama_py.core.vocab import Vocab
-from llama_py.dialects.openai_completions import parse_completion
+from llama_py.dialects.openai.completions import parse_completion
 from tests.dialects.playing import Context, OpenVocab
 
 PRE, SUF, MID = 300, 301, 302

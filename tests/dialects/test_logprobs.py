@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.special import log_softmax
 
-from llama_py.core.select import largest, largest_sorted
+from llama_py.core.sampling.select import largest, largest_sorted
 from llama_py.engine.logprobs import log_normalizer, top_logprobs
 
 SIZES = (1, 31, 32, 33, 1000, 4095, 4096, 4097, 32000, 151_936)

@@ -11,9 +11,9 @@ import pytest
 
 from llama_py.dialects.failures import Failure, Kind, RequestError
 from llama_py.dialects.limits import Limits
-from llama_py.dialects.native_bodies import read_native, slot_session
-from llama_py.dialects.native_lines import Indentation, LineLimit
-from llama_py.dialects.native_wire import chosen_fields
+from llama_py.dialects.llama_server.bodies import read_native, slot_session
+from llama_py.dialects.llama_server.line_limits import Indentation, LineLimit
+from llama_py.dialects.llama_server.wire import chosen_fields
 from llama_py.dialects.usage import Progress
 from llama_py.dialects.wire import WireCall
 from llama_py.engine.request import Record

@@ -9,7 +9,7 @@ import pytest
 from llama_py.core.vocab import Vocab
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.limits import Limits
-from llama_py.dialects.native_bodies import read_infill
+from llama_py.dialects.llama_server.bodies import read_infill
 from llama_py.errors import ParameterError
 from tests.dialects.playing import Context, OpenVocab
 

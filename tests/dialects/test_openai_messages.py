@@ -16,7 +16,7 @@ from llama_py.chat.conversation import (
     ToolChoice,
     ToolResult,
 )
-from llama_py.dialects.openai_messages import (
+from llama_py.dialects.openai.messages import (
     read_messages,
     read_response_format,
     read_tool_choice,

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llama_py.chat.grammar import LlamaGrammar
+from llama_py.chat.constraints import LlamaGrammar
 from llama_py.dialects.limits import Limits
-from llama_py.dialects.openai_bodies import read_chat
-from llama_py.dialects.openai_chat import parse_chat
-from llama_py.dialects.openai_completions import parse_completion
+from llama_py.dialects.openai.bodies import read_chat
+from llama_py.dialects.openai.chat import parse_chat
+from llama_py.dialects.openai.completions import parse_completion
 from llama_py.dialects.processors import LogitsProcessorList, StoppingCriteriaList
 from llama_py.errors import (
     LlamaError,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_py.dialects.responses_custom import InputText
+from llama_py.dialects.responses.custom import InputText
 
 
 def read(pieces: list[str]) -> tuple[list[str], str]:

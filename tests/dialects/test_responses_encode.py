@@ -11,11 +11,11 @@ import pydantic
 import pytest
 from openai.types.responses import FunctionTool
 
-from llama_py.chat.template import ChatTemplate
+from llama_py.chat.templates.template import ChatTemplate
 from llama_py.core.vocab import Vocab
 from llama_py.dialects.failures import Failure, Kind
 from llama_py.dialects.limits import Limits
-from llama_py.dialects.responses_parse import History, Nothing, parse_responses
+from llama_py.dialects.responses.parse import History, Nothing, parse_responses
 from llama_py.dialects.wire_json import DONE
 from llama_py.engine.request import FinishEvent, Record
 from llama_py.errors import DecodeError

@@ -10,12 +10,12 @@ import pytest
 
 from llama_py.chat.conversation import Message, Text, Thinking, ToolCall, ToolResult
 from llama_py.chat.messages import ChatRequest
-from llama_py.chat.template import RenderedChat
-from llama_py.dialects import responses_tools
+from llama_py.chat.rendered import RenderedChat
 from llama_py.dialects.failures import Kind, RequestError, failure_of
 from llama_py.dialects.limits import Limits
-from llama_py.dialects.responses_items import Conversation, sealed
-from llama_py.dialects.responses_parse import parse_responses
+from llama_py.dialects.responses import tools
+from llama_py.dialects.responses.items import Conversation, sealed
+from llama_py.dialects.responses.parse import parse_responses
 from llama_py.dialects.wire import WireCall
 from llama_py.errors import LlamaError
 from tests.dialects.playing import Context
@@ -191,7 +191,7 @@ def test_pictures_leave_a_note(seen: Seen) -> None:
 def test_items_that_are_not_supported_are_left_out_and_mentioned_once(
     seen: Seen, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(responses_tools, "_told", set())
+    monkeypatch.setattr(tools, "_told", set())
     items = [{"type": "web_search_call", "id": "ws_1"}, {"type": "web_search_call"}, user("q")]
     with caplog.at_level(logging.WARNING):
         assert messages_of(seen, items) == [said("user", "q")]

@@ -9,7 +9,7 @@ import pytest
 from typing_extensions import NotRequired, is_typeddict
 
 from llama_py import GenerationTimeout, Llama, demo_model_path
-from llama_py.dialects.types import (
+from llama_py.dialects.openai.types import (
     CreateChatCompletionResponse,
     CreateChatCompletionStreamResponse,
     CreateCompletionResponse,

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from llama_py.chat.template import ChatTemplate
+from llama_py.chat.templates.template import ChatTemplate
 from llama_py.core.vocab import Vocab
 from llama_py.dialects import wire_json
 from llama_py.dialects.failures import Failure, Kind
 from llama_py.dialects.limits import Limits
-from llama_py.dialects.openai_bodies import read_chat, read_completion
+from llama_py.dialects.openai.bodies import read_chat, read_completion
 from llama_py.dialects.usage import Progress
 from llama_py.dialects.wire import WireCall, WireReply
 from llama_py.dialects.wire_json import DONE, json_bytes, text_bytes

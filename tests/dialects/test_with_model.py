@@ -12,7 +12,7 @@ import pytest
 from scipy.special import log_softmax
 
 from llama_py import Llama, LlamaGrammar
-from llama_py.dialects.fold import fold_chat, fold_completion
+from llama_py.dialects.openai.fold import fold_chat, fold_completion
 from tests.models import tiny_model
 
 PROMPT = "The quick brown fox naïve 你 jumps"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from llama_py.core.interrupts import run_interruptibly
+from llama_py.core.host.interrupts import run_interruptibly
 from llama_py.errors import GenerationTimeout
 from tests.engine.conftest import MakeRig
 from tests.engine.rig import Asked, Rig, StepClock, ask, words

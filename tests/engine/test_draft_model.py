@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from llama_py import DraftModel, Llama, PromptLookup, Speculative, demo_model_path
-from llama_py.engine.draft_model import OpenDraftModel
+from llama_py.engine.drafts.draft_model import OpenDraftModel
 from llama_py.errors import ModelNotFoundError, ParameterError
 from llama_py.memory.sequences import ResolvedPrompt
 from tests.engine.conftest import MakeRig

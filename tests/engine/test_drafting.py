@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llama_py import PromptLookup, Speculative
-from llama_py.engine.drafting import Drafting, Durations, StepCosts, Wish
+from llama_py.engine.drafts.payoff import Drafting, Durations, StepCosts, Wish
 from llama_py.engine.scheduler import Draft, plan_step
 from llama_py.errors import ParameterError, ParameterTypeError
 from llama_py.options.drafters import as_speculative, read_speculative

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from llama_py import PromptLookup, Speculative
-from llama_py.engine.drafting import StepCosts
+from llama_py.engine.drafts.payoff import StepCosts
 from tests.engine.conftest import MakeRig
 from tests.engine.rig import Asked, Rig, ask, words
 

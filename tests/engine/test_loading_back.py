@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from llama_py import LlamaDiskCache
-from llama_py.api.conversations import Conversations
+from llama_py.api.kept.conversations import Conversations
 from llama_py.errors import StateError
-from llama_py.memory import loading, saving
+from llama_py.memory import saving, state_loader
 from tests.engine.rig import Asked, Rig, ask, words
 from tests.engine.test_making_room import PIECE, copies, streaming
 from tests.patience import PATIENCE
@@ -22,7 +22,7 @@ IDLE, NEXT = words(1, 400), words(4, 5)
 
 @pytest.fixture(autouse=True)
 def one_piece_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (saving, loading):
+    for module in (saving, state_loader):
         monkeypatch.setattr(module, "_BUDGET", 0.0)
     monkeypatch.setattr(saving, "_HURRY", 0.0)
 

@@ -19,7 +19,7 @@ from llama_py.core import steps as module
 from llama_py.core.batch import Batch
 from llama_py.core.context import Context
 from llama_py.core.model import Model
-from llama_py.core.sampler import Sampler
+from llama_py.core.sampling.sampler import Sampler
 from llama_py.core.steps import NO_TOKEN, Steps
 from llama_py.engine.events import Events
 from llama_py.errors import DecodeError, SymbolNotFoundError

@@ -66,7 +66,7 @@ def reply_to_schema(schema: Any, backend: str) -> Case:
     def run(llm: Llama) -> str:
         patch = pytest.MonkeyPatch()
         if backend == "gbnf":
-            patch.setattr("llama_py.chat.grammar.available", lambda: False)
+            patch.setattr("llama_py.chat.constraints.available", lambda: False)
         try:
             response: Any = llm.create_chat_completion(
                 MESSAGES,

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from llama_py.chat.jinja import Jinja2ChatFormatter, read_literals
-from llama_py.chat.rehearsal import Rehearsal
+from llama_py.chat.templates.jinja import Jinja2ChatFormatter, read_literals
+from llama_py.chat.templates.rehearsal import Rehearsal
 from llama_py.errors import InvalidModelError, TemplateError
 from llama_py.gguf.check import check_model_file
 from llama_py.gguf.templates import MAX_LENGTH, MAX_NESTING, template_problem
@@ -86,7 +86,7 @@ import json, resource, sys
 resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
 from llama_py.chat.conversation import Message, Text
 from llama_py.chat.messages import ChatRequest
-from llama_py.chat.template import ChatTemplate
+from llama_py.chat.templates.template import ChatTemplate
 from llama_py.errors import TemplateError
 for name, text in json.load(sys.stdin).items():
     print(name, end=": ", flush=True)

@@ -14,7 +14,7 @@ import pytest
 from llama_py import Llama, LlamaRAMCache, demo_model_path
 from llama_py.errors import ContextOverflowError, ParameterError
 from llama_py.memory.kinds import MemoryTraits
-from llama_py.memory.spelling import Spelling
+from llama_py.memory.text_keys import Spelling
 from tests.memory.fake_memory import FULL, RECURRENT, FakeRig, pair
 from tests.patience import PATIENCE
 

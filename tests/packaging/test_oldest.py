@@ -28,11 +28,11 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from llama_py import demo_model_path
-from llama_py.chat.jinja import Jinja2ChatFormatter
+from llama_py.chat.templates.jinja import Jinja2ChatFormatter
 from llama_py.errors import TemplateError
 from llama_py.server.app import create_app
 from llama_py.server.serve import protocol_of
-from llama_py.server.settings import ModelSettings, Settings
+from llama_py.server.config.settings import ModelSettings, Settings
 
 payload = "{{ ('{0.__globals__[jinja2].utils.os.environ}'|attr('format'))(raise_exception) }}"
 try:

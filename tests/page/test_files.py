@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from llama_py.server.keys import ApiKey
+from llama_py.server.access.keys import ApiKey
 from llama_py.server.routes.page import HEADERS
 from tests.page.conftest import Open
 from tests.page.scripted import Scripted, running

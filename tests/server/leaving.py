@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
-from llama_py.server.running import Exchange
+from llama_py.server.exchange import Exchange
 from tests.patience import PATIENCE
 from tests.server.serving import Server
 

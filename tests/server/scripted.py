@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from llama_py.server.settings import Settings
+from llama_py.server.config.settings import Settings
 from tests.server.serving import Server, serving, tiny_settings
 from tests.steering import Steer, spelled, vocabulary_model
 

@@ -18,10 +18,10 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from llama_py import demo_model_path
-from llama_py.server.app import Service, create_app
-from llama_py.server.running import Exchange
+from llama_py.server.app import create_app
+from llama_py.server.config.settings import ModelSettings, Settings
 from llama_py.server.serve import protocol_of
-from llama_py.server.settings import ModelSettings, Settings
+from llama_py.server.service import Answering, Service
 from tests.patience import PATIENCE
 
 __all__ = ["Server", "demo_settings", "serving", "tiny_settings"]
@@ -29,12 +29,12 @@ __all__ = ["Server", "demo_settings", "serving", "tiny_settings"]
 _PATIENCE = PATIENCE
 
 
-class _Noted(set[Exchange]):
+class _Noted(set[Answering]):
     """Exchanges that run, and a list of those that began."""
 
-    begun: list[Exchange] | None = None
+    begun: list[Answering] | None = None
 
-    def add(self, exchange: Exchange) -> None:
+    def add(self, exchange: Answering) -> None:
         super().add(exchange)
         if self.begun is not None:
             self.begun.append(exchange)
@@ -61,12 +61,12 @@ class Server:
         """How many there are."""
         return len(self._state.connections)
 
-    def begun(self) -> list[Exchange]:
+    def begun(self) -> list[Answering]:
         """A list that grows by each exchange that begins from now on, until this is called again.
 
         One may have ended before a test looks.
         """
-        self._exchanges.begun = begun = list[Exchange]()
+        self._exchanges.begun = begun = list[Answering]()
         return begun
 
     def close_sockets(self) -> None:

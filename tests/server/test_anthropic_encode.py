@@ -12,12 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llama_py.chat.template import ChatTemplate, RenderedChat
+from llama_py.chat.rendered import RenderedChat
+from llama_py.chat.templates.template import ChatTemplate
 from llama_py.core.model import Model
 from llama_py.core.vocab import Vocab
-from llama_py.dialects.anthropic_encode import MessageHead, MessageReply
-from llama_py.dialects.anthropic_input import ToolInput
-from llama_py.dialects.anthropic_messages import read_call
+from llama_py.dialects.anthropic.encode import MessageHead, MessageReply
+from llama_py.dialects.anthropic.messages import read_call
+from llama_py.dialects.anthropic.tool_input import ToolInput
 from llama_py.dialects.failures import Failure, Kind
 from llama_py.dialects.limits import Limits
 from llama_py.dialects.usage import Progress

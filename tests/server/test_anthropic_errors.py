@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from llama_py.api.calls import Calls
 from llama_py.engine.request import Prompt
-from llama_py.server.keys import ApiKey
+from llama_py.server.access.keys import ApiKey
 from tests.patience import PATIENCE
 from tests.server.claude_code import PICTURE, TOOLS
 from tests.server.leaving import Visitor, until

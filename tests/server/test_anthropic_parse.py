@@ -19,12 +19,12 @@ from llama_py.chat.conversation import (
     ToolChoice,
     ToolResult,
 )
-from llama_py.chat.template import ChatTemplate
+from llama_py.chat.templates.template import ChatTemplate
 from llama_py.core.model import Model
 from llama_py.core.vocab import Vocab
-from llama_py.dialects.anthropic_blocks import note_ignored, read_messages, read_system
-from llama_py.dialects.anthropic_messages import read_call
-from llama_py.dialects.anthropic_tools import read_tool_choice, read_tools
+from llama_py.dialects.anthropic.blocks import note_ignored, read_messages, read_system
+from llama_py.dialects.anthropic.messages import read_call
+from llama_py.dialects.anthropic.tools import read_tool_choice, read_tools
 from llama_py.dialects.limits import Limits
 from llama_py.dialects.wire import WireCall
 from llama_py.errors import ParameterError, TemplateError

@@ -14,7 +14,7 @@ import pytest
 
 from llama_py.api.llama import Llama
 from llama_py.errors import ModelLoadError
-from llama_py.server.settings import ModelSettings, Settings
+from llama_py.server.config.settings import ModelSettings, Settings
 from tests.models import tiny_model
 from tests.patience import PATIENCE
 from tests.server.leaving import until
@@ -52,7 +52,7 @@ def door(monkeypatch: pytest.MonkeyPatch) -> Iterator[Door]:
             raise door.error
         return Llama(*arguments, **options)
 
-    monkeypatch.setattr("llama_py.server.loading.Llama", wait)
+    monkeypatch.setattr("llama_py.server.pool.loader.Llama", wait)
     yield door
     door.open.set()
 

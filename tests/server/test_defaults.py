@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from llama_py.errors import ParameterError
-from llama_py.server.settings import Settings
+from llama_py.server.config.settings import Settings
 from tests.dialects.test_encode_chat import THINKING
 from tests.server.serving import demo_settings, serving
 

@@ -15,9 +15,9 @@ import pytest
 
 from llama_py import demo_model_path
 from llama_py.cli import main
-from llama_py.server.configuration import Given, read_configuration
+from llama_py.server.config.configuration import Given, read_configuration
+from llama_py.server.config.settings import SETTINGS
 from llama_py.server.routes import health
-from llama_py.server.settings import SETTINGS
 from tools import server_settings
 
 DEPLOY = Path(__file__).parents[2] / "examples" / "deploy"

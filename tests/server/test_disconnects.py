@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from llama_py.server.streaming import EventStream
+from llama_py.server.transport.event_stream import EventStream
 from tests.allocated import allocated_bytes, needs_allocated_bytes
 from tests.patience import PATIENCE, in_the_end
 from tests.server.leaving import Visitor, joined_chunks, until

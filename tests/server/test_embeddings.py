@@ -16,7 +16,7 @@ import openai
 import pytest
 
 from llama_py import Embedder
-from llama_py.api.embedding import EmbeddingCalls
+from llama_py.api.embedding.calls import EmbeddingCalls
 from tests.embeddings.models import WORDS, encoder
 from tests.patience import PATIENCE
 from tests.server.serving import Server, serving, tiny_settings

@@ -15,10 +15,10 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from llama_py.server.guard import Guard
+from llama_py.server.access.guard import Guard
+from llama_py.server.config.settings import Settings
 from llama_py.server.lifecycle import Lifecycle
 from llama_py.server.serve import protocol_of
-from llama_py.server.settings import Settings
 from tests.patience import PATIENCE
 from tests.server.serving import serving
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from llama_py.server.guard import Guard, needs
-from llama_py.server.keys import ADMIN, CHAT, SCOPES, Allowance, ApiKey, Caller, KeyRing
+from llama_py.server.access.guard import Guard, needs
+from llama_py.server.access.keys import ADMIN, CHAT, SCOPES, Allowance, ApiKey, Caller, KeyRing
+from llama_py.server.config.settings import Settings
 from llama_py.server.lifecycle import Lifecycle, Phase
-from llama_py.server.records import RequestRecord
-from llama_py.server.settings import Settings
+from llama_py.server.request_record import RequestRecord
 
 CHATS = "/v1/chat/completions"
 RESPONSES = "/v1/responses"

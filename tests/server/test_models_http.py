@@ -17,7 +17,7 @@ import pytest
 
 import llama_py
 from llama_py import DraftModel
-from llama_py.server.settings import ModelSettings, Settings
+from llama_py.server.config.settings import ModelSettings, Settings
 from tests.embeddings.models import encoder
 from tests.models import tiny_model
 from tests.patience import PATIENCE

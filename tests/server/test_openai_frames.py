@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from llama_py.server.streaming import EventStream
+from llama_py.server.transport.event_stream import EventStream
 from tests.responses_streams import check, events_of
 from tests.server.leaving import Visitor, joined_chunks, until
 from tests.server.serving import Server, demo_settings, serving

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from llama_py.options import CHAT as CHAT_OPTIONS
 from llama_py.options import COMPLETION as COMPLETION_OPTIONS
-from llama_py.server import adapting, running
-from llama_py.server.keys import ApiKey
+from llama_py.server import adapting, exchange
+from llama_py.server.access.keys import ApiKey
 from tests.server.leaving import Visitor, until
 from tests.server.serving import Server, demo_settings, serving
 from tests.server.test_openai_client import SCHEMA, SUM, TOOLS
@@ -343,7 +343,7 @@ def test_what_a_request_itself_takes_is_no_wait(monkeypatch: pytest.MonkeyPatch)
         time.sleep(0.4)
         return adapted(*arguments)
 
-    monkeypatch.setattr(running, "adapted", slowly)
+    monkeypatch.setattr(exchange, "adapted", slowly)
     slow_steps(monkeypatch, 0.02)  # a long reply takes half a minute
     with serving(demo_settings({"queue_timeout": 0.2}, n_seq_max=1)) as server:
         with server.http() as http:

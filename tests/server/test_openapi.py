@@ -12,12 +12,12 @@ import jsonschema
 import pytest
 
 from llama_py.options import CHAT
+from llama_py.server.access.keys import ApiKey
 from llama_py.server.app import create_app
-from llama_py.server.keys import ApiKey
+from llama_py.server.config.settings import Settings
 from llama_py.server.openapi.document import document
 from llama_py.server.openapi.operations import OPERATIONS
 from llama_py.server.routes.openapi import offered
-from llama_py.server.settings import Settings
 from tests.server.serving import Server, demo_settings, serving
 
 #: What is for browsers, and for programs that look whether there is a server at all.

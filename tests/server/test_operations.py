@@ -19,10 +19,10 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from llama_py.server.keys import ADMIN, CHAT, ApiKey
+from llama_py.server.access.keys import ADMIN, CHAT, ApiKey
+from llama_py.server.exchange import Exchange
 from llama_py.server.lifecycle import Phase
 from llama_py.server.logs import log_to
-from llama_py.server.running import Exchange
 from tests.patience import PATIENCE
 from tests.server.leaving import until
 from tests.server.serving import Server, demo_settings, serving

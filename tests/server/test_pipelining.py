@@ -15,9 +15,9 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from llama_py.server.connections import http_protocol
-from llama_py.server.heads import bounded_heads
-from llama_py.server.pipelining import one_at_a_time
+from llama_py.server.transport.connections import http_protocol
+from llama_py.server.transport.head_limits import bounded_heads
+from llama_py.server.transport.pipelining import one_at_a_time
 from tests.patience import PATIENCE
 from tests.server.leaving import until
 

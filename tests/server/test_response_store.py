@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from llama_py.dialects.responses_items import Conversation
-from llama_py.server.response_store import Responses, ResponseStore, size_of
+from llama_py.dialects.responses.items import Conversation
+from llama_py.server.kept.response_store import Responses, ResponseStore, size_of
 
 NOTHING = Conversation()
 

@@ -8,7 +8,7 @@ from typing import Any
 import openai
 import pytest
 
-from llama_py.server.keys import ApiKey
+from llama_py.server.access.keys import ApiKey
 from tests.server.serving import Server, demo_settings, serving
 
 KEYS = (ApiKey("alice", "key-of-alice"), ApiKey("bob", "key-of-bob"))

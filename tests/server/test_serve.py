@@ -24,10 +24,10 @@ import pytest
 import trustme
 
 from llama_py.cli import main
-from llama_py.server.models import ModelPool
+from llama_py.server.config.settings import Settings
+from llama_py.server.pool.pool import ModelPool
 from llama_py.server.serve import serve
-from llama_py.server.settings import Settings
-from llama_py.server.sockets import listen
+from llama_py.server.transport.sockets import listen
 from tests.embeddings.models import encoder
 from tests.patience import PATIENCE
 
@@ -240,7 +240,7 @@ def test_a_second_signal_ends_it_at_once() -> None:
 SLOW_LOADING = """
 import asyncio, sys
 from llama_py.cli import main
-from llama_py.server.models import ModelPool
+from llama_py.server.pool.pool import ModelPool
 ModelPool.start = lambda self: asyncio.sleep(60)
 sys.exit(main(sys.argv[1:]))
 """

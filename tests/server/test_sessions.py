@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from llama_py.server.keys import ApiKey
+from llama_py.server.access.keys import ApiKey
 from tests.models import tiny_model
 from tests.patience import PATIENCE
 from tests.server.leaving import Visitor, until

@@ -12,9 +12,9 @@ import pytest
 from llama_py import demo_model_path
 from llama_py.errors import MissingPackageError, ParameterError
 from llama_py.options.marks import Range
-from llama_py.server.configuration import Configuration, Given, read_configuration, to_toml
-from llama_py.server.keys import ApiKey
-from llama_py.server.settings import SETTINGS, ModelSettings, Setting, Settings
+from llama_py.server.access.keys import ApiKey
+from llama_py.server.config.configuration import Configuration, Given, read_configuration, to_toml
+from llama_py.server.config.settings import SETTINGS, ModelSettings, Setting, Settings
 
 ALL = [pytest.param(each, id=each.name) for each in SETTINGS.options.values()]
 MODEL = ModelSettings(id="m", path="m.gguf")

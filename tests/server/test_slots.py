@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from llama_py.server.keys import SCOPES, ApiKey
+from llama_py.server.access.keys import SCOPES, ApiKey
 from tests.models import tiny_model
 from tests.server.leaving import Visitor, until
 from tests.server.serving import Server, demo_settings, serving, tiny_settings

@@ -11,8 +11,8 @@ import httpx
 import numpy as np
 import pytest
 
-from llama_py.server.keys import ApiKey
-from llama_py.server.settings import ModelSettings, Settings
+from llama_py.server.access.keys import ApiKey
+from llama_py.server.config.settings import ModelSettings, Settings
 from tests.memory.oracle import Oracle
 from tests.models import tiny_model
 from tests.server.leaving import Visitor, until

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llama_py.server.sockets import _remove_stale
+from llama_py.server.transport.sockets import _remove_stale
 
 pytestmark = pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="needs Unix sockets")
 

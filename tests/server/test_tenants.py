@@ -14,11 +14,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from llama_py import Llama, demo_model_path
-from llama_py.chat.guidance import available, guide_for
+from llama_py.chat.grammars.guidance import available, guide_for
 from llama_py.dialects.failures import RequestError
 from llama_py.dialects.limits import MAX_BIASES, MAX_NAME, MAX_TOOL_CHARACTERS, Limits
 from llama_py.errors import NativeLibraryError
-from llama_py.server.relied_on import check_uvicorn
+from llama_py.server.transport.relied_on import check_uvicorn
 from llama_py.server.workers import FairWorkers
 from llama_py.tenants import MOST_TENANTS, Remembered, tenant, working_for
 from tests.patience import PATIENCE

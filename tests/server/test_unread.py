@@ -17,8 +17,8 @@ import pytest
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from llama_py.server import unread
-from llama_py.server.keys import ApiKey
+from llama_py.server.access.keys import ApiKey
+from llama_py.server.transport import unread
 from tests.models import tiny_model
 from tests.patience import PATIENCE
 from tests.server.serving import Server, serving, tiny_settings

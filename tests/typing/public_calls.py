@@ -41,12 +41,13 @@ from llama_py import (
     Timings,
     TrimMessages,
 )
-from llama_py.api.compat import LlamaTokenizer
-from llama_py.api.embedding_lists import VectorLists
-from llama_py.api.session import ReplyStream as SpokenStream
-from llama_py.chat.template import ChatTemplate, RenderedChat
+from llama_py.api.embedding.lists import VectorLists
+from llama_py.api.llama_cpp_names import LlamaTokenizer
+from llama_py.api.sessions.session import ReplyStream as SpokenStream
+from llama_py.chat.rendered import RenderedChat
+from llama_py.chat.templates.template import ChatTemplate
 from llama_py.core.vocab import Vocab
-from llama_py.dialects.types import (
+from llama_py.dialects.openai.types import (
     ChatCompletionDelta,
     ChatCompletionLogprobs,
     ChatCompletionResponseChoice,

@@ -6,11 +6,11 @@ import difflib
 from functools import cached_property
 from typing import Any
 
+from llama_py.chat.constraints import constrain_plain
 from llama_py.chat.conversation import Message, Text
-from llama_py.chat.grammar import constrain_plain
 from llama_py.chat.messages import ChatRequest
-from llama_py.chat.system import FixedSlots, place_system
-from llama_py.chat.template import RenderedChat
+from llama_py.chat.rendered import RenderedChat
+from llama_py.chat.templates.system import FixedSlots, place_system
 from llama_py.core.named_templates import apply_named_template, named_templates
 from llama_py.errors import ParameterError, TemplateError, shown
 

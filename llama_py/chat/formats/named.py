@@ -12,8 +12,8 @@ from typing import Any
 
 from llama_py.chat.conversation import Message, Text
 from llama_py.chat.messages import ChatRequest
-from llama_py.chat.system import FixedSlots, place_system
-from llama_py.chat.template import RenderedChat
+from llama_py.chat.rendered import RenderedChat
+from llama_py.chat.templates.system import FixedSlots, place_system
 from llama_py.errors import TemplateError
 
 __all__ = ["FORMATS", "NamedFormat"]

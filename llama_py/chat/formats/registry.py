@@ -6,15 +6,16 @@ import difflib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+from llama_py.chat.constraints import constrain_plain, render_constrained
 from llama_py.chat.formats.builtin import BUILTIN_PREFIX, BuiltinFormat
 from llama_py.chat.formats.named import FORMATS, NamedFormat
 from llama_py.chat.formats.tools import CHATML_TOOLS
-from llama_py.chat.grammar import constrain_plain, render_constrained
-from llama_py.chat.inputs import choice_value, message_values, tool_values
-from llama_py.chat.jinja import ChatFormatter, ChatFormatterResponse
 from llama_py.chat.messages import ChatRequest
-from llama_py.chat.system import FixedSlots, place_system
-from llama_py.chat.template import ChatTemplate, RenderedChat
+from llama_py.chat.rendered import RenderedChat
+from llama_py.chat.templates.inputs import choice_value, message_values, tool_values
+from llama_py.chat.templates.jinja import ChatFormatter, ChatFormatterResponse
+from llama_py.chat.templates.system import FixedSlots, place_system
+from llama_py.chat.templates.template import ChatTemplate
 from llama_py.errors import ParameterError, TemplateError
 
 __all__ = [

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_py.api.compat import logits_to_logprobs, longest_token_prefix, with_openai_types
+from llama_py.api.llama_cpp_names import logits_to_logprobs, longest_token_prefix, with_openai_types
 from llama_py.compat import finder, loading
 from llama_py.compat.byhand import ByHand
 from llama_py.compat.caching import CacheUse

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from llama_py.api.compat import longest_token_prefix
+from llama_py.api.llama_cpp_names import longest_token_prefix
 
 if TYPE_CHECKING:
     from llama_py.compat.llama_cpp.llama import LlamaState

@@ -9,8 +9,8 @@ from typing import Any
 
 from typing_extensions import Self
 
-from llama_py.chat.grammar import LlamaGrammar as NativeGrammar
-from llama_py.chat.schema import gbnf_of_schema
+from llama_py.chat.constraints import LlamaGrammar as NativeGrammar
+from llama_py.chat.grammars.converter import gbnf_of_schema
 
 __all__ = [
     "ARITHMETIC_GBNF",

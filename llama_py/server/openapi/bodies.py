@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from llama_py.dialects.openai_bodies import NOT_HERE
+from llama_py.dialects.openai.bodies import NOT_HERE
 from llama_py.options import CHAT, COMPLETION
 from llama_py.options.sampling import SamplingOptions
+from llama_py.server.config.settings import Settings
 from llama_py.server.openapi.schemas import (
     BOOLEAN,
     INTEGER,
@@ -23,7 +24,6 @@ from llama_py.server.openapi.schemas import (
     reference,
     said,
 )
-from llama_py.server.settings import Settings
 
 __all__ = ["request_schemas"]
 

@@ -7,11 +7,11 @@ from collections.abc import Collection
 from typing import Any
 
 from llama_py.dialects.failures import Failure, Kind, anthropic_error, openai_error
+from llama_py.server.config.settings import Settings
 from llama_py.server.openapi.bodies import request_schemas
 from llama_py.server.openapi.operations import OPERATIONS, TAGS, Operation
 from llama_py.server.openapi.replies import reply_schemas
 from llama_py.server.openapi.schemas import Schema, reference
-from llama_py.server.settings import Settings
 from llama_py.version import __version__
 
 __all__ = ["document"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llama_py.dialects.types import (
+from llama_py.dialects.openai.types import (
     ChatCompletion,
     ChatCompletionChunk,
     Completion,

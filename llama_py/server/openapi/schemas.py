@@ -11,7 +11,7 @@ from typing import get_type_hints as hints_of
 from typing_extensions import NotRequired, Required
 
 from llama_py.options import Table
-from llama_py.options.text import json_schema
+from llama_py.options.describe import json_schema
 
 __all__ = [
     "BOOLEAN",

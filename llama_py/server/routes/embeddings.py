@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from llama_py.api.embedding import PendingEmbedding
+from llama_py.api.embedding.calls import PendingEmbedding
 from llama_py.dialects.embeddings import encode_native, encode_openai, naming, read_embedding
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.reranking import encode_ranking, read_rerank
 from llama_py.dialects.wire_json import json_bytes
-from llama_py.server.bodies import model_of, read_body
-from llama_py.server.routes.common import in_thread, service_of
-
-if TYPE_CHECKING:
-    from llama_py.server.app import Service
+from llama_py.server.service import Service, in_thread, service_of
+from llama_py.server.transport.bodies import model_of, read_body
 
 __all__ = ["ROUTES"]
 

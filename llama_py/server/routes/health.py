@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -11,9 +10,7 @@ from starlette.routing import Route
 
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.server.lifecycle import Phase
-
-if TYPE_CHECKING:
-    from llama_py.server.app import Service
+from llama_py.server.service import service_of
 
 __all__ = ["ROUTES"]
 
@@ -28,7 +25,7 @@ async def _alive(request: Request) -> Response:
 
 async def _ready(request: Request) -> Response:
     """Whether requests are welcome: a balancer sends none where they are not."""
-    service: Service = request.app.state.service
+    service = service_of(request)
     refusal = service.lifecycle.refusal()
     if refusal is None:
         return JSONResponse({"status": "ok"})
@@ -40,7 +37,7 @@ async def _ready(request: Request) -> Response:
 
 async def _health(request: Request) -> Response:
     """While draining the process is well, and only new requests are not welcome."""
-    service: Service = request.app.state.service
+    service = service_of(request)
     if service.lifecycle.phase is Phase.LOADING:
         return await _ready(request)
     if service.models.loading:  # one of several, which does not keep others from being used
@@ -54,7 +51,7 @@ async def _hello(request: Request) -> Response:
 
 
 async def _metrics(request: Request) -> Response:
-    service: Service = request.app.state.service
+    service = service_of(request)
     if not service.settings.metrics:
         raise RequestError(Kind.NOT_IMPLEMENTED, "metrics are off; start the server with --metrics")
     accept = request.headers.get("accept", "")

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from llama_py.dialects.failures import Kind, RequestError
-from llama_py.server.bodies import read_body
-from llama_py.server.served import ModelStatus, ServedModel
-
-if TYPE_CHECKING:
-    from llama_py.server.app import Service
+from llama_py.server.pool.served_model import ModelStatus, ServedModel
+from llama_py.server.service import service_of
+from llama_py.server.transport.bodies import read_body
 
 __all__ = ["ROUTES"]
 
@@ -24,7 +22,7 @@ _PAGE = 20
 
 
 async def _list(request: Request) -> Response:
-    models = _service(request).models.models
+    models = service_of(request).models.models
     limit = _limit(request)
     if _is_anthropic(request):
         return JSONResponse(_page(models, limit or _PAGE, request))
@@ -39,30 +37,25 @@ async def _one(request: Request) -> Response:
     name = request.path_params["id"]
     if not name:  # /v1/models/
         return await _list(request)
-    model = _service(request).models.find(name)
+    model = service_of(request).models.find(name)
     return JSONResponse(_anthropic(model) if _is_anthropic(request) else _openai(model))
 
 
 async def _load(request: Request) -> Response:
-    service = _service(request)
+    service = service_of(request)
     model = await service.models.load(await _named(request), request.receive)
     return JSONResponse({"success": True, "model": _openai(model)})
 
 
 async def _unload(request: Request) -> Response:
-    service = _service(request)
+    service = service_of(request)
     model = await service.models.unload(await _named(request), request.receive)
     return JSONResponse({"success": True, "model": _openai(model)})
 
 
-def _service(request: Request) -> Service:
-    service: Service = request.app.state.service
-    return service
-
-
 async def _named(request: Request) -> str:
     """The model that a body names."""
-    name = (await read_body(request, _service(request).settings)).get("model")
+    name = (await read_body(request, service_of(request).settings)).get("model")
     if name is None:
         raise RequestError(Kind.MISSING, "model is missing: name the model", "model")
     if not isinstance(name, str):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -12,27 +12,20 @@ from starlette.routing import Route
 
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.failures import Kind, RequestError
-from llama_py.dialects.openai_bodies import placed, read_chat, read_completion
+from llama_py.dialects.openai.bodies import placed, read_chat, read_completion
 from llama_py.dialects.session_ids import session_of
 from llama_py.dialects.wire import WireCall
 from llama_py.errors import shown
 from llama_py.server.adapting import tenant_of
-from llama_py.server.bodies import model_of, read_body
 from llama_py.server.counting import count_tokens
+from llama_py.server.exchange import respond
 from llama_py.server.opening import leased
-from llama_py.server.running import respond
-
-if TYPE_CHECKING:
-    from llama_py.server.app import Service
+from llama_py.server.service import service_of
+from llama_py.server.transport.bodies import model_of, read_body
 
 __all__ = ["ROUTES"]
 
 Parse = Callable[[CallContext], WireCall]
-
-
-def _service(request: Request) -> Service:
-    service: Service = request.app.state.service
-    return service
 
 
 async def _chat(request: Request) -> Response:
@@ -44,14 +37,14 @@ async def _completion(request: Request) -> Response:
 
 
 async def _generate(request: Request, read: Callable[..., WireCall]) -> Response:
-    service = _service(request)
+    service = service_of(request)
     body = await read_body(request, service.settings)
     async with leased(request, body) as model:
         return await respond(request, model, _parse(read, request, body, model.id))
 
 
 async def _count(request: Request) -> Response:
-    service = _service(request)
+    service = service_of(request)
     body = await read_body(request, service.settings)
     async with service.models.lease(model_of(body), request.receive) as model:
         count = await count_tokens(request, model, _parse(read_chat, request, body, model.id))
@@ -63,13 +56,13 @@ def _parse(
 ) -> Parse:
     with placed(body):
         session = session_of(body, request.headers)
-    limits = _service(request).limits
+    limits = service_of(request).limits
     return partial(read, body=body, limits=limits, model=model, session=session)
 
 
 async def _control(request: Request) -> Response:
     """End a reply that is being generated: ``{"id": ..., "action": "cancel"}``."""
-    service = _service(request)
+    service = service_of(request)
     body = await read_body(request, service.settings)
     action, wanted = body.get("action"), body.get("id")
     for name in ("action", "id"):

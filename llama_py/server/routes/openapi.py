@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,9 +13,7 @@ from starlette.routing import Route
 from llama_py.dialects.wire_json import json_bytes
 from llama_py.server.openapi.document import document
 from llama_py.server.openapi.page import page
-
-if TYPE_CHECKING:
-    from llama_py.server.app import Service
+from llama_py.server.service import Service
 
 __all__ = ["ROUTES", "offered"]
 

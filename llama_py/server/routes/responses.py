@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -12,30 +12,28 @@ from starlette.routing import Route
 
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.failures import Kind, RequestError
-from llama_py.dialects.openai_bodies import placed
-from llama_py.dialects.responses_listing import input_list
-from llama_py.dialects.responses_parse import parse_responses
+from llama_py.dialects.openai.bodies import placed
+from llama_py.dialects.responses.listing import input_list
+from llama_py.dialects.responses.parse import parse_responses
 from llama_py.dialects.session_ids import session_of
 from llama_py.dialects.wire import WireCall
 from llama_py.dialects.wire_json import json_bytes
 from llama_py.errors import shown
-from llama_py.server.bodies import model_of, read_body
+from llama_py.server.access.keys import Caller
 from llama_py.server.counting import count_tokens
+from llama_py.server.exchange import respond
+from llama_py.server.kept.response_store import Responses
 from llama_py.server.opening import leased
-from llama_py.server.response_store import Responses
-from llama_py.server.running import respond
-from llama_py.server.served import ServedModel
+from llama_py.server.pool.served_model import ServedModel
+from llama_py.server.service import service_of
+from llama_py.server.transport.bodies import model_of, read_body
 from llama_py.server.truncating import truncated
-
-if TYPE_CHECKING:
-    from llama_py.server.app import Service
-    from llama_py.server.keys import Caller
 
 __all__ = ["ROUTES"]
 
 
 async def _create(request: Request) -> Response:
-    service: Service = request.app.state.service
+    service = service_of(request)
     body = await read_body(request, service.settings)
     async with leased(request, body) as model:
         return await respond(request, model, _parse(request, body, model))
@@ -43,7 +41,7 @@ async def _create(request: Request) -> Response:
 
 async def _count(request: Request) -> Response:
     """How many tokens a request has: rendered as if it was to be answered, and not queued."""
-    service: Service = request.app.state.service
+    service = service_of(request)
     body = await read_body(request, service.settings)
     async with service.models.lease(model_of(body), request.receive) as model:
         count = await count_tokens(request, model, _parse(request, body, model))
@@ -53,7 +51,7 @@ async def _count(request: Request) -> Response:
 def _parse(
     request: Request, body: Mapping[str, Any], model: ServedModel
 ) -> Callable[[CallContext], WireCall]:
-    service: Service = request.app.state.service
+    service = service_of(request)
     with placed(body):
         session = session_of(body, request.headers)
 
@@ -100,7 +98,7 @@ async def _delete(request: Request) -> Response:
 
 def _stored(request: Request) -> Responses:
     """The replies that belong to the key of a request."""
-    service: Service = request.app.state.service
+    service = service_of(request)
     caller: Caller = request.scope["state"]["caller"]
     return service.responses.of(caller.name)
 

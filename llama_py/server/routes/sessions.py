@@ -10,8 +10,9 @@ from starlette.routing import Route
 
 from llama_py.dialects.session_ids import check_session_id
 from llama_py.server.adapting import tenant_of
-from llama_py.server.bodies import read_body
-from llama_py.server.routes.common import in_thread, json_response, service_of
+from llama_py.server.routes.common import json_response
+from llama_py.server.service import in_thread, service_of
+from llama_py.server.transport.bodies import read_body
 
 __all__ = ["ROUTES"]
 

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from llama_py.api.conversations import Conversations, Held, Which
+from llama_py.api.kept.conversations import Conversations, Held, Which
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.session_ids import label_of, owner_of
 from llama_py.errors import (
@@ -21,11 +21,12 @@ from llama_py.errors import (
     shown,
 )
 from llama_py.server.adapting import tenant_of
-from llama_py.server.bodies import read_body
-from llama_py.server.models import ServedModel
-from llama_py.server.routes.common import in_thread, json_response, service_of
-from llama_py.server.sessions import busy_failure, conversations_of, namespace_of
-from llama_py.server.slots import SlotFiles, check_filename
+from llama_py.server.kept.sessions import busy_failure, conversations_of, namespace_of
+from llama_py.server.kept.slot_files import SlotFiles, check_filename
+from llama_py.server.pool.pool import ServedModel
+from llama_py.server.routes.common import json_response
+from llama_py.server.service import in_thread, service_of
+from llama_py.server.transport.bodies import read_body
 
 __all__ = ["ROUTES"]
 

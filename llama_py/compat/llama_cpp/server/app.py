@@ -82,8 +82,8 @@ def native_settings(server: ServerSettings, models: list[ModelSettings]) -> Any:
         ParameterError: one of them is not allowed; without an API key, for example, an address
             that other machines can reach.
     """
-    from llama_py.server.keys import ApiKey
-    from llama_py.server.settings import Settings as NativeSettings
+    from llama_py.server.access.keys import ApiKey
+    from llama_py.server.config.settings import Settings as NativeSettings
 
     key, cert = server.api_key, server.ssl_certfile
     return NativeSettings(
@@ -103,8 +103,8 @@ def _native_model(settings: ModelSettings) -> Any:
     from llama_py.compat import finder
     from llama_py.compat.llama_cpp.llama import LOADING_DEFAULTS
     from llama_py.compat.loading import native_options
-    from llama_py.server.model_options import MODEL_OPTIONS
-    from llama_py.server.settings import ModelSettings as NativeModelSettings
+    from llama_py.server.config.model_options import MODEL_OPTIONS
+    from llama_py.server.config.settings import ModelSettings as NativeModelSettings
 
     path = settings.model
     if settings.hf_model_repo_id is not None:

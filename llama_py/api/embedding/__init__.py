@@ -1,0 +1,1 @@
+"""Vectors of texts: ``Embedder``, ``AsyncEmbedder`` and their calls."""

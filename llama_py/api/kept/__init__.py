@@ -1,0 +1,1 @@
+"""What a model keeps: ``llm.cache``, states, snapshots, conversations."""

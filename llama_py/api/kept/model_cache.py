@@ -1,0 +1,432 @@
+"""``ModelCache``: what a model has in memory and in its stores. It is ``llm.cache``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from typing_extensions import TypedDict, Unpack
+
+from llama_py.api.call import LastCalls
+from llama_py.api.calls import Calls
+from llama_py.api.dispatch import Dispatch
+from llama_py.api.kept.snapshots import Snapshots
+from llama_py.api.kept.states import LlamaState, SnapshotInfo, States
+from llama_py.api.lowlevel import ByHand
+from llama_py.api.runtime import Loaded
+from llama_py.engine.request import GenerationRequest, Prompt
+from llama_py.errors import ParameterError, ParameterTypeError, StateError, shown
+from llama_py.memory.sequences import LiveSequence, ResolvedPrompt, ReuseInfo
+from llama_py.memory.state import StateStore, StoredState
+from llama_py.options import PromptOptions
+from llama_py.params import GenerationParams, SamplingParams
+
+__all__ = ["BytesReport", "CacheReport", "ModelCache", "Prewarmed", "SequenceReport"]
+
+Messages = Sequence[Mapping[str, Any]]
+
+#: Seconds that another store waits for what the one before it is to get.
+_PATIENCE = 10.0
+
+
+class SequenceReport(TypedDict):
+    """A sequence that a model has in memory.
+
+    Attributes:
+        sequence: its number in the context.
+        tokens: what it holds; other sequences may share the beginning.
+        bytes: of its state, as if nothing were shared.
+        busy: a request is using it.
+        pinned: it has something that was pinned.
+        session: the ``session_id`` of the call that used it last.
+    """
+
+    sequence: int
+    tokens: int
+    bytes: int
+    busy: bool
+    pinned: bool
+    session: str | None
+
+
+class BytesReport(TypedDict):
+    """Bytes in each tier.
+
+    Attributes:
+        context: of all sequences; what they share is counted for each.
+        checkpoints: of states to go back to.
+        parked: of idle conversations that were moved out of the context.
+        saved: in the store that was set.
+        snapshots: of named ones.
+    """
+
+    context: int
+    checkpoints: int
+    parked: int
+    saved: int
+    snapshots: int
+
+
+class CacheReport(TypedDict):
+    """What a model has in memory.
+
+    Attributes:
+        kind: of the memory; it decides what can be reused.
+        cells: of the context; ``cells_used`` of them hold tokens.
+        free_sequences: that no conversation has.
+        checkpoints: how many there are.
+    """
+
+    kind: str
+    cells: int
+    cells_used: int
+    sequences: list[SequenceReport]
+    free_sequences: int
+    bytes: BytesReport
+    checkpoints: int
+
+
+class Prewarmed(dict[str, Any]):
+    """What ``prewarm`` returns: what was reused and evaluated, like ``ModelCache.info``.
+
+    Attributes:
+        tokens: the beginning that is in memory now; ``pin`` and ``unpin`` find it by them.
+    """
+
+    def __init__(self, info: Mapping[str, Any], tokens: Sequence[int]) -> None:
+        super().__init__(info)
+        self.tokens = tuple(tokens)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Prewarmed, (dict(self), self.tokens)
+
+
+class ModelCache:
+    """The cache of a model: reports, stores, snapshots, saved states and pins.
+
+    Conversations are found by their text automatically; most programs need only ``info`` and
+    ``report()``. All methods may be called by any thread.
+    """
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        by_hand: ByHand,
+        last: LastCalls,
+        dispatch: Dispatch,
+        calls: Calls,
+        slots: int,
+    ) -> None:
+        self._loaded = loaded
+        self._by_hand = by_hand
+        self._last = last
+        self._dispatch = dispatch
+        self._calls = calls
+        self._states = States(loaded, by_hand, last)
+        self._snapshots = Snapshots(loaded, self._states, slots)
+
+    def __repr__(self) -> str:
+        if self._loaded.inherited or self._loaded.model.closed:
+            return "ModelCache(closed)"
+        report = self.report()
+        talks = len(report["sequences"])
+        return (
+            f"ModelCache({report['cells_used']} of {report['cells']} cells used, "
+            f"{talks} conversation{'' if talks == 1 else 's'} in memory)"
+        )
+
+    # -- what happened, and what there is -------------------------------------------------------
+
+    @property
+    def info(self) -> ReuseInfo:
+        """What was reused for the reply that ended last, or whose stream was read last.
+
+        The reply may belong to any thread; with several threads, use the ``cache`` of each reply
+        instead. It is empty before the first reply.
+        """
+        outcome = self._last.outcome
+        return outcome.cache if outcome is not None else {}
+
+    def report(self) -> CacheReport:
+        """Cells, sequences, and bytes in each tier."""
+        return self._loaded.driver.run(self._report)
+
+    def _report(self) -> CacheReport:
+        cache, context = self._loaded.cache, self._loaded.context
+        sequences = [self._describe(sequence) for sequence in cache.live.values()]
+        return {
+            "kind": cache.traits.kind.value,
+            "cells": context.n_ctx,
+            "cells_used": cache.cells_used(),
+            "sequences": sequences,
+            "free_sequences": context.n_seq_max - len(sequences),
+            "bytes": {
+                "context": sum(entry["bytes"] for entry in sequences),
+                "checkpoints": cache.checkpoints.used_bytes,
+                "parked": cache.parking.used_bytes if cache.parking is not None else 0,
+                "saved": cache.saved.used_bytes if cache.saved is not None else 0,
+                "snapshots": self._snapshots.nbytes,
+            },
+            "checkpoints": len(cache.checkpoints),
+        }
+
+    def _describe(self, sequence: LiveSequence) -> SequenceReport:
+        size = self._loaded.context.state_size
+        return {
+            "sequence": sequence.number,
+            "tokens": len(sequence.tokens),
+            "bytes": size(sequence.number) if sequence.tokens else 0,
+            "busy": sequence.busy,
+            "pinned": self._loaded.cache.is_pinned(sequence),
+            "session": sequence.session,
+        }
+
+    # -- stores ---------------------------------------------------------------------------------
+
+    def set_store(self, store: StateStore | None) -> None:
+        """Write every conversation to ``store`` when a call ends, and look there for prefixes.
+
+        Args:
+            store: a ``LlamaRAMCache`` or ``LlamaDiskCache``; None stops using one. It is not
+                closed with the model, and several models and processes may share one.
+
+        Raises:
+            ParameterTypeError: it is no store.
+        """
+        _check_store(store)
+        cache = self._loaded.cache
+
+        def use() -> None:
+            cache.saving.flush()  # what has ended meanwhile
+            cache.saved = store
+            for sequence in cache.live.values():
+                sequence.saved_key, sequence.saved_length = None, 0
+
+        self._loaded.copy_out(_PATIENCE)
+        self._loaded.driver.run(use)
+
+    def flush(self, timeout: float = 10.0) -> bool:
+        """Wait until what calls left behind is in the store that was set.
+
+        Conversations are written beside other calls, after the end of their replies.
+
+        Returns:
+            False if that took longer than ``timeout`` seconds.
+        """
+        return self._loaded.write_out(timeout)
+
+    # -- saved states ---------------------------------------------------------------------------
+
+    def save_state(self) -> LlamaState:
+        """A copy of what ``eval`` evaluated, or else of the conversation of the call that ended
+        last. What is still being generated is not touched.
+
+        Raises:
+            StateError: nothing was evaluated yet, or it is not in memory any more.
+        """
+        return self._states.save()
+
+    def load_state(self, state: LlamaState) -> None:
+        """Bring a saved state back. ``eval`` goes on after it, and other calls may reuse it.
+
+        Raises:
+            FingerprintError: it was made by another model, or under other settings.
+            StateError: it does not fit.
+        """
+        self._states.load(state)
+
+    # -- named snapshots ------------------------------------------------------------------------
+
+    def snapshot(self, name: str, length: int | None = None) -> SnapshotInfo:
+        """Keep a copy of what ``save_state`` would save, under ``name``.
+
+        An older snapshot of that name is replaced only when the new one is complete. When all
+        ``prefix_cache_slots`` are taken, the one that was not used for longest goes.
+
+        Args:
+            length: only its first tokens. A recurrent state cannot be taken apart, nor a window
+                that has passed: there it works at the positions of checkpoints only.
+
+        Raises:
+            ParameterError: snapshots are off (``prefix_cache_slots=0``).
+            StateError: as ``save_state``; or ``length`` tokens cannot be given back.
+        """
+        return self._snapshots.take(name, length)
+
+    def restore(self, name: str) -> SnapshotInfo:
+        """Bring a snapshot back, as ``load_state`` does.
+
+        Raises:
+            ParameterError: there is none of that name.
+            FingerprintError: it was made under other settings.
+        """
+        return self._snapshots.restore(name)
+
+    def snapshots(self) -> list[SnapshotInfo]:
+        """The snapshots, least recently used first."""
+        return self._snapshots.list()
+
+    def drop(self, name: str) -> None:
+        """Forget a snapshot, if there is one of that name."""
+        self._snapshots.drop(name)
+
+    # -- prewarming, and pins -------------------------------------------------------------------
+
+    def prewarm(
+        self, messages: Messages, *, pin: bool = True, **options: Unpack[PromptOptions]
+    ) -> Prewarmed:
+        """Evaluate the beginning of conversations ahead of time, so that they start without delay.
+
+        Args:
+            messages: the messages that they begin with: the system message, or more.
+            pin: evict it only when nothing else is left to evict.
+            options: those of ``create_chat_completion`` that change the prompt: ``tools``,
+                ``chat_template_kwargs``, ...
+
+        Returns:
+            What was reused and evaluated, like ``info``. Pass it to ``unpin``.
+        """
+        given: Any = messages
+        if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
+            raise ParameterTypeError(f"messages must be a list, not {shown(messages)}")
+        request = GenerationRequest(
+            self._common_opening(messages, options),
+            SamplingParams(temperature=0.0),
+            GenerationParams(max_tokens=0),
+            pin=pin,
+        )
+        record = self._dispatch.run(request)
+        return Prewarmed(record.cache, record.tokens)
+
+    def _common_opening(self, messages: Messages, options: Mapping[str, Any]) -> Prompt:
+        """What every conversation that begins with ``messages`` begins with.
+
+        Two different next messages are rendered: what the prompts have in common, up to the last
+        role boundary in it, does not depend on what comes next.
+        """
+        first, second = (
+            self._calls.prompt_of([*messages, {"role": "user", "content": text}], options)
+            for text in ("A", "Bb")
+        )
+        a, b = first.text or b"", second.text or b""
+        shared = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), len(a))
+        starts = [start for start in first.boundaries if start <= shared]
+        if not starts:
+            raise ParameterError("these messages leave nothing to evaluate ahead of time")
+        end = starts[-1]
+        plain = tuple((start, min(stop, end)) for start, stop in first.plain if start < end)
+        return Prompt(text=a[:end], boundaries=tuple(starts[:-1]), plain=plain)
+
+    def pin(self, what: Prewarmed | str) -> None:
+        """Keep a beginning in memory: it is evicted only when nothing else is left.
+
+        Args:
+            what: what ``prewarm`` returned, or the name of a snapshot, which is brought back if it
+                is not in memory.
+
+        Raises:
+            ParameterError: there is no such snapshot.
+            StateError: it is not in memory any more: prewarm it again.
+        """
+        prompt = self._loaded.cache.resolve_tokens(self._tokens_of(what))
+        there = self._loaded.driver.run(lambda: self._pin(prompt, isinstance(what, str)))
+        if isinstance(what, str) and not there:
+            self._states.bring_in(self._snapshots.get(what).stored)
+
+    def _pin(self, prompt: ResolvedPrompt, may_be_missing: bool) -> bool:
+        cache = self._loaded.cache
+        there = cache.pin(prompt) == len(prompt.tokens)
+        if not there and not may_be_missing:
+            cache.unpin(prompt)
+            raise StateError("this is not in memory any more; prewarm it again")
+        return there
+
+    def unpin(self, what: Prewarmed | str | None = None) -> None:
+        """Release a pin: the beginning may be evicted like everything else.
+
+        Args:
+            what: as for ``pin``; None for everything that is pinned.
+        """
+        cache = self._loaded.cache
+        if what is None:
+            self._loaded.driver.run(cache.unpin_all)
+        else:
+            prompt = cache.resolve_tokens(self._tokens_of(what))
+            self._loaded.driver.run(lambda: cache.unpin(prompt))
+
+    def _tokens_of(self, what: Prewarmed | str) -> tuple[int, ...]:
+        if isinstance(what, Prewarmed):
+            return what.tokens
+        if isinstance(what, str):
+            return tuple(self._snapshots.get(what).stored.tokens.tolist())
+        raise ParameterTypeError(
+            f"what must be what prewarm() returned or the name of a snapshot, not {shown(what)}"
+        )
+
+    # -- conversations that are saved to files --------------------------------------------------
+
+    def state_of(
+        self, messages: Messages, session: str, options: Mapping[str, Any]
+    ) -> StoredState | None:
+        """The state of a conversation before its next turn, or None if it is not in memory.
+
+        When the sequence went on with another branch, the conversation is given one of its own
+        again, for which little is evaluated.
+
+        Args:
+            session: its ``session_id``.
+            options: what changes the prompt.
+        """
+        prompt = self._calls.prompt_of([*messages, {"role": "user", "content": "."}], options)
+        found = self._states.of_prompt(prompt, session)
+        if found is None and self._states.mostly_cached(prompt):
+            self.prewarm(messages, pin=False, **options)
+            found = self._states.of_prompt(prompt, session)
+        return found
+
+    def bring_in(self, state: StoredState, session: str) -> None:
+        """Bring the state of a conversation back, for its next turn.
+
+        Raises:
+            StateError: it is of another model, it does not fit, or every sequence is busy.
+        """
+        self._states.restore_conversation(state, session)
+
+    # -- the end --------------------------------------------------------------------------------
+
+    def reset(self, *, cancel: bool = False) -> None:
+        """Clear the memory (``llama_memory_clear``) and everything that is known about it.
+
+        It is done as soon as nothing is in flight: the requests of other threads are waited for,
+        and new ones wait until it is done. Parked conversations, checkpoints and counters are gone.
+        A store that was set, and named snapshots, are the caller's: they keep what they hold.
+
+        Args:
+            cancel: end the requests of other threads (with ``RequestCancelled``) instead of waiting
+                for them. Streams that the calling thread has opened end in any case: nobody would
+                read them meanwhile.
+
+        Raises:
+            LlamaError: it is called from a callback of a request; nothing was cleared.
+        """
+
+        def clear() -> None:
+            self._by_hand.forget()
+            self._loaded.cache.clear()
+            self._loaded.engine.reset_counters()
+            self._last.forget()
+
+        self._loaded.driver.run_when_quiet(clear, cancel=cancel)
+
+
+def _check_store(store: Any) -> None:
+    """Raise unless ``store`` has the attributes of a ``StateStore``, which every call needs."""
+    if store is None:
+        return
+    wanted = sorted(name for name in vars(StateStore) if not name.startswith("_"))
+    missing = [name for name in wanted if not hasattr(type(store), name)]
+    if missing or not hasattr(store, "capacity_bytes"):
+        lack = f", which has no {(*missing, 'capacity_bytes')[0]}"
+        raise ParameterTypeError(
+            f"cache must be a LlamaRAMCache, a LlamaDiskCache or None, not {shown(store)}{lack}"
+        )

@@ -1,0 +1,242 @@
+"""``States``: what is in memory, taken out and brought back.
+
+A saved state is that of the conversation of the call that ended last: it is found by its tokens,
+and never taken from a sequence that a request is using.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llama_py.api.call import LastCalls
+from llama_py.api.lowlevel import ByHand
+from llama_py.api.runtime import Loaded
+from llama_py.engine.request import Prompt, Record
+from llama_py.errors import FingerprintError, ParameterTypeError, StateError, shown
+from llama_py.memory.saving import Copying
+from llama_py.memory.sequences import LiveSequence
+from llama_py.memory.state import StoredState
+from llama_py.memory.state_loader import Loading
+from llama_py.params import check_number
+
+__all__ = ["LlamaState", "SnapshotInfo", "States"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LlamaState:
+    """What ``save_state`` returns: one sequence, and the logits at its end. It can be pickled.
+
+    Attributes:
+        stored: tokens, text and state of the sequence.
+        logits: float32 ``(n_vocab,)`` at the last position, or None if they are not known.
+    """
+
+    stored: StoredState
+    logits: NDArray[np.float32] | None = None
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens in it."""
+        return len(self.stored.tokens)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of it."""
+        return self.stored.nbytes + (self.logits.nbytes if self.logits is not None else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotInfo:
+    """A named snapshot: its tokens and its bytes."""
+
+    name: str
+    n_tokens: int
+    nbytes: int
+
+
+class States:
+    """Saves and restores the sequences of one model."""
+
+    def __init__(self, loaded: Loaded, by_hand: ByHand, last: LastCalls) -> None:
+        self._loaded = loaded
+        self._by_hand = by_hand
+        self._last = last
+
+    # -- of the last call -----------------------------------------------------------------------
+
+    def save(self, length: int | None = None) -> LlamaState:
+        """A copy of what ``eval`` evaluated, or else of the conversation that ended last.
+
+        Args:
+            length: only its first tokens.
+
+        Raises:
+            StateError: nothing was evaluated yet; it is not in memory any more; or this memory
+                cannot give back its first ``length`` tokens.
+        """
+        driver, cache = self._loaded.driver, self._loaded.cache
+        copying, logits, part = driver.run(lambda: self._begin(length))
+        try:
+            return LlamaState(self._copied(copying), logits)
+        finally:
+            if part is not None:
+                driver.run(lambda: cache.drop(part))
+
+    def _copied(self, copying: Copying) -> StoredState:
+        """What is being copied, a few MiB at a time: the streams of others go on meanwhile."""
+        saving = self._loaded.cache.saving
+        while copying.result is None:
+            self._loaded.driver.run(lambda: saving.advance(copying))
+        return copying.result
+
+    def _begin(
+        self, length: int | None
+    ) -> tuple[Copying, NDArray[np.float32] | None, LiveSequence | None]:
+        """In the engine's thread: a copy that has begun, the logits at its end, and the sequence
+        that was made for it, if only a part of one is wanted."""
+        cache = self._loaded.cache
+        sequence, count = self._source()
+        if length is None and len(sequence.tokens) == count:
+            books = self._loaded.engine.requests
+            logits = books.last_logits if sequence is books.last_sequence else None
+            return cache.saving.copy(sequence), logits, None
+        if length is not None:
+            check_number("length", length, 1, count, integer=True)
+        part = cache.copy_prefix(sequence, length or count)
+        part.busy = True
+        try:
+            return cache.saving.copy(part), None, part
+        except BaseException:
+            cache.drop(part)
+            raise
+
+    def _source(self) -> tuple[LiveSequence, int]:
+        """The sequence to take a copy of, and how many of its tokens."""
+        sequence, ended = self._by_hand.sequence, self._last.ended
+        if sequence is not None and sequence.tokens:
+            return sequence, len(sequence.tokens)
+        if sequence is not None or ended is None:
+            raise StateError("nothing was evaluated yet, so there is no state to save")
+        return self._find(ended)
+
+    def _find(self, ended: Record) -> tuple[LiveSequence, int]:
+        """The sequence that holds the most of a request: it alone, or as its beginning."""
+        tokens = [*ended.tokens, *ended.generated]
+        live = [sequence for sequence in self._loaded.cache.live.values() if sequence.tokens]
+        whole = [
+            sequence
+            for sequence in live
+            if not sequence.busy and sequence.tokens == tokens[: len(sequence.tokens)]
+        ]
+        best = max(whole, key=lambda sequence: len(sequence.tokens), default=None)
+        held = len(best.tokens) if best is not None else 0
+        evaluated = len(tokens) - (1 if ended.generated else 0)
+        if held < evaluated:  # somebody goes on with it
+            start = tokens[:evaluated]
+            longer = (each for each in live if each.tokens[:evaluated] == start)
+            found = next(longer, None)
+            if found is not None:
+                return found, evaluated
+        # A call that failed or was cancelled may have evaluated less than its prompt.
+        finished = ended.reason in ("stop", "length")
+        if best is None or (held < evaluated and finished):
+            raise StateError(
+                "the conversation of the last call is not in memory any more; ask for the state "
+                "before other calls need its place, or raise n_seq_max"
+            )
+        return best, held
+
+    # -- back -----------------------------------------------------------------------------------
+
+    def load(self, state: Any) -> None:
+        """Bring a state back, as what ``eval`` evaluated; see ``Llama.load_state``."""
+        self._loaded.driver.check()
+        stored = self._checked(state).stored
+        with self._loaded.loading(stored, self._loaded.cache.namespace) as loading:
+            self._loaded.driver.run(lambda: self._adopt(state, loading))
+
+    def _adopt(self, state: LlamaState, loading: Loading | None) -> None:
+        stored = self._checked(state).stored  # the adapters may be others now
+        self._by_hand.adopt(stored, state.logits, loading)
+
+    def bring_in(self, stored: StoredState) -> None:
+        """Bring a state back for later calls.
+
+        Raises:
+            StateError: it is of another model, it does not fit, or every sequence is busy.
+        """
+        with self._loaded.loading(stored, self._loaded.cache.namespace) as loading:
+            self._loaded.driver.run(lambda: self._bring_in(stored, loading))
+
+    def _bring_in(self, stored: StoredState, loading: Loading | None) -> None:
+        if stored.fingerprint != self._loaded.fingerprint:
+            raise StateError("it was made by another model, or under other settings")
+        if self._loaded.cache.bring_in(stored, loading=loading) is None:
+            raise StateError("every sequence is busy; wait for a request, or raise n_seq_max")
+
+    def _checked(self, state: Any) -> LlamaState:
+        if not isinstance(state, LlamaState):
+            raise ParameterTypeError(
+                f"state must be what save_state() returned, not {shown(state)}"
+            )
+        if state.stored.fingerprint != self._loaded.fingerprint:
+            raise FingerprintError(
+                "this state was made by another model, or under other settings (context size, KV "
+                "types, window, RoPE, adapters); evaluate the prompt again instead"
+            )
+        return state
+
+    # -- of a conversation ----------------------------------------------------------------------
+
+    def restore_conversation(self, stored: StoredState, session: str) -> None:
+        """Bring the state of a saved conversation back, for its next turn."""
+        self.bring_in(dataclasses.replace(stored, session=session))
+
+    def of_prompt(self, prompt: Prompt, session: str) -> StoredState | None:
+        """The longest state that holds a prompt's beginning and nothing else, or None."""
+        cache = self._loaded.cache
+        text = cache.spelling.mark(prompt.text or b"", prompt.plain).key
+        found = self._loaded.driver.run(lambda: self._longest(session, text))
+        return self._copied(found) if isinstance(found, Copying) else found
+
+    def _longest(self, session: str, text: bytes) -> StoredState | Copying | None:
+        """In the engine's thread: what is parked, or a copy of what is in memory."""
+        cache = self._loaded.cache
+        fitting = [
+            sequence
+            for sequence in cache.live.values()
+            if sequence.tokens
+            and not sequence.busy
+            and sequence.spelled == len(sequence.tokens)
+            and _begins(text, sequence.text)
+        ]
+        best = max(fitting, key=lambda sequence: len(sequence.tokens), default=None)
+        parked = next(self._parked(session, text), None)
+        if best is not None and (parked is None or len(best.tokens) >= len(parked.tokens)):
+            return cache.saving.copy(best)
+        return parked
+
+    def _parked(self, session: str, text: bytes) -> Iterator[StoredState]:
+        store = self._loaded.cache.parking
+        found = store.find_session(session, self._loaded.fingerprint) if store is not None else ()
+        for key in found:
+            state = store.get(key) if store is not None else None
+            if state is not None and _begins(text, state.text):
+                yield state
+
+    def mostly_cached(self, prompt: Prompt) -> bool:
+        """Whether more than half of a prompt need not be evaluated."""
+        cache = self._loaded.cache
+        resolved = cache.resolve_text(prompt.text or b"", plain=prompt.plain)
+        best: int = self._loaded.driver.run(lambda: cache.best_keep(resolved))
+        return 2 * best >= len(resolved.tokens)
+
+
+def _begins(text: bytes, cached: bytes | None) -> bool:
+    return bool(cached) and text.startswith(cached or b"\0")

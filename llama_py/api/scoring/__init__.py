@@ -1,0 +1,1 @@
+"""``Llama.score``: how likely the model finds given continuations."""

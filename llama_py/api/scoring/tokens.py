@@ -1,0 +1,172 @@
+"""The tokens of a prefix and of its continuations, for ``Llama.score``.
+
+The tokens of a text depend on what stands before it: ``"yes"`` behind ``"The answer is "`` is not
+``"yes"`` alone, because the space becomes part of its token. So a continuation is tokenized with
+the end of its prefix, and compared with that end tokenized alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from llama_py.core.vocab import Vocab
+from llama_py.engine.reply_text import whole_characters
+from llama_py.errors import ParameterError, ParameterTypeError
+from llama_py.memory.prompt_tokens import align
+from llama_py.memory.text_keys import Spelling
+from llama_py.options.checks import whole_text
+from llama_py.params import check_number
+
+__all__ = ["Continuations", "Prefix", "read_continuations", "read_prefix"]
+
+Tokens: TypeAlias = tuple[int, ...]
+
+#: Bytes of a prefix that a continuation is tokenized with.
+_TAIL = 1024
+#: Tokens whose text a continuation of tokens is shown.
+_TAIL_TOKENS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """What the continuations have in common.
+
+    Attributes:
+        tokens: at least one.
+        text: its text if that is what was given, so that a continuation may change how it ends.
+    """
+
+    tokens: Tokens
+    text: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Continuations:
+    """What is to be scored: the tokens of each, and its text."""
+
+    tokens: list[Tokens]
+    texts: list[str]
+
+
+def read_prefix(vocab: Vocab, prefix: Any) -> Prefix:
+    """A text or token ids.
+
+    Raises:
+        ParameterError: it is neither, or there is no token to begin with.
+    """
+    if isinstance(prefix, str):
+        text = whole_text(prefix, "prefix").encode()
+        # An end-of-sequence token that some models add would stand in the middle.
+        first, _ = Spelling(vocab).added
+        tokens = (*first, *vocab.tokenize(text, add_special=False, parse_special=True))
+        if text and tokens:
+            return Prefix(tokens, text)
+    else:
+        tokens = _ids(vocab, prefix, "prefix", "a text, token ids or messages")
+    if not tokens and vocab.bos < 0:
+        raise ParameterError("prefix is empty, and this model has no BOS token to begin with")
+    return Prefix(tokens or (vocab.bos,))
+
+
+def read_continuations(
+    vocab: Vocab, prefix: Prefix, continuations: Any
+) -> tuple[Prefix, Continuations]:
+    """The tokens behind the prefix, which may have become shorter by its last tokens.
+
+    Raises:
+        ParameterError: naming the index of what is neither a text nor token ids.
+    """
+    if isinstance(continuations, (str, bytes)) or not isinstance(continuations, Sequence):
+        raise ParameterTypeError(
+            f"continuations must be a list of texts or of token ids, not {continuations!r}"
+        )
+    border = _Border(vocab, prefix)
+    parts = [_one(vocab, border, item, index) for index, item in enumerate(continuations)]
+    start = min((place for place, _ in parts), default=len(prefix.tokens))
+    tokens = [(*prefix.tokens[start:place], *own) for place, own in parts]
+    texts = [
+        item if isinstance(item, str) else _text(vocab, own)
+        for item, (_, own) in zip(continuations, parts, strict=True)
+    ]
+    return Prefix(prefix.tokens[:start], prefix.text), Continuations(tokens, texts)
+
+
+def _one(vocab: Vocab, border: _Border, item: Any, index: int) -> tuple[int, Tokens]:
+    if isinstance(item, str):
+        return border.continue_with(whole_text(item, f"continuations[{index}]").encode())
+    return border.place, _ids(vocab, item, f"continuations[{index}]", "a text or token ids")
+
+
+def _ids(vocab: Vocab, value: Any, name: str, what: str) -> Tokens:
+    items = value.tolist() if isinstance(value, np.ndarray) else value
+    listed = isinstance(items, Sequence) and not isinstance(items, (str, bytes))
+    if not listed or not all(isinstance(i, Integral) and not isinstance(i, bool) for i in items):
+        raise ParameterTypeError(f"{name} must be {what}, not {value!r:.80}")
+    for token in items:
+        check_number(f"{name}: token", token, 0, vocab.n_tokens - 1, integer=True)
+    return tuple(int(token) for token in items)
+
+
+def _text(vocab: Vocab, tokens: Tokens) -> str:
+    return whole_characters(vocab.detokenize(tokens, special=True))
+
+
+class _Border:
+    """Where a prefix ends.
+
+    Attributes:
+        place: tokens before it.
+    """
+
+    def __init__(self, vocab: Vocab, prefix: Prefix) -> None:
+        self.place = len(prefix.tokens)
+        self._vocab, self._spelling = vocab, Spelling(vocab)
+        self._may_melt = prefix.text is not None
+        if prefix.text is not None:
+            self._tail = _last(prefix.text)
+        else:
+            last = prefix.tokens[-_TAIL_TOKENS:]
+            self._tail = b"".join([vocab.piece(token) for token in last])
+        self._alone = self._tokenize(self._tail)
+
+    def continue_with(self, text: bytes) -> tuple[int, Tokens]:
+        """Behind how many tokens of the prefix a text goes on, and its tokens from there on."""
+        if not text:
+            return self.place, ()
+        if self._may_melt:
+            whole, alone = self._tokenize(self._tail + text), self._alone
+            shared = next(
+                (i for i, pair in enumerate(zip(whole, alone, strict=False)) if pair[0] != pair[1]),
+                min(len(whole), len(alone)),
+            )
+            place = self.place - (len(alone) - shared)
+            if place > 0:
+                return place, tuple(whole[shared:])
+        return self.place, tuple(self._behind(text))
+
+    def _behind(self, text: bytes) -> list[int]:
+        """The tokens of a text as they are behind the tail, if a token ends there."""
+        whole = self._spelling.mark(self._tail + text)
+        tokens = self._spelling.read(whole, add_special=False)
+        offsets = align(self._spelling, tokens, whole.key)
+        (place,) = whole.in_key([len(self._tail)])
+        if offsets is not None and place in offsets:
+            return tokens[int(np.searchsorted(offsets, place)) :]
+        return self._spelling.read_apart(text, parse_special=True)
+
+    def _tokenize(self, text: bytes) -> list[int]:
+        return self._vocab.tokenize(text, add_special=False, parse_special=True)
+
+
+def _last(text: bytes) -> bytes:
+    """The end of a text, from a whole character on."""
+    tail = text[-_TAIL:]
+    first = 0
+    while first < len(tail) and len(tail) < len(text) and tail[first] & 0xC0 == 0x80:
+        first += 1
+    return tail[first:]

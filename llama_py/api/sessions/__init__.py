@@ -1,0 +1,1 @@
+"""``ChatSession``: one conversation, its replies, and the file it is saved in."""

@@ -1,0 +1,1 @@
+"""Grammars of constrained replies, in GBNF and in llguidance's notation."""

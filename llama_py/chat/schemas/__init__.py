@@ -1,0 +1,1 @@
+"""JSON schemas: their limits, what fits them, and how models write what fits."""

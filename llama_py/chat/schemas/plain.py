@@ -1,0 +1,107 @@
+"""JSON schemas in plainer words: what not every engine knows, written with what all of them know.
+
+``nullable`` (of OpenAPI) becomes a type or an alternative, ``true`` as a schema becomes ``{}``, and
+a reference to the root becomes one to a definition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from llama_py.chat.schemas.bounds import role_of
+
+__all__ = ["plain_schema", "with_null", "with_nulls"]
+
+#: Keywords beside which a further type would not make null fit.
+_WHOLE = frozenset({"$ref", "anyOf", "oneOf", "allOf", "not", "if", "$dynamicRef", "$recursiveRef"})
+_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
+
+
+def with_nulls(schema: Any) -> Any:
+    """The schema, with ``nullable`` written as a type or an alternative."""
+    return _changed(schema, with_null)
+
+
+def plain_schema(schema: Any) -> Any:
+    """The schema without ``nullable``, ``true`` as a schema, and references to the root."""
+    schema = _changed(schema, lambda node: _without_true(with_null(node)))
+    if isinstance(schema, Mapping) and _refers_to_root(schema):
+        return _with_root_on_a_shelf(schema)
+    return schema
+
+
+def with_null(node: Mapping[str, Any]) -> Mapping[str, Any]:
+    """One node of a schema, with ``nullable`` written as a type or an alternative."""
+    if "nullable" not in node:
+        return node
+    nullable = node["nullable"] is True
+    node = {key: value for key, value in node.items() if key != "nullable"}
+    if not nullable:
+        return node
+    kind = node.get("type")
+    if _WHOLE & node.keys() or not (kind is None or isinstance(kind, (str, list))):
+        return {"anyOf": [node, {"type": "null"}]}
+    if kind is not None:
+        kinds = [kind] if isinstance(kind, str) else kind
+        node["type"] = kinds if "null" in kinds else [*kinds, "null"]
+    if "const" in node:
+        node["enum"] = [node.pop("const")]
+    values = node.get("enum")
+    if isinstance(values, list) and None not in values:
+        node["enum"] = [*values, None]
+    return node
+
+
+def _changed(
+    value: Any, change: Callable[[Mapping[str, Any]], Mapping[str, Any]], role: str = "schema"
+) -> Any:
+    """A schema whose nodes were changed, the inner ones first."""
+    if role in ("data", "note"):
+        return value
+    if isinstance(value, list):
+        return [_changed(each, change) for each in value]
+    if not isinstance(value, Mapping):
+        return value
+    out = {key: _changed(each, change, role_of(key, role)) for key, each in value.items()}
+    return change(out) if role == "schema" else out
+
+
+def _without_true(node: Mapping[str, Any]) -> Mapping[str, Any]:
+    out = dict(node)
+    if out.get("items") is True:
+        out["items"] = {}
+    for key in _LISTS:
+        if isinstance(out.get(key), list):
+            out[key] = [{} if part is True else part for part in out[key]]
+    for key in ("properties", "$defs", "definitions"):
+        if isinstance(out.get(key), Mapping):
+            out[key] = {name: {} if part is True else part for name, part in out[key].items()}
+    return out
+
+
+def _refers_to_root(schema: Mapping[str, Any]) -> bool:
+    found: list[bool] = []
+
+    def look(node: Mapping[str, Any]) -> Mapping[str, Any]:
+        found.append(node.get("$ref") == "#")
+        return node
+
+    _changed(schema, look)
+    return any(found)
+
+
+def _with_root_on_a_shelf(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """llama.cpp's converter refers to what lies within the root, and not to the root itself."""
+    shelf = schema.get("$defs")
+    shelf = shelf if isinstance(shelf, Mapping) else {}
+    name = "root"
+    while name in shelf:
+        name += "-"
+
+    def refer(node: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**node, "$ref": f"#/$defs/{name}"} if node.get("$ref") == "#" else node
+
+    changed = dict(_changed(schema, refer))
+    root = {key: value for key, value in changed.items() if key not in ("$defs", "definitions")}
+    return {**changed, "$defs": {**changed.get("$defs", {}), name: root}}

@@ -1,0 +1,1 @@
+"""Templates: rendered within limits, and what is known about them."""

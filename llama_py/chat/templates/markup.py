@@ -1,0 +1,117 @@
+"""``Markup``: the texts that structure a prompt, which a message could forge.
+
+These are the texts of the vocabulary's special tokens, and the texts that the template itself looks
+for in messages. (Qwen3's, for example, treats a user message that begins with ``<tool_response>``
+as the result of a tool.) Tokens for ordinary text (runs of spaces, the HTML tags in Gemma's
+vocabulary) are not markup.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+
+from llama_py.chat.templates.jinja import read_literals
+
+__all__ = ["Markup"]
+
+#: A text in brackets, as markers are written: ``<think>``, ``[INST]``, ``<|im_end|>``.
+_BRACKETED = re.compile(r"[<\[【«].+[>\]】»]", re.DOTALL)
+#: A name beside a bracket or bar: ``<b>``, ``]~b]``, ``｜DSML｜``.
+_MARKED = re.compile(r"[<>\[\]|｜].*\w|\w.*[<>\[\]|｜]", re.DOTALL)
+#: What only markers have in their texts, whatever the template is.
+_BARS = ("<|", "|>", "<｜", "｜>")
+#: Markers that models know from their training, even if their template never writes them.
+_KNOWN = frozenset(
+    f"{start}{name}>"
+    for name in ("think", "tool_call", "tool_calls", "tool_response", "tools")
+    for start in ("<", "</")
+)
+#: Characters behind the first one that decide whether a place is worth a closer look.
+_AHEAD = 2
+
+
+class Markup:
+    """Finds the texts that a message could forge.
+
+    Args:
+        control: texts of the tokens that plain text never becomes (control tokens, the unknown
+            one).
+        defined: texts of user-defined tokens, which plain text does become; the markers among
+            them count.
+        sources: the chat template's texts, () if there is none.
+
+    Attributes:
+        tokens: those texts that are special tokens.
+        escapes: matches where JSON writes a character of one of the texts as an escape.
+    """
+
+    def __init__(
+        self, control: Iterable[str], defined: Iterable[str] = (), sources: Iterable[str] = ()
+    ) -> None:
+        written, looked_for = read_literals(sources)
+        marks = (text for text in defined if _is_marker(text, written))
+        self.tokens = frozenset(text for text in (*control, *marks) if text.strip())
+        words = {text.strip() for text in looked_for}
+        self._texts = self.tokens | {word for word in words if _BRACKETED.fullmatch(word)}
+        lengths = defaultdict(set)
+        for text in self._texts:
+            lengths[text[0]].add(len(text))
+        self._lengths = {first: tuple(sorted(some)) for first, some in lengths.items()}
+        self._candidate = _candidates(self._texts)
+        self.escapes = _escapes(set("".join(self._texts)))
+
+    @classmethod
+    def of(cls, special: Mapping[bytes, bool], sources: Iterable[str]) -> Markup:
+        """The markup of a vocabulary (from ``Vocab.special_texts``) and a template.
+
+        Texts that are not UTF-8 are left out, because no message contains them.
+        """
+        texts: tuple[list[str], list[str]] = ([], [])
+        for text, always in special.items():
+            with suppress(UnicodeDecodeError):
+                texts[always].append(text.decode())
+        return cls(*texts, sources)
+
+    def find(self, text: str) -> Iterator[tuple[int, str]]:
+        """(offset in characters, markup) for each occurrence in ``text``; they may overlap."""
+        texts, lengths = self._texts, self._lengths
+        if self._candidate is None:
+            return
+        for match in self._candidate.finditer(text):
+            at = match.start()
+            for length in lengths[text[at]]:
+                if (found := text[at : at + length]) in texts:
+                    yield at, found
+
+
+def _is_marker(text: str, written: str) -> bool:
+    if any(bar in text for bar in _BARS) or text in _KNOWN:
+        return True
+    return text in written and len(text) > 2 and _MARKED.search(text) is not None
+
+
+def _escapes(characters: set[str]) -> re.Pattern[str]:
+    codes = "|".join(sorted(f"{ord(char):04x}" for char in characters)) or "(?!)"
+    short = "".join(char for char in '"/\\' if char in characters)
+    return re.compile(rf"\\(?:u(?:{codes})" + (f"|[{re.escape(short)}])" if short else ")"), re.I)
+
+
+def _candidates(texts: Iterable[str]) -> re.Pattern[str] | None:
+    """Matches a first character where one of the texts may begin.
+
+    It matches one character, so that overlapping places are all found, and the first one, so that
+    ``re`` can skip everything else.
+    """
+    ahead = defaultdict(set)
+    for text in texts:
+        ahead[text[0]].add(text[1 : 1 + _AHEAD])
+    if not ahead:
+        return None
+    branches = [
+        f"{re.escape(first)}(?:{'|'.join(f'(?={re.escape(rest)})' for rest in sorted(some))})"
+        for first, some in sorted(ahead.items())
+    ]
+    return re.compile("|".join(branches))

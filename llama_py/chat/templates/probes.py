@@ -1,0 +1,165 @@
+"""``ProbedSlots``: which system messages a template takes, found out by rendering small chats.
+
+A system message has a place if the prompt with it is the prompt without it and one more piece
+there, if that piece contains its text once, and if it is marked as neither the user's nor the
+assistant's. So a template that refuses the message, drops it, moves it to the front, writes it like
+a user's, or lets the list of tools move behind it, does not take it. Nor is there a place at the
+beginning where a template writes that message into the last turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+from llama_py.chat.conversation import (
+    Message,
+    Role,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolResult,
+)
+from llama_py.chat.templates.boundaries import common_length
+from llama_py.chat.templates.inputs import message_values, tool_values
+from llama_py.errors import TemplateError
+
+__all__ = ["ProbedSlots"]
+
+#: Renders the inputs of ``llama_py_chat_apply``.
+Render = Callable[[dict[str, Any]], str]
+Messages = tuple[Message, ...]
+
+
+def _say(role: Role, text: str) -> Message:
+    return Message(role, (Text(text),))
+
+
+#: What is asked about, and where it is asked. No two texts begin or end alike.
+_NEW = "Oracle"
+_SYSTEM = _say("system", "Xerxes")
+_TALK = (_say("user", "Apple?"), _say("assistant", "Banana."), _say("user", "Cherry!"))
+_TOOL = Tool("probe", "A probe.", {"type": "object", "properties": {"a": {"type": "string"}}})
+
+
+def _errand(number: int, result: str) -> Messages:
+    """A call and its result. Some templates want ids of nine letters or digits."""
+    call = ToolCall("probe", '{"a": "b"}', f"abcdefgh{number}")
+    asking = Message("assistant", (Thinking("Well."), call))
+    return asking, Message("tool", (ToolResult(call.id, (Text(result),), name="probe"),))
+
+
+_ERRANDS = (_TALK[0], *_errand(1, "Date;"), *_TALK[1:], *_errand(2, "Elder:"))
+
+
+class ProbedSlots:
+    """The ``Slots`` of a template; each is found out when it is asked for.
+
+    Args:
+        render: renders inputs of ``llama_py_chat_apply``; it may raise a ``TemplateError``.
+    """
+
+    def __init__(self, render: Render) -> None:
+        self._render = render
+
+    @cached_property
+    def first(self) -> bool:
+        return self._takes_first(_TALK, 0)
+
+    @cached_property
+    def several(self) -> bool:
+        return self._takes_first((_SYSTEM, *_TALK), 1)
+
+    @cached_property
+    def later(self) -> bool:
+        return self._takes(_TALK, (1, 2, 3))
+
+    @cached_property
+    def after_results(self) -> bool:
+        return self._takes(_ERRANDS, (3, 7))
+
+    @cached_property
+    def adjacent_users(self) -> bool:
+        return self._prompt((_TALK[0], _TALK[2])) is not None
+
+    def _prompt(self, messages: Messages, *, tools: bool = False) -> str | None:
+        """The prompt of a conversation, or None if the template refuses it."""
+        inputs = {
+            "messages": message_values(messages),
+            "tools": tool_values([_TOOL]) if tools else None,
+            "now": 0,
+            "prompt_only": True,
+        }
+        try:
+            return self._render(inputs)
+        except TemplateError:
+            return None
+
+    def _takes_first(self, messages: Messages, place: int) -> bool:
+        """Whether a system message at a place before all others is read where it stands."""
+        given, said = _put(messages, place, "system"), _put(messages, place, "assistant")
+        prompt = self._prompt(given)
+        return prompt is not None and _ordered(prompt, given) and prompt != self._prompt(said)
+
+    def _takes(self, messages: Messages, places: Sequence[int]) -> bool:
+        """Whether a system message has a place in a conversation, at each of these places.
+
+        With and without tools, and with and without a system message at the beginning, as far as
+        the template takes these.
+        """
+        shown = False
+        for opened in (messages, (_SYSTEM, *messages)):
+            for tools in (False, True):
+                base = self._prompt(opened, tools=tools)
+                if base is None:
+                    continue
+                shift = len(opened) - len(messages)
+                if not all(self._has_place(opened, base, shift + at, tools) for at in places):
+                    return False
+                if not shown and self._is_like_others(opened, shift + places[0], tools):
+                    return False
+                shown = True
+        return shown
+
+    def _has_place(self, messages: Messages, base: str, place: int, tools: bool) -> bool:
+        given = _put(messages, place, "system")
+        prompt = self._prompt(given, tools=tools)
+        if prompt is None or not _ordered(prompt, given):
+            return False
+        piece = _inserted(base, prompt)
+        return piece is not None and piece.strip() != _NEW
+
+    def _is_like_others(self, messages: Messages, place: int, tools: bool) -> bool:
+        """Whether a system message is written like a user's or an assistant's."""
+        system, *others = (
+            self._prompt(_put(messages, place, role), tools=tools)
+            for role in ("system", "user", "assistant")
+        )
+        return system in others
+
+
+def _put(messages: Messages, place: int, role: Role) -> Messages:
+    return (*messages[:place], _say(role, _NEW), *messages[place:])
+
+
+def _ordered(prompt: str, messages: Messages) -> bool:
+    """True if what was said is in the prompt, each once and in order."""
+    places = [(prompt.count(text), prompt.find(text)) for text in _texts(messages)]
+    return all(count == 1 for count, _ in places) and places == sorted(places)
+
+
+def _texts(messages: Messages) -> Iterator[str]:
+    for message in messages:
+        for part in message.parts:
+            for each in part.content if isinstance(part, ToolResult) else (part,):
+                if isinstance(each, Text):
+                    yield each.text
+
+
+def _inserted(base: str, longer: str) -> str | None:
+    """The one piece that ``longer`` has more than ``base``; None if there is another difference."""
+    start = common_length(base, longer)
+    size = len(longer) - len(base)
+    return longer[start : start + size] if base[start:] == longer[start + size :] else None

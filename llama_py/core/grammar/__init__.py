@@ -1,0 +1,1 @@
+"""llama.cpp's grammar sampler, and checks of what it is given."""

@@ -1,0 +1,1 @@
+"""The machine: cores, memory, folders, and who has them."""

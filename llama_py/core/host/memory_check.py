@@ -1,0 +1,92 @@
+"""Refuses a model for which this process has too little memory, before anything is allocated.
+
+llama.cpp reports a large allocation that fails, but ends the process if a small one does
+(``GGML_ASSERT``). So whatever else is loaded would be lost, too.
+
+Two things can run out. *Addresses* (``ulimit -v``) are taken by all that is mapped, weights among
+it, and by what is computed with: what is needed is judged rather too large, by some dozens of MiB.
+*Memory* is not taken by mapped weights, which the system may give up and read again: what is needed
+is judged rather too small, so that nothing is refused that would fit.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from llama_py.core import backend
+from llama_py.core.host.footprint import cache_bytes
+from llama_py.core.host.machine import addresses_left, memory_left
+from llama_py.errors import NotEnoughMemoryError
+from llama_py.gguf.check import GGUFInfo, check_model_file
+from llama_py.params import ContextParams, ModelParams
+
+__all__ = ["Needs", "check_memory", "needs"]
+
+_MIB = 1 << 20
+#: Addresses for threads, arenas and small buffers, beside what is listed in ``needs``.
+_RESERVE = 128 * _MIB
+#: The most that weights take which are kept a second time, in an order that a CPU is fast with.
+_REPACKED = 128 * _MIB
+#: Keys of models not all of whose layers keep a cell of the usual size for each token.
+_UNUSUAL = ("attention.sliding_window", "attention.kv_lora_rank", "ssm.state_size", "wkv.head_size")
+_LISTED = ("attention.head_count", "attention.head_count_kv")
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Bytes that a model takes: of addresses (at most), and of memory (at least)."""
+
+    addresses: int
+    memory: int
+
+
+def check_memory(path: str | os.PathLike[str], params: ModelParams, context: ContextParams) -> None:
+    """Refuse a model that this process cannot hold.
+
+    Raises:
+        NotEnoughMemoryError: with what is needed, what is left, and what to do.
+        ModelNotFoundError, InvalidModelError: see ``check_model_file``.
+    """
+    if params.vocab_only or _on_a_gpu(params):
+        return
+    left, addresses = memory_left(), addresses_left()
+    needed = needs(check_model_file(path), params, context)
+    if addresses is not None and needed.addresses > addresses:
+        what, most, had = "addresses", needed.addresses, addresses
+        remedy = "raise the limit (ulimit -v), unload other models, or pass a smaller n_ctx"
+    elif needed.memory > left:
+        what, most, had = "memory", needed.memory, left
+        remedy = "pass a smaller n_ctx, keep use_mmap, unload other models, or end other programs"
+    else:
+        return
+    raise NotEnoughMemoryError(
+        f"{os.fspath(path)} needs about {_mib(most)} of {what}, but this process has "
+        f"{_mib(had)} left; {remedy}"
+    )
+
+
+def needs(info: GGUFInfo, params: ModelParams, context: ContextParams) -> Needs:
+    """What a model takes that is computed with on the CPU."""
+    cells = cache_bytes(info, context)
+    rows = min(context.n_ubatch, context.n_ctx or context.n_ubatch)
+    logits = rows * (info.n_vocab or 0) * 4
+    weights = info.n_bytes
+    addresses = weights + cells + logits + min(weights, _REPACKED) + _RESERVE
+    memory = (0 if params.use_mmap else weights) + (cells if _usual(info) else 0)
+    return Needs(addresses, memory)
+
+
+def _usual(info: GGUFInfo) -> bool:
+    """Whether each layer keeps a cell of the same size for each token."""
+    name = info.architecture
+    unusual = any(f"{name}.{key}" in info.metadata for key in _UNUSUAL)
+    return not unusual and not any(f"{name}.{key}" in info.arrays for key in _LISTED)
+
+
+def _on_a_gpu(params: ModelParams) -> bool:
+    return params.n_gpu_layers != 0 and any(d["kind"] == "gpu" for d in backend.devices())
+
+
+def _mib(size: int) -> str:
+    return f"{max(size, 0) // _MIB:,} MiB"

@@ -1,0 +1,254 @@
+"""Profiles: what ``llama-py tune`` found to be fastest, for parameters that nobody gave.
+
+A profile belongs to a CPU and the cores of it that the process may use, to the native libraries,
+and to the shape and the types of a model: each is a file of its own in the cache directory.
+It is used or it is absent; one that is stale, damaged or of another version is absent.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import platform
+import secrets
+import time
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, TypeGuard
+
+from llama_py._native.loader import search_directories
+from llama_py.core import backend
+from llama_py.core.host.cache_folders import cache_directory
+from llama_py.core.host.machine import usable_cores
+from llama_py.gguf.check import GGUFInfo
+from llama_py.params import ContextParams
+from llama_py.version import LLAMA_CPP_COMMIT, __version__
+
+__all__ = [
+    "TUNED",
+    "VARIABLE",
+    "Profile",
+    "apply",
+    "build_info",
+    "find",
+    "key_of",
+    "path_of",
+    "write",
+]
+
+#: Set to "off", this variable of the environment makes all profiles absent.
+VARIABLE: Final = "LLAMA_PY_PROFILE"
+#: Parameters that a profile may have, with their types and, for numbers, the largest value.
+TUNED: Final[dict[str, tuple[type, int]]] = {
+    "flash_attn": (bool, 0),
+    "n_threads": (int, 512),
+    "n_threads_batch": (int, 512),
+    "n_ubatch": (int, 65536),
+}
+#: Changes when the meaning of a profile does.
+_FORMAT = 1
+#: No profile is longer.
+_LARGEST = 1 << 16
+#: What of a model's shape decides how fast its kernels are.
+_SHAPE = (
+    "block_count",
+    "embedding_length",
+    "feed_forward_length",
+    "attention.head_count",
+    "attention.head_count_kv",
+    "attention.key_length",
+    "attention.value_length",
+    "attention.sliding_window",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What is fastest.
+
+    Attributes:
+        values: by the name of the parameter; those that are best left as they are do not appear.
+        path: the file.
+        made: when, as ``2026-01-31``.
+    """
+
+    values: Mapping[str, bool | int]
+    path: Path
+    made: str
+
+
+# -- what it belongs to ----------------------------------------------------------------------------
+
+
+def key_of(info: GGUFInfo) -> dict[str, Any]:
+    """What a profile of this model on this machine belongs to."""
+    shape = {name: _plain(info, f"{info.architecture}.{name}") for name in _SHAPE}
+    return {
+        "format": _FORMAT,
+        "version": __version__,
+        "llama_cpp": LLAMA_CPP_COMMIT,
+        "build": _build_digest(),
+        "cpu": _cpu(),
+        "cores": usable_cores(),
+        "architecture": info.architecture,
+        "shape": {name: value for name, value in shape.items() if value is not None},
+        "types": dict(sorted(info.tensor_types.items())),
+    }
+
+
+def path_of(key: Mapping[str, Any]) -> Path:
+    """The file of the profile with this key."""
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
+    return _folder() / f"{digest[:24]}.json"
+
+
+def _folder() -> Path:
+    return cache_directory() / "profiles"
+
+
+def _plain(info: GGUFInfo, name: str) -> Any:
+    """A value of the metadata; of an array, only how long it is and what it begins with."""
+    if name in info.arrays:
+        array = info.arrays[name]
+        return f"{array.type} x {array.count}: {getattr(array, 'values', None)}"[:200]
+    return info.metadata.get(name)
+
+
+def build_info() -> dict[str, Any]:
+    """How the libraries in use were built (``build_info.json``); empty if they do not say."""
+    for directory in search_directories():
+        try:
+            found: dict[str, Any] = json.loads((directory / "build_info.json").read_text())
+        except (OSError, ValueError):
+            continue
+        return found
+    return {}
+
+
+def _build_digest() -> str:
+    text = json.dumps(build_info(), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@cache
+def _cpu() -> str:
+    """The kind of CPU: name, family, model, and a digest of its features."""
+    try:
+        with Path("/proc/cpuinfo").open("rb", buffering=0) as file:
+            text = file.read(8192).decode("ascii", "replace")  # the first one: the file is long
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}".strip()
+    lines = (line.partition(":")[::2] for line in text.split("\n\n")[0].splitlines())
+    facts = {name.strip(): value.strip() for name, value in lines}
+    features = facts.get("flags") or facts.get("Features") or ""
+    digest = hashlib.sha256(" ".join(sorted(features.split())).encode()).hexdigest()[:12]
+    names = ("model name", "cpu family", "model", "stepping", "CPU part")
+    return " ".join([*filter(None, map(facts.get, names)), digest])
+
+
+# -- reading and writing ---------------------------------------------------------------------------
+
+
+def find(info: GGUFInfo) -> Profile | None:
+    """The profile for a model on this machine; None if there is none that can be trusted."""
+    if os.environ.get(VARIABLE, "").lower() == "off" or not _folder().is_dir():
+        return None
+    if any("gpu" in device["kind"] for device in backend.devices()):
+        return None  # CPUs are what was measured
+    key = key_of(info)
+    path = path_of(key)
+    try:
+        with path.open("rb") as file:
+            text = file.read(_LARGEST + 1)
+        content = json.loads(text) if len(text) <= _LARGEST else None
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(content, dict) or content.get("key") != key:
+        return None
+    values, made = content.get("values"), content.get("made")
+    if content.get("digest") != _digest(values) or not isinstance(made, str):
+        return None
+    return Profile(values, path, made) if _valid(values) else None
+
+
+def write(key: Mapping[str, Any], values: Mapping[str, bool | int], figures: Any) -> Profile:
+    """Write a profile, which appears as a whole or not at all.
+
+    Args:
+        figures: what was measured, for people.
+
+    Raises:
+        OSError: it cannot be written; an older one is unchanged.
+    """
+    path, made = path_of(key), time.strftime("%Y-%m-%d")
+    content = {
+        "key": key,
+        "made": made,
+        "values": values,
+        "digest": _digest(values),
+        "figures": figures,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
+    try:
+        with part.open("w", encoding="utf-8") as file:
+            json.dump(content, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+    return Profile(dict(values), path, made)
+
+
+def _digest(values: object) -> str:
+    try:
+        text = json.dumps(values, sort_keys=True)
+    except (TypeError, ValueError):
+        return ""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _valid(values: object) -> TypeGuard[dict[str, bool | int]]:
+    """Whether all of it can be given to a context."""
+    return isinstance(values, dict) and all(map(_fits, values.keys(), values.values()))
+
+
+def _fits(name: object, value: object) -> bool:
+    kind, most = TUNED.get(str(name), (None, 0))
+    if type(value) is not kind:
+        return False
+    return not isinstance(value, int) or kind is bool or 1 <= value <= most
+
+
+# -- use -------------------------------------------------------------------------------------------
+
+
+def apply(
+    params: ContextParams, given: Container[str], profile: Profile | None
+) -> tuple[ContextParams, dict[str, str]]:
+    """The parameters with those of a profile in place of what was not given.
+
+    Args:
+        given: the names of the parameters that somebody gave.
+
+    Returns:
+        The parameters, and for each that a profile may have, where its value comes from:
+        ``"given"``, ``"profile"`` or ``"default"``.
+    """
+    values = {} if profile is None else {**profile.values}
+    if "n_threads" in given or "n_threads_batch" in given:  # one follows from the other
+        values.pop("n_threads", None)
+        values.pop("n_threads_batch", None)
+    if params.type_k is not None or params.type_v is not None:  # measured with cells in F16
+        values.pop("flash_attn", None)
+    used = {name: value for name, value in values.items() if name not in given}
+    origins = {
+        name: "given" if name in given else "profile" if name in used else "default"
+        for name in TUNED
+    }
+    return dataclasses.replace(params, **used), origins  # type: ignore[arg-type]

@@ -1,0 +1,373 @@
+"""Anthropic's messages and content blocks as a conversation of ``chat.conversation``.
+
+The form in which a client sends the same words makes no difference: a string is a list of one text
+block, ``cache_control`` and every other unknown field is ignored, and the block with Claude Code's
+billing header, which differs in each request, is dropped. Otherwise the prompt would change from
+turn to turn, and nothing of it could be reused.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import groupby
+from typing import Any
+
+from llama_py.chat.checks import check_json, check_text
+from llama_py.chat.conversation import Message, Part, Role, Text, Thinking, ToolCall, ToolResult
+from llama_py.errors import ParameterError, ParameterTypeError, shown
+
+__all__ = [
+    "HIDDEN",
+    "TOOL_USE_ID",
+    "check_list",
+    "check_object",
+    "note_ignored",
+    "read_messages",
+    "read_system",
+    "with_texts_in_results",
+]
+
+_log = logging.getLogger("llama_py")
+
+#: What a signature begins with whose rest is the thinking itself, in Base64.
+HIDDEN = "llama-py:"
+#: What the ids of tool calls begin with on the wire: what follows is the model's own id. It may
+#: have a few letters of its own in front, because models use the same ids again and again.
+TOOL_USE_ID = "toolu_"
+
+_OWN_LETTERS = re.compile(rf"{TOOL_USE_ID}(?:[0-9a-f]{{12}}_)?")
+_BILLING = "x-anthropic-billing-header:"
+#: What the model is told in place of a block that it cannot read.
+_INSTEAD = {
+    "image": "[An image was left out here: this model reads text only.]",
+    "document": "[A document was left out here: only documents of text can be read.]",
+}
+_PLACEHOLDERS = {"", *_INSTEAD.values()}
+#: What separates the texts of one message.
+_BETWEEN = "\n"
+
+
+def read_system(value: Any) -> tuple[Message, ...]:
+    """The system prompt: one message, or none.
+
+    Args:
+        value: a string or a list of text blocks, or None.
+
+    Raises:
+        ParameterError: with the place of the first mistake.
+    """
+    text = _system_text(value, "system")
+    return (Message("system", (Text(text),)),) if text else ()
+
+
+def with_texts_in_results(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """The conversation for templates that want an assistant's message behind results of tools.
+
+    What a user or a system message says right behind a result becomes part of it.
+    """
+    out: list[Message] = []
+    for message in messages:
+        if message.role in ("user", "system") and out and out[-1].role == "tool":
+            out[-1] = _extended(out[-1], message.text)
+        else:
+            out.append(message)
+    return tuple(out)
+
+
+def _extended(message: Message, text: str) -> Message:
+    (result,) = message.parts
+    if not isinstance(result, ToolResult):
+        return message
+    said = [part.text for part in result.content if isinstance(part, Text)]
+    content = (Text("\n\n".join(each for each in (*said, text) if each)),)
+    return replace(message, parts=(replace(result, content=content),))
+
+
+def read_messages(value: Any) -> tuple[Message, ...]:
+    """The messages of a request. Neighbours of the same role are one message.
+
+    Raises:
+        ParameterError: with the place of the first mistake.
+    """
+    given = check_list(value, "messages")
+    if not given:
+        raise ParameterError("messages is empty; a conversation needs at least one message")
+    names: dict[str, str] = {}
+    messages = [each for i, one in enumerate(given) for each in _message(one, names, i)]
+    if not messages:
+        raise ParameterError("messages has no content; a conversation needs something to answer")
+    return tuple(_united(messages))
+
+
+# ---- values ----------------------------------------------------------------------------------
+
+
+def check_list(value: Any, where: str) -> Sequence[Any]:
+    """A list.
+
+    Raises:
+        ParameterError: it is something else.
+    """
+    if value is None:
+        raise ParameterError(f"{where} is missing")
+    if not isinstance(value, list):
+        raise ParameterTypeError(f"{where} must be a list, not {shown(value)}")
+    return value
+
+
+def check_object(value: Any, where: str) -> Mapping[str, Any]:
+    """An object.
+
+    Raises:
+        ParameterError: it is something else.
+    """
+    if not isinstance(value, dict):
+        raise ParameterTypeError(f"{where} must be an object, not {shown(value)}")
+    return value
+
+
+@lru_cache(256)
+def note_ignored(what: str, kind: str) -> None:
+    """Log that something of a request has no effect, once for each kind."""
+    _log.info("%s of the type %s are ignored", what, shown(kind))
+
+
+def _blocks(value: Any, where: str) -> Iterator[tuple[str, Mapping[str, Any], str]]:
+    """(type, block, place) of each block of a content, which may be a string."""
+    if isinstance(value, str):
+        yield "text", {"text": value}, where
+        return
+    if value is None:
+        raise ParameterError(f"{where} is missing; it must be a string or a list of blocks")
+    if not isinstance(value, list):
+        raise ParameterTypeError(
+            f"{where} must be a string or a list of blocks, not {shown(value)}"
+        )
+    for i, block in enumerate(value):
+        place = f"{where}[{i}]"
+        kind = check_object(block, place).get("type")
+        if not isinstance(kind, str):
+            raise ParameterError(f"{place}.type is {shown(kind)}; a block has a type such as text")
+        yield kind, block, place
+
+
+def _text(block: Mapping[str, Any], place: str) -> str:
+    where = place if "type" not in block else f"{place}.text"
+    return check_text(block.get("text"), where)
+
+
+# ---- system ----------------------------------------------------------------------------------
+
+
+def _system_text(value: Any, where: str) -> str:
+    texts = []
+    for kind, block, place in _blocks("" if value is None else value, where):
+        if kind == "text":
+            texts.append(_without_billing(_text(block, place)))
+        else:
+            note_ignored("blocks of system messages", kind)
+    return _BETWEEN.join(text for text in texts if text)
+
+
+def _without_billing(text: str) -> str:
+    return text.partition("\n")[2] if text.startswith(_BILLING) else text
+
+
+# ---- messages --------------------------------------------------------------------------------
+
+
+def _message(value: Any, names: dict[str, str], number: int) -> Iterator[Message]:
+    where = f"messages[{number}]"
+    message = check_object(value, where)
+    role, content = message.get("role"), message.get("content")
+    if role == "system":
+        text = _system_text(content, f"{where}.content")
+        if text:
+            yield Message("system", (Text(text),))
+    elif role == "assistant":
+        yield from _assistant(content, names, f"{where}.content")
+    elif role == "user":
+        yield from _user(content, names, f"{where}.content")
+    else:
+        raise ParameterError(f"{where}.role is {shown(role)}; expected user, assistant or system")
+
+
+@dataclass(slots=True)
+class _Side:
+    """What one message says, by kind."""
+
+    texts: list[str] = field(default_factory=list)
+    thoughts: list[str] = field(default_factory=list)
+    calls: list[ToolCall] = field(default_factory=list)
+    results: list[ToolResult] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
+
+
+def _assistant(content: Any, names: dict[str, str], where: str) -> Iterator[Message]:
+    side = _Side()
+    for kind, block, place in _blocks(content, where):
+        if kind == "text":
+            side.texts.append(_text(block, place))
+        elif kind == "thinking":
+            side.thoughts.append(_thought(block, place))
+        elif kind == "tool_use":
+            call = _call(block, place)
+            names[call.id] = call.name
+            side.calls.append(call)
+        elif kind != "redacted_thinking":  # which nobody but its maker can read
+            note_ignored("blocks of assistants", kind)
+    text, thought = _joined(side.texts), _joined(side.thoughts)
+    parts: list[Part] = [Thinking(thought)] if thought else []
+    parts += [Text(text)] if text else []
+    if parts or side.calls:
+        yield Message("assistant", (*parts, *side.calls))
+
+
+def _joined(texts: Sequence[str]) -> str:
+    return _BETWEEN.join(text for text in texts if text)
+
+
+def _thought(block: Mapping[str, Any], place: str) -> str:
+    """The words of a thinking block. Those that we did not show are in its signature."""
+    text = check_text(block.get("thinking", ""), f"{place}.thinking")
+    signature = block.get("signature")
+    if text or not isinstance(signature, str) or not signature.startswith(HIDDEN):
+        return text
+    try:
+        return base64.b64decode(signature[len(HIDDEN) :], validate=True).decode()
+    except (binascii.Error, ValueError):
+        return ""
+
+
+def _call(block: Mapping[str, Any], place: str) -> ToolCall:
+    name = check_text(block.get("name"), f"{place}.name")
+    if not name:
+        raise ParameterError(f"{place}.name is empty")
+    arguments = check_object({} if block.get("input") is None else block["input"], f"{place}.input")
+    check_json(arguments, f"{place}.input")
+    return ToolCall(name, json.dumps(arguments, ensure_ascii=False), _id(block, place, "id"))
+
+
+def _id(block: Mapping[str, Any], place: str, key: str) -> str:
+    """The id of a call as the model knows it."""
+    return _OWN_LETTERS.sub("", check_text(block.get(key), f"{place}.{key}"), count=1)
+
+
+# ---- what users and tools say ------------------------------------------------------------------
+
+
+def _user(content: Any, names: Mapping[str, str], where: str) -> Iterator[Message]:
+    side = _Side()
+    for kind, block, place in _blocks(content, where):
+        if kind == "tool_result":
+            side.results.append(_result(block, names, place))
+        else:
+            _add_foreign(side, kind, block, place)
+    if side.unread and not (side.results or {*side.texts} - _PLACEHOLDERS):
+        raise ParameterError(
+            f"{where} has nothing but blocks of the type {', '.join(side.unread[:3])}, which this "
+            "model cannot read; add a text"
+        )
+    # Templates want results right behind their calls, wherever the text stands.
+    for result in side.results:
+        yield Message("tool", (result,))
+    said = _joined(side.texts)
+    if said or not side.results:
+        yield Message("user", (Text(said),))
+
+
+def _result(block: Mapping[str, Any], names: Mapping[str, str], place: str) -> ToolResult:
+    side = _Side()
+    content = block.get("content")
+    for kind, part, where in _blocks("" if content is None else content, f"{place}.content"):
+        _add_foreign(side, kind, part, where)
+    failed = block.get("is_error")
+    if failed is not None and not isinstance(failed, bool):
+        raise ParameterTypeError(f"{place}.is_error must be true or false, not {shown(failed)}")
+    call_id = _id(block, place, "tool_use_id")
+    said = (Text(_joined(side.texts)),)
+    return ToolResult(call_id, said, bool(failed), names.get(call_id, ""))
+
+
+def _add_foreign(side: _Side, kind: str, block: Mapping[str, Any], place: str) -> None:
+    """Add a block that a user or a tool may have."""
+    read = _READERS.get(kind)
+    text = None if read is None else read(block, place)
+    if text is not None:
+        side.texts.append(text)
+        return
+    side.unread.append(kind)
+    if kind in _INSTEAD:
+        side.texts.append(_INSTEAD[kind])
+    else:
+        note_ignored("blocks of users", kind[:60])
+
+
+def _document(block: Mapping[str, Any], place: str) -> str | None:
+    """The words of a document, None if there is no text in it."""
+    source = check_object(block.get("source"), f"{place}.source")
+    where = f"{place}.source"
+    if source.get("type") == "text":
+        text: str | None = check_text(source.get("data"), f"{where}.data")
+    elif source.get("type") == "content":
+        text = _texts_of(source.get("content"), f"{where}.content")
+    else:
+        text = None
+    heads = [_optional(block, key, place) for key in ("title", "context")]
+    return None if text is None else _joined([*heads, text])
+
+
+def _optional(block: Mapping[str, Any], key: str, place: str) -> str:
+    return "" if block.get(key) is None else check_text(block[key], f"{place}.{key}")
+
+
+def _texts_of(content: Any, where: str) -> str:
+    return _joined(
+        [_text(b, place) for kind, b, place in _blocks(content, where) if kind == "text"]
+    )
+
+
+def _search_result(block: Mapping[str, Any], place: str) -> str:
+    heads = [_optional(block, key, place) for key in ("title", "source")]
+    return _joined([*heads, _texts_of(block.get("content"), f"{place}.content")])
+
+
+def _reference(block: Mapping[str, Any], place: str) -> str:
+    return f"Tool: {check_text(block.get('tool_name'), f'{place}.tool_name')}"
+
+
+_READERS: dict[str, Callable[[Mapping[str, Any], str], str | None]] = {
+    "text": _text,
+    "document": _document,
+    "search_result": _search_result,
+    "tool_reference": _reference,
+}
+
+
+# ---- neighbours --------------------------------------------------------------------------------
+
+
+def _united(messages: Sequence[Message]) -> Iterator[Message]:
+    for role, group in groupby(messages, key=lambda message: message.role):
+        several = list(group)
+        yield from [_one(role, several)] if role in ("user", "assistant") else several
+
+
+def _one(role: Role, messages: Sequence[Message]) -> Message:
+    if len(messages) == 1:
+        return messages[0]
+    parts = [part for message in messages for part in message.parts]
+    thought = _joined([part.text for part in parts if isinstance(part, Thinking)])
+    text = _joined([part.text for part in parts if isinstance(part, Text)])
+    calls = [part for part in parts if isinstance(part, ToolCall)]
+    said: list[Part] = [Thinking(thought)] if thought else []
+    if text or role == "user":
+        said.append(Text(text))
+    return Message(role, (*said, *calls))

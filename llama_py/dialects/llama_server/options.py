@@ -1,0 +1,227 @@
+"""llama-server's names for the options of a completion, to ours and back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from llama_py.chat.constraints import CompiledGrammar, LlamaGrammar, compile_schema
+from llama_py.dialects.context import CallContext
+from llama_py.dialects.fields import whole, whole_number
+from llama_py.dialects.sampling import read_sampling
+from llama_py.errors import ParameterError, ParameterTypeError, shown
+from llama_py.options import COMPLETION
+from llama_py.options.checks import check_number
+from llama_py.options.values import SAMPLER_NAMES, sampler_name
+from llama_py.params import GenerationParams, SamplingParams
+
+__all__ = ["KNOWN", "described", "read_native_sampling", "read_number", "read_stop_texts"]
+
+#: Members that have the name of an option.
+_SAME = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "typical_p",
+    "top_n_sigma",
+    "xtc_probability",
+    "xtc_threshold",
+    "dynatemp_range",
+    "dynatemp_exponent",
+    "repeat_penalty",
+    "frequency_penalty",
+    "presence_penalty",
+    "dry_multiplier",
+    "dry_base",
+    "dry_allowed_length",
+    "dry_penalty_last_n",
+    "dry_sequence_breakers",
+    "adaptive_target",
+    "adaptive_decay",
+    "mirostat_tau",
+    "mirostat_eta",
+    "seed",
+    "min_keep",
+)
+#: Everything else that a body may have, also what has no effect here.
+_BESIDE = (
+    *("prompt", "input_prefix", "input_suffix", "input_extra", "stream", "stop", "ignore_eos"),
+    *("n_predict", "max_tokens", "max_completion_tokens", "n_cmpl", "n", "n_probs", "logprobs"),
+    *("samplers", "logit_bias", "grammar", "json_schema", "t_max_predict_ms", "t_max_prompt_ms"),
+    *("n_indent", "cache_prompt", "id_slot", "return_tokens", "timings_per_token"),
+    *("return_progress", "response_fields", "post_sampling_probs", "lora", "priority", "model"),
+    *("n_keep", "n_discard", "n_cache_reuse", "sse_ping_interval", "stream_options", "verbose"),
+    *("backend_sampling", "session_id", "prompt_cache_key", "user"),
+)
+_OTHERS = {"repeat_last_n": "penalty_last_n", "mirostat": "mirostat_mode"}
+KNOWN = frozenset({*_SAME, *_OTHERS, *_BESIDE})
+#: Where llama-server's defaults are others than those of a completion here.
+_DEFAULTS = {"dry_penalty_last_n": 64}
+#: What ``samplers`` may be in one word: a letter for each.
+_LETTERS = {
+    "e": "penalties",
+    "d": "dry",
+    "s": "top_n_sigma",
+    "k": "top_k",
+    "y": "typical_p",
+    "p": "top_p",
+    "m": "min_p",
+    "x": "xtc",
+    "t": "temperature",
+}
+#: Names of ours that llama-server spells otherwise.
+_SPELLED = {"typical_p": "typ_p"}
+
+
+# ---- reading ---------------------------------------------------------------------------------
+
+
+def read_number(body: Mapping[str, Any], *names: str, low: int, default: int) -> int:
+    """The first of these members that is there, as an integer."""
+    for name in names:
+        value = whole_number(body.get(name))
+        if value is not None:
+            check_number(name, value, low, 2**63 - 1, integer=True)
+            return int(value)
+    return default
+
+
+def read_stop_texts(body: Mapping[str, Any], most: int) -> tuple[str, ...]:
+    """``stop``: a text or several. Empty ones stop nothing."""
+    value = body.get("stop")
+    if value is None:
+        return ()
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise ParameterTypeError(f"stop must be a list of strings, not {shown(value)}")
+    stops = tuple(dict.fromkeys(text for text in texts if text))
+    if len(stops) > most:
+        raise ParameterError(f"stop has {len(stops)} strings; at most {most} are allowed")
+    return stops
+
+
+def read_native_sampling(context: CallContext, body: Mapping[str, Any]) -> SamplingParams:
+    """How tokens are chosen.
+
+    Raises:
+        ParameterError, GrammarError: a member is wrong; the message names it.
+    """
+    given = {name: body[name] for name in _SAME if body.get(name) is not None}
+    options: dict[str, Any] = {**_DEFAULTS}
+    options |= {name: whole(COMPLETION[name], value) for name, value in given.items()}
+    for name, ours in _OTHERS.items():
+        if body.get(name) is not None:
+            options[ours] = _renamed(name, ours, body[name])
+    if body.get("samplers") is not None:
+        options["samplers"] = _samplers(body["samplers"])
+    if body.get("logit_bias") is not None:
+        options["logit_bias"] = _biases(context, body["logit_bias"])
+    read = COMPLETION.read(options)
+    return read_sampling(COMPLETION, read, context, _grammar(context, body))
+
+
+def _renamed(name: str, ours: str, value: Any) -> Any:
+    try:
+        return COMPLETION[ours].read(whole(COMPLETION[ours], value))
+    except ParameterError as error:
+        raise type(error)(str(error).replace(ours, name, 1)) from None
+
+
+def _samplers(value: Any) -> list[str]:
+    """Names in a list, or a letter for each; those that do not exist are left out."""
+    names = value if isinstance(value, list) else None
+    if isinstance(value, str):
+        names = [_LETTERS.get(letter, "") for letter in value]
+    if names is None or not all(isinstance(name, str) for name in names):
+        raise ParameterTypeError(f"samplers must be a list of names, not {shown(value)}")
+    known = [sampler_name(name) for name in names]
+    return [name for name in known if name in SAMPLER_NAMES]
+
+
+def _biases(context: CallContext, value: Any) -> dict[int, float]:
+    """A list of pairs, or an object; a text stands for each of its tokens."""
+    pairs = list(value.items()) if isinstance(value, Mapping) else value
+    if not isinstance(pairs, list):
+        raise ParameterTypeError(f"logit_bias must be a list of pairs, not {shown(value)}")
+    biases: dict[int, float] = {}
+    for pair in pairs:
+        if isinstance(pair, Mapping):  # as ``generation_settings`` shows it
+            pair = [pair.get("token"), pair.get("bias")]
+        if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
+            raise ParameterTypeError(f"logit_bias: {shown(pair)} is no pair of a token and a bias")
+        bias = _bias(pair[1])
+        for token in _biased_tokens(context, pair[0], as_number=isinstance(value, Mapping)):
+            biases[token] = bias
+    return biases
+
+
+def _biased_tokens(context: CallContext, token: Any, *, as_number: bool) -> list[int]:
+    if isinstance(token, str) and not (as_number and token.lstrip("-").isdecimal()):
+        return context.vocab.tokenize(token, add_special=False)
+    number = int(token) if isinstance(token, str) else token
+    check_number("logit_bias: token", number, 0, context.vocab.n_tokens - 1, integer=True)
+    return [int(number)]
+
+
+def _bias(value: Any) -> float:
+    if value is False or value is None:
+        return -math.inf
+    check_number("logit_bias: bias", value)
+    return float(value)
+
+
+def _grammar(context: CallContext, body: Mapping[str, Any]) -> CompiledGrammar | None:
+    """``grammar`` counts before ``json_schema``; an empty schema is any object."""
+    text, schema = body.get("grammar"), body.get("json_schema")
+    if text:
+        if not isinstance(text, str):
+            raise ParameterTypeError(f"grammar must be GBNF text, not {shown(text)}")
+        return LlamaGrammar.from_string(text).compile(context.vocab)
+    if schema is None:
+        return None
+    return compile_schema({"type": "object"} if schema == {} else schema, context.vocab)
+
+
+# ---- describing ------------------------------------------------------------------------------
+
+
+def described(
+    sampling: SamplingParams,
+    generation: GenerationParams,
+    stream: bool,
+    ends: Sequence[int] = (),
+) -> dict[str, Any]:
+    """The options of a completion by llama-server's names, also those that were not given.
+
+    Args:
+        ends: the tokens that end a reply; ``ignore_eos`` forbids them.
+    """
+    out: dict[str, Any] = {name: getattr(sampling, name) for name in _SAME}
+    out["repeat_last_n"] = sampling.penalty_last_n
+    out["mirostat"] = sampling.mirostat
+    out["dry_sequence_breakers"] = list(sampling.dry_sequence_breakers)
+    most = -1 if generation.max_tokens is None else generation.max_tokens
+    forbidden = dict.fromkeys(ends if generation.ignore_eos else (), -math.inf)
+    biases = {**forbidden, **sampling.logit_bias}
+    return {
+        **out,
+        "stop": list(generation.stop),
+        "max_tokens": most,
+        "n_predict": most,
+        "n_keep": 0,
+        "n_discard": 0,
+        "ignore_eos": generation.ignore_eos,
+        "stream": stream,
+        "logit_bias": [{"token": token, "bias": _shown(bias)} for token, bias in biases.items()],
+        "n_probs": generation.logprobs or 0,
+        "grammar": sampling.grammar.gbnf if sampling.grammar is not None else "",
+        "samplers": [_SPELLED.get(name, name) for name in sampling.samplers or SAMPLER_NAMES],
+        "lora": [],
+    }
+
+
+def _shown(bias: float) -> float | None:
+    """JSON has no infinity; llama-server says null, and ``_bias`` reads that."""
+    return bias if math.isfinite(bias) else None

@@ -1,0 +1,253 @@
+"""The bodies of ``/v1/chat/completions`` and ``/v1/completions`` to ``WireCall``.
+
+A field that nobody knows never fails a request, because clients send what their provider's newest
+version takes; ``Limits.strict`` is for who wants to hear of a typing error. What can only be said
+from Python (functions) is unknown here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from llama_py.dialects.context import CallContext
+from llama_py.dialects.failures import Kind, RequestError, failure_of
+from llama_py.dialects.fields import whole
+from llama_py.dialects.limits import Limits
+from llama_py.dialects.openai.chat import ChatCall, parse_chat
+from llama_py.dialects.openai.completions import CompletionCall, parse_completion
+from llama_py.dialects.openai.wire import ChatWireReply, CompletionWireReply
+from llama_py.dialects.token_texts import as_bool
+from llama_py.dialects.wire import WireCall, WireReply
+from llama_py.engine.request import Record
+from llama_py.errors import GrammarError, ParameterError
+from llama_py.options import CHAT, COMPLETION, Table
+
+__all__ = ["NOT_HERE", "note_unknown", "placed", "read_chat", "read_completion"]
+
+_log = logging.getLogger("llama_py.server")
+
+#: Options that are no option of a body, or that the server determines.
+NOT_HERE = frozenset(
+    {"logits_processor", "stopping_criteria", "on_progress", "overflow", "model", "session_id"}
+    | {"user", "speculative"}
+)
+#: Fields that are no option of the call, and are read all the same.
+_BESIDE = frozenset(
+    {"messages", "model", "prompt", "return_progress", "return_token_ids", "session_id", "stream"}
+    | {"cache_prompt", "prompt_cache_key", "timings_per_token", "user"}
+)
+#: The beginning of a message of a ``ParameterError``: the place that it is about.
+_PLACE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*|\[\d+\])*")
+#: Fields that may have a grammar or a schema, in every dialect that uses ``placed``.
+_CONSTRAINTS = ("grammar", "response_format", "json_schema", "text", "tools", "functions")
+
+
+def read_chat(
+    context: CallContext,
+    body: Mapping[str, Any],
+    limits: Limits,
+    model: str,
+    session: str | None = None,
+) -> WireCall:
+    """The body of ``/v1/chat/completions``.
+
+    Args:
+        model: the name that the response gives.
+        session: the conversation that it belongs to, or None.
+
+    Raises:
+        RequestError, ParameterError, TemplateError, GrammarError: it cannot be answered.
+    """
+    limits.check_length(body, "messages", limits.max_messages)
+    limits.check_tools(body, "tools")
+    limits.check_tools(body, "functions")
+    options = _options(CHAT, body, limits, session)
+    _choose_tools(options)
+    _choose_variables(options, limits)
+    messages = _required(body, "messages")
+    with placed(body):
+        call = parse_chat(
+            context,
+            messages,
+            stream=body.get("stream"),
+            system_anywhere=True,
+            lenient_tools=not limits.strict,
+            goes_on=True,
+            **options,
+        )
+    return _wire_call(call, ChatWireReply, body, model)
+
+
+def read_completion(
+    context: CallContext,
+    body: Mapping[str, Any],
+    limits: Limits,
+    model: str,
+    session: str | None = None,
+) -> WireCall:
+    """The body of ``/v1/completions``; see ``read_chat``."""
+    options = _options(COMPLETION, body, limits, session)
+    prompt = _required(body, "prompt")
+    if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
+        limits.check_length(body, "prompt", limits.max_prompts)
+    with placed(body):
+        call = parse_completion(context, prompt, stream=body.get("stream"), **options)
+    return _wire_call(call, CompletionWireReply, body, model)
+
+
+def _wire_call(
+    call: ChatCall | CompletionCall,
+    reply: Callable[..., WireReply],
+    body: Mapping[str, Any],
+    model: str,
+) -> WireCall:
+    call.head.model = model
+    plain = not call.logprobs and not any(getattr(call, "echoes", ()))
+    token_ids = bool(body.get("return_token_ids"))
+    timings = bool(body.get("timings_per_token"))
+
+    def encoder(records: Sequence[Record]) -> WireReply:
+        return reply(call.encoder(records), plain=plain, token_ids=token_ids, timings=timings)
+
+    return WireCall(
+        call.requests,
+        call.stream,
+        encoder,
+        wants_progress=bool(body.get("return_progress")),
+        id=call.head.id,
+    )
+
+
+def _required(body: Mapping[str, Any], name: str) -> Any:
+    if body.get(name) is None:
+        raise RequestError(Kind.MISSING, f"the field {name!r} is missing", name)
+    return body[name]
+
+
+# ---- options ---------------------------------------------------------------------------------
+
+
+def _options(
+    table: Table[Any], body: Mapping[str, Any], limits: Limits, session: str | None
+) -> dict[str, Any]:
+    """What a body says of the options of a call."""
+    known = table.options.keys() - NOT_HERE
+    note_unknown([name for name in body if name not in known and name not in _BESIDE], limits)
+    for name in ("n", "best_of"):
+        limits.check_number(body, name, limits.max_choices)
+    for name in ("logprobs", "top_logprobs"):
+        limits.check_number(body, name, limits.max_top_logprobs)
+    limits.check_length(body, "stop", limits.max_stops)
+    limits.check_biases(body)
+    options = {name: whole(table[name], body[name]) for name in body if name in known}
+    _leave_out_what_is_empty(options)
+    _choose_stream_options(options, streams=bool(body.get("stream")))
+    if not as_bool(body, "cache_prompt", True):  # llama-server's name
+        options["reuse"] = False
+    if session is not None:
+        options["session_id"] = session
+    return options
+
+
+def _leave_out_what_is_empty(options: dict[str, Any]) -> None:
+    """A grammar or a stop string without a text is none: so clients of llama-server mean it."""
+    if options.get("grammar") == "":
+        del options["grammar"]
+    stop = options.get("stop")
+    if stop == "":
+        del options["stop"]
+    elif isinstance(stop, list):
+        options["stop"] = [text for text in stop if text != ""]
+
+
+def note_unknown(names: Sequence[str], limits: Limits) -> None:
+    """Fields that are not known mean nothing, or are an error if the server is strict."""
+    if names and limits.strict:
+        message = f"the field {names[0]!r} is not known; leave it out"
+        raise RequestError(Kind.UNKNOWN_PARAMETER, message, names[0])
+    if names:
+        _log.debug("fields that are not known are ignored: %s", ", ".join(map(repr, names)))
+
+
+def _choose_stream_options(options: dict[str, Any], *, streams: bool) -> None:
+    """Leave out the members that are not known, and everything where there is no stream."""
+    given = options.get("stream_options")
+    if not streams:
+        options.pop("stream_options", None)
+    elif isinstance(given, dict):
+        usage = given.get("include_usage")
+        options["stream_options"] = {} if usage is None else {"include_usage": usage}
+
+
+def _choose_tools(options: dict[str, Any]) -> None:
+    """Leave out tools that are no functions, and their choice: a provider runs them itself."""
+    tools = options.get("tools")
+    choice: Any = options.get("tool_choice")
+    if isinstance(tools, list):
+        options["tools"] = [tool for tool in tools if _is_function(tool)]
+        if tools and not options["tools"] and isinstance(choice, str):
+            del options["tool_choice"]
+    if isinstance(choice, dict) and not _is_known_choice(choice):
+        del options["tool_choice"]
+    allowed = choice.get("allowed_tools") if isinstance(choice, dict) else None
+    if isinstance(allowed, dict) and isinstance(allowed.get("tools"), list):
+        functions = [tool for tool in allowed["tools"] if _is_function(tool)]
+        options["tool_choice"] = {**choice, "allowed_tools": {**allowed, "tools": functions}}
+
+
+def _is_known_choice(choice: dict[str, Any]) -> bool:
+    """True also where the type is missing, or no text."""
+    kind = choice.get("type", "function")
+    return not isinstance(kind, str) or kind in ("function", "allowed_tools")
+
+
+def _is_function(tool: Any) -> bool:
+    """True also for what is no tool at all: whoever reads it says so."""
+    return not isinstance(tool, dict) or tool.get("type") in (None, "function")
+
+
+def _choose_variables(options: dict[str, Any], limits: Limits) -> None:
+    """Leave out the variables that a request may not give to a template."""
+    given = options.get("chat_template_kwargs")
+    if isinstance(given, dict):
+        unknown = [f"chat_template_kwargs.{k}" for k in given if k not in limits.template_kwargs]
+        note_unknown(unknown, limits)
+        options["chat_template_kwargs"] = {
+            name: value for name, value in given.items() if name in limits.template_kwargs
+        }
+
+
+@contextlib.contextmanager
+def placed(body: Mapping[str, Any]) -> Iterator[None]:
+    """Let errors say which field they are about: their messages begin with its place."""
+    try:
+        yield
+    except ParameterError as error:
+        place = _PLACE.match(str(error))
+        if place is not None and re.split(r"[.\[]", place[0])[0] in body:
+            error.param = place[0]
+            if _is_missing(body, place[0]):
+                failure = replace(failure_of(error), kind=Kind.MISSING)
+                raise RequestError.of(failure) from None
+        raise
+    except GrammarError as error:
+        error.param = next((name for name in _CONSTRAINTS if body.get(name)), None)
+        raise
+
+
+def _is_missing(body: Mapping[str, Any], place: str) -> bool:
+    """Whether a place is that of a member which is not there, of an object which is."""
+    *path, last = re.findall(r"[^.\[\]]+", place)
+    value: Any = body
+    for name in path:
+        if isinstance(value, list):
+            index = int(name) if name.isdecimal() else len(value)
+            value = value[index] if index < len(value) else None
+        else:
+            value = value.get(name) if isinstance(value, Mapping) else None
+    return isinstance(value, Mapping) and value.get(last) is None

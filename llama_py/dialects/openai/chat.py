@@ -1,0 +1,200 @@
+"""``parse_chat``: the arguments of ``create_chat_completion`` to engine requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from typing_extensions import Unpack
+
+from llama_py.chat.conversation import Message
+from llama_py.chat.enforceable import enforceable, render_leniently
+from llama_py.chat.messages import ChatRequest
+from llama_py.chat.reasoning import reasoning_of
+from llama_py.chat.rendered import RenderedChat
+from llama_py.dialects.chat_requests import adapt, chat_prompt, is_opening
+from llama_py.dialects.context import CallContext
+from llama_py.dialects.openai.encode import ResponseHead
+from llama_py.dialects.openai.encode_chat import ChatEncoder
+from llama_py.dialects.openai.messages import (
+    read_messages,
+    read_response_format,
+    read_tool_choice,
+    read_tools,
+)
+from llama_py.dialects.requests import read_grammar, read_head, read_settings
+from llama_py.dialects.sampling import read_generation, read_sampling
+from llama_py.engine.request import GenerationRequest, Record
+from llama_py.errors import ParameterError
+from llama_py.options import CHAT, ChatOptions
+from llama_py.options.checks import check_number
+
+__all__ = ["ChatCall", "parse_chat"]
+
+
+@dataclass(slots=True)
+class ChatCall:
+    """A checked and rendered call of ``create_chat_completion``.
+
+    Attributes:
+        requests: one for each choice, ``request.choice`` counting them.
+        request: the conversation, and what is asked for.
+        rendered: its prompt.
+        stream: whether the caller wants chunks.
+    """
+
+    requests: list[GenerationRequest]
+    head: ResponseHead
+    context: CallContext
+    request: ChatRequest
+    rendered: RenderedChat
+    legacy: bool = False
+    logprobs: bool = False
+
+    @property
+    def stream(self) -> bool:
+        return self.head.stream
+
+    def encoder(self, records: Sequence[Record]) -> ChatEncoder:
+        """A new encoder for this call.
+
+        Args:
+            records: what is known of each of its requests.
+        """
+        return ChatEncoder(
+            self.head,
+            records,
+            self.context.vocab,
+            self.rendered,
+            legacy=self.legacy,
+            logprobs=self.logprobs,
+        )
+
+
+def parse_chat(
+    context: CallContext,
+    messages: Any,
+    *,
+    stream: bool | None = False,
+    system_anywhere: bool = False,
+    lenient_tools: bool = False,
+    goes_on: bool = False,
+    **given: Unpack[ChatOptions],
+) -> ChatCall:
+    """Check the arguments of ``create_chat_completion`` and render the conversation.
+
+    ``overflow`` is for who calls: it has shortened the conversation by now.
+
+    Args:
+        messages: OpenAI messages.
+        system_anywhere: see ``ChatRequest``.
+        lenient_tools: what of a tool's schema cannot be enforced is no error; see ``enforceable``.
+        goes_on: an assistant message at the end is the beginning of the reply, unless
+            ``continue_final_message`` says something else.
+
+    Raises:
+        ParameterError: an argument is wrong; the message names it and what is allowed.
+        TemplateError: the chat template refuses the messages.
+    """
+    options = CHAT.read(given)
+    head = read_head(options, stream, context, "chatcmpl")
+    request = _chat_request(options, messages, system_anywhere, lenient_tools, goes_on)
+    _check_grammar(options, request)
+    logprobs = _logprobs(options, context)
+    max_tokens = options.get("max_tokens") or 0
+    generation = read_generation(
+        options, context, max_tokens=max_tokens if max_tokens > 0 else None, logprobs=logprobs
+    )
+    sampling = read_sampling(CHAT, options, context, read_grammar(options, context))
+    render = context.render_chat
+    rendered = render_leniently(request, render) if lenient_tools else render(request)
+    reasoning = reasoning_of(rendered)
+    if "grammar" in options and reasoning.possible:
+        own = read_grammar(options, context, reasoning)
+        sampling = replace(sampling, grammar=own.grammar, constraint=own.constraint)
+    settings = read_settings(options, sampling, generation)
+    adapt(settings, context, request, rendered)
+    return ChatCall(
+        settings.requests([chat_prompt(rendered)], options.get("n") or 1),
+        head,
+        context,
+        request,
+        rendered,
+        "functions" in options,
+        logprobs is not None,
+    )
+
+
+def _chat_request(
+    options: ChatOptions, given: Any, system_anywhere: bool, lenient_tools: bool, goes_on: bool
+) -> ChatRequest:
+    _check_tools(options)
+    messages = read_messages(given)
+    tools = read_tools(options.get("tools"), options.get("functions"))
+    budget = options.get("reasoning_budget")
+    # A function_call is a single one.
+    parallel = False if "functions" in options else options.get("parallel_tool_calls")
+    return ChatRequest(
+        messages,
+        tools=enforceable(tools) if lenient_tools else tools,
+        tool_choice=read_tool_choice(options.get("tool_choice", options.get("function_call"))),
+        parallel_tool_calls=parallel,
+        json_calls=options.get("json_calls"),
+        schema=read_response_format(options.get("response_format")),
+        template_kwargs=options.get("chat_template_kwargs") or {},
+        enable_thinking=False if budget == 0 else options.get("enable_thinking"),
+        reasoning_effort=options.get("reasoning_effort"),
+        reasoning_budget=budget,
+        reasoning_format=options.get("reasoning_format") or "auto",
+        continue_final_message=_continuation(options, messages, goes_on),
+        add_generation_prompt=options.get("add_generation_prompt") is not False,
+        special_tokens_in_content=options.get("special_tokens_in_content"),
+        system_anywhere=system_anywhere,
+    )
+
+
+def _continuation(options: ChatOptions, messages: Sequence[Message], goes_on: bool) -> bool | str:
+    """Whether, and where, the last message goes on."""
+    asked = options.get("continue_final_message")
+    if asked and options.get("add_generation_prompt"):
+        raise ParameterError(
+            "add_generation_prompt contradicts continue_final_message: a reply that goes on with "
+            "the last message has no opening of its own; leave it out"
+        )
+    if asked is not None or not goes_on or not is_opening(messages):
+        return asked or False
+    if len(messages) > 1 and messages[-2].role == "assistant":
+        raise ParameterError(
+            "messages ends with two messages of the assistant: only the last one can be the "
+            "beginning of the reply; make them one, or pass continue_final_message=false"
+        )
+    return True
+
+
+def _check_tools(options: ChatOptions) -> None:
+    for old, new in (("functions", "tools"), ("function_call", "tool_choice")):
+        if old in options and new in options:
+            raise ParameterError(f"{old} contradicts {new}: it is the older name of the same thing")
+    for choice, tools in (("tool_choice", "tools"), ("function_call", "functions")):
+        if options.get(choice, "none") not in ("none", "auto") and tools not in options:
+            raise ParameterError(f"{choice} is given, but there are no {tools} to choose from")
+
+
+def _check_grammar(options: ChatOptions, request: ChatRequest) -> None:
+    if "grammar" not in options:
+        return
+    if request.schema is not None:
+        raise ParameterError("grammar contradicts response_format: both say what a reply may be")
+    if request.uses_tools:
+        raise ParameterError(
+            'grammar contradicts tools: calls have a form of their own; pass tool_choice="none"'
+        )
+
+
+def _logprobs(options: ChatOptions, context: CallContext) -> int | None:
+    wanted, top = options.get("logprobs"), options.get("top_logprobs") or 0
+    check_number("top_logprobs", top, 0, context.vocab.n_tokens, integer=True)
+    if top and not wanted:
+        raise ParameterError(f"top_logprobs={top} needs logprobs=True")
+    return top if wanted else None

@@ -1,0 +1,318 @@
+"""Engine events to OpenAI's response dictionaries, for completions.
+
+An encoder is passive: a driver of any kind calls ``open()`` once, ``feed(choice, event)`` for every
+event, and ``close()`` at the end, and sends on the chunks that these return. ``response()`` is the
+whole reply. A stream's chunks add up to that same object (see ``llama_py.dialects.openai.fold``).
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from llama_py.dialects.context import VocabLike
+from llama_py.dialects.logprobs import (
+    LogprobEntry,
+    LogprobQueue,
+    completion_logprobs,
+    empty_completion_logprobs,
+    extend_completion_logprobs,
+    reply_piece,
+)
+from llama_py.dialects.openai.types import (
+    CompletionChoice,
+    CompletionLogprobs,
+    CompletionUsage,
+    CreateCompletionResponse,
+    FinishReason,
+    Timings,
+)
+from llama_py.dialects.usage import make_timings, make_usage
+from llama_py.engine.request import Event, FinishEvent, Record, TokenEvent
+from llama_py.version import FINGERPRINT
+
+__all__ = ["CompletionEncoder", "ResponseHead"]
+
+
+@dataclass(slots=True)
+class ResponseHead:
+    """The fields that are the same in every chunk of a response.
+
+    Attributes:
+        model: the name that the response gives.
+        prefix: beginning of the response's id.
+        stream: ``feed`` returns chunks; otherwise nothing, and only ``response`` counts.
+        include_usage: the last chunk has no choices and the usage, the others ``"usage": None``.
+    """
+
+    model: str
+    prefix: str
+    stream: bool = False
+    include_usage: bool = False
+    id: str = field(init=False)
+    created: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.id = f"{self.prefix}-{uuid.uuid4()}"
+        self.created = int(time.time())
+
+    def chunk(self, kind: str, choices: list[Any]) -> dict[str, Any]:
+        """A chunk, or with other choices a whole response."""
+        chunk = {
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": FINGERPRINT,
+            "choices": choices,
+        }
+        if self.include_usage:
+            chunk["usage"] = None
+        return chunk
+
+
+class EncoderBase:
+    """What the encoders of completions and chats have in common.
+
+    Attributes:
+        head: id, time and name of the response.
+        records: what is known of the request of each choice, in their order.
+        error: what a request failed with, if one did.
+    """
+
+    #: ``object`` of a chunk.
+    kind = ""
+
+    def __init__(self, head: ResponseHead, records: Sequence[Record], per_prompt: int) -> None:
+        self.head = head
+        self.records = list(records)
+        self._prompts = self.records[::per_prompt]
+        self._completion_tokens = 0
+        self._reasoning_tokens = 0
+        self._unfinished = len(self.records)
+        self._timings: Timings | None = None
+        self.error: BaseException | None = None
+
+    @property
+    def finished(self) -> bool:
+        """True when the last event of every choice was fed."""
+        return self._unfinished == 0
+
+    def _finish(self, event: FinishEvent) -> None:
+        self._unfinished -= 1
+        if event.error is not None and self.error is None:
+            self.error = event.error
+
+    def _chunks(self, choices: list[Any]) -> list[dict[str, Any]]:
+        """One chunk for each choice; the one that finishes the response has the timings."""
+        if not self.head.stream:
+            return []
+        chunks = [self.head.chunk(self.kind, [choice]) for choice in choices]
+        if self.finished and choices[-1]["finish_reason"]:
+            chunks[-1]["timings"] = self.timings()
+        return chunks
+
+    def close(self) -> list[Any]:
+        """Chunks after everything else: the usage, if it was asked for.
+
+        It has the timings as well: many clients look at the last chunk only.
+        """
+        if not (self.head.stream and self.head.include_usage):
+            return []
+        last = self.head.chunk(self.kind, [])
+        return [{**last, "usage": self.usage(), "timings": self.timings()}]
+
+    def _whole(self, kind: str, choices: list[Any]) -> dict[str, Any]:
+        whole = self.head.chunk(kind, choices)
+        return {**whole, "usage": self.usage(), "timings": self.timings()}
+
+    def usage(self) -> CompletionUsage:
+        """Tokens until now."""
+        return make_usage(self._prompts, self._completion_tokens, self._reasoning_tokens)
+
+    def timings(self) -> Timings:
+        """Durations until now, or until the end."""
+        if self._timings is not None:
+            return self._timings
+        timings = make_timings(self.records, self._completion_tokens)
+        if self.finished:
+            self._timings = timings
+        return timings
+
+
+@dataclass(slots=True)
+class _Reply:
+    """One choice while it is generated. Parts are joined once, at the end."""
+
+    index: int
+    record: Record
+    queue: LogprobQueue | None
+    logprobs: CompletionLogprobs | None
+    begun: bool = False
+    parts: list[str] = field(default_factory=list)
+    total: float = 0.0
+    count: int = 0
+    finish_reason: FinishReason | None = None
+
+    @property
+    def mean_logprob(self) -> float:
+        return self.total / self.count if self.count else float("-inf")
+
+
+class CompletionEncoder(EncoderBase):
+    """Encodes one call of ``create_completion``.
+
+    Args:
+        per_prompt: choices that were generated for each prompt.
+        keep: choices that are returned for each prompt, the most likely ones.
+        echoes: for each prompt the text that comes before its replies, "" for none.
+        offsets: for each prompt its length in characters.
+        logprobs: whether log-probabilities were asked for by the caller.
+    """
+
+    kind = "text_completion"
+
+    def __init__(
+        self,
+        head: ResponseHead,
+        records: Sequence[Record],
+        vocab: VocabLike,
+        *,
+        per_prompt: int = 1,
+        keep: int | None = None,
+        echoes: Sequence[str] = ("",),
+        offsets: Sequence[int] = (0,),
+        logprobs: bool = False,
+    ) -> None:
+        super().__init__(head, records, per_prompt)
+        self._vocab = vocab
+        self._per_prompt = per_prompt
+        self._keep = per_prompt if keep is None else keep
+        self._echoes = echoes
+        self._offsets = offsets
+        self._replies = [self._reply(i, r, logprobs) for i, r in enumerate(records)]
+
+    def _reply(self, index: int, record: Record, logprobs: bool) -> _Reply:
+        if not logprobs:
+            return _Reply(index, record, None, None)
+        offset = self._offsets[index // self._per_prompt]
+        queue = LogprobQueue(reply_piece(self._vocab, record.request), offset)
+        return _Reply(index, record, queue, empty_completion_logprobs())
+
+    # -- events ----------------------------------------------------------------------------------
+
+    def open(self) -> list[CreateCompletionResponse]:
+        """Chunks before the first event."""
+        return []
+
+    def feed(self, choice: int, event: Event) -> list[CreateCompletionResponse]:
+        """Take an event of a choice; return the chunks that it makes."""
+        reply = self._replies[choice]
+        chunks = [] if reply.begun else self._begin(reply)
+        if isinstance(event, TokenEvent):
+            chunks += self._token(reply, event)
+        else:
+            chunks += self._end(reply, event)
+        return chunks
+
+    def take(self, choice: int, event: TokenEvent) -> str:
+        """Take a token of a choice that has neither an echo nor log-probabilities.
+
+        Returns:
+            What it adds to the text.
+        """
+        self._completion_tokens += 1
+        if event.text:
+            self._replies[choice].parts.append(event.text)
+        return event.text
+
+    def _begin(self, reply: _Reply) -> list[Any]:
+        """The prompt, with ``echo``."""
+        reply.begun = True
+        echo = self._echoes[reply.index // self._per_prompt]
+        if not echo:
+            return []
+        entries = None if reply.queue is None else self._prompt_entries(reply, echo)
+        return self._show(reply, echo, entries)
+
+    def _token(self, reply: _Reply, event: TokenEvent) -> list[Any]:
+        self._completion_tokens += 1
+        entries = None
+        if event.logprobs is not None:
+            reply.total += event.logprobs.logprob
+            reply.count += 1
+        if reply.queue is not None:
+            reply.queue.add(event.token, event.logprobs)
+            entries = reply.queue.release(len(event.text))
+        return self._show(reply, event.text, entries) if event.text or entries else []
+
+    def _end(self, reply: _Reply, event: FinishEvent) -> list[Any]:
+        self._finish(event)
+        entries = None
+        if reply.queue is not None:
+            entries = reply.queue.finish(len(event.text), stopped=event.stop is not None)
+        reply.finish_reason = event.reason  # type: ignore[assignment]
+        return self._show(reply, event.text, entries)
+
+    def _show(self, reply: _Reply, text: str, entries: Sequence[LogprobEntry] | None) -> list[Any]:
+        logprobs = None
+        none_at_all = reply.finish_reason and reply.logprobs and not reply.logprobs["tokens"]
+        if reply.logprobs is not None and (entries or none_at_all):
+            logprobs = completion_logprobs(self._vocab, entries or ())
+            extend_completion_logprobs(reply.logprobs, logprobs)
+        if text:
+            reply.parts.append(text)
+        choice: CompletionChoice = {
+            "text": text,
+            "index": reply.index,
+            "logprobs": logprobs,
+            "finish_reason": reply.finish_reason,
+        }
+        return self._chunks([choice])
+
+    def _prompt_entries(self, reply: _Reply, echo: str) -> list[LogprobEntry]:
+        """The prompt's tokens without BOS; nothing is known about the first one."""
+        tokens = reply.record.tokens
+        known = [None, *reply.record.prompt_logprobs]
+        if len(known) < len(tokens):  # the prompt was not evaluated to its end
+            return []
+        skip = int(tokens[:1] == [self._vocab.bos])
+        queue = LogprobQueue(self._vocab.piece, self._shift(tokens[skip:], echo))
+        for position in range(skip, len(tokens)):
+            queue.add(tokens[position], None if position == skip else known[position])
+        entries = queue.finish(0, stopped=False)
+        return [entry._replace(start=max(0, entry.start)) for entry in entries]
+
+    def _shift(self, tokens: Sequence[int], echo: str) -> int:
+        """-1 if the first token begins with a space that the tokenizer put before the text."""
+        adds_space = tokens and self._vocab.piece(tokens[0])[:1] == b" "
+        return -1 if adds_space and not echo.startswith(" ") else 0
+
+    # -- the whole -------------------------------------------------------------------------------
+
+    def response(self) -> CreateCompletionResponse:
+        """The whole response, or the part that has been generated so far."""
+        choices = [self._choice(index, reply) for index, reply in enumerate(self._kept())]
+        return cast("CreateCompletionResponse", self._whole(self.kind, choices))
+
+    def _kept(self) -> list[_Reply]:
+        """The replies to return: with ``best_of``, the most likely ones of each prompt."""
+        if self._keep == self._per_prompt:
+            return self._replies
+        kept: list[_Reply] = []
+        for start in range(0, len(self._replies), self._per_prompt):
+            group = self._replies[start : start + self._per_prompt]
+            kept += sorted(group, key=lambda reply: -reply.mean_logprob)[: self._keep]
+        return kept
+
+    @staticmethod
+    def _choice(index: int, reply: _Reply) -> CompletionChoice:
+        return {
+            "text": "".join(reply.parts),
+            "index": index,
+            "logprobs": reply.logprobs,
+            "finish_reason": reply.finish_reason,
+        }

@@ -1,0 +1,211 @@
+"""Engine events to OpenAI's response dictionaries, for chats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from llama_py.chat.rendered import RenderedChat
+from llama_py.chat.stream import ChatStream, Delta, ToolCallDelta
+from llama_py.dialects.context import PieceVocab
+from llama_py.dialects.logprobs import LogprobEntry, LogprobQueue, chat_logprobs, reply_piece
+from llama_py.dialects.openai.encode import EncoderBase, ResponseHead
+from llama_py.dialects.openai.types import (
+    ChatCompletionDelta,
+    ChatCompletionLogprobs,
+    ChatCompletionLogprobToken,
+    ChatCompletionMessageToolCallChunk,
+    ChatCompletionResponseChoice,
+    ChatCompletionResponseMessage,
+    CreateChatCompletionResponse,
+    CreateChatCompletionStreamResponse,
+    FinishReason,
+)
+from llama_py.engine.request import Event, FinishEvent, Record, TokenEvent
+
+__all__ = ["ChatEncoder"]
+
+
+@dataclass(slots=True)
+class _Reply:
+    """One choice while it is generated.
+
+    Attributes:
+        news: log-probabilities that no chunk has carried yet.
+        logprobs: all of them.
+    """
+
+    index: int
+    stream: ChatStream
+    queue: LogprobQueue | None
+    news: list[ChatCompletionLogprobToken] = field(default_factory=list)
+    logprobs: list[ChatCompletionLogprobToken] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+
+
+class ChatEncoder(EncoderBase):
+    """Encodes one call of ``create_chat_completion``.
+
+    Log-probabilities are those of every token of the reply as the model wrote it, markers of
+    reasoning and tool calls included.
+
+    Args:
+        rendered: the prompt that the requests continue.
+        legacy: ``functions`` were given: a call is a ``function_call``, not ``tool_calls``.
+        logprobs: whether log-probabilities were asked for.
+    """
+
+    kind = "chat.completion.chunk"
+
+    def __init__(
+        self,
+        head: ResponseHead,
+        records: Sequence[Record],
+        vocab: PieceVocab,
+        rendered: RenderedChat,
+        *,
+        legacy: bool = False,
+        logprobs: bool = False,
+    ) -> None:
+        super().__init__(head, records, len(records))
+        self._vocab = vocab
+        self._legacy = legacy
+        self._replies = [
+            _Reply(
+                index,
+                ChatStream(rendered),
+                LogprobQueue(reply_piece(vocab, record.request)) if logprobs else None,
+            )
+            for index, record in enumerate(records)
+        ]
+
+    # -- events ----------------------------------------------------------------------------------
+
+    def open(self) -> list[CreateChatCompletionStreamResponse]:
+        """The first chunk of every choice, with the role."""
+        chunks: list[Any] = []
+        for reply in self._replies:
+            chunks += self._chunks([self._choice_chunk(reply, {"role": "assistant"})])
+        return chunks
+
+    def feed(self, choice: int, event: Event) -> list[CreateChatCompletionStreamResponse]:
+        """Take an event of a choice; return the chunks that it makes."""
+        if isinstance(event, TokenEvent):
+            return self.chunks_of(choice, self.take(choice, event))
+        return self._end(self._replies[choice], event)
+
+    def take(self, choice: int, event: TokenEvent) -> Sequence[Delta]:
+        """Take a token of a choice; return what it adds to the reply."""
+        reply = self._replies[choice]
+        self._completion_tokens += 1
+        if reply.queue is not None:
+            reply.queue.add(event.token, event.logprobs)
+            self._note(reply, reply.queue.release(len(event.text)))
+        if not event.text:
+            return ()
+        deltas = reply.stream.feed(event.text)
+        self._reasoning_tokens += reply.stream.thinks
+        return deltas
+
+    def chunks_of(self, choice: int, deltas: Sequence[Delta]) -> list[Any]:
+        """The chunks that carry deltas which were taken."""
+        return self._tell(self._replies[choice], deltas)
+
+    def _end(self, reply: _Reply, event: FinishEvent) -> list[Any]:
+        if reply.queue is not None:
+            stopped = event.stop is not None
+            self._note(reply, reply.queue.finish(len(event.text), stopped=stopped))
+        deltas = reply.stream.feed(event.text) + reply.stream.flush()
+        chunks = self._tell(reply, deltas)
+        self._finish(event)
+        reply.finish_reason = self._reason(reply, event)
+        return chunks + self._chunks([self._choice_chunk(reply, {})])
+
+    def _reason(self, reply: _Reply, event: FinishEvent) -> FinishReason:
+        stream = reply.stream
+        cut_off = event.stop is not None and stream.cut_off
+        if event.reason == "stop" and stream.has_tool_calls and not cut_off:
+            return "function_call" if self._legacy else "tool_calls"
+        return event.reason  # type: ignore[return-value]
+
+    def _note(self, reply: _Reply, entries: Sequence[LogprobEntry]) -> None:
+        if entries:
+            news = chat_logprobs(self._vocab, entries)["content"] or []
+            reply.logprobs += news
+            if self.head.stream:
+                reply.news += news
+
+    def _tell(self, reply: _Reply, deltas: Sequence[Delta]) -> list[Any]:
+        if not (deltas and self.head.stream):
+            return []
+        encoded = [self._delta(delta) for delta in deltas]
+        return self._chunks([self._choice_chunk(reply, delta) for delta in encoded if delta])
+
+    def _choice_chunk(self, reply: _Reply, delta: ChatCompletionDelta) -> dict[str, Any]:
+        logprobs: ChatCompletionLogprobs | None = None
+        none_at_all = reply.finish_reason and reply.queue is not None and not reply.logprobs
+        if reply.news or none_at_all:
+            logprobs = {"content": reply.news, "refusal": None}
+            reply.news = []
+        return {
+            "index": reply.index,
+            "delta": delta,
+            "logprobs": logprobs,
+            "finish_reason": reply.finish_reason,
+        }
+
+    # -- deltas ----------------------------------------------------------------------------------
+
+    def _delta(self, delta: Delta) -> ChatCompletionDelta:
+        if delta.tool_call is not None:
+            return self._call_delta(delta.tool_call)
+        if delta.reasoning:
+            return {"reasoning_content": delta.reasoning}
+        return {"content": delta.content}
+
+    def _call_delta(self, call: ToolCallDelta) -> ChatCompletionDelta:
+        if self._legacy:
+            return _legacy_delta(call)
+        chunk: ChatCompletionMessageToolCallChunk = {
+            "index": call.index,
+            "function": {"arguments": call.arguments},
+        }
+        if call.name is not None:
+            chunk["id"] = call.id or ""
+            chunk["type"] = "function"
+            chunk["function"] = {"name": call.name, "arguments": call.arguments}
+        return {"tool_calls": [chunk]}
+
+    # -- the whole -------------------------------------------------------------------------------
+
+    def response(self) -> CreateChatCompletionResponse:
+        """The whole response, or the part that has been generated so far."""
+        choices = [self._choice(reply) for reply in self._replies]
+        return cast("CreateChatCompletionResponse", self._whole("chat.completion", choices))
+
+    def _choice(self, reply: _Reply) -> ChatCompletionResponseChoice:
+        logprobs: ChatCompletionLogprobs | None = None
+        if reply.queue is not None:
+            logprobs = {"content": reply.logprobs, "refusal": None}
+        return {
+            "index": reply.index,
+            "message": self._message(reply),
+            "logprobs": logprobs,
+            "finish_reason": reply.finish_reason,
+        }
+
+    def _message(self, reply: _Reply) -> ChatCompletionResponseMessage:
+        message: Any = reply.stream.finish().as_message()
+        if self._legacy and "tool_calls" in message:
+            message["function_call"] = message.pop("tool_calls")[0]["function"]
+        return message  # type: ignore[no-any-return]
+
+
+def _legacy_delta(call: ToolCallDelta) -> ChatCompletionDelta:
+    """``functions`` knew a single call."""
+    if call.index:
+        return {}
+    if call.name is None:
+        return {"function_call": {"arguments": call.arguments}}
+    return {"function_call": {"name": call.name, "arguments": call.arguments}}

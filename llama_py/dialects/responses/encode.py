@@ -1,0 +1,279 @@
+"""``ResponsesReply``: what the engine generates as a response of the Responses API, and as the
+events of its stream."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llama_py.chat.rendered import RenderedChat
+from llama_py.chat.stream import ChatStream, Delta, ToolCallDelta
+from llama_py.dialects.context import PieceVocab
+from llama_py.dialects.failures import Failure
+from llama_py.dialects.logprobs import LogprobEntry, LogprobQueue, chat_logprobs, reply_piece
+from llama_py.dialects.openai.types import Timings
+from llama_py.dialects.responses.items import CALL_ID
+from llama_py.dialects.responses.output import (
+    CustomCallItem,
+    Frames,
+    FunctionCallItem,
+    MessageItem,
+    OutputItem,
+    ReasoningItem,
+)
+from llama_py.dialects.responses.tools import Tools
+from llama_py.dialects.usage import Progress, make_timings
+from llama_py.dialects.wire_json import DONE, json_bytes
+from llama_py.engine.request import Event, FinishEvent, Record, TokenEvent
+
+__all__ = ["Asked", "ResponsesReply"]
+
+#: What a response is that ended for another reason than its model's: cut off, or by its client.
+_STATUSES = {"length": "incomplete", "cancelled": "cancelled"}
+#: Ids as we and some models make them: each is used once.
+_UNIQUE = re.compile(r"[A-Za-z0-9]{9}")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a client asked for, as far as the reply depends on it.
+
+    Attributes:
+        id: of the response.
+        fields: members of every ``response`` that repeat the request.
+        tools: the tools, by the names under which the model knows them.
+        stream: events are wanted.
+        logprobs: so are log-probabilities,
+        summary: a summary of the reasoning,
+        seal: and the reasoning in encrypted form.
+        timings: events say what the reply has taken by then.
+        keep: called with the response when it is complete.
+    """
+
+    id: str
+    fields: Mapping[str, Any]
+    tools: Tools
+    stream: bool = False
+    logprobs: bool = False
+    summary: bool = False
+    seal: bool = False
+    timings: bool = False
+    keep: Callable[[Mapping[str, Any]], None] | None = None
+
+
+class ResponsesReply:
+    """Encodes one reply (see ``dialects.wire.WireReply``).
+
+    Args:
+        records: what is known of its request; nothing if that was never queued.
+        rendered: the prompt that is continued.
+    """
+
+    def __init__(
+        self,
+        asked: Asked,
+        records: Sequence[Record],
+        vocab: PieceVocab,
+        rendered: RenderedChat,
+    ) -> None:
+        self._asked = asked
+        self._record = records[0] if records else None
+        self._vocab = vocab
+        self._head = {"id": asked.id, "object": "response", "created_at": int(time.time())}
+        self._frames = Frames(asked.stream)
+        self._begun = b""
+        self._stream = ChatStream(rendered)
+        self._items: list[OutputItem] = []
+        self._call = -1
+        self._reason = ""
+        self._written = self._reasoning_tokens = 0
+        self._queue: LogprobQueue | None = None
+        if asked.logprobs and self._record is not None:
+            self._queue = LogprobQueue(reply_piece(vocab, self._record.request))
+        #: Log-probabilities of tokens whose text is not told yet.
+        self._news: list[LogprobEntry] = []
+
+    # -- frames ----------------------------------------------------------------------------------
+
+    def open(self) -> bytes:
+        """``response.created`` and ``response.in_progress``."""
+        self._begun = b'"response":' + json_bytes(self._response("in_progress"))
+        self._frames.add_raw(b"response.created", self._begun)
+        return self.keep_alive()
+
+    def keep_alive(self) -> bytes:
+        """``response.in_progress``: clients do not count comments."""
+        self._frames.add_raw(b"response.in_progress", self._begun)
+        return self._frames.take()
+
+    def progress(self, progress: Progress) -> bytes:
+        """``response.in_progress`` with more members, as llama-server sends it."""
+        members = self._begun + b',"prompt_progress":' + json_bytes(progress.told())
+        if self._asked.timings:
+            members += b',"timings":' + json_bytes(progress.timings())
+        self._frames.add_raw(b"response.in_progress", members)
+        return self._frames.take()
+
+    def feed(self, index: int, event: Event) -> bytes:
+        """The events that come of one of the engine's."""
+        if isinstance(event, TokenEvent):
+            self._token(event)
+        else:
+            self._finish(event)
+        if self._asked.timings:
+            self._frames.add_to_last("timings", self._timings())
+        return self._frames.take()
+
+    def close(self) -> bytes:
+        """``response.completed``, or ``response.incomplete``, also if it was cancelled.
+
+        Then comes the line that Open Responses demands at the end. OpenAI sends none; clients of
+        both know it from chat completions.
+        """
+        response = self._ended()
+        kind = "completed" if response["status"] == "completed" else "incomplete"
+        self._frames.add(f"response.{kind}", {"response": response})
+        if self._asked.timings:
+            self._frames.add_to_last("timings", self._timings())
+        return self._frames.take() + DONE
+
+    def fail(self, failure: Failure) -> bytes:
+        """``response.failed``, with what there was until then."""
+        if self._items and self._items[-1].status == "in_progress":
+            self._items[-1].status = "incomplete"
+        error = {"code": failure.code or failure.kind.value, "message": failure.message}
+        response = self._response("failed", error=error)
+        self._frames.add("response.failed", {"response": response})
+        return self._frames.take() + DONE
+
+    def whole(self) -> dict[str, Any]:
+        """The response without a stream."""
+        return self._ended()
+
+    # -- the response ----------------------------------------------------------------------------
+
+    def _ended(self) -> dict[str, Any]:
+        response = self._response(_STATUSES.get(self._reason, "completed"))
+        if self._asked.keep is not None and self._reason in ("stop", "length"):
+            self._asked.keep(response)
+        return response
+
+    def _response(self, status: str, error: Mapping[str, str] | None = None) -> dict[str, Any]:
+        details = {"reason": "max_output_tokens"} if status == "incomplete" else None
+        return {
+            **self._head,
+            "status": status,
+            "completed_at": int(time.time()) if status == "completed" else None,
+            "error": error,
+            "incomplete_details": details,
+            "output": [item.value() for item in self._items],
+            "usage": self._usage(status),
+            **self._asked.fields,
+        }
+
+    def _timings(self) -> Timings | None:
+        return None if self._record is None else make_timings([self._record], self._written)
+
+    def _usage(self, status: str) -> dict[str, Any] | None:
+        record, written = self._record, self._written
+        if record is None or status == "in_progress":
+            return None
+        return {
+            "input_tokens": record.n_prompt,
+            "input_tokens_details": {"cached_tokens": record.reused, "cache_write_tokens": 0},
+            "output_tokens": written,
+            "output_tokens_details": {"reasoning_tokens": self._reasoning_tokens},
+            "total_tokens": record.n_prompt + written,
+        }
+
+    # -- events of the engine ----------------------------------------------------------------------
+
+    def _token(self, event: TokenEvent) -> None:
+        self._written += 1
+        if self._queue is not None:
+            self._queue.add(event.token, event.logprobs)
+            self._news += self._queue.release(len(event.text))
+        if event.text:
+            deltas = self._stream.feed(event.text)
+            self._reasoning_tokens += self._stream.thinks
+            self._tell(deltas)
+
+    def _finish(self, event: FinishEvent) -> None:
+        if self._queue is not None:
+            self._news += self._queue.finish(len(event.text), stopped=event.stop is not None)
+        self._tell(self._stream.feed(event.text) + self._stream.flush())
+        self._reason = event.reason
+        if event.error is not None:
+            return
+        if event.reason == "stop" and all(isinstance(i, ReasoningItem) for i in self._items):
+            self._message()  # clients look for the last message
+        self._end_item("incomplete" if event.reason in _STATUSES else "completed")
+
+    # -- deltas to items ---------------------------------------------------------------------------
+
+    def _tell(self, deltas: Sequence[Delta]) -> None:
+        for delta in deltas:
+            if delta.tool_call is not None:
+                self._news.clear()
+                self._tell_call(delta.tool_call)
+            elif delta.reasoning:
+                self._news.clear()
+                self._reasoning().add(delta.reasoning)
+            elif delta.content:
+                logprobs = self._logprobs(len(delta.content))
+                self._message().add(delta.content, logprobs)
+
+    def _logprobs(self, shown: int) -> list[Any]:
+        """Those of a text's tokens. What stood before it were marks of the format."""
+        news, self._news = self._news, []
+        while len(news) > 1 and news[-1].end - news[0].start > shown:
+            news.pop(0)
+        return [*(chat_logprobs(self._vocab, news)["content"] or [])] if news else []
+
+    def _tell_call(self, call: ToolCallDelta) -> None:
+        if call.index != self._call:
+            self._call = call.index
+            target = self._asked.tools.target(call.name or "")
+            kind = CustomCallItem if target.custom else FunctionCallItem
+            call_id = _public_id(call.id or "")
+            self._add(kind(self._frames, len(self._items), target, call_id))
+        item = self._items[-1]
+        if isinstance(item, (CustomCallItem, FunctionCallItem)):
+            item.add(call.arguments)
+
+    def _reasoning(self) -> ReasoningItem:
+        last = self._items[-1] if self._items else None
+        if not isinstance(last, ReasoningItem):
+            asked = self._asked
+            last = ReasoningItem(
+                self._frames, len(self._items), summarised=asked.summary, seal=asked.seal
+            )
+            self._add(last)
+        return last
+
+    def _message(self) -> MessageItem:
+        last = self._items[-1] if self._items else None
+        if not isinstance(last, MessageItem):
+            last = MessageItem(self._frames, len(self._items))
+            self._add(last)
+        return last
+
+    def _add(self, item: OutputItem) -> None:
+        self._end_item("completed")
+        self._items.append(item)
+        item.begin()
+
+    def _end_item(self, status: str) -> None:
+        if self._items and self._items[-1].status == "in_progress":
+            self._items[-1].end(status)
+
+
+def _public_id(call_id: str) -> str:
+    """An id that no other call has: some models count theirs from 0 in each reply."""
+    if _UNIQUE.fullmatch(call_id):
+        return CALL_ID + call_id
+    return f"{CALL_ID}{secrets.token_hex(6)}_{call_id}"

@@ -1,0 +1,285 @@
+"""``parse_responses``: the body of ``/v1/responses`` to an engine request.
+
+Fields that are not known are ignored, and so are kinds of tools and of items that nothing here can
+do anything with: clients are ahead of servers. What is known is checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol, get_args
+
+from llama_py.chat.conversation import Message, Text
+from llama_py.chat.enforceable import enforceable, render_leniently
+from llama_py.chat.messages import ChatRequest
+from llama_py.dialects.chat_requests import adapt, chat_prompt
+from llama_py.dialects.context import CallContext
+from llama_py.dialects.failures import Kind, RequestError
+from llama_py.dialects.fields import Fields, missing, whole, wrong_type, wrong_value
+from llama_py.dialects.limits import Limits
+from llama_py.dialects.openai.bodies import note_unknown
+from llama_py.dialects.requests import RequestSettings
+from llama_py.dialects.responses.encode import Asked, ResponsesReply
+from llama_py.dialects.responses.items import (
+    Conversation,
+    Item,
+    conversation_of,
+    input_items,
+)
+from llama_py.dialects.responses.output import new_id
+from llama_py.dialects.responses.repeated import repeated_fields
+from llama_py.dialects.responses.tools import Tools, read_choice
+from llama_py.dialects.sampling import read_generation, read_sampling
+from llama_py.dialects.wire import WireCall, WireReply
+from llama_py.engine.request import Record
+from llama_py.errors import shown
+from llama_py.options import CHAT, SamplingOptions
+from llama_py.options.values import Effort
+
+__all__ = ["History", "Nothing", "parse_responses"]
+
+#: Not in OpenAI's API: the model's sampling, as in chat completions.
+_SAMPLING = frozenset(SamplingOptions.__annotations__) - {"logits_processor"}
+_EFFORTS = get_args(Effort)
+_LOGPROBS = "message.output_text.logprobs"
+_ENCRYPTED = "reasoning.encrypted_content"
+#: What is read here, and what OpenAI's API has beside that and is of no use here.
+_KNOWN = frozenset(
+    {"include", "input", "instructions", "max_output_tokens", "metadata", "model", "reasoning"}
+    | {"parallel_tool_calls", "previous_response_id", "store", "stream", "text", "tool_choice"}
+    | {"tools", "top_logprobs", "truncation", "reasoning_budget", "session_id", "json_calls"}
+    | {"background", "max_tool_calls", "prompt_cache_key", "prompt_cache_retention"}
+    | {"safety_identifier", "service_tier", "stream_options", "user", "client_metadata"}
+    | {"cache_prompt", "return_progress", "timings_per_token"}
+)
+#: Fields that say what there is no service for, and what to do instead. Without them the reply
+#: would be about something else.
+_ELSEWHERE = {
+    "conversation": "send the items as input, or pass previous_response_id",
+    "prompt": "send its text as instructions and input",
+}
+
+
+class History(Protocol):
+    """Replies of the same client that were stored."""
+
+    def conversation(self, response_id: str) -> Conversation | None:
+        """Everything that was said up to the end of a reply; None if it is not there."""
+
+    def item(self, item_id: str) -> Item | None:
+        """One item of a reply; None if it is not there."""
+
+    def keep(self, earlier: Conversation, new: Sequence[Item], response: Mapping[str, Any]) -> None:
+        """Store a reply, with what it answers: what was stored of it already, and the rest."""
+
+
+class Nothing:
+    """A ``History`` without anything in it."""
+
+    def conversation(self, response_id: str) -> None:
+        """Nothing."""
+
+    def item(self, item_id: str) -> None:
+        """Nothing."""
+
+    def keep(self, earlier: Conversation, new: Sequence[Item], response: Mapping[str, Any]) -> None:
+        """Forget it."""
+
+
+def parse_responses(
+    context: CallContext,
+    body: Mapping[str, Any],
+    limits: Limits,
+    model: str,
+    session: str | None = None,
+    history: History | None = None,
+    truncate: Callable[[ChatRequest], ChatRequest] | None = None,
+) -> WireCall:
+    """Check a body and render the conversation.
+
+    Args:
+        model: the name that the response gives.
+        session: the conversation that it belongs to, or None.
+        history: what the client may refer to, and where the reply is stored.
+        truncate: leaves out what does not fit, for clients that ask for that.
+
+    Raises:
+        RequestError, ParameterError, TemplateError, GrammarError: it cannot be answered.
+    """
+    fields, history = Fields(body), history or Nothing()
+    _check_names(fields, limits)
+    earlier, new = _earlier(fields, history), _new_items(fields, history)
+    tools = _tools(fields, limits)
+    request = _chat_request(fields, [*earlier.items, *new], len(earlier.items), tools, limits)
+    settings = _settings(fields, context, limits, session)
+    repeated = repeated_fields(fields, model, settings.sampling, _effort(fields))
+    keep = None if fields.flag("store") is False else partial(history.keep, earlier, new)
+    asked = _asked(fields, repeated, tools, settings.generation.logprobs is not None, keep)
+    if truncate is not None and fields.text("truncation") == "auto":
+        request = truncate(request)
+    rendered = render_leniently(request, context.render_chat)
+    adapt(settings, context, request, rendered)
+
+    def encoder(records: Sequence[Record]) -> WireReply:
+        return ResponsesReply(asked, records, context.vocab, rendered)
+
+    requests = settings.requests([chat_prompt(rendered)], 1)
+    return WireCall(
+        requests,
+        asked.stream,
+        encoder,
+        wants_progress=bool(fields.get("return_progress")),
+        overflows_in_stream=True,
+        id=asked.id,
+    )
+
+
+def _check_names(fields: Fields, limits: Limits) -> None:
+    """Refuse fields that say what cannot be done; and in a strict server, all that say nothing."""
+    for name, remedy in _ELSEWHERE.items():
+        if name in fields:
+            raise wrong_value(name, f"is stored nowhere here; {remedy}")
+    note_unknown([n for n in fields.values if n not in _KNOWN and n not in _SAMPLING], limits)
+
+
+def _settings(
+    fields: Fields, context: CallContext, limits: Limits, session: str | None
+) -> RequestSettings:
+    given = {name: whole(CHAT[name], fields.get(name)) for name in _SAMPLING if name in fields}
+    options = CHAT.read(given)
+    most, logprobs = fields.integer("max_output_tokens", 1), _logprobs(fields, limits)
+    generation = read_generation(options, context, max_tokens=most, logprobs=logprobs)
+    sampling = read_sampling(CHAT, options, context)
+    reuse = fields.flag("cache_prompt") is not False
+    return RequestSettings(sampling, generation, session, 0, None, reuse=reuse)
+
+
+def _asked(
+    fields: Fields,
+    repeated: Mapping[str, Any],
+    tools: Tools,
+    logprobs: bool,
+    keep: Callable[[Mapping[str, Any]], None] | None,
+) -> Asked:
+    return Asked(
+        new_id("resp"),
+        repeated,
+        tools,
+        stream=fields.flag("stream") or False,
+        logprobs=logprobs,
+        summary=_wants_summary(fields),
+        seal=_ENCRYPTED in _include(fields),
+        timings=bool(fields.get("timings_per_token")),
+        keep=keep,
+    )
+
+
+# ---- the conversation ------------------------------------------------------------------------
+
+
+def _new_items(fields: Fields, history: History) -> list[Item]:
+    if "input" not in fields and "previous_response_id" in fields:
+        return []
+    return input_items(fields.get("input"), history.item)
+
+
+def _earlier(fields: Fields, history: History) -> Conversation:
+    previous = fields.text("previous_response_id")
+    if previous is None:
+        return Conversation()
+    found = history.conversation(previous)
+    if found is None:
+        raise RequestError(
+            Kind.INVALID_VALUE,
+            f"previous_response_id: there is no stored response {shown(previous)} (any more); send "
+            "the whole conversation as input",
+            "previous_response_id",
+            code="previous_response_not_found",
+        )
+    return found
+
+
+def _tools(fields: Fields, limits: Limits) -> Tools:
+    declared = fields.list("tools")
+    limits.check_tools({"tools": declared}, "tools")
+    tools = Tools(declared)
+    count = max(len(declared), len(tools.offered))
+    if count > limits.max_tools:
+        raise wrong_value("tools", f"has {count} entries; at most {limits.max_tools} are allowed")
+    return tools
+
+
+def _chat_request(
+    fields: Fields, items: Sequence[Item], known: int, tools: Tools, limits: Limits
+) -> ChatRequest:
+    if len(items) > limits.max_messages:
+        raise wrong_value("input", f"has {len(items)} items; at most {limits.max_messages} go")
+    messages = conversation_of(items, tools, known)
+    if not messages:
+        raise wrong_value("input", "contains nothing that a model could answer")
+    budget = fields.integer("reasoning_budget", -1)
+    instructions = fields.text("instructions")
+    if instructions:
+        messages.insert(0, Message("system", (Text(instructions),)))
+    return ChatRequest(
+        tuple(messages),
+        tools=enforceable(tools.offered),
+        tool_choice=read_choice(fields.get("tool_choice"), tools),
+        parallel_tool_calls=fields.flag("parallel_tool_calls"),
+        json_calls=fields.flag("json_calls"),
+        schema=_schema(fields),
+        enable_thinking=False if budget == 0 else None,
+        reasoning_effort=_effort(fields),
+        reasoning_budget=budget,
+        system_anywhere=True,
+    )
+
+
+# ---- options ---------------------------------------------------------------------------------
+
+
+def _schema(fields: Fields) -> Any:
+    """The JSON schema that ``text.format`` asks for, or None."""
+    text = fields.fields("text")
+    form = None if text is None else text.fields("format")
+    kind = "text" if form is None else form.get("type")
+    if form is None or kind == "text":
+        return None
+    if kind == "json_object":
+        return {"type": "object"}
+    if kind != "json_schema":
+        expected = "text, json_object or json_schema"
+        raise wrong_value(form.place("type"), f"is {shown(kind)}; expected {expected}")
+    schema = form.json("schema")
+    if schema is None:
+        raise missing(form.place("schema"), "it is the JSON schema of the reply")
+    if not isinstance(schema, Mapping):
+        raise wrong_type(form.place("schema"), "a JSON schema (an object)", schema)
+    return schema or {"type": "object"}
+
+
+def _effort(fields: Fields) -> str | None:
+    reasoning = fields.fields("reasoning")
+    effort = None if reasoning is None else reasoning.text("effort")
+    if effort is not None and effort not in _EFFORTS:
+        expected = ", ".join(_EFFORTS)
+        raise wrong_value("reasoning.effort", f"is {shown(effort)}; expected one of {expected}")
+    return effort
+
+
+def _wants_summary(fields: Fields) -> bool:
+    reasoning = fields.fields("reasoning")
+    if reasoning is None:
+        return False
+    return (reasoning.text("summary") or reasoning.text("generate_summary") or "none") != "none"
+
+
+def _include(fields: Fields) -> Sequence[Any]:
+    return fields.list("include")
+
+
+def _logprobs(fields: Fields, limits: Limits) -> int | None:
+    """Alternatives to report for each token, or None."""
+    top = fields.integer("top_logprobs", 0, limits.max_top_logprobs)
+    return top or 0 if top or _LOGPROBS in _include(fields) else None

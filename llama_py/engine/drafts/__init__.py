@@ -1,0 +1,1 @@
+"""Speculative decoding: who drafts, what is drafted, and whether it pays."""

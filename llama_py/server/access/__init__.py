@@ -1,0 +1,1 @@
+"""Who is let in: keys, their allowances, hosts and origins."""

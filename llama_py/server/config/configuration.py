@@ -1,0 +1,373 @@
+"""Where settings come from: a TOML file, then the environment, then flags. The last one counts.
+
+``read_configuration`` puts them together and remembers the source of each, so that an error and
+``--print-config`` can name it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from llama_py.chat.formats.builtin import is_template
+from llama_py.errors import MissingPackageError, ParameterError, UnknownParameterError, shown
+from llama_py.options import Option
+from llama_py.server.access.keys import HIDDEN, ApiKey, key_from_table, read_key_file, single_key
+from llama_py.server.config.model_options import MODEL_FLAGS, MODEL_OPTIONS
+from llama_py.server.config.setting_readers import read_list, socket_path
+from llama_py.server.config.settings import (
+    GROUPS,
+    SETTINGS,
+    ModelSettings,
+    Settings,
+)
+
+__all__ = [
+    "Configuration",
+    "Given",
+    "default_model_id",
+    "read_configuration",
+    "to_toml",
+]
+
+_PREFIX = "LLAMA_PY_"
+#: Options whose value in the environment, and in a file, may be the name of a file with the text.
+_FILES = frozenset({"chat_template"})
+#: What stands before the path of a draft model.
+_DRAFT = "draft="
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the command line says.
+
+    Attributes:
+        config: the TOML file.
+        model: the path of a model, in place of those in the file.
+        api_keys: keys, in place of those in the environment.
+        settings: single values by name, checked.
+        model_options: arguments of ``Llama`` by name, checked; for every model.
+    """
+
+    config: Path | None = None
+    model: str | None = None
+    api_keys: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    model_options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """The settings, and where they come from.
+
+    Attributes:
+        sources: where each that is not a default came from, by name.
+        file_keys: names of the keys that are in ``api_key_file``.
+    """
+
+    settings: Settings
+    sources: Mapping[str, str]
+    file_keys: frozenset[str] = frozenset()
+
+
+def read_configuration(
+    given: Given, environ: Mapping[str, str], bundled: Callable[[], str]
+) -> Configuration:
+    """Put the settings together.
+
+    Args:
+        given: the command line.
+        environ: the environment.
+        bundled: the path of the model to offer if none is named.
+
+    Raises:
+        ParameterError: a value is not allowed; the message says where it came from.
+        OSError: a file cannot be read.
+        MissingPackageError: there is a file, and nothing that reads TOML.
+    """
+    layers = _Layers()
+    path = given.config
+    if path is None and environ.get("LLAMA_PY_CONFIG"):
+        path = Path(environ["LLAMA_PY_CONFIG"])
+    if path is not None:
+        layers.add_file(path.expanduser())
+    layers.add_environment(environ)
+    layers.add_flags(given)
+    return layers.result(bundled)
+
+
+class _Layers:
+    """Values by name, those of later layers in place of those of earlier ones."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.sources: dict[str, str] = {}
+        self.models: list[ModelSettings] = []
+        self.model_options: dict[str, Any] = {}
+        self.tables: list[ApiKey] = []
+        self.singles: list[ApiKey] = []
+
+    def set(self, name: str, value: Any, source: str) -> None:
+        self.values[name], self.sources[name] = value, source
+
+    # -- the file -------------------------------------------------------------------------------
+
+    def add_file(self, path: Path) -> None:
+        table = _parse_toml(path)
+        models, keys = table.pop("model", []), table.pop("api_key", [])
+        for name, value in table.items():
+            with _Naming(str(path)):
+                option = SETTINGS.options.get(name)
+                if option is None and name in MODEL_OPTIONS:
+                    message = f"{name} is an option of a model: put it in [[model]]"
+                    raise UnknownParameterError(message)
+                if option is None:
+                    raise SETTINGS.unknown(name)
+                self.set(name, _beside(path, option, option.read(value)), path.name)
+        for name, entries in (("model", models), ("api_key", keys)):
+            if not _is_list_of_tables(entries):
+                raise ParameterError(f"{path}: write each {name} as a table [[{name}]]")
+            if entries:
+                self.sources[name] = path.name
+        with _Naming(str(path)):
+            self.models = [_model_of(table, path) for table in models]
+            self.tables = [key_from_table(table) for table in keys]
+
+    # -- the environment ------------------------------------------------------------------------
+
+    def add_environment(self, environ: Mapping[str, str]) -> None:
+        for setting in SETTINGS.options.values():
+            if text := environ.get(setting.variable):
+                with _Naming(setting.variable, _kubernetes(text)):
+                    self.set(setting.name, setting.parse(text), setting.variable)
+        for name in MODEL_FLAGS:
+            variable = _PREFIX + name.upper()
+            if text := environ.get(variable):
+                with _Naming(variable):
+                    self.model_options[name] = _model_option(MODEL_OPTIONS[name], text)
+        if path := environ.get("LLAMA_PY_MODEL"):
+            self._replace_models(path, "LLAMA_PY_MODEL")
+        if "LLAMA_PY_API_KEY" in environ:
+            with _Naming("LLAMA_PY_API_KEY"):
+                self._replace_keys(environ["LLAMA_PY_API_KEY"].split(","), "LLAMA_PY_API_KEY")
+        _refuse_misspelled(environ)
+
+    # -- flags ----------------------------------------------------------------------------------
+
+    def add_flags(self, given: Given) -> None:
+        for name, value in given.settings.items():
+            self.set(name, value, SETTINGS.options[name].flag.flags[-1])
+        self.model_options.update(given.model_options)
+        if given.model is not None:
+            self._replace_models(given.model, "the command line")
+        if given.api_keys:
+            with _Naming("--api-key"):
+                self._replace_keys(given.api_keys, "--api-key")
+
+    def _replace_models(self, path: str, source: str) -> None:
+        path = str(Path(path).expanduser())
+        self.models = [ModelSettings(id=default_model_id(path), path=path)]
+        self.sources["model"] = source
+
+    def _replace_keys(self, keys: Iterable[str], source: str) -> None:
+        self.singles = [single_key(key.strip()) for key in keys]
+        self.sources["api_key"] = source
+
+    # -- all of it ------------------------------------------------------------------------------
+
+    def result(self, bundled: Callable[[], str]) -> Configuration:
+        if not self.models:
+            path = bundled()
+            self.models = [ModelSettings(id=default_model_id(path), path=path)]
+        models = tuple(self._with_options(model) for model in self.models)
+        file = self.values.get("api_key_file")
+        listed = read_key_file(file) if file else []
+        keys = (*self.tables, *listed, *self.singles)
+        settings = Settings(models=models, api_keys=keys, **self.values)
+        return Configuration(settings, self.sources, frozenset(key.name for key in listed))
+
+    def _with_options(self, model: ModelSettings) -> ModelSettings:
+        options = {**model.options, **self.model_options}
+        return ModelSettings(id=model.id, path=model.path, aliases=model.aliases, options=options)
+
+
+class _Naming:
+    """Errors within it say where the value came from."""
+
+    def __init__(self, source: str, hint: str = "") -> None:
+        self._source = source
+        self._hint = hint
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _type: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, ParameterError):
+            text = f"{self._source}: {error}{self._hint}"
+            raise type(error)(text) from None
+
+
+def default_model_id(path: str) -> str:
+    """The name of a model that was given none: that of its file."""
+    stem = Path(path).stem
+    return "".join(each if "!" <= each <= "~" else "-" for each in stem)[:200] or "model"
+
+
+# ---- the file ----------------------------------------------------------------------------------
+
+
+def _parse_toml(path: Path) -> dict[str, Any]:
+    try:
+        if sys.version_info >= (3, 11):
+            import tomllib
+        else:
+            import tomli as tomllib
+    except ModuleNotFoundError:
+        raise MissingPackageError(
+            f"reading {path} needs Python 3.11, or the package tomli: pip install tomli"
+        ) from None
+    try:
+        # Editors of Windows write a mark at the beginning, which TOML does not know.
+        table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        return table
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ParameterError(f"{path} is not TOML: {error}") from None
+
+
+def _is_list_of_tables(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, dict) for each in value)
+
+
+def _beside(path: Path, option: Option, value: Any) -> Any:
+    """A relative path in a file is meant to begin where the file is."""
+    if option.name == "host":
+        places = ((each, socket_path(each)) for each in value.split(","))
+        return ",".join(f"unix:{path.parent / at}" if at else each for each, at in places)
+    return path.parent / value if isinstance(value, Path) else value
+
+
+def _model_of(table: dict[str, Any], source: Path) -> ModelSettings:
+    own = {each.name for each in fields(ModelSettings)} - {"options"}
+    values = {name: table[name] for name in table.keys() & own}
+    options = {name: table[name] for name in table.keys() - own}
+    if not isinstance(values.get("path"), str) or not values["path"]:
+        raise ParameterError('a [[model]] has no path; write path = "model.gguf"')
+    values["path"] = str(source.parent / Path(values["path"]).expanduser())
+    values.setdefault("id", default_model_id(values["path"]))
+    values["aliases"] = read_list("aliases", values.get("aliases", ()))
+    _place_files(options, source.parent)
+    return ModelSettings(**values, options=options)
+
+
+def _place_files(options: dict[str, Any], beside: Path) -> None:
+    """Relative paths in a file begin where it is; what stands for a text is read."""
+    if isinstance(lora := options.get("lora_path"), str):
+        options["lora_path"] = str(beside / Path(lora).expanduser())
+    draft = options.get("speculative")
+    if isinstance(draft, str) and draft.startswith(_DRAFT):
+        path = Path(draft[len(_DRAFT) :].strip()).expanduser()
+        options["speculative"] = f"{_DRAFT}{beside / path}"
+    for name in _FILES & options.keys():
+        value = options[name]
+        if isinstance(value, str) and not is_template(value):
+            with _Naming(name):
+                options[name] = _text_of(str(beside / Path(value).expanduser()))
+
+
+# ---- the environment ---------------------------------------------------------------------------
+
+
+def _model_option(option: Option, text: str) -> Any:
+    if option.name not in _FILES:
+        return option.parse(text)
+    return text if is_template(text) else _text_of(text)
+
+
+def _text_of(text: str) -> str:
+    """What a file contains."""
+    try:
+        return Path(text).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ParameterError(f"cannot read {text}: {error}") from None
+
+
+def _refuse_misspelled(environ: Mapping[str, str]) -> None:
+    """A misspelled LLAMA_PY_API_KEY would leave the server open, and nobody would notice."""
+    names = {setting.variable for setting in SETTINGS.options.values()}
+    names |= {_PREFIX + name.upper() for name in MODEL_FLAGS}
+    names |= {_PREFIX + name for name in ("CONFIG", "MODEL", "API_KEY", "LIB", "HISTORY")}
+    for name in environ:
+        if name.startswith(_PREFIX) and name not in names:
+            close = difflib.get_close_matches(name, sorted(names), n=1, cutoff=0.87)
+            if close:
+                raise UnknownParameterError(
+                    f"there is no environment variable {name}; did you mean {close[0]}?"
+                )
+
+
+def _kubernetes(text: str) -> str:
+    if not text.startswith("tcp://"):
+        return ""
+    return (
+        ". Kubernetes sets such a variable for a service that is called llama-py: set "
+        "enableServiceLinks: false in the pod, or call the service something else"
+    )
+
+
+# ---- and back ----------------------------------------------------------------------------------
+
+
+def to_toml(configuration: Configuration) -> str:
+    """The settings as a TOML file that gives the same ones, but for the keys, which it hides."""
+    settings, sources = configuration.settings, configuration.sources
+    blocks = [_group(group, settings, sources) for group in GROUPS]
+    blocks += [_table("model", _model_entries(model)) for model in settings.models]
+    for key in settings.api_keys:
+        table = _table("api_key", _key_entries(key))
+        if key.name in configuration.file_keys:  # it is found there again
+            table = "# in api_key_file:\n# " + table.replace("\n", "\n# ")
+        blocks.append(table)
+    return "\n\n".join(blocks) + "\n"
+
+
+def _group(group: type[Any], settings: Settings, sources: Mapping[str, str]) -> str:
+    lines = [f"# {group.__doc__}"]
+    for name in group.__annotations__:
+        value = getattr(settings, name)
+        source = f"  # {sources[name]}" if name in sources else ""
+        entry = f"# {name} is not set" if value is None else f"{name} = {_toml(value)}"
+        lines.append(entry + source)
+    return "\n".join(lines)
+
+
+def _table(name: str, entries: Mapping[str, Any]) -> str:
+    lines = [f"{key} = {_toml(value)}" for key, value in entries.items() if value is not None]
+    return "\n".join([f"[[{name}]]", *lines])
+
+
+def _model_entries(model: ModelSettings) -> dict[str, Any]:
+    return {"id": model.id, "path": model.path, "aliases": model.aliases, **model.options}
+
+
+def _key_entries(key: ApiKey) -> dict[str, Any]:
+    limits = {name: getattr(key, name) for name in ("requests_per_minute", "max_concurrent")}
+    return {"name": key.name, "key": HIDDEN, "scopes": sorted(key.scopes), **limits}
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_toml(str(k))} = {_toml(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, (str, Path)):
+        return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+    raise ParameterError(f"{shown(value)} cannot be written as TOML")

@@ -1,0 +1,420 @@
+"""``respond``: answers a request with a model, whole or as a stream, in any dialect.
+
+Checking, rendering and tokenizing happen in a worker thread. From then on everything belongs to the
+task of the request: the engine wakes it once per step, and all frames of a wake are sent as one
+body. One more task waits for the client to leave; then the request is cancelled, whether it waits
+for its turn, evaluates its prompt or generates.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from llama_py.dialects.context import CallContext
+from llama_py.dialects.failures import Failure, Kind, RequestError, failure_of
+from llama_py.dialects.usage import Progress
+from llama_py.dialects.wire import WireCall, WireReply
+from llama_py.dialects.wire_json import json_bytes
+from llama_py.engine.async_events import AsyncEvents
+from llama_py.engine.request import Event, FinishEvent, Record
+from llama_py.errors import ContextOverflowError, RequestCancelled
+from llama_py.server.adapting import adapted, caller_of
+from llama_py.server.opening import opening_of
+from llama_py.server.pool.pool import ServedModel
+from llama_py.server.service import Service, service_of
+from llama_py.server.transport.connections import ABORT
+from llama_py.server.transport.event_stream import BODY, EventStream
+
+__all__ = ["Exchange", "respond"]
+
+#: Events that the event loop itself makes a reply of; it takes it a millisecond or two.
+_SHORT = 64
+#: Seconds after which to try again if there was no place.
+_RETRY_AFTER = 5.0
+#: Seconds between two looks at whether a request that is being prepared has got a place.
+_LOOK = 0.02
+
+
+async def respond(
+    request: Request, model: ServedModel, parse: Callable[[CallContext], WireCall]
+) -> Response:
+    """Answer a request. To be awaited within the lease of the model.
+
+    Args:
+        parse: makes the call, in a worker thread.
+
+    Returns:
+        The response; one that does nothing, if everything was sent or the client has left.
+
+    Raises:
+        RequestError, LlamaError: it failed before anything was sent; ``server.app`` tells the
+            client in the dialect of the path.
+    """
+    service = service_of(request)
+    exchange = Exchange(request, model, service)
+    request.scope["state"]["exchange"] = exchange
+    service.exchanges.add(exchange)
+    try:
+        return await exchange.run(parse)
+    finally:
+        service.exchanges.discard(exchange)
+
+
+class _Sent(Response):
+    """Stands for a response that was sent already."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Do nothing."""
+
+
+class Exchange:
+    """One request that a model answers, until its last byte was sent.
+
+    Attributes:
+        id: of the response; empty until the request was parsed, or if it has none.
+        model: who answers.
+        tenant: whose sessions and prefixes it works with; "" is everybody.
+        records: what is known of each of its requests to the engine; empty until they are queued.
+        gone: the client left, or did not read.
+        failure: what it ended with, or None.
+    """
+
+    def __init__(self, request: Request, model: ServedModel, service: Service) -> None:
+        self._request = request
+        self._service = service
+        self._caller = caller_of(request)
+        self._events: AsyncEvents | None = None
+        self._silent = self._cancelled = self._said_all = False
+        #: How far its prompt had come, and when, if that is to be told. The engine's thread notes
+        #: it before it hands out any token, so that it is there whenever those are read.
+        self._progress: deque[tuple[int, int, float]] = deque()
+        self._noted: set[int] = set()
+        #: Frames of the last events, which go out together with the end.
+        self._held = b""
+        #: When it came, when a worker began to prepare it, and for how long that took.
+        self._came = time.perf_counter()
+        self._turn: float | None = None
+        self._preparing = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self.id = ""
+        self.model = model
+        self.tenant = self._caller.tenant
+        self.records: Sequence[Record] = ()
+        self.gone = False
+        self.failure: Failure | None = None
+
+    def stop(self, failure: Failure) -> None:
+        """End it with an error. Called by the event loop, as ``cancel`` is."""
+        self.failure = failure
+        self._end()
+
+    def cancel(self) -> None:
+        """End it as if the reply were complete: the client has asked for that."""
+        self._cancelled = True
+        self._end()
+
+    def _leave(self) -> None:
+        self.gone = True
+        self._end()
+
+    def _end(self) -> None:
+        if self._events is not None:
+            self._events.cancel()
+            self._events.wake()
+
+    @property
+    def _over(self) -> bool:
+        """Nothing more is to be sent but an error, if there was one."""
+        return self.gone or self.failure is not None
+
+    async def run(self, parse: Callable[[CallContext], WireCall]) -> Response:
+        """See ``respond``."""
+        watcher = asyncio.ensure_future(self._watch())
+        self._expect_place()
+        try:
+            call = await self._begin(parse)
+            return await self._answer(call)
+        finally:
+            if self._events is not None:
+                self._events.cancel()  # whatever is still running
+            if self._timer is not None:
+                self._timer.cancel()
+            watcher.cancel()
+            for index in range(len(self.records)):  # whose end nobody has read
+                self._note_end(index)
+
+    async def _answer(self, call: WireCall) -> Response:
+        events = self._events
+        if self.gone:
+            return _Sent()
+        if events is None:
+            return await self._refused(call)
+        return await (self._stream if call.stream else self._whole)(call, events)
+
+    async def _watch(self) -> None:
+        """Wait for the client to leave."""
+        while (await self._request.receive())["type"] != "http.disconnect":
+            pass
+        if not self._said_all:  # after the last byte of a response, that comes in any case
+            self._leave()
+
+    def _expect_place(self) -> None:
+        """Refuse it when it has waited for ``queue_timeout``, and look again if it has not yet."""
+        limit = self._service.settings.queue_timeout
+        if limit is None or any(record.started for record in self.records):
+            return
+        left = limit - self._waited()
+        if left > 0:
+            later = max(left, _LOOK)  # while it is prepared, as much is left later
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(later, self._expect_place)
+            return
+        message = "no place became free for this request in time; try again later"
+        self.stop(Failure(Kind.QUEUE_FULL, message, retry_after=_RETRY_AFTER))
+
+    def _waited(self) -> float:
+        """Seconds for others, for a worker or a sequence: its own preparation is no wait."""
+        turn, done = self._turn, self._preparing  # a worker sets the second one last
+        now = time.perf_counter()
+        if turn is None:
+            return now - self._came
+        return turn - self._came if not done else now - self._came - done
+
+    # -- beginning ------------------------------------------------------------------------------
+
+    async def _begin(self, parse: Callable[[CallContext], WireCall]) -> WireCall:
+        """Check and queue the call in a worker thread. ``_events`` is None if it is not queued."""
+        loop = asyncio.get_running_loop()
+
+        def report(done: int, total: int) -> None:  # in the engine's thread
+            self._progress.append((done, total, time.perf_counter()))
+            loop.call_soon_threadsafe(self._wake)
+
+        def begin() -> WireCall:
+            if self.gone:  # while others were parsed
+                raise ClientDisconnect
+            self._turn = time.perf_counter()
+            try:
+                _ = self.model.llama._loaded.driver  # an encoder has none, and says so
+                call = parse(self.model.context)
+                self.id = call.id
+                if not self._over:
+                    self._service.sessions.attach(self.model.id, self.model.llama)
+                    call.requests = adapted(call, self.model, self._service, self._caller, report)
+                    self._submit(call, loop)
+                return call
+            finally:
+                self._preparing = time.perf_counter() - self._turn
+
+        call = await loop.run_in_executor(self._service.workers, begin)
+        if self._over or self._cancelled:  # it came to that while the call was queued
+            self._end()
+        return call
+
+    def _submit(self, call: WireCall, loop: asyncio.AbstractEventLoop) -> None:
+        dispatch = self.model.llama._dispatch
+        try:
+            events = dispatch.submit_from(loop, call.requests, whole=not call.stream)
+        except ContextOverflowError as error:
+            if not (call.stream and call.overflows_in_stream):
+                raise
+            self.failure = failure_of(error)
+        else:
+            self._events, self.records = events, events.records
+
+    # -- a whole reply --------------------------------------------------------------------------
+
+    async def _whole(self, call: WireCall, events: AsyncEvents) -> Response:
+        batch: list[tuple[int, Event]] = []
+        while events.unfinished and (self._cancelled or not _failed(batch)):
+            batch += await events.some()
+        if self.gone:
+            return _Sent()
+        if self.failure is not None:
+            raise RequestError.of(self.failure)
+        reply = call.encoder(events.records)
+
+        def encode() -> bytes:
+            self._feed(reply, batch)
+            return json_bytes(self._complete(reply))
+
+        if len(batch) <= _SHORT:
+            body = encode()
+        else:
+            loop = asyncio.get_running_loop()
+            body = await loop.run_in_executor(self._service.workers, encode)
+        return Response(body, media_type="application/json")
+
+    def _complete(self, reply: WireReply) -> object:
+        """The whole reply; or raise what it ended with, and how much there was by then."""
+        failure = self.failure
+        if failure is None:
+            return reply.whole()
+        whole = reply.whole() if failure.kind is Kind.TIMEOUT else None
+        if isinstance(whole, dict) and "usage" in whole:
+            failure = replace(failure, details={"usage": whole["usage"]})
+        raise RequestError.of(failure)
+
+    # -- a stream -------------------------------------------------------------------------------
+
+    async def _stream(self, call: WireCall, events: AsyncEvents) -> Response:
+        reply = call.encoder(events.records)
+        out = await self._event_stream()
+        try:
+            await out.begin(reply.open())
+            try:
+                await self._pump(events, reply, out)
+            except Exception as error:
+                self.failure = failure_of(error)
+            if not self.gone:
+                last = reply.close() if self.failure is None else reply.fail(self.failure)
+                self._said_all = True
+                await out.send(self._held + last, more=False)
+        finally:
+            out.close()
+        await _drain(events)
+        return _Sent()
+
+    async def _pump(self, events: AsyncEvents, reply: WireReply, out: EventStream) -> None:
+        """Pass on what the engine says, until the end, a failure, or the client's leaving.
+
+        While all goes well, events are sent where they arrive, without waking this task.
+        """
+        problems: list[Exception] = []
+
+        def send_on() -> bool:
+            if self._over or self._has_news:
+                return False
+            try:
+                batch = events.ready()
+                frames = self._news(reply, events.records[0]) if self._has_news else b""
+                frames += self._feed(reply, batch)
+                if not events.unfinished:
+                    self._held += frames
+                    return False
+                room = not frames or out.send_now(frames)
+            except Exception as error:  # what is wrong is for the task to tell
+                problems.append(error)
+                return False
+            return room and not self._over
+
+        events.handle(send_on)
+        while events.unfinished and not self._over:
+            batch = events.ready() if self._has_news else await events.some()
+            if problems:
+                raise problems[0]
+            await out.flush()
+            frames = self._news(reply, events.records[0]) if self._has_news else b""
+            frames += self._feed(reply, batch)
+            if not events.unfinished:
+                self._held += frames
+            elif frames and not self.gone:
+                await out.send(frames)
+
+    def _feed(self, reply: WireReply, batch: Sequence[tuple[int, Event]]) -> bytes:
+        """Encode events, up to the first failure."""
+        frames: list[bytes] = []
+        for index, event in batch:
+            if self.failure is not None:
+                break
+            if type(event) is FinishEvent:
+                event = self._as_asked(event)
+            frames.append(reply.feed(index, event))
+            if type(event) is FinishEvent:
+                self._note_end(index)
+                if event.error is not None:
+                    self.failure = failure_of(event.error)
+        return b"".join(frames)
+
+    def _as_asked(self, event: FinishEvent) -> FinishEvent:
+        """The end of a reply; one that its client has ended is complete, and no failure."""
+        asked = self._cancelled and isinstance(event.error, RequestCancelled)
+        return replace(event, error=None) if asked else event
+
+    def _note_end(self, index: int) -> None:
+        """Tell the sessions, once, that a request has ended or is about to."""
+        if index not in self._noted:
+            self._noted.add(index)
+            self._service.sessions.note(self.model.id, self.records[index])
+
+    @property
+    def _has_news(self) -> bool:
+        return self._silent or bool(self._progress)
+
+    def _news(self, reply: WireReply, record: Record) -> bytes:
+        """What no event of the engine says, and what comes before those that there are."""
+        self._silent = False
+        if not self._progress:
+            return reply.keep_alive()
+        frames = b""
+        while self._progress:
+            done, total, now = self._progress.popleft()
+            waited, seconds = now - record.submitted, now - record.started
+            frames += reply.progress(Progress(done, record.reused, total, waited, seconds))
+        return frames
+
+    async def _refused(self, call: WireCall) -> Response:
+        """It was not queued: an error, or a stream that begins and fails."""
+        failure = self.failure or Failure(Kind.UNAVAILABLE, "the request was ended; try again")
+        if not (call.stream and call.overflows_in_stream):
+            raise RequestError.of(failure)
+        reply = call.encoder(())
+        out = await self._event_stream()
+        try:
+            await out.begin(reply.open())
+            await out.send(reply.fail(failure), more=False)
+        finally:
+            out.close()
+        return _Sent()
+
+    async def _event_stream(self) -> EventStream:
+        opening = opening_of(self._request.scope["state"])
+        if opening is not None:
+            out = await opening.stream()
+            out.pass_on(self._note_silence, self._give_up)
+            return out
+        settings = self._service.settings
+        return EventStream(
+            self._request._send,
+            self._request.scope["state"][BODY],
+            settings.ping_interval,
+            settings.write_timeout,
+            self._note_silence,
+            self._give_up,
+        )
+
+    # -- what the stream and the engine report --------------------------------------------------
+
+    def _note_silence(self) -> None:
+        self._silent = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._events is not None:
+            self._events.wake()
+
+    def _give_up(self) -> None:
+        """The client does not read: nothing more is done for it, and the connection goes."""
+        self._leave()
+        abort = self._request.scope.get("extensions", {}).get(ABORT)
+        if abort is not None:
+            abort()
+
+
+def _failed(batch: Sequence[tuple[int, Event]]) -> bool:
+    return any(type(event) is FinishEvent and event.error for _, event in batch)
+
+
+async def _drain(events: AsyncEvents) -> None:
+    """Wait until the requests have ended, which takes at most a step."""
+    events.cancel()
+    while events.unfinished:
+        await events.some()

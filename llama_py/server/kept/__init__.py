@@ -1,0 +1,1 @@
+"""What clients have by name: sessions, snapshots, saved slots, responses."""

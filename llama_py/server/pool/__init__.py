@@ -1,0 +1,1 @@
+"""Which models are in memory, who may use them, and which one makes room."""

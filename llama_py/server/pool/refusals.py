@@ -1,0 +1,89 @@
+"""Why a request does not get its model, in words for the client."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from llama_py.dialects.failures import Kind, RequestError
+from llama_py.errors import LlamaError, ModelNotFoundError, shown
+from llama_py.server.pool.served_model import ServedModel
+
+__all__ = ["failed", "not_found", "reason_of", "stopping", "too_long", "too_many"]
+
+#: When to come again after waiting in vain, in seconds.
+_RETRY_AFTER = 5.0
+
+
+def reason_of(error: Exception, model: ServedModel) -> str:
+    """Why a model could not be loaded, for a client: without paths of this machine."""
+    files = model.settings.files
+    if isinstance(error, ModelNotFoundError):  # its words list what else is there
+        others = [Path(path).name for _, path in files[1:] if path in str(error)]
+        missing = others[0] if others else None
+        return "its file is missing" if missing is None else f"the file {missing} is missing"
+    if isinstance(error, LlamaError):
+        return _without_paths(str(error), files, model.id)
+    return "the server's log says why"
+
+
+def _without_paths(message: str, files: Sequence[tuple[str, str]], model: str) -> str:
+    """A message with the names of the files of a model, in place of where they are.
+
+    That of the model itself is the model's name. There may be others beside them: the parts of a
+    model, or what a link leads to.
+    """
+    paths = {path: model if name == "path" else Path(path).name for name, path in files}
+    for path, name in sorted(paths.items(), key=lambda each: -len(each[0])):
+        for text in (path, str(Path(path)), str(Path(path).resolve())):
+            message = message.replace(text, name)
+    for folder in {found for path in paths for found in _folders(Path(path))}:
+        message = message.replace(folder, "")
+    return message
+
+
+def _folders(path: Path) -> list[str]:
+    """Where a file is, as the beginning of paths."""
+    parents = [each.parent for each in (path, path.resolve())]
+    return [f"{each}{os.sep}" for each in parents if each.name not in ("", ".", "..")]
+
+
+def not_found(name: str, offered: Iterable[ServedModel]) -> RequestError:
+    """Nothing has this name."""
+    known = ", ".join(model.id for model in offered)
+    message = f"the model {shown(name)} does not exist; this server has {known}"
+    return RequestError(Kind.MODEL_NOT_FOUND, message, "model")
+
+
+def failed(model: ServedModel, error: Exception, pause: float) -> RequestError:
+    """It cannot be loaded, and is left alone for so many seconds."""
+    reason = reason_of(error, model)
+    message = f"the model {model.id} cannot be loaded: {reason}"
+    return RequestError(Kind.UNAVAILABLE, message, "model", retry_after=pause)
+
+
+def too_long(model: ServedModel, seconds: float | None) -> RequestError:
+    """There was no room for it in time."""
+    return RequestError(
+        Kind.UNAVAILABLE,
+        f"the model {model.id} did not become available within {seconds:g} seconds: others "
+        "are in use; try again later",
+        "model",
+        retry_after=_RETRY_AFTER,
+    )
+
+
+def too_many(count: int) -> RequestError:
+    """The queue is full."""
+    return RequestError(
+        Kind.QUEUE_FULL,
+        f"{count} requests are waiting for models already; try again later",
+        retry_after=_RETRY_AFTER,
+    )
+
+
+def stopping() -> RequestError:
+    """No model is given to anybody any more."""
+    message = "the server is being stopped; try again later"
+    return RequestError(Kind.UNAVAILABLE, message, retry_after=_RETRY_AFTER)

@@ -1,0 +1,122 @@
+"""``ServedModel``: a model that the server offers, and whether it is in memory just now."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from llama_py.engine.metrics import Metrics
+from llama_py.errors import ClosedError
+from llama_py.server.defaults import ServedContext, sampling_of
+
+if TYPE_CHECKING:
+    from llama_py.api.llama import Llama
+    from llama_py.dialects.context import CallContext
+    from llama_py.engine.engine import Engine
+    from llama_py.server.config.settings import ModelSettings, Settings
+
+__all__ = ["ModelStatus", "ServedModel"]
+
+
+class ModelStatus(Enum):
+    """Where a model is in its life."""
+
+    UNLOADED = "unloaded"
+    LOADING = "loading"
+    LOADED = "loaded"
+    UNLOADING = "unloading"
+
+
+class ServedModel:
+    """One model of the configuration.
+
+    Only its pool changes it, in the thread of the event loop.
+
+    Attributes:
+        id: its name for clients.
+        aliases: further names.
+        settings: where its file is, and how it is loaded.
+        created: when the server began to offer it, in seconds since 1970.
+        status: whether it is in memory.
+        meta: its sizes, known from the first time that it was loaded.
+        problem: why it could not be loaded when that was last tried.
+    """
+
+    def __init__(self, settings: ModelSettings, defaults: Settings) -> None:
+        self.id = settings.id
+        self.aliases = settings.aliases
+        self.settings = settings
+        self._defaults, self._sampling = defaults, sampling_of(defaults)
+        self.created = int(time.time())
+        self.status = ModelStatus.UNLOADED
+        self.meta: Mapping[str, int] | None = None
+        self.problem: str | None = None
+        self._llama: Llama | None = None
+        #: What was counted until it was loaded last, and what has counted since: its engine, or the
+        #: metrics that this has left. One value, which threads see as a whole.
+        self._counted: tuple[Metrics, Engine | Metrics | None] = (Metrics(), None)
+
+    @property
+    def llama(self) -> Llama:
+        """The model itself; within a lease only.
+
+        Raises:
+            ClosedError: it is not in memory.
+        """
+        if self._llama is None:
+            raise ClosedError(f"the model {self.id} is not loaded; use it within a lease")
+        return self._llama
+
+    @property
+    def counted(self) -> tuple[Metrics, Engine | None] | None:
+        """What its engines did since the server began, and the one that it has now; for any thread.
+
+        None if it never had one.
+        """
+        before, last = self._counted
+        if last is None:
+            return None
+        if isinstance(last, Metrics):
+            return before + last, None
+        return before + last.metrics, last
+
+    @property
+    def context(self) -> CallContext:
+        """What parsing a request asks about it; within a lease only."""
+        defaults = self._defaults
+        return ServedContext(
+            self.llama._calls.defaults, self._sampling, defaults.max_tokens, defaults.reasoning
+        )
+
+    def enter(self, llama: Llama) -> None:
+        """It is in memory now."""
+        self._llama, self.status, self.problem = llama, ModelStatus.LOADED, None
+        self.meta = _meta(llama)
+        if llama._loaded.generates:
+            before, last = self._counted
+            self._counted = before + last if isinstance(last, Metrics) else before, llama._engine
+
+    def leave(self) -> Llama:
+        """It is on its way out of memory; the caller closes what this returns."""
+        llama, self._llama, self.status = self.llama, None, ModelStatus.UNLOADING
+        before, last = self._counted
+        if last is not None and not isinstance(last, Metrics):
+            self._counted = before, last.metrics
+        return llama
+
+    def __repr__(self) -> str:
+        return f"ServedModel({self.id!r}, {self.status.value})"
+
+
+def _meta(llama: Llama) -> Mapping[str, int]:
+    model = llama._model
+    return {
+        "n_ctx": llama.n_ctx() if llama._loaded.generates else model.n_ctx_train,
+        "n_ctx_train": model.n_ctx_train,
+        "n_embd": model.n_embd,
+        "n_params": model.n_params,
+        "n_vocab": model.vocab.n_tokens,
+        "size": model.size_bytes,
+    }

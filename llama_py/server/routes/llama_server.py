@@ -1,0 +1,240 @@
+"""llama-server's own endpoints, and llama-cpp-python's for tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from llama_py.api.llama import Llama
+from llama_py.chat.formats.builtin import BUILTIN_PREFIX
+from llama_py.dialects.failures import Kind, RequestError
+from llama_py.dialects.llama_server.bodies import read_infill, read_native, slot_session
+from llama_py.dialects.llama_server.options import described, read_native_sampling
+from llama_py.dialects.openai.bodies import placed, read_chat
+from llama_py.dialects.session_ids import session_of
+from llama_py.dialects.token_texts import detokenize, tokenize, tokens_of
+from llama_py.errors import TemplateError
+from llama_py.options.checks import read_text
+from llama_py.params import GenerationParams
+from llama_py.server.exchange import respond
+from llama_py.server.kept.sessions import conversations_of
+from llama_py.server.opening import leased
+from llama_py.server.pool.pool import ServedModel
+from llama_py.server.routes.common import json_response
+from llama_py.server.service import in_thread, service_of
+from llama_py.server.transport.bodies import model_of, read_body
+from llama_py.version import FINGERPRINT
+
+__all__ = ["ROUTES"]
+
+Body = dict[str, Any]
+
+
+# ---- generating ------------------------------------------------------------------------------
+
+
+async def _completion(request: Request) -> Response:
+    service = service_of(request)
+    body = await read_body(request, service.settings)
+    async with leased(request, body) as model:
+        parse = partial(
+            read_native,
+            body=body,
+            limits=service.limits,
+            model=model.id,
+            session=_session(request, body),
+            expose_prompt=service.settings.expose_prompts,
+        )
+        return await respond(request, model, parse)
+
+
+async def _infill(request: Request) -> Response:
+    service = service_of(request)
+    body = await read_body(request, service.settings)
+    async with leased(request, body) as model:
+        parse = partial(
+            read_infill,
+            body=body,
+            limits=service.limits,
+            model=model.id,
+            room=conversations_of(model.llama).room,
+            session=_session(request, body),
+            expose_prompt=service.settings.expose_prompts,
+        )
+        return await respond(request, model, parse)
+
+
+def _session(request: Request, body: Body) -> str | None:
+    with placed(body):
+        return session_of(body, request.headers) or slot_session(body)
+
+
+# ---- tokens and prompts ----------------------------------------------------------------------
+
+
+async def _answer(request: Request, answer: Callable[[ServedModel, Body], Any]) -> Response:
+    """What a worker thread makes of a body, with a model at hand."""
+    service = service_of(request)
+    body = await read_body(request, service.settings)
+    async with service.models.lease(model_of(body), request.receive) as model:
+
+        def answered() -> Any:
+            with placed(body):
+                return answer(model, body)
+
+        return json_response(await in_thread(service, answered))
+
+
+async def _tokenize(request: Request) -> Response:
+    return await _answer(request, lambda model, body: tokenize(model.llama.vocab, body))
+
+
+async def _detokenize(request: Request) -> Response:
+    return await _answer(request, lambda model, body: detokenize(model.llama.vocab, body))
+
+
+async def _extra_tokenize(request: Request) -> Response:
+    return await _answer(request, lambda model, body: {"tokens": _input_tokens(model, body)})
+
+
+async def _extra_count(request: Request) -> Response:
+    return await _answer(request, lambda model, body: {"count": len(_input_tokens(model, body))})
+
+
+def _input_tokens(model: ServedModel, body: Body) -> list[int]:
+    if body.get("input") is None:
+        raise RequestError(Kind.MISSING, "the field 'input' is missing", "input")
+    text = read_text("input", body["input"], empty=True)
+    return model.llama.tokenize(text, special=True)
+
+
+async def _extra_detokenize(request: Request) -> Response:
+    def answer(model: ServedModel, body: Body) -> Body:
+        text = model.llama.detokenize(tokens_of(model.llama.vocab, body))
+        return {"text": text.decode("utf-8", "replace")}
+
+    return await _answer(request, answer)
+
+
+async def _apply_template(request: Request) -> Response:
+    limits = service_of(request).limits
+
+    def answer(model: ServedModel, body: Body) -> Body:
+        call = read_chat(model.context, {**body, "stream": False}, limits, model.id)
+        text = call.requests[0].prompt.text or b""
+        return {"prompt": text.decode("utf-8", "surrogatepass")}
+
+    return await _answer(request, answer)
+
+
+# ---- the server ------------------------------------------------------------------------------
+
+
+async def _props(request: Request) -> Response:
+    service = service_of(request)
+    name = request.query_params.get("model")
+    expose = service.settings.expose_prompts
+    async with service.models.probe(name) as model:
+        told = service.models.find(name)
+        path = told.settings.path if expose else Path(told.settings.path).name
+        props = {
+            "model_alias": told.id,
+            "model_path": str(path),
+            "modalities": {"vision": False, "video": False, "audio": False},
+            "endpoint_slots": True,
+            "endpoint_props": False,
+            "endpoint_metrics": service.settings.metrics,
+            "build_info": FINGERPRINT,
+            "is_sleeping": model is None,
+        }
+        if name is None and len(service.models.models) > 1:
+            props |= {
+                "role": "router",
+                "max_instances": service.settings.max_loaded,
+                "models_autoload": True,
+            }
+        if model is not None:
+            props |= await in_thread(service, lambda: _model_props(model))
+    return json_response(props)
+
+
+def _model_props(model: ServedModel) -> Body:
+    llama, conversations = model.llama, conversations_of(model.llama)
+    vocab = llama.vocab
+    sampling = read_native_sampling(model.context, {})
+    return {
+        "default_generation_settings": {
+            "params": described(
+                sampling, GenerationParams(max_tokens=model.context.max_tokens), False
+            ),
+            "n_ctx": conversations.room,
+        },
+        "total_slots": conversations.sequences,
+        # The description is "llama 1B Q4_K - Medium".
+        "model_ftype": llama._model.description.split(" ", 2)[-1],
+        **_template_props(llama),
+        "bos_token": _text(llama, vocab.bos),
+        "eos_token": _text(llama, vocab.eos),
+    }
+
+
+def _template_props(llama: Llama) -> Body:
+    if llama.chat_format is not None:  # in place of any template
+        named = llama.chat_format.removeprefix(BUILTIN_PREFIX)
+        return {"chat_template": named, "chat_template_caps": {}, "tool_form": None}
+    try:
+        template = llama.chat_template
+    except TemplateError:  # it does not parse, and only those who chat need it
+        text = llama._model.chat_template() or ""
+        return {"chat_template": text, "chat_template_caps": {}, "tool_form": None}
+    return {
+        "chat_template": template.source,
+        "chat_template_caps": dict(template.caps),
+        "tool_form": template.tool_form,
+    }
+
+
+def _text(llama: Llama, token: int) -> str:
+    return llama.vocab.piece(token).decode("utf-8", "replace") if token >= 0 else ""
+
+
+async def _set_props(request: Request) -> Response:
+    message = "the properties of this server do not change while it runs"
+    raise RequestError(Kind.NOT_IMPLEMENTED, message)
+
+
+async def _adapters(request: Request) -> Response:
+    options = service_of(request).models.find(request.query_params.get("model")).settings.options
+    path, scale = options.get("lora_path"), options.get("lora_scale", 1.0)
+    adapters = [] if path is None else [{"id": 0, "path": Path(path).name, "scale": scale}]
+    return json_response(adapters)
+
+
+async def _set_adapters(request: Request) -> Response:
+    message = (
+        "the scales of adapters do not change while a model is loaded; offer a second model with "
+        "another lora_scale"
+    )
+    raise RequestError(Kind.NOT_IMPLEMENTED, message)
+
+
+ROUTES = [
+    Route("/completion", _completion, methods=["POST"]),
+    Route("/infill", _infill, methods=["POST"]),
+    Route("/tokenize", _tokenize, methods=["POST"]),
+    Route("/detokenize", _detokenize, methods=["POST"]),
+    Route("/apply-template", _apply_template, methods=["POST"]),
+    Route("/extras/tokenize", _extra_tokenize, methods=["POST"]),
+    Route("/extras/tokenize/count", _extra_count, methods=["POST"]),
+    Route("/extras/detokenize", _extra_detokenize, methods=["POST"]),
+    Route("/props", _props, methods=["GET"]),
+    Route("/props", _set_props, methods=["POST"]),
+    Route("/lora-adapters", _adapters, methods=["GET"]),
+    Route("/lora-adapters", _set_adapters, methods=["POST"]),
+]

@@ -1,0 +1,103 @@
+"""``Service``: what the handlers of routes work with, made once for an application."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Protocol, TypeVar
+
+from starlette.requests import Request
+
+from llama_py.dialects.failures import Failure
+from llama_py.dialects.limits import Limits
+from llama_py.engine.request import Record
+from llama_py.server.config.settings import Settings
+from llama_py.server.kept.response_store import ResponseStore
+from llama_py.server.kept.sessions import Sessions
+from llama_py.server.kept.slot_files import SlotFiles
+from llama_py.server.kept.snapshots import Snapshots
+from llama_py.server.lifecycle import Lifecycle
+from llama_py.server.metrics import ServerMetrics
+from llama_py.server.pool.pool import ModelPool
+from llama_py.server.workers import FairWorkers
+
+__all__ = ["Answering", "Service", "in_thread", "service_of"]
+
+T = TypeVar("T")
+
+#: Threads that check, render and tokenize. More would only wait for each other.
+_WORKERS = 4
+_SIDE_WORKERS = 2
+
+
+class Answering(Protocol):
+    """A request that a model answers, as others see it: ``exchange.Exchange``."""
+
+    id: str
+    tenant: str
+    records: Sequence[Record]
+
+    def cancel(self) -> None:
+        """End it, as its client asked."""
+
+    def stop(self, failure: Failure) -> None:
+        """End it with an error."""
+
+
+class Service:
+    """What the handlers of routes work with: ``request.app.state.service``.
+
+    Attributes:
+        workers: threads that make requests to the engine of calls, and replies of its events.
+        side_workers: threads for what else takes longer than the event loop may wait: disks,
+            tokenizing, looking into the engine. Calls do not wait for them.
+        embedding_workers: threads that make tokens of what is to be embedded, which may be
+            megabytes. Replies do not wait for them, nor they for disks.
+        limits: the settings that dialects check requests against.
+        exchanges: requests that a model is answering.
+        responses: replies that clients may refer to.
+        sessions: the conversations of the clients, by name.
+        slots: where slots are saved, or None.
+        snapshots: copies of sessions under names.
+        lifecycle: whether requests are let in.
+        metrics: what is counted.
+    """
+
+    def __init__(self, settings: Settings, models: ModelPool) -> None:
+        self.settings = settings
+        self.models = models
+        self.workers = FairWorkers(_WORKERS, "llama_py-server")
+        self.side_workers = FairWorkers(_SIDE_WORKERS, "llama_py-side")
+        self.embedding_workers = FairWorkers(_SIDE_WORKERS, "llama_py-embeds")
+        self.limits = _limits(settings)
+        self.exchanges: set[Answering] = set()
+        self.responses = ResponseStore(
+            settings.max_stored_responses, settings.max_stored_bytes, settings.stored_seconds
+        )
+        self.sessions = Sessions(settings.session_dir, capacity_bytes=settings.session_bytes)
+        self.slots = _slots(settings)
+        self.snapshots = Snapshots(settings.prefix_cache_slots, settings.snapshot_bytes)
+        self.lifecycle = Lifecycle()
+        self.metrics = ServerMetrics(self.lifecycle, models)
+
+
+def _slots(settings: Settings) -> SlotFiles | None:
+    directory = settings.slot_dir
+    return None if directory is None else SlotFiles(directory, settings.slot_bytes)
+
+
+def _limits(settings: Settings) -> Limits:
+    values = {each.name: getattr(settings, each.name) for each in fields(Limits)}
+    return Limits(**{**values, "template_kwargs": frozenset(settings.template_kwargs)})
+
+
+def service_of(request: Request) -> Service:
+    """The service of the application that a request came to."""
+    service: Service = request.app.state.service
+    return service
+
+
+async def in_thread(service: Service, function: Callable[[], T]) -> T:
+    """What a function returns that takes longer than the event loop may wait."""
+    return await asyncio.get_running_loop().run_in_executor(service.side_workers, function)

@@ -1,0 +1,154 @@
+"""``read_body``: the JSON object that a request carries, within limits."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import json
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from starlette.requests import Request
+
+from llama_py.dialects.failures import Kind, RequestError
+from llama_py.errors import shown
+from llama_py.server.config.settings import Settings
+from llama_py.server.transport.connections import ABORT
+
+try:
+    import orjson
+except ImportError:
+    orjson = None  # type: ignore[assignment]
+
+__all__ = ["model_of", "parse_body", "read_body"]
+
+#: Bytes that take the event loop less time to parse than another thread takes to wake up.
+_SMALL = 64 << 10
+
+
+async def read_body(request: Request, settings: Settings) -> dict[str, Any]:
+    """Read and parse the body of a request.
+
+    Raises:
+        RequestError: it is too large, no JSON, not an object, or nested too deeply.
+    """
+    data = await _read(request, settings)
+    if len(data) <= _SMALL:
+        return parse_body(data, settings.max_json_depth)
+    return await asyncio.to_thread(parse_body, data, settings.max_json_depth)
+
+
+def model_of(body: Mapping[str, Any]) -> str | None:
+    """The name of the model that a request asks for, or None.
+
+    Raises:
+        RequestError: it is no string.
+    """
+    model = body.get("model")
+    if model is not None and not isinstance(model, str):
+        message = f"model must be a string, not {shown(model)}"
+        raise RequestError(Kind.INVALID_TYPE, message, "model")
+    return model
+
+
+async def _read(request: Request, settings: Settings) -> bytes:
+    limit = settings.max_body_bytes
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and len(declared) < 20 and int(declared) > limit:
+        _refuse_size(declared, limit)
+    chunks: list[bytes] = []
+    size = 0
+    patience = _Patience(request, settings.body_timeout)
+    try:
+        async for chunk in request.stream():
+            patience.renew()
+            size += len(chunk)
+            if size > limit:
+                _refuse_size(f"more than {limit}", limit)
+            chunks.append(chunk)
+    finally:
+        patience.end()
+    return b"".join(chunks)
+
+
+class _Patience:
+    """Ends the connection of a client that pauses for too long; then it counts as one that left."""
+
+    def __init__(self, request: Request, seconds: float) -> None:
+        self._abort = request.scope.get("extensions", {}).get(ABORT)
+        self._seconds = seconds
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._since = self._loop.time()
+        if self._abort is not None:
+            self._timer = self._loop.call_later(seconds, self._look)
+
+    def renew(self) -> None:
+        """Something came. The timer is not moved: it looks how long ago that was."""
+        self._since = self._loop.time()
+
+    def _look(self) -> None:
+        left = self._since + self._seconds - self._loop.time()
+        if left > 0:
+            self._timer = self._loop.call_later(left, self._look)
+        elif self._abort is not None:
+            self._abort()
+
+    def end(self) -> None:
+        """Everything came, or nothing more is wanted."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+def _refuse_size(size: str, limit: int) -> NoReturn:
+    # Clients take the words "prompt", "context" and "token" for a conversation that is too long.
+    message = f"request body of {size} bytes is larger than the limit of {limit} bytes"
+    raise RequestError(Kind.BODY_TOO_LARGE, message)
+
+
+def parse_body(data: bytes, max_depth: int) -> dict[str, Any]:
+    """The object in a body; see ``read_body``."""
+    value = _parse(data)
+    if not isinstance(value, dict):
+        kind = type(value).__name__
+        raise RequestError(Kind.INVALID_JSON, f"the body must be a JSON object, not {kind}")
+    # Only what has more brackets than that can be nested more deeply.
+    if data.count(b"{") + data.count(b"[") > max_depth:
+        _check_depth(value, max_depth)
+    return value
+
+
+def _parse(data: bytes) -> Any:
+    data = data.removeprefix(codecs.BOM_UTF8)  # editors of Windows write it into files
+    if not data.strip():
+        raise RequestError(Kind.INVALID_JSON, "the body is empty; send a JSON object")
+    if orjson is not None:
+        try:
+            return orjson.loads(data)
+        except ValueError:  # it is stricter about halves of surrogate pairs, which clients do send
+            pass
+    try:
+        return json.loads(data.decode("utf-8"), parse_constant=_refuse_constant)
+    except UnicodeDecodeError as error:
+        message = f"the body is not UTF-8: byte {error.start} is {data[error.start]:#04x}"
+    except RecursionError:
+        message = "the body is nested too deeply"
+    except ValueError as error:
+        message = f"the body is not JSON: {error}"
+    raise RequestError(Kind.INVALID_JSON, message)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _check_depth(value: Any, max_depth: int) -> None:
+    level: list[Any] = [value]
+    depth = 0
+    while level:
+        depth += 1
+        if depth > max_depth:
+            message = f"the body is nested too deeply; at most {max_depth} levels are allowed"
+            raise RequestError(Kind.INVALID_JSON, message)
+        inner = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [item for items in inner for item in items if isinstance(item, (dict, list))]
