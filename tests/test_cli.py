@@ -19,7 +19,7 @@ import pytest
 from llama_py import Llama, demo_model_path
 from llama_py.cli import main
 from llama_py.cli.chat import Chat
-from llama_py.cli.progress import Progress
+from llama_py.cli.progress import ProgressLine
 from llama_py.cli.terminal import Interrupts
 from llama_py.version import LLAMA_CPP_COMMIT, __version__
 from tests.models import tiny_model
@@ -462,14 +462,14 @@ def test_progress_is_drawn_after_a_moment_and_erased(
 ) -> None:
     monkeypatch.setattr("llama_py.cli.progress._PATIENCE", 0.0)
     monkeypatch.setattr("llama_py.cli.progress._INTERVAL", 0.0)
-    with Progress("processing the prompt", enabled=True) as progress:
+    with ProgressLine("processing the prompt", enabled=True) as progress:
         progress.tokens(512, 2048)
     progress.tokens(2048, 2048)
     shown = capsys.readouterr().err
     assert "processing the prompt [######" in shown
     assert "512/2048 tokens" in shown
     assert shown.endswith("\r\x1b[K")
-    with Progress("processing the prompt", enabled=False) as progress:
+    with ProgressLine("processing the prompt", enabled=False) as progress:
         progress.tokens(512, 2048)
     assert capsys.readouterr().err == ""
 

@@ -33,7 +33,7 @@ def llm(request: pytest.FixtureRequest) -> Iterator[Llama]:
 
 @pytest.fixture
 def held(llm: Llama) -> Conversations:
-    return Conversations(llm._loaded)
+    return Conversations(llm._runtime)
 
 
 def say(llm: Llama, messages: Messages, text: str, session: str) -> tuple[Messages, dict[str, Any]]:
@@ -77,7 +77,7 @@ def test_out_forgotten_and_back(llm: Llama, held: Conversations, tmp_path: Path)
 def test_in_pieces(tmp_path: Path) -> None:
     with Llama(tiny_model("full"), n_ctx=1024, n_threads=1) as llm:
         llm._cache.saving.piece = 20_000
-        held = Conversations(llm._loaded)
+        held = Conversations(llm._runtime)
         messages, _ = say(llm, [], STORY, "anna")
         assert len(held.export("anna").segments) > 2
         path = saved(held, "anna", tmp_path / "anna")
@@ -127,10 +127,10 @@ def test_handed_over_when_only_the_stores_have_it(tmp_path: Path) -> None:
         with Llama(tiny_model("full"), n_ctx=1024, n_threads=1) as llm:
             llm.cache.set_store(store)
             messages, _ = say(llm, [], STORY, "anna")
-            Conversations(llm._loaded).save("anna")
+            Conversations(llm._runtime).save("anna")
         with Llama(tiny_model("full"), n_ctx=1024, n_threads=1) as llm:
             llm.cache.set_store(store)
-            held = Conversations(llm._loaded)
+            held = Conversations(llm._runtime)
             held.rename("anna", "branch")
             held.forget("anna")
             assert len(store.find_session("branch", None)) == 1
@@ -148,7 +148,7 @@ def test_what_is_just_being_saved(llm: Llama, held: Conversations, tmp_path: Pat
             assert llm._cache.saving.pending
             forget_sequence(llm._cache, sequence)
 
-        llm._loaded.driver.run(save_and_forget)
+        llm._runtime.driver.run(save_and_forget)
         assert llm.cache.flush()
         assert len(store) == 0
 

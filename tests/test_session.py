@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from llama_py import ChatSession, ContextOverflowError, Llama, TrimMessages, demo_model_path
-from llama_py.api.sessions.session import ReplyStream
+from llama_py.api.sessions.session import TurnStream
 from llama_py.errors import ClosedError, LlamaError, ParameterError, StateError, StorageError
 from llama_py.memory import saving
 from tests.counting import copied_from
@@ -296,7 +296,7 @@ def test_regenerate_replaces_the_reply(llm: Llama) -> None:
     assert chat.regenerate() == first
     assert len(chat.messages) == 2
     stream = chat.regenerate(stream=True, temperature=2.0, seed=1, max_tokens=3)
-    assert isinstance(stream, ReplyStream)
+    assert isinstance(stream, TurnStream)
     assert chat.messages[1]["content"] == first
     text = stream.read()
     assert chat.messages[1]["content"] == text
@@ -322,7 +322,7 @@ def test_a_change_is_not_undone_by_a_reply_that_was_still_coming(llm: Llama) -> 
     chat.send("My name is Anna.")
     for change in ("edit", "system"):
         stream = chat.send("What is my name?", stream=True)
-        assert isinstance(stream, ReplyStream)
+        assert isinstance(stream, TurnStream)
         next(stream)
         if change == "edit":
             chat.edit(1, "My name is Tom.")
@@ -384,7 +384,7 @@ def test_several_results_are_sent_together(llm: Llama) -> None:
     assert chat.send_tool_result("2", "cold") is None
     assert [open_call["id"] for open_call in chat.tool_calls] == ["1"]
     stream = chat.send_tool_result("1", "warm", stream=True, tool_choice="none")
-    assert isinstance(stream, ReplyStream)
+    assert isinstance(stream, TurnStream)
     stream.close()
     assert len(chat.messages) == 2
     assert [open_call["id"] for open_call in chat.tool_calls] == ["1"]

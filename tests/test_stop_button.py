@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from llama_py import Llama
-from llama_py.api.sessions.session import ReplyStream
+from llama_py.api.sessions.session import TurnStream
 from tests.models import tiny_model
 from tests.patience import PATIENCE
 
@@ -103,7 +103,7 @@ class ClosedMeanwhile:
 def test_a_sessions_reply_that_was_closed_meanwhile_is_not_committed(how: str) -> None:
     committed: list[Any] = []
     chunks: Any = ClosedMeanwhile(lambda: getattr(stream, how)())
-    stream = ReplyStream(lambda *turn: committed.append(turn), [], chunks)
+    stream = TurnStream(lambda *turn: committed.append(turn), [], chunks)
     assert [*stream] == []
     assert stream.read() == ""
     assert committed == []

@@ -277,7 +277,7 @@ class AsyncLlama:
         if self._process != forks.current():
             self._closed = True
             return
-        self.llama._loaded.driver.refuse_callbacks()
+        self.llama._runtime.driver.refuse_callbacks()
         self._closed = True
         self._workers.shutdown()
         if self._owned:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from llama_py.api.call import Call, LastCalls, Outcome
 from llama_py.api.lowlevel import ByHand
 from llama_py.api.reply_stream import ReplyStream, raise_failure
-from llama_py.api.runtime import Loaded
+from llama_py.api.runtime import Runtime
 from llama_py.engine.events import Events
 from llama_py.engine.request import FinishEvent, GenerationRequest, Record
 
@@ -26,14 +26,14 @@ class Dispatch:
     What ``eval`` evaluated is let go before each: it may be what one of them begins with.
     """
 
-    def __init__(self, loaded: Loaded, by_hand: ByHand, last: LastCalls) -> None:
-        self._loaded = loaded
+    def __init__(self, runtime: Runtime, by_hand: ByHand, last: LastCalls) -> None:
+        self._runtime = runtime
         self._by_hand = by_hand
         self._last = last
 
     def submit(self, requests: Sequence[GenerationRequest], *, whole: bool = False) -> Events:
         """Queue the requests of a call, all or none; see ``Events``."""
-        driver, first = self._loaded.driver, self._by_hand.release
+        driver, first = self._runtime.driver, self._by_hand.release
         return Events(driver, requests, whole=whole, first=first)
 
     def submit_from(
@@ -46,7 +46,7 @@ class Dispatch:
         """Queue the requests of a call whose events an event loop reads; see ``AsyncEvents``."""
         from llama_py.engine.async_events import AsyncEvents  # and asyncio: a tenth of the start
 
-        driver, first = self._loaded.driver, self._by_hand.release
+        driver, first = self._runtime.driver, self._by_hand.release
         return AsyncEvents(driver, requests, loop, whole=whole, first=first)
 
     def respond(self, call: Call) -> Any:

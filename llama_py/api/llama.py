@@ -28,7 +28,13 @@ from llama_py.api.kept.states import LlamaState, SnapshotInfo
 from llama_py.api.llama_cpp_names import LlamaTokenizer
 from llama_py.api.lowlevel import ByHand
 from llama_py.api.overflow import OverflowReport
-from llama_py.api.rendering import CallDefaults, Rendering, Settings, check_template, find_format
+from llama_py.api.rendering import (
+    CallDefaults,
+    ChatSettings,
+    Rendering,
+    check_template,
+    find_format,
+)
 from llama_py.api.reply_stream import ReplyStream
 from llama_py.api.runtime import load
 from llama_py.api.scoring.scoring import Score, ScoringJob, ScoringParts, TokenIds
@@ -78,7 +84,7 @@ T = TypeVar("T")
 
 
 class _Setting(Generic[T]):
-    """An attribute of ``Llama`` that its parts see as ``Settings`` of the same name."""
+    """An attribute of ``Llama`` that its parts see as ``ChatSettings`` of the same name."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -166,7 +172,7 @@ class Llama:
         self._tokenizer = given["tokenizer"]
         self.verbose = given["verbose"]
         self.chat_handler: ChatHandler | None = given["chat_handler"]
-        self._settings = settings = Settings(
+        self._settings = settings = ChatSettings(
             arguments["model_path"],
             given["seed"],
             given["last_n_tokens_size"],
@@ -176,15 +182,15 @@ class Llama:
             given["overflow"],
         )
         given_names = {name for name, value in options.items() if value is not None}
-        self._loaded = loaded = load(arguments, given_names)
-        self._rendering = Rendering(loaded, settings, template, chat_format, given["tool_form"])
+        self._runtime = runtime = load(arguments, given_names)
+        self._rendering = Rendering(runtime, settings, template, chat_format, given["tool_form"])
         self._last = last = LastCalls()
-        defaults = CallDefaults(loaded, settings, self._rendering)
-        self._calls = Calls(loaded, settings, defaults, last)
-        self._by_hand = ByHand(loaded, defaults, last, logits_all=given["logits_all"])
-        self._dispatch = Dispatch(loaded, self._by_hand, last)
-        self._embedding = EmbeddingLists(loaded, arguments["pooling_type"])
-        self.cache = ModelCache(loaded, self._by_hand, last, self._dispatch, self._calls, slots)
+        defaults = CallDefaults(runtime, settings, self._rendering)
+        self._calls = Calls(runtime, settings, defaults, last)
+        self._by_hand = ByHand(runtime, defaults, last, logits_all=given["logits_all"])
+        self._dispatch = Dispatch(runtime, self._by_hand, last)
+        self._embedding = EmbeddingLists(runtime, arguments["pooling_type"])
+        self.cache = ModelCache(runtime, self._by_hand, last, self._dispatch, self._calls, slots)
 
     #: What calls get that say nothing else; may be set.
     model_path = _Setting[str]()
@@ -199,19 +205,19 @@ class Llama:
 
     @property
     def _model(self) -> Model:
-        return self._loaded.model
+        return self._runtime.model
 
     @property
     def _context(self) -> Context:
-        return self._loaded.context
+        return self._runtime.context
 
     @property
     def _cache(self) -> SequenceCache:
-        return self._loaded.cache
+        return self._runtime.cache
 
     @property
     def _engine(self) -> Engine:
-        return self._loaded.engine
+        return self._runtime.engine
 
     # -- facts ---------------------------------------------------------------------------------
 
@@ -399,7 +405,7 @@ class Llama:
         self, prefix: Any, continuations: Any, timeout: float | None, options: Mapping[str, Any]
     ) -> ScoringJob:
         """A call of ``score`` for either face to run."""
-        parts = ScoringParts(self._loaded, self._calls, self._dispatch, self._last)
+        parts = ScoringParts(self._runtime, self._calls, self._dispatch, self._last)
         return ScoringJob(parts, prefix, continuations, timeout, options)
 
     # -- embeddings ----------------------------------------------------------------------------
@@ -763,7 +769,7 @@ class Llama:
         Raises:
             LlamaError: it is called from a callback of a request; nothing was freed.
         """
-        self._loaded.close()
+        self._runtime.close()
         self._rendering.close()
 
     def __enter__(self) -> Self:
@@ -781,12 +787,12 @@ class Llama:
 
     def __repr__(self) -> str:
         name = repr(Path(self.model_path).name)
-        if self._loaded.inherited:
+        if self._runtime.inherited:
             return f"Llama({name}, of another process)"
-        if self._loaded.model.closed:
+        if self._runtime.model.closed:
             return f"Llama({name}, closed)"
-        size = "vocab_only=True" if self._loaded.vocab_only else "an encoder"
-        if self._loaded.generates:
+        size = "vocab_only=True" if self._runtime.vocab_only else "an encoder"
+        if self._runtime.generates:
             size = f"n_ctx={self._context.n_ctx}"
         return f"Llama({name}, {size})"
 

@@ -1,4 +1,4 @@
-"""``Loaded``: a model with what runs it, as one record; ``load`` makes it.
+"""``Runtime``: a model with what runs it, as one record; ``load`` makes it.
 
 ``load`` checks all arguments before it reads the weights, and leaves nothing behind when it fails.
 """
@@ -30,14 +30,14 @@ from llama_py.errors import ParameterError
 from llama_py.memory.cache import CacheLimits, SequenceCache
 from llama_py.memory.kinds import traits_of
 from llama_py.memory.state import StoredState
-from llama_py.memory.state_loader import Loading
+from llama_py.memory.state_loader import StateLoad
 from llama_py.options import LOAD
 from llama_py.options.drafters import Speculative, as_speculative
 from llama_py.params import ContextParams, ModelParams
 from llama_py.storage.store import LlamaRAMCache
 from llama_py.version import LLAMA_CPP_COMMIT
 
-__all__ = ["Loaded", "lacks_memory", "load"]
+__all__ = ["Runtime", "lacks_memory", "load"]
 
 _log = logging.getLogger("llama_py")
 
@@ -51,7 +51,7 @@ P = TypeVar("P", ModelParams, ContextParams)
 
 
 @dataclass(frozen=True, slots=True)
-class _Running:
+class _Generating:
     """The context, cache and engine of a model; absent if it does not generate."""
 
     context: Context
@@ -59,7 +59,7 @@ class _Running:
     driver: Driver
 
 
-class Loaded:
+class Runtime:
     """A model, its context, the cache of its sequences, and the engine that drives them.
 
     Its parts belong to the process that loaded it: in a forked child, asking for one raises
@@ -83,7 +83,7 @@ class Loaded:
     def __init__(
         self,
         model: Model,
-        running: _Running | None,
+        running: _Generating | None,
         setup: Setup | None = None,
         *,
         in_place: bool = False,
@@ -162,7 +162,7 @@ class Loaded:
         cache = self._parts().cache
         return cache.fingerprint(cache.namespace)
 
-    def _parts(self) -> _Running:
+    def _parts(self) -> _Generating:
         if self._process != forks.current():
             raise forks.refuse()
         if self._running is None and self._embedding is None:
@@ -176,7 +176,7 @@ class Loaded:
         return self._running
 
     @contextmanager
-    def loading(self, stored: StoredState, namespace: Hashable) -> Iterator[Loading | None]:
+    def loading(self, stored: StoredState, namespace: Hashable) -> Iterator[StateLoad | None]:
         """Load a state in pieces between two steps of the streams, to be handed over within.
 
         It is None where that is better done at once. What is not handed over is freed.
@@ -242,7 +242,7 @@ def _vocabulary_only() -> ParameterError:
     )
 
 
-def load(arguments: Mapping[str, Any], given: Container[str] = ()) -> Loaded:
+def load(arguments: Mapping[str, Any], given: Container[str] = ()) -> Runtime:
     """Load a model.
 
     Args:
@@ -269,7 +269,7 @@ def load(arguments: Mapping[str, Any], given: Container[str] = ()) -> Loaded:
     )
     try:
         if arguments["vocab_only"]:
-            return Loaded(model, None)
+            return Runtime(model, None)
         if model.is_encoder:
             _refuse_drafts(model, speculative)
             running, adapters = None, _adapters(model, arguments)
@@ -278,7 +278,7 @@ def load(arguments: Mapping[str, Any], given: Container[str] = ()) -> Loaded:
             running, adapters = _start(model, context, arguments, speculative)
         packed = replace(context_params, embeddings=True, kv_unified=True)
         setup = Setup(packed, tuple(adapters))
-        return Loaded(model, running, setup, in_place=arguments["in_place"])
+        return Runtime(model, running, setup, in_place=arguments["in_place"])
     except BaseException:  # also Ctrl-C: who tries again must have the memory for it
         model.close()  # with what was made from it
         raise
@@ -318,7 +318,7 @@ def _start(
     context: Context,
     arguments: Mapping[str, Any],
     speculative: Speculative | None,
-) -> tuple[_Running, list[tuple[LoraAdapter, float]]]:
+) -> tuple[_Generating, list[tuple[LoraAdapter, float]]]:
     adapters = _adapters(model, arguments)
     if adapters:
         context.set_adapters(adapters)
@@ -341,7 +341,7 @@ def _start(
         max_waiting=arguments["max_waiting"],
         in_place=arguments["in_place"],
     )
-    return _Running(context, cache, driver), adapters
+    return _Generating(context, cache, driver), adapters
 
 
 def _either(arguments: Mapping[str, Any], name: str, other: str) -> Any:

@@ -71,7 +71,7 @@ def _timed_call(llm: Any, prompt: list[int], count: int, stream: bool) -> tuple[
 
 def _breakdown(llm: Any, prompt: list[int], count: int) -> dict[str, float]:
     """Seconds a token of the engine's parts, each without what is listed below it."""
-    loop = llm._loaded.driver._loop
+    loop = llm._runtime.driver._loop
     engine = loop.engine
     runner, sampling = engine.runner, engine._sampling
     places = [

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from llama_py.chat.calls.plain_calls import with_vocab
 from llama_py.chat.grammars.converter import gbnf_of_schema
-from llama_py.chat.grammars.guidance import VocabLike, available, guide_for, unsatisfiable
+from llama_py.chat.grammars.guidance import GuidanceVocab, available, guide_for, unsatisfiable
 from llama_py.chat.grammars.layout import WatchedAnswer
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.reasoning import NO_REASONING, Reasoning, reasoning_of
@@ -76,7 +76,7 @@ def _schema_of(schema: Any) -> Any:
 
 def compile_schema(
     schema: Any,
-    vocab: VocabLike | None = None,
+    vocab: GuidanceVocab | None = None,
     backend: Backend = "auto",
     reasoning: Reasoning = NO_REASONING,
 ) -> CompiledGrammar:
@@ -204,7 +204,7 @@ class LlamaGrammar:
 
     def compile(
         self,
-        vocab: VocabLike | None,
+        vocab: GuidanceVocab | None,
         backend: Backend = "auto",
         reasoning: Reasoning = NO_REASONING,
     ) -> CompiledGrammar:
@@ -227,7 +227,7 @@ class LlamaGrammar:
 def render_constrained(
     template: ChatTemplate,
     request: ChatRequest,
-    vocab: VocabLike | None,
+    vocab: GuidanceVocab | None,
     backend: Backend = "auto",
 ) -> RenderedChat:
     """Render a request, and choose the engine that enforces its schema.
@@ -276,7 +276,7 @@ def _watched(rendered: RenderedChat) -> RenderedChat:
     return replace(rendered, grammar=replace(spec, watch=watch))
 
 
-def _enforced(rendered: RenderedChat, vocab: VocabLike | None) -> RenderedChat:
+def _enforced(rendered: RenderedChat, vocab: GuidanceVocab | None) -> RenderedChat:
     """The chat with its schema enforced: by llguidance, or without a vocabulary by a grammar."""
     reasoning = reasoning_of(rendered)
     if vocab is None:
@@ -287,7 +287,7 @@ def _enforced(rendered: RenderedChat, vocab: VocabLike | None) -> RenderedChat:
     return replace(rendered, constraint=make)
 
 
-def constrain_plain(rendered: RenderedChat, vocab: VocabLike | None) -> RenderedChat:
+def constrain_plain(rendered: RenderedChat, vocab: GuidanceVocab | None) -> RenderedChat:
     """A rendered chat of a format without reasoning and tools, with its schema enforced.
 
     Raises:

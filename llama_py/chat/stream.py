@@ -24,7 +24,7 @@ __all__ = [
     "ChatStream",
     "Delta",
     "ParsedReply",
-    "ToolCall",
+    "ParsedToolCall",
     "ToolCallDelta",
     "fold",
     "is_object",
@@ -58,7 +58,7 @@ class Delta:
 
 
 @dataclass(slots=True)
-class ToolCall:
+class ParsedToolCall:
     """A tool call of a finished reply; ``arguments`` is JSON text."""
 
     id: str
@@ -76,7 +76,7 @@ class ParsedReply:
 
     content: str = ""
     reasoning: str = ""
-    tool_calls: list[ToolCall] = field(default_factory=list)
+    tool_calls: list[ParsedToolCall] = field(default_factory=list)
     complete: bool = True
 
     def add(self, delta: Delta) -> None:
@@ -87,7 +87,7 @@ class ParsedReply:
         if call is None:
             return
         if call.index == len(self.tool_calls):
-            self.tool_calls.append(ToolCall(call.id or "", call.name or ""))
+            self.tool_calls.append(ParsedToolCall(call.id or "", call.name or ""))
         self.tool_calls[call.index].arguments += call.arguments
 
     def as_message(self) -> dict[str, Any]:
@@ -179,7 +179,9 @@ class ChatStream:
     def finish(self) -> ParsedReply:
         """End the reply and return the sum of all deltas, including those of ``flush``."""
         self.flush()
-        calls = [ToolCall(call_id, name, "".join(text)) for call_id, name, text in self._calls]
+        calls = [
+            ParsedToolCall(call_id, name, "".join(text)) for call_id, name, text in self._calls
+        ]
         content, reasoning = "".join(self._content), "".join(self._reasoning)
         return ParsedReply(content, reasoning, calls, self._complete)
 

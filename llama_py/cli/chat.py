@@ -13,7 +13,7 @@ from llama_py.errors import ContextOverflowError, LlamaError, ParameterError
 
 if TYPE_CHECKING:
     from llama_py.api.llama import Llama
-    from llama_py.api.sessions.session import ChatSession, ReplyStream
+    from llama_py.api.sessions.session import ChatSession, TurnStream
 
 __all__ = ["Chat", "add_parser"]
 
@@ -149,9 +149,9 @@ class Chat:
 
         When the context is full, the oldest turns are left out, and the user is told.
         """
-        from llama_py.cli.progress import Progress
+        from llama_py.cli.progress import ProgressLine
 
-        progress = Progress("processing the prompt", enabled=is_terminal(sys.stderr))
+        progress = ProgressLine("processing the prompt", enabled=is_terminal(sys.stderr))
 
         def on_progress(done: int, total: int) -> None:
             if interrupts is not None and interrupts.seen:
@@ -167,7 +167,7 @@ class Chat:
             return
         self._after(reply)
 
-    def _send(self, text: str | None, on_progress: Any) -> ReplyStream:
+    def _send(self, text: str | None, on_progress: Any) -> TurnStream:
         session = self.session
         if text is None:
             reply = session.regenerate(stream=True, on_progress=on_progress)
@@ -179,7 +179,7 @@ class Chat:
             note(f"the context is full: {what} left out of the conversation")
         return reply
 
-    def _print(self, reply: ReplyStream, progress: Any, interrupts: Interrupts | None) -> None:
+    def _print(self, reply: TurnStream, progress: Any, interrupts: Interrupts | None) -> None:
         last, thinking = "", False
         try:
             for delta in reply.deltas():
@@ -208,7 +208,7 @@ class Chat:
             sys.stdout.write(text)
             sys.stdout.flush()
 
-    def _after(self, reply: ReplyStream) -> None:
+    def _after(self, reply: TurnStream) -> None:
         response = reply.response
         choice = response["choices"][0]
         if choice["finish_reason"] is None:

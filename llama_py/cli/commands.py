@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from llama_py.api.llama import Llama
     from llama_py.api.sessions.session import ChatSession
 
-__all__ = ["Commands", "Conversation"]
+__all__ = ["Commanded", "Commands"]
 
 _HELP = """\
 /reset          begin again; the system message stays
@@ -24,7 +24,7 @@ _HELP = """\
 Ctrl-C stops a reply. A line that ends with \\ goes on in the next one."""
 
 
-class Conversation(Protocol):
+class Commanded(Protocol):
     """What commands act on."""
 
     llm: Llama
@@ -37,7 +37,7 @@ class Conversation(Protocol):
 class Commands:
     """Runs slash commands for one chat."""
 
-    def __init__(self, chat: Conversation) -> None:
+    def __init__(self, chat: Commanded) -> None:
         self._chat = chat
         self._known = {
             "help": self._help,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from llama_py.cli import options
-from llama_py.cli.progress import Progress
+from llama_py.cli.progress import ProgressLine
 from llama_py.errors import (
     InputTooLongError,
     LlamaError,
@@ -74,7 +74,7 @@ def add_parser(commands: Any) -> None:
 def _run(parsed: argparse.Namespace) -> int:
     lines = _lines(parsed.file)
     with _load(parsed) as embedder:
-        progress = Progress("embedding", enabled=sys.stderr.isatty())
+        progress = ProgressLine("embedding", enabled=sys.stderr.isatty())
         with progress, _naming_lines(lines, parsed.file):
             vectors = embedder.embed(
                 lines,
@@ -135,7 +135,7 @@ def _load(parsed: argparse.Namespace) -> Embedder:
     path = options.model_path(parsed.model, parsed.hf)
     given: dict[str, Any] = {each.name: getattr(parsed, each.name) for each in _FLAGGED}
     given = {name: value for name, value in given.items() if value is not None}
-    progress = Progress("loading the model", enabled=sys.stderr.isatty() and not parsed.verbose)
+    progress = ProgressLine("loading the model", enabled=sys.stderr.isatty() and not parsed.verbose)
     with progress:
         return Embedder(path, progress=progress.fraction, **given)
 

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from llama_py.cli import options
-from llama_py.cli.progress import Progress
+from llama_py.cli.progress import ProgressLine
 
 __all__ = ["add_parser"]
 
@@ -36,7 +36,7 @@ def _run(parsed: argparse.Namespace) -> int:
     if prompt is None or prompt == "-":
         prompt = sys.stdin.read()
     with options.load_model(parsed) as llm:
-        progress = Progress("processing the prompt", enabled=sys.stderr.isatty())
+        progress = ProgressLine("processing the prompt", enabled=sys.stderr.isatty())
         sampling = options.sampling(parsed)
         with progress:
             stream: Any = llm.create_completion(

@@ -89,7 +89,7 @@ def model_report(path: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class _Facts:
+class _ModelFacts:
     """Facts about a model that llama.cpp reports without reading the weights."""
 
     architecture: str
@@ -101,7 +101,7 @@ class _Facts:
     n_layer: int
 
 
-def _facts(info: GGUFInfo) -> _Facts:
+def _facts(info: GGUFInfo) -> _ModelFacts:
     """Ask llama.cpp, which knows each architecture. No weights are read."""
     from llama_py._native import llama_h
     from llama_py.core import logs
@@ -114,7 +114,7 @@ def _facts(info: GGUFInfo) -> _Facts:
     if not model:
         raise InvalidModelError(f"llama.cpp cannot load {info.path}: {lines}")
     try:
-        return _Facts(
+        return _ModelFacts(
             architecture=info.architecture,
             n_ctx_train=llama_h.llama_model_n_ctx_train(model),
             n_swa=llama_h.llama_model_n_swa(model),

@@ -253,12 +253,12 @@ def model_path(model: str | None, hf: str | None) -> str:
 def load_model(parsed: argparse.Namespace) -> Llama:
     """Load the model, with a progress bar if it takes long and somebody is looking."""
     from llama_py.api.llama import Llama
-    from llama_py.cli.progress import Progress
+    from llama_py.cli.progress import ProgressLine
 
     path = model_path(parsed.model, parsed.hf)
     options = _given(parsed, LOAD)
     if "n_threads" in options:
         options["n_threads_batch"] = options["n_threads"]
-    progress = Progress("loading the model", enabled=sys.stderr.isatty() and not parsed.verbose)
+    progress = ProgressLine("loading the model", enabled=sys.stderr.isatty() and not parsed.verbose)
     with progress:
         return Llama(path, progress=progress.fraction, **options)

@@ -1,4 +1,4 @@
-"""``Progress``: one line on standard error during long operations, erased at their end."""
+"""``ProgressLine``: one line on standard error during long operations, erased at their end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 
 from typing_extensions import Self
 
-__all__ = ["Progress"]
+__all__ = ["ProgressLine"]
 
 #: Nothing is shown for what is quicker than this, in seconds.
 _PATIENCE = 0.4
@@ -17,7 +17,7 @@ _INTERVAL = 0.1
 _BAR = 24
 
 
-class Progress:
+class ProgressLine:
     """Shows ``what`` after a moment, and a bar once the amount of work is known.
 
     Args:

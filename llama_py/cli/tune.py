@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from llama_py.cli import options
-from llama_py.cli.progress import Progress
+from llama_py.cli.progress import ProgressLine
 
 if TYPE_CHECKING:
     from llama_py.api.tuning import Contest, Tuning
@@ -60,7 +60,7 @@ def _run(parsed: argparse.Namespace) -> int:
         return _forget(path)
     from llama_py.api.tuning import tune
 
-    with Progress("measuring", enabled=sys.stderr.isatty()) as progress:
+    with ProgressLine("measuring", enabled=sys.stderr.isatty()) as progress:
         tuning = tune(
             path, seconds=parsed.seconds, keep=not parsed.dry_run, progress=progress.fraction
         )

@@ -148,7 +148,7 @@ class Position:
     def forget_by_hand(self) -> None:
         """End the sequence of ``eval``; what it evaluated stays in the cache."""
         if self._native._by_hand.sequence is not None:
-            self._native._loaded.driver.run(self._native._by_hand.release)
+            self._native._runtime.driver.run(self._native._by_hand.release)
         self.by_hand = False
 
 

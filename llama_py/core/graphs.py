@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llama_py.core.host.gil_yield import Breaks
+from llama_py.core.host.gil_yield import GilYield
 
 __all__ = ["components"]
 
@@ -24,11 +24,11 @@ def components(edges: Sequence[Sequence[int]]) -> list[list[int]]:
     stack: list[int] = []
     out: list[list[int]] = []
     counter = 0
-    breaks = Breaks()
+    gil_yield = GilYield()
     for first in range(len(edges)):
         work = [(first, 0)] if index[first] < 0 else []
         while work:
-            breaks()
+            gil_yield()
             node, position = work.pop()
             if position == 0:
                 index[node] = low[node] = counter

@@ -15,7 +15,7 @@ from llama_py.core import logs
 from llama_py.core.handle import Handle
 from llama_py.core.model_files import ModelFiles
 from llama_py.core.mtp_check import check_heads
-from llama_py.core.native_load import Loading, ProgressCallback
+from llama_py.core.native_load import NativeLoad, ProgressCallback
 from llama_py.core.vocab import Vocab
 from llama_py.errors import InvalidModelError, ParameterError, ParameterTypeError
 from llama_py.gguf.check import GGUFInfo, check_model_file
@@ -75,7 +75,7 @@ class Model(Handle[C.llama_model_p]):
         logs.install()
         printing = logs.Printing() if verbose else None
         try:
-            self._load(Loading(progress), partial(_free, C.llama_model_free, printing))
+            self._load(NativeLoad(progress), partial(_free, C.llama_model_free, printing))
             files.check()
             self._mapped = files if self.params.use_mmap else None
             self.vocab = Vocab(self)
@@ -88,7 +88,7 @@ class Model(Handle[C.llama_model_p]):
                 printing.close()
             raise
 
-    def _load(self, loading: Loading, free: Callable[[C.llama_model_p], None]) -> None:
+    def _load(self, loading: NativeLoad, free: Callable[[C.llama_model_p], None]) -> None:
         struct, self._kept_alive = _model_struct(self.params)
         struct.progress_callback = loading.callback()
         lines = logs.ErrorLines()

@@ -1,4 +1,4 @@
-"""``Loading``: one run of ``llama_model_load_from_file`` that can be stopped.
+"""``NativeLoad``: one run of ``llama_model_load_from_file`` that can be stopped.
 
 Ctrl-C reaches Python in its main thread, and in the middle of a load that thread would be in C, or
 in a callback of C, out of which no exception gets. So another thread loads. The main thread waits
@@ -19,7 +19,7 @@ from typing import Any
 from llama_py._native import llama_h as C
 from llama_py.core.host.interrupts import in_main_thread, run_interruptibly
 
-__all__ = ["Loading", "ProgressCallback"]
+__all__ = ["NativeLoad", "ProgressCallback"]
 
 #: Seconds that a load which was stopped is waited for.
 _PATIENCE = 1.0
@@ -28,7 +28,7 @@ _PATIENCE = 1.0
 ProgressCallback = Callable[[float], bool | None]
 
 
-class Loading:
+class NativeLoad:
     """Loads a model in another thread, so that Ctrl-C and ``progress`` can stop it.
 
     Args:

@@ -19,7 +19,7 @@ _KNOWN = frozenset(
 )
 
 
-class Ranked(Protocol):
+class RankedDocument(Protocol):
     """``api.embedding.calls.Ranked``."""
 
     @property
@@ -97,7 +97,7 @@ def _text(given: Any, place: str) -> str:
 
 
 def encode_ranking(
-    body: RerankBody, ranking: Sequence[Ranked], n_tokens: int, model: str
+    body: RerankBody, ranking: Sequence[RankedDocument], n_tokens: int, model: str
 ) -> object:
     """The answer, as an object of JSON."""
     if body.tei:
@@ -110,11 +110,11 @@ def encode_ranking(
     }
 
 
-def _tei(each: Ranked, with_text: bool) -> dict[str, Any]:
+def _tei(each: RankedDocument, with_text: bool) -> dict[str, Any]:
     text = {"text": each.document} if with_text else {}
     return {"index": each.index, "score": each.score, **text}
 
 
-def _jina(each: Ranked, with_text: bool) -> dict[str, Any]:
+def _jina(each: RankedDocument, with_text: bool) -> dict[str, Any]:
     document = {"document": {"text": each.document}} if with_text else {}
     return {"index": each.index, "relevance_score": each.score, **document}

@@ -9,7 +9,7 @@ from time import perf_counter
 from llama_py.dialects.openai.types import CompletionUsage, Timings
 from llama_py.engine.request import Record
 
-__all__ = ["Progress", "make_timings", "make_usage"]
+__all__ = ["PromptProgress", "make_timings", "make_usage"]
 
 
 def make_usage(
@@ -67,7 +67,7 @@ def make_timings(records: Sequence[Record], completion_tokens: int) -> Timings:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class PromptProgress:
     """How far a prompt has come.
 
     Attributes:

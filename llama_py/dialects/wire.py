@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from llama_py.dialects.failures import Failure
-from llama_py.dialects.usage import Progress
+from llama_py.dialects.usage import PromptProgress
 from llama_py.engine.request import Event, GenerationRequest, Record
 
 __all__ = ["WireCall", "WireReply"]
@@ -31,7 +31,7 @@ class WireReply(Protocol):
         followed by ``fail``, and not by ``close``.
         """
 
-    def progress(self, progress: Progress) -> bytes:
+    def progress(self, progress: PromptProgress) -> bytes:
         """A frame that says how much of the prompt is done, if the client asked for that.
 
         The first one comes before anything is evaluated.

@@ -35,7 +35,7 @@ from llama_py.errors import ClosedError
 if TYPE_CHECKING:
     from llama_py.core.model import Model
 
-__all__ = ["EmbeddingQueue", "Job"]
+__all__ = ["EmbeddingJob", "EmbeddingQueue"]
 
 #: Seconds that the end of the process, or of an embedder, waits for the batch that is computed.
 _PATIENCE = 10.0
@@ -43,7 +43,7 @@ _PATIENCE = 10.0
 _LARGE = 512
 
 
-class Job:
+class EmbeddingJob:
     """The inputs of one call.
 
     Attributes:
@@ -103,7 +103,7 @@ class Job:
         self.future.cancel()
 
 
-_Pack = list[tuple[Job, int]]
+_Pack = list[tuple[EmbeddingJob, int]]
 
 
 class EmbeddingQueue:
@@ -124,7 +124,7 @@ class EmbeddingQueue:
         # The worker refers to nothing that its users hold, so that it ends when they drop it.
         self._finalizer = weakref.finalize(self, _close, worker, self._process)
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: EmbeddingJob) -> None:
         """Queue the inputs of a call.
 
         Raises:
@@ -165,13 +165,13 @@ class _Worker:
         self._free = n_threads
         self._most = setup.params.n_ubatch
         self._gpu = on_gpu()
-        self._jobs: deque[Job] = deque()
+        self._jobs: deque[EmbeddingJob] = deque()
         self._changed = threading.Condition()
         self._in_place = in_place
         self._threads: list[threading.Thread] = []
         self.closed = False
 
-    def add(self, job: Job) -> None:
+    def add(self, job: EmbeddingJob) -> None:
         self._check_file()
         with self._changed:
             if self.closed:
@@ -301,7 +301,7 @@ class _Worker:
         """Also those that were cancelled."""
         self._jobs = deque(job for job in self._jobs if job.waiting)
 
-    def _first(self, largest: int | None) -> Job | None:
+    def _first(self, largest: int | None) -> EmbeddingJob | None:
         """The call whose turn it is; it goes to the end of the queue."""
         first = next((job for job in self._jobs if _fits(job, largest)), None)
         if first is not None:
@@ -310,7 +310,7 @@ class _Worker:
         return first
 
 
-def _fits(job: Job, largest: int | None) -> bool:
+def _fits(job: EmbeddingJob, largest: int | None) -> bool:
     """Whether a call has a next input, which is not larger than that."""
     return job.waiting > 0 and (largest is None or job.next_length <= largest)
 

@@ -12,14 +12,14 @@ from __future__ import annotations
 import logging
 
 from llama_py.core.vocab import Vocab
-from llama_py.engine.generation import RequestState, Running
-from llama_py.engine.in_flight import Requests
+from llama_py.engine.generation import Generation, RequestState
+from llama_py.engine.in_flight import InFlight
 from llama_py.engine.preparing import begin_sampler, resolve
 from llama_py.engine.request import Record
 from llama_py.errors import StateError
 from llama_py.memory.cache import SequenceCache
 from llama_py.memory.saving import Copying, hurried
-from llama_py.memory.state_loader import Loading
+from llama_py.memory.state_loader import StateLoad
 
 __all__ = ["Admission"]
 
@@ -41,14 +41,14 @@ class Admission:
     """
 
     def __init__(
-        self, requests: Requests, cache: SequenceCache, vocab: Vocab, n_seq_max: int
+        self, requests: InFlight, cache: SequenceCache, vocab: Vocab, n_seq_max: int
     ) -> None:
         self._requests = requests
         self._cache = cache
         self._vocab = vocab
         self._n_seq_max = n_seq_max
         #: Requests that wait for what they go on from.
-        self.loading: list[Running] = []
+        self.loading: list[Generation] = []
 
     def admit(self) -> None:
         """Give sequences to those who can begin."""
@@ -74,7 +74,7 @@ class Admission:
             ):
                 return
 
-    def _has_room(self, waiting: Running) -> bool:
+    def _has_room(self, waiting: Generation) -> bool:
         """False while a request that was preempted would only be preempted again.
 
         It would be, for ever, if others could not even evaluate their prompts beside it.
@@ -86,7 +86,7 @@ class Admission:
         used = sum(lease.held + lease.remaining + _GROWTH for lease in leases)
         return used + len(waiting.prompt.tokens) <= self._cache.memory.n_ctx
 
-    def _makes_room(self, waiting: Running) -> bool:
+    def _makes_room(self, waiting: Generation) -> bool:
         """True while conversations that have to go are copied, between the steps of streams.
 
         What somebody goes on with meanwhile makes no room, and others have to go in its place.
@@ -106,7 +106,7 @@ class Admission:
         running = self._requests.running
         return any(it.state is RequestState.DECODING and not it.paused for it in running)
 
-    def _loads(self, waiting: Running) -> bool:
+    def _loads(self, waiting: Generation) -> bool:
         """True while what a request goes on from is loaded, between the steps of streams.
 
         Of two that go on from the same, the second one forks from what the first one has loaded.
@@ -120,7 +120,7 @@ class Admission:
             self._load(loading, None)
         return not loading.ended
 
-    def _begins_to_load(self, waiting: Running) -> bool:
+    def _begins_to_load(self, waiting: Generation) -> bool:
         """Whether what it goes on from is being loaded from now on, for it or for another one."""
         reuse, most = self._reusable(waiting)
         begun = [each.loading for each in self.loading if each.loading is not None]
@@ -147,7 +147,7 @@ class Admission:
             self._load(loading, hurried(took, usual))
         return bool(left)
 
-    def _load(self, loading: Loading, seconds: float | None) -> None:
+    def _load(self, loading: StateLoad, seconds: float | None) -> None:
         """Load for so long; None: to the end."""
         loader = self._cache.loader
         try:
@@ -176,7 +176,7 @@ class Admission:
                 return True
         return False
 
-    def _copies(self, waiting: Running) -> list[Copying]:
+    def _copies(self, waiting: Generation) -> list[Copying]:
         reuse, most = self._reusable(waiting)
         try:
             return self._cache.park_ahead(waiting.prompt, reuse=reuse, most=most)
@@ -184,13 +184,13 @@ class Admission:
             _log.warning("what has to make room for a request is not copied ahead: %r", error)
             return []
 
-    def _reusable(self, running: Running) -> tuple[bool, int | None]:
+    def _reusable(self, running: Generation) -> tuple[bool, int | None]:
         """Whether a cached beginning may be used, and how many tokens of it at most."""
         request = running.request
         scored = request.generation.prompt_logprobs and not running.prompt_known
         return request.reuse and not scored, running.first_output if request.targets else None
 
-    def _must_wait(self, waiting: Running) -> bool:
+    def _must_wait(self, waiting: Generation) -> bool:
         """True while another request is about to evaluate what this one begins with."""
         if waiting.waits_for is not None:
             other, position = waiting.waits_for
@@ -204,7 +204,7 @@ class Admission:
             return False
         return any(self._waits_for(waiting, other) for other in self._requests.running)
 
-    def _waits_for(self, waiting: Running, other: Running) -> bool:
+    def _waits_for(self, waiting: Generation, other: Generation) -> bool:
         if other.state is not RequestState.PREFILL or other.lease is None or other.paused:
             return False
         mine = waiting.prompt
@@ -217,7 +217,7 @@ class Admission:
         waiting.waits_for = (other, shared)
         return True
 
-    def _start(self, running: Running) -> bool:
+    def _start(self, running: Generation) -> bool:
         """Give a waiting request a sequence; False if there is none."""
         request, record = running.request, running.record
         try:
@@ -246,7 +246,7 @@ class Admission:
         self._requests.report(running, lease.held)
         return True
 
-    def _resolve_again(self, running: Running) -> None:
+    def _resolve_again(self, running: Generation) -> None:
         """Replies that were cached since it was submitted may save evaluating their text."""
         changed = running.resolved_at != self._requests.ended
         prompt = running.request.prompt
@@ -276,7 +276,7 @@ class Admission:
             self.preempt(paused[-1])
         return bool(paused)
 
-    def next_preempted(self) -> Running:
+    def next_preempted(self) -> Generation:
         """Of those that run, the one that gives up its cells: a paused one, or the youngest."""
         running = self._requests.running
         return next((each for each in reversed(running) if each.paused), running[-1])
@@ -285,12 +285,12 @@ class Admission:
         """Cells ran out: take those of one running request."""
         self.preempt(self.next_preempted())
 
-    def preempt(self, running: Running) -> None:
+    def preempt(self, running: Generation) -> None:
         """Put a request back into the queue. What it generated becomes part of its prompt."""
         lease, generated = running.lease, running.record.generated
         if lease is not None:
             running.prompt = lease.prompt.extended(
-                generated[running.n_resumed :], self._cache.spelling
+                generated[running.n_resumed :], self._cache.text_keys
             )
             running.n_resumed, running.lease, running.preempted = len(generated), None, True
             self._cache.release(lease)

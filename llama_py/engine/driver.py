@@ -20,8 +20,8 @@ from typing import TypeVar
 
 from llama_py import forks
 from llama_py.engine.engine import Engine
-from llama_py.engine.generation import Running
-from llama_py.engine.loop import CLOSED, LOOK, Command, Job, Loop, Mailbox, Ticket
+from llama_py.engine.generation import Generation
+from llama_py.engine.loop import CLOSED, LOOK, Command, EngineJob, Loop, Mailbox, Ticket
 from llama_py.engine.preparing import prepare
 from llama_py.engine.request import GenerationRequest
 from llama_py.errors import ClosedError, LlamaError, QueueFullError
@@ -103,7 +103,7 @@ class Driver:
             self._preparing.discard(me)
         return ticket
 
-    def _queue(self, prepared: list[Running], ticket: Ticket, first: Command | None) -> None:
+    def _queue(self, prepared: list[Generation], ticket: Ticket, first: Command | None) -> None:
         """Hand the requests of a call over to the engine's thread."""
         loop = self._loop
         try:
@@ -161,7 +161,7 @@ class Driver:
         """``run`` for a function that decodes, and stops when its argument returns False."""
         self.check()
         self.engine.context.model.check_file()
-        job: Job[T] = Job(lambda: function(lambda: job.wanted))
+        job: EngineJob[T] = EngineJob(lambda: function(lambda: job.wanted))
         self.post(job)
         try:
             if self._in_place:
@@ -184,7 +184,7 @@ class Driver:
             cancel: end the calls of other threads as well.
         """
         self.check()
-        job = Job(function)
+        job = EngineJob(function)
         loop, me = self._loop, threading.get_ident()
         self.post(lambda: loop.when_quiet(job, cancel=cancel, thread=me))
         if cancel and self.engine.runner.prefilling:

@@ -20,10 +20,10 @@ from llama_py.core.context import Context
 from llama_py.engine.admission import Admission
 from llama_py.engine.clock import Clock
 from llama_py.engine.drafts.proposals import Drafts
-from llama_py.engine.generation import RequestState, Running
-from llama_py.engine.in_flight import Requests
+from llama_py.engine.generation import Generation, RequestState
+from llama_py.engine.in_flight import InFlight
 from llama_py.engine.metrics import Metrics
-from llama_py.engine.prefill_budget import Portions
+from llama_py.engine.prefill_budget import PrefillBudget
 from llama_py.engine.request import FinishEvent, Output
 from llama_py.engine.runner import Runner, by_sequence
 from llama_py.engine.sampling import Sampling
@@ -84,11 +84,11 @@ class Engine:
         metrics = Metrics()
         # What an aborted decode did to a recurrent state cannot be undone.
         self.runner = Runner(context, metrics, clock, abortable=not cache.traits.recurrent)
-        self.requests = Requests(cache, self.runner.logits, metrics, clock)
+        self.requests = InFlight(cache, self.runner.logits, metrics, clock)
         self._admission = Admission(self.requests, cache, self.vocab, context.n_seq_max)
         self._sampling = Sampling(self.requests, self.runner, self.vocab)
         self._drafts = Drafts(self.requests, cache, context, speculative)
-        self._portions = Portions()
+        self._prefill_budget = PrefillBudget()
         self._looked = 0
         #: The last step with prompts had none of the first one.
         self._passed_over = False
@@ -115,7 +115,7 @@ class Engine:
 
     # -- requests -------------------------------------------------------------------------------
 
-    def add(self, running: Running) -> None:
+    def add(self, running: Generation) -> None:
         """Queue a request that was prepared (see ``preparing``)."""
         self._drafts.begin(running)
         self.requests.add(running)
@@ -188,7 +188,7 @@ class Engine:
         """A piece at a time, between two steps of the others."""
         running = self.requests.running
         streams = sum(each.state is RequestState.DECODING and not each.paused for each in running)
-        usual = self._portions.usual(streams) if streams else 0.0
+        usual = self._prefill_budget.usual(streams) if streams else 0.0
         if self._admission.loading:
             self.worked |= self._admission.load(took, usual)
         else:
@@ -217,7 +217,7 @@ class Engine:
             self._step_many(plan)
         return bool(plan)
 
-    def _look_ahead(self, running: Sequence[Running]) -> None:
+    def _look_ahead(self, running: Sequence[Generation]) -> None:
         """Now and then: what has to make room soon is copied before, a piece with each step."""
         steps = self.metrics.steps
         if 0 <= steps - self._looked < _LOOK:
@@ -229,8 +229,8 @@ class Engine:
             self.cache.park_soon(streams, 2 * _LOOK, last)
 
     def _plan(
-        self, running: Sequence[Running], drafts: Mapping[Running, Draft] | None = None
-    ) -> StepPlan[Running]:
+        self, running: Sequence[Generation], drafts: Mapping[Generation, Draft] | None = None
+    ) -> StepPlan[Generation]:
         n_batch, separate = self.runner.n_batch, not self.context.params.kv_unified
         beside = self._beside_streams(running)
         plan = plan_step(
@@ -248,7 +248,7 @@ class Engine:
             self._passed_over = plan.prefills[0].request is not first
         return plan
 
-    def _beside_streams(self, running: Sequence[Running]) -> int | None:
+    def _beside_streams(self, running: Sequence[Generation]) -> int | None:
         """Most tokens of prompts in a step beside these; None if nobody reads what it delays."""
         ready = [each for each in running if not each.paused]
         streams = [each for each in ready if not each.prompt_left]
@@ -258,23 +258,23 @@ class Engine:
         at_first = together = 0
         pause = self._pause(ready)
         if all(len(each.record.generated) <= _AT_FIRST for each in streams):
-            at_first = min(most, self._portions.at_first())
+            at_first = min(most, self._prefill_budget.at_first())
             together = self._beginning(ready, at_first)
             if together and not pause:
                 return together
-        size = self._portions.size(len(streams), most, waiting, pause)
+        size = self._prefill_budget.size(len(streams), most, waiting, pause)
         return max(size, at_first if waiting > 1 else together)
 
-    def _pause(self, ready: Sequence[Running]) -> float:
+    def _pause(self, ready: Sequence[Generation]) -> float:
         """Seconds that a step of these may take because many begin whom somebody reads, or 0."""
         waiting = [each for each in ready if each.prompt_left]
         young = [each for each in ready if len(each.record.generated) <= _BEGINS]
         left = sum(each.prompt_left for each in waiting)
         waited = self.clock() - min(each.record.started for each in waiting)
-        return self._portions.pause(sum(each.read for each in young), left, waited)
+        return self._prefill_budget.pause(sum(each.read for each in young), left, waited)
 
     @staticmethod
-    def _beginning(ready: Sequence[Running], most: int) -> int:
+    def _beginning(ready: Sequence[Generation], most: int) -> int:
         """Tokens of those short prompts, first ones first, that fit into one step."""
         total = 0
         for each in ready:
@@ -305,7 +305,7 @@ class Engine:
             self._preempt_lost_ones(plan)
         return bool(plan)
 
-    def _step_undrafted(self, streams: Sequence[Running]) -> bool:
+    def _step_undrafted(self, streams: Sequence[Generation]) -> bool:
         """A step in which nobody has a draft; after it, there may be one."""
         before, seconds = self.metrics.generated, self.metrics.decode_seconds
         self._drafts.watch()
@@ -314,7 +314,7 @@ class Engine:
             self._drafts.costs.add(len(streams), self.metrics.decode_seconds - seconds)
         return True
 
-    def _preempt_lost_ones(self, plan: StepPlan[Running]) -> None:
+    def _preempt_lost_ones(self, plan: StepPlan[Generation]) -> None:
         """Where the memory could not go back behind a draft, the tokens are evaluated again."""
         for entry in plan.verifies:
             running, lease = entry.request, entry.request.lease
@@ -323,7 +323,7 @@ class Engine:
                 self.requests.drafting -= 1
                 self._admission.preempt(running)
 
-    def _are_plain(self, streams: Sequence[Running]) -> bool:
+    def _are_plain(self, streams: Sequence[Generation]) -> bool:
         """Whether C can choose their tokens alone."""
         if self.runner.steps is None:
             return False
@@ -332,7 +332,7 @@ class Engine:
                 return False
         return len(streams) <= self.runner.n_batch
 
-    def _step_plain(self, streams: Sequence[Running], *, alone: bool = False) -> bool:
+    def _step_plain(self, streams: Sequence[Generation], *, alone: bool = False) -> bool:
         """Decode and choose in one call; several times, if nobody waits for what comes of each.
 
         Args:
@@ -352,10 +352,10 @@ class Engine:
         if steps.code:
             self._handle_failure(steps.code, StepPlan(tuple(map(Decode, streams))))
         else:
-            self._portions.note(len(streams), 0, self.runner.last_step)
+            self._prefill_budget.note(len(streams), 0, self.runner.last_step)
         return True
 
-    def _at_once(self, streams: Sequence[Running]) -> tuple[int, float]:
+    def _at_once(self, streams: Sequence[Generation]) -> tuple[int, float]:
         """Steps, and seconds of them, that may be made before anybody looks at the outcome."""
         seconds = min([each.at_once[1] for each in streams])
         busy = self.cache.saving.pending or self._admission.loading
@@ -366,7 +366,7 @@ class Engine:
         most = min([each.steps_at_once(each.lease, limit) for each in streams if each.lease])
         return most, seconds if left is None else min(seconds, left)
 
-    def _step_one(self, running: Running) -> bool:
+    def _step_one(self, running: Generation) -> bool:
         """A single stream whose tokens are drawn, or looked at."""
         if running.paused:
             return False
@@ -374,22 +374,22 @@ class Engine:
         if code:
             self._handle_failure(code, StepPlan((Decode(running),)))
             return True
-        self._portions.note(1, 0, self.runner.last_step)
+        self._prefill_budget.note(1, 0, self.runner.last_step)
         running.lease.sequence.tokens.append(running.record.generated[-1])  # type: ignore[union-attr]
         self._sampling.sample(((running, 0),))
         return True
 
-    def _step_many(self, plan: StepPlan[Running]) -> None:
+    def _step_many(self, plan: StepPlan[Generation]) -> None:
         seconds = self.requests.time_left(running_only=True) if plan.prefills else None
         code, rows = self.runner.decode(plan, seconds)
         if code:
             self._handle_failure(code, plan)
             return
         tokens = sum(prefill.count for prefill in plan.prefills)
-        self._portions.note(len(plan) - len(plan.prefills), tokens, self.runner.last_step)
+        self._prefill_budget.note(len(plan) - len(plan.prefills), tokens, self.runner.last_step)
         self._drafts.observe(plan, rows)
         self.metrics.batch_streams.add(len(plan))
-        due: list[tuple[Running, int]] = []
+        due: list[tuple[Generation, int]] = []
         for entry, row in zip(plan.decodes, rows, strict=False):
             running = entry.request
             running.lease.sequence.tokens.append(running.record.generated[-1])  # type: ignore[union-attr]
@@ -409,7 +409,7 @@ class Engine:
             self._report(prefill, row)
         self._sampling.sample(due, drafted)
 
-    def _advance(self, prefill: Prefill[Running]) -> bool:
+    def _advance(self, prefill: Prefill[Generation]) -> bool:
         """A chunk of a prompt is in memory; True if it was the last one."""
         running, lease = prefill.request, prefill.request.lease
         if lease is None:
@@ -422,7 +422,7 @@ class Engine:
         self.cache.commit(lease.sequence, lease.prompt)
         return True
 
-    def _report(self, prefill: Prefill[Running], row: int) -> None:
+    def _report(self, prefill: Prefill[Generation], row: int) -> None:
         """Tell the owner of a request how far its prompt has come."""
         running, request = prefill.request, prefill.request.request
         if request.generation.prompt_logprobs or request.targets:
@@ -432,7 +432,7 @@ class Engine:
 
     # -- failures -------------------------------------------------------------------------------
 
-    def _handle_failure(self, code: int, plan: StepPlan[Running]) -> None:
+    def _handle_failure(self, code: int, plan: StepPlan[Generation]) -> None:
         if code == _ABORTED:
             # Cancelled and expired requests are removed before the next step; the rest repeat it.
             self._repair()
@@ -451,7 +451,7 @@ class Engine:
                 self.cache.repair(running.lease)
             self.requests.fail(running, DecodeError(_describe(code), code))
 
-    def _out_of_cells(self, involved: list[Running]) -> None:
+    def _out_of_cells(self, involved: list[Generation]) -> None:
         """Park an idle conversation; else let one request start again later."""
         if self.cache.make_room() or self._admission.free_loaded():
             return

@@ -1,4 +1,4 @@
-"""``Running``: the engine's own record of a request in flight.
+"""``Generation``: the engine's own record of a request in flight.
 
 A request goes through ``WAITING -> PREFILL -> DECODING`` and ends ``FINISHED``, ``CANCELLED`` or
 ``FAILED``. A preempted one goes back to ``WAITING``.
@@ -20,9 +20,9 @@ from llama_py.engine.reply_text import ReplyText
 from llama_py.engine.request import GenerationRequest, Record
 from llama_py.memory.saving import Copying
 from llama_py.memory.sequences import Lease, ResolvedPrompt
-from llama_py.memory.state_loader import Loading
+from llama_py.memory.state_loader import StateLoad
 
-__all__ = ["RequestState", "Running"]
+__all__ = ["Generation", "RequestState"]
 
 _numbers = itertools.count(1)
 #: Prompt tokens whose rows of logits are kept at once.
@@ -44,7 +44,7 @@ _ENDED = frozenset({RequestState.FINISHED, RequestState.CANCELLED, RequestState.
 
 
 @dataclass(slots=True, eq=False)
-class Running:
+class Generation:
     """Made by whoever submits a request (``prepare``), and owned by the engine from ``add`` on.
 
     Attributes:
@@ -86,10 +86,10 @@ class Running:
     at_once: tuple[int, float] = (1, 0.0)
     read: bool = False
     paused: bool = False
-    waits_for: tuple[Running, int] | None = None
+    waits_for: tuple[Generation, int] | None = None
     copies: list[Copying] = field(default_factory=list)
     waited: int = 0
-    loading: Loading | None = None
+    loading: StateLoad | None = None
     preempted: bool = False
     n_resumed: int = 0
 

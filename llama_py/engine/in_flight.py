@@ -1,4 +1,4 @@
-"""``Requests``: the requests in flight, what they put out in this step, and how each of them ends.
+"""``InFlight``: the requests in flight, what they put out in this step, and how each of them ends.
 
 What a request holds (its sequence, its sampler) is released in exactly one place, ``end``.
 """
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_py.engine.clock import Clock
-from llama_py.engine.generation import RequestState, Running
+from llama_py.engine.generation import Generation, RequestState
 from llama_py.engine.metrics import Metrics
 from llama_py.engine.request import Event, FinishEvent, Output, Record
 from llama_py.errors import GenerationTimeout, RequestCancelled
@@ -19,12 +19,12 @@ from llama_py.memory.cache import SequenceCache
 from llama_py.memory.prompt_tokens import reply_ends
 from llama_py.memory.sequences import LiveSequence
 
-__all__ = ["Requests"]
+__all__ = ["InFlight"]
 
 _STATES = {"cancelled": RequestState.CANCELLED, "error": RequestState.FAILED}
 
 
-class Requests:
+class InFlight:
     """The books of the engine.
 
     Attributes:
@@ -49,8 +49,8 @@ class Requests:
         clock: Clock,
     ) -> None:
         self.cache = cache
-        self.waiting: list[Running] = []
-        self.running: list[Running] = []
+        self.waiting: list[Generation] = []
+        self.running: list[Generation] = []
         self.outputs: list[Output] = []
         self.deadlines = 0
         self.drafting = 0
@@ -61,7 +61,7 @@ class Requests:
         self.last_sequence: LiveSequence | None = None
         self._logits = logits
 
-    def __iter__(self) -> Iterator[Running]:
+    def __iter__(self) -> Iterator[Generation]:
         """All requests in flight, also while they are ended."""
         return iter([*self.waiting, *self.running])
 
@@ -69,13 +69,13 @@ class Requests:
         """True while something is in flight."""
         return bool(self.waiting or self.running)
 
-    def find(self, number: int) -> Running | None:
+    def find(self, number: int) -> Generation | None:
         """The request of this number, unless it has ended."""
         return next((each for each in self if each.number == number), None)
 
     # -- moving ---------------------------------------------------------------------------------
 
-    def add(self, running: Running) -> None:
+    def add(self, running: Generation) -> None:
         """Put a new request among the waiting ones: by priority, then in the order they came."""
         self.metrics.requests += 1
         self.deadlines += running.deadline is not None
@@ -83,13 +83,13 @@ class Requests:
         self.waiting.append(running)
         self.waiting.sort(key=_order)
 
-    def start(self, running: Running) -> None:
+    def start(self, running: Generation) -> None:
         """A waiting request has got a sequence."""
         self.waiting.remove(running)
         self.running.append(running)
         self.running.sort(key=_order)
 
-    def send_back(self, running: Running) -> None:
+    def send_back(self, running: Generation) -> None:
         """A running request has lost its sequence, and waits for another one."""
         running.state = RequestState.WAITING
         self.running.remove(running)
@@ -101,7 +101,7 @@ class Requests:
         if self.last_sequence is sequence:
             self.last_sequence = None
 
-    def report(self, running: Running, held: int) -> None:
+    def report(self, running: Generation, held: int) -> None:
         """Tell the owner of a request how much of its prompt is in memory, if it wants to know."""
         told, total = running.request.on_progress, running.record.n_prompt
         if told is not None:
@@ -112,11 +112,11 @@ class Requests:
 
     # -- endings --------------------------------------------------------------------------------
 
-    def put(self, running: Running, event: Event) -> None:
+    def put(self, running: Generation, event: Event) -> None:
         """Hand out an event."""
         self.outputs.append((running.number, event))
 
-    def end(self, running: Running, event: FinishEvent, row: int | None = None) -> None:
+    def end(self, running: Generation, event: FinishEvent, row: int | None = None) -> None:
         """Release what a request holds, and hand out its last event. Does nothing a second time.
 
         Args:
@@ -146,7 +146,7 @@ class Requests:
             self.cache.release(lease, running.undecoded(lease), ends, transient=transient)
         running.lease = None
 
-    def _withdraw(self, running: Running, state: RequestState) -> None:
+    def _withdraw(self, running: Generation, state: RequestState) -> None:
         (self.waiting if running in self.waiting else self.running).remove(running)
         self.deadlines -= running.deadline is not None
         self.drafting -= running.drafting is not None
@@ -163,7 +163,7 @@ class Requests:
         metrics.longest = max(metrics.longest, record.n_prompt + len(record.generated))
         metrics.request_seconds.add(record.ended - record.submitted)
 
-    def _reply_ends(self, running: Running) -> list[int]:
+    def _reply_ends(self, running: Generation) -> list[int]:
         """After how many tokens of its sequence the reply ends, in a prompt that contains it."""
         generated, visible = running.record.generated, running.request.visible
         if not generated:
@@ -178,12 +178,12 @@ class Requests:
         ends = reply_ends(generated, shown, stop.encode() if stop is not None else None)
         return [running.record.n_prompt + count for count in ends]
 
-    def fail(self, running: Running, error: BaseException) -> None:
+    def fail(self, running: Generation, error: BaseException) -> None:
         """End a request with an error."""
         if not running.ended:
             self.end(running, FinishEvent("error", running.text.finish(), error=error))
 
-    def cancel(self, running: Running) -> None:
+    def cancel(self, running: Generation) -> None:
         """End a request that its owner does not want any more."""
         error = RequestCancelled("the request was cancelled (reset, or its stream was closed)")
         if not running.ended:
@@ -210,5 +210,5 @@ class Requests:
                 self.fail(running, GenerationTimeout(message))
 
 
-def _order(running: Running) -> tuple[int, int]:
+def _order(running: Generation) -> tuple[int, int]:
     return running.order

@@ -11,11 +11,11 @@ from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
 from llama_py.engine.engine import Engine
-from llama_py.engine.generation import Running
+from llama_py.engine.generation import Generation
 from llama_py.engine.request import FinishEvent, Output, Record
 from llama_py.errors import ClosedError
 
-__all__ = ["CLOSED", "LOOK", "MOST_EVENTS", "Command", "Job", "Loop", "Mailbox", "Ticket"]
+__all__ = ["CLOSED", "LOOK", "MOST_EVENTS", "Command", "EngineJob", "Loop", "Mailbox", "Ticket"]
 
 _log = logging.getLogger("llama_py")
 T = TypeVar("T")
@@ -80,7 +80,7 @@ class Ticket:
     """
 
     def __init__(
-        self, requests: Sequence[Running], mailbox: Mailbox, thread: int | None = None
+        self, requests: Sequence[Generation], mailbox: Mailbox, thread: int | None = None
     ) -> None:
         self.thread = thread
         self.numbers = [running.number for running in requests]
@@ -101,7 +101,7 @@ class Ticket:
         return ended
 
 
-class Job(Generic[T]):
+class EngineJob(Generic[T]):
     """A function that a caller waits for.
 
     Attributes:
@@ -161,8 +161,8 @@ class Loop:
         self.begun = threading.Event()
         self._working = threading.Lock()
         #: Jobs that wait until nothing is in flight, and calls that wait for those.
-        self._quiet: deque[Job[Any]] = deque()
-        self._held: deque[tuple[Sequence[Running], Ticket]] = deque()
+        self._quiet: deque[EngineJob[Any]] = deque()
+        self._held: deque[tuple[Sequence[Generation], Ticket]] = deque()
 
     def run(self) -> None:
         """Run commands and step, until ``stop``; of several threads, only the first does."""
@@ -262,7 +262,7 @@ class Loop:
         for number in ticket.numbers:
             self.engine.pause(number, False)
 
-    def when_quiet(self, job: Job[Any], *, cancel: bool, thread: int) -> None:
+    def when_quiet(self, job: EngineJob[Any], *, cancel: bool, thread: int) -> None:
         """Run a job as soon as nothing is in flight. Calls that come meanwhile begin after it.
 
         Args:
@@ -285,14 +285,14 @@ class Loop:
             self.add(*self._held.popleft())
 
     def begin(
-        self, requests: Sequence[Running], ticket: Ticket, first: Command | None = None
+        self, requests: Sequence[Generation], ticket: Ticket, first: Command | None = None
     ) -> None:
         """Begin a call; ``first`` is run before, and its failure is not the call's."""
         if first is not None:
             self._run_command(first)
         self.add(requests, ticket)
 
-    def add(self, requests: Sequence[Running], ticket: Ticket) -> None:
+    def add(self, requests: Sequence[Generation], ticket: Ticket) -> None:
         """Begin a call, or let it wait for those who want a quiet moment."""
         if self._quiet and not self.stopped:
             self._held.append((requests, ticket))
@@ -383,7 +383,7 @@ class Loop:
         self.engine.close()
 
 
-def _end_of(held: tuple[Sequence[Running], Ticket]) -> float | None:
+def _end_of(held: tuple[Sequence[Generation], Ticket]) -> float | None:
     """When the time of all requests of a call is over, or None."""
     ends = [running.deadline for running in held[0]]
     return max((end for end in ends if end is not None), default=None) if None not in ends else None

@@ -1,4 +1,4 @@
-"""``Portions``: how much of a prompt is evaluated in a step beside streams that somebody reads.
+"""``PrefillBudget``: how much of a prompt a step evaluates beside streams that are read.
 
 A chunk of ``n_ubatch`` tokens may take seconds, and so long each stream would stand still. So a
 step with both gets as much of a prompt as lets it take about two steps of the streams alone, and
@@ -22,7 +22,7 @@ Pure: no clocks, nothing native.
 
 from __future__ import annotations
 
-__all__ = ["Portions"]
+__all__ = ["PrefillBudget"]
 
 #: A step takes as many usual ones, and seconds, at most.
 _STEPS, _SECONDS = 2.0, 0.02
@@ -44,8 +44,8 @@ _DUE = 64
 _FOLLOW = 0.1
 
 
-class Portions:
-    """Chooses portions (``size``); enter every step (``note``)."""
+class PrefillBudget:
+    """Chooses prefill_budget (``size``); enter every step (``note``)."""
 
     def __init__(self) -> None:
         #: By the number of streams: seconds of a step of theirs, and when that was seen last.

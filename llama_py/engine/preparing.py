@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from llama_py.core.sampling.sampler import Sampler
 from llama_py.core.vocab import Vocab
 from llama_py.engine.clock import Clock
-from llama_py.engine.generation import Running
+from llama_py.engine.generation import Generation
 from llama_py.engine.request import GenerationRequest, Record
 from llama_py.memory.cache import SequenceCache
 from llama_py.memory.sequences import ResolvedPrompt
@@ -25,7 +25,7 @@ def prepare(
     vocab: Vocab,
     resolved_at: int,
     clock: Clock,
-) -> list[Running]:
+) -> list[Generation]:
     """Find the tokens of the prompts and make the samplers: of all requests, or of none.
 
     Args:
@@ -36,7 +36,7 @@ def prepare(
         ContextOverflowError: a prompt does not fit.
         GrammarError, ParameterError, TokenizationError: a sampler or a prompt cannot be made.
     """
-    prepared: list[Running] = []
+    prepared: list[Generation] = []
     try:
         for request in requests:
             sampler = Sampler(vocab, request.sampling, (), request.choice, longest=cache.limit)
@@ -47,7 +47,7 @@ def prepare(
                 else:
                     prompt = resolve(request, cache, vocab)
                 record = Record(request, prompt.tokens.tolist(), submitted=clock())
-                running = Running(request, record, prompt, sampler, resolved_at)
+                running = Generation(request, record, prompt, sampler, resolved_at)
                 begin_sampler(running)
             except BaseException:
                 sampler.close()
@@ -77,7 +77,7 @@ def resolve(request: GenerationRequest, cache: SequenceCache, vocab: Vocab) -> R
     return cache.resolve_tokens(prompt.tokens, namespace=request.namespace)
 
 
-def begin_sampler(running: Running) -> None:
+def begin_sampler(running: Generation) -> None:
     """Show the prompt to penalties and processors."""
     if running.sampler.remembers:
         running.sampler.begin(running.record.tokens)

@@ -12,14 +12,14 @@ from llama_py.core.batch import Batch
 from llama_py.core.context import Context
 from llama_py.core.steps import Steps
 from llama_py.engine.clock import Clock
-from llama_py.engine.generation import Running
+from llama_py.engine.generation import Generation
 from llama_py.engine.metrics import Metrics
 from llama_py.engine.scheduler import Decode, Prefill, StepPlan, Verify
-from llama_py.engine.tuned_threads import Pace
+from llama_py.engine.tuned_threads import TunedThreads
 
 __all__ = ["Runner", "by_sequence"]
 
-_Entry: TypeAlias = "Decode[Running] | Verify[Running] | Prefill[Running]"
+_Entry: TypeAlias = "Decode[Generation] | Verify[Generation] | Prefill[Generation]"
 
 
 class Runner:
@@ -46,11 +46,11 @@ class Runner:
         self.decoding = False
         self._batch = Batch(self.n_batch)
         self._clock = clock
-        self._pace = Pace.of(context, clock)
+        self._tuned_threads = TunedThreads.of(context, clock)
         self.steps = Steps.of(context.n_seq_max)
         self.last_step = 0.0
 
-    def decode(self, plan: StepPlan[Running], seconds: float | None) -> tuple[int, list[int]]:
+    def decode(self, plan: StepPlan[Generation], seconds: float | None) -> tuple[int, list[int]]:
         """Decode one step.
 
         Args:
@@ -73,14 +73,14 @@ class Runner:
             self.prefilling = ()
             abort.after(None)
 
-    def decode_one(self, running: Running) -> int:
+    def decode_one(self, running: Generation) -> int:
         """The hot path: one stream, one token. Its logits are in row 0."""
         self._batch.struct.n_tokens = 0
         self._add_one(running)
         return self._decode()
 
     def decode_steps(
-        self, steps: Steps, streams: Sequence[Running], most: int, seconds: float
+        self, steps: Steps, streams: Sequence[Generation], most: int, seconds: float
     ) -> list[float]:
         """The hot path: streams whose tokens C chooses alone.
 
@@ -115,8 +115,8 @@ class Runner:
             metrics.decode_seconds += decoding
             metrics.sample_seconds += choosing
         metrics.steps += len(ends)
-        if self._pace is not None and not steps.code:
-            self._pace.after_steps(rows, [decoding for decoding, _ in times], now)
+        if self._tuned_threads is not None and not steps.code:
+            self._tuned_threads.after_steps(rows, [decoding for decoding, _ in times], now)
         return ends[: steps.done]
 
     def hurry(self, wanted: bool = True) -> None:
@@ -140,8 +140,8 @@ class Runner:
     def _decode(self) -> int:
         clock, rows = self._clock, self._batch.struct.n_tokens
         start = clock()
-        if self._pace is not None:
-            self._pace.before(start)
+        if self._tuned_threads is not None:
+            self._tuned_threads.before(start)
             start = clock()
         self.decoding = True
         try:
@@ -153,11 +153,11 @@ class Runner:
         self.last_step = seconds = clock.took(rows, clock() - start)
         self.metrics.decode_seconds += seconds
         self.metrics.steps += 1
-        if self._pace is not None and not code:
-            self._pace.after(rows, seconds, start + seconds)
+        if self._tuned_threads is not None and not code:
+            self._tuned_threads.after(rows, seconds, start + seconds)
         return code
 
-    def _add(self, plan: StepPlan[Running]) -> list[int]:
+    def _add(self, plan: StepPlan[Generation]) -> list[int]:
         """Append all entries; returns a row for each, in the order of the plan.
 
         Where each sequence has its own buffer of cells, llama.cpp computes those together that
@@ -179,7 +179,7 @@ class Runner:
             return self._add_draft(entry)
         return self._add_chunk(entry.request, entry.count)
 
-    def _add_one(self, running: Running) -> int:
+    def _add_one(self, running: Generation) -> int:
         lease = running.lease
         return self._batch.add_one(
             running.record.generated[-1],
@@ -187,7 +187,7 @@ class Runner:
             lease.sequence.number,  # type: ignore[union-attr]
         )
 
-    def _add_draft(self, entry: Verify[Running]) -> int:
+    def _add_draft(self, entry: Verify[Generation]) -> int:
         """Append known tokens and a draft; returns the row of the last known one."""
         running, lease = entry.request, entry.request.lease
         if lease is None:
@@ -198,7 +198,7 @@ class Runner:
         self._batch.outputs[first : start + len(tokens)] = True
         return first
 
-    def _add_chunk(self, running: Running, count: int) -> int:
+    def _add_chunk(self, running: Generation, count: int) -> int:
         """Append a chunk; returns the row of its last token."""
         lease = running.lease
         if lease is None:
@@ -212,11 +212,11 @@ class Runner:
         return start + count - 1
 
 
-def by_sequence(streams: Sequence[Running]) -> list[Running]:
+def by_sequence(streams: Sequence[Generation]) -> list[Generation]:
     """In the order of their sequences (see ``Runner._add``)."""
     return sorted(streams, key=_number)
 
 
-def _number(running: Running) -> int:
+def _number(running: Generation) -> int:
     """The sequence of a request in the context."""
     return running.lease.sequence.number if running.lease is not None else -1

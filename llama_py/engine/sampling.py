@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from llama_py.core.sampling.sampler import NOTHING_ALLOWED
 from llama_py.core.steps import NO_TOKEN
 from llama_py.core.vocab import Vocab
-from llama_py.engine.generation import RequestState, Running
-from llama_py.engine.in_flight import Requests
+from llama_py.engine.generation import Generation, RequestState
+from llama_py.engine.in_flight import InFlight
 from llama_py.engine.logprobs import top_logprobs
 from llama_py.engine.reply_text import ReplyText
 from llama_py.engine.request import FinishEvent, TokenEvent, TokenLogprobs
@@ -45,7 +45,7 @@ class Sampling:
         runner: has the logits.
     """
 
-    def __init__(self, requests: Requests, runner: Runner, vocab: Vocab) -> None:
+    def __init__(self, requests: InFlight, runner: Runner, vocab: Vocab) -> None:
         self._requests = requests
         self._runner = runner
         self._vocab = vocab
@@ -55,15 +55,15 @@ class Sampling:
 
     def sample(
         self,
-        due: Sequence[tuple[Running, int]],
-        drafted: Sequence[tuple[Verify[Running], int]] = (),
+        due: Sequence[tuple[Generation, int]],
+        drafted: Sequence[tuple[Verify[Generation], int]] = (),
     ) -> None:
         """Sample the next token of each request from the row of its logits, and hand it out.
 
         Args:
             drafted: drafts that were decoded, and the row of the token before each.
         """
-        begun: dict[Running, Future[Choice]] = {}
+        begun: dict[Generation, Future[Choice]] = {}
         if self._side_by_side and len(due) + len(drafted) > 1:
             begun = self._begin_slow_ones([*due, *((it.request, row) for it, row in drafted)])
         for running, row in due:
@@ -75,7 +75,9 @@ class Sampling:
         if begun:  # a sampler is not closed while a thread is in it
             wait(begun.values())
 
-    def _begin_slow_ones(self, due: Sequence[tuple[Running, int]]) -> dict[Running, Future[Choice]]:
+    def _begin_slow_ones(
+        self, due: Sequence[tuple[Generation, int]]
+    ) -> dict[Generation, Future[Choice]]:
         slow = [entry for entry in due if _is_slow(entry[0])]
         if len(slow) < 2:
             return {}
@@ -96,7 +98,7 @@ class Sampling:
     # -- a draft --------------------------------------------------------------------------------
 
     def _verify(
-        self, running: Running, draft: Sequence[int], row: int, begun: Future[Choice] | None
+        self, running: Generation, draft: Sequence[int], row: int, begun: Future[Choice] | None
     ) -> None:
         """Sample as long as what comes is what was guessed; then forget the rest of the guess.
 
@@ -120,7 +122,7 @@ class Sampling:
     # -- tokens that were chosen already --------------------------------------------------------
 
     def enter(
-        self, running: Running, tokens: Sequence[int], ends: Sequence[float], row: int
+        self, running: Generation, tokens: Sequence[int], ends: Sequence[float], row: int
     ) -> None:
         """Hand out what steps gave for one request. At each token, the books are those of its step.
 
@@ -144,7 +146,7 @@ class Sampling:
             self._emit(running, token, None, row)
 
     def _enter_inner(
-        self, running: Running, lease: Lease, tokens: Sequence[int], ends: Sequence[float]
+        self, running: Generation, lease: Lease, tokens: Sequence[int], ends: Sequence[float]
     ) -> None:
         """Hand out tokens that end nothing: there are no stop strings, and others follow them."""
         record, metrics, vocab = running.record, self._requests.metrics, self._vocab
@@ -163,7 +165,7 @@ class Sampling:
 
     # -- one token ------------------------------------------------------------------------------
 
-    def _sample(self, running: Running, row: int, begun: Future[Choice] | None) -> None:
+    def _sample(self, running: Generation, row: int, begun: Future[Choice] | None) -> None:
         if running.request.generation.max_tokens == 0:
             scored = bool(running.request.targets)
             self._requests.end(running, FinishEvent("length"), None if scored else row)
@@ -180,7 +182,7 @@ class Sampling:
         running.record.generated.append(token)
         self._emit(running, token, logprobs, row)
 
-    def _count_token(self, running: Running, now: float) -> None:
+    def _count_token(self, running: Generation, now: float) -> None:
         metrics, record = self._requests.metrics, running.record
         metrics.generated += 1
         if record.generated:
@@ -191,7 +193,9 @@ class Sampling:
             metrics.first_token_seconds.add(now - record.submitted)
         record.last_token = now
 
-    def _emit(self, running: Running, token: int, logprobs: TokenLogprobs | None, row: int) -> None:
+    def _emit(
+        self, running: Generation, token: int, logprobs: TokenLogprobs | None, row: int
+    ) -> None:
         request, text, requests = running.request, running.text, self._requests
         generation = request.generation
         ends = not generation.ignore_eos and self._vocab.is_eog(token)
@@ -209,13 +213,13 @@ class Sampling:
         elif self._at_limit(running):
             requests.end(running, _last_event("length", text), row)
 
-    def _at_limit(self, running: Running) -> bool:
+    def _at_limit(self, running: Generation) -> bool:
         most = running.request.generation.max_tokens
         if most is not None and len(running.record.generated) >= most:
             return True
         return running.lease is not None and running.lease.held >= self._limit
 
-    def _criteria_met(self, running: Running, row: int) -> bool:
+    def _criteria_met(self, running: Generation, row: int) -> bool:
         logits, tokens = self._runner.logits(row), running.seen()
         try:
             stops = running.request.generation.stopping_criteria
@@ -226,7 +230,7 @@ class Sampling:
 
     # -- the prompt -----------------------------------------------------------------------------
 
-    def read_prompt(self, running: Running, count: int, row: int) -> None:
+    def read_prompt(self, running: Generation, count: int, row: int) -> None:
         """Log-probabilities of prompt tokens: rows ``row - count + 1 .. row`` predict the next."""
         lease, record = running.lease, running.record
         if lease is None:
@@ -242,7 +246,7 @@ class Sampling:
                 logits = self._runner.logits(row - back)
                 known.append(top_logprobs(logits, record.tokens[follower], wanted))
 
-    def _read_targets(self, running: Running, end: int, count: int, row: int) -> None:
+    def _read_targets(self, running: Generation, end: int, count: int, row: int) -> None:
         """Log-probabilities of the targets behind the positions ``end - count .. end - 1``."""
         targets, scored = running.request.targets, running.record.scored
         first = running.first_output
@@ -252,13 +256,13 @@ class Sampling:
                 scored.append(top_logprobs(logits, targets[len(scored)], 0).logprob)
 
 
-def _draw(running: Running, logits: Row) -> Choice:
+def _draw(running: Generation, logits: Row) -> Choice:
     token = running.sampler.sample(logits)
     wanted = running.request.generation.logprobs
     return token, None if wanted is None else top_logprobs(logits, token, wanted)
 
 
-def _is_slow(running: Running) -> bool:
+def _is_slow(running: Generation) -> bool:
     """True if sampling takes long, and calls nothing of the user's."""
     return running.sampler.slow and not running.request.sampling.logits_processors
 

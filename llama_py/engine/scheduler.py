@@ -3,9 +3,9 @@
 Streams that are generating go first, one token each, then the drafts of those that have one. What
 is left of the step's budget is filled with prompt chunks, so that a long prompt never keeps running
 streams waiting for more than one step. A step with both is half as large as one with prompts alone,
-and smaller where somebody reads a stream and a step takes long (``portions``): three usual steps of
-the streams and 50 ms at most, or up to one second where many requests begin. A chunk ends where a
-checkpoint is to be taken, or where another request goes on.
+and smaller where somebody reads a stream and a step takes long (``prefill_budget``): three usual
+steps of the streams and 50 ms at most, or up to one second where many requests begin. A chunk ends
+where a checkpoint is to be taken, or where another request goes on.
 
 Prompts are served in the order in which they came, with one exception: half of the budget is there
 for those that have at most half as much left as the first one, shortest first; only the shortest

@@ -1,9 +1,9 @@
-"""``ThreadGovernor``: how many threads to compute with, decided by how long steps take.
+"""``ThreadTuner``: how many threads to compute with, decided by how long steps take.
 
 ggml's threads wait for each other in busy loops, many times in a step. When another program takes
 one of the cores, the thread that shares it delays all others, and fewer threads are faster.
 
-A governor *settles* on a count, measures its steps in *blocks*, and now and then compares the last
+A tuner *settles* on a count, measures its steps in *blocks*, and now and then compares the last
 block with one of another count, a *trial*. A hint (so many CPUs are free), blocks that became
 slower, or time are reasons for a trial; what decides it is step times alone. Trials that lose cost
 time, which is a debt: it is paid off by 1 % of the time that steps take, and until then there are
@@ -14,7 +14,7 @@ Pure: no clocks, no threads, nothing native.
 
 from __future__ import annotations
 
-__all__ = ["ThreadGovernor"]
+__all__ = ["ThreadTuner"]
 
 #: The share of the time that lost trials may take, in the long run.
 _SHARE = 0.01
@@ -37,7 +37,7 @@ _CREDIT = 4.0
 _FOLLOW = 0.2
 
 
-class ThreadGovernor:
+class ThreadTuner:
     """Chooses a number of threads between 1 and ``most``.
 
     Attributes:
@@ -54,7 +54,7 @@ class ThreadGovernor:
         self._ladder = sorted({count for count in counts if count > 0})
         self._settled = most
         self._kind = 0
-        self._block = _Block()
+        self._block = _Trial()
         #: Seconds per work of the settled count: of the last block, and as it has been for long.
         self._now = self._usual = 0.0
         self._slow_blocks = 0
@@ -72,7 +72,7 @@ class ThreadGovernor:
                 self._settled = self.threads = hint
                 self._new_hint, self._rest = False, _REST
             if self.threads == self._settled:
-                self._block = _Block()  # what was measured before may be true no more
+                self._block = _Trial()  # what was measured before may be true no more
 
     def note(self, kind: int, seconds: float, work: float = 1.0) -> int:
         """Enter a step that took ``seconds``; returns ``threads``.
@@ -100,11 +100,11 @@ class ThreadGovernor:
             self._owe()
         self.threads = self._settled
         self._kind, self._usual, self._slow_blocks = kind, 0.0, 0
-        self._block = _Block()
+        self._block = _Trial()
 
     def _watch(self) -> None:
         """A block of the settled count is whole; begins a trial if there is a reason."""
-        self._now, self._block = self._block.mean, _Block()
+        self._now, self._block = self._block.mean, _Trial()
         usual = self._usual
         if not usual or self._now < _SLOWER * usual:
             self._usual = usual + _FOLLOW * (self._now - usual) if usual else self._now
@@ -156,7 +156,7 @@ class ThreadGovernor:
         self._slow_blocks = 0
         self._rest = self._pause = _REST
         self.debt = 0.0  # the way back must be open, in case that was noise
-        self._block = _Block()
+        self._block = _Trial()
 
     def _refuse(self) -> None:
         """The settled count stays. The longer that is so, the more rarely it is doubted."""
@@ -165,14 +165,14 @@ class ThreadGovernor:
         self._usual = self._now
         self._slow_blocks = 0
         self._rest, self._pause = self._pause, min(2 * self._pause, _LONGEST_REST)
-        self._block = _Block()
+        self._block = _Trial()
 
     def _owe(self) -> None:
         """What the steps of the trial took longer than they would have taken without it."""
         self.debt += max(0.0, self._block.seconds - self._now * self._block.work)
 
 
-class _Block:
+class _Trial:
     """Steps with one number of threads.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""``Pace``: computes with as many threads as are fastest now, where nobody said how many."""
+"""``TunedThreads``: computes with as many threads as are fastest now, if none were set."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from llama_py.core.context import Context
 from llama_py.core.host.free_cpus import FreeCpus
 from llama_py.engine.clock import Clock
-from llama_py.engine.thread_tuner import ThreadGovernor
+from llama_py.engine.thread_tuner import ThreadTuner
 
-__all__ = ["Pace"]
+__all__ = ["TunedThreads"]
 
 #: Seconds between two looks at what other programs do, and the share of the time that looks take.
 _LOOK, _LOOK_SHARE = 0.2, 0.002
@@ -19,8 +19,8 @@ _IDLE = 5.0
 _MANY = 64
 
 
-class Pace:
-    """The threads of one context: one governor for single tokens, and one for batches.
+class TunedThreads:
+    """The threads of one context: one tuner for single tokens, and one for batches.
 
     Args:
         context: computes on the CPU, with numbers of threads that nobody fixed.
@@ -40,8 +40,8 @@ class Pace:
         clock: Clock | None = None,
     ) -> None:
         self._context = context
-        self._one = ThreadGovernor(context.params.n_threads or 1)
-        self._many = ThreadGovernor(context.params.n_threads_batch or 1)
+        self._one = ThreadTuner(context.params.n_threads or 1)
+        self._many = ThreadTuner(context.params.n_threads_batch or 1)
         self.threads = (self._one.threads, self._many.threads)
         cpus = FreeCpus()
         self._free = free or cpus
@@ -52,11 +52,13 @@ class Pace:
         self._stuck = False
 
     @staticmethod
-    def of(context: Context, clock: Clock | None = None) -> Pace | None:
+    def of(context: Context, clock: Clock | None = None) -> TunedThreads | None:
         """The pace of a context; None if its threads are fixed, or there is nothing to choose."""
         params = context.params
         most = max(params.n_threads or 1, params.n_threads_batch or 1)
-        return Pace(context, clock=clock) if context.threads_may_change and most > 1 else None
+        return (
+            TunedThreads(context, clock=clock) if context.threads_may_change and most > 1 else None
+        )
 
     def before(self, now: float) -> None:
         """A step is about to begin, which may be the first one, or a long prompt after a pause."""

@@ -145,10 +145,10 @@ def read_header(path: Path) -> GGUFHeader:
     """
     with path.open("rb") as file:
         buffer = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    return _Reader(buffer).read()
+    return _FileReader(buffer).read()
 
 
-class _Reader:
+class _FileReader:
     """A cursor over the file. ``doing`` names what is being read, for messages."""
 
     def __init__(self, buffer: mmap.mmap) -> None:

@@ -51,13 +51,13 @@ def check_rules(headers: Sequence[GGUFHeader], architecture: str) -> None:
     Raises:
         InvalidModelError: llama.cpp would end the process, or never return.
     """
-    facts = _Facts(headers, architecture)
+    facts = _HyperParameters(headers, architecture)
     for rule in _RULES:
         for problem in rule(facts):
             raise InvalidModelError(problem)
 
 
-class _Facts:
+class _HyperParameters:
     """The hyper-parameters of a model, by name without the prefix of the architecture."""
 
     def __init__(self, headers: Sequence[GGUFHeader], architecture: str) -> None:
@@ -110,10 +110,10 @@ class _Facts:
         )
 
 
-_Rule = Callable[[_Facts], Iterator[str]]
+_Rule = Callable[[_HyperParameters], Iterator[str]]
 
 
-def _layers(facts: _Facts) -> Iterator[str]:
+def _layers(facts: _HyperParameters) -> Iterator[str]:
     layers = facts.integer("block_count", 1)
     if not 0 < layers <= _MAX_LAYERS:
         yield f"{facts.key('block_count')} is {layers}; it must be 1 to {_MAX_LAYERS}"
@@ -123,7 +123,7 @@ def _layers(facts: _Facts) -> Iterator[str]:
             yield f"{facts.key(name)} is {some}, of {layers} layers in all"
 
 
-def _experts(facts: _Facts) -> Iterator[str]:
+def _experts(facts: _HyperParameters) -> Iterator[str]:
     experts = facts.integer("expert_count")
     used = max(facts.per_layer("expert_used_count"), default=0)
     if experts <= 1 and facts.architecture in ("hunyuan_vl", "hunyuan-dense"):
@@ -140,7 +140,7 @@ def _experts(facts: _Facts) -> Iterator[str]:
     yield from _expert_groups(facts, experts)
 
 
-def _expert_groups(facts: _Facts, experts: int) -> Iterator[str]:
+def _expert_groups(facts: _HyperParameters, experts: int) -> Iterator[str]:
     groups = facts.integer("expert_group_count")
     used = facts.integer("expert_group_used_count")
     wrong = groups >= max(experts, 1) if groups else False
@@ -153,20 +153,20 @@ def _expert_groups(facts: _Facts, experts: int) -> Iterator[str]:
         )
 
 
-def _rope_scaling(facts: _Facts) -> Iterator[str]:
+def _rope_scaling(facts: _HyperParameters) -> Iterator[str]:
     name = facts.text("rope.scaling.type")
     if name is not None and name not in _ROPE_SCALING:
         yield f"{facts.key('rope.scaling.type')} is {name!r}, not one of {', '.join(_ROPE_SCALING)}"
 
 
-def _epsilons(facts: _Facts) -> Iterator[str]:
+def _epsilons(facts: _HyperParameters) -> Iterator[str]:
     for name in ("layer_norm_epsilon", "layer_norm_rms_epsilon", "group_norm_epsilon"):
         value = facts.number(f"attention.{name}")
         if value is not None and not 0 <= value < math.inf:
             yield f"{facts.key('attention.' + name)} is {value}; it must not be negative"
 
 
-def _rope_sections(facts: _Facts) -> Iterator[str]:
+def _rope_sections(facts: _HyperParameters) -> Iterator[str]:
     """Check that the sections of a multi-dimensional rotation fit into a head."""
     sections = facts.per_layer("rope.dimension_sections")
     size = max((keys for _, keys, _, _ in facts.head_sizes()), default=0)
@@ -174,7 +174,7 @@ def _rope_sections(facts: _Facts) -> Iterator[str]:
         yield f"{facts.key('rope.dimension_sections')} is {sections}, for heads of {size} elements"
 
 
-def _heads(facts: _Facts) -> Iterator[str]:
+def _heads(facts: _HyperParameters) -> Iterator[str]:
     for suffix, keys, values, rotated in facts.head_sizes():
         key = facts.key(f"rope.dimension_count{suffix}")
         none = rotated == 0 and not facts.integer("attention.kv_lora_rank")
@@ -192,7 +192,7 @@ def _heads(facts: _Facts) -> Iterator[str]:
             )
 
 
-def _window(facts: _Facts) -> Iterator[str]:
+def _window(facts: _HyperParameters) -> Iterator[str]:
     window = facts.integer("attention.sliding_window")
     if window >= _MAX_WINDOW:
         yield f"{facts.key('attention.sliding_window')} is {window}: that is absurd"
@@ -208,14 +208,14 @@ def _window(facts: _Facts) -> Iterator[str]:
         )
 
 
-def _temperature(facts: _Facts) -> Iterator[str]:
+def _temperature(facts: _HyperParameters) -> Iterator[str]:
     length = facts.number("attention.temperature_length")
     own_default = facts.architecture == "llama4"
     if facts.number("attention.temperature_scale") and length == 0 and not own_default:
         yield f"{facts.key('attention.temperature_length')} is 0, but there is a scale for it"
 
 
-def _delta_net(facts: _Facts) -> Iterator[str]:
+def _delta_net(facts: _HyperParameters) -> Iterator[str]:
     if facts.architecture not in DELTA_NET:
         return
     inner, size = facts.integer("ssm.inner_size"), facts.integer("ssm.state_size")
@@ -227,7 +227,7 @@ def _delta_net(facts: _Facts) -> Iterator[str]:
         )
 
 
-def _state_space(facts: _Facts) -> Iterator[str]:
+def _state_space(facts: _HyperParameters) -> Iterator[str]:
     if facts.architecture not in MAMBA2:
         return
     inner = facts.integer("ssm.inner_size", 1)
@@ -245,7 +245,7 @@ def _state_space(facts: _Facts) -> Iterator[str]:
         )
 
 
-def _widths(facts: _Facts) -> Iterator[str]:
+def _widths(facts: _HyperParameters) -> Iterator[str]:
     """Check head_count where the query tensor has the width of the embeddings."""
     if facts.architecture not in SQUARE_QUERIES:
         return
@@ -262,7 +262,7 @@ def _widths(facts: _Facts) -> Iterator[str]:
             )
 
 
-def _head_counts(facts: _Facts) -> Iterator[str]:
+def _head_counts(facts: _HyperParameters) -> Iterator[str]:
     """Check head_count against the tensor that joins the heads."""
     counts = facts.per_layer("attention.head_count")
     sizes = list(facts.head_sizes())
@@ -282,12 +282,12 @@ def _head_counts(facts: _Facts) -> Iterator[str]:
                 )
 
 
-def _short_convolution(facts: _Facts) -> Iterator[str]:
+def _short_convolution(facts: _HyperParameters) -> Iterator[str]:
     if facts.integer("shortconv.l_cache", 2) < 2 and facts.architecture in ("lfm2", "lfm2moe"):
         yield f"{facts.key('shortconv.l_cache')} must be at least 2"
 
 
-def _vocabulary(facts: _Facts) -> Iterator[str]:
+def _vocabulary(facts: _HyperParameters) -> Iterator[str]:
     model = facts.header.scalars.get("tokenizer.ggml.model")
     if model in ("none", "no_vocab"):
         if facts.architecture != "wavtokenizer-dec":  # which reads codes, and writes sound
@@ -303,7 +303,7 @@ def _vocabulary(facts: _Facts) -> Iterator[str]:
         yield f"the token {twice!r} is twice in the vocabulary (tokenizer.ggml.tokens)"
 
 
-def _byte_tokens(facts: _Facts) -> Iterator[str]:
+def _byte_tokens(facts: _HyperParameters) -> Iterator[str]:
     """Find the tokens of a SentencePiece vocabulary that spell bytes.
 
     Text that no other token covers is spelled with them; the tokenizer throws an exception that
@@ -324,7 +324,7 @@ def _byte_tokens(facts: _Facts) -> Iterator[str]:
         at = found
 
 
-def _templates(facts: _Facts) -> Iterator[str]:
+def _templates(facts: _HyperParameters) -> Iterator[str]:
     """Chat templates that llama.cpp's parser, which is recursive, would not survive."""
     for key, value in facts.header.scalars.items():
         if not key.startswith("tokenizer.chat_template") or not isinstance(value, str):
@@ -333,7 +333,7 @@ def _templates(facts: _Facts) -> Iterator[str]:
             yield f"its chat template ({key}) cannot be used: {problem}"
 
 
-def _unspelled_byte(facts: _Facts) -> Iterator[str]:
+def _unspelled_byte(facts: _HyperParameters) -> Iterator[str]:
     """Find bytes that an RWKV vocabulary has no token for, although tokens begin with them.
 
     Its tokenizer goes on behind the longest token that fits. Where none does, it stays where it
@@ -350,7 +350,7 @@ def _unspelled_byte(facts: _Facts) -> Iterator[str]:
         )
 
 
-def _needed_tensors(facts: _Facts) -> Iterator[str]:
+def _needed_tensors(facts: _HyperParameters) -> Iterator[str]:
     """Find missing tensors that llama.cpp treats as optional when loading, but uses in any case."""
     table = NEEDED.get(facts.architecture)
     if table is None:
@@ -363,7 +363,7 @@ def _needed_tensors(facts: _Facts) -> Iterator[str]:
                 yield f"tensor {match[1]}{needed[0]} is missing"
 
 
-def _tensors(facts: _Facts) -> Iterator[str]:
+def _tensors(facts: _HyperParameters) -> Iterator[str]:
     for header in facts.headers:
         for tensor in header.tensors:
             if (header.data_offset + tensor.offset) % _DATA_ALIGNMENT:

@@ -33,7 +33,7 @@ _FUNCTIONS: Final = frozenset({"macro", "call"})
 
 
 @dataclass(slots=True)
-class _Block:
+class _TemplateBlock:
     """A block that is open.
 
     Attributes:
@@ -53,7 +53,7 @@ def template_problem(text: str) -> str:
     """Why a template must not reach llama.cpp; empty if it may."""
     if len(text) > MAX_LENGTH:
         return f"it has {len(text)} characters, and the limit is {MAX_LENGTH}"
-    blocks: list[_Block] = []
+    blocks: list[_TemplateBlock] = []
     functions = 0
     for line, first, depth, assigns in _tags(text):
         levels = blocks[-1].outside + blocks[-1].levels if blocks else 0
@@ -62,7 +62,7 @@ def template_problem(text: str) -> str:
         for block in blocks:
             block.deepest = max(block.deepest, levels + depth - block.outside)
         if first in _BLOCKS and not (first == "set" and assigns):
-            blocks.append(_Block(first, levels))
+            blocks.append(_TemplateBlock(first, levels))
         elif first == "elif" and blocks:
             blocks[-1].levels += 1
         elif first.startswith("end") and blocks:

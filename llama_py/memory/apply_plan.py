@@ -26,8 +26,8 @@ from llama_py.memory.sequences import (
     as_tokens,
 )
 from llama_py.memory.state import StoredState
-from llama_py.memory.state_loader import Loader, Loading
-from llama_py.memory.stores import StoredSource, Tiers
+from llama_py.memory.state_loader import StateLoad, StateLoader
+from llama_py.memory.stores import StoredSource, Stores
 
 __all__ = ["PlanApplier"]
 
@@ -41,16 +41,16 @@ class PlanApplier:
         traits: MemoryTraits,
         index: CacheIndex,
         live: LiveSet,
-        tiers: Tiers,
+        stores: Stores,
         saving: Saving,
-        loader: Loader,
+        loader: StateLoader,
     ) -> None:
         self._loader = loader
         self._memory = memory
         self._traits = traits
         self._index = index
         self._live = live
-        self._tiers = tiers
+        self._stores = stores
         self._saving = saving
 
     def begin(
@@ -58,7 +58,7 @@ class PlanApplier:
         plan: ReusePlan,
         prompt: ResolvedPrompt,
         info: CacheInfo,
-        loading: Loading | None = None,
+        loading: StateLoad | None = None,
     ) -> LiveSequence | None:
         """A sequence that holds what can be kept; ``info`` says what was done. None if all are
         busy.
@@ -100,7 +100,7 @@ class PlanApplier:
                 return self._fork(source, target, plan.keep, record, info)
             if source.busy:
                 return None
-            if self._tiers.is_worth_keeping(source, plan.keep):
+            if self._stores.is_worth_keeping(source, plan.keep):
                 self._live.park(source)
         if plan.keep == len(source.tokens):
             self._live.take_checkpoint(source)
@@ -119,7 +119,7 @@ class PlanApplier:
         """Whether to go on in ``source``, because nobody else needs what it holds."""
         if source.busy or source.reserved or len(source.tokens) - keep > 1:
             return False
-        pin = self._tiers.pins.keepers().get(source)
+        pin = self._stores.pins.keepers().get(source)
         return pin is None or not pin.is_all_of(source)
 
     def copy_prefix(self, source: LiveSequence, length: int) -> LiveSequence:
@@ -299,7 +299,7 @@ class PlanApplier:
     # -- from a store ---------------------------------------------------------------------------
 
     def _load(
-        self, plan: ReusePlan, prompt: ResolvedPrompt, info: CacheInfo, loading: Loading | None
+        self, plan: ReusePlan, prompt: ResolvedPrompt, info: CacheInfo, loading: StateLoad | None
     ) -> LiveSequence | None:
         assert isinstance(plan.source, StoredSource)
         if loading is None or loading.source != plan.source or loading.stored is None:
@@ -312,14 +312,14 @@ class PlanApplier:
         if sequence is None:
             return None
         info.restored_bytes += stored.state.nbytes + sum(each.nbytes for each in stored.segments)
-        self._tiers.remember_origin(sequence, plan.source, stored)
+        self._stores.remember_origin(sequence, plan.source, stored)
         self._saving.loaded(sequence, plan.source, stored)
         record = self._checkpoint(prompt, plan.keep) if plan.checkpoint else None
         self._shorten(sequence, plan.keep, record, info)
         return sequence
 
     def bring_in(
-        self, stored: StoredState, namespace: Namespace, loading: Loading | None = None
+        self, stored: StoredState, namespace: Namespace, loading: StateLoad | None = None
     ) -> LiveSequence | None:
         """Load a stored state into a sequence; None if there is no room for it.
 
@@ -330,7 +330,7 @@ class PlanApplier:
             FingerprintError: it was made in another namespace, or under other settings.
             StateError: the state does not fit this context.
         """
-        if stored.fingerprint != self._tiers.fingerprint(namespace):
+        if stored.fingerprint != self._stores.fingerprint(namespace):
             raise FingerprintError(
                 "a stored state was made by another model, or under other settings"
             )
@@ -382,7 +382,7 @@ class PlanApplier:
 
     def _adopt_checkpoints(self, stored: StoredState, namespace: Namespace) -> None:
         known = self._index.checkpoints_along(stored.tokens, namespace)
-        pinned = self._tiers.pins.lengths_along(stored.tokens, namespace)
+        pinned = self._stores.pins.lengths_along(stored.tokens, namespace)
         for each in stored.checkpoints:
             if each.position not in known:
                 self._index.checkpoints.add(

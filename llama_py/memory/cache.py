@@ -4,7 +4,7 @@ The one door to the sequences of a context, composed of parts that own one thing
 
 * ``index``: what is in memory, found by tokens or text (``index.py``, with the checkpoints);
 * the live set: which sequences there are, and who has to go (``live.py``);
-* the tiers: copies in the stores below (``tiers.py``), and what is pinned (``pins.py``);
+* the tiers: copies in the stores below (``stores.py``), and what is pinned (``pins.py``);
 * ``resolve.py`` finds the tokens of a prompt, ``planner.py`` what of it is held where, and
   ``apply_plan.py`` begins a sequence with that.
 
@@ -39,9 +39,9 @@ from llama_py.memory.sequences import (
     common_prefix,
 )
 from llama_py.memory.state import StateStore, StoredState
-from llama_py.memory.state_loader import Loader, Loading
-from llama_py.memory.stores import Fingerprint, StoredSource, Tiers
-from llama_py.memory.text_keys import Spelling, Tokenizer
+from llama_py.memory.state_loader import StateLoad, StateLoader
+from llama_py.memory.stores import Fingerprint, StoredSource, Stores
+from llama_py.memory.text_keys import TextKeys, Tokenizer
 
 __all__ = ["CacheLimits", "SequenceCache", "common_prefix"]
 
@@ -80,7 +80,7 @@ class SequenceCache:
         namespace: that of prompts which name none: the adapters that the context uses.
         limit: tokens that one sequence can hold.
         index: what is in memory.
-        spelling: texts as keys.
+        text_keys: texts as keys.
         saving: conversations on their way to the saving store.
         loader: conversations on their way back from a store.
     """
@@ -102,20 +102,20 @@ class SequenceCache:
         self.limits = limits = limits or CacheLimits()
         self.namespace: Namespace = ()
         self.limit = min(memory.n_ctx_seq, traits.max_position or memory.n_ctx_seq)
-        self.spelling = Spelling(tokenizer)
-        self.index = CacheIndex(self.spelling, limits.checkpoint_bytes, limits.checkpoint_count)
-        self._tiers = Tiers(memory, traits, self.index, fingerprint, parking)
-        self.saving = Saving(self._tiers, clock)
-        self._live = LiveSet(memory, traits, self.index, self._tiers, self.saving)
-        self._planner = Planner(memory, traits, self.index, self._tiers)
-        self.loader = Loader(memory, self._live, self._tiers, self.saving, clock)
+        self.text_keys = TextKeys(tokenizer)
+        self.index = CacheIndex(self.text_keys, limits.checkpoint_bytes, limits.checkpoint_count)
+        self._stores = Stores(memory, traits, self.index, fingerprint, parking)
+        self.saving = Saving(self._stores, clock)
+        self._live = LiveSet(memory, traits, self.index, self._stores, self.saving)
+        self._planner = Planner(memory, traits, self.index, self._stores)
+        self.loader = StateLoader(memory, self._live, self._stores, self.saving, clock)
         self._applier = PlanApplier(
-            memory, traits, self.index, self._live, self._tiers, self.saving, self.loader
+            memory, traits, self.index, self._live, self._stores, self.saving, self.loader
         )
         self._resolver = PromptResolver(
-            self.spelling,
+            self.text_keys,
             self.index,
-            self._tiers,
+            self._stores,
             self.limit,
             use_text=limits.reuse and limits.text,
         )
@@ -135,32 +135,32 @@ class SequenceCache:
     @property
     def parking(self) -> StateStore | None:
         """The store for sequences that have to make room."""
-        return self._tiers.parking
+        return self._stores.parking
 
     @property
     def saved(self) -> StateStore | None:
         """The store that every conversation is written to when a request ends. It may outlive the
         process and be shared with others."""
-        return self._tiers.saved
+        return self._stores.saved
 
     @saved.setter
     def saved(self, store: StateStore | None) -> None:
-        self._tiers.saved = store
+        self._stores.saved = store
 
     @property
     def stores(self) -> list[StateStore]:
         """The tiers below the context, fastest first. One that its owner has closed is given up."""
-        return self._tiers.stores
+        return self._stores.open
 
     @property
     def parked(self) -> int:
         """How often a sequence had to go, and a copy of it was kept."""
-        return self._tiers.parked
+        return self._stores.parked
 
     @property
     def dropped(self) -> int:
         """How often a sequence had to go without a copy."""
-        return self._tiers.dropped
+        return self._stores.dropped
 
     def cells_used(self) -> int:
         """Cells in use: tokens of all sequences, those that share a prefix counted once."""
@@ -222,7 +222,7 @@ class SequenceCache:
         *,
         reuse: bool = True,
         most: int | None = None,
-        loading: Loading | None = None,
+        loading: StateLoad | None = None,
     ) -> Lease | None:
         """Begin a prompt: returns a lease of a sequence that holds its longest available prefix.
 
@@ -278,7 +278,7 @@ class SequenceCache:
         begun = [
             self.saving.park(sequence)
             for sequence in self._live.leaving(cells, besides=source)
-            if self._tiers.must_be_parked(sequence)
+            if self._stores.must_be_parked(sequence)
         ]
         return [copying for copying in begun if copying is not None]
 
@@ -304,17 +304,17 @@ class SequenceCache:
             return
         if last is not None and sequence is last.sequence:
             self.commit(sequence, last.prompt)
-        if self._tiers.must_be_parked(sequence):
+        if self._stores.must_be_parked(sequence):
             self.saving.park(sequence)
 
     def load_ahead(
         self,
         prompt: ResolvedPrompt,
-        begun: Sequence[Loading] = (),
+        begun: Sequence[StateLoad] = (),
         *,
         reuse: bool = True,
         most: int | None = None,
-    ) -> Loading | None:
+    ) -> StateLoad | None:
         """Begin to load the conversation that ``acquire`` would load for this prompt.
 
         That is done piece by piece (``loader.step``). None if there is none, or if it is small.
@@ -471,7 +471,7 @@ class SequenceCache:
         """Forget every sequence, checkpoint and pin, and clear the context's memory."""
         self.saving.flush()
         self._live.clear()
-        self._tiers.clear()
+        self._stores.clear()
 
     # -- stores ---------------------------------------------------------------------------------
 
@@ -481,14 +481,14 @@ class SequenceCache:
 
     def export(self, sequence: LiveSequence) -> StoredState:
         """Everything that is needed to bring ``sequence`` back, elsewhere or later."""
-        return self._tiers.export(sequence)
+        return self._stores.export(sequence)
 
     def bring_in(
         self,
         stored: StoredState,
         *,
         namespace: Namespace | None = None,
-        loading: Loading | None = None,
+        loading: StateLoad | None = None,
     ) -> LiveSequence | None:
         """Load a stored state into a sequence; None if there is no room for it.
 
@@ -525,7 +525,7 @@ class SequenceCache:
 
     def unpin_all(self) -> None:
         """Let everything be evicted."""
-        for pin in self._tiers.pins:
+        for pin in self._stores.pins:
             self.unpin(ResolvedPrompt(pin.tokens, namespace=pin.namespace))
 
     @property
@@ -533,12 +533,12 @@ class SequenceCache:
         """What is pinned."""
         return [
             ResolvedPrompt(pin.tokens, pin.text, namespace=pin.namespace)
-            for pin in self._tiers.pins
+            for pin in self._stores.pins
         ]
 
     def is_pinned(self, sequence: LiveSequence) -> bool:
         """Whether a sequence is kept for a pin."""
-        return sequence in self._tiers.pins.keepers()
+        return sequence in self._stores.pins.keepers()
 
 
 def _describe(info: CacheInfo, sequence: LiveSequence, prompt: ResolvedPrompt) -> None:

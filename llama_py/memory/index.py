@@ -20,7 +20,7 @@ from llama_py.memory.checkpoints import CheckpointRecord, Checkpoints
 from llama_py.memory.prefix import PrefixIndex, TextPath
 from llama_py.memory.prompt_tokens import Source
 from llama_py.memory.sequences import LiveSequence, Namespace, ResolvedPrompt, as_tokens
-from llama_py.memory.text_keys import Spelling
+from llama_py.memory.text_keys import TextKeys
 
 __all__ = ["CacheIndex", "Matches"]
 
@@ -35,9 +35,9 @@ class CacheIndex:
         checkpoints: partial states, within their budget.
     """
 
-    def __init__(self, spelling: Spelling, checkpoint_bytes: int, checkpoint_count: int) -> None:
+    def __init__(self, text_keys: TextKeys, checkpoint_bytes: int, checkpoint_count: int) -> None:
         self._prefixes: PrefixIndex[LiveSequence | CheckpointRecord] = PrefixIndex()
-        self._spelling = spelling
+        self._text_keys = text_keys
         self.checkpoints = Checkpoints(self._prefixes, checkpoint_bytes, checkpoint_count)
         forks.hold(self._prefixes)
 
@@ -125,9 +125,9 @@ class CacheIndex:
         """Add the tokens that were sampled last, which are not in memory."""
         pieces: list[bytes] = []
         for token in sequence.pending:
-            if self._spelling.is_ambiguous(token):
+            if self._text_keys.is_ambiguous(token):
                 break
-            pieces.append(self._spelling.piece(token))
+            pieces.append(self._text_keys.piece(token))
         if not pieces:
             return
         first = len(sequence.tokens) + 1
@@ -157,9 +157,9 @@ class CacheIndex:
     def _spell_sampled(self, sequence: LiveSequence) -> None:
         pieces = []
         for token in sequence.tokens[sequence.spelled :]:
-            if self._spelling.is_ambiguous(token):
+            if self._text_keys.is_ambiguous(token):
                 break
-            pieces.append(self._spelling.piece(token))
+            pieces.append(self._text_keys.piece(token))
         if pieces:
             ends = np.cumsum([len(piece) for piece in pieces]) + sequence.offsets[-1]
             sampled = np.full(len(pieces), Source.SAMPLED, np.uint8)

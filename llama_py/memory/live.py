@@ -23,7 +23,7 @@ from llama_py.memory.sequences import (
     as_tokens,
     common_prefix,
 )
-from llama_py.memory.stores import Tiers
+from llama_py.memory.stores import Stores
 
 __all__ = ["LiveSet"]
 
@@ -42,13 +42,13 @@ class LiveSet:
         memory: SequenceMemory,
         traits: MemoryTraits,
         index: CacheIndex,
-        tiers: Tiers,
+        stores: Stores,
         saving: Saving,
     ) -> None:
         self._memory = memory
         self._traits = traits
         self._index = index
-        self._tiers = tiers
+        self._stores = stores
         self._saving = saving
         self.by_number: dict[int, LiveSequence] = {}
 
@@ -90,7 +90,7 @@ class LiveSet:
             last: all others go before this one, except those that are pinned.
         """
         idle = [sequence for sequence in self.by_number.values() if not sequence.busy]
-        kept = self._tiers.pins.keepers()
+        kept = self._stores.pins.keepers()
         return sorted(
             idle, key=lambda each: (each.reserved or each in kept, each is last, each.last_used)
         )
@@ -145,10 +145,10 @@ class LiveSet:
 
         It is copied in pieces, also at once, so that it can be loaded in pieces.
         """
-        if self._tiers.must_be_parked(sequence):
+        if self._stores.must_be_parked(sequence):
             self._saving.park(sequence, at_once=True)
         self._saving.finish(sequence, parks=True)
-        self._tiers.park(sequence)
+        self._stores.park(sequence)
         self._saving.parked(sequence)
 
     def drop(self, sequence: LiveSequence) -> None:
@@ -212,7 +212,7 @@ class LiveSet:
         Args:
             forked: the sequence stays as it is, and a fork of it is cut.
         """
-        pos_min = self._tiers.first_position(sequence, forked=forked)
+        pos_min = self._stores.first_position(sequence, forked=forked)
         return self._traits.can_resume(pos_min, len(sequence.tokens), keep, sequence.positions)
 
     def cut(self, sequence: LiveSequence, keep: int) -> bool:
@@ -280,7 +280,7 @@ class LiveSet:
         if not self.agrees(sequence):  # a draft is being verified there: it would be in the state
             return
         tokens, namespace = as_tokens(sequence.tokens), sequence.namespace
-        pinned = len(tokens) in self._tiers.pins.lengths_along(tokens, namespace)
+        pinned = len(tokens) in self._stores.pins.lengths_along(tokens, namespace)
         record = self._index.checkpoints_along(tokens, namespace).get(len(tokens))
         if record is not None:
             record.pinned |= pinned
@@ -312,7 +312,7 @@ class LiveSet:
 
     def pin(self, prompt: ResolvedPrompt) -> int:
         """Pin a prompt; how many of its tokens are in memory."""
-        pin = self._tiers.pins.add(prompt)
+        pin = self._stores.pins.add(prompt)
         found = self._index.holders(pin.tokens, pin.namespace)
         for sequence, matched in found:
             if matched == len(pin.tokens) == len(sequence.tokens):
@@ -322,7 +322,7 @@ class LiveSet:
 
     def unpin(self, prompt: ResolvedPrompt) -> bool:
         """Release the pin of a prompt; False if it was not pinned."""
-        gone = self._tiers.pins.remove(prompt)
+        gone = self._stores.pins.remove(prompt)
         if gone:
             self._pin_checkpoint(prompt, pinned=False)
         return bool(gone)

@@ -27,7 +27,7 @@ class Pin:
 
     Attributes:
         tokens: int32 ``(n,)``.
-        text: their key (``spelling.py``), or None if they were given as tokens.
+        text: their key (``text_keys.py``), or None if they were given as tokens.
         parked_key: its entry in the parking store, if a copy was put there.
     """
 

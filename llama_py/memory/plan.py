@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from llama_py.memory.kinds import MemoryTraits
 from llama_py.memory.positions import TEXT, Positions
 
-__all__ = ["Action", "Held", "ReusePlan", "plan_reuse"]
+__all__ = ["Action", "HeldPrefix", "ReusePlan", "plan_reuse"]
 
 #: Loading a stored state costs a copy; it must save this many tokens over what is in memory.
 _LOAD_MARGIN = 16
@@ -31,7 +31,7 @@ class Action(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldPrefix:
     """One holder's view: a live sequence, or a stored state.
 
     Attributes:
@@ -72,7 +72,7 @@ class ReusePlan:
 
 
 def plan_reuse(
-    traits: MemoryTraits, n_prompt: int, held: Sequence[Held], checkpoints: Sequence[int]
+    traits: MemoryTraits, n_prompt: int, held: Sequence[HeldPrefix], checkpoints: Sequence[int]
 ) -> ReusePlan:
     """The plan that keeps most.
 
@@ -103,7 +103,9 @@ def _why_not_all(traits: MemoryTraits, best: ReusePlan, plans: Sequence[ReusePla
     return f"loading what is stored would have kept only {more.keep - best.keep} tokens more"
 
 
-def _with(traits: MemoryTraits, n_prompt: int, view: Held, checkpoints: Sequence[int]) -> ReusePlan:
+def _with(
+    traits: MemoryTraits, n_prompt: int, view: HeldPrefix, checkpoints: Sequence[int]
+) -> ReusePlan:
     wanted = min(view.matched, n_prompt - 1)
     action = Action.LOAD if view.stored else Action.FORK if view.busy else Action.CONTINUE
     if traits.can_resume(view.pos_min, view.length, wanted, view.positions):

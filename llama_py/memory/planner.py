@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from llama_py.memory.index import CacheIndex, held_by
 from llama_py.memory.kinds import MemoryTraits, SequenceMemory
-from llama_py.memory.plan import Held, ReusePlan, plan_reuse
+from llama_py.memory.plan import HeldPrefix, ReusePlan, plan_reuse
 from llama_py.memory.sequences import LiveSequence, ResolvedPrompt
-from llama_py.memory.stores import Tiers
+from llama_py.memory.stores import Stores
 
 __all__ = ["Decision", "Planner"]
 
@@ -24,26 +24,26 @@ class Decision(NamedTuple):
     """A plan, and everything that shares a beginning with the prompt."""
 
     plan: ReusePlan
-    held: Sequence[Held]
+    held: Sequence[HeldPrefix]
 
 
 class Planner:
     """See the module."""
 
     def __init__(
-        self, memory: SequenceMemory, traits: MemoryTraits, index: CacheIndex, tiers: Tiers
+        self, memory: SequenceMemory, traits: MemoryTraits, index: CacheIndex, stores: Stores
     ) -> None:
         self._memory = memory
         self._traits = traits
         self._index = index
-        self._tiers = tiers
+        self._stores = stores
 
     def decide(self, prompt: ResolvedPrompt, most: int | None = None) -> Decision:
         """How to begin ``prompt``, of which at most ``most`` tokens may be reused."""
         matches = self._index.match(prompt.tokens, prompt.namespace)
         held = [self._view(sequence, matched) for sequence, matched in held_by(matches)]
         held += [
-            Held(
+            HeldPrefix(
                 source,
                 found.length,
                 found.matched,
@@ -51,18 +51,18 @@ class Planner:
                 stored=True,
                 checkpoints=found.checkpoints,
             )
-            for source, found in self._tiers.find(prompt.tokens, prompt.namespace)
+            for source, found in self._stores.find(prompt.tokens, prompt.namespace)
         ]
         count = len(prompt.tokens) if most is None else most + 1
         checkpoints = sorted(self._index.checkpoints.along(matches))
         return Decision(plan_reuse(self._traits, count, held, checkpoints), held)
 
-    def _view(self, sequence: LiveSequence, matched: int) -> Held:
-        return Held(
+    def _view(self, sequence: LiveSequence, matched: int) -> HeldPrefix:
+        return HeldPrefix(
             sequence.number,
             len(sequence.tokens),
             matched,
-            self._tiers.first_position(sequence, forked=True),
+            self._stores.first_position(sequence, forked=True),
             busy=sequence.busy,
             positions=sequence.positions,
         )
@@ -71,7 +71,7 @@ class Planner:
         """Why not more can be kept: where the prompt parts from the cache, or what is missing."""
         plan, held = decision
         matched = max([plan.keep, *(view.matched for view in held)])
-        if matched == 0 and self._tiers.has_foreign(prompt.tokens, prompt.namespace):
+        if matched == 0 and self._stores.has_foreign(prompt.tokens, prompt.namespace):
             return "what is stored was made under other settings (fingerprint)"
         if plan.reason or matched >= len(prompt.tokens) - 1:
             return plan.reason

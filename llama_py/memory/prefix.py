@@ -6,7 +6,7 @@ tokens and text are kept once per shared edge. An edge is a run of tokens compar
 for tokens, ``bytes.startswith`` for text), which is why a lookup costs what the prompt's length
 costs, and not the number of holders.
 
-Beside the tokens, an edge knows the bytes that they stand for (as keys: ``spelling.py``).
+Beside the tokens, an edge knows the bytes that they stand for (as keys: ``text_keys.py``).
 ``match_text`` walks those: a prompt that begins with cached text gets the tokens that are really in
 memory, also where tokenizing that text again would give others. The same tokens may come with
 different texts (a leading space, a begin-of-sequence marker that one caller spells out); then the
@@ -70,14 +70,14 @@ class TextPath:
     sources: NDArray[np.uint8]
 
 
-class _Place(NamedTuple):
+class _PathPlace(NamedTuple):
     """``tokens`` of a path, which cover ``covered`` bytes."""
 
     covered: int
     tokens: int
 
 
-_START = _Place(0, 0)
+_START = _PathPlace(0, 0)
 
 
 @dataclass(slots=True)
@@ -85,10 +85,10 @@ class _TextHit(Generic[H]):
     """The best place that ``match_text`` has seen: ``place`` on the way to ``node``."""
 
     node: Node[H]
-    place: _Place = _START
+    place: _PathPlace = _START
     matched: int = 0
 
-    def offer(self, node: Node[H], place: _Place, matched: int) -> None:
+    def offer(self, node: Node[H], place: _PathPlace, matched: int) -> None:
         """Prefer more whole tokens' bytes, then more bytes, then fewer tokens for them."""
         rank = (place.covered, matched, -place.tokens)
         if rank > (self.place.covered, self.matched, -self.place.tokens):
@@ -354,9 +354,9 @@ def _longest_text(root: Node[H], text: bytes) -> TextPath | None:
         for child in fan.whole(text, at.covered) if fan else ():
             agreed = common_bytes(child.span.text or b"", text, at.covered)
             inside = _tokens_inside(child, agreed)
-            place = _Place(at.covered + inside.covered, child.start + inside.tokens)
+            place = _PathPlace(at.covered + inside.covered, child.start + inside.tokens)
             ended = _last_whole(child, inside.tokens)
-            here = whole if ended is None else _Place(at.covered + ended[0], ended[1])
+            here = whole if ended is None else _PathPlace(at.covered + ended[0], ended[1])
             if inside.covered == len(child.span.text or b""):
                 stack.append((child, place, here))
             else:
@@ -388,7 +388,7 @@ def _first(limit: int | None, *parts: Iterator[H]) -> Iterator[H]:
             yield item
 
 
-def _tokens_inside(child: Node[H], agreed: int) -> _Place:
+def _tokens_inside(child: Node[H], agreed: int) -> _PathPlace:
     """Of ``agreed`` bytes of an edge: those of whole tokens, and how many tokens these are.
 
     Tokens without text at the end are not counted: nothing in the prompt asks for them.
@@ -396,10 +396,10 @@ def _tokens_inside(child: Node[H], agreed: int) -> _Place:
     offsets = child.span.offsets
     assert offsets is not None
     inside = int(offsets[offsets.searchsorted(agreed, "right") - 1])
-    return _Place(inside, int(offsets.searchsorted(inside)))
+    return _PathPlace(inside, int(offsets.searchsorted(inside)))
 
 
-def _last_whole(child: Node[H], count: int) -> _Place | None:
+def _last_whole(child: Node[H], count: int) -> _PathPlace | None:
     """The last place in the first ``count`` tokens of an edge that is not within a reply.
 
     Returns:
@@ -412,4 +412,4 @@ def _last_whole(child: Node[H], count: int) -> _Place | None:
     offsets = child.span.offsets
     assert offsets is not None
     last = int(places[-1]) + 1
-    return _Place(int(offsets[last]), child.start + last)
+    return _PathPlace(int(offsets[last]), child.start + last)

@@ -9,7 +9,7 @@ tokenizer splits whatever follows.
 A reply stands in as a whole, or but for white space at its end (which templates cut off): a prompt
 that goes on otherwise in the middle of it was not written behind that reply.
 
-All texts here are keys (``spelling.py``): a special token is never the same as its characters.
+All texts here are keys (``text_keys.py``): a special token is never the same as its characters.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_py.memory.prefix import TextPath
-from llama_py.memory.text_keys import MARK, PromptText, Spelling
+from llama_py.memory.text_keys import MARK, PromptText, TextKeys
 
 __all__ = ["Reading", "Source", "align", "read_prompt", "reply_ends"]
 
@@ -55,7 +55,7 @@ class Reading:
 
 
 def read_prompt(
-    spelling: Spelling, text: PromptText, path: TextPath | None, *, add_special: bool
+    text_keys: TextKeys, text: PromptText, path: TextPath | None, *, add_special: bool
 ) -> Reading:
     """The tokens of a prompt.
 
@@ -64,9 +64,9 @@ def read_prompt(
     """
     certain = _certain(path, text.key) if path is not None else 0
     place = int(path.offsets[certain]) if path is not None else 0
-    rest = spelling.read(text, place, add_special=add_special)
-    added = len(spelling.added[0]) if add_special and not place else 0
-    offsets = align(spelling, rest, text.key, place, added=added)
+    rest = text_keys.read(text, place, add_special=add_special)
+    added = len(text_keys.added[0]) if add_special and not place else 0
+    offsets = align(text_keys, rest, text.key, place, added=added)
     kept = certain
     if path is not None and offsets is not None:
         kept = _behind_replies(path, certain, offsets)
@@ -109,7 +109,7 @@ def _behind_replies(path: TextPath, certain: int, offsets: NDArray[np.int64]) ->
 
 
 def align(
-    spelling: Spelling, tokens: Sequence[int], key: bytes, start: int = 0, *, added: int = 0
+    text_keys: TextKeys, tokens: Sequence[int], key: bytes, start: int = 0, *, added: int = 0
 ) -> NDArray[np.int64] | None:
     """Offsets in ``key`` at which each token begins, and where the last one ends.
 
@@ -125,11 +125,11 @@ def align(
     offsets = np.empty(len(tokens) + 1, np.int64)
     place, opens = start, True
     for index, token in enumerate(tokens):
-        piece, opened = spelling.piece(token), opens
-        opens = spelling.is_special(token)
+        piece, opened = text_keys.piece(token), opens
+        opens = text_keys.is_special(token)
         if index < added:
             piece = b""
-        if opened and not opens and spelling.adds_space:
+        if opened and not opens and text_keys.adds_space:
             piece = piece.removeprefix(b" ")
         elif opens and not key.startswith(piece, place):
             piece = b""  # it was added, or does not stand here
@@ -137,7 +137,7 @@ def align(
             return None
         offsets[index] = place
         place += len(piece)
-        if opens and spelling.tokenizer.strips_right(token):
+        if opens and text_keys.tokenizer.strips_right(token):
             while key[place : place + 1].isspace():
                 place += 1
     offsets[len(tokens)] = place

@@ -17,8 +17,8 @@ from llama_py.memory.prefix import TextPath
 from llama_py.memory.prompt_tokens import Reading, read_prompt
 from llama_py.memory.radix import TokenInput
 from llama_py.memory.sequences import Namespace, ResolvedPrompt, as_tokens
-from llama_py.memory.stores import Tiers
-from llama_py.memory.text_keys import MARK, PromptText, Spelling
+from llama_py.memory.stores import Stores
+from llama_py.memory.text_keys import MARK, PromptText, TextKeys
 
 __all__ = ["PromptResolver"]
 
@@ -32,11 +32,11 @@ class PromptResolver:
     """
 
     def __init__(
-        self, spelling: Spelling, index: CacheIndex, tiers: Tiers, limit: int, *, use_text: bool
+        self, text_keys: TextKeys, index: CacheIndex, stores: Stores, limit: int, *, use_text: bool
     ) -> None:
-        self._spelling = spelling
+        self._text_keys = text_keys
         self._index = index
-        self._tiers = tiers
+        self._stores = stores
         self._limit = limit
         self._use_text = use_text
 
@@ -56,15 +56,15 @@ class PromptResolver:
         fresh: bool = False,
     ) -> ResolvedPrompt:
         """See ``SequenceCache.resolve_text``."""
-        least = self._spelling.fewest_tokens(text, self._limit)
+        least = self._text_keys.fewest_tokens(text, self._limit)
         if least > self._limit:
             raise ContextOverflowError(least, self._limit, self._limit, at_least=True)
         if MARK in text:  # no UTF-8: its key would say nothing
-            tokens = self._spelling.tokenizer.tokenize(
+            tokens = self._text_keys.tokenizer.tokenize(
                 text, add_special=add_special, parse_special=True
             )
             return self.from_tokens(tokens, namespace)
-        prompt = self._spelling.mark(text, plain)
+        prompt = self._text_keys.mark(text, plain)
         reading = self._read(prompt, namespace, add_special=add_special, fresh=fresh)
         self._check(len(reading.tokens))
         return ResolvedPrompt(
@@ -81,17 +81,17 @@ class PromptResolver:
         self, prompt: PromptText, namespace: Namespace, *, add_special: bool, fresh: bool
     ) -> Reading:
         path = None if fresh else self._cached(prompt.key, namespace, add_special=add_special)
-        reading = read_prompt(self._spelling, prompt, path, add_special=add_special)
+        reading = read_prompt(self._text_keys, prompt, path, add_special=add_special)
         if reading.kept and len(reading.tokens) > self._limit:
             # Whether a prompt fits must not depend on how a model once spelled a reply.
-            reading = read_prompt(self._spelling, prompt, None, add_special=add_special)
+            reading = read_prompt(self._text_keys, prompt, None, add_special=add_special)
         return reading
 
     def _cached(self, key: bytes, namespace: Namespace, *, add_special: bool) -> TextPath | None:
         """The longest cached path that ``key`` begins with."""
         if not self._use_text:
             return None
-        found = [self._index.match_text(key, namespace), *self._tiers.find_text(key, namespace)]
+        found = [self._index.match_text(key, namespace), *self._stores.find_text(key, namespace)]
         paths = [path for path in found if path is not None and self._fits(path, add_special)]
         return max(paths, key=lambda path: int(path.offsets[-1]), default=None)
 
@@ -99,7 +99,7 @@ class PromptResolver:
         """A cached text that begins with an added BOS serves only prompts that get one."""
         if not len(path.tokens):
             return False
-        first = self._spelling.added[0][:1]
+        first = self._text_keys.added[0][:1]
         has_bos = path.tokens[:1].tolist() == first and bool(path.offsets[1] == 0)
         return has_bos == (add_special and bool(first))
 

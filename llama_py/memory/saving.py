@@ -32,7 +32,7 @@ from llama_py.memory.state import Key, Segment, StateStore, StoredState
 
 if TYPE_CHECKING:
     from llama_py.memory.kinds import SequenceMemory
-    from llama_py.memory.stores import StoredSource, Tiers
+    from llama_py.memory.stores import StoredSource, Stores
 
 __all__ = ["WORTH_SAVING", "Copying", "Saving", "append_cells", "hurried", "load_cells"]
 
@@ -94,8 +94,8 @@ class Saving:
         piece: bytes that are copied at a time, and of a segment.
     """
 
-    def __init__(self, tiers: Tiers, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._tiers = tiers
+    def __init__(self, stores: Stores, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._stores = stores
         self._clock = clock
         self.piece = _PIECE
         self._jobs: list[Copying] = []
@@ -108,14 +108,14 @@ class Saving:
 
     def parked(self, sequence: LiveSequence) -> None:
         """Remember, for when it comes back, what the stores have of a sequence that is parked."""
-        parking = self._tiers.parking
+        parking = self._stores.parking
         if sequence.parked_key is None or parking is None:
             return
         if len(self._parked) >= 2 * len(parking) + 16:
             self._parked = {key: it for key, it in self._parked.items() if parking.info(key)}
         self._parked[sequence.parked_key] = (
             cut_at(sequence.runs, len(sequence.tokens)),
-            self._tiers.saved,
+            self._stores.saved,
             sequence.saved_key,
             sequence.saved_length,
         )
@@ -126,7 +126,7 @@ class Saving:
             runs, store, saved_key, length = self._parked[source.key]
             # Another one that is loaded from there, too, goes on with other cells.
             sequence.runs = cut_at(runs, len(sequence.tokens))
-            if store is not None and store is self._tiers.saved:
+            if store is not None and store is self._stores.saved:
                 sequence.saved_key, sequence.saved_length = saved_key, length
         kept = self._kept_by(source.store)
         for segment in stored.segments:
@@ -136,7 +136,7 @@ class Saving:
         for kept in self._kept:
             if kept.store is store:
                 return kept
-        in_use = (self._tiers.parking, self._tiers.saved)
+        in_use = (self._stores.parking, self._stores.saved)
         self._kept = [*(each for each in self._kept if each.store in in_use), Kept(store)]
         return self._kept[-1]
 
@@ -145,11 +145,10 @@ class Saving:
 
         It takes the place of an older note of the same sequence; what was copied for that is used.
         """
-        tiers = self._tiers
-        if tiers.saved is None or sequence.transient:
+        stores = self._stores
+        if stores.saved is None or sequence.transient:
             return
-        stores = tiers.stores
-        if not stores or (store := stores[-1]) is not tiers.saved:  # it was closed
+        if not (open_ := stores.open) or (store := open_[-1]) is not stores.saved:  # it was closed
             return
         try:
             job = self._job(sequence, store) if _grown(sequence, store) >= max(1, least) else None
@@ -169,7 +168,7 @@ class Saving:
         Raises:
             StateError: it cannot be copied.
         """
-        state, cells = self._tiers.describe(sequence), self._cells_per_piece(sequence)
+        state, cells = self._stores.describe(sequence), self._cells_per_piece(sequence)
         job = Copying(sequence, None, state, cells)
         self._jobs.append(job)
         self.advance(job)
@@ -203,11 +202,11 @@ class Saving:
 
     def _parks(self, sequence: LiveSequence) -> Copying | None:
         """How a sequence is copied for the parking store; None if not in pieces."""
-        cells, store = self._cells_per_piece(sequence), self._tiers.parking
+        cells, store = self._cells_per_piece(sequence), self._stores.parking
         if store is None or cells is None or len(sequence.tokens) <= _FEW_PIECES * cells:
             return None
-        state = self._tiers.describe(sequence)
-        nbytes = state.nbytes + self._tiers.memory.state_size(sequence.number)
+        state = self._stores.describe(sequence)
+        nbytes = state.nbytes + self._stores.memory.state_size(sequence.number)
         return Copying(sequence, store, state, cells, parks=True, nbytes=nbytes)
 
     def pieces(self, sequence: LiveSequence) -> int:
@@ -310,9 +309,9 @@ class Saving:
     # -- pieces ---------------------------------------------------------------------------------
 
     def _job(self, sequence: LiveSequence, store: StateStore) -> Copying | None:
-        state, cells = self._tiers.describe(sequence), self._cells_per_piece(sequence)
+        state, cells = self._stores.describe(sequence), self._cells_per_piece(sequence)
         if cells is None:
-            nbytes = self._tiers.memory.state_size(sequence.number)
+            nbytes = self._stores.memory.state_size(sequence.number)
         else:
             nbytes = int(self._bytes_per_cell(sequence) * len(sequence.tokens))
         if not store.accepts(state.nbytes + nbytes):
@@ -325,13 +324,13 @@ class Saving:
         return max(1, int(self.piece // self._bytes_per_cell(sequence)))
 
     def _comes_apart(self) -> bool:
-        traits = self._tiers.traits
+        traits = self._stores.traits
         whole = traits.kind is MemoryKind.FULL and traits.copies_parts and not traits.window
-        return whole and self._tiers.memory.spare is not None
+        return whole and self._stores.memory.spare is not None
 
     def _bytes_per_cell(self, sequence: LiveSequence) -> float:
         if not self._cell_bytes:
-            size = self._tiers.memory.state_size(sequence.number)
+            size = self._stores.memory.state_size(sequence.number)
             self._cell_bytes = max(1.0, size / len(sequence.tokens))
         return self._cell_bytes
 
@@ -350,7 +349,7 @@ class Saving:
             if len(sequence.tokens) != length:  # a saved one is saved when that has ended
                 self._drop(job, StateError("the conversation went on before it was copied"))
             else:
-                self._put(job, self._tiers.memory.state_get(sequence.number))
+                self._put(job, self._stores.memory.state_get(sequence.number))
             return
         if job.store is not None:
             known = self._kept_by(job.store).chain(sequence.runs, _end(job.segments), length)
@@ -371,7 +370,7 @@ class Saving:
 
     def _cells(self, sequence: LiveSequence, start: int, end: int) -> NDArray[np.uint8]:
         """The state of a sequence that holds only the cells ``[start, end)`` of this one."""
-        memory, spare = self._tiers.memory, self._tiers.memory.spare
+        memory, spare = self._stores.memory, self._stores.memory.spare
         assert spare is not None
         try:
             memory.seq_cp(sequence.number, spare, start, end)
@@ -387,7 +386,7 @@ class Saving:
         if job.store is None:
             job.result = state
         elif job.parks:
-            if not self._tiers.put_parked(sequence, state):
+            if not self._stores.put_parked(sequence, state):
                 self._release(job)
         elif key := job.store.put_soon(state, replaces=sequence.saved_key):
             sequence.saved_key, sequence.saved_length = key, len(state.tokens)

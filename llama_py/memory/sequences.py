@@ -16,7 +16,7 @@ from llama_py.memory.cells import Runs, cut_at, first_run
 from llama_py.memory.positions import TEXT, Positions
 from llama_py.memory.prompt_tokens import Source
 from llama_py.memory.radix import TokenInput, common_tokens
-from llama_py.memory.text_keys import Spelling
+from llama_py.memory.text_keys import TextKeys
 
 __all__ = [
     "CacheInfo",
@@ -59,7 +59,7 @@ class LiveSequence:
         namespace: what its state was computed with.
         tokens: what is in memory, in order. Changed only after a successful decode.
         positions: which positions these take.
-        text: the key (``spelling.py``) of the first ``len(offsets) - 1`` of those tokens. It ends
+        text: the key (``text_keys.py``) of the first ``len(offsets) - 1`` of those tokens. It ends
             where tokens come that were given as tokens, or evaluated by hand.
         offsets: offset of each token in ``text``, and of the end.
         sources: uint8, where each token with text comes from (``text.Source``).
@@ -151,7 +151,7 @@ class ResolvedPrompt:
 
     Attributes:
         tokens: int32 ``(n,)``, the prompt, at least one token.
-        text: its key (``spelling.py``), or None: it was given as tokens.
+        text: its key (``text_keys.py``), or None: it was given as tokens.
         offsets: int64 ``(n + 1,)`` offsets of the tokens in ``text``, or None.
         boundaries: positions (in tokens) at which the second and later messages begin, ascending.
         by_text: how many tokens come from a cached text instead of the tokenizer.
@@ -177,14 +177,14 @@ class ResolvedPrompt:
             return 0
         return common_tokens(self.tokens, other.tokens)
 
-    def extended(self, sampled: Sequence[int], spelling: Spelling) -> ResolvedPrompt:
+    def extended(self, sampled: Sequence[int], text_keys: TextKeys) -> ResolvedPrompt:
         """This prompt with sampled tokens behind it, and their text as far as it is known."""
         tokens = np.concatenate([self.tokens, as_tokens(sampled)])
         text, offsets, sources = self.text, self.offsets, self.sources
-        unclear = any(spelling.is_ambiguous(token) for token in sampled)
+        unclear = any(text_keys.is_ambiguous(token) for token in sampled)
         if text is None or offsets is None or sources is None or unclear:
             return ResolvedPrompt(tokens, boundaries=self.boundaries, namespace=self.namespace)
-        pieces = [spelling.piece(token) for token in sampled]
+        pieces = [text_keys.piece(token) for token in sampled]
         ends = offsets[-1] + np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
         origin = np.full(len(pieces), Source.SAMPLED, np.uint8)
         return replace(

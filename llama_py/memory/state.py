@@ -70,7 +70,7 @@ class StoredState:
     Attributes:
         tokens: int32 ``(n,)``, what was evaluated.
         offsets: int64 ``(n + 1,)``, where each token starts in ``text``; None if unknown.
-        text: the key (``spelling.py``) of the tokens, from ``offsets[0]`` to ``offsets[-1]``; None
+        text: the key (``text_keys.py``) of the tokens, from ``offsets[0]`` to ``offsets[-1]``; None
             if unknown.
         state: uint8 ``(nbytes,)``, the state of the cells that are in no segment, which is the
             whole sequence if there are none; read-only in what a store returns.

@@ -1,4 +1,4 @@
-"""``Loader``: brings a stored conversation into the context piece by piece, between two steps.
+"""``StateLoader``: brings a stored conversation into the context piece by piece, between two steps.
 
 A conversation that was copied in pieces is a chain of segments (``saving``), and each of them is
 loaded by itself. Meanwhile the sequence that gets them is busy, and nobody finds it; its ``tokens``
@@ -19,13 +19,13 @@ from llama_py.errors import StateError
 from llama_py.memory.saving import Copying, Saving, append_cells
 from llama_py.memory.sequences import LiveSequence, Namespace
 from llama_py.memory.state import StoredState
-from llama_py.memory.stores import StoredSource, Tiers
+from llama_py.memory.stores import StoredSource, Stores
 
 if TYPE_CHECKING:
     from llama_py.memory.kinds import SequenceMemory
     from llama_py.memory.live import LiveSet
 
-__all__ = ["Loader", "Loading"]
+__all__ = ["StateLoad", "StateLoader"]
 
 #: With fewer pieces a conversation is loaded at once.
 _FEW_PIECES = 4
@@ -33,7 +33,7 @@ _FEW_PIECES = 4
 _BUDGET = 0.003
 
 
-class Loading:
+class StateLoad:
     """A stored conversation that is being loaded.
 
     Attributes:
@@ -94,42 +94,42 @@ class Loading:
         )
 
 
-class Loader:
+class StateLoader:
     """See the module. Calls must not overlap: the engine's thread."""
 
     def __init__(
         self,
         memory: SequenceMemory,
         live: LiveSet,
-        tiers: Tiers,
+        stores: Stores,
         saving: Saving,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._memory = memory
         self._live = live
-        self._tiers = tiers
+        self._stores = stores
         self._saving = saving
         self._clock = clock
 
-    def begin(self, source: StoredSource, namespace: Namespace) -> Loading | None:
+    def begin(self, source: StoredSource, namespace: Namespace) -> StateLoad | None:
         """Begin to load an entry; None if that is better done at once."""
         info = source.store.info(source.key)
         if self._memory.spare is None or info is None:
             return None
         if info.nbytes <= _FEW_PIECES * self._saving.piece:
             return None
-        loading = Loading(namespace, source, None)
-        loading.read(beside=source.store is not self._tiers.parking)
+        loading = StateLoad(namespace, source, None)
+        loading.read(beside=source.store is not self._stores.parking)
         return loading
 
-    def begin_with(self, stored: StoredState, namespace: Namespace) -> Loading | None:
+    def begin_with(self, stored: StoredState, namespace: Namespace) -> StateLoad | None:
         """Begin to load a state; None if that is better done at once."""
         small = stored.nbytes <= _FEW_PIECES * self._saving.piece
         if small or not stored.segments or self._memory.spare is None:
             return None
-        return Loading(namespace, None, stored)
+        return StateLoad(namespace, None, stored)
 
-    def step(self, loading: Loading, seconds: float | None = None) -> bool:
+    def step(self, loading: StateLoad, seconds: float | None = None) -> bool:
         """Load pieces for so long (3 ms), at least one; True if there is more to do.
 
         Raises:
@@ -142,19 +142,19 @@ class Loader:
                 break
         return not loading.ended
 
-    def finish(self, loading: Loading) -> None:
+    def finish(self, loading: StateLoad) -> None:
         """Load at once what is left: nobody generates beside it."""
         loading.wait()
         while self.step(loading, 0.0):
             pass
 
-    def release(self, loading: Loading) -> None:
+    def release(self, loading: StateLoad) -> None:
         """Nobody wants it any more, or its cells are needed: free what was not handed over."""
         sequence, loading.sequence, loading.ended = loading.sequence, None, True
         if sequence is not None:
             self._live.drop(sequence)
 
-    def take(self, loading: Loading) -> LiveSequence | None:
+    def take(self, loading: StateLoad) -> LiveSequence | None:
         """The sequence that holds all of the state, and is not busy any more; None if none does."""
         sequence = loading.sequence
         if sequence is None or sequence not in self._live or not loading.whole:
@@ -163,7 +163,7 @@ class Loader:
         loading.sequence, sequence.busy = None, False
         return sequence
 
-    def _load_piece(self, loading: Loading) -> None:
+    def _load_piece(self, loading: StateLoad) -> None:
         stored, sequence = loading.stored, loading.sequence
         if stored is None or not stored.segments or self._memory.spare is None:
             loading.ended = True
@@ -179,21 +179,21 @@ class Loader:
                 if not self._make_room(loading, sequence):
                     self.release(loading)  # who begins with it finds out why
 
-    def _make_room(self, loading: Loading, sequence: LiveSequence) -> bool:
+    def _make_room(self, loading: StateLoad, sequence: LiveSequence) -> bool:
         """Evict what has to go for the rest; False if that is not what is missing."""
         left = len(loading.stored.tokens) - len(sequence.tokens) if loading.stored else 0
         return bool(self._live.leaving(left, besides=sequence)) and self._live.make_room()
 
-    def _obtain(self, loading: Loading, stored: StoredState) -> None:
+    def _obtain(self, loading: StateLoad, stored: StoredState) -> None:
         """Get a sequence; what has to make room is copied before."""
         if loading.copies is None:
             leaving = self._live.leaving(len(stored.tokens))
-            begun = [self._saving.park(it) for it in leaving if self._tiers.must_be_parked(it)]
+            begun = [self._saving.park(it) for it in leaving if self._stores.must_be_parked(it)]
             loading.copies = [copying for copying in begun if copying is not None]
         if self._saving.hurry(loading.copies):
             self._saving.step()
             return
-        fits = stored.fingerprint == self._tiers.fingerprint(loading.namespace)
+        fits = stored.fingerprint == self._stores.fingerprint(loading.namespace)
         sequence = self._live.obtain(loading.namespace) if fits else None
         loading.sequence, loading.ended = sequence, sequence is None
         if sequence is not None:

@@ -1,4 +1,4 @@
-"""``Tiers``: where sequences are copied to, below the context's memory.
+"""``Stores``: where sequences are copied to, below the context's memory.
 
 There are two: the *parking* store, for sequences that have to make room, and the *saving* store,
 which every conversation is written to when a request ends, and which may outlive the process. A
@@ -23,7 +23,7 @@ from llama_py.memory.prefix import TextPath
 from llama_py.memory.sequences import LiveSequence, Namespace, as_tokens
 from llama_py.memory.state import Checkpoint, Key, StateStore, StoredMatch, StoredState
 
-__all__ = ["Fingerprint", "StoredSource", "Tiers"]
+__all__ = ["Fingerprint", "StoredSource", "Stores"]
 
 _log = logging.getLogger("llama_py")
 
@@ -43,7 +43,7 @@ class StoredSource(NamedTuple):
     key: Key
 
 
-class Tiers:
+class Stores:
     """See the module.
 
     Args:
@@ -73,7 +73,7 @@ class Tiers:
         self.dropped = 0
 
     @property
-    def stores(self) -> list[StateStore]:
+    def open(self) -> list[StateStore]:
         """The stores, fastest first. One that its owner has closed is given up."""
         saved = self.saved
         if saved is not None and saved.closed:
@@ -88,7 +88,7 @@ class Tiers:
     ) -> Iterator[tuple[StoredSource, StoredMatch]]:
         """Entries that begin like ``tokens``."""
         fingerprint = self.fingerprint(namespace)
-        for store in self.stores:
+        for store in self.open:
             for found in store.find(tokens, fingerprint):
                 yield StoredSource(store, found.key), found
 
@@ -96,7 +96,7 @@ class Tiers:
         """The longest path of tokens that ``key`` begins with, of each store. From any thread."""
         paths = []
         fingerprint = self.fingerprint(namespace)
-        for store in self.stores:
+        for store in self.open:
             try:
                 path = store.find_text(key, fingerprint)
             except ClosedError:  # just now, by another thread
@@ -108,7 +108,7 @@ class Tiers:
     def has_foreign(self, tokens: NDArray[np.int32], namespace: Namespace) -> bool:
         """Whether entries made under other settings begin like ``tokens``."""
         fingerprint = self.fingerprint(namespace)
-        return any(store.match_foreign(tokens, fingerprint) for store in self.stores)
+        return any(store.match_foreign(tokens, fingerprint) for store in self.open)
 
     # -- writing --------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""``Spelling``: a prompt's text in which a special token and the same characters differ.
+"""``TextKeys``: a prompt's text in which a special token and the same characters differ.
 
 ``<|im_end|>`` in a prompt is a control token, or ten characters that a user typed: the same bytes,
 and another prompt. So what is compared is not the text but its *key*: the text with a mark before
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from llama_py.errors import TokenizationError
 
-__all__ = ["MARK", "PromptText", "Spelling", "Tokenizer"]
+__all__ = ["MARK", "PromptText", "TextKeys", "Tokenizer"]
 
 #: Stands before a special token in a key.
 MARK = b"\xff"
@@ -85,7 +85,7 @@ class PromptText:
         return places + np.searchsorted(self.starts, places, "left")
 
 
-class Spelling:
+class TextKeys:
     """Texts to keys, and keys to tokens, for one vocabulary."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:

@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.failures import Failure, Kind, RequestError, failure_of
-from llama_py.dialects.usage import Progress
+from llama_py.dialects.usage import PromptProgress
 from llama_py.dialects.wire import WireCall, WireReply
 from llama_py.dialects.wire_json import json_bytes
 from llama_py.engine.async_events import AsyncEvents
@@ -203,7 +203,7 @@ class Exchange:
                 raise ClientDisconnect
             self._turn = time.perf_counter()
             try:
-                _ = self.model.llama._loaded.driver  # an encoder has none, and says so
+                _ = self.model.llama._runtime.driver  # an encoder has none, and says so
                 call = parse(self.model.context)
                 self.id = call.id
                 if not self._over:
@@ -358,7 +358,7 @@ class Exchange:
         while self._progress:
             done, total, now = self._progress.popleft()
             waited, seconds = now - record.submitted, now - record.started
-            frames += reply.progress(Progress(done, record.reused, total, waited, seconds))
+            frames += reply.progress(PromptProgress(done, record.reused, total, waited, seconds))
         return frames
 
     async def _refused(self, call: WireCall) -> Response:

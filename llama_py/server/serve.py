@@ -106,7 +106,9 @@ def serve(
     with listen(settings) as listening:
         app = cast(Starlette, create_app(settings, load=False))
         addresses = addresses_of(settings, listening)
-        server = _Server(_config(settings, app), app.state.service, lambda: announce(addresses))
+        server = _UvicornServer(
+            _config(settings, app), app.state.service, lambda: announce(addresses)
+        )
         server.run(sockets=listening)
         if server.problem is not None:
             raise server.problem
@@ -142,7 +144,7 @@ def _config(settings: Settings, app: Any) -> uvicorn.Config:
     )
 
 
-class _Server(uvicorn.Server):
+class _UvicornServer(uvicorn.Server):
     """uvicorn's server, which drains.
 
     Attributes:

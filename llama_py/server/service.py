@@ -16,7 +16,7 @@ from llama_py.server.config.settings import Settings
 from llama_py.server.kept.response_store import ResponseStore
 from llama_py.server.kept.sessions import Sessions
 from llama_py.server.kept.slot_files import SlotFiles
-from llama_py.server.kept.snapshots import Snapshots
+from llama_py.server.kept.snapshots import SessionSnapshots
 from llama_py.server.lifecycle import Lifecycle
 from llama_py.server.metrics import ServerMetrics
 from llama_py.server.pool.pool import ModelPool
@@ -77,7 +77,7 @@ class Service:
         )
         self.sessions = Sessions(settings.session_dir, capacity_bytes=settings.session_bytes)
         self.slots = _slots(settings)
-        self.snapshots = Snapshots(settings.prefix_cache_slots, settings.snapshot_bytes)
+        self.snapshots = SessionSnapshots(settings.prefix_cache_slots, settings.snapshot_bytes)
         self.lifecycle = Lifecycle()
         self.metrics = ServerMetrics(self.lifecycle, models)
 

@@ -16,7 +16,7 @@ import jsonschema
 import pytest
 
 from llama_py.chat.rendered import RenderedChat
-from llama_py.chat.stream import ChatStream, ParsedReply, ToolCall, parse_reply
+from llama_py.chat.stream import ChatStream, ParsedReply, ParsedToolCall, parse_reply
 from llama_py.core.grammar.sampler import GrammarSampler
 from llama_py.core.vocab import Vocab
 from tests.chat import families
@@ -235,7 +235,7 @@ def calls_of(reply: ParsedReply) -> list[tuple[str, Any]]:
     return [(call.name, json.loads(call.arguments)) for call in reply.tool_calls]
 
 
-def misfits(call: ToolCall, family: str) -> list[str]:
+def misfits(call: ParsedToolCall, family: str) -> list[str]:
     """What is wrong with the arguments of a call."""
     found: list[str] = []
 

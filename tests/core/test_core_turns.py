@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from llama_py.core.host import core_turns
-from llama_py.core.host.core_turns import Share, Turns
+from llama_py.core.host.core_turns import CoreTurns, Share
 from tests.patience import PATIENCE
 
 
@@ -28,13 +28,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def compute(order: Turns, clock: Clock, share: Share, seconds: float) -> None:
+def compute(order: CoreTurns, clock: Clock, share: Share, seconds: float) -> None:
     with order.turn(share):
         clock.now += seconds
 
 
 def test_who_had_more_waits_for_who_was_here_just_now(clock: Clock) -> None:
-    order, often, long = Turns(), Share(), Share()
+    order, often, long = CoreTurns(), Share(), Share()
     compute(order, clock, often, 0.001)
     compute(order, clock, long, 0.003)
     compute(order, clock, often, 0.001)
@@ -45,7 +45,7 @@ def test_who_had_more_waits_for_who_was_here_just_now(clock: Clock) -> None:
 
 
 def test_nobody_waits_for_who_has_left(clock: Clock) -> None:
-    order, often, long = Turns(), Share(), Share()
+    order, often, long = CoreTurns(), Share(), Share()
     compute(order, clock, often, 0.001)
     compute(order, clock, long, 0.05)
     clock.now += 0.1
@@ -53,7 +53,7 @@ def test_nobody_waits_for_who_has_left(clock: Clock) -> None:
 
 
 def test_time_is_not_saved_up(clock: Clock) -> None:
-    order, early, late = Turns(), Share(), Share()
+    order, early, late = CoreTurns(), Share(), Share()
     for _ in range(100):
         compute(order, clock, early, 0.1)
     compute(order, clock, late, 0.1)
@@ -61,7 +61,7 @@ def test_time_is_not_saved_up(clock: Clock) -> None:
 
 
 def test_one_computes_at_a_time() -> None:
-    order, inside, most = Turns(), [], []
+    order, inside, most = CoreTurns(), [], []
 
     def work() -> None:
         share = Share()
@@ -81,7 +81,7 @@ def test_one_computes_at_a_time() -> None:
 
 
 def test_threads_of_one_share_compute_at_once() -> None:
-    order, share, together = Turns(), Share(), threading.Barrier(3)
+    order, share, together = CoreTurns(), Share(), threading.Barrier(3)
 
     def work() -> None:
         for _ in range(10):
@@ -98,7 +98,7 @@ def test_threads_of_one_share_compute_at_once() -> None:
 
 
 def test_nobody_is_kept_waiting_by_threads_that_relieve_each_other() -> None:
-    order, share, ended = Turns(), Share(), threading.Event()
+    order, share, ended = CoreTurns(), Share(), threading.Event()
 
     def relieve() -> None:
         while not ended.is_set():
@@ -120,13 +120,13 @@ def test_nobody_is_kept_waiting_by_threads_that_relieve_each_other() -> None:
             each.join()
 
 
-def compute_once(order: Turns) -> None:
+def compute_once(order: CoreTurns) -> None:
     with order.turn(Share()):
         pass
 
 
 def test_an_error_ends_a_turn() -> None:
-    order, share = Turns(), Share()
+    order, share = CoreTurns(), Share()
     with pytest.raises(ValueError, match="x"), order.turn(share):
         raise ValueError("x")
     with order.turn(Share()):

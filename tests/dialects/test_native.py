@@ -14,7 +14,7 @@ from llama_py.dialects.limits import Limits
 from llama_py.dialects.llama_server.bodies import read_native, slot_session
 from llama_py.dialects.llama_server.line_limits import Indentation, LineLimit
 from llama_py.dialects.llama_server.wire import chosen_fields
-from llama_py.dialects.usage import Progress
+from llama_py.dialects.usage import PromptProgress
 from llama_py.dialects.wire import WireCall
 from llama_py.engine.request import Record
 from llama_py.errors import LlamaError, ParameterError
@@ -340,7 +340,7 @@ def test_frames_beside_the_reply(context: Context) -> None:
     assert call.wants_progress
     reply = call.encoder([Record(call.requests[0])])
     assert reply.keep_alive() == b":\n\n"
-    (told,) = events(reply.progress(Progress(60, 50, 100, 1.25, 1.0)))
+    (told,) = events(reply.progress(PromptProgress(60, 50, 100, 1.25, 1.0)))
     assert told["prompt_progress"] == {"total": 100, "cache": 50, "processed": 60, "time_ms": 1250}
     assert (told["content"], told["stop"]) == ("", False)
     (failed,) = events(reply.fail(Failure(Kind.INTERNAL, "it broke")))

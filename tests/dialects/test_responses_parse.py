@@ -14,7 +14,7 @@ from llama_py.chat.rendered import RenderedChat
 from llama_py.dialects.failures import Kind, RequestError, failure_of
 from llama_py.dialects.limits import Limits
 from llama_py.dialects.responses import tools
-from llama_py.dialects.responses.items import Conversation, sealed
+from llama_py.dialects.responses.items import InputHistory, sealed
 from llama_py.dialects.responses.parse import parse_responses
 from llama_py.dialects.wire import WireCall
 from llama_py.errors import LlamaError
@@ -209,10 +209,10 @@ class Stored:
 
     def __init__(self) -> None:
         answer = {"id": "msg_1", "role": "assistant", "content": "yes", "type": "message"}
-        self.known = Conversation((user("really?"), answer), 10)
+        self.known = InputHistory((user("really?"), answer), 10)
         self.kept: list[Any] = []
 
-    def conversation(self, response_id: str) -> Conversation | None:
+    def conversation(self, response_id: str) -> InputHistory | None:
         return self.known if response_id == "resp_1" else None
 
     def item(self, item_id: str) -> Any:

@@ -14,7 +14,7 @@ from llama_py.dialects import wire_json
 from llama_py.dialects.failures import Failure, Kind
 from llama_py.dialects.limits import Limits
 from llama_py.dialects.openai.bodies import read_chat, read_completion
-from llama_py.dialects.usage import Progress
+from llama_py.dialects.usage import PromptProgress
 from llama_py.dialects.wire import WireCall, WireReply
 from llama_py.dialects.wire_json import DONE, json_bytes, text_bytes
 from llama_py.engine.request import Record
@@ -170,7 +170,7 @@ def test_a_failure_ends_what_is_open(context: Context) -> None:
 def test_progress_has_a_list_of_choices(context: Context) -> None:
     call = read_chat(context, HELLO, Limits(), "m")
     reply = call.encoder([Record(request) for request in call.requests])
-    (chunk,) = chunks_of(reply.progress(Progress(30, 10, 40, 0.25, 0.1)) + DONE)
+    (chunk,) = chunks_of(reply.progress(PromptProgress(30, 10, 40, 0.25, 0.1)) + DONE)
     assert chunk["choices"] == []
     assert "timings" not in chunk
     assert chunk["prompt_progress"] == {"total": 40, "cache": 10, "processed": 30, "time_ms": 250}
@@ -186,9 +186,9 @@ def test_each_chunk_with_its_timings(context: Context, read: Callable[..., WireC
     counts = [chunk["timings"]["predicted_n"] for chunk in chunks]
     assert counts[:-2] == [*range(1, counts[-1] + 1)]
     assert len(counts) > 3
-    (first,) = chunks_of(reply.progress(Progress(10, 10, 40, 0.25, 0.1)) + DONE)
+    (first,) = chunks_of(reply.progress(PromptProgress(10, 10, 40, 0.25, 0.1)) + DONE)
     assert {first["timings"][name] for name in ("prompt_n", "prompt_ms", "predicted_n")} == {0}
-    (second,) = chunks_of(reply.progress(Progress(30, 10, 40, 0.25, 0.1)) + DONE)
+    (second,) = chunks_of(reply.progress(PromptProgress(30, 10, 40, 0.25, 0.1)) + DONE)
     assert second["timings"]["prompt_per_second"] == pytest.approx(200)
 
 

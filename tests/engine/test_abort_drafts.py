@@ -151,7 +151,7 @@ def test_a_prompt_in_the_same_step_is_aborted(
     context: Any = rig.context
     real, codes, real_ask = context.decode, [], context.abort.ask
     began, asked = threading.Event(), threading.Event()
-    monkeypatch.setattr(rig.engine._portions, "size", lambda _streams, most, *_: most)
+    monkeypatch.setattr(rig.engine._prefill_budget, "size", lambda _streams, most, *_: most)
 
     def decode(batch: Any) -> int:
         mixed = len(batch) > 300 and int(batch.outputs[: len(batch)].sum()) > 2

@@ -432,7 +432,7 @@ def test_the_copy_of_a_pinned_beginning_stays_its_own() -> None:
     rig.engine.pause(rig.engine.requests.running[0].number)
     rig.step_until(lambda: new.started)
     rig.step_until(lambda: not rig.cache.saving.pending)
-    (pin,) = rig.cache._tiers.pins
+    (pin,) = rig.cache._stores.pins
     assert pin.parked_key is not None
     assert rig.cache.parking is not None
     assert rig.cache.parking.info(pin.parked_key) is not None

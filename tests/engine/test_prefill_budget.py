@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from llama_py.engine.prefill_budget import Portions
+from llama_py.engine.prefill_budget import PrefillBudget
 from llama_py.memory.saving import hurried
 from tests.engine.rig import Asked, Rig, StepClock, ask, words
 
@@ -18,7 +18,7 @@ MOST = 256
 
 
 def evaluated(
-    portions: Portions,
+    budget: PrefillBudget,
     prompt: int,
     usual: float,
     token: float,
@@ -33,19 +33,19 @@ def evaluated(
     """
     done = 0
     while done < prompt:
-        count = min(prompt - done, portions.size(1, MOST, waiting))
+        count = min(prompt - done, budget.size(1, MOST, waiting))
         seconds = usual + count * token * (1 + deeper * done / prompt)
-        portions.note(1, count, seconds)
+        budget.note(1, count, seconds)
         done += count
         yield count, seconds
 
 
-def seen() -> Portions:
+def seen() -> PrefillBudget:
     """A prompt alone, at a millisecond for each token, and a step of one stream in 20 ms."""
-    portions = Portions()
-    portions.note(0, 512, 0.512)
-    portions.note(1, 0, 0.02)
-    return portions
+    budget = PrefillBudget()
+    budget.note(0, 512, 0.512)
+    budget.note(1, 0, 0.02)
+    return budget
 
 
 @settings(max_examples=200, deadline=None)
@@ -54,51 +54,51 @@ def seen() -> Portions:
 def test_no_step_is_longer_than_three_usual_ones_and_a_moment(
     usual: float, token: float, deeper: float, waiting: int
 ) -> None:
-    portions = Portions()
-    portions.note(0, 512, 512 * token)
-    portions.note(1, 0, usual)
-    steps = [*evaluated(portions, 3000, usual, token, deeper, waiting)]
+    budget = PrefillBudget()
+    budget.note(0, 512, 512 * token)
+    budget.note(1, 0, usual)
+    steps = [*evaluated(budget, 3000, usual, token, deeper, waiting)]
     assert max(seconds for _, seconds in steps) <= 3 * usual + 0.05 + 4 * token * (1 + deeper)
 
 
 def test_the_prompt_gets_more_than_half_of_the_time() -> None:
-    portions = seen()
-    took = sum(seconds for _, seconds in evaluated(portions, 3000, 0.02, 0.001))
+    budget = seen()
+    took = sum(seconds for _, seconds in evaluated(budget, 3000, 0.02, 0.001))
     assert took < 1.6 * 3000 * 0.001
 
 
 def test_the_more_wait_for_the_fewer_streams_the_more_they_get() -> None:
-    portions = seen()
-    assert portions.size(1, MOST) == 40
-    assert portions.size(1, MOST, 2) == 52
-    assert portions.size(1, MOST, 8) == 61
-    portions.note(7, 0, 0.02)
-    assert portions.size(7, MOST, 2) == 43
+    budget = seen()
+    assert budget.size(1, MOST) == 40
+    assert budget.size(1, MOST, 2) == 52
+    assert budget.size(1, MOST, 8) == 61
+    budget.note(7, 0, 0.02)
+    assert budget.size(7, MOST, 2) == 43
 
 
 def test_a_step_may_take_longer_where_many_begin() -> None:
-    portions = seen()
-    assert [portions.pause(begin, 8000, 0.0) for begin in range(1, 9)] == [
+    budget = seen()
+    assert [budget.pause(begin, 8000, 0.0) for begin in range(1, 9)] == [
         *(0.0, 0.0),
         *(0.25, 0.5, 0.75, 1.0),
         *(1.0, 1.0),
     ]
-    assert portions.pause(8, 600, 0.0) == pytest.approx(0.15), "all of it takes 0.6 s"
-    assert portions.pause(8, 100, 0.5) == pytest.approx(0.15), "the last one waits as long in all"
-    assert Portions().pause(8, 8000, 9.0) == 0, "nothing is known"
+    assert budget.pause(8, 600, 0.0) == pytest.approx(0.15), "all of it takes 0.6 s"
+    assert budget.pause(8, 100, 0.5) == pytest.approx(0.15), "the last one waits as long in all"
+    assert PrefillBudget().pause(8, 8000, 9.0) == 0, "nothing is known"
 
 
 def test_the_portion_of_a_longer_step_fills_it() -> None:
-    portions = seen()
-    assert portions.size(1, 2000, 7, 0.5) == 480
-    assert portions.size(1, 100, 7, 0.5) == 100, "no more than a chunk"
-    portions.note(1, 100, 0.12)
-    assert portions.size(1, 2000, 7, 1.0) == 200, "it grows by a factor at most"
-    portions = seen()
-    assert portions.size(1, MOST, 7, 0.05) == portions.size(1, MOST, 7), "it takes longer anyway"
-    portions = seen()
-    assert portions.size(5, 2000, 3, 0.5) == 480, "what is usual need not be seen before"
-    assert portions.size(5, 2000, 3) == 0
+    budget = seen()
+    assert budget.size(1, 2000, 7, 0.5) == 480
+    assert budget.size(1, 100, 7, 0.5) == 100, "no more than a chunk"
+    budget.note(1, 100, 0.12)
+    assert budget.size(1, 2000, 7, 1.0) == 200, "it grows by a factor at most"
+    budget = seen()
+    assert budget.size(1, MOST, 7, 0.05) == budget.size(1, MOST, 7), "it takes longer anyway"
+    budget = seen()
+    assert budget.size(5, 2000, 3, 0.5) == 480, "what is usual need not be seen before"
+    assert budget.size(5, 2000, 3) == 0
 
 
 @settings(max_examples=200, deadline=None)
@@ -113,79 +113,79 @@ def test_no_step_is_longer_than_many_that_begin_may_make_it(
     usual: float, token: float, deeper: float, begin: int, waited: float
 ) -> None:
     """Or than it may be anyway. What tokens cost may become more, step by step."""
-    portions = Portions()
-    portions.note(0, 512, 512 * token)
-    portions.note(1, 0, usual)
+    budget = PrefillBudget()
+    budget.note(0, 512, 512 * token)
+    budget.note(1, 0, usual)
     left = 3000
     while left:
-        pause = portions.pause(begin, left, waited)
+        pause = budget.pause(begin, left, waited)
         assert pause <= 1.0
-        size = portions.size(1, MOST, 7, pause)
+        size = budget.size(1, MOST, 7, pause)
         count = min(left, size)
         cost = token * (1 + deeper * (1 - left / 3000))
         seconds = usual + count * cost
-        portions.note(1, count, seconds)
+        budget.note(1, count, seconds)
         allowed = max(3 * usual + 0.05, pause)
         assert seconds <= allowed * (1 + 0.2 * deeper) + 4 * cost
         left, waited = left - count, waited + seconds
 
 
 def test_where_steps_are_short_a_portion_is_as_large_as_it_can_be() -> None:
-    portions = Portions()
-    portions.note(0, 512, 0.02)
-    portions.note(1, 0, 0.002)
-    assert portions.size(1, MOST) == MOST
+    budget = PrefillBudget()
+    budget.note(0, 512, 0.02)
+    budget.note(1, 0, 0.002)
+    assert budget.size(1, MOST) == MOST
 
 
 def test_a_portion_recovers_from_a_step_that_something_else_delayed() -> None:
-    portions = seen()
-    before = portions.size(1, MOST)
+    budget = seen()
+    before = budget.size(1, MOST)
     assert before == pytest.approx(40, abs=1)
-    portions.note(1, before, 0.5)
-    assert portions.size(1, MOST) < before / 2
+    budget.note(1, before, 0.5)
+    assert budget.size(1, MOST) < before / 2
     for _ in range(4):
-        portions.note(1, size := portions.size(1, MOST), 0.02 + 0.001 * size)
-    assert portions.size(1, MOST) == before
+        budget.note(1, size := budget.size(1, MOST), 0.02 + 0.001 * size)
+    assert budget.size(1, MOST) == before
 
 
 def test_the_short_end_of_a_prompt_does_not_make_the_next_one_begin_slowly() -> None:
-    portions = seen()
-    before = portions.size(1, MOST)
-    portions.note(1, 1, 0.025)
-    assert portions.size(1, MOST) == before
-    portions.note(1, 1, 0.4)
-    assert portions.size(1, MOST) < before, "that one token takes longer than all should"
+    budget = seen()
+    before = budget.size(1, MOST)
+    budget.note(1, 1, 0.025)
+    assert budget.size(1, MOST) == before
+    budget.note(1, 1, 0.4)
+    assert budget.size(1, MOST) < before, "that one token takes longer than all should"
 
 
 def test_streams_have_a_step_to_themselves_when_it_is_not_known_how_long_one_takes() -> None:
-    portions = Portions()
-    portions.note(0, 512, 0.512)
-    assert portions.size(1, MOST) == 0
-    portions.note(1, 0, 0.02)
-    assert portions.size(1, MOST) > 0
-    assert portions.size(3, MOST) == 0, "nothing is known of three"
-    assert portions.size(2, MOST) > 0, "two take as long as one, at least"
+    budget = PrefillBudget()
+    budget.note(0, 512, 0.512)
+    assert budget.size(1, MOST) == 0
+    budget.note(1, 0, 0.02)
+    assert budget.size(1, MOST) > 0
+    assert budget.size(3, MOST) == 0, "nothing is known of three"
+    assert budget.size(2, MOST) > 0, "two take as long as one, at least"
     for _ in range(64):
-        assert portions.size(1, MOST) > 0
-        portions.note(1, 10, 0.04)
-    assert portions.size(1, MOST) == 0, "it was long ago"
-    portions.note(1, 0, 0.02)
-    assert portions.size(1, MOST) > 0
+        assert budget.size(1, MOST) > 0
+        budget.note(1, 10, 0.04)
+    assert budget.size(1, MOST) == 0, "it was long ago"
+    budget.note(1, 0, 0.02)
+    assert budget.size(1, MOST) > 0
 
 
 def test_who_has_only_just_begun_waits_longer_for_others_who_begin() -> None:
-    portions = seen()
-    assert portions.size(1, 1000) < 50
-    assert portions.at_first() == 200
-    assert Portions().at_first() == 0, "nothing is known"
+    budget = seen()
+    assert budget.size(1, 1000) < 50
+    assert budget.at_first() == 200
+    assert PrefillBudget().at_first() == 0, "nothing is known"
 
 
 def test_a_few_tokens_that_cost_nothing_do_not_make_many_seem_cheap() -> None:
-    portions = Portions()
-    portions.note(1, 0, 0.02)
-    portions.note(0, 8, 0.021)
-    assert portions.size(1, MOST) < 20
-    assert portions.at_first() < 100
+    budget = PrefillBudget()
+    budget.note(1, 0, 0.02)
+    budget.note(0, 8, 0.021)
+    assert budget.size(1, MOST) < 20
+    assert budget.at_first() < 100
 
 
 # --- in the engine --------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ def test_a_prompt_beside_a_stream_is_evaluated_in_portions(
         asked.append(streams)
         return given[-1]
 
-    monkeypatch.setattr(rig.engine._portions, "size", size)
+    monkeypatch.setattr(rig.engine._prefill_budget, "size", size)
     stream, prompt = ask(words(1, 30), 60), ask(words(2, 150), 8)
     rig.submit(stream)
     rig.step_until(lambda: len(stream.generated) > 2)
@@ -253,14 +253,14 @@ def test_a_long_prompt_beside_a_stream_that_has_only_just_begun_comes_in_portion
 ) -> None:
     """Nor does the end of one make it wait; what is short behind it begins at once."""
     rig = Rig("full", n_seq_max=8, n_ubatch=512, n_batch=512)
-    portions = rig.engine._portions
+    budget = rig.engine._prefill_budget
     first, long, short = ask(words(1, 30), 8), ask(words(2, 215), 8), ask(words(3, 30), 8)
     rig.submit(first)
     rig.step_until(lambda: bool(first.generated))
     rig.submit(long)
-    portions.note(0, 100, 0.1)
-    portions.note(1, 0, 0.001)
-    monkeypatch.setattr(portions, "note", lambda *_: None)
+    budget.note(0, 100, 0.1)
+    budget.note(1, 0, 0.001)
+    monkeypatch.setattr(budget, "note", lambda *_: None)
     evaluated = rig.engine.metrics.evaluated
     rig.step()
     assert 0 < rig.engine.metrics.evaluated - evaluated < 50
@@ -278,7 +278,7 @@ def test_replies_that_nobody_reads_before_their_end_leave_prompts_their_chunks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rig = Rig("full", n_seq_max=4)
-    monkeypatch.setattr(rig.engine._portions, "size", lambda *_: 1)
+    monkeypatch.setattr(rig.engine._prefill_budget, "size", lambda *_: 1)
     whole, prompt = ask(words(1, 30), 60), ask(words(2, 150), 8)
     rig.submit(whole)
     rig.step_until(lambda: len(whole.generated) > 2)

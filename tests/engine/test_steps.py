@@ -315,7 +315,7 @@ def test_a_job_of_another_thread_does_not_wait_for_a_whole_reply() -> None:
         while not metrics.generated:
             pass
         while thread.is_alive() and len(seen) < 10:
-            seen.append(llm._loaded.driver.run(lambda: metrics.generated))
+            seen.append(llm._runtime.driver.run(lambda: metrics.generated))
         thread.join()
     assert len({*seen}) > 2
 

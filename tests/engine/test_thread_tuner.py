@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from llama_py.core.host.free_cpus import FreeCpus
-from llama_py.engine.thread_tuner import ThreadGovernor
+from llama_py.engine.thread_tuner import ThreadTuner
 
 #: Seconds between two hints.
 LOOK = 0.2
@@ -48,7 +48,7 @@ class Machine:
     def best(self) -> float:
         return min(map(self.seconds, range(1, self.cores + 1)))
 
-    def run(self, governor: ThreadGovernor, seconds: float, kind: int = 1) -> float:
+    def run(self, tuner: ThreadTuner, seconds: float, kind: int = 1) -> float:
         """Steps for so many seconds; returns how much faster the best fixed count would have been.
 
         One that is known beforehand, and may be another one whenever the machine changes.
@@ -57,14 +57,14 @@ class Machine:
         look = self.now
         while self.now < end:
             if self.hints and self.now >= look:
-                governor.hint(self.cores - self.busy(self.now) + dice.uniform(-0.1, 0.1))
+                tuner.hint(self.cores - self.busy(self.now) + dice.uniform(-0.1, 0.1))
                 look = self.now + LOOK
             noise = 1 + dice.uniform(0, self.noise) + 2 * (self.noise > 0 and dice.random() < 0.02)
-            took = self.seconds(governor.threads) * noise
+            took = self.seconds(tuner.threads) * noise
             best += self.best() * noise
-            self.log.append((self.now + took, governor.threads))
+            self.log.append((self.now + took, tuner.threads))
             self.now += took
-            governor.note(kind, took)
+            tuner.note(kind, took)
         return best / (self.now - start)
 
     def settled_after(self, change: float, threads: Callable[[int], bool]) -> float:
@@ -82,8 +82,8 @@ class Machine:
 @pytest.mark.parametrize("step", [0.002, 0.018, 0.5])
 def test_a_quiet_machine_pays_less_than_a_hundredth(hints: bool, cores: int, step: float) -> None:
     machine = Machine(cores=cores, step=step, hints=hints)
-    governor = ThreadGovernor(cores)
-    assert machine.run(governor, max(20.0, 2000 * step)) >= 0.99
+    tuner = ThreadTuner(cores)
+    assert machine.run(tuner, max(20.0, 2000 * step)) >= 0.99
     if hints:
         others = sum(count != cores for _, count in machine.log)
         assert others < 0.005 * len(machine.log)
@@ -92,9 +92,9 @@ def test_a_quiet_machine_pays_less_than_a_hundredth(hints: bool, cores: int, ste
 @pytest.mark.parametrize("noise", [0.0, 0.1, 0.3])
 def test_within_a_second_it_leaves_a_core_to_another_program(noise: float) -> None:
     machine = Machine(busy=lambda now: int(now >= 10), noise=noise)
-    governor = ThreadGovernor(2)
-    machine.run(governor, 10)
-    share = machine.run(governor, 10)
+    tuner = ThreadTuner(2)
+    machine.run(tuner, 10)
+    share = machine.run(tuner, 10)
     assert machine.settled_after(10, lambda count: count == 1) < 1
     assert share > 0.9
 
@@ -102,89 +102,89 @@ def test_within_a_second_it_leaves_a_core_to_another_program(noise: float) -> No
 @pytest.mark.parametrize("noise", [0.0, 0.1, 0.3])
 def test_within_a_second_it_takes_the_core_again(noise: float) -> None:
     machine = Machine(busy=lambda now: int(now < 10), noise=noise)
-    governor = ThreadGovernor(2)
-    machine.run(governor, 10)
-    assert governor.threads == 1
-    share = machine.run(governor, 10)
+    tuner = ThreadTuner(2)
+    machine.run(tuner, 10)
+    assert tuner.threads == 1
+    share = machine.run(tuner, 10)
     assert machine.settled_after(10, lambda count: count == 2) < 1
     assert share > 0.9
 
 
 def test_a_machine_that_is_busy_from_the_beginning() -> None:
     machine = Machine(busy=lambda now: 1)
-    assert machine.run(ThreadGovernor(2), 3) > 0.9
+    assert machine.run(ThreadTuner(2), 3) > 0.9
     assert machine.settled_after(0, lambda count: count == 1) < 0.5
 
 
 def test_without_hints_step_times_alone_decide() -> None:
     machine = Machine(busy=lambda now: int(10 <= now < 30), hints=False)
-    governor = ThreadGovernor(2)
-    machine.run(governor, 10)
-    assert machine.run(governor, 20) > 0.85
+    tuner = ThreadTuner(2)
+    machine.run(tuner, 10)
+    assert machine.run(tuner, 20) > 0.85
     assert machine.settled_after(10, lambda count: count == 1) < 6
-    machine.run(governor, 40)
-    assert governor.threads == 2
+    machine.run(tuner, 40)
+    assert tuner.threads == 2
 
 
 @pytest.mark.parametrize("busy", [1, 3, 8, 15])
 def test_many_cores(busy: int) -> None:
     machine = Machine(cores=16, busy=lambda now: busy if 5 <= now < 25 else 0)
-    governor = ThreadGovernor(16)
-    machine.run(governor, 5)
-    assert machine.run(governor, 20) > 0.9
-    machine.run(governor, 10)
+    tuner = ThreadTuner(16)
+    machine.run(tuner, 5)
+    assert machine.run(tuner, 20) > 0.9
+    machine.run(tuner, 10)
     assert machine.settled_after(25, lambda count: count == 16) < 1
 
 
 def test_hints_that_are_wrong_cost_less_than_a_hundredth() -> None:
     """Programs that count as busy and give way, and CPUs that count as free and are not."""
-    machine, governor = Machine(hints=False), ThreadGovernor(2)
+    machine, tuner = Machine(hints=False), ThreadTuner(2)
     for second in range(60):
-        governor.hint(1.0 + second % 2)
-        share = machine.run(governor, 1)
+        tuner.hint(1.0 + second % 2)
+        share = machine.run(tuner, 1)
         assert second < 30 or share > 0.9
-    assert machine.run(governor, 20) > 0.985
+    assert machine.run(tuner, 20) > 0.985
 
 
 def test_a_conversation_that_becomes_longer_starts_no_trial() -> None:
-    governor = ThreadGovernor(2)
-    governor.hint(2)
-    counts = {governor.note(1, 0.008 * (1 + step / 300)) for step in range(3000)}
+    tuner = ThreadTuner(2)
+    tuner.hint(2)
+    counts = {tuner.note(1, 0.008 * (1 + step / 300)) for step in range(3000)}
     assert counts == {2}
 
 
 def test_a_trial_ends_when_the_work_becomes_another() -> None:
-    governor = ThreadGovernor(2)
+    tuner = ThreadTuner(2)
     for _ in range(10):
-        governor.note(1, 0.02)
-    governor.hint(1)
-    while governor.threads == 2:
-        governor.note(1, 0.02)
-    governor.note(1, 0.021)
-    assert governor.note(7, 0.1) == 2
-    assert governor.debt == pytest.approx(0.001)
+        tuner.note(1, 0.02)
+    tuner.hint(1)
+    while tuner.threads == 2:
+        tuner.note(1, 0.02)
+    tuner.note(1, 0.021)
+    assert tuner.note(7, 0.1) == 2
+    assert tuner.debt == pytest.approx(0.001)
 
 
 def test_what_is_known_before_the_first_step_needs_no_trial() -> None:
-    governor = ThreadGovernor(4)
-    governor.hint(2.9)
-    assert governor.threads == 3
-    governor.hint(4)
-    assert governor.threads == 4
+    tuner = ThreadTuner(4)
+    tuner.hint(2.9)
+    assert tuner.threads == 3
+    tuner.hint(4)
+    assert tuner.threads == 4
 
 
 def test_prompts_are_compared_by_what_they_do() -> None:
-    governor = ThreadGovernor(2)
-    governor.hint(1)
+    tuner = ThreadTuner(2)
+    tuner.hint(1)
     for tokens in (512, 100, 300, 512, 64, 512) * 5:
-        governor.note(64, 0.001 * tokens / (1 if governor.threads == 2 else 2), tokens)
-    assert governor.threads == 1
+        tuner.note(64, 0.001 * tokens / (1 if tuner.threads == 2 else 2), tokens)
+    assert tuner.threads == 1
 
 
 def test_one_core_leaves_no_choice() -> None:
-    governor = ThreadGovernor(1)
-    governor.hint(0)
-    assert {governor.note(1, 0.01 * (1 + step % 7)) for step in range(1000)} == {1}
+    tuner = ThreadTuner(1)
+    tuner.hint(0)
+    assert {tuner.note(1, 0.01 * (1 + step % 7)) for step in range(1000)} == {1}
 
 
 # -- what is free ----------------------------------------------------------------------------------

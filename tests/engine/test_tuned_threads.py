@@ -13,19 +13,19 @@ import pytest
 
 from llama_py import Llama, demo_model_path
 from llama_py.core.host.machine import usable_cores
-from llama_py.engine.thread_tuner import ThreadGovernor
-from llama_py.engine.tuned_threads import Pace
+from llama_py.engine.thread_tuner import ThreadTuner
+from llama_py.engine.tuned_threads import TunedThreads
 from llama_py.params import ContextParams
 
 PROMPT = [1, 2, 3, 4]
 GREEDY: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True}
 
 
-def pace_of(llm: Llama) -> Pace | None:
-    return llm._engine.runner._pace
+def pace_of(llm: Llama) -> TunedThreads | None:
+    return llm._engine.runner._tuned_threads
 
 
-class Restless(ThreadGovernor):
+class Restless(ThreadTuner):
     """Another number of threads for every step."""
 
     def note(self, kind: int, seconds: float, work: float = 1.0) -> int:
@@ -51,12 +51,12 @@ def test_another_number_of_threads_changes_nothing_else() -> None:
         llm._context.set_threads(1, 1)
         expected = llm.create_completion(PROMPT, max_tokens=60, **GREEDY)["choices"][0]["text"]
         llm.reset()
-        pace = llm._engine.runner._pace = Pace(llm._context, lambda: None)
-        pace._one = Restless(2)
+        tuned_threads = llm._engine.runner._tuned_threads = TunedThreads(llm._context, lambda: None)
+        tuned_threads._one = Restless(2)
         counts = list[int]()
 
         def watch(tokens: Any, logits: Any) -> bool:
-            counts.append(pace.threads[0])
+            counts.append(tuned_threads.threads[0])
             return False
 
         stream = llm.create_completion(
@@ -73,13 +73,13 @@ def test_a_system_without_more_threads(monkeypatch: pytest.MonkeyPatch) -> None:
         raise RuntimeError("can't start new thread")
 
     with Llama(demo_model_path(), n_ctx=256, n_threads=1) as llm:
-        pace = llm._engine.runner._pace = Pace(llm._context, lambda: None)
-        pace._one = Restless(2)
+        tuned_threads = llm._engine.runner._tuned_threads = TunedThreads(llm._context, lambda: None)
+        tuned_threads._one = Restless(2)
         with monkeypatch.context() as patched:
             patched.setattr(threading.Thread, "start", refuse)
             answer = llm.create_completion(PROMPT, max_tokens=8, **GREEDY)
         assert answer["usage"]["completion_tokens"] == 8
-        assert pace.threads == (1, 1)
+        assert tuned_threads.threads == (1, 1)
         assert llm._context.try_threads(2, 1)
 
 
@@ -99,14 +99,14 @@ def large() -> Iterator[Llama]:
 
 def threads_become(llm: Llama, right: Callable[[int], bool], seconds: float) -> bool:
     """Generate until most steps have a number of threads that is right, at most so long."""
-    pace, end = pace_of(llm), time.monotonic() + seconds
-    assert pace is not None
+    tuned_threads, end = pace_of(llm), time.monotonic() + seconds
+    assert tuned_threads is not None
     while time.monotonic() < end:
         llm.reset()
         counts = list[int]()
 
         def watch(tokens: Any, logits: Any, counts: list[int] = counts) -> bool:
-            counts.append(pace.threads[0])
+            counts.append(tuned_threads.threads[0])
             return time.monotonic() > end
 
         llm.create_completion(PROMPT, max_tokens=60, stopping_criteria=watch, **GREEDY)
@@ -143,33 +143,33 @@ class Threads:
         return True
 
 
-def pace_with(free: list[float | None]) -> tuple[Pace, Threads]:
+def pace_with(free: list[float | None]) -> tuple[TunedThreads, Threads]:
     threads = Threads()
-    pace = Pace(threads, lambda: None, lambda: free.pop(0))  # type: ignore[arg-type]
-    return pace, threads
+    tuned_threads = TunedThreads(threads, lambda: None, lambda: free.pop(0))  # type: ignore[arg-type]
+    return tuned_threads, threads
 
 
 def test_the_first_step_has_the_threads_that_others_leave() -> None:
     """A long prompt is the first step, and would take minutes with threads that wait for others."""
-    pace, threads = pace_with([1.2])
-    pace.before(100.0)
-    assert pace.threads == threads.set == (1, 1)
-    pace.after(512, 3.0, 103.0)
-    pace.before(103.0)  # its own threads say enough from now on
+    tuned_threads, threads = pace_with([1.2])
+    tuned_threads.before(100.0)
+    assert tuned_threads.threads == threads.set == (1, 1)
+    tuned_threads.after(512, 3.0, 103.0)
+    tuned_threads.before(103.0)  # its own threads say enough from now on
 
 
 def test_it_has_all_where_nothing_is_known_or_everything_is_free() -> None:
     for free in (None, 8.0):
-        pace, _ = pace_with([free])
-        pace.before(0.0)
-        assert pace.threads == (8, 8)
+        tuned_threads, _ = pace_with([free])
+        tuned_threads.before(0.0)
+        assert tuned_threads.threads == (8, 8)
 
 
 def test_the_load_is_looked_at_again_after_a_pause() -> None:
-    pace, _ = pace_with([8.0, 2.1])
-    pace.before(0.0)
-    pace.after(512, 1.0, 1.0)
-    pace.before(5.0)
-    assert pace.threads == (8, 8)
-    pace.before(60.0)
-    assert pace.threads == (2, 2)
+    tuned_threads, _ = pace_with([8.0, 2.1])
+    tuned_threads.before(0.0)
+    tuned_threads.after(512, 1.0, 1.0)
+    tuned_threads.before(5.0)
+    assert tuned_threads.threads == (8, 8)
+    tuned_threads.before(60.0)
+    assert tuned_threads.threads == (2, 2)

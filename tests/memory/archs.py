@@ -160,7 +160,7 @@ class Sweep:
             while self.llm._cache.make_room():
                 pass
 
-        self.llm._loaded.driver.run(empty)
+        self.llm._runtime.driver.run(empty)
         self.call("restore", kept + self.tokens(N_MORE))
 
     def leave_training(self) -> None:

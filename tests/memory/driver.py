@@ -237,7 +237,7 @@ class Driver:
             while self.llm._cache.make_room():
                 pass
 
-        self.llm._loaded.driver.run(empty)
+        self.llm._runtime.driver.run(empty)
         self.check_bookkeeping()
 
     def cancel(self, index: int, words: Sequence[int], after: int) -> None:

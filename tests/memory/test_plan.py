@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llama_py.memory.kinds import MemoryKind, MemoryTraits, traits_of
-from llama_py.memory.plan import Action, Held, ReusePlan, plan_reuse
+from llama_py.memory.plan import Action, HeldPrefix, ReusePlan, plan_reuse
 
 FULL = MemoryTraits(MemoryKind.FULL, 0, recurrent=False)
 ISWA = MemoryTraits(MemoryKind.ISWA, 32, recurrent=False, forgets=True)
@@ -21,14 +21,14 @@ ALL = [FULL, ISWA, ISWA_BIG, RECURRENT, HYBRID, HYBRID_ISWA]
 NAMES = ["full", "iswa", "iswa-big", "recurrent", "hybrid", "hybrid-iswa"]
 
 
-def held(length: int, matched: int, pos_min: int = 0, **more: object) -> Held:
-    return Held("a", length, matched, pos_min, **more)  # type: ignore[arg-type]
+def held(length: int, matched: int, pos_min: int = 0, **more: object) -> HeldPrefix:
+    return HeldPrefix("a", length, matched, pos_min, **more)  # type: ignore[arg-type]
 
 
 CONTINUE, FORK, LOAD = Action.CONTINUE, Action.FORK, Action.LOAD
 
 #: traits, tokens in the prompt, what is held, checkpoints -> action, kept, with a checkpoint
-TABLE: list[tuple[MemoryTraits, int, list[Held], list[int], Action, int, bool]] = [
+TABLE: list[tuple[MemoryTraits, int, list[HeldPrefix], list[int], Action, int, bool]] = [
     # a conversation that simply goes on
     *((traits, 120, [held(100, 100, 68)], [], CONTINUE, 100, False) for traits in ALL),
     # ... while somebody else still generates from it
@@ -73,7 +73,7 @@ TABLE: list[tuple[MemoryTraits, int, list[Held], list[int], Action, int, bool]] 
 def test_table(
     traits: MemoryTraits,
     n_prompt: int,
-    holders: list[Held],
+    holders: list[HeldPrefix],
     checkpoints: list[int],
     action: Action,
     keep: int,
@@ -86,26 +86,33 @@ def test_table(
 
 @pytest.mark.parametrize("traits", ALL, ids=NAMES)
 def test_the_longest_wins_whoever_holds_it(traits: MemoryTraits) -> None:
-    holders = [Held("short", 30, 30), Held("long", 90, 90, 60), Held("middle", 60, 60, 30)]
+    holders = [
+        HeldPrefix("short", 30, 30),
+        HeldPrefix("long", 90, 90, 60),
+        HeldPrefix("middle", 60, 60, 30),
+    ]
     assert plan_reuse(traits, 120, holders, []).source == "long"
 
 
 def test_of_equals_the_idle_one_in_memory_wins() -> None:
-    stored = Held("stored", 50, 50, stored=True)
-    busy = Held("busy", 50, 50, busy=True)
-    idle = Held("idle", 50, 50)
+    stored = HeldPrefix("stored", 50, 50, stored=True)
+    busy = HeldPrefix("busy", 50, 50, busy=True)
+    idle = HeldPrefix("idle", 50, 50)
     assert plan_reuse(FULL, 99, [stored, busy, idle], []).source == "idle"
     assert plan_reuse(FULL, 99, [stored, busy], []).source == "busy"
 
 
 @pytest.mark.parametrize(("more", "source"), [(16, "memory"), (17, "stored")])
 def test_loading_must_save_more_than_it_costs(more: int, source: str) -> None:
-    holders = [Held("memory", 50, 50), Held("stored", 50 + more, 50 + more, stored=True)]
+    holders = [
+        HeldPrefix("memory", 50, 50),
+        HeldPrefix("stored", 50 + more, 50 + more, stored=True),
+    ]
     assert plan_reuse(FULL, 200, holders, []).source == source
 
 
 def test_a_short_stored_state_is_still_better_than_nothing() -> None:
-    plan = plan_reuse(FULL, 200, [Held("stored", 10, 10, stored=True)], [])
+    plan = plan_reuse(FULL, 200, [HeldPrefix("stored", 10, 10, stored=True)], [])
     assert plan.keep in (0, 10)  # a copy for ten tokens: either is right, both are consistent
     assert (plan.action is Action.LOAD) == (plan.keep == 10)
 
@@ -133,13 +140,13 @@ def test_the_reason_why_not_more_was_kept() -> None:
 def test_the_reason_why_what_shares_most_was_not_taken() -> None:
     passed = plan_reuse(ISWA, 120, [held(100, 60, 68), held(50, 40)], [])
     assert (passed.keep, passed.reason) == (40, "window cells are gone")
-    costly = plan_reuse(FULL, 120, [held(50, 40), Held("stored", 50, 50, stored=True)], [])
+    costly = plan_reuse(FULL, 120, [held(50, 40), HeldPrefix("stored", 50, 50, stored=True)], [])
     assert costly.keep == 40
     assert "only 10 tokens more" in costly.reason
 
 
 HELD = st.builds(
-    lambda length, share, pos_min, busy, stored, checkpoints: Held(
+    lambda length, share, pos_min, busy, stored, checkpoints: HeldPrefix(
         "x", length, int(length * share), min(pos_min, length), busy, stored, tuple(checkpoints)
     ),
     st.integers(1, 200),
@@ -158,10 +165,12 @@ HELD = st.builds(
     st.lists(st.integers(1, 200), max_size=4),
 )
 def test_a_plan_never_promises_what_is_not_there(
-    traits: MemoryTraits, n_prompt: int, holders: list[Held], checkpoints: list[int]
+    traits: MemoryTraits, n_prompt: int, holders: list[HeldPrefix], checkpoints: list[int]
 ) -> None:
     holders = [
-        Held(i, h.length, min(h.matched, n_prompt), h.pos_min, h.busy, h.stored, h.checkpoints)
+        HeldPrefix(
+            i, h.length, min(h.matched, n_prompt), h.pos_min, h.busy, h.stored, h.checkpoints
+        )
         for i, h in enumerate(holders)
     ]
     plan = plan_reuse(traits, n_prompt, holders, checkpoints)

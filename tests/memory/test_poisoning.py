@@ -164,8 +164,8 @@ class PoisoningMachine(RuleBasedStateMachine):
 
     def allowed(self, text: str, plain: tuple[tuple[int, int], ...] = ()) -> list[list[int]]:
         """The tokenizer's tokens, and those with replies of the model in their places."""
-        spelling = self.fresh._cache.spelling
-        whole = spelling.read(spelling.mark(text.encode(), plain), add_special=True)
+        text_keys = self.fresh._cache.text_keys
+        whole = text_keys.read(text_keys.mark(text.encode(), plain), add_special=True)
         found = [whole]
         for before, asked, said, reply in self.replies:
             # A reply that spells a control token in characters does not stand for one.

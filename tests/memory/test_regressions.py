@@ -384,13 +384,13 @@ def test_slots_are_clamped_with_a_warning(load: Loader, caplog: pytest.LogCaptur
 
 
 def test_the_fingerprint_covers_what_states_depend_on(load: Loader) -> None:
-    plain = load("iswa")._loaded.fingerprint
+    plain = load("iswa")._runtime.fingerprint
     for changes in ({"type_k": 1}, {"type_v": 1}, {"swa_full": True}, {"n_ctx": 1024},
                     {"rope_freq_base": 5000.0}, {"flash_attn": True},
                     {"attention_type": 1}):  # fmt: skip
-        assert load("iswa", **changes)._loaded.fingerprint != plain, changes
-    assert load("full")._loaded.fingerprint != plain
-    assert load("iswa")._loaded.fingerprint == plain
+        assert load("iswa", **changes)._runtime.fingerprint != plain, changes
+    assert load("full")._runtime.fingerprint != plain
+    assert load("iswa")._runtime.fingerprint == plain
 
 
 def test_without_a_causal_mask_nothing_is_reused(load: Loader) -> None:

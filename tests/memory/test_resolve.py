@@ -14,7 +14,7 @@ import pytest
 from llama_py import Llama, LlamaRAMCache, demo_model_path
 from llama_py.errors import ContextOverflowError, ParameterError
 from llama_py.memory.kinds import MemoryTraits
-from llama_py.memory.text_keys import Spelling
+from llama_py.memory.text_keys import TextKeys
 from tests.memory.fake_memory import FULL, RECURRENT, FakeRig, pair
 from tests.patience import PATIENCE
 
@@ -115,11 +115,11 @@ def test_a_prompt_of_50_mb_is_refused_before_it_is_tokenized(text: bytes) -> Non
 def test_the_bound_is_a_bound(unit: bytes) -> None:
     """No text is refused that fits."""
     with Llama(str(demo_model_path()), vocab_only=True) as llm:
-        spelling = Spelling(llm.vocab)
+        text_keys = TextKeys(llm.vocab)
         for count in (1, 30, 700, 5000):
             text = unit * count
             tokens = llm.vocab.tokenize(text, add_special=False, parse_special=True)
-            assert spelling.fewest_tokens(text, 0) <= len(tokens)
+            assert text_keys.fewest_tokens(text, 0) <= len(tokens)
 
 
 class Normalising:
@@ -139,8 +139,8 @@ class Normalising:
 
 def test_nothing_is_said_where_a_tokenizer_drops_text() -> None:
     with Llama(str(demo_model_path()), vocab_only=True) as llm:
-        spelling = Spelling(Normalising(llm.vocab))  # type: ignore[arg-type]
-        assert spelling.fewest_tokens(b"word " * 100_000, 512) == 0
+        text_keys = TextKeys(Normalising(llm.vocab))  # type: ignore[arg-type]
+        assert text_keys.fewest_tokens(b"word " * 100_000, 512) == 0
 
 
 def longest_gap(call: Callable[[], object]) -> float:
@@ -169,10 +169,10 @@ def test_marking_a_long_text_lets_other_threads_run() -> None:
     Something else may take the processor for a while, but not each time.
     """
     with Llama(str(demo_model_path()), vocab_only=True) as llm:
-        spelling = Spelling(llm.vocab)
+        text_keys = TextKeys(llm.vocab)
         text = b"lorem ipsum < dolor " * 1_200_000 + b"<|im_end|>"
-        assert spelling.mark(text).starts.tolist() == [len(text) - 10]
-        assert any(longest_gap(lambda: spelling.mark(text)) < 0.1 for _ in range(30))
+        assert text_keys.mark(text).starts.tolist() == [len(text) - 10]
+        assert any(longest_gap(lambda: text_keys.mark(text)) < 0.1 for _ in range(30))
 
 
 def test_an_empty_prompt_is_refused() -> None:

@@ -401,7 +401,7 @@ def test_what_the_store_cannot_take_is_never_copied(
             return get(self, seq, partial=partial)
 
         monkeypatch.setattr(type(llm._context), "state_get", state_get)
-        llm._cache._tiers.parking = LlamaRAMCache(10_000)
+        llm._cache._stores.parking = LlamaRAMCache(10_000)
         llm.set_cache(saved := LlamaRAMCache(10_000))
         for number in range(4):
             evaluate(llm, prompt(100, number))

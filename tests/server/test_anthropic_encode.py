@@ -21,7 +21,7 @@ from llama_py.dialects.anthropic.messages import read_call
 from llama_py.dialects.anthropic.tool_input import ToolInput
 from llama_py.dialects.failures import Failure, Kind
 from llama_py.dialects.limits import Limits
-from llama_py.dialects.usage import Progress
+from llama_py.dialects.usage import PromptProgress
 from llama_py.engine.request import FinishEvent, GenerationRequest, Prompt, Record, TokenEvent
 from llama_py.params import ModelParams
 from tests.chat import families
@@ -332,7 +332,7 @@ def test_keep_alive_is_an_event(context: Context) -> None:
         MessageHead("m"), Record(GenerationRequest(Prompt(tokens=[1]))), RenderedChat("")
     )
     assert events_of(reply.keep_alive()) == [("ping", {"type": "ping"})]
-    assert reply.progress(Progress(1, 0, 2, 0.1, 0.1)) == b""
+    assert reply.progress(PromptProgress(1, 0, 2, 0.1, 0.1)) == b""
 
 
 # ---- arguments -----------------------------------------------------------------------------------

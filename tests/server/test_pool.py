@@ -569,7 +569,7 @@ def test_a_model_is_warm_when_it_is_ready(monkeypatch: pytest.MonkeyPatch) -> No
             async with pool.lease("demo") as model:
                 report = model.llama.cache.report()
                 assert (report["cells_used"], report["sequences"]) == (0, [])
-                assert model.llama._loaded.engine.metrics.evaluated == 0
+                assert model.llama._runtime.engine.metrics.evaluated == 0
 
     run(test)
 
@@ -603,12 +603,12 @@ def test_a_model_that_fails_when_it_is_warmed_up_leaves_nothing(
 def test_a_model_may_go_before_it_is_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     ready, ended = threading.Event(), []
 
-    def slowly(self: loader.Loader, llama: Any) -> None:
+    def slowly(self: loader.ModelLoader, llama: Any) -> None:
         ready.wait(PATIENCE)
         llama._calls.prompt_of([{"role": "user", "content": "Hello"}], {})  # it is still there
         ended.append(llama)
 
-    monkeypatch.setattr(loader.Loader, "_use_once", slowly)
+    monkeypatch.setattr(loader.ModelLoader, "_use_once", slowly)
 
     async def test() -> None:
         async with pool_of("demo") as pool:

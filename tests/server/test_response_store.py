@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from llama_py.dialects.responses.items import Conversation
+from llama_py.dialects.responses.items import InputHistory
 from llama_py.server.kept.response_store import Responses, ResponseStore, size_of
 
-NOTHING = Conversation()
+NOTHING = InputHistory()
 
 
 class Clock:

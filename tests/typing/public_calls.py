@@ -43,7 +43,7 @@ from llama_py import (
 )
 from llama_py.api.embedding.lists import VectorLists
 from llama_py.api.llama_cpp_names import LlamaTokenizer
-from llama_py.api.sessions.session import ReplyStream as SpokenStream
+from llama_py.api.sessions.session import TurnStream as SpokenStream
 from llama_py.chat.rendered import RenderedChat
 from llama_py.chat.templates.template import ChatTemplate
 from llama_py.core.vocab import Vocab

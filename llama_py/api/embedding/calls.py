@@ -22,7 +22,7 @@ from llama_py.core.model import Model
 from llama_py.embeddings.inputs import Tokens, as_list, fitted, is_single, tokenized
 from llama_py.embeddings.pairs import Pairs
 from llama_py.embeddings.pooling import POOLINGS, Rows, check_dimensions, pool, shorten
-from llama_py.embeddings.queue import EmbeddingQueue, Job
+from llama_py.embeddings.queue import EmbeddingJob, EmbeddingQueue
 from llama_py.errors import (
     GenerationTimeout,
     ParameterError,
@@ -67,7 +67,7 @@ class PendingEmbedding(Generic[T]):
         n_tokens: tokens of all inputs together.
     """
 
-    def __init__(self, job: Job, finish: Callable[[], T]) -> None:
+    def __init__(self, job: EmbeddingJob, finish: Callable[[], T]) -> None:
         self._job = job
         self._finish = finish
         self.n_tokens = sum(map(len, job.inputs))
@@ -310,7 +310,7 @@ class EmbeddingCalls:
         *,
         ranks: bool = False,
     ) -> PendingEmbedding[T]:
-        job = Job(tokens, ranks, put)
+        job = EmbeddingJob(tokens, ranks, put)
         self._embedding_queue.submit(job)
         return PendingEmbedding(job, finish)
 

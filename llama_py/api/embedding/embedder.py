@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from typing_extensions import Self, Unpack
 
 from llama_py.api.embedding.calls import EmbeddingCalls, Progress, Ranked
-from llama_py.api.runtime import Loaded
+from llama_py.api.runtime import Runtime
 from llama_py.core import backend
 from llama_py.core.model import Model
 from llama_py.embeddings.computing import Setup, check_embeds
@@ -62,18 +62,18 @@ class Embedder:
         unused = [name for name in options if name != "pooling"]
         if llama is not None and unused:
             raise ParameterError(f"{unused[0]}: the model in llama= was loaded already")
-        if llama is not None and not hasattr(llama, "_loaded"):
+        if llama is not None and not hasattr(llama, "_runtime"):
             raise ParameterTypeError(f"llama must be a Llama, not {type(llama).__name__}")
         self._arguments: dict[str, Any] = {"model_path": model_path, "llama": llama, **options}
         self._owned = llama is None
-        self._loaded = llama._loaded if llama is not None else _load(model_path, given)
+        self._runtime = llama._runtime if llama is not None else _load(model_path, given)
         try:
             self._calls = EmbeddingCalls(
-                self._loaded.model, self._loaded.embedding_queue, given["pooling"]
+                self._runtime.model, self._runtime.embedding_queue, given["pooling"]
             )
         except BaseException:
             if self._owned:
-                self._loaded.close()
+                self._runtime.close()
             raise
 
     # -- facts ---------------------------------------------------------------------------------
@@ -81,17 +81,17 @@ class Embedder:
     @property
     def vocab(self) -> Vocab:
         """The model's tokens, and the functions that turn text into tokens and back."""
-        return self._loaded.model.vocab
+        return self._runtime.model.vocab
 
     @property
     def metadata(self) -> dict[str, str]:
         """The scalar metadata of the GGUF, as text."""
-        return self._loaded.model.metadata
+        return self._runtime.model.metadata
 
     @property
     def n_embd(self) -> int:
         """Dimensions of the vectors."""
-        return self._loaded.model.n_embd_out
+        return self._runtime.model.n_embd_out
 
     @property
     def max_tokens(self) -> int:
@@ -106,7 +106,7 @@ class Embedder:
     @property
     def labels(self) -> tuple[str, ...]:
         """Names of the scores of ``classify``; empty if the file has none."""
-        return self._loaded.model.labels
+        return self._runtime.model.labels
 
     # -- calls ---------------------------------------------------------------------------------
 
@@ -218,7 +218,7 @@ class Embedder:
         Calls of other threads end with ``ClosedError``.
         """
         if self._owned:
-            self._loaded.close()
+            self._runtime.close()
 
     def __enter__(self) -> Self:
         return self
@@ -234,13 +234,13 @@ class Embedder:
         self.__init__(**state)  # type: ignore[misc]
 
     def __repr__(self) -> str:
-        if self._loaded.inherited:
+        if self._runtime.inherited:
             return "Embedder(of another process)"
-        model = self._loaded.model
+        model = self._runtime.model
         return f"Embedder({Path(model.path).name!r}, n_embd={self.n_embd}, {self.pooling})"
 
 
-def _load(model_path: Any, given: Any) -> Loaded:
+def _load(model_path: Any, given: Any) -> Runtime:
     """A model that only embeds: without an engine."""
     path = read_path("model_path", model_path)
     params = ModelParams(**{name: given[name] for name in _OF_MODEL})
@@ -251,7 +251,7 @@ def _load(model_path: Any, given: Any) -> Loaded:
     model = Model(path, params, progress=given["progress"], verbose=given["verbose"])
     try:
         check_embeds(model)
-        return Loaded(model, None, Setup(context), in_place=given["in_place"])
+        return Runtime(model, None, Setup(context), in_place=given["in_place"])
     except BaseException:
         model.close()
         raise

@@ -13,7 +13,7 @@ from llama_py.api.dispatch import Dispatch
 from llama_py.api.kept.snapshots import Snapshots
 from llama_py.api.kept.states import LlamaState, SnapshotInfo, States
 from llama_py.api.lowlevel import ByHand
-from llama_py.api.runtime import Loaded
+from llama_py.api.runtime import Runtime
 from llama_py.engine.request import GenerationRequest, Prompt
 from llama_py.errors import ParameterError, ParameterTypeError, StateError, shown
 from llama_py.memory.sequences import LiveSequence, ResolvedPrompt, ReuseInfo
@@ -110,23 +110,23 @@ class ModelCache:
 
     def __init__(
         self,
-        loaded: Loaded,
+        runtime: Runtime,
         by_hand: ByHand,
         last: LastCalls,
         dispatch: Dispatch,
         calls: Calls,
         slots: int,
     ) -> None:
-        self._loaded = loaded
+        self._runtime = runtime
         self._by_hand = by_hand
         self._last = last
         self._dispatch = dispatch
         self._calls = calls
-        self._states = States(loaded, by_hand, last)
-        self._snapshots = Snapshots(loaded, self._states, slots)
+        self._states = States(runtime, by_hand, last)
+        self._snapshots = Snapshots(runtime, self._states, slots)
 
     def __repr__(self) -> str:
-        if self._loaded.inherited or self._loaded.model.closed:
+        if self._runtime.inherited or self._runtime.model.closed:
             return "ModelCache(closed)"
         report = self.report()
         talks = len(report["sequences"])
@@ -149,10 +149,10 @@ class ModelCache:
 
     def report(self) -> CacheReport:
         """Cells, sequences, and bytes in each tier."""
-        return self._loaded.driver.run(self._report)
+        return self._runtime.driver.run(self._report)
 
     def _report(self) -> CacheReport:
-        cache, context = self._loaded.cache, self._loaded.context
+        cache, context = self._runtime.cache, self._runtime.context
         sequences = [self._describe(sequence) for sequence in cache.live.values()]
         return {
             "kind": cache.traits.kind.value,
@@ -171,13 +171,13 @@ class ModelCache:
         }
 
     def _describe(self, sequence: LiveSequence) -> SequenceReport:
-        size = self._loaded.context.state_size
+        size = self._runtime.context.state_size
         return {
             "sequence": sequence.number,
             "tokens": len(sequence.tokens),
             "bytes": size(sequence.number) if sequence.tokens else 0,
             "busy": sequence.busy,
-            "pinned": self._loaded.cache.is_pinned(sequence),
+            "pinned": self._runtime.cache.is_pinned(sequence),
             "session": sequence.session,
         }
 
@@ -194,7 +194,7 @@ class ModelCache:
             ParameterTypeError: it is no store.
         """
         _check_store(store)
-        cache = self._loaded.cache
+        cache = self._runtime.cache
 
         def use() -> None:
             cache.saving.flush()  # what has ended meanwhile
@@ -202,8 +202,8 @@ class ModelCache:
             for sequence in cache.live.values():
                 sequence.saved_key, sequence.saved_length = None, 0
 
-        self._loaded.copy_out(_PATIENCE)
-        self._loaded.driver.run(use)
+        self._runtime.copy_out(_PATIENCE)
+        self._runtime.driver.run(use)
 
     def flush(self, timeout: float = 10.0) -> bool:
         """Wait until what calls left behind is in the store that was set.
@@ -213,7 +213,7 @@ class ModelCache:
         Returns:
             False if that took longer than ``timeout`` seconds.
         """
-        return self._loaded.write_out(timeout)
+        return self._runtime.write_out(timeout)
 
     # -- saved states ---------------------------------------------------------------------------
 
@@ -328,13 +328,13 @@ class ModelCache:
             ParameterError: there is no such snapshot.
             StateError: it is not in memory any more: prewarm it again.
         """
-        prompt = self._loaded.cache.resolve_tokens(self._tokens_of(what))
-        there = self._loaded.driver.run(lambda: self._pin(prompt, isinstance(what, str)))
+        prompt = self._runtime.cache.resolve_tokens(self._tokens_of(what))
+        there = self._runtime.driver.run(lambda: self._pin(prompt, isinstance(what, str)))
         if isinstance(what, str) and not there:
             self._states.bring_in(self._snapshots.get(what).stored)
 
     def _pin(self, prompt: ResolvedPrompt, may_be_missing: bool) -> bool:
-        cache = self._loaded.cache
+        cache = self._runtime.cache
         there = cache.pin(prompt) == len(prompt.tokens)
         if not there and not may_be_missing:
             cache.unpin(prompt)
@@ -347,12 +347,12 @@ class ModelCache:
         Args:
             what: as for ``pin``; None for everything that is pinned.
         """
-        cache = self._loaded.cache
+        cache = self._runtime.cache
         if what is None:
-            self._loaded.driver.run(cache.unpin_all)
+            self._runtime.driver.run(cache.unpin_all)
         else:
             prompt = cache.resolve_tokens(self._tokens_of(what))
-            self._loaded.driver.run(lambda: cache.unpin(prompt))
+            self._runtime.driver.run(lambda: cache.unpin(prompt))
 
     def _tokens_of(self, what: Prewarmed | str) -> tuple[int, ...]:
         if isinstance(what, Prewarmed):
@@ -412,11 +412,11 @@ class ModelCache:
 
         def clear() -> None:
             self._by_hand.forget()
-            self._loaded.cache.clear()
-            self._loaded.engine.reset_counters()
+            self._runtime.cache.clear()
+            self._runtime.engine.reset_counters()
             self._last.forget()
 
-        self._loaded.driver.run_when_quiet(clear, cancel=cancel)
+        self._runtime.driver.run_when_quiet(clear, cancel=cancel)
 
 
 def _check_store(store: Any) -> None:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from llama_py.api.call import LastCalls, Outcome
 from llama_py.api.calls import Calls
 from llama_py.api.dispatch import Dispatch
-from llama_py.api.runtime import Loaded
+from llama_py.api.runtime import Runtime
 from llama_py.api.scoring.tokens import Continuations, Prefix, read_continuations, read_prefix
 from llama_py.engine.events import Events
 from llama_py.engine.logprobs import log_normalizer
@@ -77,7 +77,7 @@ class Score:
 class ScoringParts:
     """What scoring needs of a model."""
 
-    loaded: Loaded
+    runtime: Runtime
     calls: Calls
     dispatch: Dispatch
     last: LastCalls
@@ -96,7 +96,7 @@ class ScoringJob:
     ) -> None:
         if timeout is not None:
             check_number("timeout", timeout, 0)
-        self._loaded, self._calls = parts.loaded, parts.calls
+        self._runtime, self._calls = parts.runtime, parts.calls
         self._dispatch, self._last = parts.dispatch, parts.last
         self._arguments = prefix, continuations, options
         self._timeout = timeout
@@ -135,7 +135,7 @@ class ScoringJob:
 
     def _read(self) -> tuple[Prefix, Continuations]:
         prefix, continuations, options = self._arguments
-        vocab = self._loaded.model.vocab
+        vocab = self._runtime.model.vocab
         if _is_conversation(prefix):
             prompt = self._calls.prompt_of(prefix, options)
             start = Prefix((*self._calls.tokens_of(prompt),))
@@ -146,7 +146,7 @@ class ScoringJob:
         return read_continuations(vocab, start, continuations)
 
     def _check_sizes(self, prefix: Prefix, given: Continuations) -> None:
-        limit, count = self._loaded.cache.limit, len(prefix.tokens)
+        limit, count = self._runtime.cache.limit, len(prefix.tokens)
         if count > limit:
             raise ContextOverflowError(count, limit, limit, "the prefix")
         for index, tokens in enumerate(given.tokens):
@@ -167,19 +167,19 @@ class ScoringJob:
             outcome.note_end()
         record = outcome.records[0]
         self._row = record.logits
-        self._loaded.driver.run(lambda: self._take(record.cache["sequence"]))
+        self._runtime.driver.run(lambda: self._take(record.cache["sequence"]))
 
     def _take(self, number: int) -> None:
         """Others may have the sequence, and its cells, when nothing else is left."""
-        sequence = self._loaded.cache.live.get(number)
+        sequence = self._runtime.cache.live.get(number)
         if sequence is not None and self._holds(sequence):
             self._sequence = sequence
             # A single sequence is continued, and cut again.
-            sequence.reserved = self._loaded.context.n_seq_max > 1
+            sequence.reserved = self._runtime.context.n_seq_max > 1
 
     def _holds(self, sequence: LiveSequence) -> bool:
         count = len(self._begun)
-        live = self._loaded.cache.live.get(sequence.number) is sequence
+        live = self._runtime.cache.live.get(sequence.number) is sequence
         return live and sequence.tokens[:count] == [*self._begun]
 
     def _there(self) -> bool:
@@ -188,12 +188,12 @@ class ScoringJob:
         def look() -> bool:
             return self._sequence is not None and self._holds(self._sequence)
 
-        return self._loaded.driver.run(look)
+        return self._runtime.driver.run(look)
 
     def _let_go(self) -> None:
         sequence, self._sequence = self._sequence, None
         if sequence is not None:
-            self._loaded.driver.run(lambda: setattr(sequence, "reserved", False))
+            self._runtime.driver.run(lambda: setattr(sequence, "reserved", False))
 
     # -- the continuations ----------------------------------------------------------------------
 
@@ -217,8 +217,8 @@ class ScoringJob:
     def _width(self) -> int:
         """How many run side by side: where there is room, or in the place of idle conversations,
         but not of most of them."""
-        most = self._loaded.context.n_seq_max
-        free = most - len(self._loaded.cache.live)
+        most = self._runtime.context.n_seq_max
+        free = most - len(self._runtime.cache.live)
         return max(1, free, most // 2)
 
     def _score_some(self, some: Sequence[Tokens], found: dict[Tokens, list[float]]) -> int:

@@ -18,7 +18,7 @@ from llama_py.core.vocab import Vocab
 from llama_py.engine.reply_text import whole_characters
 from llama_py.errors import ParameterError, ParameterTypeError
 from llama_py.memory.prompt_tokens import align
-from llama_py.memory.text_keys import Spelling
+from llama_py.memory.text_keys import TextKeys
 from llama_py.options.checks import whole_text
 from llama_py.params import check_number
 
@@ -62,7 +62,7 @@ def read_prefix(vocab: Vocab, prefix: Any) -> Prefix:
     if isinstance(prefix, str):
         text = whole_text(prefix, "prefix").encode()
         # An end-of-sequence token that some models add would stand in the middle.
-        first, _ = Spelling(vocab).added
+        first, _ = TextKeys(vocab).added
         tokens = (*first, *vocab.tokenize(text, add_special=False, parse_special=True))
         if text and tokens:
             return Prefix(tokens, text)
@@ -125,7 +125,7 @@ class _Border:
 
     def __init__(self, vocab: Vocab, prefix: Prefix) -> None:
         self.place = len(prefix.tokens)
-        self._vocab, self._spelling = vocab, Spelling(vocab)
+        self._vocab, self._text_keys = vocab, TextKeys(vocab)
         self._may_melt = prefix.text is not None
         if prefix.text is not None:
             self._tail = _last(prefix.text)
@@ -151,13 +151,13 @@ class _Border:
 
     def _behind(self, text: bytes) -> list[int]:
         """The tokens of a text as they are behind the tail, if a token ends there."""
-        whole = self._spelling.mark(self._tail + text)
-        tokens = self._spelling.read(whole, add_special=False)
-        offsets = align(self._spelling, tokens, whole.key)
+        whole = self._text_keys.mark(self._tail + text)
+        tokens = self._text_keys.read(whole, add_special=False)
+        offsets = align(self._text_keys, tokens, whole.key)
         (place,) = whole.in_key([len(self._tail)])
         if offsets is not None and place in offsets:
             return tokens[int(np.searchsorted(offsets, place)) :]
-        return self._spelling.read_apart(text, parse_special=True)
+        return self._text_keys.read_apart(text, parse_special=True)
 
     def _tokenize(self, text: bytes) -> list[int]:
         return self._vocab.tokenize(text, add_special=False, parse_special=True)

@@ -21,7 +21,7 @@ from typing_extensions import Self, Unpack
 
 from llama_py.api.call import ChatReply
 from llama_py.api.sessions import session_file
-from llama_py.api.sessions.session_reply import ReplyStream
+from llama_py.api.sessions.session_reply import TurnStream
 from llama_py.chat.messages import check_names
 from llama_py.dialects.openai.messages import read_messages, read_tools
 from llama_py.errors import ClosedError, ParameterError, ParameterTypeError
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from llama_py.api.overflow import OverflowReport
     from llama_py.options.values import ChatPolicy
 
-__all__ = ["ChatModel", "ChatSession", "ReplyStream"]
+__all__ = ["ChatModel", "ChatSession", "TurnStream"]
 
 Message = dict[str, Any]
 
@@ -99,7 +99,7 @@ class ChatSession:
         self._messages: list[Message] = [{"role": "system", "content": system}] if system else []
         self._results: list[Message] = []
         #: Weak, because a reply knows its session: both go when nobody has them any more.
-        self._reply: weakref.ref[ReplyStream] | None = None
+        self._reply: weakref.ref[TurnStream] | None = None
         self._closed = False
 
     # -- talking ------------------------------------------------------------------------------
@@ -111,18 +111,18 @@ class ChatSession:
     @overload
     def send(
         self, text: str, *, stream: Literal[True], **sampling: Unpack[TurnOptions]
-    ) -> ReplyStream: ...
+    ) -> TurnStream: ...
     @overload
     def send(
         self, text: str, *, stream: bool, **sampling: Unpack[TurnOptions]
-    ) -> str | ReplyStream: ...
+    ) -> str | TurnStream: ...
     def send(
         self, text: str, *, stream: bool = False, **sampling: Unpack[TurnOptions]
-    ) -> str | ReplyStream:
+    ) -> str | TurnStream:
         """Say something; the text of the reply.
 
         Args:
-            stream: return a ``ReplyStream``, which gives the text piece by piece.
+            stream: return a ``TurnStream``, which gives the text piece by piece.
             sampling: options of ``create_chat_completion`` for this turn only.
 
         Raises:
@@ -149,14 +149,14 @@ class ChatSession:
     @overload
     def send_tool_result(
         self, call_id: str, content: str, *, stream: Literal[True], **sampling: Unpack[TurnOptions]
-    ) -> ReplyStream | None: ...
+    ) -> TurnStream | None: ...
     @overload
     def send_tool_result(
         self, call_id: str, content: str, *, stream: bool, **sampling: Unpack[TurnOptions]
-    ) -> str | ReplyStream | None: ...
+    ) -> str | TurnStream | None: ...
     def send_tool_result(
         self, call_id: str, content: str, *, stream: bool = False, **sampling: Unpack[TurnOptions]
-    ) -> str | ReplyStream | None:
+    ) -> str | TurnStream | None:
         """Give the result of a tool call. When all calls have one, the model goes on.
 
         Returns:
@@ -183,12 +183,12 @@ class ChatSession:
     @overload
     def regenerate(
         self, *, stream: Literal[True], **sampling: Unpack[TurnOptions]
-    ) -> ReplyStream: ...
+    ) -> TurnStream: ...
     @overload
-    def regenerate(self, *, stream: bool, **sampling: Unpack[TurnOptions]) -> str | ReplyStream: ...
+    def regenerate(self, *, stream: bool, **sampling: Unpack[TurnOptions]) -> str | TurnStream: ...
     def regenerate(
         self, *, stream: bool = False, **sampling: Unpack[TurnOptions]
-    ) -> str | ReplyStream:
+    ) -> str | TurnStream:
         """Replace the last reply by another one.
 
         Raises:
@@ -201,7 +201,7 @@ class ChatSession:
 
     def _turn(
         self, messages: list[Message], stream: bool, sampling: TurnOptions
-    ) -> str | ReplyStream:
+    ) -> str | TurnStream:
         if self._closed:
             raise ClosedError("this session was closed")
         _check_options(sampling)
@@ -217,7 +217,7 @@ class ChatSession:
             **options,
         )
         kept = self._note_dropped(messages, getattr(chunks, "dropped", None))
-        reply = ReplyStream(self._commit, kept, chunks)
+        reply = TurnStream(self._commit, kept, chunks)
         self._reply = weakref.ref(reply)
         reply.begin()  # the chunk with the role: from here on, closing the stream cancels it
         return reply if stream else reply.read()

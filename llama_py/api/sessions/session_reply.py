@@ -1,4 +1,4 @@
-"""``ReplyStream``: one reply of a session, as it comes."""
+"""``TurnStream``: one reply of a session, as it comes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from llama_py.dialects.openai.fold import fold_chat
 from llama_py.errors import LlamaError
 from llama_py.memory.sequences import ReuseInfo
 
-__all__ = ["ReplyStream"]
+__all__ = ["TurnStream"]
 
 Message = dict[str, Any]
 #: Takes the messages up to the reply, the reply included, and the chat completion.
@@ -23,7 +23,7 @@ Commit = Callable[[list[Message], ChatReply], None]
 _COMPLETE = ("stop", "length", "tool_calls", "function_call")
 
 
-class ReplyStream(Iterator[str]):
+class TurnStream(Iterator[str]):
     """A reply as it comes: iterating gives its text, piece by piece.
 
     The turn is committed to the session when the iteration has come to its end. Use it as a context

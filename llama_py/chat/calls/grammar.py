@@ -65,7 +65,7 @@ class CallFormat(NamedTuple):
     opening: str = ""
 
 
-class _Place(NamedTuple):
+class _PiecePlace(NamedTuple):
     """Where in a reply a piece stands.
 
     Attributes:
@@ -119,10 +119,10 @@ def parser_of_calls(form: CallFormat) -> str:
 def _written(form: CallFormat) -> tuple[str, frozenset[int], frozenset[tuple[int, int]]]:
     """The grammar, the values in the arena that are JSON and not text, and the gaps in it."""
     values = Values()
-    writer = _Writer(peg.arena_of(form.arena), form, values)
+    writer = _CallWriter(peg.arena_of(form.arena), form, values)
     ways = writer.calls()
     if form.answer:
-        answer = _Writer(peg.arena_of(form.answer), form, values)
+        answer = _CallWriter(peg.arena_of(form.answer), form, values)
         ways += answer.answers()
     grammar = f"root ::= {' | '.join(ways)}\n{values.finished()}\n"
     return grammar, frozenset(writer.no_texts), frozenset(writer.gaps)
@@ -138,7 +138,7 @@ def answer_of(form: CallFormat, answer: Mapping[str, Any], schema: Any) -> CallF
     return form._replace(answer=answer["parser"]["arena"], schema=json.dumps(schema), lazy=False)
 
 
-class _Writer:
+class _CallWriter:
     """Writes the rules of one format."""
 
     def __init__(self, arena: Arena, form: CallFormat, values: Values) -> None:
@@ -149,7 +149,7 @@ class _Writer:
             tool["function"]["name"]: tool["function"].get("parameters") or {}
             for tool in json.loads(form.tools)
         }
-        self._known: dict[tuple[int, _Place], str] = {}
+        self._known: dict[tuple[int, _PiecePlace], str] = {}
         self._orders = 0
         self._answering = False
         #: The content is the answer, of whose schema llama.cpp's description says nothing.
@@ -162,7 +162,7 @@ class _Writer:
 
     def calls(self) -> list[str]:
         """The expressions of replies with a call; the grammar begins with one of them."""
-        place = _Place(forced=True, single=self._form.single)
+        place = _PiecePlace(forced=True, single=self._form.single)
         roots = self._triggers() if self._form.lazy else [self._arena.root]
         found: _Lang = []
         for root in roots:
@@ -191,7 +191,7 @@ class _Writer:
         """The expressions of replies that follow the schema."""
         self._answering = True
         self._free = "schema" not in self._arena.kinds(self._arena.root)
-        found = self._lang(self._arena.root, _Place())
+        found = self._lang(self._arena.root, _PiecePlace())
         return [_joined(each) for each in found]
 
     def _triggers(self) -> list[int]:
@@ -201,7 +201,7 @@ class _Writer:
 
     # ---- nodes -----------------------------------------------------------------------------------
 
-    def _lang(self, at: int, place: _Place) -> _Lang:
+    def _lang(self, at: int, place: _PiecePlace) -> _Lang:
         node = self._arena.nodes[at]
         names = self._arena.names(at)
         if not place.tool and len(names) == 1:
@@ -210,7 +210,7 @@ class _Writer:
             return self._arguments([at], place)
         return _KINDS[node["type"]](self, at, node, place)
 
-    def _is_list(self, at: int, place: _Place) -> bool:
+    def _is_list(self, at: int, place: _PiecePlace) -> bool:
         """Whether this is where the arguments of a call are."""
         if not place.tool or place.argument or self._arena.names(at):
             return False
@@ -220,16 +220,16 @@ class _Writer:
         tagged = node["type"] == "tag" and node["tag"] == peg.ARG
         return tagged or node["type"] in ("choice", "repetition")
 
-    def _nothing(self, at: int, node: peg.Node, place: _Place) -> _Lang:
+    def _nothing(self, at: int, node: peg.Node, place: _PiecePlace) -> _Lang:
         return _EMPTY
 
-    def _literal(self, at: int, node: peg.Node, place: _Place) -> _Lang:
+    def _literal(self, at: int, node: peg.Node, place: _PiecePlace) -> _Lang:
         return [[quoted(node["literal"])]] if node["literal"] else _EMPTY
 
-    def _any(self, at: int, node: peg.Node, place: _Place) -> _Lang:
+    def _any(self, at: int, node: peg.Node, place: _PiecePlace) -> _Lang:
         return [["."]]
 
-    def _white(self, at: int, node: peg.Node, place: _Place) -> _Lang:
+    def _white(self, at: int, node: peg.Node, place: _PiecePlace) -> _Lang:
         return [[self.space]]
 
     @property
@@ -240,22 +240,22 @@ class _Writer:
             self._values.rules[self._space] = _SPACE_RULE
         return self._space
 
-    def _chars(self, at: int, node: peg.Node, place: _Place) -> _Lang:
+    def _chars(self, at: int, node: peg.Node, place: _PiecePlace) -> _Lang:
         least, most = node["min_count"], node["max_count"]
         most = max(least, 32) if most == -1 else most
         return [[f"{_class(node)}{{{least},{most}}}"]]
 
-    def _string(self, at: int, node: peg.Node, place: _Place) -> _Lang:
+    def _string(self, at: int, node: peg.Node, place: _PiecePlace) -> _Lang:
         return [[rf'[^"\\\x00-\x1F]{{0,{_MOST_ID}}}']]
 
-    def _until(self, at: int, node: peg.Node, place: _Place) -> _Lang:
+    def _until(self, at: int, node: peg.Node, place: _PiecePlace) -> _Lang:
         if place.inside:
             first = sorted({text[0] for text in node["delimiters"] if text})
             banned = "".join(f"\\x{ord(letter):02X}" for letter in first if letter < "\x7f")
             return [[f"[^\\x00-\\x1F{banned}]{{0,{_MOST_FILLED}}}"]]
         return [[self._values.free_text(node["delimiters"])]]
 
-    def _sequence(self, at: int, node: peg.Node, place: _Place) -> _Lang:
+    def _sequence(self, at: int, node: peg.Node, place: _PiecePlace) -> _Lang:
         out: list[str] = []
         children = list(node["children"])
         listed = self._block(children, place)
@@ -329,7 +329,7 @@ class _Writer:
         found: _Lang = [[quoted(space)] for space in sorted(spaces) if space]
         return [*found, []] if found else _EMPTY
 
-    def _after(self, children: Sequence[int], number: int, place: _Place) -> _Place:
+    def _after(self, children: Sequence[int], number: int, place: _PiecePlace) -> _PiecePlace:
         """The place behind what must not stand here."""
         if not number:
             return place
@@ -341,13 +341,13 @@ class _Writer:
             return place
         return place._replace(never=(*place.never, inner["literal"]))
 
-    def _recipient(self, children: Sequence[int], number: int, place: _Place) -> str:
+    def _recipient(self, children: Sequence[int], number: int, place: _PiecePlace) -> str:
         """The name of the tool, where a call says for whom it is before it says who that is."""
         later = any(self._arena.names(child) for child in children[number + 1 :])
         node = self._arena.nodes[children[number]]
         return place.tool if place.inside and later and node["type"] == "until" else ""
 
-    def _block(self, children: Sequence[int], place: _Place) -> range | None:
+    def _block(self, children: Sequence[int], place: _PiecePlace) -> range | None:
         """Those children among which the arguments of a call are; None if it is one at most."""
         if not place.tool or place.argument:
             return None
@@ -358,7 +358,7 @@ class _Writer:
         ]
         return range(found[0], found[-1] + 1) if len(found) > 1 else None
 
-    def _choice(self, at: int, node: peg.Node, place: _Place) -> _Lang:
+    def _choice(self, at: int, node: peg.Node, place: _PiecePlace) -> _Lang:
         children = list(node["children"])
         if place.forced:
             children = [child for child in children if self._arena.names(child)] or children
@@ -393,7 +393,7 @@ class _Writer:
         texts = (self._arena.nodes[each] for each in self._arena.walk(at))
         return any(node.get("literal", "").startswith("```") for node in texts)
 
-    def _repetition(self, at: int, node: peg.Node, place: _Place) -> _Lang:
+    def _repetition(self, at: int, node: peg.Node, place: _PiecePlace) -> _Lang:
         least, most = node["min_count"], node["max_count"]
         calls = bool(self._arena.names(at))
         if calls:
@@ -423,15 +423,15 @@ class _Writer:
             text = f"({text})"
         return [[text + times]]
 
-    def _child(self, at: int, node: peg.Node, place: _Place) -> _Lang:
+    def _child(self, at: int, node: peg.Node, place: _PiecePlace) -> _Lang:
         return self._lang(node["child"], place)
 
-    def _ref(self, at: int, node: peg.Node, place: _Place) -> _Lang:
+    def _ref(self, at: int, node: peg.Node, place: _PiecePlace) -> _Lang:
         return self._lang(self._arena.rules[node["name"]], place)
 
-    def _rule(self, at: int, node: peg.Node, place: _Place) -> _Lang:
+    def _rule(self, at: int, node: peg.Node, place: _PiecePlace) -> _Lang:
         if not self._arena.tags(at):
-            place = _Place(inside=place.inside)
+            place = _PiecePlace(inside=place.inside)
         key = at, place
         if key not in self._known:
             self._known[key] = name = self._values.new_name("r")
@@ -444,12 +444,12 @@ class _Writer:
         name = self._known[key]
         return [] if name == "-" else [[name]] if name else _EMPTY
 
-    def _gbnf(self, at: int, node: peg.Node, place: _Place) -> _Lang:
+    def _gbnf(self, at: int, node: peg.Node, place: _PiecePlace) -> _Lang:
         if not node["grammar"]:
             return _EMPTY
         return self._lang(node["child"], place)
 
-    def _tag(self, at: int, node: peg.Node, place: _Place) -> _Lang:
+    def _tag(self, at: int, node: peg.Node, place: _PiecePlace) -> _Lang:
         tag = node["tag"]
         if tag == peg.CONTENT:
             return self._content(node, place)
@@ -462,7 +462,7 @@ class _Writer:
         inside = place.inside or tag.startswith("tool")
         return self._lang(node["child"], place._replace(inside=inside))
 
-    def _content(self, node: peg.Node, place: _Place) -> _Lang:
+    def _content(self, node: peg.Node, place: _PiecePlace) -> _Lang:
         """Content, for which there is a place only where it is the answer."""
         if self._free or self._answers(node["child"]):
             schema = json.loads(self._form.schema)
@@ -474,7 +474,7 @@ class _Writer:
 
     # ---- arguments -------------------------------------------------------------------------------
 
-    def _schema(self, place: _Place) -> tuple[Any, Mapping[str, Any]]:
+    def _schema(self, place: _PiecePlace) -> tuple[Any, Mapping[str, Any]]:
         """The schema of a tool or of an argument, and its definitions."""
         schema = self._tools.get(place.tool)
         if not isinstance(schema, Mapping):
@@ -484,7 +484,7 @@ class _Writer:
             return (schema.get("properties") or {}).get(place.argument, True), defs
         return schema, defs
 
-    def _all_arguments(self, at: int, node: peg.Node, place: _Place) -> _Lang:
+    def _all_arguments(self, at: int, node: peg.Node, place: _PiecePlace) -> _Lang:
         """Arguments that are one object."""
         schema, defs = self._schema(place)
         if self._form.notation == "peg-gemma4":
@@ -493,7 +493,7 @@ class _Writer:
             return self._lang(node["child"], place)  # there are none
         return [[self._values.json(_without_defs(schema), defs)]]
 
-    def _arguments(self, nodes: Sequence[int], place: _Place) -> _Lang:
+    def _arguments(self, nodes: Sequence[int], place: _PiecePlace) -> _Lang:
         """A list of arguments, each at most once, in any order if they are few."""
         units: dict[str, int] = {}
         for at in nodes:
@@ -531,7 +531,7 @@ class _Writer:
                 out.append(found)
         return out
 
-    def _argument(self, unit: int, name: str, place: _Place) -> _Lang:
+    def _argument(self, unit: int, name: str, place: _PiecePlace) -> _Lang:
         place = place._replace(argument=name)
         if self._form.notation == "peg-minimax-m3":
             schema, defs = self._schema(place)
@@ -566,7 +566,7 @@ class _Writer:
             if self._arena.arguments(child):
                 self._find_units(child, rule, units)
 
-    def _joints(self, nodes: Sequence[int], place: _Place) -> tuple[str, str]:
+    def _joints(self, nodes: Sequence[int], place: _PiecePlace) -> tuple[str, str]:
         """What stands between two arguments, and what behind each."""
         for at in nodes:
             for found in self._arena.walk(at):
@@ -578,7 +578,7 @@ class _Writer:
         between = [at for at in nodes[1:-1] if not self._arena.arguments(at)][:1]
         return self._text_of(between, place), ""
 
-    def _around(self, at: int, place: _Place) -> tuple[str, str]:
+    def _around(self, at: int, place: _PiecePlace) -> tuple[str, str]:
         """What stands before and behind an argument that is repeated."""
         node = self._arena.nodes[at]
         while node["type"] in ("tag", "atomic") and node.get("tag") != peg.ARG:
@@ -589,7 +589,7 @@ class _Writer:
         inside = next(i for i, part in enumerate(parts) if self._arena.arguments(part))
         return self._text_of(parts[:inside], place), self._text_of(parts[inside + 1 :], place)
 
-    def _text_of(self, nodes: Sequence[int], place: _Place) -> str:
+    def _text_of(self, nodes: Sequence[int], place: _PiecePlace) -> str:
         langs = [self._lang(at, place) for at in nodes]
         return " ".join(
             _group(lang) if len(lang) > 1 else _joined(lang[0]) for lang in langs if lang
@@ -597,7 +597,7 @@ class _Writer:
 
     # ---- values ----------------------------------------------------------------------------------
 
-    def _text_value(self, at: int, node: peg.Node, place: _Place) -> _Lang:
+    def _text_value(self, at: int, node: peg.Node, place: _PiecePlace) -> _Lang:
         schema, defs = self._schema(place)
         closers = self._closers(node["child"])
         if not place.beside_json and not may_be_text(schema, defs):
@@ -606,7 +606,7 @@ class _Writer:
         name = self._values.text(schema, defs, closers, place.beside_json, place.never)
         return [[name]] if name else []
 
-    def _json_value(self, node: peg.Node, place: _Place) -> _Lang:
+    def _json_value(self, node: peg.Node, place: _PiecePlace) -> _Lang:
         schema, defs = self._schema(place)
         if not place.beside_json:
             closers = self._closers(node["child"])
@@ -648,26 +648,26 @@ def _class(node: peg.Node) -> str:
     return f"[{'^' if node['negated'] else ''}{text}]"
 
 
-_KINDS: Mapping[str, Callable[[_Writer, int, peg.Node, _Place], _Lang]] = {
-    "epsilon": _Writer._nothing,
-    "start": _Writer._nothing,
-    "end": _Writer._nothing,
-    "and": _Writer._nothing,
-    "not": _Writer._nothing,
-    "literal": _Writer._literal,
-    "any": _Writer._any,
-    "space": _Writer._white,
-    "chars": _Writer._chars,
-    "string": _Writer._string,
-    "until": _Writer._until,
-    "sequence": _Writer._sequence,
-    "choice": _Writer._choice,
-    "repetition": _Writer._repetition,
-    "ref": _Writer._ref,
-    "rule": _Writer._rule,
-    "tag": _Writer._tag,
-    "atomic": _Writer._child,
-    "ac": _Writer._child,
-    "schema": _Writer._child,
-    "gbnf": _Writer._gbnf,
+_KINDS: Mapping[str, Callable[[_CallWriter, int, peg.Node, _PiecePlace], _Lang]] = {
+    "epsilon": _CallWriter._nothing,
+    "start": _CallWriter._nothing,
+    "end": _CallWriter._nothing,
+    "and": _CallWriter._nothing,
+    "not": _CallWriter._nothing,
+    "literal": _CallWriter._literal,
+    "any": _CallWriter._any,
+    "space": _CallWriter._white,
+    "chars": _CallWriter._chars,
+    "string": _CallWriter._string,
+    "until": _CallWriter._until,
+    "sequence": _CallWriter._sequence,
+    "choice": _CallWriter._choice,
+    "repetition": _CallWriter._repetition,
+    "ref": _CallWriter._ref,
+    "rule": _CallWriter._rule,
+    "tag": _CallWriter._tag,
+    "atomic": _CallWriter._child,
+    "ac": _CallWriter._child,
+    "schema": _CallWriter._child,
+    "gbnf": _CallWriter._gbnf,
 }

@@ -83,7 +83,7 @@ def prepare_schema(schema: Any) -> Any:
 
 def check_schema(schema: Any) -> None:
     """Raise GrammarError for keywords that llama.cpp's converter would ignore."""
-    _Checker(schema).check(schema, "#")
+    _SchemaChecker(schema).check(schema, "#")
 
 
 def _with_plain_patterns(schema: Any) -> Any:
@@ -122,7 +122,7 @@ def _fits(value: Any, kind: str) -> bool:
     return kind in types and isinstance(value, types[kind])
 
 
-class _Checker:
+class _SchemaChecker:
     """Walks a schema in the order in which the converter decides what a node is."""
 
     def __init__(self, root: Any) -> None:

@@ -63,7 +63,7 @@ _BIAS = np.where(
 )
 
 
-class VocabLike(Protocol):
+class GuidanceVocab(Protocol):
     """The part of ``core.vocab.Vocab`` that this module uses."""
 
     n_tokens: int
@@ -104,14 +104,14 @@ class _Tokens:
         return [self.tokens.index(bytes([byte])) for byte in raw]
 
 
-def _is_marker(vocab: VocabLike, token: int, piece: bytes) -> bool:
+def _is_marker(vocab: GuidanceVocab, token: int, piece: bytes) -> bool:
     if vocab.is_control(token):
         return True
     # User-defined tokens are markers (<think>) as well as plain text (runs of spaces).
     return piece.startswith(b"<") and piece.endswith(b">") and vocab.is_special(token)
 
 
-def _read_tokens(vocab: VocabLike) -> _Tokens:
+def _read_tokens(vocab: GuidanceVocab) -> _Tokens:
     pieces = [vocab.token_to_piece(token, True) for token in range(vocab.n_tokens)]
     special = [token for token, piece in enumerate(pieces) if _is_marker(vocab, token, piece)]
     return _Tokens(pieces, special, vocab.eos)
@@ -136,7 +136,7 @@ class Guide:
         GrammarError: llguidance is not installed, or does not take the vocabulary.
     """
 
-    def __init__(self, vocab: VocabLike) -> None:
+    def __init__(self, vocab: GuidanceVocab) -> None:
         try:
             from llguidance import LLTokenizer, TokenizerWrapper
         except ImportError as error:
@@ -446,9 +446,9 @@ def _workers() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="llama_py-mask")
 
 
-_GUIDES: WeakKeyDictionary[VocabLike, Guide] = WeakKeyDictionary()
+_GUIDES: WeakKeyDictionary[GuidanceVocab, Guide] = WeakKeyDictionary()
 _GUIDES_LOCK = threading.Lock()
-_MAKING: WeakKeyDictionary[VocabLike, threading.Lock] = WeakKeyDictionary()
+_MAKING: WeakKeyDictionary[GuidanceVocab, threading.Lock] = WeakKeyDictionary()
 
 
 def _begin_anew() -> None:
@@ -461,7 +461,7 @@ def _begin_anew() -> None:
 forks.after_in_child(_begin_anew)
 
 
-def guide_for(vocab: VocabLike) -> Guide:
+def guide_for(vocab: GuidanceVocab) -> Guide:
     """The guide of a vocabulary, made at its first use without blocking other vocabularies."""
     with _GUIDES_LOCK:
         making = _MAKING.setdefault(vocab, threading.Lock())

@@ -72,7 +72,7 @@ def lark_rules(schema: Any, name: str, options: Mapping[str, Any]) -> list[str] 
     """
     if not all(map(_SHELVED.fullmatch, _references(schema))):
         return None
-    writer = _Writer(schema, options)
+    writer = _LarkWriter(schema, options)
     try:
         start = writer.node(schema)
     except _TooManyRulesError:
@@ -94,7 +94,7 @@ class _TooManyRulesError(Exception):
     """There would be too many rules; the schema is left to ``%json``."""
 
 
-class _Writer:
+class _LarkWriter:
     """Writes rules for a schema; an expression for each node."""
 
     def __init__(self, root: Any, options: Mapping[str, Any]) -> None:

@@ -70,7 +70,7 @@ def _indentation(text: bytes) -> int:
 
 
 @dataclass(slots=True)
-class _Place:
+class _JSONPlace:
     """A place in a JSON text.
 
     Attributes:
@@ -145,7 +145,7 @@ class AnswerWatch:
         self._piece = piece
         self._watch = ReasoningWatch(piece, reasoning)
         self._spaces = spaces
-        self._place = _Place()
+        self._place = _JSONPlace()
 
     @property
     def inside(self) -> bool:
@@ -161,7 +161,7 @@ class AnswerWatch:
         """Advance past a token."""
         behind = self._watch.accept(token)
         if self._watch.inside:
-            self._place = _Place()  # what came before was its beginning
+            self._place = _JSONPlace()  # what came before was its beginning
         elif self._spaces is not None:
             self._place.go_on(behind)
 
@@ -217,7 +217,7 @@ class AnswerWatch:
             if not self._forbid(row, np.array([token])):
                 return
 
-    def _after(self, piece: bytes) -> _Place:
+    def _after(self, piece: bytes) -> _JSONPlace:
         place = replace(self._place, too_deep=False, trailing=False)
         place.go_on(piece)
         return place

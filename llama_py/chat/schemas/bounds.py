@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from llama_py.chat.schemas.satisfiable import check_satisfiable
-from llama_py.core.host.gil_yield import Breaks
+from llama_py.core.host.gil_yield import GilYield
 from llama_py.errors import GrammarError
 
 __all__ = [
@@ -155,7 +155,7 @@ class _Walk:
     def __init__(self, most_optional: int, strict: bool = False) -> None:
         self._most_optional = most_optional
         self._strict = strict
-        self._breaks = Breaks()
+        self._gil_yield = GilYield()
         self._name = ""
         self._values = 0
         self._bytes = 0
@@ -168,7 +168,7 @@ class _Walk:
         while todo:
             value, path, depth, role = todo.pop()
             self._values += 1
-            self._breaks()
+            self._gil_yield()
             if self._values > MOST_VALUES:
                 self._refuse(path, f"it has more than {MOST_VALUES} values")
             if depth > MOST_DEPTH:
@@ -195,7 +195,7 @@ class _Walk:
             if self._properties > MOST_PROPERTIES:
                 self._refuse(path, f"there are more than {MOST_PROPERTIES} properties")
         for key in value:
-            self._breaks()
+            self._gil_yield()
             if not isinstance(key, str):
                 self._refuse(path, f"the name {_shown(key)} is not a string")
             self._text(key, path)

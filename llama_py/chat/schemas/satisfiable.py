@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from llama_py.core.graphs import components
-from llama_py.core.host.gil_yield import Breaks
+from llama_py.core.host.gil_yield import GilYield
 from llama_py.errors import GrammarError
 
 __all__ = ["MOST_CHAINED", "MOST_MERGED", "check_satisfiable", "is_a"]
@@ -58,9 +58,9 @@ def check_satisfiable(schema: Any, name: str = "the JSON schema", *, lax: bool =
         GrammarError: with the place and what is contradictory there.
     """
     nodes = _Nodes(schema)
-    breaks = Breaks()
+    gil_yield = GilYield()
     for node, path in nodes.all():
-        breaks()
+        gil_yield()
         problem = _contradiction(node, lax)
         if problem:
             raise GrammarError(f"{name} at {path}: {problem}, so that no value fits")
@@ -194,9 +194,9 @@ class _Nodes:
 
     def _collect(self, root: Any) -> None:
         todo = [(root, "#")]
-        breaks = Breaks()
+        gil_yield = GilYield()
         while todo:
-            breaks()
+            gil_yield()
             node, path = todo.pop()
             if not isinstance(node, Mapping) or id(node) in self._known:
                 continue
@@ -209,9 +209,9 @@ class _Nodes:
         """Raise where schemas and references lead too deep for a recursive compiler."""
         numbers = {key: i for i, key in enumerate(self._known)}
         edges: list[list[int]] = []
-        breaks = Breaks()
+        gil_yield = GilYield()
         for node, _ in self._known.values():
-            breaks()
+            gil_yield()
             inner = [part for part, where in _parts(node) if not where.startswith(_UNUSED)]
             if isinstance(node.get("$ref"), str):
                 inner.append(self._target(node["$ref"]))
@@ -270,9 +270,9 @@ class _Nodes:
         met: set[tuple[int, int]] = set()
         left: dict[int, int] = {}
         ready: list[int] = []
-        breaks = Breaks()
+        gil_yield = GilYield()
         for key, (node, _) in self._known.items():
-            breaks()
+            gil_yield()
             needs = self._needs[key] = [*self._needed(node)]
             left[key] = len(needs)
             for i, (parts, _) in enumerate(needs):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from llama_py.core.grammar.gbnf_reader import TERMINAL, Rules, read_gbnf
 from llama_py.core.graphs import components
-from llama_py.core.host.gil_yield import Breaks
+from llama_py.core.host.gil_yield import GilYield
 from llama_py.errors import GrammarError
 from llama_py.tenants import remembering
 
@@ -39,7 +39,7 @@ def check_gbnf(text: str, root: str = "root") -> tuple[tuple[str, int], ...]:
     """
     rules = read_gbnf(text)
     alternatives = _defined(rules, root)
-    _Checker(rules, alternatives).check(rules.numbers[root])
+    _GrammarChecker(rules, alternatives).check(rules.numbers[root])
     return tuple(rules.tokens.items())
 
 
@@ -60,11 +60,11 @@ def _defined(rules: Rules, root: str) -> list[list[list[int]]]:
     return out
 
 
-class _Checker:
+class _GrammarChecker:
     def __init__(self, rules: Rules, alternatives: list[list[list[int]]]) -> None:
         self._rules = rules
         self._alternatives = alternatives
-        self._breaks = Breaks()
+        self._gil_yield = GilYield()
 
     def check(self, root: int) -> None:
         # What llama.cpp knows of what may be empty: it sees an empty alternative only.
@@ -84,7 +84,7 @@ class _Checker:
     def _reachable(self, root: int) -> list[int]:
         seen, todo = {root}, [root]
         while todo:
-            self._breaks()
+            self._gil_yield()
             for sequence in self._alternatives[todo.pop()]:
                 for symbol in {*sequence} - seen:
                     if symbol != TERMINAL:
@@ -99,7 +99,7 @@ class _Checker:
         users: list[list[list[int]]] = [[] for _ in range(count)]
         ready: list[int] = []
         for rule, each in enumerate(self._alternatives):
-            self._breaks()
+            self._gil_yield()
             for sequence in each:
                 if only_empty and TERMINAL in sequence:
                     continue
@@ -124,7 +124,7 @@ class _Checker:
         """For each rule: the rules with which it may begin, and whether they end it as well."""
         edges: _Edges = []
         for each in self._alternatives:
-            self._breaks()
+            self._gil_yield()
             found: list[tuple[int, bool]] = []
             for sequence in each:
                 for i, symbol in enumerate(sequence):
@@ -144,7 +144,7 @@ class _Checker:
         depth = [0] * len(edges)
         total = 0
         for component in components([[target for target, _ in each] for each in edges]):
-            self._breaks()
+            self._gil_yield()
             rule = component[0]
             if len(component) > 1 or any(target == rule for target, _ in edges[rule]):
                 self._left_recursive(min(component))
@@ -180,7 +180,7 @@ class _Checker:
         """Count the stacks that each rule can begin with; refuse endless ones and too many."""
         starts = [0] * len(edges)
         for component in components([[target for target, _ in each] for each in edges]):
-            self._breaks()
+            self._gil_yield()
             inside = {*component}
             total = 0
             for rule in component:

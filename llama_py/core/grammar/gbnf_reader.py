@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from llama_py.core.host.gil_yield import Breaks
+from llama_py.core.host.gil_yield import GilYield
 from llama_py.errors import GrammarError
 
 __all__ = [
@@ -96,17 +96,17 @@ def read_gbnf(text: str) -> Rules:
         raise GrammarError(f"the grammar has {size} bytes, and {MOST_BYTES} is the most")
     if not text.strip() or "\0" in text:
         raise GrammarError("the grammar does not parse: it is empty, or has a NUL character")
-    return _Reader(text).read()
+    return _GBNFReader(text).read()
 
 
-class _Reader:
+class _GBNFReader:
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
         self._rules = Rules()
         self._rule = 0
         self._depth = 0
-        self._breaks = Breaks()
+        self._gil_yield = GilYield()
         self._counted = (0, 1)  # a position, and the line on which it is
 
     def read(self) -> Rules:
@@ -196,7 +196,7 @@ class _Reader:
         out: list[int] = []
         start, size, repeated = 0, 0, 1  # the last item: where it begins, its elements, its rules
         while self._at < len(self._text):
-            self._breaks()
+            self._gil_yield()
             letter = self._text[self._at]
             counts = self._counts(letter)
             if counts is not None:

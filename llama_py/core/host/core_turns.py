@@ -1,4 +1,4 @@
-"""``Turns``: contexts that compute on the same cores, one after the other, each for as long.
+"""``CoreTurns``: contexts that compute on the same cores, one after the other, each for as long.
 
 Threads of two contexts that compute at once take the cores from each other in the middle of a
 matrix product, where each waits for the slowest of its threads; together they are slower than in
@@ -20,7 +20,7 @@ from contextlib import contextmanager
 
 from llama_py import forks
 
-__all__ = ["TURNS", "Share", "Turns"]
+__all__ = ["TURNS", "CoreTurns", "Share"]
 
 #: Seconds after a turn within which a context that generates comes back.
 _LINGER = 0.004
@@ -47,7 +47,7 @@ class Share:
         self.left = -1.0
 
 
-class Turns:
+class CoreTurns:
     """See the module.
 
     Attributes:
@@ -149,5 +149,5 @@ class Turns:
 
 
 #: Those of this process.
-TURNS = Turns()
+TURNS = CoreTurns()
 forks.after_in_child(TURNS._renew)

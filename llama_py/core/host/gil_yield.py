@@ -1,4 +1,4 @@
-"""``Breaks``: a long loop of pure Python that lets other threads run.
+"""``GilYield``: a long loop of pure Python that lets other threads run.
 
 Whoever wants the interpreter's lock waits up to five milliseconds for it, and a stream asks for it
 several times per token. A loop that lets go by itself costs the stream next to nothing.
@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import time
 
-__all__ = ["Breaks"]
+__all__ = ["GilYield"]
 
 #: Rounds of a loop between two breaks: about half a millisecond.
 _ROUNDS = 200
 _SECONDS = 5e-5
 
 
-class Breaks:
+class GilYield:
     """Call it in every round; now and then it sleeps for a moment."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from llama_py.chat.stream import ChatStream, Delta, ToolCallDelta
 from llama_py.dialects.anthropic.blocks import HIDDEN, TOOL_USE_ID
 from llama_py.dialects.anthropic.tool_input import ToolInput
 from llama_py.dialects.failures import Failure, anthropic_error
-from llama_py.dialects.usage import Progress
+from llama_py.dialects.usage import PromptProgress
 from llama_py.dialects.wire_json import event, text_bytes
 from llama_py.engine.request import Event, FinishEvent, Record
 
@@ -56,7 +56,7 @@ _EMPTY: dict[str, dict[str, Any]] = {
 }
 
 
-class _Block:
+class _ContentBlock:
     """A block of content: its frames, and at the end its whole.
 
     Args:
@@ -136,8 +136,8 @@ class MessageReply:
         self._record = record
         self._own_ids: set[str] = set()
         self._stream = ChatStream(rendered, new_id=self._new_id)
-        self._blocks: list[_Block] = []
-        self._open: _Block | None = None
+        self._blocks: list[_ContentBlock] = []
+        self._open: _ContentBlock | None = None
         self._blank = ("", "")
         self._tokens = 0
         self._thinking_tokens = 0
@@ -162,7 +162,7 @@ class MessageReply:
         self._thinking_tokens += self._stream.thinks
         return frames
 
-    def progress(self, progress: Progress) -> bytes:
+    def progress(self, progress: PromptProgress) -> bytes:
         """Nothing: there is no such event."""
         return b""
 
@@ -247,7 +247,7 @@ class MessageReply:
     def _begin(self, head: Mapping[str, Any]) -> bytes:
         closed = self._close(before_call=head["type"] == "tool_use")
         hidden = head["type"] == "thinking" and not self._head.shows_thinking
-        self._open = _Block(len(self._blocks), head, hidden=hidden)
+        self._open = _ContentBlock(len(self._blocks), head, hidden=hidden)
         self._blocks.append(self._open)
         return closed + self._open.start()
 

@@ -10,7 +10,7 @@ from llama_py.dialects.context import PieceVocab
 from llama_py.dialects.failures import Failure, openai_error
 from llama_py.dialects.llama_server.line_limits import Indentation
 from llama_py.dialects.logprobs import LogprobEntry, LogprobQueue, reply_piece
-from llama_py.dialects.usage import Progress, make_timings
+from llama_py.dialects.usage import PromptProgress, make_timings
 from llama_py.dialects.wire_json import frame, text_bytes
 from llama_py.engine.request import Event, FinishEvent, Record, TokenEvent
 
@@ -47,7 +47,7 @@ class Shape:
 
 
 @dataclass(slots=True)
-class _Reply:
+class _NativeChoice:
     """One completion. ``shown``: how many of its tokens were in an event."""
 
     index: int
@@ -80,7 +80,7 @@ class NativeReply:
         self._shape = shape
         self._vocab = vocab
         self._replies = [
-            _Reply(
+            _NativeChoice(
                 index, record, limited[index], self._queue(record), Indentation(shape.indentation)
             )
             for index, record in enumerate(records)
@@ -113,14 +113,14 @@ class NativeReply:
             return frames
         return frames + frame(self._final(reply))
 
-    def _token(self, reply: _Reply, event: TokenEvent) -> bytes:
+    def _token(self, reply: _NativeChoice, event: TokenEvent) -> bytes:
         reply.tokens.append(event.token)
         if reply.queue is None:
             return self._add(reply, event.text, ()) if event.text else b""
         reply.queue.add(event.token, event.logprobs)
         return self._add(reply, event.text, reply.queue.release(len(event.text)))
 
-    def _add(self, reply: _Reply, text: str, entries: Sequence[LogprobEntry]) -> bytes:
+    def _add(self, reply: _NativeChoice, text: str, entries: Sequence[LogprobEntry]) -> bytes:
         text = reply.block.kept(text) if self._shape.indentation else text
         probs = [self._probabilities(entry) for entry in entries]
         reply.has_new_line = reply.has_new_line or "\n" in text
@@ -141,7 +141,7 @@ class NativeReply:
             partial["timings"] = make_timings([reply.record], len(reply.tokens))
         return frame(partial)
 
-    def _quick(self, reply: _Reply, text: str, tokens: Sequence[int]) -> bytes:
+    def _quick(self, reply: _NativeChoice, text: str, tokens: Sequence[int]) -> bytes:
         """An event that is nothing but text: its JSON differs in few places."""
         record = reply.record
         return (
@@ -156,7 +156,7 @@ class NativeReply:
             record.n_prompt,
         )
 
-    def _head(self, reply: _Reply) -> dict[str, Any]:
+    def _head(self, reply: _NativeChoice) -> dict[str, Any]:
         return {
             "index": reply.index,
             "id_slot": self._slot(reply.record),
@@ -185,7 +185,7 @@ class NativeReply:
             "logprob": max(logprob, _IMPOSSIBLE),
         }
 
-    def progress(self, progress: Progress) -> bytes:
+    def progress(self, progress: PromptProgress) -> bytes:
         """An event without text that says how much of the prompt is done."""
         partial = {**self._head(self._replies[0]), "content": "", "tokens": [], "stop": False}
         partial["prompt_progress"] = progress.told()
@@ -212,7 +212,7 @@ class NativeReply:
         replies = [self._final(reply) for reply in self._replies]
         return replies[0] if len(replies) == 1 else replies
 
-    def _final(self, reply: _Reply) -> dict[str, Any]:
+    def _final(self, reply: _NativeChoice) -> dict[str, Any]:
         record, shape = reply.record, self._shape
         final = {
             **self._head(reply),
@@ -234,7 +234,7 @@ class NativeReply:
             final["completion_probabilities"] = reply.probs
         return chosen_fields(final, shape.fields) if shape.fields else final
 
-    def _ending(self, reply: _Reply) -> dict[str, str]:
+    def _ending(self, reply: _NativeChoice) -> dict[str, str]:
         finish = reply.finish
         if finish is None or finish.reason not in ("stop", "length"):
             kind = "none"
@@ -246,7 +246,7 @@ class NativeReply:
         word = finish.stop if finish is not None else None
         return {"stop_type": kind, "stopping_word": word or ""}
 
-    def _truncated(self, reply: _Reply) -> bool:
+    def _truncated(self, reply: _NativeChoice) -> bool:
         """Whether the context was full before as much was generated as was asked for."""
         most = reply.record.request.generation.max_tokens
         ended = reply.finish is not None and reply.finish.reason == "length"

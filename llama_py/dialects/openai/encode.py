@@ -144,7 +144,7 @@ class EncoderBase:
 
 
 @dataclass(slots=True)
-class _Reply:
+class _CompletionChoice:
     """One choice while it is generated. Parts are joined once, at the end."""
 
     index: int
@@ -195,12 +195,12 @@ class CompletionEncoder(EncoderBase):
         self._offsets = offsets
         self._replies = [self._reply(i, r, logprobs) for i, r in enumerate(records)]
 
-    def _reply(self, index: int, record: Record, logprobs: bool) -> _Reply:
+    def _reply(self, index: int, record: Record, logprobs: bool) -> _CompletionChoice:
         if not logprobs:
-            return _Reply(index, record, None, None)
+            return _CompletionChoice(index, record, None, None)
         offset = self._offsets[index // self._per_prompt]
         queue = LogprobQueue(reply_piece(self._vocab, record.request), offset)
-        return _Reply(index, record, queue, empty_completion_logprobs())
+        return _CompletionChoice(index, record, queue, empty_completion_logprobs())
 
     # -- events ----------------------------------------------------------------------------------
 
@@ -229,7 +229,7 @@ class CompletionEncoder(EncoderBase):
             self._replies[choice].parts.append(event.text)
         return event.text
 
-    def _begin(self, reply: _Reply) -> list[Any]:
+    def _begin(self, reply: _CompletionChoice) -> list[Any]:
         """The prompt, with ``echo``."""
         reply.begun = True
         echo = self._echoes[reply.index // self._per_prompt]
@@ -238,7 +238,7 @@ class CompletionEncoder(EncoderBase):
         entries = None if reply.queue is None else self._prompt_entries(reply, echo)
         return self._show(reply, echo, entries)
 
-    def _token(self, reply: _Reply, event: TokenEvent) -> list[Any]:
+    def _token(self, reply: _CompletionChoice, event: TokenEvent) -> list[Any]:
         self._completion_tokens += 1
         entries = None
         if event.logprobs is not None:
@@ -249,7 +249,7 @@ class CompletionEncoder(EncoderBase):
             entries = reply.queue.release(len(event.text))
         return self._show(reply, event.text, entries) if event.text or entries else []
 
-    def _end(self, reply: _Reply, event: FinishEvent) -> list[Any]:
+    def _end(self, reply: _CompletionChoice, event: FinishEvent) -> list[Any]:
         self._finish(event)
         entries = None
         if reply.queue is not None:
@@ -257,7 +257,9 @@ class CompletionEncoder(EncoderBase):
         reply.finish_reason = event.reason  # type: ignore[assignment]
         return self._show(reply, event.text, entries)
 
-    def _show(self, reply: _Reply, text: str, entries: Sequence[LogprobEntry] | None) -> list[Any]:
+    def _show(
+        self, reply: _CompletionChoice, text: str, entries: Sequence[LogprobEntry] | None
+    ) -> list[Any]:
         logprobs = None
         none_at_all = reply.finish_reason and reply.logprobs and not reply.logprobs["tokens"]
         if reply.logprobs is not None and (entries or none_at_all):
@@ -273,7 +275,7 @@ class CompletionEncoder(EncoderBase):
         }
         return self._chunks([choice])
 
-    def _prompt_entries(self, reply: _Reply, echo: str) -> list[LogprobEntry]:
+    def _prompt_entries(self, reply: _CompletionChoice, echo: str) -> list[LogprobEntry]:
         """The prompt's tokens without BOS; nothing is known about the first one."""
         tokens = reply.record.tokens
         known = [None, *reply.record.prompt_logprobs]
@@ -298,18 +300,18 @@ class CompletionEncoder(EncoderBase):
         choices = [self._choice(index, reply) for index, reply in enumerate(self._kept())]
         return cast("CreateCompletionResponse", self._whole(self.kind, choices))
 
-    def _kept(self) -> list[_Reply]:
+    def _kept(self) -> list[_CompletionChoice]:
         """The replies to return: with ``best_of``, the most likely ones of each prompt."""
         if self._keep == self._per_prompt:
             return self._replies
-        kept: list[_Reply] = []
+        kept: list[_CompletionChoice] = []
         for start in range(0, len(self._replies), self._per_prompt):
             group = self._replies[start : start + self._per_prompt]
             kept += sorted(group, key=lambda reply: -reply.mean_logprob)[: self._keep]
         return kept
 
     @staticmethod
-    def _choice(index: int, reply: _Reply) -> CompletionChoice:
+    def _choice(index: int, reply: _CompletionChoice) -> CompletionChoice:
         return {
             "text": "".join(reply.parts),
             "index": index,

@@ -28,7 +28,7 @@ __all__ = ["ChatEncoder"]
 
 
 @dataclass(slots=True)
-class _Reply:
+class _ChatChoice:
     """One choice while it is generated.
 
     Attributes:
@@ -72,7 +72,7 @@ class ChatEncoder(EncoderBase):
         self._vocab = vocab
         self._legacy = legacy
         self._replies = [
-            _Reply(
+            _ChatChoice(
                 index,
                 ChatStream(rendered),
                 LogprobQueue(reply_piece(vocab, record.request)) if logprobs else None,
@@ -112,7 +112,7 @@ class ChatEncoder(EncoderBase):
         """The chunks that carry deltas which were taken."""
         return self._tell(self._replies[choice], deltas)
 
-    def _end(self, reply: _Reply, event: FinishEvent) -> list[Any]:
+    def _end(self, reply: _ChatChoice, event: FinishEvent) -> list[Any]:
         if reply.queue is not None:
             stopped = event.stop is not None
             self._note(reply, reply.queue.finish(len(event.text), stopped=stopped))
@@ -122,27 +122,27 @@ class ChatEncoder(EncoderBase):
         reply.finish_reason = self._reason(reply, event)
         return chunks + self._chunks([self._choice_chunk(reply, {})])
 
-    def _reason(self, reply: _Reply, event: FinishEvent) -> FinishReason:
+    def _reason(self, reply: _ChatChoice, event: FinishEvent) -> FinishReason:
         stream = reply.stream
         cut_off = event.stop is not None and stream.cut_off
         if event.reason == "stop" and stream.has_tool_calls and not cut_off:
             return "function_call" if self._legacy else "tool_calls"
         return event.reason  # type: ignore[return-value]
 
-    def _note(self, reply: _Reply, entries: Sequence[LogprobEntry]) -> None:
+    def _note(self, reply: _ChatChoice, entries: Sequence[LogprobEntry]) -> None:
         if entries:
             news = chat_logprobs(self._vocab, entries)["content"] or []
             reply.logprobs += news
             if self.head.stream:
                 reply.news += news
 
-    def _tell(self, reply: _Reply, deltas: Sequence[Delta]) -> list[Any]:
+    def _tell(self, reply: _ChatChoice, deltas: Sequence[Delta]) -> list[Any]:
         if not (deltas and self.head.stream):
             return []
         encoded = [self._delta(delta) for delta in deltas]
         return self._chunks([self._choice_chunk(reply, delta) for delta in encoded if delta])
 
-    def _choice_chunk(self, reply: _Reply, delta: ChatCompletionDelta) -> dict[str, Any]:
+    def _choice_chunk(self, reply: _ChatChoice, delta: ChatCompletionDelta) -> dict[str, Any]:
         logprobs: ChatCompletionLogprobs | None = None
         none_at_all = reply.finish_reason and reply.queue is not None and not reply.logprobs
         if reply.news or none_at_all:
@@ -184,7 +184,7 @@ class ChatEncoder(EncoderBase):
         choices = [self._choice(reply) for reply in self._replies]
         return cast("CreateChatCompletionResponse", self._whole("chat.completion", choices))
 
-    def _choice(self, reply: _Reply) -> ChatCompletionResponseChoice:
+    def _choice(self, reply: _ChatChoice) -> ChatCompletionResponseChoice:
         logprobs: ChatCompletionLogprobs | None = None
         if reply.queue is not None:
             logprobs = {"content": reply.logprobs, "refusal": None}
@@ -195,7 +195,7 @@ class ChatEncoder(EncoderBase):
             "finish_reason": reply.finish_reason,
         }
 
-    def _message(self, reply: _Reply) -> ChatCompletionResponseMessage:
+    def _message(self, reply: _ChatChoice) -> ChatCompletionResponseMessage:
         message: Any = reply.stream.finish().as_message()
         if self._legacy and "tool_calls" in message:
             message["function_call"] = message.pop("tool_calls")[0]["function"]

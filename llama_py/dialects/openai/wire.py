@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 from llama_py.dialects.failures import Failure, openai_error
 from llama_py.dialects.openai.encode import CompletionEncoder
 from llama_py.dialects.openai.encode_chat import ChatEncoder
-from llama_py.dialects.usage import Progress
+from llama_py.dialects.usage import PromptProgress
 from llama_py.dialects.wire_json import DONE, frame, json_bytes, text_bytes
 from llama_py.engine.request import Event, TokenEvent
 
@@ -96,7 +96,7 @@ class _WireReply(ABC, Generic[E]):
                 self._told[index] = len(self._ids[index])
         return chunk
 
-    def progress(self, progress: Progress) -> bytes:
+    def progress(self, progress: PromptProgress) -> bytes:
         """A chunk without choices that says how much of the prompt is done."""
         chunk: dict[str, Any] = self._encoder.head.chunk(self._encoder.kind, [])
         chunk["prompt_progress"] = progress.told()

@@ -26,11 +26,11 @@ from llama_py.dialects.responses.output import (
     ReasoningItem,
 )
 from llama_py.dialects.responses.tools import Tools
-from llama_py.dialects.usage import Progress, make_timings
+from llama_py.dialects.usage import PromptProgress, make_timings
 from llama_py.dialects.wire_json import DONE, json_bytes
 from llama_py.engine.request import Event, FinishEvent, Record, TokenEvent
 
-__all__ = ["Asked", "ResponsesReply"]
+__all__ = ["AskedResponse", "ResponsesReply"]
 
 #: What a response is that ended for another reason than its model's: cut off, or by its client.
 _STATUSES = {"length": "incomplete", "cancelled": "cancelled"}
@@ -39,7 +39,7 @@ _UNIQUE = re.compile(r"[A-Za-z0-9]{9}")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AskedResponse:
     """What a client asked for, as far as the reply depends on it.
 
     Attributes:
@@ -75,7 +75,7 @@ class ResponsesReply:
 
     def __init__(
         self,
-        asked: Asked,
+        asked: AskedResponse,
         records: Sequence[Record],
         vocab: PieceVocab,
         rendered: RenderedChat,
@@ -110,7 +110,7 @@ class ResponsesReply:
         self._frames.add_raw(b"response.in_progress", self._begun)
         return self._frames.take()
 
-    def progress(self, progress: Progress) -> bytes:
+    def progress(self, progress: PromptProgress) -> bytes:
         """``response.in_progress`` with more members, as llama-server sends it."""
         members = self._begun + b',"prompt_progress":' + json_bytes(progress.told())
         if self._asked.timings:

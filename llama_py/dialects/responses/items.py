@@ -23,7 +23,7 @@ from llama_py.errors import ParameterError, shown
 
 __all__ = [
     "CALL_ID",
-    "Conversation",
+    "InputHistory",
     "Item",
     "conversation_of",
     "input_items",
@@ -35,7 +35,7 @@ Item = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class InputHistory:
     """What was said until now, and is stored.
 
     Attributes:
@@ -116,7 +116,7 @@ def conversation_of(items: Sequence[Item], tools: Tools, known: int = 0) -> list
     Raises:
         RequestError: an item is wrong; with its place.
     """
-    reader = _Reader(tools)
+    reader = _ItemReader(tools)
     for index, item in enumerate(items):
         new = index - known
         reader.read(Fields(item, f"input[{new}]" if new >= 0 else f"the stored item {index}"))
@@ -143,7 +143,7 @@ class _Turn:
         return Message(self.role, (*parts, *self.calls))
 
 
-class _Reader:
+class _ItemReader:
     """Collects items as messages."""
 
     def __init__(self, tools: Tools) -> None:

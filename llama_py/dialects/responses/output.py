@@ -13,7 +13,7 @@ from typing import Any
 
 from llama_py.dialects.responses.custom import InputText
 from llama_py.dialects.responses.items import sealed
-from llama_py.dialects.responses.tools import Target
+from llama_py.dialects.responses.tools import DeclaredTool
 from llama_py.dialects.wire_json import json_bytes, text_bytes
 
 __all__ = [
@@ -237,7 +237,7 @@ class _CallItem(OutputItem):
         call_id: what its result refers to.
     """
 
-    def __init__(self, frames: Frames, index: int, target: Target, call_id: str) -> None:
+    def __init__(self, frames: Frames, index: int, target: DeclaredTool, call_id: str) -> None:
         super().__init__(frames, index)
         self._target, self._call_id = target, call_id
         self._of_arguments = self._around()
@@ -283,7 +283,7 @@ class CustomCallItem(_CallItem):
 
     prefix = "ctc"
 
-    def __init__(self, frames: Frames, index: int, target: Target, call_id: str) -> None:
+    def __init__(self, frames: Frames, index: int, target: DeclaredTool, call_id: str) -> None:
         super().__init__(frames, index, target, call_id)
         self._input = InputText()
 

@@ -20,9 +20,9 @@ from llama_py.dialects.fields import Fields, missing, whole, wrong_type, wrong_v
 from llama_py.dialects.limits import Limits
 from llama_py.dialects.openai.bodies import note_unknown
 from llama_py.dialects.requests import RequestSettings
-from llama_py.dialects.responses.encode import Asked, ResponsesReply
+from llama_py.dialects.responses.encode import AskedResponse, ResponsesReply
 from llama_py.dialects.responses.items import (
-    Conversation,
+    InputHistory,
     Item,
     conversation_of,
     input_items,
@@ -64,13 +64,13 @@ _ELSEWHERE = {
 class History(Protocol):
     """Replies of the same client that were stored."""
 
-    def conversation(self, response_id: str) -> Conversation | None:
+    def conversation(self, response_id: str) -> InputHistory | None:
         """Everything that was said up to the end of a reply; None if it is not there."""
 
     def item(self, item_id: str) -> Item | None:
         """One item of a reply; None if it is not there."""
 
-    def keep(self, earlier: Conversation, new: Sequence[Item], response: Mapping[str, Any]) -> None:
+    def keep(self, earlier: InputHistory, new: Sequence[Item], response: Mapping[str, Any]) -> None:
         """Store a reply, with what it answers: what was stored of it already, and the rest."""
 
 
@@ -83,7 +83,7 @@ class Nothing:
     def item(self, item_id: str) -> None:
         """Nothing."""
 
-    def keep(self, earlier: Conversation, new: Sequence[Item], response: Mapping[str, Any]) -> None:
+    def keep(self, earlier: InputHistory, new: Sequence[Item], response: Mapping[str, Any]) -> None:
         """Forget it."""
 
 
@@ -161,8 +161,8 @@ def _asked(
     tools: Tools,
     logprobs: bool,
     keep: Callable[[Mapping[str, Any]], None] | None,
-) -> Asked:
-    return Asked(
+) -> AskedResponse:
+    return AskedResponse(
         new_id("resp"),
         repeated,
         tools,
@@ -184,10 +184,10 @@ def _new_items(fields: Fields, history: History) -> list[Item]:
     return input_items(fields.get("input"), history.item)
 
 
-def _earlier(fields: Fields, history: History) -> Conversation:
+def _earlier(fields: Fields, history: History) -> InputHistory:
     previous = fields.text("previous_response_id")
     if previous is None:
-        return Conversation()
+        return InputHistory()
     found = history.conversation(previous)
     if found is None:
         raise RequestError(

@@ -12,7 +12,7 @@ from llama_py.chat.conversation import Tool, ToolChoice
 from llama_py.dialects.fields import Fields, wrong_type, wrong_value
 from llama_py.errors import shown
 
-__all__ = ["INPUT", "Target", "Tools", "custom_arguments", "read_choice", "skipped"]
+__all__ = ["INPUT", "DeclaredTool", "Tools", "custom_arguments", "read_choice", "skipped"]
 
 _log = logging.getLogger("llama_py.server")
 
@@ -40,7 +40,7 @@ def skipped(what: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class DeclaredTool:
     """A tool as its client knows it.
 
     Attributes:
@@ -66,7 +66,7 @@ class Tools:
     def __init__(self, declared: list[Any], where: str = "tools") -> None:
         self.declared = len(declared)
         self.offered: list[Tool] = []
-        self._targets: dict[str, Target] = {}
+        self._targets: dict[str, DeclaredTool] = {}
         self._names: dict[tuple[str, str], str] = {}
         #: Outside of namespaces first: those keep their names.
         nested: list[tuple[Fields, str, str]] = []
@@ -96,7 +96,7 @@ class Tools:
             )
         flat = self._free(joined(namespace, name))
         self._names[namespace, name] = flat
-        self._targets[flat] = Target(name, namespace, kind == "custom")
+        self._targets[flat] = DeclaredTool(name, namespace, kind == "custom")
         description = tool.text("description") or about
         if kind == "custom":
             self.offered.append(Tool(flat, _with_format(tool, description), _FREEFORM))
@@ -108,9 +108,9 @@ class Tools:
             name += "_"
         return name
 
-    def target(self, flat: str) -> Target:
+    def target(self, flat: str) -> DeclaredTool:
         """The tool that the model means by a name."""
-        return self._targets.get(flat) or Target(flat)
+        return self._targets.get(flat) or DeclaredTool(flat)
 
     def name_of(self, name: str, namespace: str = "") -> str:
         """The name under which the model knows a tool, also if it is not offered any more."""

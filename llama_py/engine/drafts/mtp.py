@@ -18,7 +18,7 @@ from llama_py.core.context import Context
 from llama_py.core.mtp import NextTokenHeads
 from llama_py.engine.clock import Clock
 from llama_py.engine.drafts.payoff import Durations
-from llama_py.engine.generation import Running
+from llama_py.engine.generation import Generation
 from llama_py.errors import DecodeError
 from llama_py.memory.radix import common_tokens
 from llama_py.options.drafters import MAX_DRAFT, MTP
@@ -162,11 +162,11 @@ class OpenHeads:
 
     # -- what the model computes ----------------------------------------------------------------
 
-    def serve(self, running: Iterable[Running]) -> None:
+    def serve(self, running: Iterable[Generation]) -> None:
         """These requests have a sequence; those of others may be used for other tokens."""
         self._active = frozenset(each.number for each in running)
 
-    def observe(self, running: Running, tokens: Sequence[int], states: Rows) -> None:
+    def observe(self, running: Generation, tokens: Sequence[int], states: Rows) -> None:
         """The model has decoded tokens of a request, behind what its sequence holds.
 
         Args:
@@ -188,7 +188,7 @@ class OpenHeads:
         if slot.count - slot.done >= _MOST_WAITING:
             self._retrying(slot, slot.count)
 
-    def _slot_of(self, running: Running, held: int) -> _Slot:
+    def _slot_of(self, running: Generation, held: int) -> _Slot:
         """The sequence of a request; when it begins, one with a beginning of its tokens."""
         for slot in self._slots:
             if slot.owner == running.number:
@@ -230,7 +230,7 @@ class OpenHeads:
 
     # -- drafts ---------------------------------------------------------------------------------
 
-    def drafts(self, asks: Sequence[tuple[Running, Tokens, int]]) -> list[list[int]]:
+    def drafts(self, asks: Sequence[tuple[Generation, Tokens, int]]) -> list[list[int]]:
         """What the head guesses behind the tokens of each of several requests.
 
         One decode serves all of them, for each place in a draft.
@@ -266,7 +266,7 @@ class OpenHeads:
             self.durations.add(self._time() - start)
         return found
 
-    def _begun(self, running: Running, tokens: Tokens) -> _Slot | None:
+    def _begun(self, running: Generation, tokens: Tokens) -> _Slot | None:
         """The sequence of a request with its last token; None if too little was seen of it."""
         slot = next((each for each in self._slots if each.owner == running.number), None)
         if slot is None or not self._knows(slot, tokens):

@@ -19,8 +19,8 @@ from llama_py.engine.clock import Clock
 from llama_py.engine.drafts.draft_model import OpenDraftModel
 from llama_py.engine.drafts.mtp import OpenHeads
 from llama_py.engine.drafts.payoff import Drafting, StepCosts, Wish
-from llama_py.engine.generation import RequestState, Running
-from llama_py.engine.in_flight import Requests
+from llama_py.engine.generation import Generation, RequestState
+from llama_py.engine.in_flight import InFlight
 from llama_py.engine.scheduler import Draft, Entry, Prefill, StepPlan, Verify
 from llama_py.errors import ParameterError
 from llama_py.memory.cache import SequenceCache
@@ -60,7 +60,7 @@ class _Asked:
         tokens: the draft.
     """
 
-    running: Running
+    running: Generation
     drafting: Drafting
     most: int
     rest: Iterator[Drafter]
@@ -100,7 +100,7 @@ class Drafts:
 
     def __init__(
         self,
-        requests: Requests,
+        requests: InFlight,
         cache: SequenceCache,
         context: Context,
         default: Speculative | None = None,
@@ -125,7 +125,7 @@ class Drafts:
 
     # -- the beginning --------------------------------------------------------------------------
 
-    def begin(self, running: Running) -> None:
+    def begin(self, running: Generation) -> None:
         """Let a request have drafts, if it is to have some and its memory can go back."""
         settings = running.request.speculative
         if settings is None:
@@ -154,7 +154,7 @@ class Drafts:
 
     # -- before a step --------------------------------------------------------------------------
 
-    def propose(self) -> dict[Running, Draft]:
+    def propose(self) -> dict[Generation, Draft]:
         """For each stream that decodes more than one token in the next step, what that is."""
         streams = [
             each
@@ -162,7 +162,7 @@ class Drafts:
             if each.state is RequestState.DECODING and not each.paused
         ]
         self._waits, waits = max(0, self._waits - 1), self._waits
-        known: dict[Running, int] = {}
+        known: dict[Generation, int] = {}
         asked: list[_Asked] = []
         for running in streams:
             if running.drafting is None or running.lease is None:
@@ -174,7 +174,7 @@ class Drafts:
             rows = len(streams) + sum(known.values()) - len(known)
             self._choose(asked, rows, float(len(streams)))
             self._ask(asked)
-        drafts: dict[Running, Draft] = {}
+        drafts: dict[Generation, Draft] = {}
         for each in asked:
             tokens = each.tokens or self._filled(each.running)
             if tokens and (lease := each.running.lease) is not None and self._prepare(lease):
@@ -192,7 +192,7 @@ class Drafts:
         self._going_back += (took - self._going_back) * _NEW
         return done
 
-    def _asked(self, running: Running, drafting: Drafting) -> _Asked:
+    def _asked(self, running: Generation, drafting: Drafting) -> _Asked:
         """What a stream could have: a guess that costs nothing, or the promise of another one."""
         each = _Asked(running, drafting, self._room(running), iter([*drafting.drafters]))
         if each.most > 0:
@@ -279,16 +279,16 @@ class Drafts:
             each.drafting.seconds += (took / len(draft) - seconds) * _NEW
         return draft
 
-    def _filled(self, running: Running) -> Sequence[int]:
+    def _filled(self, running: Generation) -> Sequence[int]:
         """A row that fills a step up to two, for who asked for exact ones."""
         exact = running.drafting is not None and running.drafting.settings.exact
         return running.record.generated[-1:] if exact and self._cells_left(running) > 1 else ()
 
-    def _cells_left(self, running: Running) -> int:
+    def _cells_left(self, running: Generation) -> int:
         """Tokens that its sequence can hold behind those that were sampled."""
         return self._limit - running.record.n_prompt - len(running.record.generated)
 
-    def _room(self, running: Running) -> int:
+    def _room(self, running: Generation) -> int:
         """Most tokens that a draft can have and all be wanted."""
         most = min(MAX_DRAFT, self._cells_left(running))
         if running.drafting is not None and running.drafting.settings.exact:
@@ -313,17 +313,17 @@ class Drafts:
 
     # -- what the model computes ----------------------------------------------------------------
 
-    def watch(self, plan: StepPlan[Running] | None = None) -> None:
+    def watch(self, plan: StepPlan[Generation] | None = None) -> None:
         """Before a step: let the model give hidden states, if heads are to draft from them."""
         if self._heads is not None:
             entries = plan.entries if plan is not None else ()
             self._heads.heads.watching = self.watching([entry.request for entry in entries])
 
-    def watching(self, streams: Sequence[Running]) -> bool:
+    def watching(self, streams: Sequence[Generation]) -> bool:
         """Whether heads draft for one of these, and so are to see what is computed."""
         return self._heads is not None and any(map(self._uses_heads, streams))
 
-    def observe(self, plan: StepPlan[Running], rows: Sequence[int]) -> None:
+    def observe(self, plan: StepPlan[Generation], rows: Sequence[int]) -> None:
         """The step was decoded, and is not in the books yet: show it to the heads.
 
         Args:
@@ -347,13 +347,13 @@ class Drafts:
                 self._leave_out(drafting, heads, error)
         self._requests.metrics.draft_seconds += self._requests.clock() - start
 
-    def _uses_heads(self, running: Running) -> bool:
+    def _uses_heads(self, running: Generation) -> bool:
         return running.drafting is not None and self._heads in running.drafting.drafters
 
     # -- after a step ---------------------------------------------------------------------------
 
     def note(
-        self, plan: StepPlan[Running], before: Mapping[Running, int], seconds: float | None
+        self, plan: StepPlan[Generation], before: Mapping[Generation, int], seconds: float | None
     ) -> None:
         """A step was decoded and sampled.
 
@@ -387,7 +387,7 @@ def _drafts(settings: Speculative) -> bool:
     return bool(settings.drafters or settings.exact)
 
 
-def _tokens(entry: Entry[Running]) -> list[int]:
+def _tokens(entry: Entry[Generation]) -> list[int]:
     """What was decoded of a request."""
     lease = entry.request.lease
     if lease is None:

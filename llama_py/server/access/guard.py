@@ -55,7 +55,7 @@ def needs(method: str, path: str) -> str | None:
     return ADMIN if admin else CHAT
 
 
-class Asked:
+class RequestHead:
     """The head of a request.
 
     Attributes:
@@ -129,7 +129,7 @@ class Guard:
             await send({"type": "websocket.close", "code": 1008, "reason": "no WebSockets here"})
 
     async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
-        asked = Asked(scope)
+        asked = RequestHead(scope)
         record = RequestRecord(_request_id(asked), asked.method, asked.path)
         scope.setdefault("state", {}).update(request_id=record.id, record=record)
         scope["state"].setdefault(BODY, send)
@@ -149,7 +149,7 @@ class Guard:
 
     # -- before ---------------------------------------------------------------------------------
 
-    def _look(self, asked: Asked, record: RequestRecord, answer: _Answer) -> Failure | None:
+    def _look(self, asked: RequestHead, record: RequestRecord, answer: _Answer) -> Failure | None:
         """Why a request is not let in, or None."""
         failure = self._check_head(asked) or self._hosts.refusal(asked.all(b"host"))
         if failure is not None:
@@ -166,7 +166,7 @@ class Guard:
         scope = needs(asked.method, asked.path)
         return None if scope is None else self._check_call(asked, record, scope)
 
-    def _check_head(self, asked: Asked) -> Failure | None:
+    def _check_head(self, asked: RequestHead) -> Failure | None:
         settings = self._settings
         if asked.size > settings.max_header_bytes or len(asked.headers) > settings.max_headers:
             message = (
@@ -176,14 +176,14 @@ class Guard:
             return Failure(Kind.HEADERS_TOO_LARGE, message)
         return None
 
-    def _check_call(self, asked: Asked, record: RequestRecord, scope: str) -> Failure | None:
+    def _check_call(self, asked: RequestHead, record: RequestRecord, scope: str) -> Failure | None:
         """The checks of what is not for everybody."""
         failure = self._identify(asked, record) or _check_scope(record.caller, scope)
         if failure is None and asked.path != "/metrics":
             failure = self._lifecycle.refusal()
         return failure or self._check_body(asked)
 
-    def _identify(self, asked: Asked, record: RequestRecord) -> Failure | None:
+    def _identify(self, asked: RequestHead, record: RequestRecord) -> Failure | None:
         """Find out who asks."""
         if not self._keys:
             return None
@@ -198,7 +198,7 @@ class Guard:
         message = "an API key is needed: send it as Authorization: Bearer KEY, or as x-api-key: KEY"
         return Failure(Kind.UNAUTHORIZED, message)
 
-    def _check_body(self, asked: Asked) -> Failure | None:
+    def _check_body(self, asked: RequestHead) -> Failure | None:
         if _has_two_ends(asked.headers):
             message = "a request has a Content-Length, or Transfer-Encoding: chunked, and not both"
             return Failure(Kind.INVALID_VALUE, message)
@@ -293,7 +293,7 @@ def _template_of(scope: Scope) -> str:
     return str(routed.path) if routed is not None else ""
 
 
-def _request_id(asked: Asked) -> str:
+def _request_id(asked: RequestHead) -> str:
     for name in (b"x-request-id", b"request-id"):
         given = asked.first(name)
         if given is not None and _ID.fullmatch(given):
@@ -301,13 +301,13 @@ def _request_id(asked: Asked) -> str:
     return f"req_{uuid.uuid4().hex}"
 
 
-def _site_of(asked: Asked) -> str | None:
+def _site_of(asked: RequestHead) -> str | None:
     """Whose page a browser sends this for; following a link there is a person's own doing."""
     followed = asked.first(b"sec-fetch-mode") == "navigate" and asked.method == "GET"
     return None if followed else asked.first(b"sec-fetch-site")
 
 
-def _keys_of(asked: Asked) -> list[bytes]:
+def _keys_of(asked: RequestHead) -> list[bytes]:
     """The keys that a request shows; clients may send one in each of two headers."""
     keys = [value.strip() for value in asked.all(b"x-api-key")]
     for value in asked.all(b"authorization"):

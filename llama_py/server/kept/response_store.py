@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from llama_py.dialects.responses.items import Conversation, Item
+from llama_py.dialects.responses.items import InputHistory, Item
 
 __all__ = ["ResponseStore", "Responses"]
 
@@ -33,7 +33,7 @@ class _Entry:
     """
 
     response: Mapping[str, Any]
-    conversation: Conversation
+    conversation: InputHistory
     size: int
     until: float
 
@@ -113,7 +113,7 @@ class ResponseStore:
             shelf = self._shelves.get(owner)
             return None if shelf is None else shelf.items.get(item_id)
 
-    def put(self, owner: str, response: Mapping[str, Any], conversation: Conversation) -> None:
+    def put(self, owner: str, response: Mapping[str, Any], conversation: InputHistory) -> None:
         """Store a reply, and let go of others for it."""
         size = conversation.size + size_of({**response, "output": None})  # which it ends with
         entry = _Entry(response, conversation, size, self._clock() + self._seconds)
@@ -176,7 +176,7 @@ class Responses:
         self._store = store
         self._owner = owner
 
-    def conversation(self, response_id: str) -> Conversation | None:
+    def conversation(self, response_id: str) -> InputHistory | None:
         """Everything that was said up to the end of a reply; None if it is not there."""
         entry = self._store.find(self._owner, response_id)
         return None if entry is None else entry.conversation
@@ -185,7 +185,7 @@ class Responses:
         """An item of a reply; None if it is not there."""
         return self._store.find_item(self._owner, item_id)
 
-    def keep(self, earlier: Conversation, new: Sequence[Item], response: Mapping[str, Any]) -> None:
+    def keep(self, earlier: InputHistory, new: Sequence[Item], response: Mapping[str, Any]) -> None:
         """Store a reply.
 
         Args:
@@ -194,7 +194,7 @@ class Responses:
         """
         added = (*new, *response["output"])
         size = earlier.size + sum(map(size_of, added))
-        self._store.put(self._owner, response, Conversation((*earlier.items, *added), size))
+        self._store.put(self._owner, response, InputHistory((*earlier.items, *added), size))
 
     def response(self, response_id: str) -> Mapping[str, Any] | None:
         """A reply; None if it is not there."""

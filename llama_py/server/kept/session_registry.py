@@ -83,12 +83,12 @@ class SessionRegistry:
         self._entries: OrderedDict[_Name, SessionEntry] = OrderedDict()
         #: What was in the file when it was last read or written.
         self._known: dict[_Name, SessionEntry] = {}
-        self._writer: _Writer | None = None
+        self._writer: _RegistryWriter | None = None
         if path is not None:
             for entry in (_read(path) or [])[-most:]:
                 self._entries[entry.owner, entry.id] = entry
             self._known = dict(self._entries)
-            self._writer = _Writer(path, self._merged)
+            self._writer = _RegistryWriter(path, self._merged)
 
     def note(self, owner: str, name: str, model: str, tokens: int) -> None:
         """A reply of a session has ended."""
@@ -212,7 +212,7 @@ class SessionRegistry:
 # ---- the file --------------------------------------------------------------------------------
 
 
-class _Writer:
+class _RegistryWriter:
     """Writes the file beside whoever changes the sessions, once for many changes."""
 
     def __init__(

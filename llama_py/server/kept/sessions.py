@@ -16,7 +16,7 @@ from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
-from llama_py.api.kept.conversations import Conversations, Held
+from llama_py.api.kept.conversations import Conversations, HeldConversation
 from llama_py.api.llama import Llama
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.session_ids import label_of, owner_of
@@ -43,12 +43,12 @@ _RETRY = 1.0
 
 def conversations_of(llama: Llama) -> Conversations:
     """What a model has in memory."""
-    return Conversations(llama._loaded)
+    return Conversations(llama._runtime)
 
 
 def namespace_of(llama: Llama, tenant: str) -> Hashable | None:
     """What the requests of a tenant share prefixes in; None is what everybody does."""
-    return (llama._loaded.cache.namespace, tenant) if tenant else None
+    return (llama._runtime.cache.namespace, tenant) if tenant else None
 
 
 def busy_failure(error: ConversationBusyError) -> RequestError:
@@ -158,9 +158,9 @@ class Sessions:
             raise RequestError(Kind.NOT_FOUND, f"there is no session {name!r}", "id")
         return entry
 
-    def _held(self, tenant: str) -> dict[str, list[Held]]:
+    def _held(self, tenant: str) -> dict[str, list[HeldConversation]]:
         """What is in memory of a tenant's sessions, by their names."""
-        found: dict[str, list[Held]] = {}
+        found: dict[str, list[HeldConversation]] = {}
         for llama in self._loaded():
             try:
                 sequences = conversations_of(llama).held()
@@ -264,7 +264,7 @@ class Sessions:
             self._store.close()
 
 
-def _described(entry: SessionEntry, held: Sequence[Held]) -> dict[str, Any]:
+def _described(entry: SessionEntry, held: Sequence[HeldConversation]) -> dict[str, Any]:
     return {
         "id": entry.id,
         "object": "session",

@@ -1,4 +1,4 @@
-"""``Snapshots``: copies of sessions under names, to which a conversation can return.
+"""``SessionSnapshots``: copies of sessions under names, to which a conversation can return.
 
 A snapshot is a whole state (``memory.state.StoredState``) in the server's memory: what a session
 had evaluated when it was made, or the first tokens of that. Those of one key never make room for
@@ -23,7 +23,7 @@ from llama_py.dialects.failures import Kind, RequestError
 from llama_py.errors import shown
 from llama_py.memory.state import StoredState
 
-__all__ = ["Snapshot", "Snapshots", "check_name"]
+__all__ = ["SessionSnapshots", "Snapshot", "check_name"]
 
 _log = logging.getLogger("llama_py.server")
 
@@ -112,7 +112,7 @@ class _Owned:
         return sum(snapshot.state.nbytes for snapshot in every)
 
 
-class Snapshots:
+class SessionSnapshots:
     """See the module. May be used by any thread.
 
     Args:

@@ -1,4 +1,4 @@
-"""``Loader``: brings models into memory and out of it again, in threads of its own.
+"""``ModelLoader``: brings models into memory and out of it again, in threads of its own.
 
 A model is ready when it has evaluated two tokens: the first ones of a context take many times as
 long as others. What else is made when it is used for the first time, its compiled template above
@@ -19,7 +19,7 @@ from llama_py.api.runtime import lacks_memory
 from llama_py.errors import LlamaError
 from llama_py.server.pool.served_model import ServedModel
 
-__all__ = ["Loader"]
+__all__ = ["ModelLoader"]
 
 _log = logging.getLogger("llama_py.server")
 T = TypeVar("T")
@@ -33,7 +33,7 @@ _USUAL: tuple[list[dict[str, str]], ...] = (
 )
 
 
-class Loader:
+class ModelLoader:
     """See the module. Its methods are called in one event loop.
 
     Attributes:
@@ -59,7 +59,7 @@ class Loader:
         settings = model.settings
         options: dict[str, Any] = {**settings.options, "progress": self._wanted}
         llama = await self._in_a_thread(lambda: _loaded(settings.path, options))
-        if llama._loaded.generates:
+        if llama._runtime.generates:
             self._prepare(llama)
         return llama
 
@@ -108,7 +108,7 @@ class Loader:
 def _loaded(path: str, options: dict[str, Any]) -> Llama:
     llama = Llama(path, **options)
     try:
-        llama._loaded.warm_up()
+        llama._runtime.warm_up()
     except BaseException:
         llama.close()
         raise

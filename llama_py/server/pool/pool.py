@@ -9,7 +9,7 @@ waits for a model that is not there, the one that is to make room takes a bounde
 requests, for a bounded time (its *turn*); those that come later wait behind. So a busy model cannot
 starve another one, and two that alternate are not loaded for each single request.
 
-Everything here happens in the thread of one event loop; only ``Loader`` has threads.
+Everything here happens in the thread of one event loop; only ``ModelLoader`` has threads.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from llama_py.dialects.failures import RequestError
 from llama_py.errors import ClosedError, LlamaError
 from llama_py.server.config.settings import ModelSettings, Settings
 from llama_py.server.pool import refusals
-from llama_py.server.pool.loader import Loader
+from llama_py.server.pool.loader import ModelLoader
 from llama_py.server.pool.places import Place, PoolCounters, Waiter
 from llama_py.server.pool.served_model import ModelStatus, ServedModel
 
@@ -60,7 +60,7 @@ class ModelPool:
         self._max_loaded = settings.max_loaded
         self._idle_seconds = settings.model_idle_seconds
         self._queue_timeout = settings.queue_timeout
-        self._loader = Loader()
+        self._loader = ModelLoader()
         self._waiting: list[Waiter] = []
         #: Models that come or go, since when some do, and for how many seconds some did before.
         self._tasks: set[asyncio.Task[None]] = set()

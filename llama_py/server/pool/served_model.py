@@ -94,7 +94,7 @@ class ServedModel:
         """It is in memory now."""
         self._llama, self.status, self.problem = llama, ModelStatus.LOADED, None
         self.meta = _meta(llama)
-        if llama._loaded.generates:
+        if llama._runtime.generates:
             before, last = self._counted
             self._counted = before + last if isinstance(last, Metrics) else before, llama._engine
 
@@ -113,7 +113,7 @@ class ServedModel:
 def _meta(llama: Llama) -> Mapping[str, int]:
     model = llama._model
     return {
-        "n_ctx": llama.n_ctx() if llama._loaded.generates else model.n_ctx_train,
+        "n_ctx": llama.n_ctx() if llama._runtime.generates else model.n_ctx_train,
         "n_ctx_train": model.n_ctx_train,
         "n_embd": model.n_embd,
         "n_params": model.n_params,

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from llama_py.api.kept.conversations import Conversations, Held, Which
+from llama_py.api.kept.conversations import Conversations, HeldConversation, Which
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.session_ids import label_of, owner_of
 from llama_py.errors import (
@@ -66,7 +66,9 @@ def _slots(model: ServedModel, tenant: str, *, expose: bool) -> list[dict[str, A
     return slots
 
 
-def _slot(number: int, conversations: Conversations, held: Held | None) -> dict[str, Any]:
+def _slot(
+    number: int, conversations: Conversations, held: HeldConversation | None
+) -> dict[str, Any]:
     """What everybody may know who may ask at all."""
     busy = held is not None and held.busy
     work = held.work if held is not None else None
@@ -114,14 +116,14 @@ async def _act(request: Request) -> Response:
     tenant = tenant_of(request)
     async with service.models.lease(request.query_params.get("model")) as model:
         service.sessions.attach(model.id, model.llama)
-        asked = _Slot(model, tenant, slot)
+        asked = _SlotReport(model, tenant, slot)
         answer = await in_thread(service, lambda: _acted(_ACTIONS[action], asked, files, name))
         if action == "restore":
             service.sessions.brought_in(model.id, asked.label, answer["n_restored"])
     return json_response({"id_slot": asked.shown, **answer})
 
 
-class _Slot:
+class _SlotReport:
     """A slot that a client asks for: by the number of a sequence, or by the name of a session."""
 
     def __init__(self, model: ServedModel, tenant: str, name: str) -> None:
@@ -142,10 +144,10 @@ class _Slot:
         return self.label if named or self.number is None else self.number
 
 
-Action = Callable[[_Slot, SlotFiles, str], dict[str, Any]]
+Action = Callable[[_SlotReport, SlotFiles, str], dict[str, Any]]
 
 
-def _acted(action: Action, slot: _Slot, files: SlotFiles, name: str) -> dict[str, Any]:
+def _acted(action: Action, slot: _SlotReport, files: SlotFiles, name: str) -> dict[str, Any]:
     try:
         return action(slot, files, name)
     except ConversationMissingError:
@@ -163,7 +165,7 @@ def _acted(action: Action, slot: _Slot, files: SlotFiles, name: str) -> dict[str
         raise RequestError(Kind.INVALID_VALUE, f"the slot cannot be used: {error}") from None
 
 
-def _save(slot: _Slot, files: SlotFiles, name: str) -> dict[str, Any]:
+def _save(slot: _SlotReport, files: SlotFiles, name: str) -> dict[str, Any]:
     start = time.perf_counter()
     state = slot.conversations.export(slot.which(), slot.namespace)
     written = files.save(slot.tenant, name, state)
@@ -175,7 +177,7 @@ def _save(slot: _Slot, files: SlotFiles, name: str) -> dict[str, Any]:
     }
 
 
-def _restore(slot: _Slot, files: SlotFiles, name: str) -> dict[str, Any]:
+def _restore(slot: _SlotReport, files: SlotFiles, name: str) -> dict[str, Any]:
     start = time.perf_counter()
     state, read = files.read(slot.tenant, name)
     slot.conversations.bring_in(state, slot.label, slot.namespace)
@@ -187,7 +189,7 @@ def _restore(slot: _Slot, files: SlotFiles, name: str) -> dict[str, Any]:
     }
 
 
-def _erase(slot: _Slot, _files: SlotFiles, _name: str) -> dict[str, Any]:
+def _erase(slot: _SlotReport, _files: SlotFiles, _name: str) -> dict[str, Any]:
     return {"n_erased": slot.conversations.forget(slot.which(), slot.namespace)}
 
 
