@@ -167,12 +167,8 @@ def test_a_circle_is_found() -> None:
     assert circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
 
 
-#: Parts with modules that know of each other for their types, or within a function.
-CIRCLES = {"compat"}
-
-
 @pytest.mark.parametrize(
-    "part", sorted({part_of(path) for path in modules() if path.parent != PACKAGE} - CIRCLES)
+    "part", sorted({part_of(path) for path in modules() if path.parent != PACKAGE})
 )
 def test_modules_of_a_part_have_no_circles(part: str) -> None:
     paths = {module_name(path): path for path in modules() if part_of(path) == part}

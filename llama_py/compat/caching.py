@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -12,20 +12,34 @@ from llama_py.api.kept.states import LlamaState as NativeState
 from llama_py.errors import LlamaError
 from llama_py.memory.saving import WORTH_SAVING
 
-if TYPE_CHECKING:
-    from llama_py.compat.llama_cpp.llama import Llama
-
 __all__ = ["CacheUse"]
 
 
-def _watched(llm: Llama) -> bool:
+class _Llama(Protocol):
+    """The part of ``llama_cpp.Llama`` that this module uses."""
+
+    native: Any
+
+    def tokenize(self, text: bytes, add_bos: bool = ..., special: bool = ...) -> list[int]: ...
+
+    def save_state(self) -> Any: ...
+
+    def load_state(self, state: Any) -> None: ...
+
+    def _state_of(self, native: NativeState) -> Any: ...
+
+    def _before_call(self) -> None: ...
+
+
+def _watched(llm: _Llama) -> bool:
     """Whether a program has a ``load_state`` of its own, which it expects to be called.
 
     Otherwise the engine takes from the store what it can use, without this detour.
     """
     from llama_py.compat.byhand import ByHand
 
-    return "load_state" in vars(llm) or type(llm).load_state is not ByHand.load_state
+    own: object = type(llm).load_state
+    return "load_state" in vars(llm) or own is not ByHand.load_state
 
 
 class CacheUse:
@@ -35,7 +49,7 @@ class CacheUse:
         cache: what was set, or None.
     """
 
-    def __init__(self, llm: Llama) -> None:
+    def __init__(self, llm: _Llama) -> None:
         self._llm = weakref.ref(llm)
         self.cache: Any = None
 
@@ -61,7 +75,7 @@ class CacheUse:
             llm.load_state(state)
             llm._before_call()
 
-    def _state_for(self, llm: Llama, tokens: list[int]) -> Any:
+    def _state_for(self, llm: _Llama, tokens: list[int]) -> Any:
         """What the cache has for a prompt, or None."""
         try:
             return self.cache[tokens]

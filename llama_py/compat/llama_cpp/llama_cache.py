@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from llama_py.api.llama_cpp_names import longest_token_prefix
 
 if TYPE_CHECKING:
-    from llama_py.compat.llama_cpp.llama import LlamaState
+    from llama_py.compat.state import LlamaState
 
 __all__ = ["BaseLlamaCache", "LlamaCache", "LlamaDiskCache", "LlamaRAMCache"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 __all__ = ["BaseLlamaTokenizer", "LlamaHFTokenizer", "LlamaTokenizer"]
@@ -56,9 +57,11 @@ class LlamaTokenizer(BaseLlamaTokenizer):
     @classmethod
     def from_ggml_file(cls, path: str) -> LlamaTokenizer:
         """The vocabulary of a GGUF file, without its weights."""
-        from llama_py.compat.llama_cpp.llama import Llama
+        from llama_py.compat.handles import LlamaModel
+        from llama_py.compat.loading import open_model
 
-        return cls(Llama(model_path=path, vocab_only=True))
+        native = open_model(path, {"vocab_only": True})
+        return cls(SimpleNamespace(_model=LlamaModel.lent(path, None, False, native)))
 
 
 class LlamaHFTokenizer(BaseLlamaTokenizer):
