@@ -1,4 +1,4 @@
-"""What a fork of the process means for models and stores.
+"""How models and stores behave when the process forks.
 
 A forked child has a single thread. Locks that the parent's other threads held are held for ever,
 what they were changing stays half changed, and the threads that models compute with are not there.

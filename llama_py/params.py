@@ -83,7 +83,7 @@ MAX_STOP_LENGTH = 4096
 
 @dataclass(frozen=True, slots=True)
 class GrammarSpec:
-    """What llama.cpp's grammar sampler is made of.
+    """The text and the settings of a grammar sampler of llama.cpp.
 
     Attributes:
         gbnf: the rules, in GBNF.

@@ -1,4 +1,4 @@
-"""Whose work is being done, so that what is remembered of it is remembered for nobody else.
+"""The tenant whose work is being done, so that memories of it serve nobody else.
 
 What was compiled for a schema, a list of tools or a grammar is kept, because the next request often
 has the same. From how long a reply takes one could tell that somebody has asked with it before; so
@@ -28,7 +28,7 @@ MOST_TENANTS = 64
 
 
 def tenant() -> str:
-    """Whose work this thread or task does; "" is everybody's."""
+    """The tenant that this thread or task works for; "" is everybody."""
     return _tenant.get()
 
 

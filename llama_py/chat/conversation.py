@@ -59,7 +59,7 @@ class Audio:
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """What an assistant thought before it spoke."""
+    """The reasoning of an assistant, before its answer."""
 
     text: str
 
@@ -80,7 +80,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What a call gave.
+    """The result of a call.
 
     Attributes:
         call_id: the call's id.
@@ -100,7 +100,7 @@ Part = Text | Image | Audio | Thinking | ToolCall | ToolResult
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What one side said.
+    """One message: a role and its content.
 
     Attributes:
         parts: in order. Assistants think, speak and call; messages of the role ``tool`` have one
@@ -134,7 +134,7 @@ class Tool:
 
     @property
     def schema_of_calls(self) -> Mapping[str, Any]:
-        """What the arguments of a call have to fit."""
+        """The schema that the arguments of a call have to fit."""
         return self.parameters if self.enforced is None else self.enforced
 
 

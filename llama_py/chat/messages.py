@@ -189,7 +189,7 @@ class ChatRequest:
 
     @property
     def callable_tools(self) -> tuple[Tool, ...]:
-        """Those of the tools that the reply may call, as ``tool_choice`` says."""
+        """The tools that the reply may call, as ``tool_choice`` says."""
         choice = self.tool_choice
         names = (choice.name,) if choice.mode == "named" else choice.allowed
         return tuple(tool for tool in self.tools if tool.name in names) if names else self.tools

@@ -114,7 +114,7 @@ def _naming_lines(lines: list[str], name: str | None) -> Iterator[None]:
 
 
 def _problem(error: LlamaError, line: str, words: str) -> str:
-    """What is wrong with a line, with the remedy on a command line."""
+    """An error about a line, with the remedy on a command line."""
     if not line.strip():
         return " is empty, and this model has no vector for that: leave empty lines out (grep .)"
     if isinstance(error, InputTooLongError):

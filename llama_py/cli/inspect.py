@@ -136,7 +136,7 @@ def _memory(info: GGUFInfo) -> dict[str, Any]:
 
 
 def _defaults(info: GGUFInfo) -> dict[str, dict[str, Any]]:
-    """What parameters are that nobody gives, and why."""
+    """The values of parameters that nobody gives, and why."""
     from llama_py.core.context import default_threads
     from llama_py.core.host import profiles
     from llama_py.params import ContextParams

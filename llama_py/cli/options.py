@@ -97,7 +97,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def version_text() -> str:
-    """What ``--version`` prints."""
+    """The output of ``--version``."""
     return f"llama-py {__version__} (llama.cpp {LLAMA_CPP_COMMIT})"
 
 

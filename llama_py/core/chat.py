@@ -142,7 +142,7 @@ class TemplateHandle(Handle[chat_h.llama_py_chat_templates_p]):
         super().__init__(pointer, chat_h.llama_py_chat_templates_free)
 
     def info(self) -> dict[str, Any]:
-        """What the template is; the keys are those of ``llama_py_chat_templates_info``."""
+        """Facts about the template; the keys are those of ``llama_py_chat_templates_info``."""
         with self.in_use() as pointer:
             text = _call(chat_h.llama_py_chat_templates_info, TemplateError, pointer)
         return cast("dict[str, Any]", json.loads(_take(text)))

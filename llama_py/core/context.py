@@ -226,7 +226,7 @@ class Context(Handle[C.llama_context_p]):
         return rows
 
     def pooled(self, seq: int, width: int) -> NDArray[np.float32]:
-        """What pooling made of a sequence of the last batch: a copy, float32 ``(width,)``."""
+        """The pooled vector of a sequence of the last batch: a copy, float32 ``(width,)``."""
         row = np.empty(width, np.float32)
         self._copy(C.llama_get_embeddings_seq(self.pointer, seq), row)
         return row
@@ -497,7 +497,7 @@ def _has_spare(params: ContextParams, model: Model) -> bool:
 
 
 def _least_cache_bytes(params: ContextParams, model: Model) -> float:
-    """What the cells take at the very least: few layers of some architectures have any."""
+    """The least that the cells take: few layers of some architectures have any."""
     if model.is_recurrent:
         return 0.0
     layers = 1.0 if not (model.is_hybrid or model.n_swa) else 1 / 16

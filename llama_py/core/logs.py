@@ -82,7 +82,7 @@ class Printing:
 
 
 class _Thread(threading.local):
-    """What one thread is saying.
+    """The line that one thread is writing.
 
     Attributes:
         errors: who collects error lines.

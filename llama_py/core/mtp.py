@@ -129,7 +129,7 @@ class NextTokenHeads:
         return self.decode_added()
 
     def guess(self, index: int) -> tuple[NDArray[np.float32], Rows]:
-        """What the head says behind the ``index``-th token of its last batch, if that was wanted.
+        """The head's guess behind the ``index``-th token of its last batch, if one was wanted.
 
         Returns:
             Views of its logits, ``(n_vocab,)``, and of its hidden state, ``(1, n_embd)``.

@@ -1,4 +1,4 @@
-"""What every dialect of chats does once it has read its own form: from a conversation to requests
+"""The steps that all dialects of chats share: from a conversation to requests
 for the engine.
 """
 
@@ -50,7 +50,7 @@ def _visible(context: CallContext, rendered: RenderedChat) -> frozenset[int]:
 
 
 def chat_prompt(rendered: RenderedChat) -> Prompt:
-    """What the engine evaluates."""
+    """The prompt that the engine evaluates."""
     text = rendered.prompt
     return Prompt(
         text=text.encode("utf-8", "surrogatepass"),

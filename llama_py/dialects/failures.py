@@ -72,7 +72,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What went wrong, in no dialect's form.
+    """An error, in no dialect's form.
 
     Attributes:
         message: a sentence with the value and the remedy.
@@ -149,7 +149,7 @@ _RETRY_AFTER = {Kind.QUEUE_FULL: 1.0, Kind.CACHE_FULL: 1.0, Kind.UNAVAILABLE: 1.
 
 
 def failure_of(error: BaseException) -> Failure:
-    """What an exception means for the client.
+    """The failure that an exception means for the client.
 
     An exception that nobody foresaw is logged here with its traceback, and the client learns
     nothing about it.

@@ -90,7 +90,7 @@ def _name_of(value: str) -> str:
 
 
 def label_of(tenant: str, session: str | None) -> str | None:
-    """What the engine calls a session of a tenant; "" is everybody."""
+    """The engine's name for a session of a tenant; "" is everybody."""
     if session is None or not tenant:
         return session
     return f"{tenant}{_BETWEEN}{session}"

@@ -94,7 +94,7 @@ class PromptProgress:
         }
 
     def timings(self) -> Timings:
-        """What a reply's timings are until now; zeros before anything was evaluated."""
+        """The timings of a reply until now; zeros before anything was evaluated."""
         evaluated = max(0, self.done - self.reused)
         prompt_ms = self.seconds * 1e3 if evaluated else 0.0
         return {

@@ -1,4 +1,4 @@
-"""What a dialect on the wire consists of: a call that was parsed, and the bytes of its reply.
+"""A dialect on the wire: a call that was parsed, and the bytes of its reply.
 
 A dialect's ``parse`` makes a ``WireCall`` of a request's body, in a worker thread. Its
 ``WireReply`` belongs to one task of an event loop, which feeds it the engine's events and sends

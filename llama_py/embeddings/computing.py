@@ -106,7 +106,7 @@ def on_gpu() -> bool:
 
 
 class Computer:
-    """See the module. It is used by one thread at a time.
+    """Computes batches of embeddings. It is used by one thread at a time.
 
     Args:
         share: of the cores; computers with the same one compute at once.
@@ -142,7 +142,7 @@ class Computer:
         return np.split(context.embeddings(int(ends[-1])), ends[:-1])
 
     def scores(self, inputs: Sequence[Tokens]) -> list[Rows]:
-        """What the classification head makes of each input: float32 ``(n_labels,)``."""
+        """The outputs of the classification head for each input: float32 ``(n_labels,)``."""
         context = self._context(inputs, ranks=True)
         self._run(context, inputs)
         width = self._model.n_labels

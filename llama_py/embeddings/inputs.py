@@ -1,4 +1,4 @@
-"""What callers give to be embedded, as tokens: read, checked and, if that is wanted, truncated."""
+"""The inputs of callers as tokens: read, checked and, if that is wanted, truncated."""
 
 from __future__ import annotations
 

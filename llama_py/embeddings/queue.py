@@ -107,7 +107,7 @@ _Pack = list[tuple[EmbeddingJob, int]]
 
 
 class EmbeddingQueue:
-    """See the module.
+    """The jobs of all callers, and the threads that compute them.
 
     Args:
         model: stays open as long as it is used; whoever closes it closes this before.

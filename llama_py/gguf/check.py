@@ -252,7 +252,7 @@ _REPOSITORY = re.compile(
 
 
 def _elsewhere(given: str) -> str:
-    """What to do with the name of a model that is somewhere on the net; "" for other paths."""
+    """Advice for the name of a model that is somewhere on the net; "" for other paths."""
     if given.endswith(".gguf") and "://" not in given:
         return ""
     found = _REPOSITORY.fullmatch(given)

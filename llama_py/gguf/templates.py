@@ -1,4 +1,4 @@
-"""What chat templates may be before llama.cpp reads them.
+"""Limits of chat templates, checked before llama.cpp reads them.
 
 llama.cpp's parser and interpreter of templates are recursive, and nothing limits their depth: a
 few kilobytes of brackets overflow the stack, which ends the process. ``template_problem`` finds

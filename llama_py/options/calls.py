@@ -120,7 +120,7 @@ class ReplyOptions(SamplingOptions, CriteriaOptions, total=False):
 
 
 class RequestOptions(TypedDict, total=False):
-    """What completions and chats have, and the turns of a session have not: it sets them itself."""
+    """Options of completions and chats that the turns of a session set themselves."""
 
     n: Annotated[
         int | None,

@@ -1,4 +1,4 @@
-"""What can be said in words about options: tables for the docs, and a JSON schema."""
+"""Descriptions of options: tables for the docs, and a JSON schema."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ __all__ = [
 
 
 class Drafter(Protocol):
-    """What a drafter is: any function of this form.
+    """The form of a drafter: any function like this.
 
     It is called in the engine's thread, so it must be quick. One that raises, or returns something
     else than tokens, is not asked again for that reply, which goes on without it.
@@ -76,7 +76,7 @@ class PromptLookup:
         check_number("n_draft", self.n_draft, 0, MAX_DRAFT, integer=True)
 
     def __call__(self, tokens: NDArray[np.intc], /) -> Sequence[int]:
-        """What may follow ``tokens``, int32 ``(n,)``."""
+        """The tokens that may follow ``tokens``, int32 ``(n,)``."""
         start = followed(tokens, self.ngram)
         if start is None:
             return ()
@@ -141,7 +141,7 @@ class MTP:
 
 @dataclass(frozen=True, slots=True)
 class Speculative:
-    """Who drafts, and when.
+    """The drafter, and when it is asked.
 
     Attributes:
         drafters: asked in turn; the first draft that is not empty counts. Without any, nothing is
@@ -194,7 +194,7 @@ _DRAFT = "draft="
 
 
 def as_speculative(value: Speculative | str | None) -> Speculative | None:
-    """What ``read_speculative`` returned, as an object."""
+    """The result of ``read_speculative`` as an object."""
     if not isinstance(value, str):
         return value
     if value.startswith(_DRAFT):

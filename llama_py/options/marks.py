@@ -1,4 +1,4 @@
-"""What can be said about an option beside its name and type, as marks inside ``Annotated``."""
+"""Marks inside ``Annotated``: all that is said of an option beside its name and type."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Doc:
-    """What the option means, in Markdown; one or two sentences."""
+    """The meaning of the option, in Markdown; one or two sentences."""
 
     text: str
 

@@ -245,7 +245,7 @@ class SamplingOptions(TypedDict, total=False):
 
 
 class CriteriaOptions(TypedDict, total=False):
-    """What holds for the tokens of a reply."""
+    """Conditions on the tokens of a reply."""
 
     grammar: Annotated[
         CompilesToGrammar | str | None,

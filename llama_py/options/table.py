@@ -67,12 +67,12 @@ class Option:
         self.read: Callable[[Any], Any] = self._reader()
 
     def mark(self, kind: type[M]) -> M | None:
-        """What is said about it by a mark of this kind, or None."""
+        """The mark of this kind, or None."""
         return next((mark for mark in self._marks if isinstance(mark, kind)), None)
 
     @property
     def doc(self) -> str:
-        """What it means."""
+        """The meaning of the option."""
         doc = self.mark(Doc)
         return doc.text if doc else ""
 

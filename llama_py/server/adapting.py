@@ -18,13 +18,13 @@ __all__ = ["adapted", "caller_of", "tenant_of"]
 
 
 def caller_of(request: Request) -> Caller:
-    """Who sent a request."""
+    """The sender of a request."""
     caller: Caller = request.scope["state"].get("caller") or Caller()
     return caller
 
 
 def tenant_of(request: Request) -> str:
-    """Whose sessions and prefixes a request works with; "" is everybody."""
+    """The owner of the sessions and prefixes that a request works with; "" is everybody."""
     return caller_of(request).tenant
 
 

@@ -125,7 +125,7 @@ async def _refuse(request: Request, error: Exception) -> Response:
 
 
 def _cut(text: str, most: int) -> str:
-    """What a client sent, in a message to it."""
+    """A client's text, shortened for a message to it."""
     return text if len(text) <= most else f"{text[:most]}…"
 
 

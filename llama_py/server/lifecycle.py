@@ -18,7 +18,7 @@ _WHILE_LOADING, _WHILE_DRAINING = 2.0, 5.0
 
 
 class Phase(Enum):
-    """What the server is doing as a whole."""
+    """The state of the server as a whole."""
 
     LOADING = "loading"
     READY = "ready"
@@ -26,7 +26,7 @@ class Phase(Enum):
 
 
 class Lifecycle:
-    """See the module.
+    """The phase of the server, and how much is in flight.
 
     Attributes:
         phase: where it is. It begins as ready: who loads a model first says so.
@@ -80,6 +80,6 @@ class Lifecycle:
         await self._over.wait()
 
     def interrupted(self) -> Failure:
-        """What the client of a request is told that has to end."""
+        """The error for the client of a request that has to end."""
         message = "the server stopped before this reply was complete"
         return Failure(Kind.UNAVAILABLE, message, retry_after=_WHILE_DRAINING)

@@ -1,4 +1,4 @@
-"""What the server writes about itself: JSON, one object on each line; on a terminal, plain lines.
+"""The server's log: JSON, one object on each line; on a terminal, plain lines.
 
 A request has one line, without its prompt and without its key. Text that comes from clients is
 escaped, so that nobody can write lines of his own, or colours into a terminal.

@@ -41,7 +41,7 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "DELETE", "OPTIONS"})
 
 
 class ServerMetrics:
-    """See the module.
+    """Counts what happens, and writes it in Prometheus' form.
 
     Args:
         lifecycle: knows how many requests are in flight.
@@ -66,7 +66,7 @@ class ServerMetrics:
         self._http.counts[method, record.route or _NO_ROUTE, str(record.status)] += 1
 
     def page(self, accept: str) -> tuple[bytes, str]:
-        """What a scraper gets, and its content type.
+        """The page for a scraper, and its content type.
 
         Args:
             accept: the header ``Accept``.

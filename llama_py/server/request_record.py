@@ -14,7 +14,7 @@ __all__ = ["RequestRecord"]
 
 @dataclass(slots=True, eq=False)
 class RequestRecord:
-    """What is known about a request so far. The tasks of one event loop write it.
+    """The facts about one request so far. The tasks of one event loop write it.
 
     Attributes:
         id: what the client called it, or was told it is called.

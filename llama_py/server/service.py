@@ -46,7 +46,7 @@ class Answering(Protocol):
 
 
 class Service:
-    """What the handlers of routes work with: ``request.app.state.service``.
+    """The state that the handlers of routes share: ``request.app.state.service``.
 
     Attributes:
         workers: threads that make requests to the engine of calls, and replies of its events.
@@ -99,5 +99,5 @@ def service_of(request: Request) -> Service:
 
 
 async def in_thread(service: Service, function: Callable[[], T]) -> T:
-    """What a function returns that takes longer than the event loop may wait."""
+    """Call a function that takes longer than the event loop may wait."""
     return await asyncio.get_running_loop().run_in_executor(service.side_workers, function)

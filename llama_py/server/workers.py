@@ -24,7 +24,7 @@ _Work = tuple["Future[Any]", Callable[[], Any]]
 
 
 class FairWorkers(Executor):
-    """See the module.
+    """Threads that the jobs of all tenants share, in turn.
 
     Args:
         count: threads.

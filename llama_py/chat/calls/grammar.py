@@ -348,7 +348,7 @@ class _CallWriter:
         return place.tool if place.inside and later and node["type"] == "until" else ""
 
     def _block(self, children: Sequence[int], place: _PiecePlace) -> range | None:
-        """Those children among which the arguments of a call are; None if it is one at most."""
+        """The children among which the arguments of a call are; None if there is one at most."""
         if not place.tool or place.argument:
             return None
         found = [
@@ -521,7 +521,7 @@ class _CallWriter:
         return [[self._values.listed(groups, before, some)]]
 
     def _groups(self, nodes: Sequence[int]) -> list[frozenset[str]]:
-        """Those arguments that the parser takes in any order, group after group."""
+        """The arguments that the parser takes in any order, group after group."""
         out: list[frozenset[str]] = []
         for at in nodes:
             found = self._arena.arguments(at)
@@ -542,7 +542,7 @@ class _CallWriter:
         return self._lang(unit, place)
 
     def _mark(self, unit: int, name: str) -> str:
-        """What stands before each tag of an element."""
+        """The text before each tag of an element."""
         nodes = (self._arena.nodes[at] for at in self._arena.walk(unit))
         ends = (node["literal"] for node in nodes if node["type"] == "literal")
         close = str(next((end for end in ends if end.endswith(f"</{name}>")), ""))
@@ -567,7 +567,7 @@ class _CallWriter:
                 self._find_units(child, rule, units)
 
     def _joints(self, nodes: Sequence[int], place: _PiecePlace) -> tuple[str, str]:
-        """What stands between two arguments, and what behind each."""
+        """The text between two arguments, and the text behind each."""
         for at in nodes:
             for found in self._arena.walk(at):
                 node = self._arena.nodes[found]
@@ -579,7 +579,7 @@ class _CallWriter:
         return self._text_of(between, place), ""
 
     def _around(self, at: int, place: _PiecePlace) -> tuple[str, str]:
-        """What stands before and behind an argument that is repeated."""
+        """The text before and behind an argument that is repeated."""
         node = self._arena.nodes[at]
         while node["type"] in ("tag", "atomic") and node.get("tag") != peg.ARG:
             node = self._arena.nodes[node["child"]]

@@ -117,7 +117,7 @@ def _without_twins(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def plain_calls_of(request: ChatRequest, several: bool, *, own: bool = False) -> PlainCalls | None:
-    """What the reply to a request may consist of in place of an answer; None if of no calls.
+    """The calls that a reply may consist of in place of an answer; None if it may not.
 
     Args:
         several: it may have more than one call.

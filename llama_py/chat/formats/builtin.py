@@ -46,7 +46,7 @@ def builtin_name(template: str) -> str | None:
 
 
 def nearest(name: str) -> str:
-    """What may be meant by a name that there is not: one that is like it, or any."""
+    """A known name that is like an unknown one, or any."""
     near = difflib.get_close_matches(name, named_templates(), n=1)
     return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(named_templates())}"
 

@@ -335,7 +335,7 @@ def _with_options(schema: dict[str, Any]) -> str:
 
 
 def _objection(problem: str) -> str:
-    """What llguidance says, without the place in the rules that it was given."""
+    """llguidance's message, without the place in the rules that it was given."""
     first, _, rest = _PREFIX.sub("", problem).partition("\n")
     reason = re.search(r"^error: (.*)", rest, re.MULTILINE)
     return f"{first[:300]} {reason[1][:200]}" if reason and first.endswith(":") else first[:300]

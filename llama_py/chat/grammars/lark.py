@@ -217,7 +217,7 @@ class _LarkWriter:
         return self._known[key]
 
     def _target(self, reference: Any) -> Any:
-        """What a reference of the usual kind stands for, None for another."""
+        """The schema that a reference of the usual kind points to, None for another."""
         match = _SHELVED.fullmatch(str(reference))
         shelf = self._root.get(match[1]) if match and isinstance(self._root, Mapping) else None
         return shelf.get(match[2]) if match and isinstance(shelf, Mapping) else None

@@ -323,7 +323,7 @@ def _shown(value: Any) -> str:
 
 
 def pattern_problem(pattern: str) -> str | None:
-    """What is wrong with the size of a regular expression, or None.
+    """The reason why a regular expression is too large, or None.
 
     Repetitions within repetitions multiply. Syntax errors are left to the compiler.
     """

@@ -282,7 +282,7 @@ class _Rewriter:
     # ---- merging ---------------------------------------------------------------------------------
 
     def _merged(self, one: _Parts, two: _Parts, path: str) -> _Parts:
-        """What fits both."""
+        """A schema that allows only values that fit both."""
         return self._both(one[0], two[0], path), [*one[1], *two[1]]
 
     def _both(self, one: dict[str, Any], two: dict[str, Any], path: str) -> dict[str, Any]:
@@ -439,7 +439,7 @@ class _Rewriter:
             out["additionalProperties"] = others
 
     def _others(self, out: Mapping[str, Any], path: str) -> Any:
-        """What properties may be that are not described by their names."""
+        """The schema of properties that are not described by their names."""
         others = out.get("additionalProperties", _MISSING)
         if isinstance(others, Mapping):
             others = self._or_never(others, f"{path}/additionalProperties")

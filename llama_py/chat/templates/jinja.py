@@ -96,7 +96,7 @@ def _strftime_now(form: str) -> str:
 
 @cache
 def _environment() -> ImmutableSandboxedEnvironment:
-    """What all templates are read with. It refers to itself, so one for each would pile up."""
+    """The environment of all templates. It refers to itself, so one for each would pile up."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
     )

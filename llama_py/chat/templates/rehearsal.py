@@ -54,7 +54,7 @@ class _LimitError(BaseException):
 
 @dataclass
 class _Count:
-    """What one rendering may still do, and the lists and dictionaries that it has made.
+    """How much one rendering may still do, and the lists and dictionaries that it has made.
 
     Attributes:
         made: each with its depth, by id; they are kept, so that ids stay theirs.

@@ -170,7 +170,7 @@ class ChatTemplate:
 
     @property
     def caps(self) -> Mapping[str, bool]:
-        """What the template can express (``supports_tools``, ``supports_system_role``, ...)."""
+        """The abilities of the template (``supports_tools``, ``supports_system_role``, ...)."""
         caps: Mapping[str, bool] = self._info["caps"]
         return caps
 

@@ -27,7 +27,7 @@ _LINGER = 0.004
 
 
 class Share:
-    """What one context has had, or several that compute at once.
+    """The time that one context has had, or several that compute at once.
 
     Attributes:
         used: seconds of computing; those who come back after a pause begin where the others are.
@@ -48,7 +48,7 @@ class Share:
 
 
 class CoreTurns:
-    """See the module.
+    """Lets the contexts of a process that share cores compute in turn.
 
     Attributes:
         sharing: how many embed just now; if none does, nobody needs to take turns.

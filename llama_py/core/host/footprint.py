@@ -1,4 +1,4 @@
-"""What a model will take of the memory, judged before it is loaded."""
+"""How much memory a model will take, judged before it is loaded."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def check_memory(path: str | os.PathLike[str], params: ModelParams, context: Con
 
 
 def needs(info: GGUFInfo, params: ModelParams, context: ContextParams) -> Needs:
-    """What a model takes that is computed with on the CPU."""
+    """The memory that a model takes if it is computed with on the CPU."""
     cells = cache_bytes(info, context)
     rows = min(context.n_ubatch, context.n_ctx or context.n_ubatch)
     logits = rows * (info.n_vocab or 0) * 4

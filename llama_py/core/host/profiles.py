@@ -68,7 +68,7 @@ _SHAPE = (
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What is fastest.
+    """The parameters that were fastest.
 
     Attributes:
         values: by the name of the parameter; those that are best left as they are do not appear.
@@ -85,7 +85,7 @@ class Profile:
 
 
 def key_of(info: GGUFInfo) -> dict[str, Any]:
-    """What a profile of this model on this machine belongs to."""
+    """The key of the profiles of this model on this machine."""
     shape = {name: _plain(info, f"{info.architecture}.{name}") for name in _SHAPE}
     return {
         "format": _FORMAT,

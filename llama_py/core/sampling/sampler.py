@@ -533,7 +533,7 @@ def _seed(seed: int, offset: int) -> int:
 
 
 def _processed(result: Any, row: NDArray[np.float32]) -> NDArray[np.float32]:
-    """What a logits processor returned; it may have changed the row that it was given."""
+    """The row that a logits processor returned; it may have changed the one that it was given."""
     if result is None:
         raise ParameterTypeError("a logits processor returned None; it must return the logits")
     try:

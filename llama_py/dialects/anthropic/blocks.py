@@ -201,7 +201,7 @@ def _message(value: Any, names: dict[str, str], number: int) -> Iterator[Message
 
 @dataclass(slots=True)
 class _Side:
-    """What one message says, by kind."""
+    """The blocks of one message, by kind."""
 
     texts: list[str] = field(default_factory=list)
     thoughts: list[str] = field(default_factory=list)

@@ -33,7 +33,7 @@ _DELTAS = {
 
 @dataclass(slots=True)
 class MessageHead:
-    """What is the same in every event of a reply.
+    """The fields that are the same in every event of a reply.
 
     Attributes:
         model: the name that the reply gives.

@@ -50,7 +50,7 @@ class ToolInput:
         return self._hand_out(piece)
 
     def end(self) -> str:
-        """What is left of the object: with it, everything that was handed out is one."""
+        """The rest of the object: with it, everything that was handed out is one."""
         rest = "".join(self._rest)
         members = None if self._broken else self._members(rest)
         if members or (members is not None and not self._handed):

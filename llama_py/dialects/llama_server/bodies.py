@@ -101,7 +101,7 @@ def _prompt(vocab: VocabLike, value: str | list[Any], *, fresh: bool) -> Prompt:
 
 @dataclass(frozen=True, slots=True)
 class _Asker:
-    """Who asks which model.
+    """The caller, and the model that is asked.
 
     Attributes:
         model: the name that replies give.

@@ -69,7 +69,7 @@ def _optional(body: Mapping[str, Any], name: str) -> str:
 
 
 def _nearest(before: list[int], after: list[int], room: int) -> tuple[list[int], list[int]]:
-    """What is nearest to the gap, of both sides."""
+    """The text nearest to the gap, of both sides."""
     behind = min(len(after), max(room - len(before), int(room * (1 - _BEFORE)), 0))
     ahead = min(len(before), max(0, room - behind))
     return before[len(before) - ahead :], after[:behind]

@@ -22,7 +22,7 @@ _IMPOSSIBLE = -3.4028234663852886e38
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a reply consists of.
+    """The parts that a reply consists of.
 
     Attributes:
         model: its name.

@@ -135,7 +135,7 @@ def _required(body: Mapping[str, Any], name: str) -> Any:
 def _options(
     table: Table[Any], body: Mapping[str, Any], limits: Limits, session: str | None
 ) -> dict[str, Any]:
-    """What a body says of the options of a call."""
+    """The options of a call that a body has."""
     known = table.options.keys() - NOT_HERE
     note_unknown([name for name in body if name not in known and name not in _BESIDE], limits)
     for name in ("n", "best_of"):

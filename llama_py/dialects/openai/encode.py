@@ -75,7 +75,7 @@ class ResponseHead:
 
 
 class EncoderBase:
-    """What the encoders of completions and chats have in common.
+    """The part that the encoders of completions and chats share.
 
     Attributes:
         head: id, time and name of the response.

@@ -204,7 +204,7 @@ def _message(given: Any, previous: Sequence[Message], where: str) -> Message:
 def _said(
     message: Mapping[str, Any], content: tuple[Text, ...], where: str
 ) -> tuple[Thinking | Text | ToolCall, ...]:
-    """What an assistant thought, said and called."""
+    """The reasoning, the text and the calls of an assistant's message."""
     reasoning = message.get("reasoning_content") or message.get("reasoning")
     thoughts = [Thinking(check_text(reasoning, f"{where}.reasoning_content"))] if reasoning else []
     return (*thoughts, *content, *_tool_calls(message, where))

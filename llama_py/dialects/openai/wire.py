@@ -27,7 +27,7 @@ Around = tuple[bytes, bytes]
 
 
 class _WireReply(ABC, Generic[E]):
-    """What both have in common (see ``dialects.wire.WireReply``).
+    """The part that both replies share (see ``dialects.wire.WireReply``).
 
     Args:
         encoder: takes the events.

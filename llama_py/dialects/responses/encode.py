@@ -40,7 +40,7 @@ _UNIQUE = re.compile(r"[A-Za-z0-9]{9}")
 
 @dataclass(frozen=True, slots=True)
 class AskedResponse:
-    """What a client asked for, as far as the reply depends on it.
+    """The fields of a request that the reply depends on.
 
     Attributes:
         id: of the response.

@@ -36,7 +36,7 @@ Item = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class InputHistory:
-    """What was said until now, and is stored.
+    """The conversation so far, as it is stored.
 
     Attributes:
         size: in bytes.
@@ -128,7 +128,7 @@ def conversation_of(items: Sequence[Item], tools: Tools, known: int = 0) -> list
 
 @dataclass(slots=True)
 class _Turn:
-    """What one side said until the other one spoke."""
+    """The items of one side until the other one speaks."""
 
     role: Role
     thoughts: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What a stored reply answers, as the list that ``GET /v1/responses/{id}/input_items`` gives.
+"""The input of a stored reply, as the list that ``GET /v1/responses/{id}/input_items`` gives.
 
 https://platform.openai.com/docs/api-reference/responses/input-items
 """

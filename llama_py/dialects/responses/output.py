@@ -1,4 +1,4 @@
-"""What a reply of the Responses API consists of: items, while they are generated, and the events
+"""The items of a reply of the Responses API, while they are generated, and the events
 that tell of them.
 
 Every item has one id, from its first event to the finished response.
@@ -125,7 +125,7 @@ class OutputItem(ABC):
 
 
 class ReasoningItem(OutputItem):
-    """What the model thought.
+    """The model's reasoning.
 
     Args:
         summarised: a summary was asked for. There is no other than the text itself.
@@ -180,7 +180,7 @@ def _summary(text: str) -> dict[str, Any]:
 
 
 class MessageItem(OutputItem):
-    """What the model said; with log-probabilities, if they were asked for."""
+    """The model's answer; with log-probabilities, if they were asked for."""
 
     prefix = "msg"
 

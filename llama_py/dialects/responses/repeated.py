@@ -1,4 +1,4 @@
-"""What every ``response`` repeats of its request, in the form that the API's schemas give it.
+"""The fields of a request that every ``response`` repeats, in the form that the API gives them.
 
 Typed clients check these members: each is there, also if the request did not have it, and tools and
 formats have all members of their own.

@@ -95,7 +95,7 @@ def _has_two_ends(headers: Sequence[tuple[bytes, bytes]]) -> bool:
 
 
 class Guard:
-    """See the module.
+    """The outermost middleware: lets requests in, and notes what became of them.
 
     Args:
         app: what is guarded.
@@ -302,7 +302,7 @@ def _request_id(asked: RequestHead) -> str:
 
 
 def _site_of(asked: RequestHead) -> str | None:
-    """Whose page a browser sends this for; following a link there is a person's own doing."""
+    """The site whose page a browser sends this for; following a link is a person's own doing."""
     followed = asked.first(b"sec-fetch-mode") == "navigate" and asked.method == "GET"
     return None if followed else asked.first(b"sec-fetch-site")
 

@@ -97,7 +97,7 @@ class ApiKey:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sent a request.
+    """The sender of a request.
 
     Attributes:
         name: of the key; empty where no key is asked for.
@@ -111,7 +111,7 @@ class Caller:
 
     @property
     def tenant(self) -> str:
-        """Whose prefixes and sessions are his: empty for those of everybody."""
+        """The owner of the prefixes and sessions that it uses: empty for those of everybody."""
         return "" if self.shares else self.name
 
 
@@ -142,7 +142,7 @@ def _digest(key: bytes) -> bytes:
 
 
 class Allowance:
-    """What is left of the limits of one key. Used by one thread.
+    """The rest of the limits of one key. Used by one thread.
 
     Args:
         clock: seconds that only grow.

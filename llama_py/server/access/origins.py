@@ -119,7 +119,7 @@ def _is_same(origin: str, host: str) -> bool:
 
 
 def preflight_headers(wanted: str | None) -> Headers:
-    """What a browser is told that asks whether it may send a request with these headers."""
+    """The answer to a browser that asks whether it may send a request with these headers."""
     headers = [
         ("Access-Control-Allow-Methods", "GET, POST, DELETE"),
         ("Access-Control-Max-Age", "600"),

@@ -44,7 +44,7 @@ _DRAFT = "draft="
 
 @dataclass(frozen=True)
 class Given:
-    """What the command line says.
+    """The settings of the command line.
 
     Attributes:
         config: the TOML file.
@@ -289,7 +289,7 @@ def _model_option(option: Option, text: str) -> Any:
 
 
 def _text_of(text: str) -> str:
-    """What a file contains."""
+    """The content of a file."""
     try:
         return Path(text).expanduser().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

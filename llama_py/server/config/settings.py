@@ -130,7 +130,7 @@ class Access:
 
 @dataclass(frozen=True, kw_only=True)
 class RequestLimits:
-    """What a request may ask for."""
+    """Limits on what one request may ask for."""
 
     max_body_bytes: Annotated[int, Range(1024, _LARGEST), Doc("Bytes of a request's body.")] = (
         32 << 20
@@ -226,7 +226,7 @@ class ModelLoading:
 
 @dataclass(frozen=True, kw_only=True)
 class Defaults:
-    """What holds for requests that do not say."""
+    """Values for requests that do not say."""
 
     temperature: Annotated[
         float | None,
@@ -293,7 +293,7 @@ class Defaults:
 
 @dataclass(frozen=True, kw_only=True)
 class Keeping:
-    """What is kept on disk, and under names."""
+    """Data that is kept on disk, and under names."""
 
     session_dir: Annotated[
         Path | None,
@@ -338,7 +338,7 @@ class Keeping:
 
 @dataclass(frozen=True, kw_only=True)
 class Watching:
-    """What the server says about itself."""
+    """Logs and metrics."""
 
     metrics: Annotated[bool, Doc("`/metrics` answers, in the form of Prometheus.")] = True
     ui: Annotated[bool, Doc("The chat page is at `/`; without it, `/` and `/page/` are 404.")] = (
@@ -420,12 +420,12 @@ class Settings(Watching, Keeping, Defaults, ModelLoading, Times, RequestLimits, 
 
     @property
     def network_hosts(self) -> tuple[str, ...]:
-        """Those of ``addresses`` that are no Unix sockets."""
+        """The ``addresses`` that are no Unix sockets."""
         return tuple(each for each in self.addresses if socket_path(each) is None)
 
     @property
     def open_hosts(self) -> tuple[str, ...]:
-        """Those of ``addresses`` that can be reached from other machines."""
+        """The ``addresses`` that can be reached from other machines."""
         return tuple(each for each in self.network_hosts if not is_loopback(each))
 
     def refuse_open_door(self) -> None:

@@ -34,7 +34,7 @@ _USUAL: tuple[list[dict[str, str]], ...] = (
 
 
 class ModelLoader:
-    """See the module. Its methods are called in one event loop.
+    """Loads and unloads models in threads. Its methods are called in one event loop.
 
     Attributes:
         preparing: models that are loaded, and whose first use is being prepared.

@@ -19,7 +19,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
 
 @dataclass(slots=True)
 class PoolCounters:
-    """What happened since the start.
+    """Counts since the start.
 
     Attributes:
         loads: models that were loaded; it took ``load_seconds`` in all.
@@ -38,7 +38,7 @@ class PoolCounters:
 
 
 class Place:
-    """What the pool remembers about a model.
+    """The pool's record of one model.
 
     Attributes:
         backoff, error: after a load that failed.

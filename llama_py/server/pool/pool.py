@@ -48,7 +48,7 @@ _WHILE_MOVING = 0.1
 
 
 class ModelPool:
-    """See the module. Without models in the settings, there is the bundled one."""
+    """The models of the server. Without models in the settings, there is the bundled one."""
 
     def __init__(self, settings: Settings) -> None:
         self.counters = PoolCounters()
@@ -76,7 +76,7 @@ class ModelPool:
 
     @property
     def loaded(self) -> list[ServedModel]:
-        """Those in memory. Looking is not using: they may be gone after the next ``await``."""
+        """The models in memory. They may be gone after the next ``await``."""
         return [place.model for place in self._having(ModelStatus.LOADED)]
 
     @property

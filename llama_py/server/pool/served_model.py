@@ -84,7 +84,7 @@ class ServedModel:
 
     @property
     def context(self) -> CallContext:
-        """What parsing a request asks about it; within a lease only."""
+        """The facts that parsing a request needs; within a lease only."""
         defaults = self._defaults
         return ServedContext(
             self.llama._calls.defaults, self._sampling, defaults.max_tokens, defaults.reasoning

@@ -79,7 +79,7 @@ def _session(request: Request, body: Body) -> str | None:
 
 
 async def _answer(request: Request, answer: Callable[[ServedModel, Body], Any]) -> Response:
-    """What a worker thread makes of a body, with a model at hand."""
+    """The answer to a body, made by a worker thread with a model at hand."""
     service = service_of(request)
     body = await read_body(request, service.settings)
     async with service.models.lease(model_of(body), request.receive) as model:

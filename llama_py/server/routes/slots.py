@@ -69,7 +69,7 @@ def _slots(model: ServedModel, tenant: str, *, expose: bool) -> list[dict[str, A
 def _slot(
     number: int, conversations: Conversations, held: HeldConversation | None
 ) -> dict[str, Any]:
-    """What everybody may know who may ask at all."""
+    """The part of a slot that every caller may know who may ask at all."""
     busy = held is not None and held.busy
     work = held.work if held is not None else None
     slot: dict[str, Any] = {

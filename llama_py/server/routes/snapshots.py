@@ -134,7 +134,7 @@ async def _drop(request: Request) -> Response:
 
 
 def _done(action: Callable[[], T]) -> T:
-    """What an action returns, with errors in the words of a client."""
+    """The result of an action, with errors in the words of a client."""
     try:
         return action()
     except ConversationMissingError:
