@@ -30,7 +30,7 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference.md"
 #: What is documented first; the other classes follow in alphabetical order.
 FIRST = ("Llama", "AsyncLlama", "ChatSession")
 #: Classes that are not exported at the top, and that calls return.
-REACHABLE = ("llama_py.api.sessions.session_reply:ReplyStream",)
+REACHABLE = ("llama_py.api.sessions.session_reply:TurnStream",)
 
 _HEAD = """\
 # API reference
