@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from llama_py.dialects.context import VocabLike
 from llama_py.dialects.failures import Kind, RequestError, failure_of
 from llama_py.dialects.fields import Fields, as_text, wrong_type, wrong_value
-from llama_py.dialects.limits import Limits
+from llama_py.dialects.limits import RequestLimits
 from llama_py.dialects.openai.bodies import note_unknown
 from llama_py.dialects.token_texts import mixed_tokens
 from llama_py.dialects.wire_json import json_bytes, vector_bytes
@@ -53,7 +53,9 @@ class EmbeddingBody:
     native: bool = False
 
 
-def read_embedding(body: Mapping[str, Any], limits: Limits, vocab: VocabLike) -> EmbeddingBody:
+def read_embedding(
+    body: Mapping[str, Any], limits: RequestLimits, vocab: VocabLike
+) -> EmbeddingBody:
     """The body of ``/v1/embeddings``, or of ``/embeddings`` with ``content``.
 
     Beside OpenAI's forms of ``input`` there are llama-server's: an object with ``prompt_string`` or
@@ -79,7 +81,7 @@ def read_embedding(body: Mapping[str, Any], limits: Limits, vocab: VocabLike) ->
     )
 
 
-def _inputs(given: Any, name: str, limits: Limits, vocab: VocabLike) -> list[Any]:
+def _inputs(given: Any, name: str, limits: RequestLimits, vocab: VocabLike) -> list[Any]:
     if given is None:
         raise RequestError(Kind.MISSING, f"the field {name!r} is missing", name)
     if not isinstance(given, (str, list, Mapping)):

@@ -1,4 +1,4 @@
-"""``Limits``: how much one request may ask for. A server sets them; calls in Python have none."""
+"""``RequestLimits``: how much one request may ask for. A server sets them; calls in Python do not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.errors import shown
 
-__all__ = ["TEMPLATE_KWARGS", "Limits"]
+__all__ = ["TEMPLATE_KWARGS", "RequestLimits"]
 
 #: What templates are known to read beside messages and tools. Other names are not passed on: a
 #: template may use any variable for anything.
@@ -62,7 +62,7 @@ def _larger(value: Any, most: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RequestLimits:
     """Checked before anything is rendered, tokenized or compiled.
 
     Attributes:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.fields import Fields, as_text, wrong_type, wrong_value
-from llama_py.dialects.limits import Limits
+from llama_py.dialects.limits import RequestLimits
 from llama_py.dialects.openai.bodies import note_unknown
 
 __all__ = ["RerankBody", "encode_ranking", "read_rerank"]
@@ -49,7 +49,7 @@ class RerankBody:
     tei: bool
 
 
-def read_rerank(body: Mapping[str, Any], limits: Limits) -> RerankBody:
+def read_rerank(body: Mapping[str, Any], limits: RequestLimits) -> RerankBody:
     """The body of ``/v1/rerank``: with ``documents`` (Jina, Cohere) or ``texts`` (TEI).
 
     Raises:
@@ -74,7 +74,7 @@ def read_rerank(body: Mapping[str, Any], limits: Limits) -> RerankBody:
     )
 
 
-def _documents(given: Any, tei: bool, limits: Limits) -> list[str]:
+def _documents(given: Any, tei: bool, limits: RequestLimits) -> list[str]:
     name = "texts" if tei else "documents"
     if given is None:
         raise RequestError(Kind.MISSING, f"the field {name!r} is missing", name)

@@ -1,5 +1,21 @@
-"""The HTTP server: OpenAI's and Anthropic's dialects, sessions, several models.
+"""The HTTP server: four dialects, sessions, several models. Plain ASGI, one process, one event
+loop.
 
-It needs the extra ``server`` (``pip install 'llama-py[server]'``). ``app.create_app`` makes the
-ASGI application.
+It needs the extra ``server`` (``pip install 'llama-py[server]'``). The way of a request:
+
+1. ``transport/`` reads it from a connection, within limits on what comes before a handler can look;
+2. ``access/`` (``guard``, outermost) decides from the head alone who is let in (``keys``,
+   ``origins``), and notes what became of it (``request_record``), which ``logs`` and ``metrics``
+   read;
+3. ``routes/`` have one module for each dialect. They read the body, lease a model (``opening``,
+   ``pool/``), and hand the call that a dialect parsed, in threads that tenants share in turn
+   (``workers``), to
+4. ``exchange``: one task submits it and sends its frames, another one watches for the client to
+   leave. ``adapting`` gives the requests the namespace and session of the caller.
+
+``service.Service`` is what handlers share. ``kept/`` has what clients own by name: sessions,
+snapshots, slots, responses. ``config/`` declares every setting once and reads it from file,
+environment and flags. ``lifecycle`` knows whether the server is loading, ready or draining;
+``serve`` listens. ``openapi/`` describes the routes, ``page/`` is the chat page. ``app.create_app``
+puts it together.
 """

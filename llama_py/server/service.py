@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 from starlette.requests import Request
 
 from llama_py.dialects.failures import Failure
-from llama_py.dialects.limits import Limits
+from llama_py.dialects.limits import RequestLimits
 from llama_py.engine.request import Record
 from llama_py.server.config.settings import Settings
 from llama_py.server.kept.response_store import ResponseStore
@@ -87,9 +87,9 @@ def _slots(settings: Settings) -> SlotFiles | None:
     return None if directory is None else SlotFiles(directory, settings.slot_bytes)
 
 
-def _limits(settings: Settings) -> Limits:
-    values = {each.name: getattr(settings, each.name) for each in fields(Limits)}
-    return Limits(**{**values, "template_kwargs": frozenset(settings.template_kwargs)})
+def _limits(settings: Settings) -> RequestLimits:
+    values = {each.name: getattr(settings, each.name) for each in fields(RequestLimits)}
+    return RequestLimits(**{**values, "template_kwargs": frozenset(settings.template_kwargs)})
 
 
 def service_of(request: Request) -> Service:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from llama_py.dialects.failures import Failure, Kind, RequestError
-from llama_py.dialects.limits import Limits
+from llama_py.dialects.limits import RequestLimits
 from llama_py.dialects.llama_server.bodies import read_native, slot_session
 from llama_py.dialects.llama_server.line_limits import Indentation, LineLimit
 from llama_py.dialects.llama_server.wire import chosen_fields
@@ -20,7 +20,7 @@ from llama_py.engine.request import Record
 from llama_py.errors import LlamaError, ParameterError
 from tests.dialects.playing import Context, play
 
-LIMITS = Limits()
+LIMITS = RequestLimits()
 
 
 def read(context: Context, **body: Any) -> WireCall:
@@ -199,9 +199,9 @@ def test_what_is_not_known_means_nothing_unless_the_server_is_strict(context: Co
     body = {"prompt": "x", "n_keep": 5, "some_new_option": 1}
     read_native(context, body, LIMITS, "tiny")
     with pytest.raises(RequestError, match="'some_new_option' is not known"):
-        read_native(context, body, Limits(strict=True), "tiny")
+        read_native(context, body, RequestLimits(strict=True), "tiny")
     del body["some_new_option"]
-    read_native(context, body, Limits(strict=True), "tiny")
+    read_native(context, body, RequestLimits(strict=True), "tiny")
 
 
 def test_a_missing_prompt(context: Context) -> None:

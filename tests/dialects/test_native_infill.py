@@ -8,7 +8,7 @@ import pytest
 
 from llama_py.core.vocab import Vocab
 from llama_py.dialects.failures import Kind, RequestError
-from llama_py.dialects.limits import Limits
+from llama_py.dialects.limits import RequestLimits
 from llama_py.dialects.llama_server.bodies import read_infill
 from llama_py.errors import ParameterError
 from tests.dialects.playing import Context, OpenVocab
@@ -37,7 +37,7 @@ def infill(context: Context, open_vocab: OpenVocab, files: bool) -> Context:
 
 
 def tokens(context: Context, room: int = ROOM, **body: Any) -> list[int]:
-    call = read_infill(context, body, Limits(), "tiny", room=room)
+    call = read_infill(context, body, RequestLimits(), "tiny", room=room)
     (request,) = call.requests
     return list(request.prompt.tokens or ())
 

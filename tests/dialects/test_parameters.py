@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from llama_py.chat.constraints import LlamaGrammar
-from llama_py.dialects.limits import Limits
+from llama_py.dialects.limits import RequestLimits
 from llama_py.dialects.openai.bodies import read_chat
 from llama_py.dialects.openai.chat import parse_chat
 from llama_py.dialects.openai.completions import parse_completion
@@ -431,19 +431,19 @@ def test_contradictions_about_the_last_message(context: Context) -> None:
 
 def test_the_server_goes_on_with_the_last_message(context: Context) -> None:
     begun = [*HELLO, {"role": "assistant", "content": "Once upon"}]
-    prompt = read_chat(context, {"messages": begun}, Limits(), "m").requests[0].prompt
+    prompt = read_chat(context, {"messages": begun}, RequestLimits(), "m").requests[0].prompt
     assert prompt.text is not None
     assert prompt.text.endswith(b"Once upon")
     turn = {"messages": begun, "continue_final_message": False}
-    prompt = read_chat(context, turn, Limits(), "m").requests[0].prompt
+    prompt = read_chat(context, turn, RequestLimits(), "m").requests[0].prompt
     assert prompt.text is not None
     assert prompt.text.endswith(b"<|im_start|>assistant\n")
     twice = {"messages": [*begun, begun[-1]]}
     with pytest.raises(ParameterError, match="two messages of the assistant"):
-        read_chat(context, twice, Limits(), "m")
+        read_chat(context, twice, RequestLimits(), "m")
     call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     called = [*HELLO, {"role": "assistant", "content": None, "tool_calls": [call]}]
-    prompt = read_chat(context, {"messages": called}, Limits(), "m").requests[0].prompt
+    prompt = read_chat(context, {"messages": called}, RequestLimits(), "m").requests[0].prompt
     assert prompt.text is not None
     assert prompt.text.endswith(b"<|im_start|>assistant\n")
 

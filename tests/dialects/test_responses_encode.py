@@ -14,7 +14,7 @@ from openai.types.responses import FunctionTool
 from llama_py.chat.templates.template import ChatTemplate
 from llama_py.core.vocab import Vocab
 from llama_py.dialects.failures import Failure, Kind
-from llama_py.dialects.limits import Limits
+from llama_py.dialects.limits import RequestLimits
 from llama_py.dialects.responses.parse import History, Nothing, parse_responses
 from llama_py.dialects.wire_json import DONE
 from llama_py.engine.request import FinishEvent, Record
@@ -57,7 +57,7 @@ class Played:
     ) -> None:
         body = {"input": "hello", "stream": True, **body}
         self.context = context
-        call = parse_responses(context, body, Limits(), "tiny", history=history)
+        call = parse_responses(context, body, RequestLimits(), "tiny", history=history)
         record = Record(call.requests[0])
         tokens = context.vocab.tokenize(text, add_special=False, parse_special=True)
         reply = call.encoder([record])
@@ -289,7 +289,7 @@ def test_an_error_in_the_middle(played: Play) -> None:
 
 def test_a_prompt_that_is_too_long_fails_in_the_stream(context: Context) -> None:
     body = {"input": "hello", "stream": True}
-    call = parse_responses(context, body, Limits(), "tiny")
+    call = parse_responses(context, body, RequestLimits(), "tiny")
     assert call.overflows_in_stream
     reply = call.encoder(())
     failure = Failure(Kind.OVERFLOW, "prompt is too long: 9 tokens > 8 maximum")
@@ -301,7 +301,7 @@ def test_a_prompt_that_is_too_long_fails_in_the_stream(context: Context) -> None
 
 
 def test_a_sign_of_life_is_an_event(context: Context) -> None:
-    call = parse_responses(context, {"input": "hello", "stream": True}, Limits(), "tiny")
+    call = parse_responses(context, {"input": "hello", "stream": True}, RequestLimits(), "tiny")
     record = Record(call.requests[0])
     reply = call.encoder([record])
     data = reply.open() + reply.keep_alive() + reply.keep_alive()
@@ -396,14 +396,14 @@ def test_nobody_asked_for_logprobs(played: Play) -> None:
 
 def test_the_request_is_repeated_as_it_was_understood(context: Context) -> None:
     body = {"input": "hello", "text": {"format": None, "verbosity": "low"}}
-    call = parse_responses(context, {**body, "max_output_tokens": 50.0}, Limits(), "tiny")
+    call = parse_responses(context, {**body, "max_output_tokens": 50.0}, RequestLimits(), "tiny")
     (begun, _) = events_of(call.encoder(()).open() + DONE)
     assert begun["response"]["text"] == {"format": {"type": "text"}, "verbosity": "low"}
     assert json.dumps(begun["response"]["max_output_tokens"]) == "50"
 
 
 def repeated(context: Context, **body: Any) -> Any:
-    call = parse_responses(context, {"input": "hello", **body}, Limits(), "tiny")
+    call = parse_responses(context, {"input": "hello", **body}, RequestLimits(), "tiny")
     (begun, _) = events_of(call.encoder(()).open() + DONE)
     return begun["response"]
 

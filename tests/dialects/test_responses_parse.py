@@ -12,7 +12,7 @@ from llama_py.chat.conversation import Message, Text, Thinking, ToolCall, ToolRe
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.rendered import RenderedChat
 from llama_py.dialects.failures import Kind, RequestError, failure_of
-from llama_py.dialects.limits import Limits
+from llama_py.dialects.limits import RequestLimits
 from llama_py.dialects.responses import tools
 from llama_py.dialects.responses.items import InputHistory, sealed
 from llama_py.dialects.responses.parse import parse_responses
@@ -40,7 +40,7 @@ def seen(context: Context) -> Seen:
 
 
 def parse(context: Context, given: Any = "hello", **body: Any) -> WireCall:
-    return parse_responses(context, {"input": given, **body}, Limits(), "tiny")
+    return parse_responses(context, {"input": given, **body}, RequestLimits(), "tiny")
 
 
 def request_of(context: Seen, given: Any = "hello", **body: Any) -> ChatRequest:
@@ -225,7 +225,7 @@ class Stored:
 def test_a_conversation_goes_on_after_a_stored_reply(seen: Seen) -> None:
     history = Stored()
     body = {"input": "sure?", "previous_response_id": "resp_1", "instructions": "short"}
-    parse_responses(seen, body, Limits(), "tiny", history=history)
+    parse_responses(seen, body, RequestLimits(), "tiny", history=history)
     assert [*seen.requests[-1].messages] == [
         said("system", "short"), said("user", "really?"), said("assistant", "yes"),
         said("user", "sure?"),
@@ -235,7 +235,7 @@ def test_a_conversation_goes_on_after_a_stored_reply(seen: Seen) -> None:
 @pytest.mark.parametrize("kind", [{"type": "item_reference"}, {"type": None}, {}])
 def test_an_item_may_be_referred_to(seen: Seen, kind: dict[str, Any]) -> None:
     items = [user("really?"), {**kind, "id": "msg_1"}, user("sure?")]
-    parse_responses(seen, {"input": items}, Limits(), "tiny", history=Stored())
+    parse_responses(seen, {"input": items}, RequestLimits(), "tiny", history=Stored())
     assert seen.requests[-1].messages[1] == said("assistant", "yes")
 
 
@@ -347,7 +347,7 @@ def test_when_logprobs_are_computed(seen: Seen, body: dict[str, Any], expected: 
 
 
 def test_a_session_has_a_name(context: Context) -> None:
-    call = parse_responses(context, {"input": "x"}, Limits(), "tiny", "mine")
+    call = parse_responses(context, {"input": "x"}, RequestLimits(), "tiny", "mine")
     assert call.requests[0].session == "mine"
 
 
@@ -375,7 +375,7 @@ def test_reasoning_effort(seen: Seen) -> None:
 
 
 def test_a_strict_server_knows_what_clients_send(context: Context) -> None:
-    limits = Limits(strict=True)
+    limits = RequestLimits(strict=True)
     for body in (
         Codex("hi").body(),
         {"input": "x", "top_k": 3, "seed": 1, "session_id": "s", "background": False},
@@ -385,7 +385,7 @@ def test_a_strict_server_knows_what_clients_send(context: Context) -> None:
         parse_responses(context, {"input": "x", "temprature": 1}, limits, "tiny")
     assert caught.value.failure.kind is Kind.UNKNOWN_PARAMETER
     assert caught.value.failure.param == "temprature"
-    parse_responses(context, {"input": "x", "temprature": 1}, Limits(), "tiny")
+    parse_responses(context, {"input": "x", "temprature": 1}, RequestLimits(), "tiny")
 
 
 def test_null_is_not_there(seen: Seen) -> None:
@@ -479,7 +479,7 @@ _PICTURE = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
 )  # fmt: skip
 def test_mistakes_are_named(context: Context, body: Any, kind: Kind, param: str) -> None:
     with pytest.raises((RequestError, LlamaError)) as caught:
-        parse_responses(context, body, Limits(), "tiny")
+        parse_responses(context, body, RequestLimits(), "tiny")
     failure = failure_of(caught.value)
     assert (failure.kind, failure.param) == (kind, param)
     assert failure.message.startswith(param)
@@ -488,7 +488,7 @@ def test_mistakes_are_named(context: Context, body: Any, kind: Kind, param: str)
 def test_a_reply_that_is_not_stored(context: Context) -> None:
     body = {"input": "x", "previous_response_id": "resp_9"}
     with pytest.raises(RequestError) as caught:
-        parse_responses(context, body, Limits(), "tiny", history=Stored())
+        parse_responses(context, body, RequestLimits(), "tiny", history=Stored())
     failure = caught.value.failure
     assert failure.code == "previous_response_not_found"
     assert failure.param == "previous_response_id"

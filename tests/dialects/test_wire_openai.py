@@ -12,7 +12,7 @@ from llama_py.chat.templates.template import ChatTemplate
 from llama_py.core.vocab import Vocab
 from llama_py.dialects import wire_json
 from llama_py.dialects.failures import Failure, Kind
-from llama_py.dialects.limits import Limits
+from llama_py.dialects.limits import RequestLimits
 from llama_py.dialects.openai.bodies import read_chat, read_completion
 from llama_py.dialects.usage import PromptProgress
 from llama_py.dialects.wire import WireCall, WireReply
@@ -104,7 +104,7 @@ BODIES: list[tuple[dict[str, Any], tuple[str, ...]]] = [
 def test_chat_frames_are_the_chunks_of_the_encoder(
     context: Context, options: dict[str, Any], texts: tuple[str, ...]
 ) -> None:
-    call = read_chat(context, {**HELLO, **options}, Limits(), "m")
+    call = read_chat(context, {**HELLO, **options}, RequestLimits(), "m")
     _, frames = replayed(call, context.vocab, *texts)
     wanted = encoded(call, context.vocab, *texts)
     assert comparable(chunks_of(frames)) == comparable(wanted)
@@ -112,7 +112,7 @@ def test_chat_frames_are_the_chunks_of_the_encoder(
 
 def test_reasoning_frames(vocab: Vocab) -> None:
     context = Context(vocab, ChatTemplate.from_text(THINKING, eos="<|im_end|>"))
-    call = read_chat(context, HELLO, Limits(), "m")
+    call = read_chat(context, HELLO, RequestLimits(), "m")
     _, frames = replayed(call, vocab, "<think>\nTwo and two.\n</think>\n\nFour.<|im_end|>")
     deltas = [chunk["choices"][0]["delta"] for chunk in chunks_of(frames)]
     assert deltas[0] == {"role": "assistant", "content": None}
@@ -130,7 +130,7 @@ def test_completion_frames_are_the_chunks_of_the_encoder(
     context: Context, options: dict[str, Any]
 ) -> None:
     body = {"prompt": "Once", "stream": True, **options}
-    call = read_completion(context, body, Limits(), "m")
+    call = read_completion(context, body, RequestLimits(), "m")
     _, frames = replayed(call, context.vocab, NASTY)
     assert comparable(chunks_of(frames)) == comparable(encoded(call, context.vocab, NASTY))
 
@@ -139,11 +139,11 @@ def test_completion_frames_are_the_chunks_of_the_encoder(
 def test_token_ids(context: Context, read: Callable[..., WireCall]) -> None:
     """Each chunk has those since the one before, also of tokens whose text was held back."""
     body = {**HELLO, "prompt": "Once", "return_token_ids": True, "stop": ["<<>>"]}
-    call = read(context, body, Limits(), "m")
+    call = read(context, body, RequestLimits(), "m")
     reply, frames = replayed(call, context.vocab, "12 << 34 你")
     told = [each for chunk in chunks_of(frames) for each in chunk["choices"][0]["token_ids"]]
     assert told == tokens_of(context.vocab, "12 << 34 你")
-    whole = read(context, {**body, "stream": False}, Limits(), "m")
+    whole = read(context, {**body, "stream": False}, RequestLimits(), "m")
     reply, _ = replayed(whole, context.vocab, "12 << 34 你")
     response: Any = reply.whole()
     assert response["choices"][0]["token_ids"] == told
@@ -151,7 +151,7 @@ def test_token_ids(context: Context, read: Callable[..., WireCall]) -> None:
 
 def test_a_failure_ends_what_is_open(context: Context) -> None:
     """Choices that have ended stay as they were; the others do not look as if they had."""
-    call = read_chat(context, {**HELLO, "n": 2}, Limits(), "m")
+    call = read_chat(context, {**HELLO, "n": 2}, RequestLimits(), "m")
     records = [Record(request) for request in call.requests]
     reply = call.encoder(records)
     reply.open()
@@ -168,7 +168,7 @@ def test_a_failure_ends_what_is_open(context: Context) -> None:
 
 
 def test_progress_has_a_list_of_choices(context: Context) -> None:
-    call = read_chat(context, HELLO, Limits(), "m")
+    call = read_chat(context, HELLO, RequestLimits(), "m")
     reply = call.encoder([Record(request) for request in call.requests])
     (chunk,) = chunks_of(reply.progress(PromptProgress(30, 10, 40, 0.25, 0.1)) + DONE)
     assert chunk["choices"] == []
@@ -180,7 +180,7 @@ def test_progress_has_a_list_of_choices(context: Context) -> None:
 def test_each_chunk_with_its_timings(context: Context, read: Callable[..., WireCall]) -> None:
     """All but the first one of a chat: nothing has happened by then."""
     body = {**HELLO, "prompt": "Once", "timings_per_token": True}
-    call = read(context, {**body, "stream_options": {"include_usage": True}}, Limits(), "m")
+    call = read(context, {**body, "stream_options": {"include_usage": True}}, RequestLimits(), "m")
     reply, frames = replayed(call, context.vocab, "12 34")
     chunks = [each for each in chunks_of(frames) if "role" not in str(each["choices"])]
     counts = [chunk["timings"]["predicted_n"] for chunk in chunks]

@@ -20,7 +20,7 @@ from llama_py.dialects.anthropic.encode import MessageHead, MessageReply
 from llama_py.dialects.anthropic.messages import read_call
 from llama_py.dialects.anthropic.tool_input import ToolInput
 from llama_py.dialects.failures import Failure, Kind
-from llama_py.dialects.limits import Limits
+from llama_py.dialects.limits import RequestLimits
 from llama_py.dialects.usage import PromptProgress
 from llama_py.engine.request import FinishEvent, GenerationRequest, Prompt, Record, TokenEvent
 from llama_py.params import ModelParams
@@ -65,7 +65,7 @@ def reply_of(
 ) -> tuple[list[tuple[str, Any]], dict[str, Any]]:
     """The events of a reply that comes in these pieces, and the whole."""
     body = {"messages": [{"role": "user", "content": "Hi."}], "tools": TOOLS, **body}
-    call = read_call(context, body, Limits(), "m", request_id="req_1")
+    call = read_call(context, body, RequestLimits(), "m", request_id="req_1")
     record = Record(call.requests[0], tokens=[0] * prompt)
     reply = call.encoder([record])
     frames = reply.open()
@@ -287,7 +287,7 @@ def test_hidden_thinking_can_be_sent_back(context: Context) -> None:
 
     again = [question, {"role": "assistant", "content": whole["content"]}, question]
     watching = Watching(context.vocab, context.template)
-    read_call(watching, {"messages": again}, Limits(), "m")
+    read_call(watching, {"messages": again}, RequestLimits(), "m")
     assert seen == ["Hm, é.\n"]
 
 
@@ -302,7 +302,7 @@ def test_ids_of_calls_are_unique_and_come_back_as_the_model_wrote_them(vocab: Vo
         {"role": "assistant", "content": [replies[0]]},
         {"role": "user", "content": [result]},
     ]
-    call = read_call(context, {"messages": messages, "tools": TOOLS}, Limits(), "m")
+    call = read_call(context, {"messages": messages, "tools": TOOLS}, RequestLimits(), "m")
     prompt = (call.requests[0].prompt.text or b"").decode()
     assert '"id": "abc123XYZ"' in prompt
     assert "toolu_" not in prompt

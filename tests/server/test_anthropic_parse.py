@@ -25,7 +25,7 @@ from llama_py.core.vocab import Vocab
 from llama_py.dialects.anthropic.blocks import note_ignored, read_messages, read_system
 from llama_py.dialects.anthropic.messages import read_call
 from llama_py.dialects.anthropic.tools import read_tool_choice, read_tools
-from llama_py.dialects.limits import Limits
+from llama_py.dialects.limits import RequestLimits
 from llama_py.dialects.wire import WireCall
 from llama_py.errors import ParameterError, TemplateError
 from llama_py.params import ModelParams
@@ -53,7 +53,7 @@ def context(vocab: Vocab) -> Context:
 
 
 def call(context: Context, **body: Any) -> WireCall:
-    return read_call(context, {"messages": [HELLO], **body}, Limits(), "m")
+    return read_call(context, {"messages": [HELLO], **body}, RequestLimits(), "m")
 
 
 def prompt(context: Context, **body: Any) -> str:
@@ -354,7 +354,9 @@ def test_formats_that_are_not_known_are_ignored(context: Context, wanted: Any) -
 
 def test_too_many_entries_are_refused(context: Context) -> None:
     with pytest.raises(ParameterError, match="tools has 3 entries, and 2 is the most"):
-        read_call(context, {"messages": [HELLO], "tools": [WEATHER] * 3}, Limits(max_tools=2), "m")
+        read_call(
+            context, {"messages": [HELLO], "tools": [WEATHER] * 3}, RequestLimits(max_tools=2), "m"
+        )
 
 
 # ---- prompts and requests ----------------------------------------------------------------------

@@ -16,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from llama_py import Llama, demo_model_path
 from llama_py.chat.grammars.guidance import available, guide_for
 from llama_py.dialects.failures import RequestError
-from llama_py.dialects.limits import MAX_BIASES, MAX_NAME, MAX_TOOL_CHARACTERS, Limits
+from llama_py.dialects.limits import MAX_BIASES, MAX_NAME, MAX_TOOL_CHARACTERS, RequestLimits
 from llama_py.errors import NativeLibraryError
 from llama_py.server.transport.relied_on import check_uvicorn
 from llama_py.server.workers import FairWorkers
@@ -144,7 +144,7 @@ def test_workers_of_nobody_are_all_used_and_keep_whose_work_it_is() -> None:
 
 
 def test_limits_of_tools_and_biases() -> None:
-    limits = Limits()
+    limits = RequestLimits()
     limits.check_tools({"tools": [{"function": {"name": "x" * MAX_NAME}}]}, "tools")
     limits.check_biases({"logit_bias": {str(n): 1 for n in range(MAX_BIASES)}})
     for tools in (

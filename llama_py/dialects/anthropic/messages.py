@@ -22,7 +22,7 @@ from llama_py.dialects.chat_requests import adapt, chat_prompt, is_opening
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.fields import whole, whole_number
-from llama_py.dialects.limits import Limits
+from llama_py.dialects.limits import RequestLimits
 from llama_py.dialects.requests import RequestSettings
 from llama_py.dialects.sampling import read_generation, read_sampling
 from llama_py.dialects.token_texts import as_bool
@@ -51,7 +51,7 @@ _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "
 def read_call(
     context: CallContext,
     body: Mapping[str, Any],
-    limits: Limits,
+    limits: RequestLimits,
     model: str,
     *,
     session: str | None = None,
@@ -97,7 +97,9 @@ def _rendered(context: CallContext, request: ChatRequest) -> RenderedChat:
 # ---- the conversation --------------------------------------------------------------------------
 
 
-def _chat_request(body: Mapping[str, Any], limits: Limits, thinking: _Thinking) -> ChatRequest:
+def _chat_request(
+    body: Mapping[str, Any], limits: RequestLimits, thinking: _Thinking
+) -> ChatRequest:
     _check_counts(body, limits)
     messages = read_messages(body.get("messages"))
     tools = enforceable(read_tools(body.get("tools")))
@@ -133,7 +135,7 @@ def _check_thread(body: Mapping[str, Any]) -> None:
         raise RequestError(Kind.INVALID_VALUE, message, "thread", code=code)
 
 
-def _check_counts(body: Mapping[str, Any], limits: Limits) -> None:
+def _check_counts(body: Mapping[str, Any], limits: RequestLimits) -> None:
     for name, most in (("messages", limits.max_messages), ("tools", limits.max_tools)):
         value = body.get(name)
         if isinstance(value, list) and len(value) > most:
@@ -205,7 +207,7 @@ def _flag(body: Mapping[str, Any], name: str) -> bool:
     return bool(value)
 
 
-def _stops(body: Mapping[str, Any], limits: Limits) -> tuple[str, ...]:
+def _stops(body: Mapping[str, Any], limits: RequestLimits) -> tuple[str, ...]:
     if body.get("stop_sequences") is None:
         return ()
     stops = read_stops("stop_sequences", body["stop_sequences"])

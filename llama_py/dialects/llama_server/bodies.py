@@ -8,7 +8,7 @@ from typing import Any
 
 from llama_py.dialects.context import CallContext, VocabLike
 from llama_py.dialects.failures import Kind, RequestError
-from llama_py.dialects.limits import Limits
+from llama_py.dialects.limits import RequestLimits
 from llama_py.dialects.llama_server.infill import infill_prompt
 from llama_py.dialects.llama_server.line_limits import LineLimit
 from llama_py.dialects.llama_server.options import (
@@ -42,7 +42,7 @@ def slot_session(body: Mapping[str, Any]) -> str | None:
 def read_native(
     context: CallContext,
     body: Mapping[str, Any],
-    limits: Limits,
+    limits: RequestLimits,
     model: str,
     session: str | None = None,
     *,
@@ -71,7 +71,7 @@ def read_native(
 def read_infill(
     context: CallContext,
     body: Mapping[str, Any],
-    limits: Limits,
+    limits: RequestLimits,
     model: str,
     session: str | None = None,
     *,
@@ -117,7 +117,7 @@ class _Asker:
 def _call(
     context: CallContext,
     body: Mapping[str, Any],
-    limits: Limits,
+    limits: RequestLimits,
     asker: _Asker,
     prompts: Sequence[Prompt],
 ) -> WireCall:
@@ -146,7 +146,7 @@ def _call(
     return WireCall(requests, shape.stream, encoder, as_bool(body, "return_progress", False))
 
 
-def _choices(body: Mapping[str, Any], limits: Limits) -> int:
+def _choices(body: Mapping[str, Any], limits: RequestLimits) -> int:
     choices = read_number(body, "n_cmpl", "n", low=1, default=1)
     if choices > limits.max_choices:
         raise ParameterError(
@@ -188,7 +188,9 @@ def _refuse_what_is_not_there(body: Mapping[str, Any]) -> None:
         )
 
 
-def _generation(context: CallContext, body: Mapping[str, Any], limits: Limits) -> GenerationParams:
+def _generation(
+    context: CallContext, body: Mapping[str, Any], limits: RequestLimits
+) -> GenerationParams:
     most = read_number(body, "n_predict", "max_completion_tokens", "max_tokens", low=-1, default=-1)
     limits.check_biases(body)
     probs = read_number(body, "n_probs", "logprobs", low=0, default=0)

@@ -1,8 +1,8 @@
 """The bodies of ``/v1/chat/completions`` and ``/v1/completions`` to ``WireCall``.
 
 A field that nobody knows never fails a request, because clients send what their provider's newest
-version takes; ``Limits.strict`` is for who wants to hear of a typing error. What can only be said
-from Python (functions) is unknown here.
+version takes; ``RequestLimits.strict`` is for those who want to hear of typing errors. Functions,
+which only Python can pass, are unknown here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.failures import Kind, RequestError, failure_of
 from llama_py.dialects.fields import whole
-from llama_py.dialects.limits import Limits
+from llama_py.dialects.limits import RequestLimits
 from llama_py.dialects.openai.chat import ChatCall, parse_chat
 from llama_py.dialects.openai.completions import CompletionCall, parse_completion
 from llama_py.dialects.openai.wire import ChatWireReply, CompletionWireReply
@@ -50,7 +50,7 @@ _CONSTRAINTS = ("grammar", "response_format", "json_schema", "text", "tools", "f
 def read_chat(
     context: CallContext,
     body: Mapping[str, Any],
-    limits: Limits,
+    limits: RequestLimits,
     model: str,
     session: str | None = None,
 ) -> WireCall:
@@ -86,7 +86,7 @@ def read_chat(
 def read_completion(
     context: CallContext,
     body: Mapping[str, Any],
-    limits: Limits,
+    limits: RequestLimits,
     model: str,
     session: str | None = None,
 ) -> WireCall:
@@ -133,7 +133,7 @@ def _required(body: Mapping[str, Any], name: str) -> Any:
 
 
 def _options(
-    table: Table[Any], body: Mapping[str, Any], limits: Limits, session: str | None
+    table: Table[Any], body: Mapping[str, Any], limits: RequestLimits, session: str | None
 ) -> dict[str, Any]:
     """The options of a call that a body has."""
     known = table.options.keys() - NOT_HERE
@@ -165,7 +165,7 @@ def _leave_out_what_is_empty(options: dict[str, Any]) -> None:
         options["stop"] = [text for text in stop if text != ""]
 
 
-def note_unknown(names: Sequence[str], limits: Limits) -> None:
+def note_unknown(names: Sequence[str], limits: RequestLimits) -> None:
     """Fields that are not known mean nothing, or are an error if the server is strict."""
     if names and limits.strict:
         message = f"the field {names[0]!r} is not known; leave it out"
@@ -211,7 +211,7 @@ def _is_function(tool: Any) -> bool:
     return not isinstance(tool, dict) or tool.get("type") in (None, "function")
 
 
-def _choose_variables(options: dict[str, Any], limits: Limits) -> None:
+def _choose_variables(options: dict[str, Any], limits: RequestLimits) -> None:
     """Leave out the variables that a request may not give to a template."""
     given = options.get("chat_template_kwargs")
     if isinstance(given, dict):

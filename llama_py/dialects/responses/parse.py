@@ -17,7 +17,7 @@ from llama_py.dialects.chat_requests import adapt, chat_prompt
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.fields import Fields, missing, whole, wrong_type, wrong_value
-from llama_py.dialects.limits import Limits
+from llama_py.dialects.limits import RequestLimits
 from llama_py.dialects.openai.bodies import note_unknown
 from llama_py.dialects.requests import RequestSettings
 from llama_py.dialects.responses.encode import AskedResponse, ResponsesReply
@@ -90,7 +90,7 @@ class Nothing:
 def parse_responses(
     context: CallContext,
     body: Mapping[str, Any],
-    limits: Limits,
+    limits: RequestLimits,
     model: str,
     session: str | None = None,
     history: History | None = None,
@@ -135,7 +135,7 @@ def parse_responses(
     )
 
 
-def _check_names(fields: Fields, limits: Limits) -> None:
+def _check_names(fields: Fields, limits: RequestLimits) -> None:
     """Refuse fields that say what cannot be done; and in a strict server, all that say nothing."""
     for name, remedy in _ELSEWHERE.items():
         if name in fields:
@@ -144,7 +144,7 @@ def _check_names(fields: Fields, limits: Limits) -> None:
 
 
 def _settings(
-    fields: Fields, context: CallContext, limits: Limits, session: str | None
+    fields: Fields, context: CallContext, limits: RequestLimits, session: str | None
 ) -> RequestSettings:
     given = {name: whole(CHAT[name], fields.get(name)) for name in _SAMPLING if name in fields}
     options = CHAT.read(given)
@@ -200,7 +200,7 @@ def _earlier(fields: Fields, history: History) -> InputHistory:
     return found
 
 
-def _tools(fields: Fields, limits: Limits) -> Tools:
+def _tools(fields: Fields, limits: RequestLimits) -> Tools:
     declared = fields.list("tools")
     limits.check_tools({"tools": declared}, "tools")
     tools = Tools(declared)
@@ -211,7 +211,7 @@ def _tools(fields: Fields, limits: Limits) -> Tools:
 
 
 def _chat_request(
-    fields: Fields, items: Sequence[Item], known: int, tools: Tools, limits: Limits
+    fields: Fields, items: Sequence[Item], known: int, tools: Tools, limits: RequestLimits
 ) -> ChatRequest:
     if len(items) > limits.max_messages:
         raise wrong_value("input", f"has {len(items)} items; at most {limits.max_messages} go")
@@ -279,7 +279,7 @@ def _include(fields: Fields) -> Sequence[Any]:
     return fields.list("include")
 
 
-def _logprobs(fields: Fields, limits: Limits) -> int | None:
+def _logprobs(fields: Fields, limits: RequestLimits) -> int | None:
     """Alternatives to report for each token, or None."""
     top = fields.integer("top_logprobs", 0, limits.max_top_logprobs)
     return top or 0 if top or _LOGPROBS in _include(fields) else None

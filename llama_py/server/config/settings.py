@@ -129,7 +129,7 @@ class Access:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RequestLimits:
+class Limits:
     """Limits on what one request may ask for."""
 
     max_body_bytes: Annotated[int, Range(1024, _LARGEST), Doc("Bytes of a request's body.")] = (
@@ -213,7 +213,7 @@ class Times:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelLoading:
+class Loading:
     """Which models are in memory when there are several."""
 
     max_loaded: Annotated[
@@ -352,7 +352,7 @@ class Watching:
 
 
 #: The groups of settings, in the order in which they are explained.
-GROUPS = (Listening, Access, RequestLimits, Times, ModelLoading, Defaults, Keeping, Watching)
+GROUPS = (Listening, Access, Limits, Times, Loading, Defaults, Keeping, Watching)
 
 
 @dataclass(frozen=True)
@@ -389,7 +389,7 @@ class ModelSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(Watching, Keeping, Defaults, ModelLoading, Times, RequestLimits, Access, Listening):
+class Settings(Watching, Keeping, Defaults, Loading, Times, Limits, Access, Listening):
     """How the server behaves.
 
     Attributes:
