@@ -1,4 +1,4 @@
-"""``RequestLimits``: how much one request may ask for. A server sets them; calls in Python do not."""
+"""``RequestLimits``: how much one request may ask for. Servers set them; Python calls have none."""
 
 from __future__ import annotations
 
