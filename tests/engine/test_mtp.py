@@ -16,7 +16,7 @@ from llama_py.core.batch import Batch
 from llama_py.core.context import Context
 from llama_py.core.model import Model
 from llama_py.core.mtp import NextTokenHeads
-from llama_py.engine.drafts.mtp import OpenHeads, _Slot
+from llama_py.engine.drafts.mtp import OpenHeads, _HeadSlot
 from llama_py.errors import DecodeError, ParameterError, SymbolNotFoundError
 from llama_py.params import ModelParams
 from tests.engine.conftest import MakeRig
@@ -333,7 +333,7 @@ def test_what_nobody_saw_makes_drafts_worse_and_not_wrong(rig: Rig) -> None:
 
 def test_tokens_that_are_evaluated_again_lose_nothing() -> None:
     """As where a state goes back to before a draft."""
-    slot = _Slot(0, np.zeros(99, np.intc), np.zeros((20, 1), np.float32))
+    slot = _HeadSlot(0, np.zeros(99, np.intc), states=np.zeros((20, 1), np.float32))
     tokens, states = np.arange(50, dtype=np.intc), np.arange(50, dtype=np.float32)[:, None]
     slot.append(0, tokens[:8], states[:8])
     slot.append(5, tokens[5:12], states[5:12])

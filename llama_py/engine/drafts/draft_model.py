@@ -2,8 +2,7 @@
 
 It has a context of its own with a sequence for each stream. A sequence holds what was drafted last,
 and is cut to what it has in common with the tokens that are asked about, so nothing has to be told
-to it: whatever became of a draft, the next question says so. What was evaluated in one namespace is
-never gone on with in another: the time of a draft would tell what others have asked.
+to it: whatever became of a draft, the next question says so.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from llama_py.core.model import Model
 from llama_py.core.vocab import Vocab
 from llama_py.engine.clock import Clock
 from llama_py.engine.drafts.payoff import Durations
+from llama_py.engine.drafts.slots import NoRoomError, Slot, SlotSet, sure_token
 from llama_py.errors import DecodeError, ParameterError
-from llama_py.memory.radix import common_tokens
 from llama_py.memory.sequences import ResolvedPrompt
 from llama_py.options.drafters import DraftModel
 from llama_py.params import ModelParams
@@ -36,8 +35,6 @@ _OWN = 128
 #: More tokens than these are evaluated before what others draft.
 _LONG = 32
 
-Tokens = NDArray[np.int32]
-
 
 class Asking(Protocol):
     """A stream that asks for drafts: its prompt says in which namespace."""
@@ -47,43 +44,17 @@ class Asking(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class _Slot:
-    """A sequence of the draft model.
-
-    Attributes:
-        tokens: int32, room for all that it can hold; ``count`` of them are in memory.
-        namespace: in which they were evaluated.
-        used: when it was used last.
-    """
-
-    number: int
-    tokens: Tokens
-    namespace: Hashable = None
-    count: int = 0
-    used: int = 0
-
-    def append(self, tokens: NDArray[np.intc]) -> None:
-        """Tokens were evaluated."""
-        self.tokens[self.count : self.count + len(tokens)] = tokens
-        self.count += len(tokens)
-
-
-@dataclass(slots=True, eq=False)
 class _Draft:
     """What follows ``tokens``, as far as it was found; at most ``most`` tokens.
 
     Attributes:
-        namespace: see ``_Slot``.
+        namespace: see ``Slot``.
     """
 
     tokens: NDArray[np.intc]
     most: int
     namespace: Hashable
     found: list[int] = field(default_factory=list)
-
-
-class _NoRoomError(Exception):
-    """There are no free cells."""
 
 
 class OpenDraftModel:
@@ -124,10 +95,10 @@ class OpenDraftModel:
         self._chunk = min(context.n_batch, context.n_ubatch)
         self._long = min(_LONG, self._chunk - 1)
         self._batch = Batch(self._chunk)
-        self._slots = [
-            _Slot(number, np.zeros(self._limit, np.int32)) for number in range(context.n_seq_max)
-        ]
-        self._clock = 0
+        self._slots = SlotSet(
+            [Slot(number, np.zeros(self._limit, np.intc)) for number in range(context.n_seq_max)],
+            _OWN,
+        )
         self.durations = Durations()
 
     def close(self) -> None:
@@ -175,7 +146,7 @@ class OpenDraftModel:
         wanted = [each for each in drafts if each.most > 0]
         try:
             self._draft(wanted)
-        except _NoRoomError:
+        except NoRoomError:
             self._forget()
             for each in wanted:  # in turn, each with all the room
                 self._draft_alone(each)
@@ -187,13 +158,13 @@ class OpenDraftModel:
             try:
                 self._draft([draft])
                 return
-            except _NoRoomError:
+            except NoRoomError:
                 self._forget()
         draft.found.clear()  # the prompt alone is too long
 
     def _draft(self, drafts: Sequence[_Draft]) -> None:
         begun: set[int] = set()
-        due: list[tuple[_Slot, NDArray[np.intc], _Draft]] = []
+        due: list[tuple[Slot, NDArray[np.intc], _Draft]] = []
         for draft in drafts:
             slot = self._slot_for(draft, begun)
             begun.add(slot.number)
@@ -212,7 +183,7 @@ class OpenDraftModel:
                 if on
             ]
 
-    def _guess(self, due: Sequence[tuple[_Slot, NDArray[np.intc], _Draft]]) -> list[bool]:
+    def _guess(self, due: Sequence[tuple[Slot, NDArray[np.intc], _Draft]]) -> list[bool]:
         """Append tokens, and what comes next to each draft; which of them go on."""
         going_on: list[bool] = []
         while len(going_on) < len(due):
@@ -226,58 +197,40 @@ class OpenDraftModel:
                 self._batch.outputs[rows[-1]] = 1
             self._decode()
             for row, (slot, tokens, draft) in zip(rows, due[first:], strict=False):
-                slot.append(tokens)
+                _append(slot, tokens)
                 going_on.append(self._take(draft, row))
         return going_on
 
     def _take(self, draft: _Draft, index: int) -> bool:
         """Append the most likely token of a row, if it is sure enough; False at the end."""
-        row = self._context.logits(index)[: self._n_vocab]
-        token = int(row.argmax())
-        if self.spec.p_min > 0 and 1 / np.exp(row - row[token]).sum() < self.spec.p_min:
+        token = sure_token(self._context.logits(index)[: self._n_vocab], self.spec.p_min)
+        if token is None:
             return False
         draft.found.append(token)
         return len(draft.found) < draft.most and not self._model.vocab.is_eog(token)
 
     # -- memory ---------------------------------------------------------------------------------
 
-    def _slot_for(self, draft: _Draft, begun: Collection[int]) -> _Slot:
+    def _slot_for(self, draft: _Draft, begun: Collection[int]) -> Slot:
         """A sequence that holds a beginning of a draft's tokens, and not all of them.
 
         Args:
             begun: sequences that others draft with.
         """
-        self._clock += 1
-        tokens, namespace = draft.tokens, draft.namespace
-        shared = {
-            each.number: min(common_tokens(each.tokens[: each.count], tokens), len(tokens) - 1)
-            if each.namespace == namespace
-            else 0
-            for each in self._slots
-        }
-        best = max(
-            self._slots,
-            key=lambda each: (shared[each.number], each.number not in begun, -each.used),
-        )
-        keep = shared[best.number]
-        slot = best
-        if best.number in begun or best.count - keep > _OWN or not keep:
-            free = [each for each in self._slots if each.number not in begun]
-            slot = min(free, key=lambda each: each.used)
-            if slot is not best:
-                self._copy(best, slot, keep)
-        slot.used, slot.namespace = self._clock, namespace
+        slot, best, keep = self._slots.begin(draft.namespace, draft.tokens[:-1], begun)
+        if slot is not best:
+            self._copy(best, slot, keep)
         self._cut(slot, keep if slot is best else slot.count)
         return slot
 
-    def _copy(self, source: _Slot, target: _Slot, keep: int) -> None:
+    def _copy(self, source: Slot, target: Slot, keep: int) -> None:
         self._cut(target, 0)
         if keep:
             self._context.seq_cp(source.number, target.number, 0, keep)
             target.tokens[:keep] = source.tokens[:keep]
             target.count = keep
 
-    def _cut(self, slot: _Slot, keep: int) -> None:
+    def _cut(self, slot: Slot, keep: int) -> None:
         """Remove what is behind ``keep`` tokens; everything, if the memory does not do that."""
         context = self._context
         removed = context.seq_rm(slot.number, keep, -1)
@@ -291,18 +244,18 @@ class OpenDraftModel:
         for slot in self._slots:
             slot.count = 0
 
-    def _append(self, slot: _Slot, tokens: NDArray[np.intc]) -> None:
+    def _append(self, slot: Slot, tokens: NDArray[np.intc]) -> None:
         """Evaluate tokens of which nothing else is wanted."""
         for start in range(0, len(tokens), self._chunk):
             chunk = tokens[start : start + self._chunk]
             self._batch.set(chunk, slot.count, slot.number, False)
             self._decode()
-            slot.append(chunk)
+            _append(slot, chunk)
 
     def _decode(self) -> None:
         code = self._context.decode(self._batch)
         if code == 1:
-            raise _NoRoomError
+            raise NoRoomError
         if code:
             self._forget()
             raise DecodeError(f"the draft model {self.spec.path} failed: code {code}", code)
@@ -322,6 +275,12 @@ class OpenDraftModel:
                 f"the draft model {path} has another vocabulary than {target.path} ({difference}), "
                 "so that its tokens mean something else; use a model of the same family"
             )
+
+
+def _append(slot: Slot, tokens: NDArray[np.intc]) -> None:
+    """Note that tokens were evaluated."""
+    slot.tokens[slot.count : slot.count + len(tokens)] = tokens
+    slot.count += len(tokens)
 
 
 def _difference(vocab: Vocab, other: Vocab) -> str:

@@ -8,8 +8,8 @@ whose hidden states nobody saw, because they were reused, are left out.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from llama_py.core.context import Context
 from llama_py.core.mtp import NextTokenHeads
 from llama_py.engine.clock import Clock
 from llama_py.engine.drafts.payoff import Durations
+from llama_py.engine.drafts.slots import NoRoomError, Slot, SlotSet, sure_token
 from llama_py.engine.generation import Generation
 from llama_py.errors import DecodeError
 from llama_py.memory.radix import common_tokens
@@ -37,28 +38,20 @@ Rows = NDArray[np.float32]
 
 
 @dataclass(slots=True, eq=False)
-class _Slot:
+class _HeadSlot(Slot):
     """A sequence of the head's context.
 
     Attributes:
-        number: its id there.
-        tokens: int32, room for all that it can hold; ``count`` of them are those of a stream.
         states: room for hidden states, of the tokens ``first`` to ``first + rows - 1``.
         done: as many of the tokens were evaluated, as far as their hidden states are known.
         owner: the number of the request whose tokens they are, or were.
-        used: when a request began with it last.
     """
 
-    number: int
-    tokens: Tokens
-    states: Rows
+    states: Rows = field(kw_only=True)
     first: int = 0
     rows: int = 0
-    count: int = 0
     done: int = 0
     owner: int = 0
-    namespace: Hashable = None
-    used: int = 0
 
     def keep(self, count: int) -> None:
         """Forget all tokens but the first ``count``."""
@@ -97,7 +90,7 @@ class _Guess:
         state: the hidden state behind the last one found, ``(1, n_embd)``.
     """
 
-    slot: _Slot
+    slot: _HeadSlot
     most: int
     found: list[int]
     state: Rows | None = None
@@ -110,10 +103,6 @@ class _Guess:
             return last, self.state, slot.count + len(self.found) - 1
         start = max(slot.done, slot.first + 1)
         return slot.tokens[start : slot.count], slot.before(start, slot.count), start
-
-
-class _NoRoomError(Exception):
-    """There are no free cells."""
 
 
 class OpenHeads:
@@ -140,15 +129,17 @@ class OpenHeads:
         self._limit = target.n_ctx_seq
         self._long = min(_LONG, heads.chunk)
         room = _KEPT + _MOST_WAITING + target.n_batch
-        self._slots = [
-            _Slot(
-                number,
-                np.zeros(self._limit, np.intc),
-                np.empty((room, heads.n_embd), np.float32),
-            )
-            for number in range(heads.context.n_seq_max)
-        ]
-        self._clock = 0
+        self._slots = SlotSet(
+            [
+                _HeadSlot(
+                    number,
+                    np.zeros(self._limit, np.intc),
+                    states=np.empty((room, heads.n_embd), np.float32),
+                )
+                for number in range(heads.context.n_seq_max)
+            ],
+            _KEPT,
+        )
         self._active: frozenset[int] = frozenset()
         self.durations = Durations()
 
@@ -188,34 +179,23 @@ class OpenHeads:
         if slot.count - slot.done >= _MOST_WAITING:
             self._retrying(slot, slot.count)
 
-    def _slot_of(self, running: Generation, held: int) -> _Slot:
+    def _slot_of(self, running: Generation, held: int) -> _HeadSlot:
         """The sequence of a request; when it begins, one with a beginning of its tokens."""
         for slot in self._slots:
             if slot.owner == running.number:
                 return slot
-        tokens, namespace = running.seen()[:held], running.prompt.namespace
-        shared = {
-            slot.number: common_tokens(slot.tokens[: slot.count], tokens)
-            if slot.namespace == namespace
-            else 0
-            for slot in self._slots
-        }
-        free = [slot for slot in self._slots if slot.owner not in self._active]
-        best = max(self._slots, key=lambda slot: (shared[slot.number], slot in free, -slot.used))
-        slot, keep = best, shared[best.number]
-        if best not in free or not keep or best.count - keep > _KEPT:
-            slot = min(free, key=lambda each: each.used)
-            if slot is not best:
-                self._copy(best, slot, keep)
-        self._clock += 1
+        taken = [slot.number for slot in self._slots if slot.owner in self._active]
+        slot, best, keep = self._slots.begin(running.prompt.namespace, running.seen()[:held], taken)
+        if slot is not best:
+            self._copy(best, slot, keep)
         slot.keep(keep)
         if keep and not slot.rows:
             # Without a hidden state before the next token, all cells would have to go.
             slot.first, slot.rows, slot.states[0] = keep - 1, 1, 0.0
-        slot.owner, slot.namespace, slot.used = running.number, namespace, self._clock
+        slot.owner = running.number
         return slot
 
-    def _copy(self, source: _Slot, target: _Slot, keep: int) -> None:
+    def _copy(self, source: _HeadSlot, target: _HeadSlot, keep: int) -> None:
         target.keep(0)
         context = self.heads.context
         context.seq_rm(target.number, -1, -1)
@@ -255,7 +235,7 @@ class OpenHeads:
             start = self._time()
             try:
                 due = self._guess(due)
-            except _NoRoomError:
+            except NoRoomError:
                 if not first:
                     return found
                 self._forget_idle()
@@ -266,7 +246,7 @@ class OpenHeads:
             self.durations.add(self._time() - start)
         return found
 
-    def _begun(self, running: Generation, tokens: Tokens) -> _Slot | None:
+    def _begun(self, running: Generation, tokens: Tokens) -> _HeadSlot | None:
         """The sequence of a request with its last token; None if too little was seen of it."""
         slot = next((each for each in self._slots if each.owner == running.number), None)
         if slot is None or not self._knows(slot, tokens):
@@ -278,14 +258,14 @@ class OpenHeads:
         slot.done = min(slot.done, last)  # its guess is wanted
         return slot
 
-    def _catch_up(self, slot: _Slot) -> bool:
+    def _catch_up(self, slot: _HeadSlot) -> bool:
         """Leave only a few tokens to evaluate, and cut what was drafted the last time."""
         if slot.count - slot.done > self._long:
             return self._retrying(slot, slot.count - 1) >= 0
         self._cut(slot)
         return True
 
-    def _knows(self, slot: _Slot, tokens: Tokens) -> bool:
+    def _knows(self, slot: _HeadSlot, tokens: Tokens) -> bool:
         """Whether all tokens but the last were seen, and the hidden state of the last of those."""
         last = len(tokens) - 1
         start = max(0, last - _KEPT)
@@ -316,8 +296,8 @@ class OpenHeads:
     def _take(self, guess: _Guess, index: int) -> bool:
         """Append the most likely token of a row, if it is sure enough; False at the end."""
         row, state = self.heads.guess(index)
-        token = int(row.argmax())
-        if self.spec.p_min > 0 and 1 / np.exp(row - row[token]).sum() < self.spec.p_min:
+        token = sure_token(row, self.spec.p_min)
+        if token is None:
             return False
         guess.found.append(token)
         guess.state = state.copy()
@@ -326,16 +306,16 @@ class OpenHeads:
 
     # -- memory ---------------------------------------------------------------------------------
 
-    def _retrying(self, slot: _Slot, end: int) -> int:
+    def _retrying(self, slot: _HeadSlot, end: int) -> int:
         """``_evaluate``; if there are no cells, again without what no request needs; else -1."""
         for forget in (self._forget_idle, self._forget):
             try:
                 return self._evaluate(slot, end)
-            except _NoRoomError:
+            except NoRoomError:
                 forget()
         return -1
 
-    def _cut(self, slot: _Slot) -> int:
+    def _cut(self, slot: _HeadSlot) -> int:
         """Remove what was drafted the last time; returns from where on to evaluate.
 
         Everything is removed if there is a gap, which cells cannot have.
@@ -344,7 +324,7 @@ class OpenHeads:
         self.heads.context.seq_rm(slot.number, -1 if start > slot.done else start, -1)
         return start
 
-    def _evaluate(self, slot: _Slot, end: int) -> int:
+    def _evaluate(self, slot: _HeadSlot, end: int) -> int:
         """Evaluate tokens up to ``end``; returns how many they were."""
         start = first = self._cut(slot)
         while start < end:
@@ -358,7 +338,7 @@ class OpenHeads:
 
     def _check(self, code: int) -> None:
         if code == 1:
-            raise _NoRoomError
+            raise NoRoomError
         if code:
             self._forget()
             raise DecodeError(f"the next-token heads failed: code {code}", code)
