@@ -11,9 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from llama_py.errors import ConversationBusyError, FingerprintError, StateError
-from llama_py.memory.cells import cut_at
-from llama_py.memory.checkpoints import CheckpointRecord
-from llama_py.memory.index import CacheIndex
+from llama_py.memory.index import CacheIndex, CheckpointRecord
 from llama_py.memory.kinds import MemoryTraits, SequenceMemory
 from llama_py.memory.live import LiveSet
 from llama_py.memory.plan import Action, ReusePlan
@@ -24,6 +22,7 @@ from llama_py.memory.sequences import (
     Namespace,
     ResolvedPrompt,
     as_tokens,
+    cut_at,
 )
 from llama_py.memory.state import StoredState
 from llama_py.memory.state_loader import StateLoad, StateLoader

@@ -21,13 +21,12 @@ from dataclasses import dataclass
 
 from llama_py.errors import LlamaError
 from llama_py.memory.apply_plan import PlanApplier
-from llama_py.memory.checkpoints import Checkpoints
-from llama_py.memory.index import CacheIndex
+from llama_py.memory.index import CacheIndex, Checkpoints
 from llama_py.memory.kinds import MemoryTraits, SequenceMemory
 from llama_py.memory.live import LiveSet
 from llama_py.memory.plan import Action, ReusePlan
 from llama_py.memory.planner import Planner
-from llama_py.memory.radix import TokenInput
+from llama_py.memory.prefix import TokenInput
 from llama_py.memory.resolve import PromptResolver
 from llama_py.memory.saving import WORTH_SAVING, Copying, Saving
 from llama_py.memory.sequences import (

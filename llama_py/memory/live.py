@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_py.errors import LlamaError, StateError
-from llama_py.memory.cells import cut_at
 from llama_py.memory.index import CacheIndex
 from llama_py.memory.kinds import MemoryTraits, SequenceMemory
 from llama_py.memory.saving import Saving
@@ -22,6 +21,7 @@ from llama_py.memory.sequences import (
     ResolvedPrompt,
     as_tokens,
     common_prefix,
+    cut_at,
 )
 from llama_py.memory.stores import Stores
 

@@ -13,9 +13,8 @@ import numpy as np
 
 from llama_py.errors import ContextOverflowError, ParameterError
 from llama_py.memory.index import CacheIndex
-from llama_py.memory.prefix import TextPath
+from llama_py.memory.prefix import TextPath, TokenInput
 from llama_py.memory.prompt_tokens import Reading, read_prompt
-from llama_py.memory.radix import TokenInput
 from llama_py.memory.sequences import Namespace, ResolvedPrompt, as_tokens
 from llama_py.memory.stores import Stores
 from llama_py.memory.text_keys import MARK, PromptText, TextKeys

@@ -25,9 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_py.errors import LlamaError, StateError
-from llama_py.memory.cells import Kept, Runs, cut_at
 from llama_py.memory.kinds import MemoryKind
-from llama_py.memory.sequences import LiveSequence
+from llama_py.memory.sequences import Kept, LiveSequence, Runs, cut_at
 from llama_py.memory.state import Key, Segment, StateStore, StoredState
 
 if TYPE_CHECKING:

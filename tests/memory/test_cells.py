@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from llama_py import Llama, LlamaDiskCache
 from llama_py.memory import saving
-from llama_py.memory.cells import Runs, cells_of, cut_at, first_run
-from llama_py.memory.sequences import LiveSequence
+from llama_py.memory.sequences import LiveSequence, Runs, cells_of, cut_at, first_run
 from tests.counting import copied_from
 from tests.memory.oracle import Oracle, nmse
 from tests.models import tiny_model

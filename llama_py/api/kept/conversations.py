@@ -14,6 +14,7 @@ from functools import partial
 
 import numpy as np
 
+from llama_py.api.kept import by_session
 from llama_py.api.runtime import Runtime
 from llama_py.engine.generation import Generation
 from llama_py.errors import (
@@ -23,7 +24,6 @@ from llama_py.errors import (
     StateError,
     StorageError,
 )
-from llama_py.memory import conversations as memory
 from llama_py.memory.saving import Copying
 from llama_py.memory.sequences import LiveSequence
 from llama_py.memory.state import StoredState
@@ -207,7 +207,7 @@ class Conversations:
         if isinstance(which, int):
             return None
         cache = self._runtime.cache
-        found = memory.stored_of(cache, which, self._or_own(namespace))
+        found = by_session.stored_of(cache, which, self._or_own(namespace))
         states = (store.get(key) for store, key in found)
         return next((state for state in states if state is not None), None)
 
@@ -239,7 +239,7 @@ class Conversations:
             driver.run(lambda: self._bring_in(labelled, own, loading))
 
     def _is_there(self, state: StoredState, namespace: Hashable) -> bool:
-        known = memory.sequences_of(self._runtime.cache, state.session or "", namespace)
+        known = by_session.sequences_of(self._runtime.cache, state.session or "", namespace)
         return any(np.array_equal(each.tokens, state.tokens) for each in known)
 
     def _bring_in(self, state: StoredState, namespace: Hashable, loading: StateLoad | None) -> None:
@@ -268,18 +268,18 @@ class Conversations:
     def _forget(self, which: Which, namespace: Hashable) -> int:
         cache = self._runtime.cache
         if isinstance(which, int):
-            return memory.forget_sequence(cache, self._idle(which, namespace))
+            return by_session.forget_sequence(cache, self._idle(which, namespace))
         self._check_idle(which, namespace)
-        return memory.forget_session(cache, which, namespace)
+        return by_session.forget_session(cache, which, namespace)
 
     def _forget_stored(self, session: str, namespace: Hashable) -> None:
         """What the stores have, and the checkpoints along it; the engine waits for no disk."""
         cache = self._runtime.cache
-        for store, key in memory.stored_of(cache, session, namespace):
+        for store, key in by_session.stored_of(cache, session, namespace):
             state = store.get(key)
             store.discard(key)
             if state is not None:
-                forget = partial(memory.forget_checkpoints, cache, state.tokens, namespace)
+                forget = partial(by_session.forget_checkpoints, cache, state.tokens, namespace)
                 self._runtime.driver.run(forget)
 
     def rename(self, old: str, new: str, namespace: Hashable | None = None) -> None:
@@ -291,15 +291,15 @@ class Conversations:
         own = self._or_own(namespace)
         self._runtime.driver.run(lambda: self._rename(old, new, own))
         self._runtime.write_out(_PATIENCE)
-        for store, key in memory.stored_of(self._runtime.cache, old, own):
-            memory.rename_entry(store, key, new)
+        for store, key in by_session.stored_of(self._runtime.cache, old, own):
+            by_session.rename_entry(store, key, new)
 
     def _rename(self, old: str, new: str, namespace: Hashable) -> None:
         self._check_idle(old, namespace)
-        memory.rename_session(self._runtime.cache, old, new, namespace)
+        by_session.rename_session(self._runtime.cache, old, new, namespace)
 
     def _check_idle(self, session: str, namespace: Hashable) -> None:
-        for sequence in memory.sequences_of(self._runtime.cache, session, namespace):
+        for sequence in by_session.sequences_of(self._runtime.cache, session, namespace):
             _check_idle(sequence)
 
     def save(self, session: str, namespace: Hashable | None = None) -> int:
@@ -322,7 +322,7 @@ class Conversations:
     def _written(self, session: str, namespace: Hashable | None) -> int:
         """How many tokens of a session the saving store has."""
         cache = self._runtime.cache
-        found = memory.stored_of(cache, session, self._or_own(namespace))
+        found = by_session.stored_of(cache, session, self._or_own(namespace))
         known = (store.info(key) for store, key in found if store is cache.saved)
         return max((entry.length for entry in known if entry is not None), default=0)
 
@@ -341,7 +341,7 @@ class Conversations:
     ) -> tuple[LiveSequence, int] | None:
         if isinstance(which, int):
             return None
-        return memory.passed_on(self._runtime.cache, which, self._or_own(namespace))
+        return by_session.passed_on(self._runtime.cache, which, self._or_own(namespace))
 
     def _idle(self, which: Which, namespace: Hashable | None) -> LiveSequence:
         """The sequence of this number, or the one that a session used last."""
@@ -350,7 +350,7 @@ class Conversations:
         if isinstance(which, int):
             found = cache.live.get(which)
         else:
-            found = next(iter(memory.sequences_of(cache, which, own)), None)
+            found = next(iter(by_session.sequences_of(cache, which, own)), None)
         if found is None or found.namespace != own or not found.tokens:
             raise ConversationMissingError(f"{which!r} has nothing in memory")
         _check_idle(found)

@@ -21,7 +21,7 @@ from llama_py.engine.drafts.payoff import Durations
 from llama_py.engine.drafts.slots import NoRoomError, Slot, SlotSet, sure_token
 from llama_py.engine.generation import Generation
 from llama_py.errors import DecodeError
-from llama_py.memory.radix import common_tokens
+from llama_py.memory.prefix import common_tokens
 from llama_py.options.drafters import MAX_DRAFT, MTP
 
 __all__ = ["OpenHeads"]

@@ -16,6 +16,7 @@ from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
+from llama_py.api.kept.by_session import rename_entry
 from llama_py.api.kept.conversations import Conversations, HeldConversation
 from llama_py.api.llama import Llama
 from llama_py.dialects.failures import Kind, RequestError
@@ -27,7 +28,6 @@ from llama_py.errors import (
     ConversationMissingError,
     StorageError,
 )
-from llama_py.memory.conversations import rename_entry
 from llama_py.server.kept.session_registry import SessionEntry, SessionRegistry
 from llama_py.storage.store import LlamaDiskCache
 
