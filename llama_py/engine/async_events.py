@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from llama_py.engine.driver import Driver
-from llama_py.engine.events import Box
-from llama_py.engine.loop import MOST_EVENTS, Command
+from llama_py.engine.loop import MOST_EVENTS
+from llama_py.engine.mailbox import Command, Mailbox
 from llama_py.engine.request import Event, FinishEvent, GenerationRequest, Output, Record
 
 __all__ = ["AsyncEvents"]
@@ -21,15 +21,15 @@ class _Bell:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = weakref.ref(loop)
-        self._filled: deque[_LoopBox] = deque()
+        self._filled: deque[_TaskMailbox] = deque()
         self._rung = False
 
-    def note(self, box: _LoopBox) -> None:
-        """There is something in a box. Called by the threads of engines."""
-        self._filled.append(box)
+    def note(self, mailbox: _TaskMailbox) -> None:
+        """There is something in a mailbox. Called by the threads of engines."""
+        self._filled.append(mailbox)
 
     def ring(self) -> None:
-        """Let the owners of those boxes be woken in the loop."""
+        """Let the owners of those mailboxes be woken in the loop."""
         loop = self._loop()
         if self._rung or loop is None:
             return
@@ -57,11 +57,11 @@ def _bell_of(loop: asyncio.AbstractEventLoop) -> _Bell:
         return _bells[loop]
 
 
-class _LoopBox(Box):
+class _TaskMailbox(Mailbox):
     """The owner is a task of an event loop."""
 
-    def __init__(self, unfinished: int, whole: bool, bell: _Bell) -> None:
-        super().__init__(unfinished, whole)
+    def __init__(self, whole: bool, bell: _Bell) -> None:
+        super().__init__(whole)
         self.unread: deque[Output] = deque()
         #: What the owner waits for, if it does.
         self.waiter: asyncio.Future[None] | None = None
@@ -117,14 +117,14 @@ class AsyncEvents(AsyncIterator[tuple[int, Event]]):
         first: Command | None = None,
     ) -> None:
         self._driver = driver
-        self._box = _LoopBox(len(requests), whole, _bell_of(loop))
+        self._mailbox = mailbox = _TaskMailbox(whole, _bell_of(loop))
         self.unfinished = len(requests)
-        self._box.owner = weakref.ref(self)
-        self._ticket = driver.submit(requests, self._box, read_here=False, first=first)
-        self.records: list[Record] = self._ticket.records
+        mailbox.owner = weakref.ref(self)
+        driver.submit(requests, mailbox, read_here=False, first=first)
+        self.records: list[Record] = mailbox.records
 
     async def __anext__(self) -> tuple[int, Event]:
-        while not self._box.unread:
+        while not self._mailbox.unread:
             if not self.unfinished:
                 raise StopAsyncIteration
             await self._wait()
@@ -132,17 +132,17 @@ class AsyncEvents(AsyncIterator[tuple[int, Event]]):
 
     async def some(self) -> list[tuple[int, Event]]:
         """Wait for events, and take all that are there; none after ``wake``, or after the end."""
-        if not self._box.unread and self.unfinished:
+        if not self._mailbox.unread and self.unfinished:
             await self._wait()
         return self.ready()
 
     def ready(self) -> list[tuple[int, Event]]:
         """Those that are there already."""
-        return self._take(len(self._box.unread))
+        return self._take(len(self._mailbox.unread))
 
     def wake(self) -> None:
         """Let the task that waits in ``some`` go on, in the event loop's thread."""
-        self._box.wake()
+        self._mailbox.wake()
 
     def handle(self, proxy: Callable[[], bool] | None) -> None:
         """Call ``proxy`` in place of waking the task that waits in ``some``.
@@ -153,36 +153,36 @@ class AsyncEvents(AsyncIterator[tuple[int, Event]]):
             proxy: takes what is ``ready``, in the event loop's thread, and must not raise; the task
                 is woken all the same if it returns False. None: it is always woken.
         """
-        self._box.proxy = proxy
+        self._mailbox.proxy = proxy
 
     async def _wait(self) -> None:
         self._driver.check_process()
-        box = self._box
-        box.waiter = asyncio.get_running_loop().create_future()
+        mailbox = self._mailbox
+        mailbox.waiter = asyncio.get_running_loop().create_future()
         try:
-            if not box.unread:
-                await box.waiter
+            if not mailbox.unread:
+                await mailbox.waiter
         finally:
-            box.waiter = None
+            mailbox.waiter = None
 
     def _take(self, count: int) -> list[tuple[int, Event]]:
-        box, ticket = self._box, self._ticket
-        next_output, numbers = box.unread.popleft, ticket.numbers
+        mailbox = self._mailbox
+        next_output, numbers = mailbox.unread.popleft, mailbox.numbers
         taken: list[tuple[int, Event]] = []
         for _ in range(count):
             number, event = next_output()
             taken.append((0 if len(numbers) == 1 else numbers.index(number), event))
             if type(event) is FinishEvent:
                 self.unfinished -= 1
-        box.taken += count
-        if ticket.paused and box.backlog < MOST_EVENTS:
-            self._driver.resume(ticket)
+        mailbox.taken += count
+        if mailbox.paused and mailbox.backlog < MOST_EVENTS:
+            self._driver.resume(mailbox)
         return taken
 
     def cancel(self) -> None:
         """End what is still running; its last events come all the same. Returns at once."""
-        self._driver.cancel(self._ticket, wait=False)
+        self._driver.cancel(self._mailbox, wait=False)
 
     def __del__(self) -> None:
-        if hasattr(self, "_ticket"):
+        if hasattr(self, "records"):
             self.cancel()

@@ -21,7 +21,8 @@ from typing import TypeVar
 from llama_py import forks
 from llama_py.engine.engine import Engine
 from llama_py.engine.generation import Generation
-from llama_py.engine.loop import CLOSED, LOOK, Command, EngineJob, Loop, Mailbox, Ticket
+from llama_py.engine.loop import CLOSED, LOOK, EngineJob, Loop
+from llama_py.engine.mailbox import Command, Mailbox
 from llama_py.engine.preparing import prepare
 from llama_py.engine.request import GenerationRequest
 from llama_py.errors import ClosedError, LlamaError, QueueFullError
@@ -69,7 +70,7 @@ class Driver:
         *,
         read_here: bool = True,
         first: Command | None = None,
-    ) -> Ticket:
+    ) -> None:
         """Check and queue the requests of a call: all of them, or none.
 
         Args:
@@ -97,21 +98,20 @@ class Driver:
             prepared = prepare(
                 requests, engine.cache, engine.vocab, engine.requests.ended, engine.clock
             )
-            ticket = Ticket(prepared, mailbox, me if read_here else None)
-            self._queue(prepared, ticket, first)
+            mailbox.expect(prepared, me if read_here else None)
+            self._queue(prepared, mailbox, first)
         finally:
             self._preparing.discard(me)
-        return ticket
 
-    def _queue(self, prepared: list[Generation], ticket: Ticket, first: Command | None) -> None:
+    def _queue(self, prepared: list[Generation], mailbox: Mailbox, first: Command | None) -> None:
         """Hand the requests of a call over to the engine's thread."""
         loop = self._loop
         try:
-            for number in ticket.numbers:  # they count from now on
-                loop.tickets[number] = ticket
-            self.post(lambda: loop.begin(prepared, ticket, first))
+            for number in mailbox.numbers:  # they count from now on
+                loop.mailboxes[number] = mailbox
+            self.post(lambda: loop.begin(prepared, mailbox, first))
         except BaseException:  # Ctrl-C, maybe when they are queued, and nobody will read
-            self.post(lambda: loop.give_up(ticket))
+            self.post(lambda: loop.give_up(mailbox))
             raise
 
     def _check_room(self, count: int) -> None:
@@ -123,7 +123,7 @@ class Driver:
                 f"{self._max_waiting}; try again later, or raise max_waiting"
             )
 
-    def cancel(self, ticket: Ticket, *, wait: bool = True) -> None:
+    def cancel(self, mailbox: Mailbox, *, wait: bool = True) -> None:
         """End a call; its sequences keep what was decoded. Does nothing if it has ended.
 
         Args:
@@ -131,22 +131,22 @@ class Driver:
                 prompt is being evaluated (on the CPU, but for recurrent states). Within a callback
                 it ends after the step all the same.
         """
-        if ticket.ended.is_set() or self.inherited:
+        if mailbox.ended.is_set() or self.inherited:
             return
         loop = self._loop
-        self.post(lambda: loop.cancel(ticket))
+        self.post(lambda: loop.cancel(mailbox))
         prefilling = self.engine.runner.prefilling
-        if prefilling and {*prefilling} <= {*ticket.numbers}:
+        if prefilling and {*prefilling} <= {*mailbox.numbers}:
             self.engine.context.abort.ask()
         if wait and not self._in_callback and not _exiting:
-            self.wait_for(ticket.ended.is_set)
-            while not ticket.ended.wait(LOOK):
+            self.wait_for(mailbox.ended.is_set)
+            while not mailbox.ended.wait(LOOK):
                 self.check_alive()
 
-    def resume(self, ticket: Ticket) -> None:
+    def resume(self, mailbox: Mailbox) -> None:
         """Go on with a call that was paused because nobody read what came."""
         loop = self._loop
-        self.post(lambda: loop.resume(ticket))
+        self.post(lambda: loop.resume(mailbox))
 
     # -- everything else ------------------------------------------------------------------------
 
@@ -267,7 +267,7 @@ class Driver:
     @property
     def in_flight(self) -> int:
         """How many requests were submitted and have not ended."""
-        return len(self._loop.tickets)
+        return len(self._loop.mailboxes)
 
     def _note_interrupt(self, error: BaseException) -> None:
         """In place, it may have come in the middle of a change of the books."""

@@ -8,18 +8,18 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from llama_py.engine.engine import Engine
 from llama_py.engine.generation import Generation
-from llama_py.engine.request import FinishEvent, Output, Record
+from llama_py.engine.mailbox import Command, Mailbox
+from llama_py.engine.request import FinishEvent, Output
 from llama_py.errors import ClosedError
 
-__all__ = ["CLOSED", "LOOK", "MOST_EVENTS", "Command", "EngineJob", "Loop", "Mailbox", "Ticket"]
+__all__ = ["CLOSED", "LOOK", "MOST_EVENTS", "EngineJob", "Loop"]
 
 _log = logging.getLogger("llama_py")
 T = TypeVar("T")
-Command = Callable[[], None]
 
 #: Events a consumer may leave unread before its request is paused.
 MOST_EVENTS = 256
@@ -40,65 +40,6 @@ _WHOLE, _WHOLE_IN_PLACE = (64, 0.1), (64, 0.03)
 #: In place, handing over costs little.
 _STREAM, _STREAM_IN_PLACE = (64, 0.033), (1, 0.0)
 CLOSED = "the model was closed while this request was running"
-
-
-class Mailbox(Protocol):
-    """Takes the outputs of one call, once per step."""
-
-    @property
-    def bell(self) -> Command | None:
-        """Wakes the owner, and those of all mailboxes with the same bell: called once, when
-        everybody has got what a step made. None if ``deliver`` wakes the owner."""
-
-    @property
-    def backlog(self) -> int:
-        """Events that its owner has not read yet."""
-
-    @property
-    def abandoned(self) -> bool:
-        """Nobody will ever read them."""
-
-    @property
-    def whole(self) -> bool:
-        """Its owner wants nothing before the end of its requests."""
-
-    def deliver(self, outputs: list[Output]) -> None:
-        """Called in the engine's thread; must return at once, and not raise."""
-
-
-class Ticket:
-    """A call that was submitted: what is known of its requests, and whether they have ended.
-
-    Attributes:
-        numbers: the numbers of its requests in outputs, in the order of the call.
-        records: what is known of each.
-        open: the numbers of those whose last event was not delivered yet.
-        mailbox: takes their outputs.
-        thread: the thread that submitted it, if that is the one to read its outputs, or None.
-        ended: set when the last event of the last request was delivered.
-        paused: its requests are left out of the steps, because nobody reads what comes.
-    """
-
-    def __init__(
-        self, requests: Sequence[Generation], mailbox: Mailbox, thread: int | None = None
-    ) -> None:
-        self.thread = thread
-        self.numbers = [running.number for running in requests]
-        self.records: list[Record] = [running.record for running in requests]
-        self.mailbox = mailbox
-        self.ended = threading.Event()
-        self.paused = False
-        self.open = {*self.numbers}
-
-    def deliver(self, outputs: list[Output]) -> list[int]:
-        """Pass outputs on; returns the numbers of the requests that have ended with them."""
-        ended = [number for number, event in outputs if type(event) is FinishEvent]
-        self.mailbox.deliver(outputs)
-        if ended:
-            self.open.difference_update(ended)
-            if not self.open:
-                self.ended.set()
-        return ended
 
 
 class EngineJob(Generic[T]):
@@ -153,8 +94,8 @@ class Loop:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
-        #: The ticket of each request in flight, by the request's number.
-        self.tickets: dict[int, Ticket] = {}
+        #: The mailbox of each request in flight, by the request's number.
+        self.mailboxes: dict[int, Mailbox] = {}
         self.stopped = False
         #: The thread that works with it, and that it has begun to.
         self.thread: threading.Thread | None = None
@@ -162,7 +103,7 @@ class Loop:
         self._working = threading.Lock()
         #: Jobs that wait until nothing is in flight, and calls that wait for those.
         self._quiet: deque[EngineJob[Any]] = deque()
-        self._held: deque[tuple[Sequence[Generation], Ticket]] = deque()
+        self._held: deque[tuple[Sequence[Generation], Mailbox]] = deque()
 
     def run(self) -> None:
         """Run commands and step, until ``stop``; of several threads, only the first does."""
@@ -227,39 +168,39 @@ class Loop:
     def _hand_out(self, outputs: list[Output]) -> None:
         """Give each call what came for it in this step."""
         if len(outputs) == 1:  # one stream, as a rule
-            self._deliver_all({self.tickets[outputs[0][0]]: outputs})
+            self._deliver_all({self.mailboxes[outputs[0][0]]: outputs})
             return
-        shares: dict[Ticket, list[Output]] = {}
+        shares: dict[Mailbox, list[Output]] = {}
         for output in outputs:
-            shares.setdefault(self.tickets[output[0]], []).append(output)
+            shares.setdefault(self.mailboxes[output[0]], []).append(output)
         self._deliver_all(shares)
 
-    def _deliver_all(self, shares: Mapping[Ticket, list[Output]]) -> None:
-        for ticket, share in shares.items():
-            self._deliver(ticket, share)
-        for bell in {ticket.mailbox.bell for ticket in shares}:
+    def _deliver_all(self, shares: Mapping[Mailbox, list[Output]]) -> None:
+        for mailbox, share in shares.items():
+            self._deliver(mailbox, share)
+        for bell in {mailbox.bell for mailbox in shares}:
             if bell is not None:
                 bell()
 
-    def _deliver(self, ticket: Ticket, outputs: list[Output]) -> None:
-        for number in ticket.deliver(outputs):
-            self.tickets.pop(number, None)
-        if ticket.mailbox.abandoned:
-            self.cancel(ticket)
-        elif ticket.mailbox.backlog >= MOST_EVENTS and not self._quiet:
-            self._pause(ticket)
+    def _deliver(self, mailbox: Mailbox, outputs: list[Output]) -> None:
+        for number in mailbox.deliver(outputs):
+            self.mailboxes.pop(number, None)
+        if mailbox.abandoned:
+            self.cancel(mailbox)
+        elif mailbox.backlog >= MOST_EVENTS and not self._quiet:
+            self._pause(mailbox)
 
-    def _pause(self, ticket: Ticket) -> None:
-        ticket.paused = True
-        for number in ticket.numbers:
+    def _pause(self, mailbox: Mailbox) -> None:
+        mailbox.paused = True
+        for number in mailbox.numbers:
             self.engine.pause(number)
-        if ticket.mailbox.backlog < MOST_EVENTS:  # its owner read meanwhile, and saw no pause
-            self.resume(ticket)
+        if mailbox.backlog < MOST_EVENTS:  # its owner read meanwhile, and saw no pause
+            self.resume(mailbox)
 
-    def resume(self, ticket: Ticket) -> None:
+    def resume(self, mailbox: Mailbox) -> None:
         """The owner of a call that was paused has read what there was."""
-        ticket.paused = False
-        for number in ticket.numbers:
+        mailbox.paused = False
+        for number in mailbox.numbers:
             self.engine.pause(number, False)
 
     def when_quiet(self, job: EngineJob[Any], *, cancel: bool, thread: int) -> None:
@@ -269,11 +210,11 @@ class Loop:
             cancel: end everything. Otherwise only the calls of ``thread`` end, which waits and
                 reads nothing; others go on to their end, even if nobody reads.
         """
-        for ticket in {*self.tickets.values()}:
-            if cancel or ticket.thread == thread:
-                self.cancel(ticket)
-            elif ticket.paused:
-                self.resume(ticket)
+        for mailbox in {*self.mailboxes.values()}:
+            if cancel or mailbox.thread == thread:
+                self.cancel(mailbox)
+            elif mailbox.paused:
+                self.resume(mailbox)
         self._quiet.append(job)
 
     def _use_the_quiet(self) -> None:
@@ -285,31 +226,31 @@ class Loop:
             self.add(*self._held.popleft())
 
     def begin(
-        self, requests: Sequence[Generation], ticket: Ticket, first: Command | None = None
+        self, requests: Sequence[Generation], mailbox: Mailbox, first: Command | None = None
     ) -> None:
         """Begin a call; ``first`` is run before, and its failure is not the call's."""
         if first is not None:
             self._run_command(first)
-        self.add(requests, ticket)
+        self.add(requests, mailbox)
 
-    def add(self, requests: Sequence[Generation], ticket: Ticket) -> None:
+    def add(self, requests: Sequence[Generation], mailbox: Mailbox) -> None:
         """Begin a call, or let it wait for those who want a quiet moment."""
         if self._quiet and not self.stopped:
-            self._held.append((requests, ticket))
+            self._held.append((requests, mailbox))
             return
         for running in requests:
-            self.tickets[running.number] = ticket
-            running.at_once = self._at_once(ticket.mailbox)
-            running.read = not ticket.mailbox.whole
+            self.mailboxes[running.number] = mailbox
+            running.at_once = self._at_once(mailbox.whole)
+            running.read = not mailbox.whole
             self.engine.add(running)
         if self.stopped:
             self.engine.fail_all(ClosedError(CLOSED))
 
-    def _at_once(self, mailbox: Mailbox) -> tuple[int, float]:
+    def _at_once(self, whole: bool) -> tuple[int, float]:
         """Steps, and seconds of them, that may be made before anything is handed over."""
         if self.thread is None:
-            return _WHOLE_IN_PLACE if mailbox.whole else _STREAM_IN_PLACE
-        return _WHOLE if mailbox.whole else _STREAM
+            return _WHOLE_IN_PLACE if whole else _STREAM_IN_PLACE
+        return _WHOLE if whole else _STREAM
 
     def forget_unwanted(self) -> None:
         """Whoever wanted a job to be run when it is quiet has left."""
@@ -336,21 +277,21 @@ class Loop:
                 for running in entry[0]:
                     self.engine.add(running)
 
-    def give_up(self, ticket: Ticket) -> None:
+    def give_up(self, mailbox: Mailbox) -> None:
         """A call that nobody will read; it may have begun, or not."""
-        self.cancel(ticket)
+        self.cancel(mailbox)
         self._hand_out(self.engine.take_outputs())
-        for number in ticket.numbers:
-            self.tickets.pop(number, None)
+        for number in mailbox.numbers:
+            self.mailboxes.pop(number, None)
 
-    def cancel(self, ticket: Ticket) -> None:
+    def cancel(self, mailbox: Mailbox) -> None:
         """End the requests of a call."""
         for entry in [*self._held]:
-            if entry[1] is ticket:  # it has not begun
+            if entry[1] is mailbox:  # it has not begun
                 self._held.remove(entry)
                 for running in entry[0]:
                     self.engine.add(running)
-        for number in ticket.numbers:
+        for number in mailbox.numbers:
             self.engine.cancel(number)
 
     def start_over(self, error: BaseException) -> None:
@@ -360,11 +301,11 @@ class Loop:
         self._held.clear()
         self._deliver_all(
             {
-                ticket: [(number, FinishEvent("error", error=error)) for number in ticket.open]
-                for ticket in {*self.tickets.values()}
+                mailbox: [(number, FinishEvent("error", error=error)) for number in mailbox.open]
+                for mailbox in {*self.mailboxes.values()}
             }
         )
-        self.tickets.clear()
+        self.mailboxes.clear()
 
     def halt(self) -> None:
         """The process ends: no step follows, and nobody is told."""
@@ -383,7 +324,7 @@ class Loop:
         self.engine.close()
 
 
-def _end_of(held: tuple[Sequence[Generation], Ticket]) -> float | None:
+def _end_of(held: tuple[Sequence[Generation], Mailbox]) -> float | None:
     """When the time of all requests of a call is over, or None."""
     ends = [running.deadline for running in held[0]]
     return max((end for end in ends if end is not None), default=None) if None not in ends else None

@@ -161,8 +161,8 @@ def test_the_time_of_a_call_that_waits_for_a_reset_runs(llm: Llama) -> None:
 @pytest.mark.parametrize("timeout", [1e10, 1e30, sys.maxsize])
 def test_a_timeout_that_no_clock_can_express(llm: Llama, timeout: float) -> None:
     stream = llm.create_completion([5, 6], max_tokens=700, stream=True, timeout=timeout, **GREEDY)
-    ticket = stream._events._ticket
-    while not ticket.paused:  # the engine has nothing to do then but to wait
+    mailbox = stream._events._mailbox
+    while not mailbox.paused:  # the engine has nothing to do then but to wait
         time.sleep(0.001)
     time.sleep(0.05)
     assert [*stream][-1]["choices"][0]["finish_reason"] == "length"

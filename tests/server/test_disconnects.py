@@ -168,8 +168,8 @@ def test_a_reader_who_pauses_gets_everything() -> None:
             told = http.post(path, json=chat(**options)).json()["choices"][0]["message"]["content"]
         visitor = Visitor(server, path, chat(stream=True, **options), receive_buffer=4096)
         assert visitor.record
-        ticket = visitor.exchange._events._ticket  # type: ignore[union-attr]
-        until(lambda: ticket.paused, "the engine waits for the reader")
+        mailbox = visitor.exchange._events._mailbox  # type: ignore[union-attr]
+        until(lambda: mailbox.paused, "the engine waits for the reader")
         text = ""
         for line in joined_chunks(visitor.read_until(b"[DONE]")).splitlines():
             if line.startswith(b"data: {"):
