@@ -30,8 +30,8 @@ from llama_py.server.adapting import adapted, caller_of
 from llama_py.server.opening import opening_of
 from llama_py.server.pool.pool import ServedModel
 from llama_py.server.service import Service, service_of
-from llama_py.server.transport.connections import ABORT
-from llama_py.server.transport.event_stream import BODY, EventStream
+from llama_py.server.transport.event_stream import EventStream
+from llama_py.server.transport.extras import BODY, abort
 
 __all__ = ["Exchange", "respond"]
 
@@ -404,9 +404,7 @@ class Exchange:
     def _give_up(self) -> None:
         """The client does not read: nothing more is done for it, and the connection goes."""
         self._leave()
-        abort = self._request.scope.get("extensions", {}).get(ABORT)
-        if abort is not None:
-            abort()
+        abort(self._request.scope)
 
 
 def _failed(batch: Sequence[tuple[int, Event]]) -> bool:

@@ -21,8 +21,8 @@ from llama_py.server.errors import dialect_of, route_path
 from llama_py.server.pool.served_model import ServedModel
 from llama_py.server.service import service_of
 from llama_py.server.transport.bodies import model_of
-from llama_py.server.transport.connections import ABORT
-from llama_py.server.transport.event_stream import BODY, EventStream
+from llama_py.server.transport.event_stream import EventStream
+from llama_py.server.transport.extras import BODY, abort
 
 __all__ = ["Opening", "leased", "opening_of"]
 
@@ -100,9 +100,7 @@ class Opening:
 
     def _give_up(self) -> None:
         """The client does not read; it counts as one that has left."""
-        abort = self._request.scope.get("extensions", {}).get(ABORT)
-        if abort is not None:
-            abort()
+        abort(self._request.scope)
 
     def arrived(self) -> None:
         """The model is there. What has not begun by now need not."""

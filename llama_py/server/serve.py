@@ -30,13 +30,10 @@ from llama_py.server.app import create_app
 from llama_py.server.config.settings import ModelSettings, Settings
 from llama_py.server.lifecycle import Phase
 from llama_py.server.service import Service
-from llama_py.server.transport.connections import http_protocol
-from llama_py.server.transport.head_limits import bounded_heads
-from llama_py.server.transport.pipelining import one_at_a_time
+from llama_py.server.transport.connection import connection_class
 from llama_py.server.transport.sockets import addresses_of, listen
-from llama_py.server.transport.unsent import bounded_patience
 
-__all__ = ["check", "protocol_of", "serve"]
+__all__ = ["check", "serve"]
 
 _log = logging.getLogger("llama_py.server")
 
@@ -44,8 +41,6 @@ _log = logging.getLogger("llama_py.server")
 _LAST_WORDS = 3.0
 #: What a program returns that a signal has ended, less the signal's number.
 _SIGNALLED = 128
-#: h11 gives up only beyond our own limit.
-_SLACK = 256 << 10
 
 
 def check(settings: Settings) -> None:
@@ -114,21 +109,10 @@ def serve(
             raise server.problem
 
 
-def protocol_of(settings: Settings, parser: type[Any] | None = None) -> type[asyncio.Protocol]:
-    """How connections are read and written.
-
-    Args:
-        parser: a protocol of uvicorn's; by default that of the faster parser that is installed.
-    """
-    patient = bounded_patience(http_protocol(parser), settings.write_timeout)
-    bounded = bounded_heads(patient, settings.max_header_bytes, settings.header_timeout)
-    return one_at_a_time(bounded)
-
-
 def _config(settings: Settings, app: Any) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=protocol_of(settings),
+        http=connection_class(settings),
         ws="none",
         lifespan="on",
         log_config=None,
@@ -140,7 +124,6 @@ def _config(settings: Settings, app: Any) -> uvicorn.Config:
         ssl_keyfile=settings.tls_key,
         timeout_keep_alive=settings.keep_alive_seconds,
         timeout_graceful_shutdown=int(_LAST_WORDS),
-        h11_max_incomplete_event_size=settings.max_header_bytes + _SLACK,
     )
 
 

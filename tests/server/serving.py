@@ -20,8 +20,8 @@ from uvicorn.server import ServerState
 from llama_py import demo_model_path
 from llama_py.server.app import create_app
 from llama_py.server.config.settings import ModelSettings, Settings
-from llama_py.server.serve import protocol_of
 from llama_py.server.service import Answering, Service
+from llama_py.server.transport.connection import connection_class
 from tests.patience import PATIENCE
 
 __all__ = ["Server", "demo_settings", "serving", "tiny_settings"]
@@ -116,20 +116,15 @@ def tiny_settings(path: Path, settings: dict[str, Any] | None = None, **options:
 
 
 @contextlib.contextmanager
-def serving(
-    settings: Settings | None = None, *, send_buffer: int = 0, protocol: type[Any] | None = None
-) -> Iterator[Server]:
+def serving(settings: Settings | None = None, *, send_buffer: int = 0) -> Iterator[Server]:
     """Serve until the end of the block.
 
     Args:
-        protocol: one of uvicorn's; by default that of the faster parser.
         send_buffer: bytes that the system takes for a client that does not read; 0 is its own.
     """
     settings = settings or demo_settings()
     app: Any = create_app(settings)
-    config = uvicorn.Config(
-        app, lifespan="on", log_config=None, http=protocol_of(settings, protocol)
-    )
+    config = uvicorn.Config(app, lifespan="on", log_config=None, http=connection_class(settings))
     server = uvicorn.Server(config)
     listener = socket.create_server(("127.0.0.1", 0))
     if send_buffer:  # a connection inherits it

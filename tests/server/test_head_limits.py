@@ -1,4 +1,4 @@
-"""Requests whose headers have no end, or do not come, with both of uvicorn's parsers."""
+"""Requests whose headers have no end, or do not come."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from llama_py.server.transport.head_limits import bounded_heads
-from llama_py.server.transport.upgrades import without_upgrades
+from llama_py.server.config.settings import Settings
+from llama_py.server.transport.connection import connection_class
 from tests.patience import PATIENCE, in_the_end
 
 LIMIT = 4096
@@ -40,31 +38,26 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": str(size).encode()})
 
 
-@pytest.fixture(scope="module", params=[HttpToolsProtocol, H11Protocol])
-def parser(request: pytest.FixtureRequest) -> Any:
-    return request.param
-
-
 @pytest.fixture(scope="module")
-def port(parser: Any) -> Iterator[int]:
+def port() -> Iterator[int]:
     """The port of a server that gives clients as much time for their headers as they need."""
-    with serving(parser, PATIENCE) as port:
+    with serving(PATIENCE) as port:
         yield port
 
 
 @pytest.fixture(scope="module")
-def hasty(parser: Any) -> Iterator[int]:
+def hasty() -> Iterator[int]:
     """That of one that gives them half a second, which a busy machine may need for itself."""
-    with serving(parser, 0.5) as port:
+    with serving(0.5) as port:
         yield port
 
 
 @contextlib.contextmanager
-def serving(parser: Any, seconds: float) -> Iterator[int]:
-    protocol = bounded_heads(without_upgrades(parser), LIMIT, seconds)
+def serving(seconds: float) -> Iterator[int]:
+    settings = Settings(max_header_bytes=LIMIT, header_timeout=seconds)
     config = uvicorn.Config(
-        app, "127.0.0.1", 0, lifespan="off", log_config=None, http=protocol, ws="none",
-        h11_max_incomplete_event_size=1 << 20, timeout_keep_alive=30,
+        app, "127.0.0.1", 0, lifespan="off", log_config=None,
+        http=connection_class(settings), ws="none", timeout_keep_alive=30,
     )  # fmt: skip
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)

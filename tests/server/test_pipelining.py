@@ -1,4 +1,4 @@
-"""Clients that send requests ahead, and clients of HTTP/1.0, with both of uvicorn's parsers."""
+"""Clients that send requests ahead, and clients of HTTP/1.0."""
 
 from __future__ import annotations
 
@@ -12,12 +12,9 @@ from typing import Any
 
 import pytest
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from llama_py.server.transport.connections import http_protocol
-from llama_py.server.transport.head_limits import bounded_heads
-from llama_py.server.transport.pipelining import one_at_a_time
+from llama_py.server.config.settings import Settings
+from llama_py.server.transport.connection import connection_class
 from tests.patience import PATIENCE
 from tests.server.leaving import until
 
@@ -63,10 +60,10 @@ class App:
         leaving.cancel()
 
 
-@pytest.fixture(scope="module", params=[HttpToolsProtocol, H11Protocol])
-def served(request: pytest.FixtureRequest) -> Iterator[tuple[App, int]]:
+@pytest.fixture(scope="module")
+def served() -> Iterator[tuple[App, int]]:
     app = App()
-    protocol = one_at_a_time(bounded_heads(http_protocol(request.param), HEADS_LIMIT, 5))
+    protocol = connection_class(Settings(max_header_bytes=HEADS_LIMIT, header_timeout=5))
     config = uvicorn.Config(app, "127.0.0.1", 0, lifespan="off", log_config=None, http=protocol)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)

@@ -518,7 +518,7 @@ def test_mistakes_on_the_command_line(
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("missing", ["starlette", "uvicorn", "prometheus_client"])
+@pytest.mark.parametrize("missing", ["httptools", "starlette", "uvicorn", "prometheus_client"])
 def test_what_is_not_installed_is_said_with_the_remedy(missing: str) -> None:
     """As in an environment where the package was installed without the extra."""
     code = f"import sys; sys.modules['{missing}'] = None\n"

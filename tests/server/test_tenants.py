@@ -9,8 +9,7 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-import uvicorn.protocols.http.h11_impl as h11_impl
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http import httptools_impl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from llama_py import Llama, demo_model_path
@@ -18,7 +17,7 @@ from llama_py.chat.grammars.guidance import available, guide_for
 from llama_py.dialects.failures import RequestError
 from llama_py.dialects.limits import MAX_BIASES, MAX_NAME, MAX_TOOL_CHARACTERS, RequestLimits
 from llama_py.errors import NativeLibraryError
-from llama_py.server.transport.relied_on import check_uvicorn
+from llama_py.server.transport.connection import check_uvicorn
 from llama_py.server.workers import FairWorkers
 from llama_py.tenants import MOST_TENANTS, Remembered, tenant, working_for
 from tests.patience import PATIENCE
@@ -162,17 +161,24 @@ def test_limits_of_tools_and_biases() -> None:
             limits.check_biases({"logit_bias": biases})
 
 
-@pytest.mark.parametrize("protocol", [H11Protocol, HttpToolsProtocol])
-def test_uvicorn_has_what_the_limits_rely_on(
-    protocol: type[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    check_uvicorn(protocol)
-    monkeypatch.delattr(protocol, "timeout_keep_alive_handler")
-    with pytest.raises(NativeLibraryError, match="has no timeout_keep_alive_handler"):
-        check_uvicorn(protocol)
+def test_uvicorn_has_what_the_limits_rely_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_uvicorn()
+    monkeypatch.delattr(HttpToolsProtocol, "timeout_keep_alive_handler")
+    with pytest.raises(NativeLibraryError, match=r"has no .*timeout_keep_alive_handler"):
+        check_uvicorn()
+
+
+def test_uvicorn_with_another_name_for_an_attribute(monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self: Any, queue: list[Any]) -> None:  # noqa: N807
+        self.requests = queue
+
+    renamed = type("RequestResponseCycle", (), {"__init__": __init__, "send": 0, "receive": 0})
+    monkeypatch.setattr(httptools_impl, "RequestResponseCycle", renamed)
+    with pytest.raises(NativeLibraryError, match=r"RequestResponseCycle\.more_body"):
+        check_uvicorn()
 
 
 def test_uvicorn_without_its_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(h11_impl, "RequestResponseCycle")
+    monkeypatch.delattr(httptools_impl, "RequestResponseCycle")
     with pytest.raises(NativeLibraryError, match="RequestResponseCycle"):
-        check_uvicorn(H11Protocol)
+        check_uvicorn()

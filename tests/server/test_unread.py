@@ -14,8 +14,6 @@ from collections.abc import AsyncIterator, Iterator
 import httpx
 import openai
 import pytest
-from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from llama_py.server.access.keys import ApiKey
 from llama_py.server.transport import unread
@@ -30,10 +28,10 @@ JSON = {"Content-Type": "application/json", "x-api-key": KEY.key}
 LARGE = b"x" * (24 << 20)
 
 
-@pytest.fixture(scope="module", params=[HttpToolsProtocol, H11Protocol])
-def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
     settings = tiny_settings(tiny_model("full"), {"api_keys": (KEY,), "max_body_bytes": 4096})
-    with serving(settings, protocol=request.param) as server:
+    with serving(settings) as server:
         yield server
 
 

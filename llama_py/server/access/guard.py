@@ -25,7 +25,7 @@ from llama_py.server.config.settings import Settings
 from llama_py.server.errors import failure_answer, route_path
 from llama_py.server.lifecycle import Lifecycle
 from llama_py.server.request_record import RequestRecord
-from llama_py.server.transport.event_stream import BODY
+from llama_py.server.transport.extras import BODY
 from llama_py.server.transport.unread import Unread
 from llama_py.tenants import working_for
 

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.errors import shown
 from llama_py.server.config.settings import Settings
-from llama_py.server.transport.connections import ABORT
+from llama_py.server.transport.extras import abort
 
 try:
     import orjson
@@ -75,13 +75,10 @@ class _Patience:
     """Ends the connection of a client that pauses for too long; then it counts as one that left."""
 
     def __init__(self, request: Request, seconds: float) -> None:
-        self._abort = request.scope.get("extensions", {}).get(ABORT)
-        self._seconds = seconds
+        self._scope, self._seconds = request.scope, seconds
         self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
         self._since = self._loop.time()
-        if self._abort is not None:
-            self._timer = self._loop.call_later(seconds, self._look)
+        self._timer = self._loop.call_later(seconds, self._look)
 
     def renew(self) -> None:
         """Something came. The timer is not moved: it looks how long ago that was."""
@@ -91,13 +88,12 @@ class _Patience:
         left = self._since + self._seconds - self._loop.time()
         if left > 0:
             self._timer = self._loop.call_later(left, self._look)
-        elif self._abort is not None:
-            self._abort()
+        else:
+            abort(self._scope)
 
     def end(self) -> None:
         """Everything came, or nothing more is wanted."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
 
 
 def _refuse_size(size: str, limit: int) -> NoReturn:

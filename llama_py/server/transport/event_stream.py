@@ -13,11 +13,7 @@ from typing import Any
 
 from starlette.types import Send
 
-__all__ = ["BODY", "EventStream"]
-
-#: The key in ``scope["state"]`` of what sends bodies without passing through each middleware: none
-#: does anything with a body, and each would cost something for every event.
-BODY = "llama_py.body"
+__all__ = ["EventStream"]
 
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),

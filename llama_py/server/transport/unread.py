@@ -8,11 +8,10 @@ and forgotten for a while, when the answer is out, and the connection goes on or
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from starlette.types import Message, Receive, Scope
 
-from llama_py.server.transport.connections import ABORT
+from llama_py.server.transport.extras import abort
 
 __all__ = ["Unread"]
 
@@ -30,7 +29,7 @@ class Unread:
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self._receive = receive
         self._more = _has_body(scope)
-        self._abort: Callable[[], None] | None = scope.get("extensions", {}).get(ABORT)
+        self._scope = scope
 
     def __bool__(self) -> bool:
         """Whether there may be more."""
@@ -50,8 +49,7 @@ class Unread:
         while self._more:
             rest = end - loop.time()
             if left < 0 or rest <= 0:
-                if self._abort is not None:
-                    self._abort()
+                abort(self._scope)
                 return
             try:
                 message = await asyncio.wait_for(self.receive(), min(rest, _SILENCE))

@@ -1,4 +1,4 @@
-# requires: openai uvicorn starlette prometheus-client
+# requires: openai httptools uvicorn starlette prometheus-client
 """OpenAI's client, with ``python -m llama_cpp.server``."""
 
 import subprocess
