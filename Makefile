@@ -19,8 +19,9 @@ PIP := $(RUN) -m pip --disable-pip-version-check --quiet
 # compiles only what has changed.
 INSTALL := $(PIP) install --no-build-isolation --config-settings=build-dir=build/editable
 
-NATIVE_SOURCES := pyproject.toml CMakeLists.txt $(wildcard cmake/*) vendor/llama.cpp.toml \
-	vendor/resolve.py llama_py/_native/abi_check.c $(wildcard llama_py/_native/shim/*)
+NATIVE_SOURCES := pyproject.toml CMakeLists.txt vendor/llama.cpp.toml vendor/resolve.py \
+	native/abi_check.c native/kernels \
+	$(wildcard native/cmake/* native/shim/* $(addprefix native/kernels/,*.h */*.h */rule.cmake))
 LIB_STAMP := llama_py/lib/.built
 DEV_STAMP := $(VENV)/.dev
 

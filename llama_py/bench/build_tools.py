@@ -95,7 +95,8 @@ def find_tool(name: str, *, plain: bool = False) -> Path:
 
 
 def _plain_options() -> list[str]:
-    header = Path(__file__).parents[2] / "cmake" / "amx_tile_config.h"  # in a checkout
+    kernels = Path(__file__).parents[2] / "native" / "kernels"  # in a checkout
+    header = kernels / "amx_tile_config" / "amx_tile_config.h"
     return ["-DLLAMA_PY_PLAIN=ON", *([f"-DLLAMA_PY_AMX_HEADER={header}"] * header.is_file())]
 
 

@@ -1,6 +1,6 @@
 """``TemplateHandle`` and ``ReplyParser``: owners of what the chat library makes.
 
-The library (``_native/shim``) wraps llama.cpp's C++ chat code and speaks JSON. This module turns
+The library (``native/shim``) wraps llama.cpp's C++ chat code and speaks JSON. This module turns
 that into Python values and typed errors; what the values mean is the business of ``llama_py.chat``.
 """
 

@@ -40,6 +40,20 @@ def cc() -> str:
     return compiler
 
 
+@pytest.fixture(scope="session")
+def gcc() -> str:
+    """A GCC for x86, which knows its CPUs."""
+    found = shutil.which("g++")
+    if found is None:
+        pytest.skip("needs g++")
+    named = subprocess.run([found, "--version"], capture_output=True, text=True, check=True).stdout
+    command = [found, "-march=znver3", "-x", "c++", "-E", "-dM", "/dev/null"]
+    known = subprocess.run(command, capture_output=True, text=True, check=False)
+    if "clang" in named or known.returncode:
+        pytest.skip("this g++ is no GCC for x86")
+    return found
+
+
 @pytest.fixture
 def build_library(cc: str, tmp_path: Path) -> Callable[[str, str], Path]:
     """Compile C text into a shared library of the name that the loader looks for."""

@@ -76,7 +76,7 @@ DRIFTS = {
 def compile_check(cc: str, source: Path, out: Path) -> subprocess.CompletedProcess[str]:
     include = generate.include_directories(source)
     command = [cc, "-std=c11", "-Wall", "-Wextra", "-Werror", "-c", "-o", str(out)]
-    command += [f"-I{path}" for path in include] + [str(generate.HERE / "abi_check.c")]
+    command += [f"-I{path}" for path in include] + [str(generate.ABI_CHECK)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
@@ -96,7 +96,7 @@ def test_compiles_against_the_pinned_headers(cc: str, llama_cpp: Path, tmp_path:
     ],
 )
 def test_holds_on_other_platforms(llama_cpp: Path, target: str) -> None:
-    text = (generate.HERE / "abi_check.c").read_text(encoding="utf-8")
+    text = generate.ABI_CHECK.read_text(encoding="utf-8")
     unit = parse.translate(text, generate.include_directories(llama_cpp), target)
     assert parse.errors_of(unit) == []
 

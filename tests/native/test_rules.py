@@ -1,17 +1,20 @@
-"""Rules of the build (``cmake/Rules.cmake``, ``cmake/IncludedFirst.cmake``): where they apply.
+"""Rules of the build (``native/cmake/Rules.cmake``, ``native/kernels``): where they apply.
 
-Builds are configured only. AVX512-FP16 and AMX have tests of their own.
+Builds are configured only. What a rule does is tested beside it. A rule whose folder was removed is
+missing here as well, and nothing else is.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.native.builds import configured
+from tests.native import builds
+from tests.native.builds import ROOT, configured, for_cpu
 
 pytestmark = pytest.mark.slow
 
@@ -19,97 +22,54 @@ KERNELS = ("/llamafile/sgemm.cpp",)
 BUFFERS = ("/src/ggml-backend.cpp", "/ggml-cpu/repack.cpp", "/amx/amx.cpp")
 MEMORY = ("/src/ggml.c",)
 ATTENTION = ("/ggml-cpu/ops.cpp",)
-PREFETCH = "-fprefetch-loop-arrays"
+RULES = sorted(path.parent.name for path in (ROOT / "native" / "kernels").glob("*/rule.cmake"))
+#: What a build reads of this tree.
+BUILT_FROM = ("CMakeLists.txt", "native", "vendor", "llama_py/version.py")
 
 
-@pytest.fixture(scope="module")
-def gcc() -> str:
-    found = shutil.which("g++")
-    if found is None:
-        pytest.skip("needs g++")
-    named = subprocess.run([found, "--version"], capture_output=True, text=True, check=True).stdout
-    command = [found, "-march=znver3", "-x", "c++", "-E", "-dM", "/dev/null"]
-    known = subprocess.run(command, capture_output=True, text=True, check=False)
-    if "clang" in named or known.returncode:
-        pytest.skip("this g++ is no GCC for x86")
-    return found
-
-
-def for_cpu(name: str) -> tuple[str, str]:
-    return f"-DCMAKE_C_FLAGS=-march={name}", f"-DCMAKE_CXX_FLAGS=-march={name}"
-
-
-@pytest.mark.parametrize(
-    ("cpu", "more", "state"),
-    [
-        ("znver3", (), "applied"),
-        ("znver3", ("-DLLAMA_PY_LLAMAFILE_PREFETCH=OFF",), "off"),
-        ("sapphirerapids", (), "without effect"),
-        ("x86-64", (), "without effect"),
-    ],
-)
-def test_kernels_prefetch_where_that_pays(
-    gcc: str, tmp_path: Path, cpu: str, more: tuple[str, ...], state: str
-) -> None:
-    (command,), rules = configured(tmp_path, gcc, KERNELS, *for_cpu(cpu), *more)
-    assert rules["LLAMA_PY_LLAMAFILE_PREFETCH"] == state
-    assert (PREFETCH in command.split()) == (state == "applied")
+def option_of(rule: str) -> str:
+    return f"LLAMA_PY_{rule.upper()}"
 
 
 def test_headers_can_be_turned_off(gcc: str, tmp_path: Path) -> None:
-    headers = {
-        "LLAMA_PY_TENSOR_ALIGNMENT": "tensor_alignment.h",
-        "LLAMA_PY_HUGE_PAGES": "huge_pages.h",
-        "LLAMA_PY_ATTENTION_HEADS": "attention_heads.h",
-        "LLAMA_PY_ATTENTION_TILES": "attention_tiles.h",
-        "LLAMA_PY_GELU": "gelu.h",
-        "LLAMA_PY_HALF_PRODUCTS": "half_products.h",
-        "LLAMA_PY_Q8_PRODUCTS": "q8_products.h",
+    files = {
+        "tensor_alignment": BUFFERS,
+        "huge_pages": MEMORY,
+        "attention_heads": ATTENTION,
+        "attention_tiles": ATTENTION,
+        "gelu": ATTENTION,
+        "half_products": KERNELS,
+        "q8_products": KERNELS,
     }
-    files = BUFFERS + MEMORY + ATTENTION + KERNELS
-    commands, states = configured(tmp_path / "on", gcc, files, *for_cpu("icelake-server"))
-    assert len(commands) == len(files)
-    used = [sum(header in command for command in commands) for header in headers.values()]
-    assert used == [len(BUFFERS), len(MEMORY), *[len(ATTENTION)] * 3, *[len(KERNELS)] * 2]
-    assert [states[rule] for rule in headers] == ["applied"] * 7
-    options = [f"-D{rule}=OFF" for rule in headers]
-    commands, states = configured(tmp_path / "off", gcc, files, *options)
-    assert len(commands) == len(files)
+    headers = {rule: changed for rule, changed in files.items() if rule in RULES}
+    every = BUFFERS + MEMORY + ATTENTION + KERNELS
+    commands, states = configured(tmp_path / "on", gcc, every, *for_cpu("icelake-server"))
+    assert len(commands) == len(every)
+    used = [sum(f"/{rule}.h" in command for command in commands) for rule in headers]
+    assert used == [*map(len, headers.values())]
+    assert {states[option_of(rule)] for rule in headers} == {"applied"}
+    options = [f"-D{option_of(rule)}=OFF" for rule in headers]
+    commands, states = configured(tmp_path / "off", gcc, every, *options)
+    assert len(commands) == len(every)
     assert not any(".h " in command.partition(" -o ")[0] for command in commands)
-    assert [states[rule] for rule in headers] == ["off"] * 7
+    assert {states[option_of(rule)] for rule in headers} == {"off"}
 
 
-def test_the_cells_of_windows_can_be_left_as_llama_cpp_has_them(gcc: str, tmp_path: Path) -> None:
-    source = ("/llama-kv-cache.cpp",)
-    (command,), rules = configured(tmp_path / "on", gcc, source)
-    assert rules["LLAMA_PY_WINDOW_CELLS"] == "applied"
-    assert "/corrected/llama-kv-cache.cpp" in command
-    (command,), rules = configured(tmp_path / "off", gcc, source, "-DLLAMA_PY_WINDOW_CELLS=OFF")
-    assert rules["LLAMA_PY_WINDOW_CELLS"] == "off"
-    assert "/corrected/" not in command
-
-
-def test_a_fault_that_is_not_where_it_was_does_not_come_back_in_silence(
-    llama_cpp: Path, tmp_path: Path
-) -> None:
-    """Another llama.cpp, whose lines are others: the build stops, and says what to look at."""
-    cmake = shutil.which("cmake")
-    if cmake is None:
-        pytest.skip("needs cmake")
-    text = (llama_cpp / "src" / "llama-kv-cache.cpp").read_text(encoding="utf-8")
-    changed = text.replace("if (seq_pos_max_rm[s] == -1)", "if (seq_pos_max_rm[s] < 0)")
-    assert changed != text
-    (tmp_path / "source" / "src").mkdir(parents=True)
-    (tmp_path / "source" / "src" / "llama-kv-cache.cpp").write_text(changed, encoding="utf-8")
-    rule = Path(__file__).parents[2] / "cmake" / "CorrectedSource.cmake"
-    script = tmp_path / "try.cmake"
-    script.write_text(
-        f'set(LLAMA_PY_SOURCE_DIR "{tmp_path / "source"}")\ninclude("{rule}")\n', encoding="utf-8"
-    )
-    done = subprocess.run([cmake, "-P", str(script)], capture_output=True, text=True, check=False)
-    assert done.returncode != 0
-    assert "LLAMA_PY_WINDOW_CELLS" in done.stderr
-    assert "docs/upstream-notes.md" in done.stderr
+@pytest.mark.parametrize(
+    "rule",
+    [pytest.param(rule, marks=() if rule == "gelu" else pytest.mark.long) for rule in RULES],
+)
+def test_a_rule_can_be_removed_with_its_folder(gcc: str, tmp_path: Path, rule: str) -> None:
+    copy, build = tmp_path / "copy", tmp_path / "build"
+    tracked = builds.run("git", "-C", ROOT, "ls-files", "-co", "--exclude-standard", *BUILT_FROM)
+    for name in filter(lambda name: (ROOT / name).is_file(), tracked.splitlines()):
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / name, copy / name)
+    shutil.rmtree(copy / "native" / "kernels" / rule)
+    _, states = configured(build, gcc, KERNELS, *for_cpu("icelake-server"), source=copy)
+    assert sorted(states) == sorted(option_of(each) for each in RULES if each != rule)
+    entries = json.loads((build / "compile_commands.json").read_text(encoding="utf-8"))
+    assert not [entry["file"] for entry in entries if f"/{rule}/" in entry["command"]]
 
 
 @pytest.mark.parametrize(
@@ -141,14 +101,15 @@ def test_a_rule_whose_instructions_are_not_there_has_no_effect(
 
 @pytest.mark.parametrize("cpu", ["x86-64", "x86-64-v3", "alderlake", "icelake-server"])
 @pytest.mark.parametrize(
-    "header", ["attention_heads.h", "gelu.h", "half_products.h", "q8_products.h"]
+    "rule",
+    [rule for rule in ("attention_heads", "gelu", "half_products", "q8_products") if rule in RULES],
 )
-def test_a_header_needs_no_other_one(gcc: str, llama_cpp: Path, header: str, cpu: str) -> None:
+def test_a_header_needs_no_other_one(gcc: str, llama_cpp: Path, rule: str, cpu: str) -> None:
     """Each rule can be turned off by itself."""
     source = llama_cpp / "ggml" / "src"
     folders = [source, source / "ggml-cpu", llama_cpp / "ggml" / "include"]
     includes = [f"-I{folder}" for folder in folders]
-    path = Path(__file__).parents[2] / "cmake" / header
+    path = ROOT / "native" / "kernels" / rule / f"{rule}.h"
     options = ["-std=gnu++17", f"-march={cpu}", "-fsyntax-only", "-w", "-x", "c++", "/dev/null"]
     command = [gcc, *includes, "-include", str(path), *options]
     found = subprocess.run(command, capture_output=True, text=True, check=False)

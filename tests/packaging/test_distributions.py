@@ -192,11 +192,12 @@ def test_the_source_distribution_builds_without_a_download(sdist_names: set[str]
         "CMakeLists.txt",
         "LICENSE",
         "README.md",
-        "cmake/ChatShim.cmake",
+        "native/cmake/ChatShim.cmake",
         "vendor/resolve.py",
         "vendor/llama.cpp.toml",
-        "llama_py/_native/abi_check.c",
-        "llama_py/_native/shim/llama_py_chat.cpp",
+        "native/abi_check.c",
+        "native/kernels/gelu/gelu.h",
+        "native/shim/llama_py_chat.cpp",
     } <= sdist_names
     assert {
         "vendor/llama.cpp/.llama_py_pin.json",

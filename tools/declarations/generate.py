@@ -2,9 +2,10 @@
 
     python -m tools.declarations [--check] [--llama-cpp DIR]
 
-writes ``*_h.py``, ``*_h.pyi`` and ``abi_check.c`` into ``llama_py/_native``; with ``--check`` it
-writes nothing and fails, showing the difference, where a file is not what the headers give. Needs
-the ``libclang`` package (in the ``dev`` extra); the installed library never imports this module.
+writes ``*_h.py`` and ``*_h.pyi`` into ``llama_py/_native``, and ``abi_check.c`` into ``native``;
+with ``--check`` it writes nothing and fails, showing the difference, where a file is not what the
+headers give. Needs the ``libclang`` package (in the ``dev`` extra); the installed library never
+imports this module.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 HERE = CHECKOUT / "llama_py" / "_native"
-SHIM = HERE / "shim"
+SHIM = CHECKOUT / "native" / "shim"
+ABI_CHECK = CHECKOUT / "native" / "abi_check.c"
 HEADERS = {
     "ggml_h": ["ggml.h", "ggml-alloc.h", "ggml-backend.h", "ggml-cpu.h", "ggml-opt.h"],
     "gguf_h": ["gguf.h"],
@@ -66,8 +68,13 @@ def generate(llama_cpp: Path) -> dict[str, str]:
     return {
         **{f"{name}.py": text for name, text in runtime.items()},
         **{f"{name}.pyi": text for name, text in stubs.items()},
-        "abi_check.c": abi.render_abi_check(modules, HEADERS, runtime),
+        ABI_CHECK.name: abi.render_abi_check(modules, HEADERS, runtime),
     }
+
+
+def place(name: str) -> Path:
+    """Where a generated file is."""
+    return ABI_CHECK if name == ABI_CHECK.name else HERE / name
 
 
 def include_directories(llama_cpp: Path) -> list[Path]:
@@ -92,7 +99,7 @@ def differences(files: dict[str, str]) -> list[str]:
     """A unified diff for each file on disk that is not what was generated."""
     out: list[str] = []
     for name, text in files.items():
-        path = HERE / name
+        path = place(name)
         old = path.read_text(encoding="utf-8") if path.exists() else ""
         diff = difflib.unified_diff(
             old.splitlines(), text.splitlines(), f"{name} (in the tree)", f"{name} (generated)",
@@ -116,7 +123,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.check:
         return _report(differences(files))
     for name, text in files.items():
-        (HERE / name).write_text(text, encoding="utf-8", newline="\n")
+        place(name).write_text(text, encoding="utf-8", newline="\n")
     return 0
 
 

@@ -1,7 +1,7 @@
 """``GrammarSampler``: llama.cpp's grammar sampler, which cannot be given what would harm it.
 
 A grammar is checked before it is compiled (``gbnf_check``), and each step has a limit on its work
-(``_native/shim/llama_py_grammar.h``): an ambiguous grammar ends its own request, and not the
+(``native/shim/llama_py_grammar.h``): an ambiguous grammar ends its own request, and not the
 streams beside it.
 """
 

@@ -1,0 +1,200 @@
+"""Flash attention for all that share cells at once (``attention_heads.h``)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from llama_py._native import ggml_h as G
+from tests.native.graphs import Graph
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """An attention: its shape, and what models do besides."""
+
+    heads: int = 6
+    heads_kv: int = 2
+    key: int = 64
+    value: int = 64
+    cells: int = 440
+    tokens: int = 1
+    batch: int = 1
+    memory: type[np.floating[Any]] = np.float16
+    masked: bool = True
+    softcap: float = 0.0
+    max_bias: float = 0.0
+    sinks: bool = False
+    hidden: bool = False  # one token attends to nothing
+    others: bool = False  # cells of other conversations lie between its own, and in blocks
+    window: int = 0
+    replies: bool = False  # each token attends to cells of its own, which lie among each other
+
+    @property
+    def scale(self) -> float:
+        return float(self.key**-0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    q: Array  # (batch, heads, tokens, key)
+    k: Array  # (batch, heads_kv, cells, key)
+    v: Array  # (batch, heads_kv, cells, value)
+    mask: Array | None  # (batch, 1, tokens, cells)
+    sinks: Array | None  # (heads,)
+
+
+def given(case: Case) -> Given:
+    random = np.random.default_rng(case.cells + case.tokens + case.key)
+
+    def draw(*shape: int, of: type[np.floating[Any]] = np.float32) -> Array:
+        return random.normal(size=shape).astype(of).astype(np.float64)
+
+    mask = None
+    if case.masked:
+        cell, last = np.arange(case.cells), case.cells - case.tokens + np.arange(case.tokens)
+        seen = (cell[None] >= 3) & (cell[None] <= last[:, None])
+        if case.others:
+            some, block = random.random(case.cells) < 0.5, cell // 64 % 3
+            seen &= (block == 2) | (some & (block == 0))
+        if case.window:
+            seen &= cell[None] > last[:, None] - case.window
+        if case.replies:
+            whose = np.where(cell < 256, cell // 32, cell) % case.tokens
+            seen = whose == np.arange(case.tokens)[:, None]
+        if case.hidden:
+            seen[case.tokens // 2] = False
+        distance = -np.abs(last[:, None] - cell[None]) if case.max_bias else 0.0
+        one = np.where(seen, distance, -np.inf).astype(np.float16).astype(np.float64)
+        mask = np.broadcast_to(one, (case.batch, 1, *one.shape))
+    return Given(
+        draw(case.batch, case.heads, case.tokens, case.key),
+        draw(case.batch, case.heads_kv, case.cells, case.key, of=case.memory),
+        draw(case.batch, case.heads_kv, case.cells, case.value, of=case.memory),
+        mask,
+        3.0 * draw(case.heads) if case.sinks else None,
+    )
+
+
+def slopes(case: Case) -> Array:
+    """Press et al., *Train Short, Test Long* (2022), section 3, and as ggml does between powers."""
+    if not case.max_bias:
+        return np.ones(case.heads)
+    whole = 1 << int(np.log2(case.heads))
+    even = 2.0 ** (-case.max_bias / whole * np.arange(1, whole + 1))
+    odd = 2.0 ** (-case.max_bias / 2 / whole * np.arange(1, 2 * (case.heads - whole), 2))
+    return np.concatenate([even, odd])
+
+
+def expected(case: Case, given: Given) -> Array:
+    """In float64: (batch, tokens, heads, value)."""
+    shared = case.heads // case.heads_kv
+    k, v = (np.repeat(each, shared, axis=1) for each in (given.k, given.v))
+    scores = given.q @ k.transpose(0, 1, 3, 2) * case.scale
+    if case.softcap:
+        scores = case.softcap * np.tanh(scores / case.softcap)
+    if given.mask is not None:
+        scores = scores + slopes(case)[None, :, None, None] * given.mask
+    greatest = scores.max(axis=-1, keepdims=True)
+    if given.sinks is not None:
+        greatest = np.maximum(greatest, given.sinks[None, :, None, None])
+    greatest = np.where(np.isfinite(greatest), greatest, 0.0)
+    weights = np.exp(scores - greatest)
+    total = weights.sum(axis=-1, keepdims=True)
+    if given.sinks is not None:
+        total = total + np.exp(given.sinks[None, :, None, None] - greatest)
+    weights = np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)
+    return np.asarray((weights @ v).transpose(0, 2, 1, 3))
+
+
+def computed(case: Case, given: Given, threads: int) -> npt.NDArray[np.float32]:
+    """By ggml: (batch, tokens, heads, value)."""
+    with Graph() as graph:
+        queries = graph.tensor(given.q.astype(np.float32))
+        keys, values = (graph.tensor(each.astype(case.memory)) for each in (given.k, given.v))
+        mask = None if given.mask is None else graph.tensor(given.mask.astype(np.float16))
+        made = G.ggml_flash_attn_ext(
+            graph.context, queries, keys, values, mask, case.scale, case.max_bias, case.softcap
+        )
+        if given.sinks is not None:
+            G.ggml_flash_attn_ext_add_sinks(made, graph.tensor(given.sinks.astype(np.float32)))
+        return graph.compute(made, threads, (case.batch, case.tokens, case.heads, case.value))
+
+
+CASES = {
+    "a head for each": Case(heads=4, heads_kv=4),
+    "all heads share": Case(heads=7, heads_kv=1),
+    "eight share": Case(heads=16, heads_kv=2),
+    "heads of 32": Case(key=32, value=32),
+    "heads of 36, no multiple of a vector": Case(key=36, value=36),
+    "heads of 48": Case(key=48, value=48),
+    "heads of 80": Case(key=80, value=80),
+    "heads of 96": Case(key=96, value=96),
+    "heads of 128": Case(key=128, value=128),
+    "heads of 256": Case(key=256, value=256),
+    "keys longer than values": Case(key=192, value=128),
+    "many that share long heads": Case(heads=128, heads_kv=1, key=576, value=512, cells=96),
+    "single precision": Case(memory=np.float32),
+    "no mask": Case(masked=False),
+    "few cells": Case(cells=5),
+    "a block": Case(cells=64),
+    "a block and one": Case(cells=65),
+    "soft cap": Case(softcap=20.0),
+    "slopes": Case(max_bias=8.0),
+    "sinks": Case(sinks=True),
+    "streams": Case(batch=3),
+    "sinks and streams": Case(sinks=True, batch=2),
+    "all of it": Case(softcap=30.0, max_bias=8.0, sinks=True, batch=2),
+    "a token that sees nothing": Case(hidden=True),
+    "among other conversations": Case(others=True, cells=700),
+    "among others, with slopes": Case(others=True, max_bias=8.0, heads=4, heads_kv=4),
+    "replies": Case(replies=True, cells=700),
+    "replies, with slopes and sinks": Case(replies=True, max_bias=8.0, sinks=True, heads=4),
+    "replies whose heads are their own": Case(replies=True, heads=5, heads_kv=5),
+    "replies, a block and one cell": Case(replies=True, cells=321),
+    "more heads than pass at once": Case(heads=40, heads_kv=40, cells=130),
+    "more rows than a tile, and more masks than pass at once": Case(
+        heads=1, heads_kv=1, key=256, value=64, others=True
+    ),
+    "a window": Case(window=100),
+    "a window, and nothing seen in a whole block": Case(window=20, hidden=True, cells=690),
+}
+
+
+@pytest.mark.parametrize(
+    ("tokens", "threads"),
+    # Long ones take seconds: with fewer threads, each computes more in the same way.
+    [*product([1, 2, 3, 16], [1, 2, 3]), (70, 2), (70, 3), (200, 3)],
+)
+@pytest.mark.parametrize("name", CASES)
+def test_attention_is_that_of_float64(name: str, tokens: int, threads: int) -> None:
+    case = replace(CASES[name], tokens=tokens)
+    case = replace(case, cells=max(case.cells, tokens + 4))
+    of = given(case)
+    # ggml's own code, which takes what has no multiple of a vector, sums values in half precision.
+    tolerance = 2e-2 if case.key % 8 else 2e-5
+    np.testing.assert_allclose(
+        computed(case, of, threads), expected(case, of), rtol=0, atol=tolerance
+    )
+
+
+def test_what_the_rule_replaces_is_still_called_as_it_was(llama_cpp: Path) -> None:
+    """When this fails, ggml has changed how rows are counted, or what partial sums look like."""
+    text = (llama_cpp / "ggml" / "src" / "ggml-cpu" / "ops.cpp").read_text(encoding="utf-8")
+    calls = re.findall(
+        r"ggml_compute_forward_flash_attn_ext_f16_one_chunk\(\s*(params,[^;]*?)\);", text
+    )
+    calls = [" ".join(each.split()) for each in calls]
+    assert calls == [
+        "params, dst, q_head, q_head + 1, ic_start, ic_end, chunk_partials, partial_stride",
+        "params, dst, ir0, ir1, 0, nek1, nullptr, 0",
+    ]

@@ -1,0 +1,47 @@
+"""Memory in huge pages (``huge_pages.h``)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from llama_py.core.host.profiles import build_info
+from tests.models import tiny_model
+
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+CELLS = """
+import re
+from llama_py import Llama
+
+def asked():
+    "Bytes for which huge pages were asked for."
+    text = open("/proc/self/smaps").read()
+    areas = re.findall(r"^Size: +([0-9]+) kB$|^VmFlags: (.*)$", text, re.M)
+    sizes = [int(size) for size, _ in areas if size]
+    flags = [flags.split() for size, flags in areas if not size]
+    return sum(size << 10 for size, names in zip(sizes, flags, strict=True) if "hg" in names)
+
+before = asked()
+llm = Llama({path!r}, n_ctx=4096, n_threads=1, flash_attn=False)
+print(asked() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="huge pages are asked for on Linux only")
+def test_cells_are_in_huge_pages(
+    run_python: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    if build_info()["rules"]["LLAMA_PY_HUGE_PAGES"] != "applied":
+        pytest.skip("this build does not ask for huge pages")
+    if not HUGE_PAGES.is_file() or "[never]" in HUGE_PAGES.read_text():
+        pytest.skip("this system has no transparent huge pages")
+    path = str(tiny_model("full", n_embd=512, n_head=8, n_head_kv=8, n_layer=4))
+    done = run_python(CELLS.format(path=path))
+    assert done.returncode == 0, done.stderr
+    cells = 4 * 4096 * 2 * 512 * 2  # layers, cells, keys and values, of 512 numbers in F16
+    assert int(done.stdout) >= 0.9 * cells
