@@ -55,7 +55,7 @@ def test_a_cache_that_cannot_be_made(tmp_path: Path) -> None:
 
 
 def test_a_directory_without_a_usable_index(tmp_path: Path) -> None:
-    (tmp_path / "llama_py-1" / "cache.db").mkdir(parents=True)
+    (tmp_path / "llama_py-2" / "index.db").mkdir(parents=True)
     with pytest.raises(StorageError, match=r"cannot be used: .*unable to open database"):
         LlamaDiskCache(str(tmp_path))
 

@@ -7,8 +7,8 @@ which is never read, and which the next process that opens the directory removes
 
 A long conversation is an entry whose first cells are in segments (``segments.py``). They are
 written once, before the first entry that refers to them; the rows say who refers to which, and
-those that nobody refers to any more are removed in a transaction of their own, so that no process
-can come to refer to one meanwhile.
+those that nobody refers to any more go with the last row that did, so that no process can come to
+refer to one: their files are removed behind it.
 
 What is to be written soon is written by a thread (``writer.py``), and found from memory until then.
 
@@ -33,22 +33,29 @@ from numpy.typing import NDArray
 
 from llama_py.errors import ParameterTypeError, StateError, StorageError
 from llama_py.memory.state import EntryInfo, Key, PendingPut, StoredState
+from llama_py.storage.database import DATABASE_ERRORS
 from llama_py.storage.files import Files, new_key
-from llama_py.storage.ledger import LEDGER_ERRORS, OPENING, Ledger, Row
+from llama_py.storage.ledger import OPENING, Ledger, Row
 from llama_py.storage.payload import Payload, read_head, read_state
 from llama_py.storage.ram import BaseLlamaCache, entry_info
 from llama_py.storage.segments import Segments, named
 from llama_py.storage.writer import Writer
 
-__all__ = ["LlamaDiskCache"]
+__all__ = ["LlamaDiskCache", "database_of"]
 
 _log = logging.getLogger("llama_py")
 _T = TypeVar("_T")
+#: Entries that are gone, and the segments that went with them.
+_Away = dict[Key, list[Key]]
 
 #: Seconds that ``close`` waits for what is still to be written.
 _CLOSING = 10.0
-#: Files that are removed in one transaction: others wait for its end.
-_AT_ONCE = 16
+
+
+def database_of(cache_dir: str | os.PathLike[str]) -> Path:
+    """The database of a store in ``cache_dir``."""
+    # Its own folder: the directory may hold the pickles of another library.
+    return Path(cache_dir) / "llama_py-2" / "index.db"
 
 
 class LlamaDiskCache(BaseLlamaCache):
@@ -80,9 +87,8 @@ class LlamaDiskCache(BaseLlamaCache):
         self._failing = False
         super().__init__(capacity_bytes)
         self.cache_dir = cache_dir
-        # Its own folder: the directory may hold the pickles of another library.
-        self._folder = Path(cache_dir) / "llama_py-1"
-        self._ledger = _open_ledger(self._folder, cache_dir)
+        self._folder = database_of(cache_dir).parent
+        self._ledger = _open_ledger(cache_dir)
         self._files = Files(self._folder, ".state")
         self._segments = Segments(self._folder)
         self._listed: set[str] = set()  # fingerprints whose entries are in the catalog
@@ -99,12 +105,12 @@ class LlamaDiskCache(BaseLlamaCache):
         """Bytes of all entries' files; segments that several share count once."""
         with self._lock:
             self._refresh()
-            return self._ledger.usage.nbytes
+            return self._ledger.nbytes
 
     def __len__(self) -> int:
         with self._lock:
             self._refresh()
-            return len(self._ledger.rows.keys() | self._soon.keys())
+            return len(self._ledger.keys() | self._soon.keys())
 
     # --- saving -------------------------------------------------------------------------------
 
@@ -121,7 +127,7 @@ class LlamaDiskCache(BaseLlamaCache):
 
     def _prepare(self, key: Key, state: StoredState, replaces: Key | None) -> PendingPut | None:
         payload = Payload(key, state)
-        opening = tuple(state.tokens[:OPENING].tolist())
+        opening = state.tokens[:OPENING].astype("<i4").tobytes()
         row = Row(state.fingerprint, payload.file_bytes, payload.head_bytes, opening, named(state))
         with self._lock:
             self._check_open()
@@ -172,62 +178,44 @@ class LlamaDiskCache(BaseLlamaCache):
             if self._closed:
                 return None
             self._ready(state.fingerprint)
-            gone = self._guarded(lambda: self._commit(key, row, state, replaces))
+            away = self._guarded(lambda: self._commit(key, row, state, replaces))
             self._pending.discard(key)
             self._soon.pop(key, None)
-            if gone is not None:
+            if away is not None:
                 self._segments.waiting.difference_update(name for name, _ in row.segments)
-                self._forget(gone)
+                self._forget(away)
                 self._show(entry_info(key, state, row.nbytes), state)
                 self._counts["saved"] += 1
-        if gone is None:
+        if away is None:
             self._files.unlink([key])
             return None
-        self._remove_files(gone)
+        self._remove_files(away)
         return key
 
-    def _commit(
-        self, key: Key, row: Row, state: StoredState, replaces: Key | None
-    ) -> dict[Key, Row] | None:
+    def _commit(self, key: Key, row: Row, state: StoredState, replaces: Key | None) -> _Away | None:
         """Add the row and take away those that have to go; None if a file is gone already."""
-        with self._ledger.transaction():
+        ledger, waiting = self._ledger, self._segments.waiting
+        with ledger.transaction():
             self._refresh()
-            if not (self._files.path(key).exists() and self._is_complete(row)):
+            shared = [name for name, _ in row.segments if name not in waiting]
+            if not (self._files.path(key).exists() and ledger.has_segments(shared)):
                 return None
-            gone = self._replaced(state, replaces)
-            evicted = self._victims(row, gone)
-            away = {old: self._ledger.rows[old] for old in gone + evicted}
             self.touch(key)  # the kernel's own file times are too coarse to tell an order
-            self._ledger.add(key, row)
-            for old in away:
-                self._ledger.remove(old)
-        self._counts["evicted"] += len(evicted)
+            ledger.add(key, row)  # first, so that segments which both have stay
+            twins = self._catalog.twins(state.tokens, state.fingerprint, state.session)
+            away = self._without({*twins, *([] if replaces is None else [replaces])} - {key})
+            if ledger.nbytes > self.capacity_bytes:
+                for oldest in sorted(ledger.keys() - {key}, key=self._files.age):
+                    away.update(self._without({oldest}))
+                    self._counts["evicted"] += 1
+                    if ledger.nbytes <= self.capacity_bytes:
+                        break
         return away
 
-    def _is_complete(self, row: Row) -> bool:
-        usage, waiting = self._ledger.usage, self._segments.waiting
-        return all(name in usage or name in waiting for name, _ in row.segments)
-
-    def _replaced(self, state: StoredState, replaces: Key | None) -> list[Key]:
-        gone = set(self._catalog.twins(state.tokens, state.fingerprint, state.session))
-        gone |= {replaces} if replaces is not None else set()
-        return [key for key in gone if key in self._ledger.rows]
-
-    def _victims(self, new: Row, gone: list[Key]) -> list[Key]:
-        """The least recently used entries that have to go before a new one fits."""
-        rows, usage = self._ledger.rows, self._ledger.usage.copy()
-        usage.add(new.file_bytes, new.segments)
-        for key in gone:
-            usage.remove(rows[key].file_bytes, rows[key].segments)
-        victims: list[Key] = []
-        if usage.nbytes <= self.capacity_bytes:
-            return victims
-        for key in sorted(rows.keys() - set(gone), key=self._files.age):
-            if usage.nbytes <= self.capacity_bytes:
-                break
-            usage.remove(rows[key].file_bytes, rows[key].segments)
-            victims.append(key)
-        return victims
+    def _without(self, keys: Iterable[Key]) -> _Away:
+        """Inside of a transaction: remove those of these entries that exist."""
+        there = [key for key in keys if self._ledger.has(key)]
+        return {key: self._ledger.remove(key) for key in there}
 
     def _abort(self, key: Key) -> None:
         with self._lock:
@@ -272,7 +260,7 @@ class LlamaDiskCache(BaseLlamaCache):
         """Whether the store (still) has all of these segments."""
         with self._lock:
             self._refresh()  # another process may have evicted their entries
-            return all(key in self._segments or key in self._ledger.usage for key in segments)
+            return self._ledger.has_segments([k for k in segments if k not in self._segments])
 
     def release(self, segments: Sequence[Key]) -> None:
         """Forget those of these segments that belong to no entry."""
@@ -291,9 +279,7 @@ class LlamaDiskCache(BaseLlamaCache):
         with self._lock:
             self._check_open()
             state = self._soon.get(key)
-            if state is None and key not in self._ledger.rows:
-                self._refresh()  # one that is there may be gone: its file will tell
-            row = self._ledger.rows.get(key)
+            row = self._ledger.row(key) if state is None else None
         if state is not None or row is not None:
             state = self._read(key, partial(self._read_state, key, row, state))
         if state is not None:
@@ -314,7 +300,7 @@ class LlamaDiskCache(BaseLlamaCache):
         """What is known of an entry without reading its state."""
         with self._lock:
             self._refresh()
-            row = self._ledger.rows.get(key)
+            row = self._ledger.row(key)
             if row:
                 self._ready(row.fingerprint)
             return self._catalog.info(key)
@@ -331,9 +317,9 @@ class LlamaDiskCache(BaseLlamaCache):
         with self._lock:
             self._check_open()
             self._refresh()
-            opening = tokens[:OPENING].tolist()
-            others = (r.opening for r in self._ledger.rows.values() if r.fingerprint != fingerprint)
-            return max((_shared(opening, other) for other in others), default=0)
+            others = self._ledger.foreign_openings(fingerprint)
+        starts = (np.frombuffer(each[: len(each) // 4 * 4], "<i4") for each in others)
+        return max((_shared(tokens, start) for start in starts), default=0)
 
     def _read(self, key: Key, read: Callable[[], _T]) -> _T | None:
         """Read an entry's files, and drop an entry of which one is missing or damaged."""
@@ -348,7 +334,7 @@ class LlamaDiskCache(BaseLlamaCache):
     def _drop_damaged(self, key: Key, error: Exception) -> None:
         with self._lock:
             self._refresh()
-            if key in self._ledger.rows:  # else another process has just evicted it
+            if self._ledger.has(key):  # else another process has just evicted it
                 _log.warning("a stored state is dropped: %s", error)
                 self._counts["damaged"] += 1
                 self.discard(key)
@@ -367,7 +353,7 @@ class LlamaDiskCache(BaseLlamaCache):
             for key in list(self._segments.writing):
                 self._segments.writing.pop(key, None)
             self._refresh()
-            self._discard(list(self._ledger.rows))
+            self._discard(self._ledger.keys())
 
     def __reduce__(self) -> tuple[Any, ...]:
         self._check_open()
@@ -394,77 +380,69 @@ class LlamaDiskCache(BaseLlamaCache):
 
     def _give_up_soon(self) -> None:
         for key in self._soon:
-            if key not in self._ledger.rows:
+            if not self._ledger.has(key):
                 self._catalog.remove(key)
         self._soon.clear()
 
-    def _discard(self, keys: list[Key]) -> None:
+    def _discard(self, keys: Iterable[Key]) -> None:
         with self._lock:
             self._check_open()
             for key in keys:
                 if self._soon.pop(key, None) is not None:
                     self._catalog.remove(key)
-            gone = self._guarded(lambda: self._take_away(keys)) or {}
-            self._forget(gone)
-        self._remove_files(gone)
+            away = self._guarded(lambda: self._take_away(keys)) or {}
+            self._forget(away)
+        self._remove_files(away)
+
+    def _take_away(self, keys: Iterable[Key]) -> _Away:
+        with self._ledger.transaction():
+            self._refresh()
+            return self._without(keys)
 
     def _forget(self, gone: Iterable[Key]) -> None:
         for key in gone:
             self._catalog.remove(key)
 
-    def _take_away(self, keys: list[Key]) -> dict[Key, Row]:
-        with self._ledger.transaction():
-            self._refresh()
-            gone = {key: self._ledger.rows[key] for key in keys if key in self._ledger.rows}
-            for key in gone:
-                self._ledger.remove(key)
-        return gone
-
-    def _remove_files(self, gone: dict[Key, Row]) -> None:
-        """Remove the files of entries that are gone, and of segments that nobody needs now."""
-        self._files.unlink(gone)
-        names = list({name for row in gone.values() for name, _ in row.segments})
-        with self._lock:
-            free = [name for name in names if name not in self._ledger.usage]
-        for start in range(0, len(free), _AT_ONCE):
-            with self._lock:
-                self._guarded(partial(self._remove_segments, free[start : start + _AT_ONCE]))
-
-    def _remove_segments(self, names: list[Key]) -> None:
-        with self._ledger.transaction():  # so that no entry can refer to them meanwhile
-            self._refresh()
-            usage = self._ledger.usage
-            self._segments.unlink([name for name in names if name not in usage])
+    def _remove_files(self, away: _Away) -> None:
+        self._files.unlink(away)
+        for segments in away.values():
+            self._segments.unlink(segments)
 
     # --- keeping up ---------------------------------------------------------------------------
 
     def _ready(self, fingerprint: str | None) -> None:
         self._check_open()
         self._refresh()
-        rows = self._ledger.rows
-        asked = {fingerprint} if fingerprint else {row.fingerprint for row in rows.values()}
-        new = asked - self._listed
-        if new:
-            self._listed |= new
-            self._list([key for key, row in rows.items() if row.fingerprint in new])
+        asked = {fingerprint} if fingerprint else self._ledger.fingerprints()
+        for new in asked - self._listed:
+            self._listed.add(new)
+            self._list(self._ledger.keys(new))
 
     def _refresh(self) -> None:
         """Take over changes of the ledger, and clean up when it is read for the first time."""
         if self._closed:
             return
         first = not self._ledger.loaded
-        changed = self._guarded(self._ledger.refresh) or set()
-        for key in changed - self._ledger.rows.keys():
-            self._catalog.remove(key)
-        new = changed & self._ledger.rows.keys()
-        self._list([key for key in new if self._ledger.rows[key].fingerprint in self._listed])
+        try:
+            changed = self._ledger.refresh()
+        except DATABASE_ERRORS as error:
+            self._complain(error)
+            return
+        if changed is None:
+            listed = (self._ledger.keys(fingerprint) for fingerprint in self._listed)
+            changed = {*self._catalog}.union(*listed) - self._soon.keys()
+        for key in changed:
+            if not self._ledger.has(key):
+                self._catalog.remove(key)
+        self._list(changed)
         if first and self._ledger.loaded:
             self._sweep()
 
-    def _list(self, keys: list[Key]) -> None:
+    def _list(self, keys: Iterable[Key]) -> None:
+        """Take entries into the catalog, as far as their fingerprints were asked for."""
         for key in keys:
-            row = self._ledger.rows.get(key)
-            if row is None or key in self._soon:
+            row = self._ledger.row(key) if self._catalog.info(key) is None else None
+            if row is None or row.fingerprint not in self._listed:
                 continue
             read = partial(read_head, self._files.path(key), key, row.head_bytes, row.file_bytes)
             head = self._read(key, read)
@@ -474,34 +452,35 @@ class LlamaDiskCache(BaseLlamaCache):
     def _sweep(self) -> None:
         """Remove files of writers that were killed before their entry existed."""
         own = self._pending | self._segments.waiting | self._segments.writing.keys()
-        kinds = (
-            (self._files, self._ledger.rows.keys()),
-            (self._segments, self._ledger.usage.keys()),
-        )
-        for files, known in kinds:
-            for key in files.orphans(own | known):
+        own |= self._ledger.keys() | self._ledger.segments()
+        for files in (self._files, self._segments):
+            for key in files.orphans(own):
                 self._guarded(partial(self._remove_orphan, files, key))
 
     def _remove_orphan(self, files: Files, key: Key) -> None:
         with self._ledger.transaction():  # so that it cannot become an entry meanwhile
-            self._refresh()
-            if key not in self._ledger.rows and key not in self._ledger.usage:
+            if not self._ledger.has(key) and not self._ledger.has_segments([key]):
                 files.unlink([key])
 
     def _guarded(self, action: Callable[[], _T]) -> _T | None:
         """Run ``action``. If the database fails, entries are lost, but no request fails."""
         try:
             return action()
-        except LEDGER_ERRORS as error:
-            _log.warning("the cache index in %s does not work: %s", self._folder, error)
+        except DATABASE_ERRORS as error:
+            self._complain(error)
             return None
 
+    def _complain(self, error: Exception) -> None:
+        _log.warning("the cache index in %s does not work: %s", self._folder, error)
 
-def _open_ledger(folder: Path, cache_dir: str | os.PathLike[str]) -> Ledger:
+
+def _open_ledger(cache_dir: str | os.PathLike[str]) -> Ledger:
+    path = database_of(cache_dir)
+    folder = path.parent
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # conversations are private
-        return Ledger(folder)
-    except LEDGER_ERRORS as error:
+        return Ledger(path)
+    except DATABASE_ERRORS as error:
         reason = getattr(error, "strerror", None) or error
         raise StorageError(
             f"cache_dir={str(cache_dir)!r} cannot be used: {reason} ({folder}); name a directory "
@@ -511,8 +490,8 @@ def _open_ledger(folder: Path, cache_dir: str | os.PathLike[str]) -> Ledger:
         ) from error
 
 
-def _shared(opening: Sequence[int], other: Sequence[int]) -> int:
-    return next(
-        (i for i, (a, b) in enumerate(zip(opening, other, strict=False)) if a != b),
-        min(len(opening), len(other)),
-    )
+def _shared(tokens: NDArray[np.int32], others: NDArray[np.int32]) -> int:
+    """How many leading tokens are the same."""
+    count = min(len(tokens), len(others))
+    differ = np.flatnonzero(tokens[:count] != others[:count])
+    return int(differ[0]) if differ.size else count

@@ -47,4 +47,4 @@ def files(store: LlamaDiskCache) -> list[Path]:
 
 def all_of(store: LlamaDiskCache) -> list[str]:
     assert store.used_bytes >= 0  # brings the rows up to date
-    return list(store._ledger.rows)
+    return list(store._ledger.keys())

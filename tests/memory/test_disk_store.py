@@ -108,7 +108,7 @@ def check_everything(folder: Path) -> int:
         assert there_are >= set(keys)
         # What a killed process had begun to remove is left while its writer lives: this process.
         assert all(f"-{os.getpid()}-" in name for name in there_are - set(keys))
-        referred = set(store._ledger.usage.keys())
+        referred = store._ledger.segments()
         assert {path.stem for path in folder.glob("*/*.segment")} == referred
         for fingerprint in FINGERPRINTS:
             store.find(np.array([COMMON], np.int32), fingerprint)
@@ -190,7 +190,7 @@ def test_a_flipped_bit_is_noticed(place: int, bit: int, shared: dict[str, StateS
     assert isinstance(store, LlamaDiskCache)
     state = small([1, 2, 3], 9001, checkpoints=(Checkpoint(1, np.ones(9, np.uint8)),))
     key = saved(store, state)
-    path = Path(store.cache_dir) / "llama_py-1" / f"{key}.state"
+    path = Path(store.cache_dir) / "llama_py-2" / f"{key}.state"
     data = bytearray(path.read_bytes())
     data[place % len(data)] ^= 1 << bit
     path.write_bytes(data)
@@ -251,9 +251,9 @@ def test_a_damaged_database_means_an_empty_store(tmp_path: Path) -> None:
     with LlamaDiskCache(str(tmp_path)) as store:
         saved(store, small([1]))
         folder = files(store)[0].parent
-    for path in folder.glob("cache.db-*"):
+    for path in folder.glob("index.db-*"):
         path.unlink()
-    (folder / "cache.db").write_bytes(b"not a database, but as long as one needs to be" * 100)
+    (folder / "index.db").write_bytes(b"not a database, but as long as one needs to be" * 100)
     with LlamaDiskCache(str(tmp_path)) as store:
         assert len(store) == 0
         assert store.get(saved(store, small([2]))) is not None
@@ -264,7 +264,7 @@ def test_random_damage_to_the_database_fails_no_request(tmp_path: Path, seed: in
     with LlamaDiskCache(str(tmp_path), CAPACITY) as store:
         for number in range(1, 6):
             saved(store, state_of(number))
-        database = files(store)[0].parent / "cache.db"
+        database = files(store)[0].parent / "index.db"
     draw = random.Random(seed)
     data = bytearray(database.read_bytes())
     for _ in range(draw.choice([1, 3, 30, 300])):

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import pickle
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from llama_py.server.kept.session_registry import SessionRegistry
 from llama_py.storage.store import LlamaDiskCache
 from tests.memory.store_writer import grow
 from tests.memory.stores import saved, small, there
@@ -42,34 +42,17 @@ def trap(where: str) -> bytes:
 
 @contextlib.contextmanager
 def database_of(folder: Path) -> Iterator[sqlite3.Connection]:
-    (path,) = folder.rglob("cache.db")
+    (path,) = folder.rglob("index.db")
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
         yield connection
 
 
-def plant(
-    folder: Path,
-    key: Any,
-    value: Any,
-    *,
-    raw: int = 1,
-    mode: int = 1,
-    filename: str | None = None,
-    tag: Any = None,
-    expires: Any = None,
-) -> None:
+def plant(folder: Path, table: str, *values: Any) -> None:
+    """Put a row into a table, and say that its first value is news."""
     with database_of(folder) as database:
-        database.execute("DELETE FROM Cache WHERE key = ? AND raw = ?", (key, raw))
-        database.execute(
-            "INSERT INTO Cache (key, raw, store_time, expire_time, access_time, access_count, tag,"
-            " size, mode, filename, value) VALUES (?, ?, 0, ?, 0, 0, ?, 0, ?, ?, ?)",
-            (key, raw, expires, tag, mode, filename, value),
-        )
-
-
-def set_up(folder: Path, name: str, value: Any) -> None:
-    with database_of(folder) as database:
-        database.execute("INSERT OR REPLACE INTO Settings VALUES (?, ?)", (name, value))
+        places = ", ".join("?" * len(values))
+        database.execute(f"INSERT OR REPLACE INTO {table} VALUES ({places})", values)
+        database.execute("INSERT INTO change (key) VALUES (?)", (values[0],))
 
 
 def use_everything(store: LlamaDiskCache, key: str) -> None:
@@ -99,99 +82,97 @@ def use_everything(store: LlamaDiskCache, key: str) -> None:
     assert store.get(saved(store, small([5, 6]))) is not None
 
 
-KEYS: dict[str, tuple[Any, int]] = {
-    "a pickled key": (trap("key"), 0),
-    "a pickled key that calls itself raw": (trap("raw key"), 1),
-    "text that calls itself pickled": ("entry:x", 0),
-    "a number": (7, 1),
-    "our name": ("entry:host-1-00ff", 1),
-    "the version": ("version", 1),
-    "the journal": ("log:1", 1),
+#: What may be in a column, whatever the table says of its type.
+VALUES: dict[str, Any] = {
+    "a pickle": trap("value"),
+    "nothing": None,
+    "no bytes": b"",
+    "no text": "",
+    "nested": "[" * 100_000,
+    "a list": "[1, [[]]]",
+    "a number": 5,
+    "a negative number": -(2**63),
+    "a large number": 2**63 - 1,
+    "an infinite number": float("inf"),
+    "a key": "host-1-00ff",
+    "text that is none": "\ud800".encode(errors="surrogatepass"),
 }
+TABLES = {"entry": 5, "segment": 2, "part": 3, "change": 2, "name": 5}
 
 
-@pytest.mark.parametrize("mode", [0, 1, 2, 3, 4, 99])
-@pytest.mark.parametrize("name", KEYS)
-def test_nothing_in_a_row_is_run(tmp_path: Path, name: str, mode: int) -> None:
+@pytest.mark.parametrize("name", VALUES)
+@pytest.mark.parametrize("table", TABLES)
+def test_nothing_in_a_row_is_run(tmp_path: Path, table: str, name: str) -> None:
     RAN.clear()
     with LlamaDiskCache(tmp_path) as store:
         kept = saved(store, small([1, 2, 3]))
-    (tmp_path / "llama_py-1" / "trap.val").write_bytes(trap("file"))
-    key, raw = KEYS[name]
-    for value in (trap("value"), None, b"", "[" * 100_000, "[1, [[]]]", 5):
-        for filename in ("trap.val", None):
-            with LlamaDiskCache(tmp_path) as store:  # open while it is planted
-                assert len(store) <= 1
-                plant(tmp_path, key, value, raw=raw, mode=mode, filename=filename, tag=trap("tag"))
-                store.find(TOKENS, "f")
-            with LlamaDiskCache(tmp_path) as store:
-                use_everything(store, kept)
+    sound: dict[str, tuple[Any, ...]] = {
+        "entry": ("host-1-00ff", "f", 8, 8, b""),
+        "segment": ("host-1-00ff", 8),
+        "part": (kept, 0, "host-1-00ff"),
+        "change": (10_000, kept),
+        "name": ("", "session", "anna", 1, "{}"),
+    }
+    for column in range(TABLES[table]):
+        row = list(sound[table])
+        row[column] = VALUES[name]
+        with LlamaDiskCache(tmp_path) as store:  # open while it is planted
+            assert len(store) <= 1
+            with contextlib.suppress(sqlite3.IntegrityError):  # this column has a type
+                plant(tmp_path, table, *row)
+            store.find(TOKENS, "f")
+            SessionRegistry(next(tmp_path.rglob("index.db")), 3).owned_by("")
+        with LlamaDiskCache(tmp_path) as store:
+            use_everything(store, kept)
+            store.clear()
+            kept = saved(store, small([1, 2, 3]))
     assert RAN == []
 
 
-SETTINGS = {
-    "disk_pickle_protocol": trap("setting"),
-    "disk_min_file_size": 0,
-    "disk_fetch": "x",
-    "disk": "tests.memory.test_hostile_index.Trap",
-    "_disk": "x",
-    "get": trap("get"),
-    "eviction_policy": "no such policy",
-    "tag_index": trap("tag index"),
-    "sqlite_cache_size": trap("pragma"),
-    "sqlite_load_extension": "/tmp/x.so",
-    "size_limit": -1,
-    "cull_limit": 1_000_000,
-    "count": trap("count"),
-    "size": "many",
+SCHEMAS = {
+    "a trigger": "CREATE TRIGGER t AFTER DELETE ON entry BEGIN DELETE FROM segment; END",
+    "a trigger that fails": "CREATE TRIGGER t BEFORE INSERT ON entry BEGIN SELECT no_such(); END",
+    "a function": "CREATE TRIGGER t BEFORE INSERT ON entry BEGIN SELECT load_extension('x'); END",
+    "a view": "ALTER TABLE entry RENAME TO e; CREATE VIEW entry AS SELECT * FROM e",
+    "other columns": "DROP TABLE entry; CREATE TABLE entry (key)",
+    "other types": "DROP TABLE change; CREATE TABLE change (number, key);"
+    " INSERT INTO change VALUES ('x', 'y')",
+    "a table of diskcache": "CREATE TABLE Settings (key, value);"
+    " INSERT INTO Settings VALUES ('disk', 'x')",
+    "no table": "DROP TABLE segment",
 }
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-def test_nothing_in_the_settings_is_run(tmp_path: Path, name: str) -> None:
-    RAN.clear()
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_nothing_in_the_schema_is_run(tmp_path: Path, name: str) -> None:
+    """It costs the entries at most; where nothing can be written, requests go on without."""
     with LlamaDiskCache(tmp_path) as store:
         kept = saved(store, small([1, 2, 3]))
-    set_up(tmp_path, name, SETTINGS[name])
-    with LlamaDiskCache(tmp_path) as store:
-        use_everything(store, kept)
-    assert RAN == []
-
-
-FILENAMES: list[Callable[[Path], str]] = [
-    lambda victim: str(victim),
-    lambda victim: f"../{victim.name}",
-]
-
-
-@pytest.mark.parametrize("named", FILENAMES)
-def test_no_file_that_a_row_names_is_removed(tmp_path: Path, named: Callable[[Path], str]) -> None:
-    victim = tmp_path / "victim"
-    victim.write_text("precious")
-    with LlamaDiskCache(tmp_path) as store:
-        key = saved(store, small([1, 2, 3]))
     with database_of(tmp_path) as database:
-        database.execute("UPDATE Cache SET filename = ?", (named(victim),))
+        database.executescript(SCHEMAS[name])
     with LlamaDiskCache(tmp_path) as store:
-        assert store.get(key) is not None
-        use_everything(store, key)
-    assert victim.read_text() == "precious"
+        store.find(TOKENS, "f")
+        store.get(kept)
+        key = store.put(small([1, 2]))
+        assert key is None or store.get(key) is not None
+        store.clear()
 
 
-@pytest.mark.parametrize("place", ["entry", "segment", "journal"])
+@pytest.mark.parametrize("place", ["entry", "segment", "change"])
 def test_a_key_that_is_a_path_is_no_key(tmp_path: Path, place: str) -> None:
     for suffix in ("state", "segment"):
         (tmp_path / f"victim.{suffix}").write_text("precious")
     with LlamaDiskCache(tmp_path) as store:
         kept = saved(store, small([1, 2, 3]))
         assert len(store) == 1
-        row = json.dumps(["f", 8, 8, [1, 2], [["../victim", 72]] if place == "segment" else []])
-        name = "host-1-00ff" if place == "segment" else "../victim"
-        if place == "journal":
-            plant(tmp_path, "log:2", json.dumps([2, {name: json.loads(row)}]))
-            plant(tmp_path, "version", "2")
+        if place == "segment":
+            plant(tmp_path, "entry", "host-1-00ff", "f", 8, 8, b"")
+            plant(tmp_path, "segment", "../victim", 72)
+            plant(tmp_path, "part", "host-1-00ff", 0, "../victim")
+        elif place == "entry":
+            plant(tmp_path, "entry", "../victim", "f", 8, 8, b"")
         else:
-            plant(tmp_path, f"entry:{name}", row)
+            plant(tmp_path, "change", 10_000, "../victim")
         assert [match.key for match in store.find(TOKENS, "f")] == [kept]
     with LlamaDiskCache(tmp_path) as store:
         assert len(store) == 1

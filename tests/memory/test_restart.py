@@ -167,7 +167,7 @@ def _read_everything(store: Path) -> None:
     """No file that is an entry is damaged, and no other file is left."""
     with LlamaDiskCache(str(store), CAPACITY) as cache:
         assert len(cache) > 0
-        entries = list(cache._ledger.rows)
+        entries = list(cache._ledger.keys())
         assert all(cache.get(key) is not None for key in entries)
         assert cache.stats().damaged == 0
         assert {path.stem for path in store.rglob("*.state")} == set(entries)

@@ -17,7 +17,7 @@ from llama_py import Llama, LlamaDiskCache, LlamaRAMCache
 from llama_py.errors import StateError
 from llama_py.memory import saving
 from llama_py.memory.sequences import LiveSequence
-from tests.memory.stores import there
+from tests.memory.stores import all_of, there
 from tests.models import KINDS, tiny_model
 from tests.patience import PATIENCE
 
@@ -207,7 +207,7 @@ def test_another_store_gets_all_of_it(llm: Llama, store: LlamaDiskCache, tmp_pat
         assert llm.cache.flush()
         assert other.used_bytes > store.used_bytes
         store.clear()
-        (key,) = other._ledger.rows
+        (key,) = other._ledger.keys()
         assert other.get(key) is not None
 
 
@@ -219,7 +219,7 @@ def test_a_store_that_was_emptied_gets_all_of_it(llm: Llama, store: LlamaDiskCac
     store.clear()
     evaluate(llm, [*tokens, *prompt(60, 3)])
     assert llm.cache.flush()
-    (key,) = store._ledger.rows
+    (key,) = store._ledger.keys()
     assert there(store.get(key)).segments
 
 
@@ -316,7 +316,7 @@ def test_cells_are_copied_before_they_go(tmp_path: Path, how: str) -> None:
         else:
             getattr(pool, how)(sequence)
         store.wait()
-        lengths = {there(store.info(key)).length for key in store._ledger.rows}
+        lengths = {there(store.info(key)).length for key in all_of(store)}
         assert 300 in lengths
 
 
@@ -332,7 +332,7 @@ def test_a_conversation_that_goes_on_is_saved_as_it_was(llm: Llama, store: Llama
         pool.saving.step()
     pool.saving.flush()
     assert store.wait()
-    (key,) = store._ledger.rows
+    (key,) = store._ledger.keys()
     stored = there(store.get(key))
     assert stored.tokens.tolist() == tokens
     fresh = there(pool.bring_in(stored))
@@ -429,7 +429,7 @@ def test_a_disk_that_fails_fails_no_request(
     assert (len(store), written(store)) == (0, {})
     evaluate(llm, [*tokens, *prompt(60, 3)])
     assert llm.cache.flush()
-    (key,) = store._ledger.rows
+    (key,) = store._ledger.keys()
     assert there(store.get(key)).segments
 
 
@@ -452,7 +452,7 @@ def test_a_context_without_a_spare_sequence_saves_whole(tmp_path: Path) -> None:
         llm.set_cache(store)
         evaluate(llm, prompt(300))
         assert llm.cache.flush()
-        (key,) = store._ledger.rows
+        (key,) = store._ledger.keys()
         assert there(store.get(key)).segments == ()
 
 

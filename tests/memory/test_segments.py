@@ -330,7 +330,7 @@ def test_without_threads_it_is_written_at_once(
     monkeypatch.setattr(threading.Thread, "start", refuse)
     with LlamaDiskCache(tmp_path) as store:
         key = there(store.put_soon(held(store, chain_of(SEED, None, 2))))
-        assert store._ledger.rows.keys() == {key}
+        assert store._ledger.keys() == {key}
         assert is_right(there(store.get(there(key))))
 
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -429,7 +430,6 @@ def test_after_a_server_was_killed(tmp_path: Path) -> None:
                 messages, _ = chat(http, [], STORY, session_id="anna")
                 messages, _ = chat(http, messages, "And then?", session_id="anna")
                 http.post("/v1/sessions/anna/save")
-            until((tmp_path / "sessions.json").exists, "the sessions were written")
         finally:
             process.kill()
     settings = tiny_settings(model, {"session_dir": tmp_path})
@@ -445,18 +445,21 @@ def test_a_damaged_list_costs_only_the_list(
     settings = demo_settings({"session_dir": tmp_path})
     with serving(settings) as server, server.http() as http:
         messages, _ = chat(http, [], STORY, session_id="anna")
-    (tmp_path / "sessions.json").write_text('{"format": "something"}')
+    (path,) = tmp_path.rglob("index.db")
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        database.execute("UPDATE name SET data = 'something'")
     with serving(settings) as server, server.http() as http:
         assert names(http) == []
         _, evaluated = chat(http, messages, "So?", session_id="anna")
         assert evaluated < AGAIN
-    (tmp_path / "sessions.json").unlink()
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        database.execute("DELETE FROM name")
     with serving(settings) as server, server.http() as http:
         assert http.delete("/v1/sessions/nobody").status_code == 404
         assert http.delete("/v1/sessions/anna").status_code == 200
         assert http.delete("/v1/sessions/anna").status_code == 404
         _, evaluated = chat(http, messages, "So?", session_id="bob")
         assert evaluated > AGAIN + 20
-    assert "sessions.json is not used" in caplog.text
-    mode = (tmp_path / "sessions.json").stat().st_mode
+    assert "index.db is not used" in caplog.text
+    mode = path.stat().st_mode
     assert os.name == "nt" or mode & 0o077 == 0

@@ -29,7 +29,7 @@ from llama_py.errors import (
     StorageError,
 )
 from llama_py.server.kept.session_registry import SessionEntry, SessionRegistry
-from llama_py.storage.store import LlamaDiskCache
+from llama_py.storage.disk import LlamaDiskCache, database_of
 
 __all__ = ["Sessions", "busy_failure", "conversations_of", "namespace_of"]
 
@@ -75,8 +75,8 @@ class Sessions:
         path = None
         if directory is not None:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            path = directory / "sessions.json"
             self._store = LlamaDiskCache(directory / "states", capacity_bytes)
+            path = database_of(directory / "states")
         self._registry = SessionRegistry(path, most)
 
     # -- models ---------------------------------------------------------------------------------
