@@ -45,19 +45,14 @@ class Names:
         with self._lock, self._database.transaction():
             yield
 
-    def get(self, owner: str, name: str) -> dict[str, Any] | None:
-        """The data of a name; None if there is none."""
-        found = self._find("AND owner = ? AND name = ?", owner, name)
-        return found[0] if found else None
-
-    def owned_by(self, owner: str) -> list[dict[str, Any]]:
-        """The data of all names of an owner, the one that was used last first."""
-        return self._find("AND owner = ? ORDER BY used DESC", owner)
-
-    def _find(self, which: str, *values: object) -> list[dict[str, Any]]:
+    def find(self, owner: str, name: str | None = None) -> list[dict[str, Any]]:
+        """The data of a name, if it is there; or of all of an owner, the last used first."""
         with self._lock:
-            sql = f"SELECT data FROM name WHERE kind = ? {which}"
-            rows = self._database.ask(sql, self._kind, *values)
+            rows = self._database.ask(
+                "SELECT data FROM name WHERE kind = ? AND owner = ? AND name = ifnull(?, name)"
+                " ORDER BY used DESC",
+                *(self._kind, owner, name),
+            )
         found = []
         for (data,) in rows:
             try:

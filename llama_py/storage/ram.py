@@ -7,7 +7,7 @@ import logging
 import secrets
 import threading
 from abc import ABC, abstractmethod
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -28,7 +28,6 @@ from llama_py.memory.state import (
     StoreStats,
 )
 from llama_py.storage.catalog import Catalog
-from llama_py.storage.usage import Usage
 
 __all__ = ["BaseLlamaCache", "LlamaRAMCache", "entry_info"]
 
@@ -232,12 +231,13 @@ class LlamaRAMCache(BaseLlamaCache):
         super().__init__(capacity_bytes)
         self._states: OrderedDict[Key, StoredState] = OrderedDict()  # least recently used first
         self._segments: dict[Key, NDArray[np.uint8]] = {}
-        self._usage = Usage()
+        self._shared: Counter[Key] = Counter()  # segment -> entries that refer to it
+        self._used = 0
 
     @property
     def used_bytes(self) -> int:
         """Bytes of all entries."""
-        return self._usage.nbytes
+        return self._used
 
     def __len__(self) -> int:
         return len(self._states)
@@ -271,7 +271,7 @@ class LlamaRAMCache(BaseLlamaCache):
         """Forget those of these segments that belong to no entry."""
         with self._lock:
             for key in segments:
-                if key not in self._usage:
+                if not self._shared[key]:
                     self._segments.pop(key, None)
 
     def get(self, key: Key) -> StoredState | None:
@@ -306,8 +306,7 @@ class LlamaRAMCache(BaseLlamaCache):
             self._catalog.remove(key)
             state = self._states.pop(key, None)
             if state is not None:
-                for segment in self._usage.remove(*_shares(state)):
-                    del self._segments[segment]
+                self._count(state, -1)
 
     def clear(self) -> None:
         """Forget every entry."""
@@ -315,7 +314,8 @@ class LlamaRAMCache(BaseLlamaCache):
             self._states.clear()
             self._catalog.clear()
             self._segments.clear()
-            self._usage = Usage()
+            self._shared.clear()
+            self._used = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
         self._check_open()
@@ -332,13 +332,24 @@ class LlamaRAMCache(BaseLlamaCache):
             if self._closed or not self.holds([each.key for each in state.segments]):
                 return None
             gone = self._catalog.twins(state.tokens, state.fingerprint, state.session)
-            self._usage.add(*_shares(state))  # first, so that what it shares with them stays
+            self._count(state, 1)  # first, so that what it shares with them stays
             for old in [*gone, *([] if replaces is None else [replaces])]:
                 self.discard(old)
-            while self._states and self._usage.nbytes > self.capacity_bytes:
+            while self._states and self._used > self.capacity_bytes:
                 self.discard(next(iter(self._states)))
                 self._counts["evicted"] += 1
             return self._add(state)
+
+    def _count(self, state: StoredState, entries: int) -> None:
+        """An entry more, or one less. What several share counts once, and goes with the last."""
+        self._used += entries * (state.nbytes - sum(each.nbytes for each in state.segments))
+        for segment in state.segments:
+            before = self._shared[segment.key] > 0
+            self._shared[segment.key] += entries
+            after = self._shared[segment.key] > 0
+            self._used += (after - before) * segment.nbytes
+            if not after:
+                del self._shared[segment.key], self._segments[segment.key]
 
     def _add(self, state: StoredState) -> Key:
         key = _new_key()
@@ -352,12 +363,6 @@ class LlamaRAMCache(BaseLlamaCache):
 def _new_key() -> Key:
     """A key that no other store has: states are passed from one to another, and name segments."""
     return f"ram-{secrets.token_hex(12)}"
-
-
-def _shares(state: StoredState) -> tuple[int, list[tuple[Key, int]]]:
-    """Its own bytes, and the segments that others may have as well."""
-    segments = [(segment.key, segment.nbytes) for segment in state.segments]
-    return state.nbytes - sum(size for _, size in segments), segments
 
 
 def _read_only(state: StoredState) -> StoredState:

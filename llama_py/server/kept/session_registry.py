@@ -126,15 +126,12 @@ class SessionRegistry:
                 self._noted = [*noted, *self._noted][-self._most :]
 
     def _enter(self, use: _Use) -> None:
-        known = self._known(use.owner, use.name)
-        entry = known or SessionEntry(use.owner, use.name, use.model, use.when, use.when)
+        known = _entries(self._names.find(use.owner, use.name))
+        entry = next(iter(known), SessionEntry(use.owner, use.name, use.model, use.when, use.when))
         tokens = entry.tokens if use.tokens is None else use.tokens
         turns = entry.turns + use.turns
         used = replace(entry, model=use.model, last_used=use.when, turns=turns, tokens=tokens)
         self._names.put(use.owner, use.name, asdict(used))
-
-    def _known(self, owner: str, name: str) -> SessionEntry | None:
-        return _entry(self._names.get(owner, name))
 
     def fork(self, owner: str, name: str, new: str) -> SessionEntry | None:
         """A session that begins like another one; None if that does not exist.
@@ -148,9 +145,10 @@ class SessionRegistry:
         now = time.time()
         try:
             with self._names.transaction():
-                entry = self._known(owner, name)
-                if entry is None:
+                known = _entries(self._names.find(owner, name))
+                if not known:
                     return None
+                entry = known[0]
                 fork = replace(
                     entry, id=new, created=now, last_used=now, inherited=entry.turns, parent=name
                 )
@@ -164,22 +162,19 @@ class SessionRegistry:
 
     def get(self, owner: str, name: str) -> SessionEntry | None:
         """The session of this owner and name, or None."""
-        self._write()
-        try:
-            return self._known(owner, name)
-        except DATABASE_ERRORS as error:
-            _log.warning("the sessions cannot be read: %s", error)
-            return None
+        return next(iter(self._find(owner, name)), None)
 
     def owned_by(self, owner: str) -> list[SessionEntry]:
         """The sessions of an owner, the one that was used last first."""
+        return self._find(owner)
+
+    def _find(self, owner: str, name: str | None = None) -> list[SessionEntry]:
         self._write()
         try:
-            found = map(_entry, self._names.owned_by(owner))
+            return _entries(self._names.find(owner, name))
         except DATABASE_ERRORS as error:
             _log.warning("the sessions cannot be read: %s", error)
             return []
-        return [entry for entry in found if entry is not None]
 
     def silent_forks(self, owner: str, name: str) -> list[SessionEntry]:
         """Forks of a session that have no reply of their own yet, the latest first."""
@@ -207,15 +202,16 @@ class SessionRegistry:
         self._names.close()
 
 
-def _entry(saved: dict[str, Any] | None) -> SessionEntry | None:
-    """A session as it was written; None for anything else."""
-    if saved is None:
-        return None
-    try:
-        entry = SessionEntry(**{each.name: saved[each.name] for each in fields(SessionEntry)})
-    except KeyError:
-        return None
+def _entries(saved: list[dict[str, Any]]) -> list[SessionEntry]:
+    """Sessions as they were written; nothing else."""
+    names = [each.name for each in fields(SessionEntry)]
+    entries = [SessionEntry(**{n: data[n] for n in names}) for data in saved if {*names} <= {*data}]
+    return [each for each in entries if _is_sound(each)]
+
+
+def _is_sound(entry: SessionEntry) -> bool:
     texts = (entry.owner, entry.id, entry.model, entry.parent or "")
     numbers = (entry.created, entry.last_used, entry.turns, entry.inherited, entry.tokens)
-    sound = all(isinstance(text, str) for text in texts)
-    return entry if sound and all(isinstance(each, (int, float)) for each in numbers) else None
+    return all(isinstance(text, str) for text in texts) and all(
+        isinstance(number, (int, float)) for number in numbers
+    )
