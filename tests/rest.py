@@ -7,6 +7,6 @@ from llama_py import Llama
 
 def in_flight(llm: Llama) -> int:
     """Requests in flight, after what callers have posted until now."""
-    driver = llm._runtime.driver
+    driver = llm.inside.runtime.driver
     driver.run(lambda: None)
     return driver.in_flight

@@ -220,7 +220,7 @@ def test_a_collected_model_frees_its_context_first(
     """The collector finalizes a cycle in an order of its own."""
     llm = load(lora_path=adapter if with_adapter else None)
     llm("the", max_tokens=1)
-    llm.__dict__["cycle"] = [llm._model, llm._context, llm]
+    llm.__dict__["cycle"] = [llm.inside.runtime.model, llm.inside.runtime.context, llm]
     del llm
     assert "model" not in freed
     gc.collect()

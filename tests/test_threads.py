@@ -194,10 +194,10 @@ def check(made: Round, alone: Alone) -> None:
     assert made.errors == []
     wrong = [(key, text, info) for key, text, info in made.replies if text != alone(key)]
     assert wrong == []
-    engine = made.llm._engine
+    engine = made.llm.inside.runtime.engine
     gc.collect()
     assert in_flight(made.llm) == 0
-    assert not any(sequence.busy for sequence in made.llm._cache.live.values())
+    assert not any(sequence.busy for sequence in made.llm.inside.runtime.cache.live.values())
     metrics = engine.metrics
     assert metrics.requests == metrics.finished + metrics.cancelled + metrics.failed
 

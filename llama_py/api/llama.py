@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 from typing_extensions import Self, Unpack
 
 from llama_py.api import llama_cpp_names
-from llama_py.api.call import Call, ChatReply, CompletionReply, LastCalls
+from llama_py.api.call import ChatReply, CompletionReply, LastCalls
 from llama_py.api.calls import Calls
 from llama_py.api.dispatch import Dispatch
 from llama_py.api.embedding.calls import Ranked
 from llama_py.api.embedding.lists import EmbeddingLists, VectorLists
+from llama_py.api.inside import Inside
 from llama_py.api.kept.model_cache import CacheReport, ModelCache, Prewarmed
 from llama_py.api.kept.snapshots import check_slots
 from llama_py.api.kept.states import LlamaState, SnapshotInfo
@@ -37,24 +38,20 @@ from llama_py.api.rendering import (
 )
 from llama_py.api.reply_stream import ReplyStream
 from llama_py.api.runtime import load
-from llama_py.api.scoring.scoring import Score, ScoringJob, ScoringParts, TokenIds
+from llama_py.api.scoring.scoring import Score, TokenIds
 from llama_py.api.sessions.session import ChatSession
 from llama_py.chat.formats import ChatHandler
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.rendered import RenderedChat
 from llama_py.chat.templates.template import ChatTemplate
-from llama_py.core.context import Context
-from llama_py.core.model import Model
 from llama_py.core.vocab import Vocab
 from llama_py.dialects.openai.types import (
     CreateChatCompletionStreamResponse,
     CreateCompletionStreamResponse,
     CreateEmbeddingResponse,
 )
-from llama_py.engine.engine import Engine
 from llama_py.engine.metrics import MetricsReport
 from llama_py.errors import ParameterError
-from llama_py.memory.cache import SequenceCache
 from llama_py.memory.sequences import ReuseInfo
 from llama_py.options import (
     CHAT,
@@ -168,7 +165,6 @@ class Llama:
             template, chat_format = None, chat_format or named
         find_format(chat_format)
         slots = check_slots(given["prefix_cache_slots"])
-        self._arguments: dict[str, Any] = {"model_path": model_path, **options}
         self._tokenizer = given["tokenizer"]
         self.verbose = given["verbose"]
         self.chat_handler: ChatHandler | None = given["chat_handler"]
@@ -182,15 +178,25 @@ class Llama:
             given["overflow"],
         )
         given_names = {name for name, value in options.items() if value is not None}
-        self._runtime = runtime = load(arguments, given_names)
-        self._rendering = Rendering(runtime, settings, template, chat_format, given["tool_form"])
-        self._last = last = LastCalls()
-        defaults = CallDefaults(runtime, settings, self._rendering)
-        self._calls = Calls(runtime, settings, defaults, last)
-        self._by_hand = ByHand(runtime, defaults, last, logits_all=given["logits_all"])
-        self._dispatch = Dispatch(runtime, self._by_hand, last)
-        self._embedding = EmbeddingLists(runtime, arguments["pooling_type"])
-        self.cache = ModelCache(runtime, self._by_hand, last, self._dispatch, self._calls, slots)
+        runtime = load(arguments, given_names)
+        rendering = Rendering(runtime, settings, template, chat_format, given["tool_form"])
+        last = LastCalls()
+        defaults = CallDefaults(runtime, settings, rendering)
+        calls = Calls(runtime, settings, defaults, last)
+        by_hand = ByHand(runtime, defaults, last, logits_all=given["logits_all"])
+        dispatch = Dispatch(runtime, by_hand, last)
+        #: The parts, for the packages above; they change with the versions.
+        self.inside = Inside(
+            {"model_path": model_path, **options},
+            runtime,
+            rendering,
+            calls,
+            dispatch,
+            EmbeddingLists(runtime, arguments["pooling_type"]),
+            by_hand,
+            last,
+        )
+        self.cache = ModelCache(runtime, by_hand, last, dispatch, calls, slots)
 
     #: What calls get that say nothing else; may be set.
     model_path = _Setting[str]()
@@ -201,59 +207,41 @@ class Llama:
     json_calls = _Setting[bool]()
     overflow = _Setting[ChatPolicy | None]()
 
-    # -- parts (private: they change with the versions) ----------------------------------------
-
-    @property
-    def _model(self) -> Model:
-        return self._runtime.model
-
-    @property
-    def _context(self) -> Context:
-        return self._runtime.context
-
-    @property
-    def _cache(self) -> SequenceCache:
-        return self._runtime.cache
-
-    @property
-    def _engine(self) -> Engine:
-        return self._runtime.engine
-
     # -- facts ---------------------------------------------------------------------------------
 
     @property
     def vocab(self) -> Vocab:
         """The model's tokens, and the functions that turn text into tokens and back."""
-        return self._model.vocab
+        return self.inside.runtime.model.vocab
 
     @property
     def metadata(self) -> dict[str, str]:
         """The scalar metadata of the GGUF, as text."""
-        return self._model.metadata
+        return self.inside.runtime.model.metadata
 
     def n_ctx(self) -> int:
         """Tokens that one conversation can have: all of the context, if ``kv_unified``."""
-        return self._context.n_ctx_seq
+        return self.inside.runtime.context.n_ctx_seq
 
     def n_embd(self) -> int:
         """Width of the embeddings."""
-        return self._model.n_embd
+        return self.inside.runtime.model.n_embd
 
     def n_vocab(self) -> int:
         """Number of tokens in the vocabulary."""
-        return self._model.vocab.n_tokens
+        return self.inside.runtime.model.vocab.n_tokens
 
     def token_eos(self) -> int:
         """The end-of-sequence token, -1 if there is none."""
-        return self._model.vocab.eos
+        return self.inside.runtime.model.vocab.eos
 
     def token_bos(self) -> int:
         """The beginning-of-sequence token, -1 if there is none."""
-        return self._model.vocab.bos
+        return self.inside.runtime.model.vocab.bos
 
     def token_nl(self) -> int:
         """The newline token, -1 if there is none."""
-        return self._model.vocab.nl
+        return self.inside.runtime.model.vocab.nl
 
     # -- completions ---------------------------------------------------------------------------
 
@@ -290,16 +278,10 @@ class Llama:
             prompt: text, or token ids.
             stream: return an iterator of chunks; closing it cancels the request.
         """
-        call = self._parse_completion(prompt, stream, options)
-        return self._dispatch.respond(call)  # type: ignore[no-any-return]
+        call = self.inside.calls.completion(prompt, stream, options)
+        return self.inside.dispatch.respond(call)  # type: ignore[no-any-return]
 
     __call__ = create_completion
-
-    def _parse_completion(
-        self, prompt: str | Sequence[int], stream: bool, options: Mapping[str, Any]
-    ) -> Call:
-        """A call of ``create_completion`` for either face to respond to."""
-        return self._calls.completion(prompt, stream, options)
 
     @overload
     def create_chat_completion(
@@ -341,14 +323,8 @@ class Llama:
             copies = [dict(message) for message in messages]
             handled: Any = self.chat_handler(llama=self, messages=copies, stream=stream, **options)
             return handled  # type: ignore[no-any-return]
-        call = self._parse_chat(messages, stream, options)
-        return self._dispatch.respond(call)  # type: ignore[no-any-return]
-
-    def _parse_chat(
-        self, messages: Sequence[Mapping[str, Any]], stream: bool, options: Mapping[str, Any]
-    ) -> Call:
-        """A call of ``create_chat_completion`` for either face to respond to."""
-        return self._calls.chat(messages, stream, options)
+        call = self.inside.calls.chat(messages, stream, options)
+        return self.inside.dispatch.respond(call)  # type: ignore[no-any-return]
 
     def create_chat_completion_openai_v1(self, *args: Any, **kwargs: Any) -> Any:
         """``create_chat_completion`` with the types of the package ``openai``.
@@ -399,14 +375,7 @@ class Llama:
             GenerationTimeout: it took too long.
             ParameterError: an argument is wrong.
         """
-        return self._scoring(prefix, continuations, timeout, options).run()
-
-    def _scoring(
-        self, prefix: Any, continuations: Any, timeout: float | None, options: Mapping[str, Any]
-    ) -> ScoringJob:
-        """A call of ``score`` for either face to run."""
-        parts = ScoringParts(self._runtime, self._calls, self._dispatch, self._last)
-        return ScoringJob(parts, prefix, continuations, timeout, options)
+        return self.inside.scoring(prefix, continuations, timeout, options).run()
 
     # -- embeddings ----------------------------------------------------------------------------
 
@@ -459,7 +428,7 @@ class Llama:
         Raises:
             InputTooLongError: a text is too long; nothing was computed.
         """
-        vectors, count = self._embedding.lists(input, normalize, truncate)
+        vectors, count = self.inside.embedding.lists(input, normalize, truncate)
         return (vectors, count) if return_count else vectors
 
     def create_embedding(
@@ -470,7 +439,7 @@ class Llama:
         Args:
             model: the name that the response gives.
         """
-        return self._embedding.response(input, self.model_path if model is None else model)
+        return self.inside.embedding.response(input, self.model_path if model is None else model)
 
     def rerank(
         self,
@@ -482,13 +451,13 @@ class Llama:
         truncate: bool = False,
     ) -> list[Ranked]:
         """``Embedder.rerank``: documents, the one first that fits the query best."""
-        return self._embedding.calls.ranking(
+        return self.inside.embedding.calls.ranking(
             query, documents, top_n=top_n, normalize=normalize, truncate=truncate
         ).result()
 
     def pooling_type(self) -> int:
         """How the vectors of a text become one (``LLAMA_POOLING_TYPE_*``); 0 is: not at all."""
-        return self._embedding.pooling_type
+        return self.inside.embedding.pooling_type
 
     # -- chat templates ------------------------------------------------------------------------
 
@@ -500,7 +469,7 @@ class Llama:
             TemplateError: the model's own does not parse; pass ``chat_template`` or
                 ``chat_format``.
         """
-        return self._rendering.template
+        return self.inside.rendering.template
 
     @property
     def chat_format(self) -> str | None:
@@ -509,11 +478,11 @@ class Llama:
         Raises:
             ParameterError: there is no format of that name.
         """
-        return self._rendering.chat_format
+        return self.inside.rendering.chat_format
 
     @chat_format.setter
     def chat_format(self, name: str | None) -> None:
-        self._rendering.chat_format = name
+        self.inside.rendering.chat_format = name
 
     def render_chat(
         self, messages: ChatRequest | Sequence[Mapping[str, Any]], **options: Unpack[ChatOptions]
@@ -528,10 +497,10 @@ class Llama:
             ParameterError, TemplateError: as ``create_chat_completion`` would.
         """
         if not isinstance(messages, ChatRequest):
-            return self._calls.rendered(messages, options)
+            return self.inside.calls.rendered(messages, options)
         if options:
             raise ParameterError(f"{next(iter(options))}: a ChatRequest has its options already")
-        return self._rendering.render(messages)
+        return self.inside.rendering.render(messages)
 
     def chat_session(
         self, system: str | None = None, **options: Unpack[TurnOptions]
@@ -588,7 +557,7 @@ class Llama:
 
         It is valid until ``close()``, and so is ``ctx``. Raises ``ClosedError`` afterwards.
         """
-        return self._model.pointer
+        return self.inside.runtime.model.pointer
 
     @property
     def ctx(self) -> llama_context_p:
@@ -596,17 +565,17 @@ class Llama:
 
         The cache does not notice when they change its memory: call ``reset()`` afterwards.
         """
-        return self._context.pointer
+        return self.inside.runtime.context.pointer
 
     @property
     def n_tokens(self) -> int:
         """Tokens that ``eval`` has in memory."""
-        return self._by_hand.n_tokens
+        return self.inside.by_hand.n_tokens
 
     @property
     def eval_tokens(self) -> list[int]:
         """The tokens that ``eval`` has in memory; a copy."""
-        return self._by_hand.tokens
+        return self.inside.by_hand.tokens
 
     @property
     def input_ids(self) -> NDArray[np.intc]:
@@ -622,7 +591,7 @@ class Llama:
         Raises:
             LlamaError: nothing was evaluated yet.
         """
-        return self._by_hand.last_logits
+        return self.inside.by_hand.last_logits
 
     @property
     def scores(self) -> NDArray[np.float32]:
@@ -632,12 +601,12 @@ class Llama:
         the last of them has a row that is not zero. Tokens that came with ``load_state`` have none
         either.
         """
-        return self._by_hand.scores
+        return self.inside.by_hand.scores
 
     @property
     def eval_logits(self) -> deque[list[float]]:
         """The rows of ``scores`` as lists; without ``logits_all`` only the last one."""
-        every = self._by_hand.logits_all
+        every = self.inside.by_hand.logits_all
         rows = self.scores if every else self.scores[-1:]
         return deque(rows.tolist(), maxlen=None if every else 1)
 
@@ -651,7 +620,7 @@ class Llama:
             ContextOverflowError: they do not fit; nothing was evaluated.
             TokenizationError: an id is not in the vocabulary.
         """
-        self._by_hand.eval(tokens)
+        self.inside.by_hand.eval(tokens)
 
     def set_seed(self, seed: int) -> None:
         """The seed of later calls that give none of their own."""
@@ -670,7 +639,7 @@ class Llama:
         Raises:
             LlamaError: nothing was evaluated yet.
         """
-        return self._by_hand.sample(idx, options)
+        return self.inside.by_hand.sample(idx, options)
 
     def generate(
         self,
@@ -693,7 +662,7 @@ class Llama:
         Raises:
             RequestCancelled: another thread called ``reset(cancel=True)``.
         """
-        return self._by_hand.generate(tokens, reset, options)
+        return self.inside.by_hand.generate(tokens, reset, options)
 
     logits_to_logprobs = staticmethod(llama_cpp_names.logits_to_logprobs)
     longest_token_prefix = staticmethod(llama_cpp_names.longest_token_prefix)
@@ -708,12 +677,12 @@ class Llama:
     @property
     def last_overflow(self) -> OverflowReport | None:
         """``dropped`` of the reply that ``cache.info`` speaks of."""
-        return self._last.outcome.dropped if self._last.outcome is not None else None
+        return self.inside.last.outcome.dropped if self.inside.last.outcome is not None else None
 
     @property
     def metrics(self) -> MetricsReport:
         """Counters and histograms of the engine since loading or ``reset()``."""
-        return self._engine.metrics.as_dict()
+        return self.inside.runtime.engine.metrics.as_dict()
 
     def memory_report(self) -> CacheReport:
         """``cache.report()``."""
@@ -769,8 +738,8 @@ class Llama:
         Raises:
             LlamaError: it is called from a callback of a request; nothing was freed.
         """
-        self._runtime.close()
-        self._rendering.close()
+        self.inside.runtime.close()
+        self.inside.rendering.close()
 
     def __enter__(self) -> Self:
         return self
@@ -780,20 +749,20 @@ class Llama:
 
     def __getstate__(self) -> dict[str, Any]:
         """The arguments it was made with; unpickling loads the model again."""
-        return {**self._arguments, "chat_format": self.chat_format}
+        return {**self.inside.arguments, "chat_format": self.chat_format}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
 
     def __repr__(self) -> str:
         name = repr(Path(self.model_path).name)
-        if self._runtime.inherited:
+        if self.inside.runtime.inherited:
             return f"Llama({name}, of another process)"
-        if self._runtime.model.closed:
+        if self.inside.runtime.model.closed:
             return f"Llama({name}, closed)"
-        size = "vocab_only=True" if self._runtime.vocab_only else "an encoder"
-        if self._runtime.generates:
-            size = f"n_ctx={self._context.n_ctx}"
+        size = "vocab_only=True" if self.inside.runtime.vocab_only else "an encoder"
+        if self.inside.runtime.generates:
+            size = f"n_ctx={self.inside.runtime.context.n_ctx}"
         return f"Llama({name}, {size})"
 
     # -- from a hub ----------------------------------------------------------------------------

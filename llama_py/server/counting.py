@@ -54,12 +54,12 @@ def _counted(
     counted, longer = 0, []
     for request in requests:
         try:
-            counted += len(resolve(request, llama._cache, llama.vocab).tokens)
+            counted += len(resolve(request, llama.inside.runtime.cache, llama.vocab).tokens)
         except ContextOverflowError:  # whoever counts wants to know by how much
             longer.append(request)
     return counted, longer
 
 
 def _count_all(model: ServedModel, requests: list[GenerationRequest]) -> int:
-    calls = model.llama._calls
+    calls = model.llama.inside.calls
     return sum(len(calls.tokens_of(request.prompt)) for request in requests)

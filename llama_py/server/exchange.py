@@ -203,7 +203,7 @@ class Exchange:
                 raise ClientDisconnect
             self._turn = time.perf_counter()
             try:
-                _ = self.model.llama._runtime.driver  # an encoder has none, and says so
+                _ = self.model.llama.inside.runtime.driver  # an encoder has none, and says so
                 call = parse(self.model.context)
                 self.id = call.id
                 if not self._over:
@@ -220,7 +220,7 @@ class Exchange:
         return call
 
     def _submit(self, call: WireCall, loop: asyncio.AbstractEventLoop) -> None:
-        dispatch = self.model.llama._dispatch
+        dispatch = self.model.llama.inside.dispatch
         try:
             events = dispatch.submit_from(loop, call.requests, whole=not call.stream)
         except ContextOverflowError as error:

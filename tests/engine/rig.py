@@ -136,7 +136,7 @@ class Rig:
 
     @property
     def driver(self) -> Driver:
-        return self.llm._runtime.driver
+        return self.llm.inside.runtime.driver
 
     @property
     def engine(self) -> Engine:

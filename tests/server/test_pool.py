@@ -542,7 +542,10 @@ def test_the_first_request_costs_what_the_second_one_does() -> None:
             await pool.start()
             await until(lambda: not pool._loader.preparing)
             async with pool.lease("demo") as model:
-                calls, messages = model.llama._calls, [{"role": "user", "content": "Good day"}]
+                calls, messages = (
+                    model.llama.inside.calls,
+                    [{"role": "user", "content": "Good day"}],
+                )
                 first, second = (
                     calls_of(lambda: calls.count(calls.prompt_of(messages, {}))) for _ in range(2)
                 )
@@ -569,7 +572,7 @@ def test_a_model_is_warm_when_it_is_ready(monkeypatch: pytest.MonkeyPatch) -> No
             async with pool.lease("demo") as model:
                 report = model.llama.cache.report()
                 assert (report["cells_used"], report["sequences"]) == (0, [])
-                assert model.llama._runtime.engine.metrics.evaluated == 0
+                assert model.llama.inside.runtime.engine.metrics.evaluated == 0
 
     run(test)
 
@@ -605,7 +608,9 @@ def test_a_model_may_go_before_it_is_prepared(monkeypatch: pytest.MonkeyPatch) -
 
     def slowly(self: loader.ModelLoader, llama: Any) -> None:
         ready.wait(PATIENCE)
-        llama._calls.prompt_of([{"role": "user", "content": "Hello"}], {})  # it is still there
+        llama.inside.calls.prompt_of(
+            [{"role": "user", "content": "Hello"}], {}
+        )  # it is still there
         ended.append(llama)
 
     monkeypatch.setattr(loader.ModelLoader, "_use_once", slowly)

@@ -62,11 +62,11 @@ class Embedder:
         unused = [name for name in options if name != "pooling"]
         if llama is not None and unused:
             raise ParameterError(f"{unused[0]}: the model in llama= was loaded already")
-        if llama is not None and not hasattr(llama, "_runtime"):
+        if llama is not None and not hasattr(llama, "inside"):
             raise ParameterTypeError(f"llama must be a Llama, not {type(llama).__name__}")
         self._arguments: dict[str, Any] = {"model_path": model_path, "llama": llama, **options}
         self._owned = llama is None
-        self._runtime = llama._runtime if llama is not None else _load(model_path, given)
+        self._runtime = llama.inside.runtime if llama is not None else _load(model_path, given)
         try:
             self._calls = EmbeddingCalls(
                 self._runtime.model, self._runtime.embedding_queue, given["pooling"]

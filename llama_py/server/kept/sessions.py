@@ -43,12 +43,12 @@ _RETRY = 1.0
 
 def conversations_of(llama: Llama) -> Conversations:
     """What a model has in memory."""
-    return Conversations(llama._runtime)
+    return Conversations(llama.inside.runtime)
 
 
 def namespace_of(llama: Llama, tenant: str) -> Hashable | None:
     """What the requests of a tenant share prefixes in; None is what everybody does."""
-    return (llama._runtime.cache.namespace, tenant) if tenant else None
+    return (llama.inside.runtime.cache.namespace, tenant) if tenant else None
 
 
 def busy_failure(error: ConversationBusyError) -> RequestError:

@@ -87,16 +87,22 @@ class ServedModel:
         """The facts that parsing a request needs; within a lease only."""
         defaults = self._defaults
         return ServedContext(
-            self.llama._calls.defaults, self._sampling, defaults.max_tokens, defaults.reasoning
+            self.llama.inside.calls.defaults,
+            self._sampling,
+            defaults.max_tokens,
+            defaults.reasoning,
         )
 
     def enter(self, llama: Llama) -> None:
         """It is in memory now."""
         self._llama, self.status, self.problem = llama, ModelStatus.LOADED, None
         self.meta = _meta(llama)
-        if llama._runtime.generates:
+        if llama.inside.runtime.generates:
             before, last = self._counted
-            self._counted = before + last if isinstance(last, Metrics) else before, llama._engine
+            self._counted = (
+                before + last if isinstance(last, Metrics) else before,
+                llama.inside.runtime.engine,
+            )
 
     def leave(self) -> Llama:
         """It is on its way out of memory; the caller closes what this returns."""
@@ -111,9 +117,9 @@ class ServedModel:
 
 
 def _meta(llama: Llama) -> Mapping[str, int]:
-    model = llama._model
+    model = llama.inside.runtime.model
     return {
-        "n_ctx": llama.n_ctx() if llama._runtime.generates else model.n_ctx_train,
+        "n_ctx": llama.n_ctx() if llama.inside.runtime.generates else model.n_ctx_train,
         "n_ctx_train": model.n_ctx_train,
         "n_embd": model.n_embd,
         "n_params": model.n_params,
