@@ -131,7 +131,7 @@ def _warn_of_bos(vocab: Vocab, prompt: Any) -> None:
             f"the prompt begins with {text!r}, which this model's prompts get in any case, so that "
             "it is there twice, and replies are worse; leave it out of the text",
             RuntimeWarning,
-            stacklevel=5,  # the caller of create_completion
+            stacklevel=4,  # the caller of create_completion
         )
 
 
