@@ -7,11 +7,12 @@ It needs the extra ``server`` (``pip install 'llama-py[server]'``). The way of a
 2. ``access/`` (``guard``, outermost) decides from the head alone who is let in (``keys``,
    ``origins``), and notes what became of it (``request_record``), which ``logs`` and ``metrics``
    read;
-3. ``routes/`` have one module for each dialect. They read the body, lease a model (``opening``,
-   ``pool/``), and hand the call that a dialect parsed, in threads that tenants share in turn
-   (``workers``), to
-4. ``exchange``: one task submits it and sends its frames, another one watches for the client to
-   leave. ``adapting`` gives the requests the namespace and session of the caller.
+3. ``routes/`` have one module for each dialect. They say how the dialect parses a body, and leave
+   the rest to
+4. ``exchange``: it reads the body (``transport.bodies``), leases a model (``pool/``), has the call
+   parsed in threads that tenants share in turn (``workers``), and gives its requests the namespace
+   and session of the caller (``adapting``). One task submits them and sends what they say
+   (``transport.event_stream``), another one watches for the client to leave.
 
 ``service.Service`` is what handlers share. ``kept/`` has what clients own by name: sessions,
 snapshots, slots, responses. ``config/`` declares every setting once and reads it from file,

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from starlette.requests import Request
-
 from llama_py.dialects.session_ids import label_of
 from llama_py.dialects.wire import WireCall
 from llama_py.engine.request import GenerationRequest
@@ -14,18 +12,7 @@ from llama_py.server.access.keys import ADMIN, Caller
 from llama_py.server.pool.pool import ServedModel
 from llama_py.server.service import Service
 
-__all__ = ["adapted", "caller_of", "tenant_of"]
-
-
-def caller_of(request: Request) -> Caller:
-    """The sender of a request."""
-    caller: Caller = request.scope["state"].get("caller") or Caller()
-    return caller
-
-
-def tenant_of(request: Request) -> str:
-    """The owner of the sessions and prefixes that a request works with; "" is everybody."""
-    return caller_of(request).tenant
+__all__ = ["adapted"]
 
 
 def adapted(

@@ -19,7 +19,6 @@ from llama_py.server.access.guard import Guard
 from llama_py.server.config.settings import Settings
 from llama_py.server.errors import failure_answer, route_path
 from llama_py.server.logs import log_request
-from llama_py.server.opening import opening_of
 from llama_py.server.pool.pool import ModelPool
 from llama_py.server.routes import (
     anthropic,
@@ -152,10 +151,4 @@ class _Failures:
         except ClientDisconnect:
             raise  # for ``Guard``: nobody is there to be told
         except Exception as error:  # where the headers are out already, the server closes
-            failure = failure_of(error)
-            opening = opening_of(scope["state"])
-            if opening is not None:
-                scope["state"]["record"].error = failure.kind.value
-                await opening.fail(failure)
-                return
-            await error_response(scope, failure)(scope, receive, send)
+            await error_response(scope, failure_of(error))(scope, receive, send)

@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from starlette.requests import Request
 
-from llama_py.dialects.context import CallContext
-from llama_py.dialects.wire import WireCall
 from llama_py.engine.preparing import resolve
 from llama_py.engine.request import GenerationRequest
 from llama_py.errors import ContextOverflowError
-from llama_py.server.adapting import adapted, caller_of
+from llama_py.server.adapting import adapted
+from llama_py.server.exchange import Parse
 from llama_py.server.pool.pool import ServedModel
-from llama_py.server.service import service_of
+from llama_py.server.service import caller_of, in_thread, service_of
+from llama_py.server.transport.bodies import model_of, read_body
 
 __all__ = ["count_tokens"]
 
 
-async def count_tokens(
-    request: Request, model: ServedModel, parse: Callable[[CallContext], WireCall]
-) -> int:
+async def count_tokens(request: Request, parse: Parse) -> int:
     """The tokens that the prompts of a request would have if it were sent now.
 
-    It waits for nobody: the engine has no part in it. To be awaited within the model's lease.
-
-    Args:
-        parse: makes the call, in a worker thread.
+    It waits for its model, but for nobody else: the engine has no part in it.
 
     Raises:
         RequestError, LlamaError: the request could not be answered.
@@ -35,14 +29,19 @@ async def count_tokens(
     service = service_of(request)
     caller = caller_of(request)
     loop = asyncio.get_running_loop()
+    body = await read_body(request, service.settings)
+    async with service.models.lease(model_of(body), request.receive) as model:
 
-    def count() -> tuple[int, list[GenerationRequest]]:
-        requests = adapted(parse(model.context), model, service, caller)
-        return _counted(model, [each for each in requests if not each.choice])
+        def count() -> tuple[int, list[GenerationRequest]]:
+            requests = adapted(parse(body, model), model, service, caller)
+            return _counted(model, [each for each in requests if not each.choice])
 
-    counted, longer = await loop.run_in_executor(service.workers, count)
-    if longer:  # which takes seconds if there are megabytes: calls have threads of their own
-        counted += await loop.run_in_executor(service.side_workers, _count_all, model, longer)
+        counted, longer = await loop.run_in_executor(service.workers, count)
+        if longer:  # which takes seconds if there are megabytes: calls have threads of their own
+            calls = model.llama.inside.calls
+            counted += await in_thread(
+                service, lambda: sum(len(calls.tokens_of(each.prompt)) for each in longer)
+            )
     return counted
 
 
@@ -58,8 +57,3 @@ def _counted(
         except ContextOverflowError:  # whoever counts wants to know by how much
             longer.append(request)
     return counted, longer
-
-
-def _count_all(model: ServedModel, requests: list[GenerationRequest]) -> int:
-    calls = model.llama.inside.calls
-    return sum(len(calls.tokens_of(request.prompt)) for request in requests)

@@ -1,13 +1,17 @@
-"""How a failure is told to a client: in the dialect of the path."""
+"""What the server itself tells a client, in the dialect of the path: failures, signs of life."""
 
 from __future__ import annotations
 
 from starlette.types import Scope
 
 from llama_py.dialects.failures import Failure, anthropic_error, openai_error
-from llama_py.dialects.wire_json import json_bytes
+from llama_py.dialects.wire_json import DONE, event, frame, json_bytes
 
-__all__ = ["dialect_of", "failure_answer", "route_path"]
+__all__ = ["failure_answer", "failure_event", "route_path", "sign_of_life"]
+
+#: Clients of OpenAI's streams know comments; Anthropic's count only events.
+_COMMENT = b": the model is being loaded\n\n"
+_PING = event("ping", {"type": "ping"})
 
 
 def route_path(scope: Scope) -> str:
@@ -17,17 +21,12 @@ def route_path(scope: Scope) -> str:
     return path[len(root) :] if root and path.startswith(f"{root}/") else path
 
 
-def dialect_of(path: str) -> str:
-    """``"anthropic"`` or ``"openai"``: in whose form a path reports errors."""
-    return "anthropic" if path == "/v1/messages" or path.startswith("/v1/messages/") else "openai"
-
-
 def _is_anthropic(scope: Scope) -> bool:
     """By the path; what lists models answers in both forms, and a header says in which."""
     path = route_path(scope)
     if path.removeprefix("/v1").startswith("/models"):
         return any(name == b"anthropic-version" for name, _ in scope["headers"])
-    return dialect_of(path) == "anthropic"
+    return path == "/v1/messages" or path.startswith("/v1/messages/")
 
 
 def failure_answer(
@@ -39,3 +38,20 @@ def failure_answer(
     else:
         status, body, headers = openai_error(failure, overflow_status)
     return status, {**headers, "Content-Type": "application/json"}, json_bytes(body)
+
+
+def failure_event(scope: Scope, failure: Failure) -> bytes:
+    """The end of a stream of events that fails before its dialect has an encoder for it."""
+    if _is_anthropic(scope):
+        request_id = scope["state"].get("request_id")
+        return event("error", anthropic_error(failure, request_id)[1])
+    _, body, _ = openai_error(failure)
+    if not route_path(scope).endswith("/responses"):
+        return frame(body) + DONE
+    told = {name: body["error"][name] for name in ("code", "message", "param")}
+    return event("error", {"type": "error", "sequence_number": 0, **told, **body})
+
+
+def sign_of_life(scope: Scope) -> bytes:
+    """What a stream of events says while its model is still loaded."""
+    return _PING if _is_anthropic(scope) else _COMMENT

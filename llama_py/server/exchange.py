@@ -1,5 +1,10 @@
 """``respond``: answers a request with a model, whole or as a stream, in any dialect.
 
+Nothing can be said of a request before its model is there, not even that it is wrong. But clients
+and proxies give up when there are no headers for a while. So a stream that has waited for
+``ping_interval`` begins with signs of life, and what goes wrong from then on is an error in the
+stream. Replies without a stream just wait.
+
 Checking, rendering and tokenizing happen in a worker thread. From then on everything belongs to the
 task of the request: the engine wakes it once per step, and all frames of a wake are sent as one
 body. One more task waits for the client to leave; then the request is cancelled, whether it waits
@@ -13,12 +18,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from llama_py.dialects.context import CallContext
 from llama_py.dialects.failures import Failure, Kind, RequestError, failure_of
 from llama_py.dialects.usage import PromptProgress
 from llama_py.dialects.wire import WireCall, WireReply
@@ -26,14 +32,18 @@ from llama_py.dialects.wire_json import json_bytes
 from llama_py.engine.async_events import AsyncEvents
 from llama_py.engine.request import Event, FinishEvent, Record
 from llama_py.errors import ContextOverflowError, RequestCancelled
-from llama_py.server.adapting import adapted, caller_of
-from llama_py.server.opening import opening_of
+from llama_py.server.adapting import adapted
+from llama_py.server.errors import failure_event, sign_of_life
 from llama_py.server.pool.pool import ServedModel
-from llama_py.server.service import Service, service_of
+from llama_py.server.service import Service, caller_of, service_of
+from llama_py.server.transport.bodies import model_of, read_body
 from llama_py.server.transport.event_stream import EventStream
 from llama_py.server.transport.extras import BODY, abort
 
-__all__ = ["Exchange", "respond"]
+__all__ = ["Exchange", "Parse", "respond"]
+
+#: Makes the call of a body, for a model, in a worker thread.
+Parse = Callable[[dict[str, Any], ServedModel], WireCall]
 
 #: Events that the event loop itself makes a reply of; it takes it a millisecond or two.
 _SHORT = 64
@@ -43,13 +53,8 @@ _RETRY_AFTER = 5.0
 _LOOK = 0.02
 
 
-async def respond(
-    request: Request, model: ServedModel, parse: Callable[[CallContext], WireCall]
-) -> Response:
-    """Answer a request. To be awaited within the lease of the model.
-
-    Args:
-        parse: makes the call, in a worker thread.
+async def respond(request: Request, parse: Parse) -> Response:
+    """Answer a request with the model that its body asks for.
 
     Returns:
         The response; one that does nothing, if everything was sent or the client has left.
@@ -57,15 +62,11 @@ async def respond(
     Raises:
         RequestError, LlamaError: it failed before anything was sent; ``server.app`` tells the
             client in the dialect of the path.
+        ClientDisconnect: the client left before there was anything to be ended.
     """
     service = service_of(request)
-    exchange = Exchange(request, model, service)
-    request.scope["state"]["exchange"] = exchange
-    service.exchanges.add(exchange)
-    try:
-        return await exchange.run(parse)
-    finally:
-        service.exchanges.discard(exchange)
+    body = await read_body(request, service.settings)
+    return await Exchange(request, service).run(body, parse)
 
 
 class _Sent(Response):
@@ -80,16 +81,26 @@ class Exchange:
 
     Attributes:
         id: of the response; empty until the request was parsed, or if it has none.
-        model: who answers.
+        model: who answers; there as soon as it was leased.
         tenant: whose sessions and prefixes it works with; "" is everybody.
         records: what is known of each of its requests to the engine; empty until they are queued.
         gone: the client left, or did not read.
         failure: what it ended with, or None.
     """
 
-    def __init__(self, request: Request, model: ServedModel, service: Service) -> None:
+    model: ServedModel
+
+    def __init__(self, request: Request, service: Service) -> None:
         self._request = request
         self._service = service
+        self._out = EventStream(
+            request._send,
+            request.scope["state"][BODY],
+            service.settings.ping_interval,
+            service.settings.write_timeout,
+            self._note_silence,
+            self._give_up,
+        )
         self._caller = caller_of(request)
         self._events: AsyncEvents | None = None
         self._silent = self._cancelled = self._said_all = False
@@ -99,13 +110,12 @@ class Exchange:
         self._noted: set[int] = set()
         #: Frames of the last events, which go out together with the end.
         self._held = b""
-        #: When it came, when a worker began to prepare it, and for how long that took.
+        #: When its model was there, when a worker began to prepare it, and for how long that took.
         self._came = time.perf_counter()
         self._turn: float | None = None
         self._preparing = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self.id = ""
-        self.model = model
         self.tenant = self._caller.tenant
         self.records: Sequence[Record] = ()
         self.gone = False
@@ -135,29 +145,53 @@ class Exchange:
         """Nothing more is to be sent but an error, if there was one."""
         return self.gone or self.failure is not None
 
-    async def run(self, parse: Callable[[CallContext], WireCall]) -> Response:
+    async def run(self, body: dict[str, Any], parse: Parse) -> Response:
         """See ``respond``."""
+        models, scope = self._service.models, self._request.scope
+        try:
+            name = model_of(body)
+            if body.get("stream") is True and not models.is_ready(name):
+                self._out.begin_later(sign_of_life(scope))
+            async with models.lease(name, self._request.receive) as model:
+                if not self._out.begun:
+                    self._out.close()
+                return await self._run(model, partial(parse, body, model))
+        except ClientDisconnect:
+            raise
+        except Exception as error:
+            if not self._out.begun:
+                raise
+            failure = failure_of(error)
+            scope["state"]["record"].error = failure.kind.value
+            await self._out.begin(failure_event(scope, failure), more=False)
+            return _Sent()
+        finally:
+            self._out.close()
+
+    async def _run(self, model: ServedModel, parse: Callable[[], WireCall]) -> Response:
+        """Answer it while its model is leased."""
+        self.model = model
+        self._came = time.perf_counter()
+        self._request.scope["state"]["exchange"] = self
+        self._service.exchanges.add(self)
         watcher = asyncio.ensure_future(self._watch())
         self._expect_place()
         try:
             call = await self._begin(parse)
-            return await self._answer(call)
+            if self.gone:
+                return _Sent()
+            if self._events is None:
+                return await self._refused(call)
+            return await (self._stream if call.stream else self._whole)(call, self._events)
         finally:
             if self._events is not None:
                 self._events.cancel()  # whatever is still running
             if self._timer is not None:
                 self._timer.cancel()
             watcher.cancel()
+            self._service.exchanges.discard(self)
             for index in range(len(self.records)):  # whose end nobody has read
                 self._note_end(index)
-
-    async def _answer(self, call: WireCall) -> Response:
-        events = self._events
-        if self.gone:
-            return _Sent()
-        if events is None:
-            return await self._refused(call)
-        return await (self._stream if call.stream else self._whole)(call, events)
 
     async def _watch(self) -> None:
         """Wait for the client to leave."""
@@ -190,7 +224,7 @@ class Exchange:
 
     # -- beginning ------------------------------------------------------------------------------
 
-    async def _begin(self, parse: Callable[[CallContext], WireCall]) -> WireCall:
+    async def _begin(self, parse: Callable[[], WireCall]) -> WireCall:
         """Check and queue the call in a worker thread. ``_events`` is None if it is not queued."""
         loop = asyncio.get_running_loop()
 
@@ -204,7 +238,7 @@ class Exchange:
             self._turn = time.perf_counter()
             try:
                 _ = self.model.llama.inside.runtime.driver  # an encoder has none, and says so
-                call = parse(self.model.context)
+                call = parse()
                 self.id = call.id
                 if not self._over:
                     self._service.sessions.attach(self.model.id, self.model.llama)
@@ -267,19 +301,16 @@ class Exchange:
 
     async def _stream(self, call: WireCall, events: AsyncEvents) -> Response:
         reply = call.encoder(events.records)
-        out = await self._event_stream()
+        await self._out.begin(reply.open())
         try:
-            await out.begin(reply.open())
-            try:
-                await self._pump(events, reply, out)
-            except Exception as error:
-                self.failure = failure_of(error)
-            if not self.gone:
-                last = reply.close() if self.failure is None else reply.fail(self.failure)
-                self._said_all = True
-                await out.send(self._held + last, more=False)
-        finally:
-            out.close()
+            await self._pump(events, reply, self._out)
+        except Exception as error:
+            self.failure = failure_of(error)
+        if not self.gone:
+            last = reply.close() if self.failure is None else reply.fail(self.failure)
+            self._said_all = True
+            await self._out.send(self._held + last, more=False)
+        self._out.close()
         await _drain(events)
         return _Sent()
 
@@ -367,33 +398,16 @@ class Exchange:
         if not (call.stream and call.overflows_in_stream):
             raise RequestError.of(failure)
         reply = call.encoder(())
-        out = await self._event_stream()
-        try:
-            await out.begin(reply.open())
-            await out.send(reply.fail(failure), more=False)
-        finally:
-            out.close()
+        await self._out.begin(reply.open())
+        await self._out.send(reply.fail(failure), more=False)
         return _Sent()
-
-    async def _event_stream(self) -> EventStream:
-        opening = opening_of(self._request.scope["state"])
-        if opening is not None:
-            out = await opening.stream()
-            out.pass_on(self._note_silence, self._give_up)
-            return out
-        settings = self._service.settings
-        return EventStream(
-            self._request._send,
-            self._request.scope["state"][BODY],
-            settings.ping_interval,
-            settings.write_timeout,
-            self._note_silence,
-            self._give_up,
-        )
 
     # -- what the stream and the engine report --------------------------------------------------
 
     def _note_silence(self) -> None:
+        if self._events is None:  # its model is being loaded, or the call parsed
+            self._out.send_now(sign_of_life(self._request.scope))
+            return
         self._silent = True
         self._wake()
 

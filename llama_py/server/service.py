@@ -12,6 +12,7 @@ from starlette.requests import Request
 from llama_py.dialects.failures import Failure
 from llama_py.dialects.limits import RequestLimits
 from llama_py.engine.request import Record
+from llama_py.server.access.keys import Caller
 from llama_py.server.config.settings import Settings
 from llama_py.server.kept.response_store import ResponseStore
 from llama_py.server.kept.sessions import Sessions
@@ -22,7 +23,7 @@ from llama_py.server.metrics import ServerMetrics
 from llama_py.server.pool.pool import ModelPool
 from llama_py.server.workers import FairWorkers
 
-__all__ = ["Answering", "Service", "in_thread", "service_of"]
+__all__ = ["Answering", "Service", "caller_of", "in_thread", "service_of", "tenant_of"]
 
 T = TypeVar("T")
 
@@ -76,15 +77,11 @@ class Service:
             settings.max_stored_responses, settings.max_stored_bytes, settings.stored_seconds
         )
         self.sessions = Sessions(settings.session_dir, capacity_bytes=settings.session_bytes)
-        self.slots = _slots(settings)
+        directory = settings.slot_dir
+        self.slots = None if directory is None else SlotFiles(directory, settings.slot_bytes)
         self.snapshots = SessionSnapshots(settings.prefix_cache_slots, settings.snapshot_bytes)
         self.lifecycle = Lifecycle()
         self.metrics = ServerMetrics(self.lifecycle, models)
-
-
-def _slots(settings: Settings) -> SlotFiles | None:
-    directory = settings.slot_dir
-    return None if directory is None else SlotFiles(directory, settings.slot_bytes)
 
 
 def _limits(settings: Settings) -> RequestLimits:
@@ -96,6 +93,17 @@ def service_of(request: Request) -> Service:
     """The service of the application that a request came to."""
     service: Service = request.app.state.service
     return service
+
+
+def caller_of(request: Request) -> Caller:
+    """The sender of a request."""
+    caller: Caller = request.scope["state"].get("caller") or Caller()
+    return caller
+
+
+def tenant_of(request: Request) -> str:
+    """The owner of the sessions and prefixes that a request works with; "" is everybody."""
+    return caller_of(request).tenant
 
 
 async def in_thread(service: Service, function: Callable[[], T]) -> T:

@@ -92,6 +92,24 @@ def test_a_stream_begins_before_its_model_is_there(
     assert http.get("/health").json() == {"status": "ok"}
 
 
+def test_waiting_for_a_model_is_no_fault_of_the_client(door: Door) -> None:
+    """It had nothing to read, for longer than it may take to read something."""
+    options = {"n_ctx": 512, "n_threads": 1, "verbose": False}
+    path = str(tiny_model("full"))
+    models = tuple(ModelSettings(name, path, options=options) for name in ("cold", "other"))
+    settings = Settings(models=models, ping_interval=0.6, write_timeout=0.3)
+    threading.Timer(1.5, door.open.set).start()
+    body = {**CHAT, "stream": True}
+    with (
+        serving(settings) as server,
+        server.http() as http,
+        http.stream("POST", "/v1/chat/completions", json=body) as answer,
+    ):
+        text = "".join(answer.iter_text())
+    assert text.startswith(": the model")
+    assert "[DONE]" in text
+
+
 def test_clients_do_not_mind(server: Server, door: Door) -> None:
     threading.Timer(4 * PING, door.open.set).start()
     with server.anthropic() as client, client.messages.stream(**CHAT) as stream:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,12 @@ from llama_py.dialects.llama_server.options import described, read_native_sampli
 from llama_py.dialects.openai.bodies import placed, read_chat
 from llama_py.dialects.session_ids import session_of
 from llama_py.dialects.token_texts import detokenize, tokenize, tokens_of
+from llama_py.dialects.wire import WireCall
 from llama_py.errors import TemplateError
 from llama_py.options.checks import read_text
 from llama_py.params import GenerationParams
 from llama_py.server.exchange import respond
 from llama_py.server.kept.sessions import conversations_of
-from llama_py.server.opening import leased
 from llama_py.server.pool.pool import ServedModel
 from llama_py.server.routes.common import json_response
 from llama_py.server.service import in_thread, service_of
@@ -40,39 +39,30 @@ Body = dict[str, Any]
 
 
 async def _completion(request: Request) -> Response:
-    service = service_of(request)
-    body = await read_body(request, service.settings)
-    async with leased(request, body) as model:
-        parse = partial(
-            read_native,
-            body=body,
-            limits=service.limits,
-            model=model.id,
-            session=_session(request, body),
-            expose_prompt=service.settings.expose_prompts,
-        )
-        return await respond(request, model, parse)
+    def parse(body: Body, model: ServedModel) -> WireCall:
+        return read_native(model.context, body, **_options(request, body, model))
+
+    return await respond(request, parse)
 
 
 async def _infill(request: Request) -> Response:
+    def parse(body: Body, model: ServedModel) -> WireCall:
+        room = conversations_of(model.llama).room
+        return read_infill(model.context, body, room=room, **_options(request, body, model))
+
+    return await respond(request, parse)
+
+
+def _options(request: Request, body: Body, model: ServedModel) -> dict[str, Any]:
     service = service_of(request)
-    body = await read_body(request, service.settings)
-    async with leased(request, body) as model:
-        parse = partial(
-            read_infill,
-            body=body,
-            limits=service.limits,
-            model=model.id,
-            room=conversations_of(model.llama).room,
-            session=_session(request, body),
-            expose_prompt=service.settings.expose_prompts,
-        )
-        return await respond(request, model, parse)
-
-
-def _session(request: Request, body: Body) -> str | None:
     with placed(body):
-        return session_of(body, request.headers) or slot_session(body)
+        session = session_of(body, request.headers) or slot_session(body)
+    return {
+        "limits": service.limits,
+        "model": model.id,
+        "session": session,
+        "expose_prompt": service.settings.expose_prompts,
+    }
 
 
 # ---- tokens and prompts ----------------------------------------------------------------------

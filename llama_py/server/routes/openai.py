@@ -10,54 +10,39 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from llama_py.dialects.context import CallContext
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.openai.bodies import placed, read_chat, read_completion
 from llama_py.dialects.session_ids import session_of
 from llama_py.dialects.wire import WireCall
 from llama_py.errors import shown
-from llama_py.server.adapting import tenant_of
 from llama_py.server.counting import count_tokens
 from llama_py.server.exchange import respond
-from llama_py.server.opening import leased
-from llama_py.server.service import service_of
-from llama_py.server.transport.bodies import model_of, read_body
+from llama_py.server.pool.pool import ServedModel
+from llama_py.server.service import service_of, tenant_of
+from llama_py.server.transport.bodies import read_body
 
 __all__ = ["ROUTES"]
 
-Parse = Callable[[CallContext], WireCall]
-
 
 async def _chat(request: Request) -> Response:
-    return await _generate(request, read_chat)
+    return await respond(request, partial(_parse, request, read_chat))
 
 
 async def _completion(request: Request) -> Response:
-    return await _generate(request, read_completion)
-
-
-async def _generate(request: Request, read: Callable[..., WireCall]) -> Response:
-    service = service_of(request)
-    body = await read_body(request, service.settings)
-    async with leased(request, body) as model:
-        return await respond(request, model, _parse(read, request, body, model.id))
+    return await respond(request, partial(_parse, request, read_completion))
 
 
 async def _count(request: Request) -> Response:
-    service = service_of(request)
-    body = await read_body(request, service.settings)
-    async with service.models.lease(model_of(body), request.receive) as model:
-        count = await count_tokens(request, model, _parse(read_chat, request, body, model.id))
+    count = await count_tokens(request, partial(_parse, request, read_chat))
     return JSONResponse({"object": "response.input_tokens", "input_tokens": count})
 
 
 def _parse(
-    read: Callable[..., WireCall], request: Request, body: dict[str, Any], model: str
-) -> Parse:
+    request: Request, read: Callable[..., WireCall], body: dict[str, Any], model: ServedModel
+) -> WireCall:
     with placed(body):
         session = session_of(body, request.headers)
-    limits = service_of(request).limits
-    return partial(read, body=body, limits=limits, model=model, session=session)
+    return read(model.context, body, service_of(request).limits, model.id, session)
 
 
 async def _control(request: Request) -> Response:

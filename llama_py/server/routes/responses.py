@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -10,7 +9,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from llama_py.dialects.context import CallContext
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.openai.bodies import placed
 from llama_py.dialects.responses.listing import input_list
@@ -19,55 +17,37 @@ from llama_py.dialects.session_ids import session_of
 from llama_py.dialects.wire import WireCall
 from llama_py.dialects.wire_json import json_bytes
 from llama_py.errors import shown
-from llama_py.server.access.keys import Caller
 from llama_py.server.counting import count_tokens
 from llama_py.server.exchange import respond
 from llama_py.server.kept.response_store import Responses
-from llama_py.server.opening import leased
 from llama_py.server.pool.served_model import ServedModel
-from llama_py.server.service import service_of
-from llama_py.server.transport.bodies import model_of, read_body
+from llama_py.server.service import caller_of, service_of
 from llama_py.server.truncating import truncated
 
 __all__ = ["ROUTES"]
 
 
 async def _create(request: Request) -> Response:
-    service = service_of(request)
-    body = await read_body(request, service.settings)
-    async with leased(request, body) as model:
-        return await respond(request, model, _parse(request, body, model))
+    return await respond(request, partial(_parse, request))
 
 
 async def _count(request: Request) -> Response:
     """How many tokens a request has: rendered as if it was to be answered, and not queued."""
-    service = service_of(request)
-    body = await read_body(request, service.settings)
-    async with service.models.lease(model_of(body), request.receive) as model:
-        count = await count_tokens(request, model, _parse(request, body, model))
+    count = await count_tokens(request, partial(_parse, request))
     return _json({"object": "response.input_tokens", "input_tokens": count})
 
 
-def _parse(
-    request: Request, body: Mapping[str, Any], model: ServedModel
-) -> Callable[[CallContext], WireCall]:
-    service = service_of(request)
+def _parse(request: Request, body: dict[str, Any], model: ServedModel) -> WireCall:
     with placed(body):
-        session = session_of(body, request.headers)
-
-    def parse(context: CallContext) -> WireCall:
-        with placed(body):
-            return parse_responses(
-                context,
-                body,
-                service.limits,
-                model.id,
-                session,
-                _stored(request),
-                partial(truncated, model.llama),
-            )
-
-    return parse
+        return parse_responses(
+            model.context,
+            body,
+            service_of(request).limits,
+            model.id,
+            session_of(body, request.headers),
+            _stored(request),
+            partial(truncated, model.llama),
+        )
 
 
 async def _get(request: Request) -> Response:
@@ -98,9 +78,7 @@ async def _delete(request: Request) -> Response:
 
 def _stored(request: Request) -> Responses:
     """The replies that belong to the key of a request."""
-    service = service_of(request)
-    caller: Caller = request.scope["state"]["caller"]
-    return service.responses.of(caller.name)
+    return service_of(request).responses.of(caller_of(request).name)
 
 
 def _not_found(response_id: str) -> RequestError:

@@ -9,9 +9,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from llama_py.dialects.session_ids import check_session_id
-from llama_py.server.adapting import tenant_of
 from llama_py.server.routes.common import json_response
-from llama_py.server.service import in_thread, service_of
+from llama_py.server.service import in_thread, service_of, tenant_of
 from llama_py.server.transport.bodies import read_body
 
 __all__ = ["ROUTES"]

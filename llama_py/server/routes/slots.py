@@ -20,12 +20,11 @@ from llama_py.errors import (
     StateError,
     shown,
 )
-from llama_py.server.adapting import tenant_of
 from llama_py.server.kept.sessions import busy_failure, conversations_of, namespace_of
 from llama_py.server.kept.slot_files import SlotFiles, check_filename
 from llama_py.server.pool.pool import ServedModel
 from llama_py.server.routes.common import json_response
-from llama_py.server.service import in_thread, service_of
+from llama_py.server.service import in_thread, service_of, tenant_of
 from llama_py.server.transport.bodies import read_body
 
 __all__ = ["ROUTES"]

@@ -23,12 +23,11 @@ from llama_py.errors import (
 )
 from llama_py.memory.state import StoredState
 from llama_py.options.checks import check_number
-from llama_py.server.adapting import tenant_of
 from llama_py.server.kept.sessions import busy_failure, conversations_of, namespace_of
 from llama_py.server.kept.snapshots import Snapshot, check_name
 from llama_py.server.pool.pool import ServedModel
 from llama_py.server.routes.common import json_response
-from llama_py.server.service import in_thread, service_of
+from llama_py.server.service import in_thread, service_of, tenant_of
 from llama_py.server.transport.bodies import model_of, read_body
 
 __all__ = ["ROUTES"]

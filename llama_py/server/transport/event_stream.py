@@ -32,7 +32,7 @@ class EventStream:
         patience: seconds that the client may take to read before ``on_stall`` is called.
 
     Attributes:
-        begun: the headers are out.
+        begun: the headers are out, or on their way.
     """
 
     def __init__(
@@ -52,23 +52,38 @@ class EventStream:
         self._sending = False
         self._timer: asyncio.TimerHandle | None = None
         self._rest: Awaitable[None] | None = None
+        self._beginning: asyncio.Future[None] | None = None
         self.begun = False
 
-    def pass_on(self, on_silence: Callable[[], None], on_stall: Callable[[], None]) -> None:
-        """Let somebody else go on with it."""
-        self._on_silence, self._on_stall = on_silence, on_stall
+    def begin_later(self, frames: bytes) -> None:
+        """Begin with these frames after ``interval``, unless ``close`` comes before."""
 
-    async def begin(self, frames: bytes) -> None:
-        """Send the headers and the first frames; only these if the headers are out."""
-        if self.begun:
+        async def begun() -> None:
+            await self._send_headers()
             await self.send(frames)
-            return
-        self.begun = True
+
+        def begin() -> None:
+            self.begun = True
+            self._beginning = asyncio.ensure_future(begun())
+
+        self._timer = self._loop.call_later(self._interval, begin)
+
+    async def begin(self, frames: bytes, *, more: bool = True) -> None:
+        """Send the headers and the first frames; only these if it has begun already."""
+        if not self.begun:
+            self.begun = True
+            await self._send_headers()
+        elif self._beginning is not None:
+            await self._beginning
+            await self.flush()
+        await self.send(frames, more=more)
+
+    async def _send_headers(self) -> None:
         start = {"type": "http.response.start", "status": 200, "headers": _HEADERS}
+        self._since = self._loop.time()
         self._sending = True  # what was answered before on this connection may be unread
         self._look()
         await self._asgi_send(start)
-        await self.send(frames)
 
     async def send(self, frames: bytes, *, more: bool = True) -> None:
         """Send frames; returns when there is room for more."""
