@@ -140,7 +140,7 @@ class Guard:
             if failure is not None:
                 await answer.fail(failure)
             elif asked.method == "OPTIONS":
-                await answer.empty(204)
+                await answer.whole(204, {}, b"")
             else:
                 await self._let_in(record, scope, unread.receive, answer)
         finally:
@@ -151,7 +151,14 @@ class Guard:
 
     def _look(self, asked: RequestHead, record: RequestRecord, answer: _Answer) -> Failure | None:
         """Why a request is not let in, or None."""
-        failure = self._check_head(asked) or self._hosts.refusal(asked.all(b"host"))
+        settings = self._settings
+        if asked.size > settings.max_header_bytes or len(asked.headers) > settings.max_headers:
+            message = (
+                f"the request has {len(asked.headers)} headers, and {asked.size} bytes with its "
+                f"line; the limits are {settings.max_headers} and {settings.max_header_bytes}"
+            )
+            return Failure(Kind.HEADERS_TOO_LARGE, message)
+        failure = self._hosts.refusal(asked.all(b"host"))
         if failure is not None:
             return failure
         origin, host = asked.first(b"origin"), asked.first(b"host") or ""
@@ -166,19 +173,12 @@ class Guard:
         scope = needs(asked.method, asked.path)
         return None if scope is None else self._check_call(asked, record, scope)
 
-    def _check_head(self, asked: RequestHead) -> Failure | None:
-        settings = self._settings
-        if asked.size > settings.max_header_bytes or len(asked.headers) > settings.max_headers:
-            message = (
-                f"the request has {len(asked.headers)} headers, and {asked.size} bytes with its "
-                f"line; the limits are {settings.max_headers} and {settings.max_header_bytes}"
-            )
-            return Failure(Kind.HEADERS_TOO_LARGE, message)
-        return None
-
     def _check_call(self, asked: RequestHead, record: RequestRecord, scope: str) -> Failure | None:
         """The checks of what is not for everybody."""
-        failure = self._identify(asked, record) or _check_scope(record.caller, scope)
+        failure = self._identify(asked, record)
+        if failure is None and scope not in record.caller.scopes:
+            message = f"the API key {record.caller.name!r} may not do this: it lacks the scope "
+            failure = Failure(Kind.FORBIDDEN, f"{message}{scope!r}")
         if failure is None and asked.path != "/metrics":
             failure = self._lifecycle.refusal()
         return failure or self._check_body(asked)
@@ -228,12 +228,6 @@ class Guard:
         self, record: RequestRecord, scope: Scope, receive: Receive, answer: _Answer
     ) -> None:
         scope["state"]["caller"] = record.caller
-        with working_for(record.caller.tenant):
-            await self._let_in_for(record, scope, receive, answer)
-
-    async def _let_in_for(
-        self, record: RequestRecord, scope: Scope, receive: Receive, answer: _Answer
-    ) -> None:
         if needs(record.method, record.path) is None:  # probes neither count nor delay a drain
             await self._run(scope, receive, answer)
             return
@@ -253,7 +247,8 @@ class Guard:
 
     async def _run(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
         try:
-            await self._app(scope, receive, answer.send)
+            with working_for(answer.record.caller.tenant):
+                await self._app(scope, receive, answer.send)
         except ClientDisconnect:
             answer.record.status = _CLIENT_LEFT
         except asyncio.CancelledError:  # the server stops, and has waited for long enough
@@ -317,13 +312,6 @@ def _keys_of(asked: RequestHead) -> list[bytes]:
     return [key.encode("latin-1") for key in keys[:4] if key]
 
 
-def _check_scope(caller: Caller, scope: str) -> Failure | None:
-    if scope in caller.scopes:
-        return None
-    message = f"the API key {caller.name!r} may not do this: it lacks the scope {scope!r}"
-    return Failure(Kind.FORBIDDEN, message)
-
-
 class _Answer:
     """Sends what is answered, with the headers that every answer has.
 
@@ -379,13 +367,10 @@ class _Answer:
         status, headers, body = failure_answer(self._scope, failure, self._overflow_status)
         if _has_two_ends(self._scope["headers"]):
             headers = {**headers, "Connection": "close"}
-        await self._whole(status, headers, b"" if self.record.method == "HEAD" else body)
+        await self.whole(status, headers, b"" if self.record.method == "HEAD" else body)
 
-    async def empty(self, status: int) -> None:
-        """Answer with nothing."""
-        await self._whole(status, {}, b"")
-
-    async def _whole(self, status: int, headers: dict[str, str], body: bytes) -> None:
+    async def whole(self, status: int, headers: dict[str, str], body: bytes) -> None:
+        """Send a whole answer."""
         if status != 204:
             headers = {**headers, "Content-Length": str(len(body))}
         pairs = [(name.lower().encode(), text.encode()) for name, text in headers.items()]
