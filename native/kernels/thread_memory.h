@@ -6,8 +6,8 @@
 
 #include <memory>
 
-namespace {
 namespace llama_py {
+namespace {
 
 // ggml's memory, because not every C library has aligned_alloc (Windows).
 struct Free {
@@ -34,7 +34,7 @@ class ThreadMemory {
     size_t size = 0;
 };
 
-} // namespace llama_py
 } // namespace
+} // namespace llama_py
 
 #endif

@@ -16,6 +16,7 @@
 #ifndef LLAMA_PY_ATTENTION_HEADS_H
 #define LLAMA_PY_ATTENTION_HEADS_H
 
+#include "../vectors.h"
 #include "common.h"
 #include "ops.h"
 #include "vec.h"
@@ -32,51 +33,29 @@ static void ggml_compute_forward_flash_attn_ext_f16_one_chunk(
 
 namespace llama_py {
 
-#if defined(__AVX512F__) && defined(__AVX512DQ__)
-using Vector = __m512;
-static constexpr int64_t WIDTH = 16;
+#ifdef LLAMA_PY_WIDE
 static constexpr int MOST_HEADS = 4;  // whose sums fit into the registers
 
-static inline Vector load(const float * x)       { return _mm512_loadu_ps(x); }
-static inline Vector load(const ggml_fp16_t * x) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) x)); }
-static inline void   store(float * x, Vector v)  { _mm512_storeu_ps(x, v); }
-static inline Vector all(float x)                { return _mm512_set1_ps(x); }
-static inline Vector times(Vector a, Vector b)   { return _mm512_mul_ps(a, b); }
-static inline Vector minus(Vector a, Vector b)   { return _mm512_sub_ps(a, b); }
-static inline Vector plus(Vector a, Vector b)    { return _mm512_add_ps(a, b); }
-static inline Vector greater(Vector a, Vector b) { return _mm512_max_ps(a, b); }
-static inline Vector fma(Vector a, Vector b, Vector c) { return _mm512_fmadd_ps(a, b, c); }
-static inline float  sum(Vector v)               { return _mm512_reduce_add_ps(v); }
-static inline float  greatest(Vector v)          { return _mm512_reduce_max_ps(v); }
-static inline uint64_t attended(Vector mask)     { return _mm512_cmp_ps_mask(mask, all(-INFINITY), _CMP_NEQ_OQ); }
-static inline __m256 half(Vector v) {
+static inline float  sum(Floats v)           { return _mm512_reduce_add_ps(v); }
+static inline float  greatest(Floats v)      { return _mm512_reduce_max_ps(v); }
+static inline uint64_t attended(Floats mask) { return _mm512_cmp_ps_mask(mask, all(-INFINITY), _CMP_NEQ_OQ); }
+static inline __m256 half(Floats v) {
     const __m256 upper = _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(v), 1));
     return _mm256_add_ps(_mm512_castps512_ps256(v), upper);
 }
 #else
-using Vector = __m256;
-static constexpr int64_t WIDTH = 8;
 static constexpr int MOST_HEADS = 2;
 
-static inline Vector load(const float * x)       { return _mm256_loadu_ps(x); }
-static inline Vector load(const ggml_fp16_t * x) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) x)); }
-static inline void   store(float * x, Vector v)  { _mm256_storeu_ps(x, v); }
-static inline Vector all(float x)                { return _mm256_set1_ps(x); }
-static inline Vector times(Vector a, Vector b)   { return _mm256_mul_ps(a, b); }
-static inline Vector minus(Vector a, Vector b)   { return _mm256_sub_ps(a, b); }
-static inline Vector plus(Vector a, Vector b)    { return _mm256_add_ps(a, b); }
-static inline Vector greater(Vector a, Vector b) { return _mm256_max_ps(a, b); }
-static inline Vector fma(Vector a, Vector b, Vector c) { return _mm256_fmadd_ps(a, b, c); }
-static inline __m256 half(Vector v)              { return v; }
-static inline uint64_t attended(Vector mask) {
+static inline __m256 half(Floats v) { return v; }
+static inline uint64_t attended(Floats mask) {
     return _mm256_movemask_ps(_mm256_cmp_ps(mask, all(-INFINITY), _CMP_NEQ_OQ));
 }
-static inline float  sum(Vector v) {
+static inline float  sum(Floats v) {
     __m128 x = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
     x = _mm_add_ps(x, _mm_movehl_ps(x, x));
     return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
 }
-static inline float  greatest(Vector v) {
+static inline float  greatest(Floats v) {
     __m128 x = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
     x = _mm_max_ps(x, _mm_movehl_ps(x, x));
     return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
@@ -84,7 +63,7 @@ static inline float  greatest(Vector v) {
 #endif
 
 // The sums of four vectors.
-static inline __m128 sums(Vector a, Vector b, Vector c, Vector d) {
+static inline __m128 sums(Floats a, Floats b, Floats c, Floats d) {
     const __m256 pairs = _mm256_hadd_ps(_mm256_hadd_ps(half(a), half(b)), _mm256_hadd_ps(half(c), half(d)));
     return _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1));
 }
@@ -172,14 +151,14 @@ static inline void score_some(
         const float * const * queries, const Cells<T> & cells, int at, const Pass & pass, int64_t n, float (*scores)[BLOCK]) {
     const T * const * keys   = cells.keys + at;
     const T * const * values = cells.values + at;
-    Vector sum[N][AT_ONCE];
+    Floats sum[N][AT_ONCE];
     for (int r = 0; r < N; ++r) {
         for (int c = 0; c < AT_ONCE; ++c) {
             sum[r][c] = all(0.0f);
         }
     }
     for (int64_t d = 0; d < n; d += WIDTH) {
-        Vector key[AT_ONCE];
+        Floats key[AT_ONCE];
         for (int c = 0; c < AT_ONCE; ++c) {
             key[c] = load(keys[c] + pass.to_keys + d);
         }
@@ -189,7 +168,7 @@ static inline void score_some(
             }
         }
         for (int r = 0; r < N; ++r) {
-            const Vector query = load(queries[r] + d);
+            const Floats query = load(queries[r] + d);
             for (int c = 0; c < AT_ONCE; ++c) {
                 sum[r][c] = fma(key[c], query, sum[r][c]);
             }
@@ -202,7 +181,7 @@ static inline void score_some(
 
 // Scores become weights, by the greatest score so far; returns by what the sums so far are multiplied.
 static inline float weigh(float * scores, int padded, float & greatest_so_far, float & sum_so_far) {
-    Vector most = all(-INFINITY);
+    Floats most = all(-INFINITY);
     for (int c = 0; c < padded; c += WIDTH) {
         most = greater(most, load(scores + c));
     }
@@ -212,10 +191,10 @@ static inline float weigh(float * scores, int padded, float & greatest_so_far, f
         memset(scores, 0, padded*sizeof(float));
         return 1.0f;
     }
-    Vector total = all(0.0f);
+    Floats total = all(0.0f);
     for (int c = 0; c < padded; c += WIDTH) {
-        const Vector difference = minus(load(scores + c), all(now));
-        const Vector weight = ggml_v_expf(greater(difference, all(-1000.0f)));  // 0 where it is masked
+        const Floats difference = minus(load(scores + c), all(now));
+        const Floats weight = ggml_v_expf(greater(difference, all(-1000.0f)));  // 0 where it is masked
         store(scores + c, weight);
         total = plus(total, weight);
     }
@@ -231,14 +210,14 @@ static inline void add_values(
         float * const * into, const Cells<T> & cells, int64_t to_values, const float (*weights)[BLOCK],
         const float * factors, int64_t from, const Ahead<T> & ahead) {
     const bool fetches = ahead.keys && starts_line(from, LINE<T>);
-    Vector sum[N][W];
+    Floats sum[N][W];
     for (int r = 0; r < N; ++r) {
         for (int w = 0; w < W; ++w) {
             sum[r][w] = times(load(into[r] + from + w*WIDTH), all(factors[r]));
         }
     }
     for (int c = 0; c < cells.count; ++c) {
-        Vector value[W];
+        Floats value[W];
         for (int w = 0; w < W; ++w) {
             value[w] = load(cells.values[c] + to_values + from + w*WIDTH);
             if (fetches && starts_line(w*WIDTH, LINE<T>)) {
@@ -246,7 +225,7 @@ static inline void add_values(
             }
         }
         for (int r = 0; r < N; ++r) {
-            const Vector weight = all(weights[r][c]);
+            const Floats weight = all(weights[r][c]);
             for (int w = 0; w < W; ++w) {
                 sum[r][w] = fma(value[w], weight, sum[r][w]);
             }
@@ -272,7 +251,7 @@ static void attend(Rows & rows, const Pass & pass, const Cells<T> & cells, const
     for (int r = 0; r < N; ++r) {
         const int row = pass.first + r;
         const float * mask = rows.masks[row] ? cells.masks[pass.masks[r]] : nullptr;
-        const Vector slope = all(rows.slopes[row]);
+        const Floats slope = all(rows.slopes[row]);
         float * score = scores[r];
         for (int c = 0; c < padded; c += WIDTH) {
             store(score + c, times(load(score + c), all(scoring.scale)));
@@ -303,7 +282,7 @@ static void attend_some(Rows & rows, const Pass & pass, const Cells<T> & cells, 
     switch (pass.count) {
         case 1: attend<1>(rows, pass, cells, scoring, ahead); break;
         case 2: attend<2>(rows, pass, cells, scoring, ahead); break;
-#if defined(__AVX512F__) && defined(__AVX512DQ__)
+#ifdef LLAMA_PY_WIDE
         case 3: attend<3>(rows, pass, cells, scoring, ahead); break;
         case 4: attend<4>(rows, pass, cells, scoring, ahead); break;
 #endif
@@ -320,7 +299,7 @@ static inline uint64_t read_mask(const ggml_fp16_t * mask, int count, float * va
     }
     uint64_t bits = 0;
     for (int c = 0; c < BLOCK; c += WIDTH) {
-        const Vector value = load(mask + c);
+        const Floats value = load(mask + c);
         store(values + c, value);
         bits |= attended(value) << c;
     }

@@ -120,15 +120,15 @@ static void score_panel(int panel, const Scoring & scoring, Tile & tile) {
     for (int c = 0; c < tile.count; c += OF_PANEL) {
         const float * query = tile.queries + panel*scoring.n_keys;
         const float * key   = tile.keys + c*scoring.n_keys;
-        Vector sum[OF_PANEL][2];
+        Floats sum[OF_PANEL][2];
         for (int i = 0; i < OF_PANEL; ++i) {
             sum[i][0] = sum[i][1] = all(0.0f);
         }
         for (int64_t d = 0; d < scoring.n_keys; ++d, query += PANEL, ++key) {
-            const Vector first  = load(query);
-            const Vector second = load(query + WIDTH);
+            const Floats first  = load(query);
+            const Floats second = load(query + WIDTH);
             for (int i = 0; i < OF_PANEL; ++i) {
-                const Vector one = all(key[i*scoring.n_keys]);
+                const Floats one = all(key[i*scoring.n_keys]);
                 sum[i][0] = fma(first, one, sum[i][0]);
                 sum[i][1] = fma(second, one, sum[i][1]);
             }
@@ -158,20 +158,20 @@ static void weigh_panel(Rows & rows, int panel, Tile & tile) {
     for (int lane = 0; lane < PANEL; lane += WIDTH) {
         float * greatest_of = rows.greatest + panel + lane;
         float * sum_of      = rows.sum + panel + lane;
-        const Vector before = load(greatest_of);
-        Vector now = before;
+        const Floats before = load(greatest_of);
+        Floats now = before;
         for (int c = 0; c < tile.count; ++c) {
             now = greater(now, load(tile.scores + c*PANEL + lane));
         }
-        const Vector less = greater(now, all(-FLT_MAX));
-        Vector total = all(0.0f);
+        const Floats less = greater(now, all(-FLT_MAX));
+        Floats total = all(0.0f);
         for (int c = 0; c < tile.count; ++c) {
             float * score = tile.scores + c*PANEL + lane;
-            const Vector weight = ggml_v_expf(greater(minus(load(score), less), all(-1000.0f)));
+            const Floats weight = ggml_v_expf(greater(minus(load(score), less), all(-1000.0f)));
             store(score, weight);
             total = plus(total, weight);
         }
-        const Vector factor = ggml_v_expf(greater(minus(before, less), all(-1000.0f)));
+        const Floats factor = ggml_v_expf(greater(minus(before, less), all(-1000.0f)));
         store(tile.factors + lane, factor);
         store(greatest_of, now);
         store(sum_of, fma(load(sum_of), factor, total));
@@ -182,7 +182,7 @@ static void weigh_panel(Rows & rows, int panel, Tile & tile) {
 template <int N, int W>
 static inline void sum_values(
         Rows & rows, int row, const float * weights, const float * factors, int64_t from, int64_t n, const Tile & tile) {
-    Vector sum[N][W];
+    Floats sum[N][W];
     for (int r = 0; r < N; ++r) {
         for (int w = 0; w < W; ++w) {
             sum[r][w] = times(load(rows.values(row + r) + from + w*WIDTH), all(factors[r]));
@@ -190,12 +190,12 @@ static inline void sum_values(
     }
     const float * value = tile.values + from;
     for (int c = 0; c < tile.count; ++c, value += n, weights += PANEL) {
-        Vector values[W];
+        Floats values[W];
         for (int w = 0; w < W; ++w) {
             values[w] = load(value + w*WIDTH);
         }
         for (int r = 0; r < N; ++r) {
-            const Vector weight = all(weights[r]);
+            const Floats weight = all(weights[r]);
             for (int w = 0; w < W; ++w) {
                 sum[r][w] = fma(values[w], weight, sum[r][w]);
             }

@@ -7,62 +7,38 @@
 #ifndef LLAMA_PY_GELU_H
 #define LLAMA_PY_GELU_H
 
+#include "../vectors.h"
 #include "vec.h"
 
 #if (defined(__AVX512F__) && defined(__AVX512DQ__)) || (defined(__AVX2__) && defined(__FMA__))
 
 namespace llama_py {
 
-#if defined(__AVX512F__) && defined(__AVX512DQ__)
-struct Lanes {
-    using Floats = __m512;
-    static constexpr int COUNT = 16;
-    static Floats load(const float * x)        { return _mm512_loadu_ps(x); }
-    static void   store(float * to, Floats x)  { _mm512_storeu_ps(to, x); }
-    static Floats all(float x)                 { return _mm512_set1_ps(x); }
-    static Floats times(Floats a, Floats b)    { return _mm512_mul_ps(a, b); }
-    static Floats fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
-    static Floats plus(Floats a, Floats b)     { return _mm512_add_ps(a, b); }
-    static Floats by(Floats a, Floats b)       { return _mm512_div_ps(a, b); }
-};
-#else
-struct Lanes {
-    using Floats = __m256;
-    static constexpr int COUNT = 8;
-    static Floats load(const float * x)        { return _mm256_loadu_ps(x); }
-    static void   store(float * to, Floats x)  { _mm256_storeu_ps(to, x); }
-    static Floats all(float x)                 { return _mm256_set1_ps(x); }
-    static Floats times(Floats a, Floats b)    { return _mm256_mul_ps(a, b); }
-    static Floats fma(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
-    static Floats plus(Floats a, Floats b)     { return _mm256_add_ps(a, b); }
-    static Floats by(Floats a, Floats b)       { return _mm256_div_ps(a, b); }
-};
-#endif
-
 // x*sigmoid(-exponent)
-static inline Lanes::Floats damped(Lanes::Floats x, Lanes::Floats exponent) {
-    return Lanes::by(x, Lanes::plus(Lanes::all(1.0f), ggml_v_expf(exponent)));
+static inline Floats damped(Floats x, Floats exponent) {
+    return by(x, plus(all(1.0f), ggml_v_expf(exponent)));
 }
 
+static constexpr int COUNT = WIDTH;  // ggml counts in int here
+
 struct Gelu {
-    static Lanes::Floats of(Lanes::Floats x) {
-        const Lanes::Floats inner = Lanes::fma(
-            Lanes::times(x, x), Lanes::all(-2.0f*SQRT_2_OVER_PI*GELU_COEF_A), Lanes::all(-2.0f*SQRT_2_OVER_PI));
-        return damped(x, Lanes::times(x, inner));
+    static Floats of(Floats x) {
+        const Floats inner = fma(times(x, x), all(-2.0f*SQRT_2_OVER_PI*GELU_COEF_A), all(-2.0f*SQRT_2_OVER_PI));
+        return damped(x, times(x, inner));
     }
     static float of(float x) { return ggml_gelu_f32(x); }
 };
 
 struct QuickGelu {
-    static Lanes::Floats of(Lanes::Floats x) { return damped(x, Lanes::times(x, Lanes::all(GELU_QUICK_COEF))); }
+    static Floats of(Floats x) { return damped(x, times(x, all(GELU_QUICK_COEF))); }
     static float of(float x) { return ggml_gelu_quick_f32(x); }
 };
 
 template <typename Function>
 static void apply(int n, float * to, const float * x) {
     int i = 0;
-    for (; i + Lanes::COUNT <= n; i += Lanes::COUNT) {
-        Lanes::store(to + i, Function::of(Lanes::load(x + i)));
+    for (; i + COUNT <= n; i += COUNT) {
+        store(to + i, Function::of(load(x + i)));
     }
     for (; i < n; ++i) {
         to[i] = Function::of(x[i]);
@@ -72,8 +48,8 @@ static void apply(int n, float * to, const float * x) {
 template <typename Function>
 static void apply_gated(int n, float * to, const float * x, const float * gate) {
     int i = 0;
-    for (; i + Lanes::COUNT <= n; i += Lanes::COUNT) {
-        Lanes::store(to + i, Lanes::times(Function::of(Lanes::load(x + i)), Lanes::load(gate + i)));
+    for (; i + COUNT <= n; i += COUNT) {
+        store(to + i, times(Function::of(load(x + i)), load(gate + i)));
     }
     for (; i < n; ++i) {
         to[i] = Function::of(x[i])*gate[i];

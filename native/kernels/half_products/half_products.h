@@ -12,13 +12,12 @@
 #include "ggml-cpu-impl.h"
 #include "ggml-impl.h"
 #include "../thread_memory.h"
+#include "../vectors.h"
 
 #include <cstdint>
 #include <cstring>
 
-#if defined(__AVX512F__) || (defined(__AVX2__) && defined(__FMA__) && defined(__F16C__))
-
-#include <immintrin.h>
+#if (defined(__AVX512F__) && defined(__AVX512DQ__)) || (defined(__AVX2__) && defined(__FMA__) && defined(__F16C__))
 
 namespace {
 
@@ -26,19 +25,11 @@ template <int KN, typename D, typename V, typename TA, typename TB, typename TC>
 
 namespace llama_py_half {
 
-#if defined(__AVX512F__)
-using Floats = __m512;
+using namespace llama_py;
+
+#ifdef LLAMA_PY_WIDE
 static constexpr int MOST_COLUMNS = 12;  // the sums of two panels of rows by these fit into the registers
 
-static inline Floats load(const float * x)  { return _mm512_load_ps(x); }
-static inline Floats all(float x)           { return _mm512_set1_ps(x); }
-static inline Floats zero()                 { return _mm512_setzero_ps(); }
-static inline Floats plus(Floats a, Floats b) { return _mm512_add_ps(a, b); }
-static inline Floats fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
-static inline void   put(float * to, Floats x)         { _mm512_store_ps(to, x); }
-static inline void   store(float * to, Floats x, int count) {
-    _mm512_mask_storeu_ps(to, (__mmask16) ((1u << count) - 1), x);
-}
 static inline Floats lower32(Floats a, Floats b) { return _mm512_unpacklo_ps(a, b); }
 static inline Floats upper32(Floats a, Floats b) { return _mm512_unpackhi_ps(a, b); }
 static inline Floats lower64(Floats a, Floats b) {
@@ -54,22 +45,9 @@ static inline Floats quarter(const ggml_fp16_t * const * rows, int row, int64_t 
     const __m128i upper = _mm_unpacklo_epi64(four(8), four(12));
     return _mm512_cvtph_ps(_mm256_inserti128_si256(_mm256_castsi128_si256(lower), upper, 1));
 }
-static inline Floats convert(const ggml_fp16_t * x) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) x)); }
 #else
-using Floats = __m256;
 static constexpr int MOST_COLUMNS = 6;
 
-static inline Floats load(const float * x)  { return _mm256_load_ps(x); }
-static inline Floats all(float x)           { return _mm256_set1_ps(x); }
-static inline Floats zero()                 { return _mm256_setzero_ps(); }
-static inline Floats plus(Floats a, Floats b) { return _mm256_add_ps(a, b); }
-static inline Floats fma(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
-static inline void   put(float * to, Floats x)         { _mm256_store_ps(to, x); }
-static inline void   store(float * to, Floats x, int count) {
-    alignas(32) float whole[8];
-    _mm256_store_ps(whole, x);
-    memcpy(to, whole, count*sizeof(float));
-}
 static inline Floats lower32(Floats a, Floats b) { return _mm256_unpacklo_ps(a, b); }
 static inline Floats upper32(Floats a, Floats b) { return _mm256_unpackhi_ps(a, b); }
 static inline Floats lower64(Floats a, Floats b) {
@@ -83,10 +61,9 @@ static inline Floats quarter(const ggml_fp16_t * const * rows, int row, int64_t 
     const auto four = [&](int i) { return _mm_loadl_epi64((const __m128i *) (rows[row + i] + at)); };
     return _mm256_cvtph_ps(_mm_unpacklo_epi64(four(0), four(4)));
 }
-static inline Floats convert(const ggml_fp16_t * x) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) x)); }
 #endif
 
-static constexpr int ROWS   = sizeof(Floats)/sizeof(float);
+static constexpr int ROWS   = WIDTH;
 static constexpr int PART   = 128;  // numbers that are summed one after another
 static constexpr int PANELS = 2;  // that a column is multiplied with at once
 // Columns that are converted at a time, and bytes of them: rows are interleaved once for these.
@@ -108,10 +85,10 @@ static void interleave(const ggml_fp16_t * first, int64_t stride, int count, int
         const Floats cd = lower32(c, d);
         const Floats AB = upper32(a, b);
         const Floats CD = upper32(c, d);
-        put(to + (at + 0)*ROWS, lower64(ab, cd));
-        put(to + (at + 1)*ROWS, upper64(ab, cd));
-        put(to + (at + 2)*ROWS, lower64(AB, CD));
-        put(to + (at + 3)*ROWS, upper64(AB, CD));
+        store_aligned(to + (at + 0)*ROWS, lower64(ab, cd));
+        store_aligned(to + (at + 1)*ROWS, upper64(ab, cd));
+        store_aligned(to + (at + 2)*ROWS, lower64(AB, CD));
+        store_aligned(to + (at + 3)*ROWS, upper64(AB, CD));
     }
 }
 
@@ -123,14 +100,14 @@ static void multiply(const float * panels, const float * columns, int64_t k, flo
         Floats sums[P][N];
         for (int p = 0; p < P; ++p) {
             for (int n = 0; n < N; ++n) {
-                sums[p][n] = zero();
+                sums[p][n] = all(0.0f);
             }
         }
         const int64_t end = MIN(from + PART, k);
         for (int64_t i = from; i < end; ++i) {
             Floats weights[P];
             for (int p = 0; p < P; ++p) {
-                weights[p] = load(panels + (p*k + i)*ROWS);
+                weights[p] = load_aligned(panels + (p*k + i)*ROWS);
             }
             for (int n = 0; n < N; ++n) {
                 const Floats number = all(columns[n*k + i]);
@@ -166,7 +143,7 @@ static void multiply(
 } // namespace llama_py_half
 
 template <>
-class tinyBLAS<llama_py_half::ROWS, llama_py_half::Floats, llama_py_half::Floats, ggml_fp16_t, ggml_fp16_t, float> {
+class tinyBLAS<llama_py_half::ROWS, llama_py::Floats, llama_py::Floats, ggml_fp16_t, ggml_fp16_t, float> {
   public:
     tinyBLAS(const ggml_compute_params * params, int64_t k, const ggml_fp16_t * A, int64_t lda, const ggml_fp16_t * B,
              int64_t ldb, float * C, int64_t ldc)
@@ -203,7 +180,7 @@ class tinyBLAS<llama_py_half::ROWS, llama_py_half::Floats, llama_py_half::Floats
             for (int64_t i = 0; i < count; ++i) {
                 const ggml_fp16_t * numbers = columns + (column + i)*column_stride;
                 for (int64_t at = 0; at < k; at += ROWS) {
-                    put(converted + i*k + at, convert(numbers + at));
+                    store_aligned(converted + i*k + at, load(numbers + at));
                 }
             }
             for (int64_t panel = first; panel < last; panel += PANELS) {

@@ -6,5 +6,5 @@ option(LLAMA_PY_HALF_PRODUCTS
 llama_py_header_rule(LLAMA_PY_HALF_PRODUCTS half_products.h
     FOR ${gcc_or_clang_for_x86}
     INSTRUCTIONS
-        "defined(__AVX512F__) || (defined(__AVX2__) && defined(__FMA__) && defined(__F16C__))"
+        "(defined(__AVX512F__) && defined(__AVX512DQ__)) || (defined(__AVX2__) && defined(__FMA__) && defined(__F16C__))"
     SOURCES ggml/src/ggml-cpu/llamafile/sgemm.cpp)

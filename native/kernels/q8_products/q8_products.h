@@ -19,36 +19,33 @@
 #include "ggml-common.h"
 #include "ggml-impl.h"
 #include "../thread_memory.h"
+#include "../vectors.h"
 
 #include <cstdint>
 #include <cstring>
 
-#if (defined(__AVX512VNNI__) && defined(__AVX512BW__)) || (defined(__AVXVNNI__) && defined(__F16C__) && defined(__FMA__))
-
-#include <immintrin.h>
+#if (defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512DQ__)) \
+    || (!(defined(__AVX512F__) && defined(__AVX512DQ__)) && defined(__AVXVNNI__) && defined(__F16C__) && defined(__FMA__))
 
 namespace {
 
 template <typename TA, typename TB, typename TC> class tinyBLAS_Q0_AVX;
 
-namespace llama_py {
+namespace llama_py_q8 {
+
+using namespace llama_py;
+using llama_py::all;    // those of integers are beside them
+using llama_py::store;
 
 // So that what is handed over stays in registers.
 #define FORCED_INLINE inline __attribute__((always_inline))
 
-#if defined(__AVX512VNNI__) && defined(__AVX512BW__)
+#ifdef LLAMA_PY_WIDE
 using Integers = __m512i;
-using Floats   = __m512;
 
 static inline Integers load(const char * x)      { return _mm512_load_si512(x); }
 static inline Integers all(int32_t x)            { return _mm512_set1_epi32(x); }
-static inline Floats   all(float x)              { return _mm512_set1_ps(x); }
-static inline Floats   times(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
 static inline Floats   to_floats(Integers x)     { return _mm512_cvtepi32_ps(x); }
-static inline Floats   fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
-static inline void     store(float * to, Floats x, int count) {
-    _mm512_mask_storeu_ps(to, (__mmask16) ((1u << count) - 1), x);
-}
 // Compilers load what goes to all numbers by an instruction of its own: half of those that are executed.
 static inline Integers add_products(Integers sum, Integers weights, const int32_t * four) {
     __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(weights), "m"(*four));
@@ -76,19 +73,10 @@ static inline void     store(char * to, Integers x)    { _mm512_store_si512(to, 
 static constexpr int MOST_COLUMNS = 8;  // whose sums fit into the registers
 #else
 using Integers = __m256i;
-using Floats   = __m256;
 
 static inline Integers load(const char * x)      { return _mm256_load_si256((const __m256i *) x); }
 static inline Integers all(int32_t x)            { return _mm256_set1_epi32(x); }
-static inline Floats   all(float x)              { return _mm256_set1_ps(x); }
-static inline Floats   times(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
 static inline Floats   to_floats(Integers x)     { return _mm256_cvtepi32_ps(x); }
-static inline Floats   fma(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
-static inline void     store(float * to, Floats x, int count) {
-    alignas(32) float whole[8];
-    _mm256_store_ps(whole, x);
-    memcpy(to, whole, count*sizeof(float));
-}
 static inline Integers add_products(Integers sum, Integers weights, const int32_t * four) {
     return _mm256_dpbusd_avx_epi32(sum, weights, all(*four));
 }
@@ -109,7 +97,7 @@ static inline void     store(char * to, Integers x)    { _mm256_store_si256((__m
 static constexpr int MOST_COLUMNS = 4;
 #endif
 
-static constexpr int ROWS   = sizeof(Floats)/sizeof(float);
+static constexpr int ROWS   = WIDTH;
 static constexpr int GROUPS = QK8_0/4;  // VNNI adds the products of four bytes
 // Columns for which rows are interleaved once, and bytes of interleaved rows: what stays in the second cache.
 static constexpr int64_t COLUMNS = 256;
@@ -368,7 +356,7 @@ static void multiply(
 
 #undef FORCED_INLINE
 
-} // namespace llama_py
+} // namespace llama_py_q8
 
 template <> class tinyBLAS_Q0_AVX<block_q8_0, block_q8_0, float> {
   public:
@@ -379,7 +367,7 @@ template <> class tinyBLAS_Q0_AVX<block_q8_0, block_q8_0, float> {
 
     // Each thread has a range of the m rows of the first matrix, or of the n columns if there are few rows.
     void matmul(int64_t m, int64_t n) {
-        using namespace llama_py;
+        using namespace llama_py_q8;
         const int64_t panels = (m + ROWS - 1)/ROWS;
         if (panels < 8*threads && n >= 4*MOST_COLUMNS*threads) {
             multiply_part(m, 0, panels, n*thread/threads, n*(thread + 1)/threads);
@@ -390,13 +378,13 @@ template <> class tinyBLAS_Q0_AVX<block_q8_0, block_q8_0, float> {
 
   private:
     void multiply_part(int64_t m, int64_t first, int64_t last, int64_t column, int64_t end) const {
-        using namespace llama_py;
+        using namespace llama_py_q8;
         if (first == last || column == end) {
             return;
         }
         const size_t panel_size = Panel::size(blocks);
         const int64_t most = MAX(1, MIN(last - first, NEAR/(int64_t) panel_size));
-        static thread_local ThreadMemory memory_of_thread;
+        static thread_local llama_py::ThreadMemory memory_of_thread;
         char * memory = memory_of_thread.reserve(most*panel_size + MIN(end - column, COLUMNS)*blocks*COLUMN_BYTES);
         char * packed = memory + most*panel_size;
         fetch((const char *) (rows + first*ROWS*row_stride), ROWS*blocks*sizeof(block_q8_0));
@@ -418,7 +406,7 @@ template <> class tinyBLAS_Q0_AVX<block_q8_0, block_q8_0, float> {
         const int64_t columns;
         const int64_t count;
 
-        explicit Groups(int64_t of) : columns(of), count((of + llama_py::MOST_COLUMNS - 1)/llama_py::MOST_COLUMNS) {}
+        explicit Groups(int64_t of) : columns(of), count((of + llama_py_q8::MOST_COLUMNS - 1)/llama_py_q8::MOST_COLUMNS) {}
 
         int64_t begin(int64_t group) const { return columns*group/count; }
         int size(int64_t group) const      { return (int) (begin(group + 1) - begin(group)); }
@@ -427,7 +415,7 @@ template <> class tinyBLAS_Q0_AVX<block_q8_0, block_q8_0, float> {
     void multiply_some(
             int64_t from, int64_t to, int64_t m, int64_t column, const Groups & groups, char * memory,
             const char * packed) const {
-        using namespace llama_py;
+        using namespace llama_py_q8;
         const auto panel_at = [&](int64_t i) { return memory + (i - from)*Panel::size(blocks); };
         for (int64_t i = from; i < to; ++i) {
             const block_q8_0 * first = rows + i*ROWS*row_stride;
@@ -451,7 +439,7 @@ template <> class tinyBLAS_Q0_AVX<block_q8_0, block_q8_0, float> {
     void multiply_group(
             const typename Rows::Place & place, int64_t panel, int64_t m, int64_t column, const Groups & groups,
             int64_t group, const char * packed) const {
-        using namespace llama_py;
+        using namespace llama_py_q8;
         const int64_t begin = groups.begin(group);
         multiply<Rows>(
             groups.size(group), place, blocks, packed + begin*blocks*COLUMN_BYTES,
@@ -459,7 +447,7 @@ template <> class tinyBLAS_Q0_AVX<block_q8_0, block_q8_0, float> {
     }
 
     static int rows_of(int64_t panel, int64_t m) {
-        return (int) MIN((int64_t) llama_py::ROWS, m - panel*llama_py::ROWS);
+        return (int) MIN((int64_t) llama_py_q8::ROWS, m - panel*llama_py_q8::ROWS);
     }
 
     const int64_t blocks;

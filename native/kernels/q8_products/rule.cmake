@@ -7,5 +7,5 @@ option(LLAMA_PY_Q8_PRODUCTS
 llama_py_header_rule(LLAMA_PY_Q8_PRODUCTS q8_products.h
     FOR ${gcc_or_clang_for_x86}
     INSTRUCTIONS
-        "(defined(__AVX512VNNI__) && defined(__AVX512BW__)) || (defined(__AVXVNNI__) && defined(__F16C__) && defined(__FMA__))"
+        "(defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512DQ__)) || (!(defined(__AVX512F__) && defined(__AVX512DQ__)) && defined(__AVXVNNI__) && defined(__F16C__) && defined(__FMA__))"
     SOURCES ggml/src/ggml-cpu/llamafile/sgemm.cpp)
