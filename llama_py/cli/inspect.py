@@ -209,6 +209,7 @@ def installation_report() -> dict[str, Any]:
     from llama_py._native.loader import STEMS, library, search_directories
     from llama_py.core import backend, logs
     from llama_py.core.host.profiles import build_info
+    from llama_py.core.rules import rule_states
 
     logs.install()
     directories = search_directories()
@@ -217,7 +218,7 @@ def installation_report() -> dict[str, Any]:
         "llama_cpp": LLAMA_CPP_COMMIT,
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "build": build_info(),
+        "build": {**build_info(), "rules": rule_states()},
         "searched": [str(directory) for directory in directories],
     }
     features = backend.system_info()

@@ -6,6 +6,8 @@
 #     applied          it is part of this build
 #     without effect   this compiler, or the CPU that the build is for, does not need it
 #     off              its option says so
+#
+# What llama.cpp no longer calls, although it is part of the build, is not known here: kernels/reached.h.
 
 function(llama_py_note_rule name state)
     set_property(GLOBAL APPEND PROPERTY LLAMA_PY_RULES "${name}|${state}")

@@ -6,13 +6,17 @@ missing here as well, and nothing else is.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from llama_py.core import rules
+from llama_py.core.host.profiles import build_info
 from tests.native import builds
 from tests.native.builds import ROOT, configured, for_cpu
 
@@ -25,6 +29,20 @@ ATTENTION = ("/ggml-cpu/ops.cpp",)
 RULES = sorted(path.parent.name for path in (ROOT / "native" / "kernels").glob("*/rule.cmake"))
 #: What a build reads of this tree.
 BUILT_FROM = ("CMakeLists.txt", "native", "vendor", "llama_py/version.py")
+
+FLAGS = """
+import json
+from llama_py.core import rules
+
+def flags():
+    applied = [rule for rule, state in rules.build_info()["rules"].items() if state == "applied"]
+    found = {rule: [flag.value for flag in rules._flags(rule)] for rule in applied}
+    return json.dumps({rule: max(values) for rule, values in found.items() if values})
+
+print(flags())
+rules.rule_states()
+print(flags())
+"""
 
 
 def option_of(rule: str) -> str:
@@ -70,6 +88,35 @@ def test_a_rule_can_be_removed_with_its_folder(gcc: str, tmp_path: Path, rule: s
     assert sorted(states) == sorted(option_of(each) for each in RULES if each != rule)
     entries = json.loads((build / "compile_commands.json").read_text(encoding="utf-8"))
     assert not [entry["file"] for entry in entries if f"/{rule}/" in entry["command"]]
+
+
+def test_what_the_build_applied_is_what_llama_cpp_calls() -> None:
+    """When this fails, llama.cpp calls something else now: see the rule's note for llama.cpp."""
+    assert rules.rule_states() == build_info().get("rules", {})
+
+
+def test_nothing_is_reached_before_it_is_computed(
+    run_python: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    done = run_python(FLAGS)
+    assert done.returncode == 0, done.stderr
+    before, after = map(json.loads, done.stdout.splitlines())
+    if not before:
+        pytest.skip("these libraries have no flags")
+    assert set(before.values()) == {0}
+    assert set(after.values()) == {1}
+
+
+def test_a_rule_that_llama_cpp_does_not_call_is_not_applied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    states = {"LLAMA_PY_GELU": "applied", "LLAMA_PY_OTHER": "applied", "LLAMA_PY_OFF": "off"}
+    monkeypatch.setattr(rules, "build_info", lambda: {"rules": states})
+    flags = {"LLAMA_PY_GELU": [ctypes.c_ubyte(0)]}
+    monkeypatch.setattr(rules, "_flags", lambda rule: iter(flags.get(rule, ())))
+    assert rules.rule_states() == {**states, "LLAMA_PY_GELU": "not reached"}
+    flags["LLAMA_PY_GELU"].append(ctypes.c_ubyte(1))
+    assert rules.rule_states() == states
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@
 #ifndef LLAMA_PY_ATTENTION_HEADS_H
 #define LLAMA_PY_ATTENTION_HEADS_H
 
+#include "../reached.h"
 #include "../vectors.h"
 #include "common.h"
 #include "ops.h"
@@ -30,6 +31,8 @@ static void ggml_compute_forward_flash_attn_ext_f16_one_chunk(
 
 #if (defined(__AVX512F__) && defined(__AVX512DQ__)) || (defined(__AVX2__) && defined(__FMA__) && defined(__F16C__))
 #define LLAMA_PY_ATTENDS
+
+LLAMA_PY_REACHABLE(attention_heads)
 
 namespace llama_py {
 
@@ -608,6 +611,7 @@ static bool can_attend(const ggml_compute_params * params, const ggml_tensor * d
 // All heads of one token over a part of the cells: [greatest, sum, values] of each.
 static void attend_in_part(
         const ggml_tensor * dst, int64_t first, int64_t from, int64_t to, float * partials, int64_t stride) {
+    LLAMA_PY_REACHED(attention_heads);
     if (first > 0) {
         return;  // it was computed with the first head
     }
@@ -685,6 +689,7 @@ static void attend_together(const ggml_tensor * dst, int64_t index, int64_t end)
 }
 
 static void attend_whole(const ggml_tensor * dst, int64_t index, int64_t end) {
+    LLAMA_PY_REACHED(attention_heads);
     if (are_alike(dst)) {
         attend_together(dst, index, end);
     } else {

@@ -23,8 +23,11 @@
 
 #include "common.h"
 #include "../function_name.h"
+#include "../reached.h"
 #include "ops.h"
 #include "simd-gemm.h"
+
+LLAMA_PY_REACHABLE(attention_tiles)
 
 // A row over the cells of a tile costs 1 by itself, and a quarter in a tile, which costs 10 before its first
 // row. Measured on an AMD EPYC with heads of 64, 128 and 256: a quarter or less, and 6 to 7 where the cells
@@ -102,6 +105,7 @@ static ggml_compute_params llama_py_params_for_rows(const ggml_compute_params * 
 
 static void ggml_compute_forward_flash_attn_ext_tiled(
         const ggml_compute_params * params, ggml_tensor * dst, int64_t ir0, int64_t ir1) {
+    LLAMA_PY_REACHED(attention_tiles);
 #ifdef LLAMA_PY_ATTENDS  // attention_heads.h, which is faster than tiles
     if (llama_py::can_attend(params, dst)) {
         llama_py::attend_whole(dst, ir0, ir1);

@@ -7,10 +7,13 @@
 #ifndef LLAMA_PY_GELU_H
 #define LLAMA_PY_GELU_H
 
+#include "../reached.h"
 #include "../vectors.h"
 #include "vec.h"
 
 #if (defined(__AVX512F__) && defined(__AVX512DQ__)) || (defined(__AVX2__) && defined(__FMA__))
+
+LLAMA_PY_REACHABLE(gelu)
 
 namespace llama_py {
 
@@ -36,6 +39,7 @@ struct QuickGelu {
 
 template <typename Function>
 static void apply(int n, float * to, const float * x) {
+    LLAMA_PY_REACHED(gelu);
     int i = 0;
     for (; i + COUNT <= n; i += COUNT) {
         store(to + i, Function::of(load(x + i)));
@@ -47,6 +51,7 @@ static void apply(int n, float * to, const float * x) {
 
 template <typename Function>
 static void apply_gated(int n, float * to, const float * x, const float * gate) {
+    LLAMA_PY_REACHED(gelu);
     int i = 0;
     for (; i + COUNT <= n; i += COUNT) {
         store(to + i, times(Function::of(load(x + i)), load(gate + i)));

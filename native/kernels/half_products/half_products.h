@@ -11,6 +11,7 @@
 
 #include "ggml-cpu-impl.h"
 #include "ggml-impl.h"
+#include "../reached.h"
 #include "../thread_memory.h"
 #include "../vectors.h"
 
@@ -18,6 +19,8 @@
 #include <cstring>
 
 #if (defined(__AVX512F__) && defined(__AVX512DQ__)) || (defined(__AVX2__) && defined(__FMA__) && defined(__F16C__))
+
+LLAMA_PY_REACHABLE(half_products)
 
 namespace {
 
@@ -156,6 +159,7 @@ class tinyBLAS<llama_py_half::ROWS, llama_py::Floats, llama_py::Floats, ggml_fp1
         if (k%ROWS != 0) {
             return false;
         }
+        LLAMA_PY_REACHED(half_products);
         const int64_t panels = (m + ROWS - 1)/ROWS;
         if (panels < 8*threads && n >= 2*MOST_COLUMNS*threads) {
             multiply_part(m, 0, panels, n*thread/threads, n*(thread + 1)/threads);

@@ -9,10 +9,14 @@
 #define LLAMA_PY_HUGE_PAGES_H
 
 #if defined(__linux__)
+#include "../reached.h"
+
 #include <stdlib.h>
 #include <sys/mman.h>
 
 #if defined(MADV_HUGEPAGE)
+LLAMA_PY_REACHABLE(huge_pages)
+
 enum { llama_py_huge_page = 2 * 1024 * 1024 };
 
 // Two of them at least: what is smaller would gain little, and would be rounded up.
@@ -21,6 +25,7 @@ static inline int llama_py_memalign(void ** memory, size_t alignment, size_t siz
         return posix_memalign(memory, alignment, size);
     }
     const int result = posix_memalign(memory, llama_py_huge_page, size);
+    LLAMA_PY_REACHED(huge_pages);
     if (result == 0) {
         // Whole pages: what follows the buffer is not ours. A refusal is no fault.
         (void) madvise(*memory, size - size % llama_py_huge_page, MADV_HUGEPAGE);

@@ -18,6 +18,7 @@
 #define GGML_COMMON_DECL_CPP
 #include "ggml-common.h"
 #include "ggml-impl.h"
+#include "../reached.h"
 #include "../thread_memory.h"
 #include "../vectors.h"
 
@@ -26,6 +27,8 @@
 
 #if (defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512DQ__)) \
     || (!(defined(__AVX512F__) && defined(__AVX512DQ__)) && defined(__AVXVNNI__) && defined(__F16C__) && defined(__FMA__))
+
+LLAMA_PY_REACHABLE(q8_products)
 
 namespace {
 
@@ -368,6 +371,7 @@ template <> class tinyBLAS_Q0_AVX<block_q8_0, block_q8_0, float> {
     // Each thread has a range of the m rows of the first matrix, or of the n columns if there are few rows.
     void matmul(int64_t m, int64_t n) {
         using namespace llama_py_q8;
+        LLAMA_PY_REACHED(q8_products);
         const int64_t panels = (m + ROWS - 1)/ROWS;
         if (panels < 8*threads && n >= 4*MOST_COLUMNS*threads) {
             multiply_part(m, 0, panels, n*thread/threads, n*(thread + 1)/threads);

@@ -14,13 +14,22 @@
 #define LLAMA_PY_TENSOR_ALIGNMENT_H
 
 #include "../function_name.h"
+#include "../reached.h"
 #include "ggml-impl.h"
+
+LLAMA_PY_REACHABLE(tensor_alignment)
 
 enum { llama_py_alignment_of_files = TENSOR_ALIGNMENT, llama_py_alignment_of_buffers = 64 };
 
+static inline int llama_py_alignment(bool of_buffers) {
+    if (!of_buffers) {
+        return llama_py_alignment_of_files;
+    }
+    LLAMA_PY_REACHED(tensor_alignment);
+    return llama_py_alignment_of_buffers;
+}
+
 #undef TENSOR_ALIGNMENT
-#define TENSOR_ALIGNMENT                                                          \
-    (llama_py_ends_in(__func__, "get_alignment") ? llama_py_alignment_of_buffers \
-                                                 : llama_py_alignment_of_files)
+#define TENSOR_ALIGNMENT llama_py_alignment(llama_py_ends_in(__func__, "get_alignment"))
 
 #endif

@@ -1,0 +1,87 @@
+"""What became of the rules of the build: those that it applied, and that llama.cpp calls.
+
+A rule replaces code of llama.cpp (``native/kernels``). That its header was compiled says the build
+(``build_info.json``). Whether what it replaces is still what llama.cpp calls is seen by computing
+something that needs it: the libraries have a flag for each, which is set when its code is reached.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+
+from llama_py._native import ggml_h as G
+from llama_py._native.loader import library
+from llama_py.core.host.profiles import build_info
+from llama_py.errors import LibraryNotFoundError, SymbolNotFoundError
+
+__all__ = ["rule_states"]
+
+#: A buffer that is large enough for huge pages.
+_MEMORY = 8 << 20
+#: Rows and columns of the matrices, tokens and cells: enough for each kernel, however wide.
+_SIZE = 64
+_HEADS = 2
+
+
+def rule_states() -> dict[str, str]:
+    """What became of each rule of the build, by the name of its option.
+
+    Returns:
+        ``"applied"``, ``"without effect"`` or ``"off"``, as the build says it; and ``"not
+        reached"`` where the build applied it, but llama.cpp does not call what it replaces. Rules
+        without a flag (options of the compiler, corrected lines) are as the build says.
+    """
+    states = dict(build_info().get("rules", {}))
+    flags = {rule: [*_flags(rule)] for rule, state in states.items() if state == "applied"}
+    if any(flags.values()):
+        _compute()
+    for rule, found in flags.items():
+        if found and not any(flag.value for flag in found):
+            states[rule] = "not reached"
+    return states
+
+
+def _flags(rule: str) -> Iterator[ctypes.c_ubyte]:
+    """Those of the libraries that have the rule's code."""
+    name = f"llama_py_reached_{rule.removeprefix('LLAMA_PY_').lower()}"
+    for stem in ("ggml-base", "ggml-cpu"):
+        try:
+            yield ctypes.c_ubyte.in_dll(library(stem), name)
+        except (ValueError, LibraryNotFoundError):  # none here; ggml-cpu may be a plug-in
+            continue
+
+
+def _compute() -> None:
+    """Everything that a rule has code for, once, over zeros."""
+    G.ggml_backend_buft_get_alignment(G.ggml_backend_cpu_buffer_type())
+    memory = G.ggml_init_params(mem_size=_MEMORY, mem_buffer=None, no_alloc=False)
+    context = G.ggml_init(memory)
+    if not context:
+        return
+    try:
+        graph = G.ggml_new_graph(context)
+        for result in _results(context):
+            G.ggml_build_forward_expand(graph, result)
+        G.ggml_graph_compute_with_ctx(context, graph, 1)
+    except SymbolNotFoundError:
+        pass  # the CPU's backend is a plug-in here, and no flag of it is seen
+    finally:
+        G.ggml_free(context)
+
+
+def _results(context: G.ggml_context_p) -> Iterator[ctypes._Pointer[G.ggml_tensor]]:
+    def zeros(kind: int, *shape: int) -> ctypes._Pointer[G.ggml_tensor]:
+        whole = (*shape, *(1,) * (4 - len(shape)))
+        return G.ggml_set_zero(G.ggml_new_tensor_4d(context, kind, *whole))
+
+    f32, f16 = G.GGML_TYPE_F32, G.GGML_TYPE_F16
+    columns = zeros(f32, _SIZE, _SIZE)
+    yield G.ggml_mul_mat(context, zeros(G.GGML_TYPE_Q8_0, _SIZE, _SIZE), columns)
+    yield G.ggml_mul_mat(context, zeros(f16, _SIZE, _SIZE), zeros(f16, _SIZE, _SIZE))
+    yield G.ggml_gelu(context, columns)
+    cells = zeros(f16, _SIZE, _SIZE, _HEADS)
+    for tokens in (1, _SIZE):
+        queries = zeros(f32, _SIZE, tokens, _HEADS)
+        mask = zeros(f16, _SIZE, _SIZE)
+        yield G.ggml_flash_attn_ext(context, queries, cells, cells, mask, 1.0, 0.0, 0.0)
