@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["DATABASE_ERRORS", "LARGEST", "Database"]
+__all__ = ["DATABASE_ERRORS", "Database", "is_size"]
 
 _log = logging.getLogger("llama_py")
 
@@ -32,35 +32,37 @@ DATABASE_ERRORS = (sqlite3.Error, OSError, UnicodeDecodeError)
 _NO_DAMAGE = ("locked", "unable to open", "readonly", "full", "disk I/O")
 #: Seconds to wait for another process's transaction, which takes milliseconds.
 _PATIENCE = 10
-#: Bytes that a file can have.
-LARGEST = 1 << 48
 
-_TABLES = """
+
+def is_size(column: str) -> str:
+    """The condition, in SQL, that a column has what may be the size of a file."""
+    return f"(typeof({column}) = 'integer' AND {column} BETWEEN 0 AND {1 << 48})"
+
+
+#: What cannot be the name of a file here, and so no key.
+_NO_NAME = "(typeof({0}) != 'text' OR {0} NOT GLOB '*-*-*' OR {0} GLOB '*[^0-9A-Za-z-]*')"
+
+_TABLES = f"""
 CREATE TABLE IF NOT EXISTS entry (
     key TEXT PRIMARY KEY, fingerprint TEXT, file_bytes INTEGER, head_bytes INTEGER, opening BLOB);
 CREATE TABLE IF NOT EXISTS segment (key TEXT PRIMARY KEY, bytes INTEGER);
 CREATE TABLE IF NOT EXISTS part (
     entry TEXT, number INTEGER, segment TEXT, PRIMARY KEY (entry, number));
 CREATE INDEX IF NOT EXISTS part_segment ON part (segment);
+CREATE INDEX IF NOT EXISTS part_wrong ON part (entry) WHERE {_NO_NAME.format("segment")};
 CREATE TABLE IF NOT EXISTS change (number INTEGER PRIMARY KEY, key TEXT);
 CREATE TABLE IF NOT EXISTS name (
     owner TEXT, kind TEXT, name TEXT, used INTEGER, data TEXT, PRIMARY KEY (owner, kind, name));
 CREATE INDEX IF NOT EXISTS name_used ON name (used);
 """
-#: The entries that can have been written here: a key cannot be a path. It is this connection's own.
+#: The entries that can have been written here. It is this connection's own.
 _SOUND = f"""
 CREATE TEMP VIEW IF NOT EXISTS sound AS
 SELECT key, fingerprint, file_bytes, head_bytes, opening FROM main.entry
-WHERE typeof(key) = 'text' AND key GLOB '*-*-*' AND key NOT GLOB '*[^0-9A-Za-z-]*'
-    AND typeof(fingerprint) = 'text' AND typeof(opening) = 'blob'
-    AND typeof(head_bytes) = 'integer' AND typeof(file_bytes) = 'integer'
-    AND file_bytes BETWEEN 0 AND {LARGEST}
+WHERE NOT {_NO_NAME.format("key")} AND typeof(fingerprint) = 'text' AND typeof(opening) = 'blob'
+    AND typeof(head_bytes) = 'integer' AND {is_size("file_bytes")}
     AND NOT EXISTS (
-        SELECT 1 FROM main.part LEFT JOIN main.segment ON segment.key = part.segment
-        WHERE part.entry = entry.key AND (
-            typeof(part.segment) != 'text' OR part.segment GLOB '*[^0-9A-Za-z-]*'
-            OR typeof(segment.bytes) != 'integer'
-            OR segment.bytes NOT BETWEEN 0 AND {LARGEST}));
+        SELECT 1 FROM main.part WHERE entry = main.entry.key AND {_NO_NAME.format("segment")});
 """
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from llama_py.memory.state import Key
-from llama_py.storage.database import DATABASE_ERRORS, LARGEST, Database
+from llama_py.storage.database import DATABASE_ERRORS, Database, is_size
 
 __all__ = ["OPENING", "Ledger", "Row"]
 
@@ -109,7 +109,8 @@ class Ledger:
         if not found:
             return None
         parts = self._ask(
-            "SELECT segment.key, segment.bytes FROM part JOIN segment ON segment.key = part.segment"
+            "SELECT part.segment, ifnull(segment.bytes, -1) FROM part LEFT JOIN segment"
+            f" ON segment.key = part.segment AND {is_size('segment.bytes')}"
             " WHERE part.entry = ? ORDER BY part.number",
             key,
         )
@@ -147,11 +148,11 @@ class Ledger:
     @property
     def nbytes(self) -> int:
         """Bytes of all files; segments that several entries share count once."""
-        sums = self._ask(
-            "SELECT sum(file_bytes) FROM sound UNION ALL SELECT sum(bytes) FROM segment"
-            f" WHERE typeof(bytes) = 'integer' AND bytes BETWEEN 0 AND {LARGEST}"
+        sums: list[tuple[int | None]] = self._ask(
+            f"SELECT sum(file_bytes) FROM entry WHERE {is_size('file_bytes')}"
+            f" UNION ALL SELECT sum(bytes) FROM segment WHERE {is_size('bytes')}"
         )
-        return max(0, sum(int(each or 0) for (each,) in sums))
+        return sum(each or 0 for (each,) in sums)
 
     # --- changing -----------------------------------------------------------------------------
 

@@ -24,10 +24,12 @@ file 2). It is no protection against somebody who may write to the directory.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -131,13 +133,8 @@ class Payload:
         Raises:
             OSError: it cannot be written; what was written is gone again.
         """
-        with path.open("xb") as file:
-            try:
-                self.write_to(file)
-                file.flush()  # here, and not in close(), is where a full disk is noticed
-            except BaseException:
-                path.unlink(missing_ok=True)
-                raise
+        with _new_file(path) as file:
+            self.write_to(file)
 
     def write_to(self, file: BinaryIO) -> None:
         """Write to a file that is open.
@@ -148,6 +145,18 @@ class Payload:
         file.write(self._head)
         digests = [_write_part(file, part) for part in self._parts]
         file.write(_trailer(digests, self._head))
+
+
+@contextlib.contextmanager
+def _new_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to be written, which is gone again if that fails; there must be none."""
+    with path.open("xb") as file:
+        try:
+            yield file
+            file.flush()  # here, and not in close(), is where a full disk is noticed
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
 
 
 def _make_head(key: Key, state: StoredState, sizes: list[int]) -> bytes:
@@ -199,14 +208,8 @@ def write_segment(path: Path, key: Key, state: Bytes) -> None:
     Raises:
         OSError: it cannot be written; what was written is gone again.
     """
-    with path.open("xb") as file:
-        try:
-            file.write(_SEGMENT.pack(_SEGMENT_MAGIC, digest(state), _digest_of_key(key)))
-            file.write(state.data)
-            file.flush()
-        except BaseException:
-            path.unlink(missing_ok=True)
-            raise
+    with _new_file(path) as file:
+        write_segment_to(file, key, state)
 
 
 def write_segment_to(file: BinaryIO, key: Key, state: Bytes) -> None:

@@ -6,7 +6,6 @@ import dataclasses
 import logging
 import secrets
 import threading
-from abc import ABC, abstractmethod
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -23,6 +22,7 @@ from llama_py.memory.state import (
     EntryInfo,
     Key,
     PendingPut,
+    StateStore,
     StoredMatch,
     StoredState,
     StoreStats,
@@ -49,7 +49,7 @@ def entry_info(key: Key, state: StoredState, nbytes: int) -> EntryInfo:
     )
 
 
-class BaseLlamaCache(ABC):
+class BaseLlamaCache(StateStore):
     """What the stores have in common: capacity, counters, lookups in the catalog."""
 
     def __init__(self, capacity_bytes: int) -> None:
@@ -64,42 +64,13 @@ class BaseLlamaCache(ABC):
         self._counts = dict.fromkeys(("saved", "restored", "evicted", "refused", "damaged"), 0)
         forks.hold(self)
 
-    def _forked(self) -> None:  # noqa: B027 - most have nothing to do
+    def _forked(self) -> None:
         """In a forked child, which has this store too now: let go of what is the parent's."""
-
-    @property
-    @abstractmethod
-    def used_bytes(self) -> int:
-        """Bytes of all entries."""
 
     @property
     def cache_size(self) -> int:
         """The same, by llama-cpp-python's name."""
         return self.used_bytes
-
-    @abstractmethod
-    def prepare(self, state: StoredState, *, replaces: Key | None = None) -> PendingPut | None:
-        """Write without showing or evicting anything; None where ``put`` would say None."""
-
-    @abstractmethod
-    def get(self, key: Key) -> StoredState | None:
-        """The entry, marked as just used; None if it is not there (any more)."""
-
-    @abstractmethod
-    def info(self, key: Key) -> EntryInfo | None:
-        """What is known of an entry without reading its state."""
-
-    @abstractmethod
-    def touch(self, key: Key) -> None:
-        """Mark an entry as just used."""
-
-    @abstractmethod
-    def discard(self, key: Key) -> None:
-        """Forget an entry, if it is there."""
-
-    @abstractmethod
-    def clear(self) -> None:
-        """Forget every entry."""
 
     def put(self, state: StoredState, *, replaces: Key | None = None) -> Key | None:
         """Save, evicting the least recently used; None if it is larger than the capacity."""
@@ -115,18 +86,6 @@ class BaseLlamaCache(ABC):
         with self._lock:
             self._check_open()
             return self._fits(nbytes)
-
-    @abstractmethod
-    def keep(self, state: NDArray[np.uint8]) -> Key:
-        """Take over the bytes of a segment, for an entry that is to come; returns its key."""
-
-    @abstractmethod
-    def holds(self, segments: Sequence[Key]) -> bool:
-        """Whether the store (still) has all of these segments."""
-
-    @abstractmethod
-    def release(self, segments: Sequence[Key]) -> None:
-        """Forget those of these segments that belong to no entry."""
 
     def wait(self, backlog: int = 0, timeout: float = 10.0) -> bool:
         """Wait until at most ``backlog`` bytes are still to be written; False if time is over.
@@ -183,14 +142,6 @@ class BaseLlamaCache(ABC):
     def closed(self) -> bool:
         """True after ``close()``."""
         return self._closed
-
-    @abstractmethod
-    def __len__(self) -> int:
-        """Entries of all fingerprints."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Release what the store holds."""
 
     def __enter__(self) -> Self:
         return self
@@ -367,16 +318,12 @@ def _new_key() -> Key:
 
 def _read_only(state: StoredState) -> StoredState:
     """The same arrays, which nobody can change through what ``get`` returns."""
-    checkpoints = tuple(Checkpoint(c.position, _frozen(c.state)) for c in state.checkpoints)
-    return StoredState(
+    return dataclasses.replace(
+        state,
         tokens=_frozen(state.tokens),
         offsets=_frozen(state.offsets) if state.offsets is not None else None,
-        text=state.text,
         state=_frozen(state.state),
-        checkpoints=checkpoints,
-        pos_min=state.pos_min,
-        fingerprint=state.fingerprint,
-        session=state.session,
+        checkpoints=tuple(Checkpoint(c.position, _frozen(c.state)) for c in state.checkpoints),
         sources=_frozen(state.sources) if state.sources is not None else None,
         segments=tuple(dataclasses.replace(segment, state=None) for segment in state.segments),
     )
