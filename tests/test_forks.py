@@ -418,7 +418,7 @@ def test_schemas_in_the_child(model: Path, tmp_path: Path) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 5}},
               "required": ["a"], "additionalProperties": False}
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-    from llama_py.chat import guidance
+    from llama_py.chat.grammars import guidance
     llm = load()
     expected = say(llm, n=40, response_format=form)
     guidance._workers().submit(len, "").result()
