@@ -7,6 +7,6 @@ from llama_py import Llama
 
 def in_flight(llm: Llama) -> int:
     """Requests in flight, after what callers have posted until now."""
-    driver = llm.inside.runtime.driver
+    driver = llm.runtime.loaded.driver
     driver.run(lambda: None)
     return driver.in_flight

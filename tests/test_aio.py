@@ -127,9 +127,9 @@ def test_the_loop_is_called_once_for_all_streams(
     async def main() -> None:
         await asyncio.gather(*map(read, range(6)))
 
-    steps = llm.inside.runtime.engine.metrics.steps
+    steps = llm.runtime.loaded.engine.metrics.steps
     run(main())
-    assert 1 < calls <= llm.inside.runtime.engine.metrics.steps - steps
+    assert 1 < calls <= llm.runtime.loaded.engine.metrics.steps - steps
 
 
 def test_several_choices(run: Any, model: AsyncLlama) -> None:
@@ -196,7 +196,7 @@ def test_a_slow_reader_holds_only_itself_up(run: Any, model: AsyncLlama, llm: Ll
         options = {**GREEDY, "max_tokens": MOST_EVENTS + 200}
         stream = await model.create_completion("slow", stream=True, **options)
         await stream.__anext__()
-        (running,) = llm.inside.runtime.engine.requests
+        (running,) = llm.runtime.loaded.engine.requests
         while not running.paused:
             await asyncio.sleep(0.005)
         generated = len(running.record.generated)
@@ -244,7 +244,7 @@ def test_a_failing_step_is_reported_and_the_thread_lives_on(
     async def main() -> None:
         await model.create_completion("x", **GREEDY)
         with monkeypatch.context() as patch:
-            patch.setattr(llm.inside.runtime.engine.runner, "decode", broken)
+            patch.setattr(llm.runtime.loaded.engine.runner, "decode", broken)
             with pytest.raises(OSError, match="broken"):
                 await model.create_completion("y", **GREEDY)
         response = await model.create_completion("y", **GREEDY)

@@ -134,7 +134,7 @@ def evaluate_a_long_prompt(bench: Bench) -> None:
 
 
 def go_on_from_a_parked_conversation(bench: Bench) -> None:
-    cache, driver = bench.llm.inside.runtime.cache, bench.llm.inside.runtime.driver
+    cache, driver = bench.llm.runtime.loaded.cache, bench.llm.runtime.loaded.driver
     bench.llm.create_completion(bench.long_prompt, max_tokens=1, **GREEDY)
     sequence = cache.live[bench.llm.cache_info["sequence"]]
     driver.run(lambda: cache.saving.park(sequence))

@@ -71,7 +71,7 @@ def test_what_a_callback_may_not_call(llm: Llama, place: str, name: str) -> None
 def test_a_reset_while_samplers_of_others_are_at_work() -> None:
     """Slow samplers choose in threads of their own; freeing them there would end the process."""
     with Llama(str(tiny_model("full")), **OPTIONS) as llm:
-        llm.inside.runtime.engine._sampling._side_by_side = (
+        llm.runtime.loaded.engine._sampling._side_by_side = (
             True  # as for a vocabulary of 16,384 and more
         )
         errors: list[BaseException] = []

@@ -187,3 +187,62 @@ def test_parts_of_the_package_have_no_circles() -> None:
             graph.setdefault(part, set()).update(parts_imported(path) - {part, "__init__"})
     assert {"api", "core", "errors", "llama_cpp"} <= {*graph}
     assert circle(graph) == []
+
+
+# -- private names ---------------------------------------------------------------------------------
+
+#: Private names that are used where they are not defined, and why.
+REACHED = {
+    "_replace": "a method of named tuples",
+    "_fields_": "ctypes",
+    "_anonymous_": "ctypes",
+    "_name": "ctypes: the path of a library",
+    "_exit": "os",
+    "_getframe": "sys",
+    "_ActionsContainer": "argparse has no other name for the type",
+    "_send": "starlette: a stream goes out while its request is still handled",
+    "_con": "diskcache",
+    "_txn_id": "diskcache",
+}
+#: Parts that reach further: benchmarks measure the inside, and the names of ``llama_cpp.Llama``
+#: that are not llama-cpp-python's are private, so that programs cannot take them for those.
+REACHING = {"bench", "compat"}
+
+
+def private_names(tree: ast.Module) -> set[str]:
+    """The private names that the classes of a module define: methods, attributes, slots."""
+    found: set[str] = set()
+    for each in ast.walk(tree):
+        if isinstance(each, ast.ClassDef):
+            for node in ast.walk(each):
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                    found.add(node.name)
+                elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                    found.add(node.attr)
+                elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                    found.add(node.target.id)
+    return found
+
+
+def reached(tree: ast.Module) -> set[str]:
+    """Private names of objects that a module uses, and that no class in it defines."""
+    return {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and node.attr.startswith("_")
+        and not node.attr.startswith("__")
+        and not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"))
+    } - private_names(tree)
+
+
+def test_a_private_name_from_outside_is_found() -> None:
+    own = "class A:\n    def __init__(self, a):\n        self._x = 1\n        a._x = a._z\n"
+    assert reached(ast.parse(own)) == {"_z"}
+    assert reached(ast.parse("a._x")) == {"_x"}
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: p.relative_to(PACKAGE).as_posix())
+def test_nobody_reaches_into_what_is_private(path: Path) -> None:
+    if part_of(path) not in REACHING:
+        assert reached(ast.parse(path.read_text(encoding="utf-8"))) <= {*REACHED}

@@ -90,12 +90,12 @@ def test_every_parameter_reaches_its_place() -> None:
     }
     mine = {"seed": 9, "last_n_tokens_size": 11, "spm_infill": True, "overflow": TrimMessages()}
     with Llama(TINY, **model, **context, **mine, kv_overrides=overrides) as llm:  # type: ignore[arg-type]
-        assert {name: getattr(llm.inside.runtime.model.params, name) for name in model} == model
+        assert {name: getattr(llm.runtime.loaded.model.params, name) for name in model} == model
         assert {
-            name: getattr(llm.inside.runtime.context.params, name) for name in context
+            name: getattr(llm.runtime.loaded.context.params, name) for name in context
         } == context
         assert {name: getattr(llm, name) for name in mine} == mine
-        assert llm.inside.runtime.model.n_ctx_train == 2048
+        assert llm.runtime.loaded.model.n_ctx_train == 2048
         assert llm.n_ctx() == 512
 
 

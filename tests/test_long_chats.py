@@ -87,10 +87,10 @@ def test_the_fiftieth_turn_costs_only_its_new_tokens(
 
 def check_reply(llm: Llama, fresh: Llama) -> None:
     """The last reply is what a model says that has evaluated nothing but the same tokens."""
-    request = llm.inside.last.record
+    request = llm.runtime.last.record
     fresh.reset()
     list(fresh.create_completion(request.tokens, stream=True, **REPLIES))
-    assert fresh.inside.last.record.generated == request.generated
+    assert fresh.runtime.last.record.generated == request.generated
 
 
 def test_a_long_history_is_shortened_quickly(pair: tuple[Llama, Llama]) -> None:

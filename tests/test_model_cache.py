@@ -341,13 +341,13 @@ def test_the_parts_of_a_model_go_with_it() -> None:
         llm.eval(words(1, 5))
         llm.sample()
         llm.cache.snapshot("a")
-        inside = llm.inside
-        each = (inside.rendering, inside.calls, inside.by_hand, inside.dispatch, llm.cache)
+        inside = llm.runtime
+        each = (inside.rendering, inside.calls, inside.by_hand, inside, llm.cache)
         parts = [weakref.ref(part) for part in each]
         del inside, each
         session = llm.chat_session()
         session.send("x", max_tokens=2)
-        context = llm.inside.runtime.context
+        context = llm.runtime.loaded.context
         gone = weakref.ref(llm)
         del session
         del llm

@@ -201,7 +201,7 @@ def test_a_model_loaded_by_names() -> None:
         "flash_attn": "auto",
     }
     with Llama(demo_model_path(), n_ctx=128, n_threads=1, **names) as llm:
-        params = llm.inside.runtime.context.params
+        params = llm.runtime.loaded.context.params
         assert (params.type_k, params.type_v, params.flash_attn) == (8, 30, None)
         assert (params.rope_scaling_type, params.attention_type) == (0, 0)
         assert llm.create_completion("Hello", max_tokens=2, temperature=0, ignore_eos=True)[

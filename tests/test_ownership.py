@@ -25,7 +25,7 @@ import pytest
 from llama_py import Llama, LlamaGrammar, demo_model_path
 from llama_py._native import chat_h
 from llama_py._native import llama_h as C
-from llama_py.api import runtime as runtime
+from llama_py.api import loading as loading
 from llama_py.core import threads
 from llama_py.core.batch import Batch
 from llama_py.core.context import Context
@@ -220,7 +220,7 @@ def test_a_collected_model_frees_its_context_first(
     """The collector finalizes a cycle in an order of its own."""
     llm = load(lora_path=adapter if with_adapter else None)
     llm("the", max_tokens=1)
-    llm.__dict__["cycle"] = [llm.inside.runtime.model, llm.inside.runtime.context, llm]
+    llm.__dict__["cycle"] = [llm.runtime.loaded.model, llm.runtime.loaded.context, llm]
     del llm
     assert "model" not in freed
     gc.collect()
@@ -338,7 +338,7 @@ def fail(where: str, folder: Path) -> Exception:
     }
     with (
         # What does not fit is refused before anything is loaded, where that is known.
-        patch.object(runtime, "check_memory"),
+        patch.object(loading, "check_memory"),
         pytest.raises(
             (KeyError, ContextCreationError, InvalidModelError, ModelNotFoundError)
         ) as caught,
@@ -382,7 +382,7 @@ def test_retrying_with_a_smaller_context_does_not_load_a_second_model(
         return load_file(*arguments)
 
     monkeypatch.setattr(C, "llama_model_load_from_file", spied)
-    monkeypatch.setattr(runtime, "check_memory", lambda *_: None)
+    monkeypatch.setattr(loading, "check_memory", lambda *_: None)
     try:
         llm = load(n_ctx=2**31 - 1)
     except ContextCreationError:

@@ -171,7 +171,7 @@ def test_the_reply_to_a_conversation_is_scored(full: Llama) -> None:
     messages = [{"role": "user", "content": "What is the capital of France?"}]
     reply: Any = full.create_chat_completion(messages, temperature=0.0, max_tokens=6, logprobs=True)
     content = reply["choices"][0]["logprobs"]["content"]
-    generated = full.inside.last.record.generated
+    generated = full.runtime.last.record.generated
     score, other = full.score(messages, [generated, [1, 2, 3, 4, 5, 6]])
     check(score, [entry["logprob"] for entry in content])
     assert score.text == reply["choices"][0]["message"]["content"]
@@ -202,7 +202,7 @@ def test_probabilities_of_all_tokens_sum_to_one(llm: Llama) -> None:
 
 
 def test_a_continuation_that_does_not_fit_is_named_and_nothing_evaluated(llm: Llama) -> None:
-    limit = llm.inside.runtime.cache.limit
+    limit = llm.runtime.loaded.cache.limit
     prefix = words(1, 40)
     with pytest.raises(ContextOverflowError, match=r"prefix with continuations\[2\]") as caught:
         llm.score(prefix, [[1], [2, 3], [4] * limit, [5] * limit])
@@ -273,10 +273,10 @@ def test_a_callback_of_a_request_cannot_score(full: Llama) -> None:
 def at_rest(llm: Llama) -> None:
     """Nothing is in flight, reserved or leased, and the books are what the memory says."""
     assert in_flight(llm) == 0
-    for number in range(llm.inside.runtime.context.n_seq_max):
-        sequence = llm.inside.runtime.cache.live.get(number)
+    for number in range(llm.runtime.loaded.context.n_seq_max):
+        sequence = llm.runtime.loaded.cache.live.get(number)
         held = len(sequence.tokens) if sequence is not None else 0
-        assert llm.inside.runtime.context.pos_max(number) + 1 == held
+        assert llm.runtime.loaded.context.pos_max(number) + 1 == held
         assert sequence is None or not (sequence.busy or sequence.reserved)
 
 

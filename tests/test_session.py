@@ -59,7 +59,7 @@ def said_by_a_fresh_model(llm: Llama, path: str | None = None) -> str:
     After the same *text* it may say something else: the tokens of a reply need not be those that
     its text is tokenized to.
     """
-    tokens = llm.inside.runtime.cache.live[llm.cache_info["sequence"]].tokens
+    tokens = llm.runtime.loaded.cache.live[llm.cache_info["sequence"]].tokens
     prompt = tokens[: llm.cache_info["reused"] + llm.cache_info["evaluated"]]
     with Llama(path or demo_model_path(), **OPTIONS) as fresh:
         response: Any = fresh.create_completion(prompt, temperature=0.0, max_tokens=24)
@@ -423,11 +423,11 @@ def test_a_state_that_was_copied_in_pieces_is_saved_and_read_back(
     with Llama(path, **OPTIONS) as llm:
         chat = session(llm)
         chat.send("My name is Anna. " * 20)
-        copies = copied_from(llm.inside.runtime.context, monkeypatch)
+        copies = copied_from(llm.runtime.loaded.context, monkeypatch)
         if parked:
-            (sequence,) = llm.inside.runtime.cache.live.values()
-            llm.inside.runtime.cache.saving.park(sequence)
-            llm.inside.runtime.cache.evict(sequence)
+            (sequence,) = llm.runtime.loaded.cache.live.values()
+            llm.runtime.loaded.cache.saving.park(sequence)
+            llm.runtime.loaded.cache.evict(sequence)
         chat.save(file)
         assert len(copies) > 6
         assert max(copies) < 60_000

@@ -80,7 +80,7 @@ def reply(llm: Llama, dialogue: Any, stream: bool = False, **options: Any) -> di
         message["content"] = given["content"] or ""
         for call in given.get("tool_calls") or ():
             message["tool_calls"].append(dict(call["function"]))
-    return {**message, "tokens": list(llm.inside.last.record.generated)}
+    return {**message, "tokens": list(llm.runtime.last.record.generated)}
 
 
 def fits(text: str, schema: dict[str, Any]) -> bool:

@@ -88,12 +88,12 @@ def reply(llm: Llama, **options: Any) -> Any:
 def test_a_reply_with_drafts_is_the_reply(llm: Llama, case: str) -> None:
     options = CASES[case]
     plain = reply(llm, **options)
-    record = llm.inside.last.record
+    record = llm.runtime.last.record
     known = [*record.generated]
     for wrong_at in (2, 3, 7, 1000):
         drafter = knowing(known, record.n_prompt, wrong_at=wrong_at)
         found = reply(llm, speculative=Speculative((drafter,), adaptive=False), **options)
-        assert llm.inside.last.record.generated == known
+        assert llm.runtime.last.record.generated == known
         _assert_same(found, plain)
 
 
@@ -118,7 +118,7 @@ def _logprobs(choice: Any) -> list[Any]:
 
 def test_stop_strings_anywhere_in_a_draft(llm: Llama) -> None:
     plain = reply(llm, temperature=0.0, ignore_eos=True)
-    record, text = llm.inside.last.record, plain["choices"][0]["message"]["content"]
+    record, text = llm.runtime.last.record, plain["choices"][0]["message"]["content"]
     known = [*record.generated]
     for start in range(0, min(len(text) - 2, 30), 3):
         stop = text[start : start + 2]
@@ -136,7 +136,7 @@ def test_stop_strings_anywhere_in_a_draft(llm: Llama) -> None:
 
 def test_a_stream_has_the_same_chunks(llm: Llama) -> None:
     plain = reply(llm, temperature=0.0, ignore_eos=True)
-    record = llm.inside.last.record
+    record = llm.runtime.last.record
     drafter = knowing([*record.generated], record.n_prompt, wrong_at=5)
     options: Any = {"temperature": 0.0, "ignore_eos": True, "max_tokens": 48, "stream": True}
     llm.reset()
@@ -155,14 +155,14 @@ def test_turns_after_drafts_reuse_what_those_without_do(llm: Llama) -> None:
             texts.append(
                 session.send(question, max_tokens=20, temperature=0.0, ignore_eos=True, **options)
             )
-            reused.append(llm.inside.last.record.reused)
+            reused.append(llm.runtime.last.record.reused)
         return texts, reused
 
     lookup = Speculative((PromptLookup(1, 6),), adaptive=False)
     texts, reused = talk(speculative=lookup)
     plain_texts, plain_reused = talk()
     assert texts == plain_texts
-    if not llm.inside.runtime.cache.traits.recurrent:
+    if not llm.runtime.loaded.cache.traits.recurrent:
         assert reused == plain_reused
     # A recurrent state goes back to before the last draft, and the reply stays whole all the same.
     assert all(a >= b - 7 for a, b in zip(reused, plain_reused, strict=True)), reused
@@ -209,7 +209,7 @@ def test_what_is_no_drafter(llm: Llama, wrong: Any) -> None:
 def test_timings_count_drafts(llm: Llama) -> None:
     plain = reply(llm, temperature=0.0, ignore_eos=True)
     assert "draft_n" not in plain["timings"]
-    record = llm.inside.last.record
+    record = llm.runtime.last.record
     drafter = knowing([*record.generated], record.n_prompt, wrong_at=1000)
     found = reply(
         llm,
@@ -217,7 +217,7 @@ def test_timings_count_drafts(llm: Llama) -> None:
         ignore_eos=True,
         speculative=Speculative((drafter,), adaptive=False),
     )
-    counted = llm.inside.last.record
+    counted = llm.runtime.last.record
     if not counted.drafted:
         assert llm.metrics["drafts_refused"]
         return

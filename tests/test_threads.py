@@ -194,10 +194,10 @@ def check(made: Round, alone: Alone) -> None:
     assert made.errors == []
     wrong = [(key, text, info) for key, text, info in made.replies if text != alone(key)]
     assert wrong == []
-    engine = made.llm.inside.runtime.engine
+    engine = made.llm.runtime.loaded.engine
     gc.collect()
     assert in_flight(made.llm) == 0
-    assert not any(sequence.busy for sequence in made.llm.inside.runtime.cache.live.values())
+    assert not any(sequence.busy for sequence in made.llm.runtime.loaded.cache.live.values())
     metrics = engine.metrics
     assert metrics.requests == metrics.finished + metrics.cancelled + metrics.failed
 

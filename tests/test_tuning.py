@@ -99,7 +99,7 @@ def test_what_wins_is_kept_and_used(
     shown = capsys.readouterr().out
     with Llama(MODEL) as llm:
         for name, value in report["values"].items():
-            assert getattr(llm.inside.runtime.context.params, name) == value
+            assert getattr(llm.runtime.loaded.context.params, name) == value
             assert f"{name} = {value} (profile of " in shown
     assert main(["tune", "--forget", MODEL]) == 0
     assert "removed" in capsys.readouterr().out
@@ -190,14 +190,14 @@ def test_cores_that_change_meanwhile(brief: pytest.MonkeyPatch, folder: Path) ->
 def test_what_is_given_takes_precedence() -> None:
     keep(flash_attn=False, n_threads=2, n_threads_batch=2, n_ubatch=64)
     with Llama(MODEL, n_ctx=256, flash_attn="auto", n_threads=1) as llm:
-        params = llm.inside.runtime.context.params
+        params = llm.runtime.loaded.context.params
         assert (params.flash_attn, params.n_threads, params.n_threads_batch) == (None, 1, 1)
         assert params.n_ubatch == 64
-        assert not llm.inside.runtime.context.threads_may_change
+        assert not llm.runtime.loaded.context.threads_may_change
     with Llama(MODEL, n_ctx=256) as llm:
-        assert llm.inside.runtime.context.params.flash_attn is False
-        assert llm.inside.runtime.context.params.n_threads == 2
-        assert llm.inside.runtime.context.threads_may_change
+        assert llm.runtime.loaded.context.params.flash_attn is False
+        assert llm.runtime.loaded.context.params.n_threads == 2
+        assert llm.runtime.loaded.context.threads_may_change
 
 
 def test_cells_of_other_types_were_not_measured() -> None:

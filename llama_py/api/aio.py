@@ -24,7 +24,7 @@ from llama_py.api.call import Call, ChatReply, CompletionReply
 from llama_py.api.llama import Llama
 from llama_py.api.overflow import OverflowReport
 from llama_py.api.reply_stream import failure_of
-from llama_py.api.scoring.scoring import Score, TokenIds
+from llama_py.api.scoring.scoring import Score, ScoringJob, TokenIds
 from llama_py.dialects.openai.types import (
     CreateChatCompletionStreamResponse,
     CreateCompletionStreamResponse,
@@ -76,7 +76,7 @@ class AsyncLlama:
     ) -> None:
         if (model_path is None) == (llama is None) or (llama is not None and options):
             raise ParameterError("give a model_path with its parameters, or llama=, and not both")
-        if (llama.inside.arguments if llama is not None else options).get("in_place"):
+        if (llama.runtime.given if llama is not None else options).get("in_place"):
             raise ParameterError("a model that is loaded with in_place=True cannot be awaited")
         self._owned = llama is None
         self.llama = llama if llama is not None else Llama(model_path, **options)  # type: ignore[arg-type]
@@ -103,7 +103,7 @@ class AsyncLlama:
         except asyncio.CancelledError:
             unwanted.set()
             raise
-        model.llama.inside.arguments["progress"] = wanted  # what a copy of the model is made with
+        model.llama.runtime.given["progress"] = wanted  # what a copy of the model is made with
         return model
 
     # -- calls ----------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ class AsyncLlama:
         if _overrides(self.llama, "create_completion"):
             method = self.llama.create_completion
             return await self._in_a_thread(method, prompt, stream, options)  # type: ignore[no-any-return]
-        parse = partial(self.llama.inside.calls.completion, prompt, stream, options)
+        parse = partial(self.llama.runtime.calls.completion, prompt, stream, options)
         return await self._respond(stream, parse)  # type: ignore[no-any-return]
 
     __call__ = create_completion
@@ -184,7 +184,7 @@ class AsyncLlama:
         if llama.chat_handler is not None or _overrides(llama, "create_chat_completion"):
             method = llama.create_chat_completion
             return await self._in_a_thread(method, messages, stream, options)  # type: ignore[no-any-return]
-        parse = partial(llama.inside.calls.chat, messages, stream, options)
+        parse = partial(llama.runtime.calls.chat, messages, stream, options)
         return await self._respond(stream, parse)  # type: ignore[no-any-return]
 
     async def score(
@@ -200,7 +200,7 @@ class AsyncLlama:
         Cancelling the task stops the scoring.
         """
         self._check_open()
-        job = self.llama.inside.scoring(prefix, continuations, timeout, options)
+        job = ScoringJob(self.llama.runtime, prefix, continuations, timeout, options)
         try:
             return await asyncio.to_thread(job.run)
         except asyncio.CancelledError:
@@ -228,8 +228,7 @@ class AsyncLlama:
         def start() -> AsyncReplyStream[Any]:
             call = parse()
             parsed = call.parsed
-            dispatch = self.llama.inside.dispatch
-            events = dispatch.submit_from(loop, parsed.requests, whole=not parsed.stream)
+            events = self.llama.runtime.submit_from(loop, parsed.requests, whole=not parsed.stream)
             call.outcome.records = events.records
             return AsyncReplyStream(call, events)
 
@@ -277,7 +276,7 @@ class AsyncLlama:
         if self._process != forks.current():
             self._closed = True
             return
-        self.llama.inside.runtime.driver.refuse_callbacks()
+        self.llama.runtime.loaded.driver.refuse_callbacks()
         self._closed = True
         self._workers.shutdown()
         if self._owned:

@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any
 
 from llama_py.api.call import Call, LastCalls, Outcome
+from llama_py.api.loading import LoadedModel
 from llama_py.api.overflow import MessageSizes, OverflowPolicy, OverflowReport, fit
 from llama_py.api.rendering import CallDefaults, ChatSettings
-from llama_py.api.runtime import Runtime
 from llama_py.chat.rendered import RenderedChat
 from llama_py.core.vocab import Vocab
 from llama_py.dialects.openai.chat import ChatCall, parse_chat
@@ -29,19 +29,19 @@ class Calls:
     """Parses the calls of one model, for both faces, and measures prompts."""
 
     def __init__(
-        self, runtime: Runtime, settings: ChatSettings, defaults: CallDefaults, last: LastCalls
+        self, loaded: LoadedModel, settings: ChatSettings, defaults: CallDefaults, last: LastCalls
     ) -> None:
-        self._runtime = runtime
+        self._loaded = loaded
         self._settings = settings
         self._last = last
         self.defaults = defaults
-        self._sizes = MessageSizes(partial(_count, runtime.model.vocab))
+        self._sizes = MessageSizes(partial(_count, loaded.model.vocab))
 
     def completion(
         self, prompt: str | Sequence[int], stream: bool, options: Mapping[str, Any]
     ) -> Call:
         """A call of ``create_completion``."""
-        _warn_of_bos(self._runtime.model.vocab, prompt)
+        _warn_of_bos(self._loaded.model.vocab, prompt)
         parsed = parse_completion(self.defaults, prompt, stream=stream, **options)
         return self._call(parsed, None)
 
@@ -74,7 +74,7 @@ class Calls:
         tools = options.get("tools") or options.get("functions")
         kept, dropped = fit(
             count,
-            self._runtime.cache.limit,
+            self._loaded.cache.limit,
             policy,
             messages,
             size=self._sizes.of,
@@ -108,7 +108,7 @@ class Calls:
         """
         request = GenerationRequest(prompt, namespace=namespace)
         try:
-            return len(resolve(request, self._runtime.cache, self._runtime.model.vocab).tokens)
+            return len(resolve(request, self._loaded.cache, self._loaded.model.vocab).tokens)
         except ContextOverflowError:  # it may say no more than that
             return len(self.tokens_of(prompt))
 
@@ -116,7 +116,7 @@ class Calls:
         """The tokens that a freshly loaded model would give a prompt, without cached replies."""
         if prompt.tokens is not None:
             return [*prompt.tokens]
-        text_keys = self._runtime.cache.text_keys
+        text_keys = self._loaded.cache.text_keys
         text = text_keys.mark(prompt.text or b"", prompt.plain)
         return text_keys.read(text, add_special=prompt.add_special)
 

@@ -17,28 +17,22 @@ from numpy.typing import NDArray
 from typing_extensions import Self, Unpack
 
 from llama_py.api import llama_cpp_names
-from llama_py.api.call import ChatReply, CompletionReply, LastCalls
-from llama_py.api.calls import Calls
-from llama_py.api.dispatch import Dispatch
+from llama_py.api.call import ChatReply, CompletionReply
 from llama_py.api.embedding.calls import Ranked
-from llama_py.api.embedding.lists import EmbeddingLists, VectorLists
-from llama_py.api.inside import Inside
+from llama_py.api.embedding.lists import VectorLists
 from llama_py.api.kept.model_cache import CacheReport, ModelCache, Prewarmed
 from llama_py.api.kept.snapshots import check_slots
 from llama_py.api.kept.states import LlamaState, SnapshotInfo
 from llama_py.api.llama_cpp_names import LlamaTokenizer
-from llama_py.api.lowlevel import ByHand
 from llama_py.api.overflow import OverflowReport
 from llama_py.api.rendering import (
-    CallDefaults,
     ChatSettings,
-    Rendering,
     check_template,
     find_format,
 )
 from llama_py.api.reply_stream import ReplyStream
-from llama_py.api.runtime import load
-from llama_py.api.scoring.scoring import Score, TokenIds
+from llama_py.api.runtime import Runtime
+from llama_py.api.scoring.scoring import Score, ScoringJob, TokenIds
 from llama_py.api.sessions.session import ChatSession
 from llama_py.chat.formats import ChatHandler
 from llama_py.chat.messages import ChatRequest
@@ -91,11 +85,11 @@ class _Setting(Generic[T]):
     @overload
     def __get__(self, llm: Llama, owner: type) -> T: ...
     def __get__(self, llm: Llama | None, owner: type) -> T | Self:
-        value: T | Self = self if llm is None else getattr(llm._settings, self._name)
+        value: T | Self = self if llm is None else getattr(llm.runtime.settings, self._name)
         return value
 
     def __set__(self, llm: Llama, value: T) -> None:
-        setattr(llm._settings, self._name, value)
+        setattr(llm.runtime.settings, self._name, value)
 
 
 class Llama:
@@ -168,7 +162,7 @@ class Llama:
         self._tokenizer = given["tokenizer"]
         self.verbose = given["verbose"]
         self.chat_handler: ChatHandler | None = given["chat_handler"]
-        self._settings = settings = ChatSettings(
+        settings = ChatSettings(
             arguments["model_path"],
             given["seed"],
             given["last_n_tokens_size"],
@@ -177,26 +171,10 @@ class Llama:
             given["json_calls"],
             given["overflow"],
         )
-        given_names = {name for name, value in options.items() if value is not None}
-        runtime = load(arguments, given_names)
-        rendering = Rendering(runtime, settings, template, chat_format, given["tool_form"])
-        last = LastCalls()
-        defaults = CallDefaults(runtime, settings, rendering)
-        calls = Calls(runtime, settings, defaults, last)
-        by_hand = ByHand(runtime, defaults, last, logits_all=given["logits_all"])
-        dispatch = Dispatch(runtime, by_hand, last)
-        #: The parts, for the packages above; they change with the versions.
-        self.inside = Inside(
-            {"model_path": model_path, **options},
-            runtime,
-            rendering,
-            calls,
-            dispatch,
-            EmbeddingLists(runtime, arguments["pooling_type"]),
-            by_hand,
-            last,
-        )
-        self.cache = ModelCache(runtime, by_hand, last, dispatch, calls, slots)
+        own: dict[str, Any] = {"model_path": model_path, **options}
+        #: The inside, for the packages above; it changes with the versions.
+        self.runtime = Runtime(arguments, own, settings, template, chat_format)
+        self.cache = ModelCache(self.runtime, slots)
 
     #: What calls get that say nothing else; may be set.
     model_path = _Setting[str]()
@@ -212,36 +190,36 @@ class Llama:
     @property
     def vocab(self) -> Vocab:
         """The model's tokens, and the functions that turn text into tokens and back."""
-        return self.inside.runtime.model.vocab
+        return self.runtime.loaded.model.vocab
 
     @property
     def metadata(self) -> dict[str, str]:
         """The scalar metadata of the GGUF, as text."""
-        return self.inside.runtime.model.metadata
+        return self.runtime.loaded.model.metadata
 
     def n_ctx(self) -> int:
         """Tokens that one conversation can have: all of the context, if ``kv_unified``."""
-        return self.inside.runtime.context.n_ctx_seq
+        return self.runtime.loaded.context.n_ctx_seq
 
     def n_embd(self) -> int:
         """Width of the embeddings."""
-        return self.inside.runtime.model.n_embd
+        return self.runtime.loaded.model.n_embd
 
     def n_vocab(self) -> int:
         """Number of tokens in the vocabulary."""
-        return self.inside.runtime.model.vocab.n_tokens
+        return self.runtime.loaded.model.vocab.n_tokens
 
     def token_eos(self) -> int:
         """The end-of-sequence token, -1 if there is none."""
-        return self.inside.runtime.model.vocab.eos
+        return self.runtime.loaded.model.vocab.eos
 
     def token_bos(self) -> int:
         """The beginning-of-sequence token, -1 if there is none."""
-        return self.inside.runtime.model.vocab.bos
+        return self.runtime.loaded.model.vocab.bos
 
     def token_nl(self) -> int:
         """The newline token, -1 if there is none."""
-        return self.inside.runtime.model.vocab.nl
+        return self.runtime.loaded.model.vocab.nl
 
     # -- completions ---------------------------------------------------------------------------
 
@@ -278,8 +256,8 @@ class Llama:
             prompt: text, or token ids.
             stream: return an iterator of chunks; closing it cancels the request.
         """
-        call = self.inside.calls.completion(prompt, stream, options)
-        return self.inside.dispatch.respond(call)  # type: ignore[no-any-return]
+        call = self.runtime.calls.completion(prompt, stream, options)
+        return self.runtime.respond(call)  # type: ignore[no-any-return]
 
     __call__ = create_completion
 
@@ -323,8 +301,8 @@ class Llama:
             copies = [dict(message) for message in messages]
             handled: Any = self.chat_handler(llama=self, messages=copies, stream=stream, **options)
             return handled  # type: ignore[no-any-return]
-        call = self.inside.calls.chat(messages, stream, options)
-        return self.inside.dispatch.respond(call)  # type: ignore[no-any-return]
+        call = self.runtime.calls.chat(messages, stream, options)
+        return self.runtime.respond(call)  # type: ignore[no-any-return]
 
     def create_chat_completion_openai_v1(self, *args: Any, **kwargs: Any) -> Any:
         """``create_chat_completion`` with the types of the package ``openai``.
@@ -375,7 +353,7 @@ class Llama:
             GenerationTimeout: it took too long.
             ParameterError: an argument is wrong.
         """
-        return self.inside.scoring(prefix, continuations, timeout, options).run()
+        return ScoringJob(self.runtime, prefix, continuations, timeout, options).run()
 
     # -- embeddings ----------------------------------------------------------------------------
 
@@ -428,7 +406,7 @@ class Llama:
         Raises:
             InputTooLongError: a text is too long; nothing was computed.
         """
-        vectors, count = self.inside.embedding.lists(input, normalize, truncate)
+        vectors, count = self.runtime.embedding.lists(input, normalize, truncate)
         return (vectors, count) if return_count else vectors
 
     def create_embedding(
@@ -439,7 +417,7 @@ class Llama:
         Args:
             model: the name that the response gives.
         """
-        return self.inside.embedding.response(input, self.model_path if model is None else model)
+        return self.runtime.embedding.response(input, self.model_path if model is None else model)
 
     def rerank(
         self,
@@ -451,13 +429,13 @@ class Llama:
         truncate: bool = False,
     ) -> list[Ranked]:
         """``Embedder.rerank``: documents, the one first that fits the query best."""
-        return self.inside.embedding.calls.ranking(
+        return self.runtime.embedding.calls.ranking(
             query, documents, top_n=top_n, normalize=normalize, truncate=truncate
         ).result()
 
     def pooling_type(self) -> int:
         """How the vectors of a text become one (``LLAMA_POOLING_TYPE_*``); 0 is: not at all."""
-        return self.inside.embedding.pooling_type
+        return self.runtime.embedding.pooling_type
 
     # -- chat templates ------------------------------------------------------------------------
 
@@ -469,7 +447,7 @@ class Llama:
             TemplateError: the model's own does not parse; pass ``chat_template`` or
                 ``chat_format``.
         """
-        return self.inside.rendering.template
+        return self.runtime.rendering.template
 
     @property
     def chat_format(self) -> str | None:
@@ -478,11 +456,11 @@ class Llama:
         Raises:
             ParameterError: there is no format of that name.
         """
-        return self.inside.rendering.chat_format
+        return self.runtime.rendering.chat_format
 
     @chat_format.setter
     def chat_format(self, name: str | None) -> None:
-        self.inside.rendering.chat_format = name
+        self.runtime.rendering.chat_format = name
 
     def render_chat(
         self, messages: ChatRequest | Sequence[Mapping[str, Any]], **options: Unpack[ChatOptions]
@@ -497,10 +475,10 @@ class Llama:
             ParameterError, TemplateError: as ``create_chat_completion`` would.
         """
         if not isinstance(messages, ChatRequest):
-            return self.inside.calls.rendered(messages, options)
+            return self.runtime.calls.rendered(messages, options)
         if options:
             raise ParameterError(f"{next(iter(options))}: a ChatRequest has its options already")
-        return self.inside.rendering.render(messages)
+        return self.runtime.rendering.render(messages)
 
     def chat_session(
         self, system: str | None = None, **options: Unpack[TurnOptions]
@@ -557,7 +535,7 @@ class Llama:
 
         It is valid until ``close()``, and so is ``ctx``. Raises ``ClosedError`` afterwards.
         """
-        return self.inside.runtime.model.pointer
+        return self.runtime.loaded.model.pointer
 
     @property
     def ctx(self) -> llama_context_p:
@@ -565,17 +543,17 @@ class Llama:
 
         The cache does not notice when they change its memory: call ``reset()`` afterwards.
         """
-        return self.inside.runtime.context.pointer
+        return self.runtime.loaded.context.pointer
 
     @property
     def n_tokens(self) -> int:
         """Tokens that ``eval`` has in memory."""
-        return self.inside.by_hand.n_tokens
+        return self.runtime.by_hand.n_tokens
 
     @property
     def eval_tokens(self) -> list[int]:
         """The tokens that ``eval`` has in memory; a copy."""
-        return self.inside.by_hand.tokens
+        return self.runtime.by_hand.tokens
 
     @property
     def input_ids(self) -> NDArray[np.intc]:
@@ -591,7 +569,7 @@ class Llama:
         Raises:
             LlamaError: nothing was evaluated yet.
         """
-        return self.inside.by_hand.last_logits
+        return self.runtime.by_hand.last_logits
 
     @property
     def scores(self) -> NDArray[np.float32]:
@@ -601,12 +579,12 @@ class Llama:
         the last of them has a row that is not zero. Tokens that came with ``load_state`` have none
         either.
         """
-        return self.inside.by_hand.scores
+        return self.runtime.by_hand.scores
 
     @property
     def eval_logits(self) -> deque[list[float]]:
         """The rows of ``scores`` as lists; without ``logits_all`` only the last one."""
-        every = self.inside.by_hand.logits_all
+        every = self.runtime.by_hand.logits_all
         rows = self.scores if every else self.scores[-1:]
         return deque(rows.tolist(), maxlen=None if every else 1)
 
@@ -620,7 +598,7 @@ class Llama:
             ContextOverflowError: they do not fit; nothing was evaluated.
             TokenizationError: an id is not in the vocabulary.
         """
-        self.inside.by_hand.eval(tokens)
+        self.runtime.by_hand.eval(tokens)
 
     def set_seed(self, seed: int) -> None:
         """The seed of later calls that give none of their own."""
@@ -639,7 +617,7 @@ class Llama:
         Raises:
             LlamaError: nothing was evaluated yet.
         """
-        return self.inside.by_hand.sample(idx, options)
+        return self.runtime.by_hand.sample(idx, options)
 
     def generate(
         self,
@@ -662,7 +640,7 @@ class Llama:
         Raises:
             RequestCancelled: another thread called ``reset(cancel=True)``.
         """
-        return self.inside.by_hand.generate(tokens, reset, options)
+        return self.runtime.by_hand.generate(tokens, reset, options)
 
     logits_to_logprobs = staticmethod(llama_cpp_names.logits_to_logprobs)
     longest_token_prefix = staticmethod(llama_cpp_names.longest_token_prefix)
@@ -677,12 +655,12 @@ class Llama:
     @property
     def last_overflow(self) -> OverflowReport | None:
         """``dropped`` of the reply that ``cache.info`` speaks of."""
-        return self.inside.last.outcome.dropped if self.inside.last.outcome is not None else None
+        return self.runtime.last.outcome.dropped if self.runtime.last.outcome is not None else None
 
     @property
     def metrics(self) -> MetricsReport:
         """Counters and histograms of the engine since loading or ``reset()``."""
-        return self.inside.runtime.engine.metrics.as_dict()
+        return self.runtime.loaded.engine.metrics.as_dict()
 
     def memory_report(self) -> CacheReport:
         """``cache.report()``."""
@@ -738,8 +716,8 @@ class Llama:
         Raises:
             LlamaError: it is called from a callback of a request; nothing was freed.
         """
-        self.inside.runtime.close()
-        self.inside.rendering.close()
+        self.runtime.close()
+        self.runtime.rendering.close()
 
     def __enter__(self) -> Self:
         return self
@@ -749,20 +727,20 @@ class Llama:
 
     def __getstate__(self) -> dict[str, Any]:
         """The arguments it was made with; unpickling loads the model again."""
-        return {**self.inside.arguments, "chat_format": self.chat_format}
+        return {**self.runtime.given, "chat_format": self.chat_format}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
 
     def __repr__(self) -> str:
         name = repr(Path(self.model_path).name)
-        if self.inside.runtime.inherited:
+        if self.runtime.loaded.inherited:
             return f"Llama({name}, of another process)"
-        if self.inside.runtime.model.closed:
+        if self.runtime.loaded.model.closed:
             return f"Llama({name}, closed)"
-        size = "vocab_only=True" if self.inside.runtime.vocab_only else "an encoder"
-        if self.inside.runtime.generates:
-            size = f"n_ctx={self.inside.runtime.context.n_ctx}"
+        size = "vocab_only=True" if self.runtime.loaded.vocab_only else "an encoder"
+        if self.runtime.loaded.generates:
+            size = f"n_ctx={self.runtime.loaded.context.n_ctx}"
         return f"Llama({name}, {size})"
 
     # -- from a hub ----------------------------------------------------------------------------

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_py.api.call import LastCalls, Outcome
+from llama_py.api.loading import LoadedModel
 from llama_py.api.rendering import CallDefaults
-from llama_py.api.runtime import Runtime
 from llama_py.api.score_table import ScoreTable
 from llama_py.core.sampling.sampler import Sampler
 from llama_py.dialects.requests import read_grammar
@@ -45,13 +45,13 @@ class ByHand:
 
     def __init__(
         self,
-        runtime: Runtime,
+        loaded: LoadedModel,
         defaults: CallDefaults,
         last: LastCalls,
         *,
         logits_all: bool,
     ) -> None:
-        self._runtime = runtime
+        self._loaded = loaded
         self._defaults = defaults
         self._last = last
         self.logits_all = logits_all
@@ -77,8 +77,8 @@ class ByHand:
     @property
     def last_logits(self) -> NDArray[np.float32]:
         """See ``Llama.last_logits``."""
-        _ = self._runtime.model.pointer  # raises after close(): no sampling from a freed model
-        logits = self._runtime.engine.requests.last_logits
+        _ = self._loaded.model.pointer  # raises after close(): no sampling from a freed model
+        logits = self._loaded.engine.requests.last_logits
         if logits is None:
             raise LlamaError("nothing was evaluated yet; call eval() or create a completion first")
         return logits
@@ -86,7 +86,7 @@ class ByHand:
     @property
     def scores(self) -> NDArray[np.float32]:
         """See ``Llama.scores``."""
-        n_vocab, books = self._runtime.model.vocab.n_tokens, self._runtime.engine.requests
+        n_vocab, books = self._loaded.model.vocab.n_tokens, self._loaded.engine.requests
         last = None
         if self.sequence is not None and books.last_sequence is self.sequence:
             last = self.last_logits
@@ -94,14 +94,14 @@ class ByHand:
 
     def eval(self, tokens: Sequence[int]) -> None:
         """See ``Llama.eval``."""
-        tokens = self._runtime.model.vocab.token_list(tokens)
+        tokens = self._loaded.model.vocab.token_list(tokens)
         if not tokens:
             return
-        self._runtime.driver.run_abortable(lambda wanted: self._eval(tokens, wanted))
+        self._loaded.driver.run_abortable(lambda wanted: self._eval(tokens, wanted))
 
     def _eval(self, tokens: Sequence[int], wanted: Callable[[], bool]) -> None:
         held = self.sequence
-        if held is not None and self._runtime.cache.live.get(held.number) is not held:
+        if held is not None and self._loaded.cache.live.get(held.number) is not held:
             held = None  # an interrupt in place has cleared the memory
         sequence = held or self._begin()
         start = len(sequence.tokens)
@@ -109,14 +109,14 @@ class ByHand:
             self._forget_rows()  # a failed eval may have emptied it
         sampling, self._sampler = self._sampler, None
         every = self.logits_all
-        rows = self._runtime.engine.evaluate(sequence, tokens, every=every, wanted=wanted)
+        rows = self._loaded.engine.evaluate(sequence, tokens, every=every, wanted=wanted)
         if every:
             self._scores.put(start, rows)
         if sampling is not None and sampling.hear(tokens):
             self._sampler = sampling
 
     def _begin(self) -> LiveSequence:
-        sequence = self._runtime.cache.take()
+        sequence = self._loaded.cache.take()
         if sequence is None:
             raise LlamaError("every sequence is busy; wait for a request, or raise n_seq_max")
         self.sequence = sequence
@@ -127,7 +127,7 @@ class ByHand:
         self._forget_rows()
         sequence, self.sequence = self.sequence, None
         if sequence is not None:
-            self._runtime.cache.give_back(sequence)
+            self._loaded.cache.give_back(sequence)
 
     def adopt(
         self,
@@ -144,12 +144,12 @@ class ByHand:
             StateError: every sequence is busy, or it does not fit.
         """
         self.release()
-        sequence = self._runtime.cache.bring_in(stored, loading=loading)
+        sequence = self._loaded.cache.bring_in(stored, loading=loading)
         if sequence is None:
             raise StateError("every sequence is busy; wait for a request, or raise n_seq_max")
         sequence.busy = sequence.by_hand = True
         self.sequence = sequence
-        books = self._runtime.engine.requests
+        books = self._loaded.engine.requests
         books.last_logits, books.last_sequence = logits, sequence
 
     def forget(self) -> None:
@@ -164,8 +164,8 @@ class ByHand:
         row = self._row(idx)
         params = read_sampling(SAMPLE, SAMPLE.read(options), self._defaults)
         if self._sampler is None or self._sampler.sampler.params != params:
-            longest = self._runtime.context.n_ctx_seq
-            sampler = Sampler(self._runtime.model.vocab, params, self.tokens, longest=longest)
+            longest = self._loaded.context.n_ctx_seq
+            sampler = Sampler(self._loaded.model.vocab, params, self.tokens, longest=longest)
             self._sampler = _Sampling(sampler)
         return self._sampler.sample(row)
 
@@ -184,7 +184,7 @@ class ByHand:
         self, tokens: Sequence[int], reset: bool, options: GenerateOptions
     ) -> Generator[int, Sequence[int] | None, None]:
         """See ``Llama.generate``."""
-        tokens = self._runtime.model.vocab.token_list(tokens)
+        tokens = self._loaded.model.vocab.token_list(tokens)
         prompt = tokens if reset else [*self.tokens, *tokens]
         given = GENERATE.read(options)
         rules = read_grammar(given, self._defaults)
@@ -199,14 +199,14 @@ class ByHand:
                 return
             if sampling.grammar is not None or sampling.constraint is not None:
                 raise ParameterError("send(): a grammar cannot tell what tokens of yours mean")
-            prompt = [*prompt, *new, *self._runtime.model.vocab.token_list(more)]
+            prompt = [*prompt, *new, *self._loaded.model.vocab.token_list(more)]
 
     def _tokens_of(
         self, request: GenerationRequest, given: list[int]
     ) -> Generator[int, Sequence[int] | None, Sequence[int] | None]:
         """The tokens of a request, also put into ``given``; returns what was sent, if anything."""
         outcome = Outcome(self._last)
-        events = Events(self._runtime.driver, [request], first=self.release)
+        events = Events(self._loaded.driver, [request], first=self.release)
         outcome.records = events.records
         try:
             with events:

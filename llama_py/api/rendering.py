@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llama_py.api.runtime import Runtime
+from llama_py.api.loading import LoadedModel
 from llama_py.chat.constraints import render_constrained
 from llama_py.chat.content import render_content
 from llama_py.chat.formats import ChatFormat, get_chat_format
@@ -98,13 +98,13 @@ class Rendering:
 
     def __init__(
         self,
-        runtime: Runtime,
+        loaded: LoadedModel,
         settings: ChatSettings,
         template: str | None,
         chat_format: str | None,
         tool_form: str = "auto",
     ) -> None:
-        self._runtime = runtime
+        self._loaded = loaded
         self._settings = settings
         self._text = template
         self._tool_form = tool_form
@@ -120,7 +120,7 @@ class Rendering:
                 ``chat_format``.
             ClosedError: after ``close()``.
         """
-        model, template = self._runtime.model, self._template
+        model, template = self._loaded.model, self._template
         if template is None:
             template = self._template = self._made(model)
             if model.closed:  # meanwhile: ``close()`` may not have seen it
@@ -154,7 +154,7 @@ class Rendering:
         Raises:
             ClosedError: after ``close()``, also where nothing of the model is needed.
         """
-        self._runtime.model.check_open()
+        self._loaded.model.check_open()
         if request.json_calls is None:
             request = replace(request, json_calls=self._settings.json_calls)
         mode = self._settings.special_tokens_in_content
@@ -162,12 +162,12 @@ class Rendering:
 
     def _render_as_is(self, request: ChatRequest) -> RenderedChat:
         if self._formatter is not None:
-            return self._formatter.render(request, self._runtime.model)
-        return render_constrained(self.template, request, self._runtime.model.vocab)
+            return self._formatter.render(request, self._loaded.model)
+        return render_constrained(self.template, request, self._loaded.model.vocab)
 
     def _markup_of_chats(self) -> Markup:
         if self._markup is None:
-            formatter, model = self._formatter, self._runtime.model
+            formatter, model = self._formatter, self._loaded.model
             sources = formatter.sources(model) if formatter else self.template.sources
             self._markup = Markup.of(model.vocab.special_texts(), sources)
         return self._markup
@@ -181,18 +181,18 @@ class Rendering:
 class CallDefaults:
     """What the parsing of calls asks about a model (``dialects.context.CallContext``)."""
 
-    def __init__(self, runtime: Runtime, settings: ChatSettings, rendering: Rendering) -> None:
-        self._runtime = runtime
+    def __init__(self, loaded: LoadedModel, settings: ChatSettings, rendering: Rendering) -> None:
+        self._loaded = loaded
         self._settings = settings
         self._rendering = rendering
 
     @property
     def vocab(self) -> Vocab:
-        return self._runtime.model.vocab
+        return self._loaded.model.vocab
 
     @property
     def metadata(self) -> Mapping[str, str]:
-        return self._runtime.model.metadata
+        return self._loaded.model.metadata
 
     @property
     def seed(self) -> int:

@@ -1,405 +1,130 @@
-"""``Runtime``: a model with what runs it, as one record; ``load`` makes it.
-
-``load`` checks all arguments before it reads the weights, and leaves nothing behind when it fails.
-"""
+"""``Runtime``: the inside of a model; ``Llama``, ``AsyncLlama``, the server and others hold one."""
 
 from __future__ import annotations
 
-import functools
-import logging
-import threading
-import time
-from collections.abc import Container, Hashable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from llama_py import forks
-from llama_py.core.context import Context
-from llama_py.core.host import profiles
-from llama_py.core.host.footprint import expected_bytes, room_for_model
-from llama_py.core.host.memory_check import check_memory
-from llama_py.core.lora import LoraAdapter
-from llama_py.core.model import Model
-from llama_py.embeddings.computing import Setup, check_embeds
-from llama_py.embeddings.queue import EmbeddingQueue
-from llama_py.engine.clock import Clock
-from llama_py.engine.driver import Driver
-from llama_py.engine.engine import Engine
-from llama_py.errors import ParameterError
-from llama_py.memory.cache import CacheLimits, SequenceCache
-from llama_py.memory.kinds import traits_of
-from llama_py.memory.state import StoredState
-from llama_py.memory.state_loader import StateLoad
-from llama_py.options import LOAD
-from llama_py.options.drafters import Speculative, as_speculative
-from llama_py.params import ContextParams, ModelParams
-from llama_py.storage.store import LlamaRAMCache
-from llama_py.version import LLAMA_CPP_COMMIT
+from llama_py.api.call import Call, LastCalls, Outcome
+from llama_py.api.calls import Calls
+from llama_py.api.embedding.lists import EmbeddingLists
+from llama_py.api.loading import load
+from llama_py.api.lowlevel import ByHand
+from llama_py.api.rendering import CallDefaults, ChatSettings, Rendering
+from llama_py.api.reply_stream import ReplyStream, raise_failure
+from llama_py.engine.events import Events
+from llama_py.engine.request import FinishEvent, GenerationRequest, Record
 
-__all__ = ["Runtime", "lacks_memory", "load"]
+if TYPE_CHECKING:
+    import asyncio
 
-_log = logging.getLogger("llama_py")
+    from llama_py.engine.async_events import AsyncEvents
 
-#: How a state describes its tokens and their text; states of another format are not used.
-_STATE_FORMAT = 2
-#: Seconds that ``close`` waits for conversations to be written.
-_PATIENCE = 10.0
-#: ``attention_type`` of a context in which each token sees all others.
-_NON_CAUSAL = 1
-P = TypeVar("P", ModelParams, ContextParams)
-
-
-@dataclass(frozen=True, slots=True)
-class _Generating:
-    """The context, cache and engine of a model; absent if it does not generate."""
-
-    context: Context
-    cache: SequenceCache
-    driver: Driver
+__all__ = ["Runtime"]
 
 
 class Runtime:
-    """A model, its context, the cache of its sequences, and the engine that drives them.
+    """A loaded model, and what parses, renders, submits and answers its calls.
 
-    Its parts belong to the process that loaded it: in a forked child, asking for one raises
-    ``ForkedProcessError``. With ``vocab_only`` there is a model and nothing else, and an encoder
-    has no engine: asking for what is not there raises ``ParameterError``.
-
-    Args:
-        setup: how the context is made that embeds, when it is needed; None: never.
-    """
-
-    __slots__ = (
-        "_embedding",
-        "_embedding_queue",
-        "_embeds_in_place",
-        "_making",
-        "_model",
-        "_process",
-        "_running",
-    )
-
-    def __init__(
-        self,
-        model: Model,
-        running: _Generating | None,
-        setup: Setup | None = None,
-        *,
-        in_place: bool = False,
-    ) -> None:
-        self._model = model
-        self._running = running
-        self._process = forks.current()
-        self._embedding = setup
-        self._embedding_queue: EmbeddingQueue | None = None
-        self._making = threading.Lock()
-        self._embeds_in_place = in_place
-
-    @property
-    def inherited(self) -> bool:
-        """True in a child of the process that loaded it."""
-        return self._process != forks.current()
-
-    @property
-    def vocab_only(self) -> bool:
-        """True if there are no weights."""
-        return self._running is None and self._embedding is None
-
-    @property
-    def generates(self) -> bool:
-        """True if there is a context to generate with."""
-        return self._running is not None
-
-    @property
-    def embedding_queue(self) -> EmbeddingQueue:
-        """What embeds; made when it is asked for first.
-
-        Raises:
-            ParameterError: there are no weights, or the model has no embeddings.
-        """
-        model = self.model
-        if self._embedding is None:
-            raise _vocabulary_only()
-        with self._making:
-            if self._embedding_queue is None:
-                check_embeds(model)
-                self._embedding_queue = EmbeddingQueue(
-                    model, self._embedding, in_place=self._embeds_in_place
-                )
-            return self._embedding_queue
-
-    @property
-    def model(self) -> Model:
-        """The weights and the vocabulary."""
-        if self._process != forks.current():
-            raise forks.refuse()
-        return self._model
-
-    @property
-    def context(self) -> Context:
-        """The context."""
-        return self._parts().context
-
-    @property
-    def cache(self) -> SequenceCache:
-        """What is in memory, to be used in the engine's thread (``driver.run``)."""
-        return self._parts().cache
-
-    @property
-    def driver(self) -> Driver:
-        """The engine, which evaluates requests."""
-        return self._parts().driver
-
-    @property
-    def engine(self) -> Engine:
-        """What the driver drives: to be called within ``driver.run`` only."""
-        return self._parts().driver.engine
-
-    @property
-    def fingerprint(self) -> str:
-        """Everything that the bytes of a saved state depend on."""
-        cache = self._parts().cache
-        return cache.fingerprint(cache.namespace)
-
-    def _parts(self) -> _Generating:
-        if self._process != forks.current():
-            raise forks.refuse()
-        if self._running is None and self._embedding is None:
-            raise _vocabulary_only()
-        if self._running is None:
-            raise ParameterError.about_model(
-                self._model.path,
-                f"is an encoder ({self._model.architecture}), which does not generate text: it "
-                "embeds (embed, rerank); load a decoder model",
-            )
-        return self._running
-
-    @contextmanager
-    def loading(self, stored: StoredState, namespace: Hashable) -> Iterator[StateLoad | None]:
-        """Load a state in pieces between two steps of the streams, to be handed over within.
-
-        It is None where that is better done at once. What is not handed over is freed.
-        """
-        driver, loader = self.driver, self.cache.loader
-        loading = driver.run(lambda: loader.begin_with(stored, namespace))
-        if loading is None:
-            yield None
-            return
-        try:
-            while driver.run(lambda: loader.step(loading)):
-                pass
-            yield loading
-        finally:
-            driver.run(lambda: loader.release(loading))
-
-    def warm_up(self) -> None:
-        """Let the first request take no longer than others. Nothing may be in memory yet."""
-        if self.generates:
-            self.driver.run(self.context.warm_up)
-
-    def copy_out(self, seconds: float) -> bool:
-        """Copy what is to be saved out of the context, a few MiB between two steps of the streams.
-
-        Returns:
-            False if that takes longer than ``seconds``; the rest is copied later.
-        """
-        end = time.monotonic() + seconds
-        driver, saving = self.driver, self.cache.saving
-        while driver.run(saving.step):
-            if time.monotonic() >= end:
-                return False
-        return True
-
-    def write_out(self, seconds: float) -> bool:
-        """The same, and wait until the store that was set has written it."""
-        end = time.monotonic() + seconds
-        copied, store = self.copy_out(seconds), self.cache.saved
-        return copied and (store is None or store.wait(0, max(0.0, end - time.monotonic())))
-
-    def close(self) -> None:
-        """Free everything; in a forked child, nothing.
-
-        Raises:
-            LlamaError: it is called from a callback of a request; nothing was freed.
-        """
-        if self._running is not None and not self.inherited:
-            self._running.driver.refuse_callbacks()
-        if self._embedding_queue is not None:
-            self._embedding_queue.close()
-        if self._running is not None:
-            self._running.driver.close()
-            store = self._running.cache.saved
-            if store is not None and not store.closed and not store.wait(0, _PATIENCE):
-                _log.warning("the model was closed before all conversations were written")
-        self._model.close()
-
-
-def _vocabulary_only() -> ParameterError:
-    return ParameterError(
-        "this model was loaded with vocab_only=True: it can tokenize, and nothing else; load it "
-        "without"
-    )
-
-
-def load(arguments: Mapping[str, Any], given: Container[str] = ()) -> Runtime:
-    """Load a model.
+    It changes with the versions: programs use the ``Llama``. No part refers to this or to that, so
+    that ``del`` frees everything at once.
 
     Args:
         arguments: those of ``Llama``, as ``options.LOAD`` completed them, and ``model_path``.
-        given: the names of those that somebody gave; a profile decides about others.
+        given: those that somebody gave; a copy of the ``Llama`` is made with them.
+        settings: what calls get that say nothing else.
+        template: Jinja text in place of the model's own, or None.
+        chat_format: the name of a format in place of any template, or None.
+
+    Attributes:
+        loaded: the model, its context, and the engine that drives them.
+        given, settings: as they were passed; they may be changed between calls.
+        rendering: conversations to prompts.
+        calls: arguments to checked calls.
+        by_hand: evaluating token by token.
+        embedding: calls that embed.
+        last: what the last call left behind.
 
     Raises:
-        ParameterError: an argument is wrong; nothing was loaded.
-        ModelLoadError, ContextCreationError: see ``Llama``; nothing is left in memory.
+        ParameterError, ModelLoadError, ContextCreationError: see ``Llama``; nothing was loaded.
     """
-    from llama_py.core import backend
 
-    params, context_params = _params(ModelParams, arguments), _params(ContextParams, arguments)
-    speculative = as_speculative(_either(arguments, "speculative", "draft_model"))
-    if speculative is not None and speculative.needs_heads and not params.vocab_only:
-        params = replace(params, load_mtp=True)
-    backend.start(arguments["numa"])
-    check_memory(arguments["model_path"], params, context_params)
-    model = Model(
-        arguments["model_path"],
-        params,
-        progress=arguments["progress"],
-        verbose=arguments["verbose"],
-    )
-    try:
-        if arguments["vocab_only"]:
-            return Runtime(model, None)
-        if model.is_encoder:
-            _refuse_drafts(model, speculative)
-            running, adapters = None, _adapters(model, arguments)
-        else:
-            context = _context(model, context_params, given)
-            running, adapters = _start(model, context, arguments, speculative)
-        packed = replace(context_params, embeddings=True, kv_unified=True)
-        setup = Setup(packed, tuple(adapters))
-        return Runtime(model, running, setup, in_place=arguments["in_place"])
-    except BaseException:  # also Ctrl-C: who tries again must have the memory for it
-        model.close()  # with what was made from it
-        raise
+    def __init__(
+        self,
+        arguments: Mapping[str, Any],
+        given: dict[str, Any],
+        settings: ChatSettings,
+        template: str | None,
+        chat_format: str | None,
+    ) -> None:
+        named = {name for name, value in given.items() if value is not None}
+        self.loaded = loaded = load(arguments, named)
+        self.given = given
+        self.settings = settings
+        self.last = last = LastCalls()
+        self.rendering = Rendering(loaded, settings, template, chat_format, arguments["tool_form"])
+        defaults = CallDefaults(loaded, settings, self.rendering)
+        self.calls = Calls(loaded, settings, defaults, last)
+        self.by_hand = ByHand(loaded, defaults, last, logits_all=arguments["logits_all"])
+        self.embedding = EmbeddingLists(loaded, arguments["pooling_type"])
 
+    def submit(self, requests: Sequence[GenerationRequest], *, whole: bool = False) -> Events:
+        """Queue the requests of a call, all or none; see ``Events``.
 
-def lacks_memory(model_path: str, options: Mapping[str, Any]) -> bool:
-    """Whether a model would take more memory than is left; rather True than False.
+        What ``eval`` evaluated is let go before: one of them may begin with it.
+        """
+        driver, first = self.loaded.driver, self.by_hand.release
+        return Events(driver, requests, whole=whole, first=first)
 
-    Args:
-        options: arguments of ``Llama``.
+    def submit_from(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        requests: Sequence[GenerationRequest],
+        *,
+        whole: bool = False,
+    ) -> AsyncEvents:
+        """Queue the requests of a call whose events an event loop reads; see ``AsyncEvents``."""
+        from llama_py.engine.async_events import AsyncEvents  # and asyncio: a tenth of the start
 
-    Raises:
-        ParameterError, ModelLoadError: it could not be loaded anyway.
-    """
-    arguments: Mapping[str, Any] = LOAD.complete(options)
-    params = _params(ModelParams, arguments)
-    needed = expected_bytes(model_path, params, _params(ContextParams, arguments))
-    return needed > room_for_model(params)
+        driver, first = self.loaded.driver, self.by_hand.release
+        return AsyncEvents(driver, requests, loop, whole=whole, first=first)
 
+    def respond(self, call: Call) -> Any:
+        """The whole reply of a call, or with ``stream`` the stream of its chunks."""
+        stream, outcome = call.parsed.stream, call.outcome
+        events = self.submit(call.parsed.requests, whole=not stream)
+        outcome.records = events.records
+        if stream:
+            return ReplyStream(call, events)
+        encoder = call.encoder()
+        try:
+            with events:
+                for index, event in events:
+                    encoder.feed(index, event)
+                    if type(event) is FinishEvent:
+                        outcome.note(index, event)
+                        raise_failure(event, encoder)
+        finally:
+            outcome.note_end()
+        return call.reply(encoder.response())
 
-def _adapters(model: Model, arguments: Mapping[str, Any]) -> list[tuple[LoraAdapter, float]]:
-    if arguments["lora_path"] is None:
-        return []
-    return [(LoraAdapter(model, arguments["lora_path"]), arguments["lora_scale"])]
+    def run(self, request: GenerationRequest) -> Record:
+        """Evaluate a request and discard its output."""
+        outcome = Outcome(self.last)
+        events = self.submit([request], whole=True)
+        outcome.records = events.records
+        try:
+            with events:
+                for index, event in events:
+                    outcome.note(index, event)
+                    error = getattr(event, "error", None)
+                    if error is not None:
+                        raise error
+        finally:
+            outcome.note_end()
+        return events.records[0]
 
-
-def _context(model: Model, params: ContextParams, given: Container[str]) -> Context:
-    """The context, with what a profile knows in place of what was not given."""
-    _check_generates(model)
-    params, origins = profiles.apply(params, given, profiles.find(model.info))
-    by_hand = "given" in (origins["n_threads"], origins["n_threads_batch"])
-    return Context(model, params, threads_fixed=by_hand)
-
-
-def _start(
-    model: Model,
-    context: Context,
-    arguments: Mapping[str, Any],
-    speculative: Speculative | None,
-) -> tuple[_Generating, list[tuple[LoraAdapter, float]]]:
-    adapters = _adapters(model, arguments)
-    if adapters:
-        context.set_adapters(adapters)
-    # Without a causal mask, a token's cells depend on those that come after it.
-    reuse = context.params.attention_type != _NON_CAUSAL
-    parking = arguments["parking_bytes"]
-    clock = Clock()
-    cache = SequenceCache(
-        context,
-        traits_of(model, context.params.swa_full, context.params.kv_unified),
-        model.vocab,
-        functools.partial(_fingerprint, model, context),
-        CacheLimits(checkpoint_bytes=arguments["checkpoint_bytes"], reuse=reuse),
-        LlamaRAMCache(parking) if parking > 0 else None,
-        clock,
-    )
-    cache.namespace = context.adapters  # prompts share nothing with those of other adapters
-    driver = Driver(
-        Engine(context, cache, speculative, clock),
-        max_waiting=arguments["max_waiting"],
-        in_place=arguments["in_place"],
-    )
-    return _Generating(context, cache, driver), adapters
-
-
-def _either(arguments: Mapping[str, Any], name: str, other: str) -> Any:
-    """The value of an option that has two names."""
-    if arguments[name] is not None and arguments[other] is not None:
-        raise ParameterError(f"{other} is another name of {name}: pass one of them")
-    return arguments[name] if arguments[name] is not None else arguments[other]
-
-
-def _refuse_drafts(model: Model, speculative: Speculative | None) -> None:
-    if speculative is not None and speculative.drafters:
-        raise ParameterError(
-            f"speculative: {model.path} is an encoder ({model.architecture}), which generates "
-            "nothing that could be drafted; leave the option out"
-        )
-
-
-def _check_generates(model: Model) -> None:
-    kind = "an encoder" if not model.has_decoder or model.has_encoder else ""
-    kind = "a diffusion model" if model.is_diffusion else kind
-    if kind:
-        raise ParameterError.about_model(
-            model.path,
-            f"is {kind} ({model.architecture}), which does not generate token by token; load a "
-            "decoder model",
-        )
-
-
-def _fingerprint(model: Model, context: Context, namespace: Hashable) -> str:
-    """Everything that the bytes of a saved state of a namespace depend on."""
-    p = context.params
-    parts: tuple[object, ...] = (
-        _STATE_FORMAT,
-        LLAMA_CPP_COMMIT,
-        model.fingerprint,
-        context.n_ctx_seq,
-        p.type_k,
-        p.type_v,
-        p.flash_attn,
-        p.swa_full,
-        p.attention_type,
-        p.rope_scaling_type,
-        p.rope_freq_base,
-        p.rope_freq_scale,
-        p.yarn_ext_factor,
-        p.yarn_attn_factor,
-        p.yarn_beta_fast,
-        p.yarn_beta_slow,
-        p.yarn_orig_ctx,
-        namespace,
-        tuple(sorted((model.params.kv_overrides or {}).items())),
-    )
-    if not p.kv_unified:  # a state of one of several buffers says how many there are
-        parts += (("buffers", p.n_seq_max),)
-    return repr(parts)
-
-
-def _params(kind: type[P], arguments: Mapping[str, Any]) -> P:
-    """A record of the arguments that have the names of its fields."""
-    names = [each.name for each in fields(kind) if each.name in arguments]
-    return kind(**{name: arguments[name] for name in names})
+    def close(self) -> None:
+        """Free everything; in a forked child, nothing."""
+        self.loaded.close()
+        self.rendering.close()

@@ -55,7 +55,7 @@ def _one_token(llm: Any, prompt: list[int], count: int, stream: bool) -> _Split:
 
 def _timed_call(llm: Any, prompt: list[int], count: int, stream: bool) -> tuple[_Split, int]:
     """Wall, decode and choosing seconds of a call, and how many tokens it generated."""
-    metrics = llm.inside.runtime.engine.metrics
+    metrics = llm.runtime.loaded.engine.metrics
     before = metrics.decode_seconds, metrics.sample_seconds, metrics.generated
     start = time.perf_counter()
     answer = llm.create_completion(
@@ -71,7 +71,7 @@ def _timed_call(llm: Any, prompt: list[int], count: int, stream: bool) -> tuple[
 
 def _breakdown(llm: Any, prompt: list[int], count: int) -> dict[str, float]:
     """Seconds a token of the engine's parts, each without what is listed below it."""
-    loop = llm.inside.runtime.driver._loop
+    loop = llm.runtime.loaded.driver._loop
     engine = loop.engine
     runner, sampling = engine.runner, engine._sampling
     places = [

@@ -112,8 +112,8 @@ def _largest_gap(llm: Any, request: Any) -> float:
 
 
 def _ask(llm: Any, messages: list[Message], max_tokens: int) -> dict[str, Any]:
-    call = llm.inside.calls.chat(messages, False, {"temperature": 0.0, "max_tokens": max_tokens})
-    llm.inside.dispatch.respond(call)
+    call = llm.runtime.calls.chat(messages, False, {"temperature": 0.0, "max_tokens": max_tokens})
+    llm.runtime.respond(call)
     record = call.outcome.records[0]
     return {"request": record, "first": record.first_token - record.submitted}
 

@@ -217,7 +217,7 @@ def _speed(
         )
         for number in range(streams)
     ]
-    with Events(llm.inside.runtime.driver, requests, whole=True) as events:
+    with Events(llm.runtime.loaded.driver, requests, whole=True) as events:
         for _, event in events:
             error = getattr(event, "error", None)
             if error is not None:
@@ -234,7 +234,7 @@ def _speed(
 def _rows(report: Report, llm: Llama, repeats: int) -> None:
     """What a step costs by its number of rows, all of them outputs."""
     table = report.table("one step", "rows", "ms", "by one row", "rows per second")
-    engine = llm.inside.runtime.driver.engine
+    engine = llm.runtime.loaded.driver.engine
     tokens = llm.tokenize(prose("rows", 300, counter(llm)), add_bos=False)
     seconds: dict[int, list[float]] = {rows: [] for rows in _ROWS}
 
@@ -256,7 +256,7 @@ def _rows(report: Report, llm: Llama, repeats: int) -> None:
         finally:
             engine.cache.drop(sequence)
 
-    llm.inside.runtime.driver.run(measure)
+    llm.runtime.loaded.driver.run(measure)
     one = float(np.median(seconds[1]))
     for rows, measured in seconds.items():
         took = float(np.median(measured))

@@ -133,7 +133,7 @@ def conditions(options: argparse.Namespace, n_ctx: int) -> dict[str, Any]:
 
 def set_reuse(llm: Llama, mode: str) -> None:
     """Select reuse: ``off`` (none), ``token`` (only token prefixes) or ``text`` (all)."""
-    cache = llm.inside.runtime.cache
+    cache = llm.runtime.loaded.cache
     cache.limits = dataclasses.replace(cache.limits, reuse=mode != "off", text=mode == "text")
 
 
@@ -189,7 +189,7 @@ def chat(
     start = clock()
     answer: Any = llm.create_chat_completion(messages, **options)
     seconds = clock() - start
-    record = llm.inside.last.ended
+    record = llm.runtime.last.ended
     if record is None:
         raise LlamaError("the call left no record")
     return Turn(
@@ -215,7 +215,7 @@ def tolerance(llm: Llama) -> float:
     With quantized weights, their inputs are quantized as well, which magnifies small differences.
     """
     unquantized = llm.metadata.get("general.file_type") == "0"
-    return 1e-8 if unquantized and llm.inside.runtime.context.params.flash_attn is False else 2e-3
+    return 1e-8 if unquantized and llm.runtime.loaded.context.params.flash_attn is False else 2e-3
 
 
 class Verifier:

@@ -130,7 +130,7 @@ class _Timer:
         start = time.perf_counter()
         count = self._answer(options, self._tokens)
         end = time.perf_counter()
-        request = self._llm.inside.last.record
+        request = self._llm.runtime.last.record
         # The end of the call, not of the request: what the answer costs belongs to it.
         return (end - request.first_token) / (count - 1), request.first_token - start
 
@@ -152,7 +152,7 @@ class _Timer:
         if options.get("stream"):
             for _ in answer:
                 pass
-        count = len(self._llm.inside.last.record.generated)
+        count = len(self._llm.runtime.last.record.generated)
         if count < 2:
             raise RuntimeError("the model ended its reply at once; use another model")
         return count

@@ -84,7 +84,7 @@ class CacheUse:
         if self._mapping is not None:
             return None
         native, store = llm.native, self.cache.store
-        found = store.find(np.array(tokens, np.int32), native.inside.runtime.fingerprint)
+        found = store.find(np.array(tokens, np.int32), native.runtime.loaded.fingerprint)
         best = max(found, key=lambda each: each.matched, default=None)
         stored = None if best is None or not best.matched else store.get(best.key)
         return None if stored is None else llm._state_of(NativeState(stored))
@@ -97,7 +97,7 @@ class CacheUse:
         llm, mapping = self._llm(), self.cache
         if mapping is None or llm is None:
             return
-        ended = llm.native.inside.last.ended
+        ended = llm.native.runtime.last.ended
         count = 0 if ended is None else len(ended.tokens) + len(ended.generated)
         if self._mapping is None and count > WORTH_SAVING:
             return

@@ -38,7 +38,7 @@ async def count_tokens(request: Request, parse: Parse) -> int:
 
         counted, longer = await loop.run_in_executor(service.workers, count)
         if longer:  # which takes seconds if there are megabytes: calls have threads of their own
-            calls = model.llama.inside.calls
+            calls = model.llama.runtime.calls
             counted += await in_thread(
                 service, lambda: sum(len(calls.tokens_of(each.prompt)) for each in longer)
             )
@@ -53,7 +53,7 @@ def _counted(
     counted, longer = 0, []
     for request in requests:
         try:
-            counted += len(resolve(request, llama.inside.runtime.cache, llama.vocab).tokens)
+            counted += len(resolve(request, llama.runtime.loaded.cache, llama.vocab).tokens)
         except ContextOverflowError:  # whoever counts wants to know by how much
             longer.append(request)
     return counted, longer

@@ -237,7 +237,7 @@ class Exchange:
                 raise ClientDisconnect
             self._turn = time.perf_counter()
             try:
-                _ = self.model.llama.inside.runtime.driver  # an encoder has none, and says so
+                _ = self.model.llama.runtime.loaded.driver  # an encoder has none, and says so
                 call = parse()
                 self.id = call.id
                 if not self._over:
@@ -254,9 +254,9 @@ class Exchange:
         return call
 
     def _submit(self, call: WireCall, loop: asyncio.AbstractEventLoop) -> None:
-        dispatch = self.model.llama.inside.dispatch
+        runtime = self.model.llama.runtime
         try:
-            events = dispatch.submit_from(loop, call.requests, whole=not call.stream)
+            events = runtime.submit_from(loop, call.requests, whole=not call.stream)
         except ContextOverflowError as error:
             if not (call.stream and call.overflows_in_stream):
                 raise

@@ -30,15 +30,15 @@ def truncated(llama: Llama, request: ChatRequest) -> ChatRequest:
     The oldest turns go, several at once, so that the next requests find what is left in memory.
     What does not fit even so is returned as it is, and refused by the engine.
     """
-    vocab, limit = llama.vocab, llama.inside.runtime.cache.limit
+    vocab, limit = llama.vocab, llama.runtime.loaded.cache.limit
     sizes = MessageSizes(lambda text: len(vocab.tokenize(text, add_special=False)))
 
     def kept(stands: Sequence[Stand]) -> ChatRequest:
         return replace(request, messages=tuple(request.messages[each["place"]] for each in stands))
 
     def count(stands: Sequence[Stand]) -> int:
-        rendered = render_leniently(kept(stands), llama.inside.calls.defaults.render_chat)
-        return len(llama.inside.calls.tokens_of(chat_prompt(rendered)))
+        rendered = render_leniently(kept(stands), llama.runtime.calls.defaults.render_chat)
+        return len(llama.runtime.calls.tokens_of(chat_prompt(rendered)))
 
     stands = [_stand(message, place) for place, message in enumerate(request.messages)]
     fixed = sizes.of_json(tool_values(request.shown_tools)) if request.tools else 0

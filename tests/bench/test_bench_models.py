@@ -121,5 +121,5 @@ def test_models_that_repeat_themselves_agree(tmp_path: Path) -> None:
     speculative = Speculative((DraftModel(str(path)),), adaptive=False)
     with Llama(str(path), n_ctx=128, speculative=speculative) as llm:
         llm.create_completion([5, 6, 300], max_tokens=12, temperature=0, ignore_eos=True)
-        assert llm.inside.last.record.generated == [300] * 12
+        assert llm.runtime.last.record.generated == [300] * 12
         assert llm.metrics["accepted"] == llm.metrics["drafted"] > 0

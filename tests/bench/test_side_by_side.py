@@ -67,8 +67,8 @@ def in_turn(calls: list[list[Messages]]) -> Iterator[tuple[int, Messages]]:
 def play(llm: Llama, calls: list[list[Messages]]) -> list[Call]:
     done: list[Call] = []
     for agent, messages in in_turn(calls):
-        prompt = llm.inside.calls.prompt_of(messages, {"tools": TOOLS[:1]})
-        tokens = llm.inside.calls.tokens_of(prompt)
+        prompt = llm.runtime.calls.prompt_of(messages, {"tools": TOOLS[:1]})
+        tokens = llm.runtime.calls.tokens_of(prompt)
         shared = max((common_prefix(tokens, call.tokens) for call in done), default=0)
         reply = llm.create_chat_completion(
             messages, tools=TOOLS[:1], temperature=0.0, max_tokens=N_REPLY, ignore_eos=True
@@ -112,8 +112,8 @@ def test_three_long_agents_take_turns(kind: str, room: str) -> None:
 def _three_agents(kind: str, room: str, characters: int, longest: int) -> None:
     calls = agents(3, characters, longest)
     with load(kind, n_ctx=512) as llm:
-        prompts = [llm.inside.calls.prompt_of(own[-1], {"tools": TOOLS[:1]}) for own in calls]
-        ends = [llm.inside.calls.tokens_of(prompt) for prompt in prompts]
+        prompts = [llm.runtime.calls.prompt_of(own[-1], {"tools": TOOLS[:1]}) for own in calls]
+        ends = [llm.runtime.calls.tokens_of(prompt) for prompt in prompts]
     shared = common_prefix(ends[0], ends[1])
     lengths = sorted(len(tokens) + 4 * N_REPLY for tokens in ends)
     n_ctx = sum(lengths) + 256

@@ -224,7 +224,7 @@ def test_alice_is_30(backend: str, stream: bool, monkeypatch: pytest.MonkeyPatch
             else:
                 text = answer["choices"][0]["message"]["content"]
             assert text == '{"name": "Alice", "age": 30}'
-            assert len(llm.inside.last.record.generated) == 12  # the one that ends it included
+            assert len(llm.runtime.last.record.generated) == 12  # the one that ends it included
 
 
 def test_alice_in_a_completion() -> None:

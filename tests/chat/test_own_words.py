@@ -57,7 +57,7 @@ def replied(llm: Llama, tokens: list[int], stream: bool, **options: Any) -> dict
             names = message["calls"].setdefault(call.get("index", number), ["", ""])
             names[0] += call["function"].get("name") or ""
             names[1] += call["function"].get("arguments") or ""
-    return {**message, "tokens": list(llm.inside.last.record.generated)}
+    return {**message, "tokens": list(llm.runtime.last.record.generated)}
 
 
 def tokens_of(llm: Llama, text: str, seed: int) -> list[int]:
@@ -129,7 +129,7 @@ def test_completions_with_a_grammar_are_left_alone(llm: Llama) -> None:
             )
             text = "".join(c["choices"][0]["text"] for c in (answer if stream else [answer]))
             assert text == case.text
-            assert list(llm.inside.last.record.generated) == tokens
+            assert list(llm.runtime.last.record.generated) == tokens
 
 
 # ---- tools --------------------------------------------------------------------------------

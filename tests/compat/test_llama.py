@@ -71,7 +71,7 @@ def test_arguments_of_llama_py_are_used() -> None:
         pass
     model = Llama(demo_model_path(), verbose=False, n_seq_max=3, overflow=llama_py.TrimMessages())
     assert isinstance(model.native.overflow, llama_py.TrimMessages)
-    assert model.native.inside.runtime.context.n_seq_max == 3
+    assert model.native.runtime.loaded.context.n_seq_max == 3
     model.close()
 
 
@@ -182,7 +182,7 @@ def test_streams_are_generators_of_the_same_text(llm: Any) -> None:
     left = llm(PROMPT, max_tokens=500, stream=True)
     next(left)
     left.close()
-    assert not llm.native.inside.runtime.engine.requests.running
+    assert not llm.native.runtime.loaded.engine.requests.running
 
 
 @pytest.mark.parametrize(

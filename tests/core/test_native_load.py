@@ -53,7 +53,7 @@ def test_a_file_that_is_deleted_after_loading_is_not_missed(path: Path) -> None:
         assert say(llm) == first
         llm.load_state(llm.save_state())
         with Llama(tiny_model("full"), **OPTIONS) as same:
-            assert same.inside.runtime.fingerprint == llm.inside.runtime.fingerprint
+            assert same.runtime.loaded.fingerprint == llm.runtime.loaded.fingerprint
 
 
 def test_states_belong_to_the_weights_that_made_them(path: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 from llama_py import Llama
-from llama_py.api import runtime
+from llama_py.api import loading
 from llama_py.core.context import Context
 from llama_py.engine.clock import Clock
 from llama_py.engine.driver import Driver
@@ -129,14 +129,14 @@ class Rig:
     ) -> None:
         path = tiny_model(kind)
         self.kind = kind
-        with patch.object(runtime, "Clock", lambda: clock or Clock()):
+        with patch.object(loading, "Clock", lambda: clock or Clock()):
             self.llm = Llama(str(path), in_place=in_place, **{**EXACT, **options})
         self.oracle = Oracle(path, n_ctx=2048)
         self._expected: dict[tuple[tuple[int, ...], int], list[int]] = {}
 
     @property
     def driver(self) -> Driver:
-        return self.llm.inside.runtime.driver
+        return self.llm.runtime.loaded.driver
 
     @property
     def engine(self) -> Engine:

@@ -77,7 +77,7 @@ def test_an_interrupt_when_a_call_was_queued_already(
     llm: Llama, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert works(llm)
-    driver, posted = llm.inside.runtime.driver, []
+    driver, posted = llm.runtime.loaded.driver, []
     post = driver.post
 
     def interrupted(command: Any) -> None:
@@ -118,7 +118,7 @@ def test_an_interrupted_job_in_place_leaves_nothing_half_done(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with Llama(tiny_model("full"), in_place=True, **OPTIONS) as llm:
-        runner = llm.inside.runtime.engine.runner
+        runner = llm.runtime.loaded.engine.runner
         decode = runner._decode
 
         def interrupted() -> int:
@@ -135,7 +135,7 @@ def test_an_interrupted_job_in_place_leaves_nothing_half_done(
 
 
 def test_calls_do_not_wait_for_a_reset_that_was_interrupted(llm: Llama) -> None:
-    driver = llm.inside.runtime.driver
+    driver = llm.runtime.loaded.driver
     with a_call_that_goes_on(llm):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(driver, "wait_for", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -151,7 +151,7 @@ def test_the_time_of_a_call_that_waits_for_a_reset_runs(llm: Llama) -> None:
     with a_call_that_goes_on(llm):
         reset = threading.Thread(target=llm.reset)
         reset.start()
-        until(lambda: llm.inside.runtime.driver._loop._quiet)
+        until(lambda: llm.runtime.loaded.driver._loop._quiet)
         with pytest.raises(GenerationTimeout):
             llm.create_completion([7, 8], max_tokens=4, timeout=0.1, **GREEDY)
     reset.join()
@@ -184,7 +184,7 @@ def test_several_threads_read_one_stream(llm: Llama) -> None:
 def test_a_thread_that_has_the_number_of_the_engines(llm: Llama) -> None:
     assert works(llm)
     llm.close()
-    thread = llm.inside.runtime.driver._thread
+    thread = llm.runtime.loaded.driver._thread
     assert thread is not None
     thread._ident = threading.get_ident()  # type: ignore[attr-defined]
     llm.close()

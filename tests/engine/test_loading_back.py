@@ -359,7 +359,7 @@ def test_a_state_is_brought_back_beside_a_stream(how: str, monkeypatch: pytest.M
     elif how == "restore":
         assert rig.llm.cache.restore("it").n_tokens == len(state.stored.tokens)
     else:
-        Conversations(rig.llm.inside.runtime).bring_in(state.stored, "anna")
+        Conversations(rig.llm.runtime.loaded).bring_in(state.stored, "anna")
     assert len(made) > 15
     assert max(made) < 1.5 * PIECE
     assert tokens_at[-1] - tokens_at[0] >= len(made) // 4, "a token with a few pieces"

@@ -310,12 +310,12 @@ def test_a_job_of_another_thread_does_not_wait_for_a_whole_reply() -> None:
             target=lambda: llm.create_completion(words(1, 40), max_tokens=900, **GREEDY)
         )
         thread.start()
-        metrics = llm.inside.runtime.engine.metrics
+        metrics = llm.runtime.loaded.engine.metrics
         seen: list[int] = []
         while not metrics.generated:
             pass
         while thread.is_alive() and len(seen) < 10:
-            seen.append(llm.inside.runtime.driver.run(lambda: metrics.generated))
+            seen.append(llm.runtime.loaded.driver.run(lambda: metrics.generated))
         thread.join()
     assert len({*seen}) > 2
 

@@ -22,7 +22,7 @@ GREEDY: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True}
 
 
 def pace_of(llm: Llama) -> TunedThreads | None:
-    return llm.inside.runtime.engine.runner._tuned_threads
+    return llm.runtime.loaded.engine.runner._tuned_threads
 
 
 class Restless(ThreadTuner):
@@ -48,11 +48,11 @@ def test_a_tiny_model_has_one_thread_and_no_choice() -> None:
 def test_another_number_of_threads_changes_nothing_else() -> None:
     """Whatever is tried between the steps of a reply, it is the same reply."""
     with Llama(demo_model_path(), n_ctx=1024, n_threads=2, flash_attn=False) as llm:
-        llm.inside.runtime.context.set_threads(1, 1)
+        llm.runtime.loaded.context.set_threads(1, 1)
         expected = llm.create_completion(PROMPT, max_tokens=60, **GREEDY)["choices"][0]["text"]
         llm.reset()
-        tuned_threads = llm.inside.runtime.engine.runner._tuned_threads = TunedThreads(
-            llm.inside.runtime.context, lambda: None
+        tuned_threads = llm.runtime.loaded.engine.runner._tuned_threads = TunedThreads(
+            llm.runtime.loaded.context, lambda: None
         )
         tuned_threads._one = Restless(2)
         counts = list[int]()
@@ -75,8 +75,8 @@ def test_a_system_without_more_threads(monkeypatch: pytest.MonkeyPatch) -> None:
         raise RuntimeError("can't start new thread")
 
     with Llama(demo_model_path(), n_ctx=256, n_threads=1) as llm:
-        tuned_threads = llm.inside.runtime.engine.runner._tuned_threads = TunedThreads(
-            llm.inside.runtime.context, lambda: None
+        tuned_threads = llm.runtime.loaded.engine.runner._tuned_threads = TunedThreads(
+            llm.runtime.loaded.context, lambda: None
         )
         tuned_threads._one = Restless(2)
         with monkeypatch.context() as patched:
@@ -84,7 +84,7 @@ def test_a_system_without_more_threads(monkeypatch: pytest.MonkeyPatch) -> None:
             answer = llm.create_completion(PROMPT, max_tokens=8, **GREEDY)
         assert answer["usage"]["completion_tokens"] == 8
         assert tuned_threads.threads == (1, 1)
-        assert llm.inside.runtime.context.try_threads(2, 1)
+        assert llm.runtime.loaded.context.try_threads(2, 1)
 
 
 # -- beside another program ------------------------------------------------------------------------

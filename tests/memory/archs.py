@@ -114,12 +114,12 @@ class Sweep:
             type_k=0,
             type_v=0,
         )
-        outcome.kind = self.llm.inside.runtime.cache.traits.kind.value
+        outcome.kind = self.llm.runtime.loaded.cache.traits.kind.value
         self.oracle = Oracle(path, n_ctx=N_CTX)
         self.cuts = CutRecorder()
         self.cuts.watch(self.llm)
         self.draw = np.random.default_rng(7)
-        room = self.llm.inside.runtime.cache.limit - 6 * (N_MORE + GREEDY)
+        room = self.llm.runtime.loaded.cache.limit - 6 * (N_MORE + GREEDY)
         self.prompt = self.tokens(min(LONG_PROMPT, room))
 
     def tokens(self, count: int) -> list[int]:
@@ -130,7 +130,7 @@ class Sweep:
     def call(self, step: str, prompt: Sequence[int]) -> list[int]:
         """Continue ``prompt``, compare, and return all tokens."""
         self.llm.create_completion([*prompt], temperature=0.0, max_tokens=GREEDY, ignore_eos=True)
-        request = self.llm.inside.last.record
+        request = self.llm.runtime.last.record
         runs, _ = self.cuts.runs(request.tokens)
         expected, row = self.oracle.greedy(request.tokens, len(request.generated), runs)
         error = nmse(self.llm.last_logits, row)
@@ -157,16 +157,16 @@ class Sweep:
         self.call("restore", kept + self.tokens(N_MORE))
 
         def empty() -> None:
-            while self.llm.inside.runtime.cache.make_room():
+            while self.llm.runtime.loaded.cache.make_room():
                 pass
 
-        self.llm.inside.runtime.driver.run(empty)
+        self.llm.runtime.loaded.driver.run(empty)
         self.call("restore", kept + self.tokens(N_MORE))
 
     def leave_training(self) -> None:
         """Go as far as the cache allows: an abort here is a limit that the traits do not know."""
         self.llm.reset()
-        self.call("first", self.tokens(self.llm.inside.runtime.cache.limit - GREEDY))
+        self.call("first", self.tokens(self.llm.runtime.loaded.cache.limit - GREEDY))
 
     def close(self) -> None:
         self.oracle.close()
@@ -183,7 +183,7 @@ def examine(path: Path) -> Outcome:
         except LlamaError as error:
             outcome.reason = str(error).replace(str(path), "it")
             return outcome
-        if not C.llama_get_memory(sweep.llm.inside.runtime.context.pointer):
+        if not C.llama_get_memory(sweep.llm.runtime.loaded.context.pointer):
             outcome.kind, outcome.reason = (
                 "",
                 "cannot generate: a diffusion model, which has no memory",

@@ -23,7 +23,7 @@ class CutRecorder:
 
     def watch(self, llm: Llama) -> None:
         """Look at everything that ``llm`` decodes from now on."""
-        context, cache = llm.inside.runtime.context, llm.inside.runtime.cache
+        context, cache = llm.runtime.loaded.context, llm.runtime.loaded.cache
         decode = context.decode
 
         def watched(batch: Batch) -> int:

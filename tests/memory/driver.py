@@ -100,7 +100,7 @@ class Driver:
     def load(self) -> Llama:
         """Load the model; what is saved of it is in segments of some 20 tokens."""
         llm = Llama(str(self.path), **self.options)
-        llm.inside.runtime.cache.saving.piece = 40_000
+        llm.runtime.loaded.cache.saving.piece = 40_000
         return llm
 
     def begin(self) -> None:
@@ -144,14 +144,14 @@ class Driver:
 
     def check_bookkeeping(self) -> None:
         """What the cache believes is in memory is what the memory says."""
-        cache, context = self.llm.inside.runtime.cache, self.llm.inside.runtime.context
+        cache, context = self.llm.runtime.loaded.cache, self.llm.runtime.loaded.context
         for number in range(context.n_seq_max):
             sequence = cache.live.get(number)
             held = len(sequence.tokens) if sequence is not None else 0
             assert context.pos_max(number) + 1 == held, (number, held)
 
     def last_request(self) -> Record:
-        request: Record = self.llm.inside.last.record
+        request: Record = self.llm.runtime.last.record
         return request
 
     # -- operations -------------------------------------------------------------------------------
@@ -234,10 +234,10 @@ class Driver:
 
     def park(self) -> None:
         def empty() -> None:
-            while self.llm.inside.runtime.cache.make_room():
+            while self.llm.runtime.loaded.cache.make_room():
                 pass
 
-        self.llm.inside.runtime.driver.run(empty)
+        self.llm.runtime.loaded.driver.run(empty)
         self.check_bookkeeping()
 
     def cancel(self, index: int, words: Sequence[int], after: int) -> None:
@@ -311,7 +311,7 @@ class Driver:
 
     def raw(self, index: int, cut: int, words: Sequence[int]) -> None:
         """A completion of tokens that something cached may begin with."""
-        sequences = [seq for seq in self.llm.inside.runtime.cache.live.values() if seq.tokens]
+        sequences = [seq for seq in self.llm.runtime.loaded.cache.live.values() if seq.tokens]
         head = sequences[index % len(sequences)].tokens if sequences else []
         tokens = head[: cut % (len(head) + 1)] + self.llm.tokenize(text_of(words), add_bos=False)
         if not 0 < len(tokens) < N_CTX - 4:

@@ -59,7 +59,7 @@ def say(llm: Llama, messages: Messages, text: str) -> Turn:
     asked = [*messages, {"role": "user", "content": text}]
     answer = llm.create_chat_completion(asked, temperature=0.0, max_tokens=N_REPLY, ignore_eos=True)
     reply = answer["choices"][0]["message"]["content"] or ""
-    request = llm.inside.last.record
+    request = llm.runtime.last.record
     return Turn(
         [*asked, {"role": "assistant", "content": reply}],
         request.tokens,

@@ -51,12 +51,12 @@ def llm() -> Iterator[Llama]:
 
 def evaluate(llm: Llama, tokens: list[int]) -> LiveSequence:
     llm.create_completion(tokens, max_tokens=1, temperature=0)
-    return llm.inside.runtime.cache.live[llm.cache_info["sequence"]]
+    return llm.runtime.loaded.cache.live[llm.cache_info["sequence"]]
 
 
 def park_all(llm: Llama) -> int:
     """Park every conversation; returns the bytes that all copies take."""
-    cache = llm.inside.runtime.cache
+    cache = llm.runtime.loaded.cache
     while cache.make_room():
         pass
     assert cache.live == {}
@@ -111,8 +111,8 @@ def test_parked_branches_share_their_beginning(llm: Llama) -> None:
         evaluate(llm, branch(number))
         assert llm.cache_info["action"] == ("fork" if number else "evaluate")
     assert park_all(llm) < alone * (1 + 3 * 2 * (OWN + 48) / (SHARED + OWN))
-    assert llm.inside.runtime.cache.parking is not None
-    assert len(llm.inside.runtime.cache.parking) == 4
+    assert llm.runtime.loaded.cache.parking is not None
+    assert len(llm.runtime.loaded.cache.parking) == 4
     for number in range(4):
         comes_back(llm, branch(number))
 
@@ -123,11 +123,11 @@ def test_saved_branches_share_what_was_evaluated_before_either_was_saved(
     sequences = [evaluate(llm, branch(number)) for number in range(4)]
     with LlamaDiskCache(tmp_path) as store:
         llm.set_cache(store)
-        llm.inside.runtime.cache.save(sequences[0], least=1)
+        llm.runtime.loaded.cache.save(sequences[0], least=1)
         assert llm.cache.flush()
         alone = store.used_bytes
         for sequence in sequences[1:]:
-            llm.inside.runtime.cache.save(sequence, least=1)
+            llm.runtime.loaded.cache.save(sequence, least=1)
         assert llm.cache.flush()
         assert len(store) == 4
         assert store.used_bytes < alone * (1 + 3 * 2 * (OWN + 48) / (SHARED + OWN))
@@ -141,8 +141,8 @@ def test_equal_tokens_that_were_evaluated_twice_are_kept_twice(llm: Llama) -> No
     evaluate(llm, branch(0))
     alone = park_all(llm)
     llm.reset()
-    llm.inside.runtime.cache.limits = dataclasses.replace(
-        llm.inside.runtime.cache.limits, reuse=False
+    llm.runtime.loaded.cache.limits = dataclasses.replace(
+        llm.runtime.loaded.cache.limits, reuse=False
     )
     one, two = (evaluate(llm, branch(number)) for number in range(2))
     assert cells_of(one.runs, 0, 48) != cells_of(two.runs, 0, 48)
@@ -155,7 +155,7 @@ def test_what_comes_back_and_grows_is_copied_as_far_as_it_is_new(
     evaluate(llm, branch(0))
     whole = park_all(llm)
     comes_back(llm, branch(0))
-    copied = copied_from(llm.inside.runtime.context, monkeypatch)
+    copied = copied_from(llm.runtime.loaded.context, monkeypatch)
     assert park_all(llm) < 1.2 * whole
     assert sum(copied) < 2.5 * PIECE
 
@@ -179,7 +179,7 @@ def test_what_replaces_an_end_is_not_taken_for_it(n_seq_max: int) -> None:
 def test_a_copy_that_is_given_up_takes_nothing_from_another(llm: Llama) -> None:
     """Two are copied at once and share segments; one goes on, so that its copy is dropped."""
     sequences = [evaluate(llm, branch(number)) for number in range(2)]
-    saving_ = llm.inside.runtime.cache.saving
+    saving_ = llm.runtime.loaded.cache.saving
     first, second = (saving_.park(sequence) for sequence in sequences)
     assert first is not None
     assert second is not None

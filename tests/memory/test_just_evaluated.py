@@ -54,7 +54,7 @@ class Prompts:
 
     def __init__(self, llm: Llama) -> None:
         self.llm = llm
-        self.cache = llm.inside.runtime.cache
+        self.cache = llm.runtime.loaded.cache
         self.cuts = CutRecorder()
         self.cuts.watch(llm)
         self.begin()
@@ -118,7 +118,7 @@ def check(prompts: Prompts, steps: Sequence[Step], oracle: Oracle | None = None)
 
 def compare(prompts: Prompts, oracle: Oracle) -> None:
     """The logits are those of a context that reused nothing."""
-    record = prompts.llm.inside.last.record
+    record = prompts.llm.runtime.last.record
     runs, certain = prompts.cuts.runs(record.tokens)
     expected, row = oracle.greedy(record.tokens, len(record.generated), runs)
     error = nmse(prompts.llm.last_logits, row)
@@ -198,7 +198,7 @@ def test_forks_of_one_prompt_that_fill_the_window_s_cells() -> None:
         for number in range(8):
             info = prompts.call(opening[:96] + prompts.tokens(50), 2)
             assert (info["reused"], info["reason"]) == (96, differs(96)), number
-        assert llm.inside.runtime.cache.cells_used() < N_CTX
+        assert llm.runtime.loaded.cache.cells_used() < N_CTX
 
 
 def differs(place: int) -> str:
@@ -226,7 +226,7 @@ def test_what_could_not_be_brought_back_has_a_reason(monkeypatch: pytest.MonkeyP
         def refuse(*_args: object, **_options: object) -> None:
             raise StateError("no cells")
 
-        monkeypatch.setattr(llm.inside.runtime.context, "state_set", refuse)
+        monkeypatch.setattr(llm.runtime.loaded.context, "state_set", refuse)
         info = prompts.call(opening[:80] + prompts.tokens(9), 2)
         assert (info["reused"], info["action"]) == (0, "evaluate")
         assert info["reason"] == "what is cached could not be used: no cells"

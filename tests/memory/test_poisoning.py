@@ -149,7 +149,7 @@ class PoisoningMachine(RuleBasedStateMachine):
             prompt, temperature=0.0, max_tokens=len(reply), ignore_eos=True, logits_processor=want
         )
         text = str(response["choices"][0]["text"])
-        used = self.llm.inside.last.record.tokens
+        used = self.llm.runtime.last.record.tokens
         assert used in self.allowed(prompt)
         self.replies.append((used, prompt, reply, text))
         return text
@@ -164,7 +164,7 @@ class PoisoningMachine(RuleBasedStateMachine):
 
     def allowed(self, text: str, plain: tuple[tuple[int, int], ...] = ()) -> list[list[int]]:
         """The tokenizer's tokens, and those with replies of the model in their places."""
-        text_keys = self.fresh.inside.runtime.cache.text_keys
+        text_keys = self.fresh.runtime.loaded.cache.text_keys
         whole = text_keys.read(text_keys.mark(text.encode(), plain), add_special=True)
         found = [whole]
         for before, asked, said, reply in self.replies:
@@ -202,7 +202,7 @@ class PoisoningMachine(RuleBasedStateMachine):
             SamplingParams(temperature=0.0),
             GenerationParams(max_tokens=3, ignore_eos=True),
         )
-        return llm.inside.dispatch.run(request)
+        return llm.runtime.run(request)
 
     def teardown(self) -> None:
         self.llm.close()

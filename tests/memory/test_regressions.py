@@ -72,7 +72,7 @@ def say(llm: Llama, prompt: str, reply: list[int]) -> str:
 
 def assert_like_fresh(llm: Llama, path: Path | None = None, kind: str = "full") -> None:
     """The last call's tokens and logits are those of an empty context."""
-    request = llm.inside.last.record
+    request = llm.runtime.last.record
     oracle = Oracle(path or tiny_model(kind), n_ctx=llm.n_ctx())
     tokens, row = oracle.greedy(request.tokens, max(1, len(request.generated)))
     oracle.close()
@@ -133,8 +133,8 @@ def test_reset_clears_memory_and_counters(load: Loader, kind: str) -> None:
     assert llm.memory_report()["bytes"]["checkpoints"] == 0
     assert llm.metrics["requests"] == 0
     assert all(
-        llm.inside.runtime.context.pos_max(seq) == -1
-        for seq in range(llm.inside.runtime.context.n_seq_max)
+        llm.runtime.loaded.context.pos_max(seq) == -1
+        for seq in range(llm.runtime.loaded.context.n_seq_max)
     )
     reply(llm, [user("alpha beta")])
     assert llm.cache_info["reused"] == 0
@@ -146,7 +146,7 @@ def test_extension_reuses_and_divergence_restores(load: Loader, kind: str) -> No
     llm = load(kind, n_ctx=1024, n_ubatch=64, n_seq_max=2)
     first = [user(LONG * 14)]
     text = reply(llm, first)
-    before = len(llm.inside.last.record.tokens)
+    before = len(llm.runtime.last.record.tokens)
     longer = [*first, assistant(text), user("beta")]
     reply(llm, longer)
     assert llm.cache_info["reused"] >= before - 1
@@ -179,11 +179,11 @@ def test_a_reply_that_tokenizes_otherwise_takes_the_text_path(load: Loader, kind
     ]
     assert letters != llm.tokenize("the quick brown", add_bos=False)
     assert say(llm, prompt, letters) == "the quick brown"
-    before = [*llm.inside.last.record.tokens, *letters]
+    before = [*llm.runtime.last.record.tokens, *letters]
     llm.create_completion(f"{prompt}the quick brown<|im_end|>\n<|im_start|>user\n", **GREEDY)
     assert llm.cache_info["path"] == "text"
     assert llm.cache_info["reused"] == len(before) - 1  # the last token was not decoded
-    assert llm.inside.last.record.tokens[: len(before)] == before
+    assert llm.runtime.last.record.tokens[: len(before)] == before
     assert_like_fresh(llm, kind=kind)
 
 
@@ -194,7 +194,7 @@ def test_one_changed_byte_in_the_history(load: Loader, kind: str) -> None:
     reply(llm, history)
     changed = [history[0], assistant("one twX three"), history[2]]
     warm = reply(llm, changed)
-    assert 0 < llm.cache_info["reused"] < len(llm.inside.last.record.tokens) - 1
+    assert 0 < llm.cache_info["reused"] < len(llm.runtime.last.record.tokens) - 1
     assert_like_fresh(llm, kind=kind)
     llm.reset()
     assert reply(llm, changed) == warm
@@ -301,7 +301,7 @@ def test_snapshot_after_four_of_eight_tokens(load: Loader, kind: str) -> None:
 
 def _continue(llm: Llama, tokens: list[int], count: int) -> list[int]:
     llm.create_completion(tokens, temperature=0.0, max_tokens=count, ignore_eos=True)
-    return list(llm.inside.last.record.generated)
+    return list(llm.runtime.last.record.generated)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -310,7 +310,7 @@ def test_a_state_never_carries_the_logits_of_another_place(load: Loader, kind: s
     llm = load(kind)
     tokens = list(range(20, 40))
     llm.create_completion(tokens, **GREEDY)
-    request = llm.inside.last.record
+    request = llm.runtime.last.record
     more = [*request.tokens, *request.generated, 50, 51, 52]
     with llm.create_completion(more, **{**GREEDY, "max_tokens": 400}, stream=True) as stream:
         next(stream)
@@ -387,13 +387,13 @@ def test_slots_are_clamped_with_a_warning(load: Loader, caplog: pytest.LogCaptur
 
 
 def test_the_fingerprint_covers_what_states_depend_on(load: Loader) -> None:
-    plain = load("iswa").inside.runtime.fingerprint
+    plain = load("iswa").runtime.loaded.fingerprint
     for changes in ({"type_k": 1}, {"type_v": 1}, {"swa_full": True}, {"n_ctx": 1024},
                     {"rope_freq_base": 5000.0}, {"flash_attn": True},
                     {"attention_type": 1}):  # fmt: skip
-        assert load("iswa", **changes).inside.runtime.fingerprint != plain, changes
-    assert load("full").inside.runtime.fingerprint != plain
-    assert load("iswa").inside.runtime.fingerprint == plain
+        assert load("iswa", **changes).runtime.loaded.fingerprint != plain, changes
+    assert load("full").runtime.loaded.fingerprint != plain
+    assert load("iswa").runtime.loaded.fingerprint == plain
 
 
 def test_without_a_causal_mask_nothing_is_reused(load: Loader) -> None:
@@ -458,7 +458,7 @@ def test_tokens_that_the_vocabulary_adds_are_those_of_a_cold_prompt(
     llm = load(kv_overrides=overrides)
     for text in (" qu", " quick", "the quick brown", "the quick brown", "the quick red dog"):
         llm.create_completion(text, **GREEDY)
-        assert llm.inside.last.record.tokens == llm.tokenize(text)
+        assert llm.runtime.last.record.tokens == llm.tokenize(text)
     assert llm.cache_info["reused"] > 1
 
 
@@ -478,7 +478,7 @@ def test_tokens_that_spell_a_prompt_otherwise_change_nothing_for_the_text() -> N
     messages = [user("What is 2 + 3?")]
     with Llama(demo_model_path(), n_ctx=512, n_threads=1) as llm:
         cold = llm.create_chat_completion(messages, temperature=0)
-        text = (llm.inside.calls.prompt_of(messages, {}).text or b"").decode()
+        text = (llm.runtime.calls.prompt_of(messages, {}).text or b"").decode()
         llm.reset()
         for tokens in (
             llm.tokenize(text, add_bos=False, special=False),
@@ -496,7 +496,7 @@ def test_a_prompt_given_as_tokens_is_stored_without_a_text(tmp_path: Path) -> No
     store = LlamaDiskCache(str(tmp_path))
     with Llama(demo_model_path(), n_ctx=512, n_threads=1) as llm:
         llm.set_cache(store)
-        text = (llm.inside.calls.prompt_of(messages, {}).text or b"").decode()
+        text = (llm.runtime.calls.prompt_of(messages, {}).text or b"").decode()
         llm.create_completion([t for x in text * 3 for t in llm.tokenize(x, add_bos=False)])
         assert len(store) == 1
     with Llama(demo_model_path(), n_ctx=512, n_threads=1) as llm:
@@ -514,8 +514,8 @@ def test_a_prompt_fits_or_not_whatever_a_reply_was_spelled_like(load: Loader) ->
     said = say(llm, prompt, letters)
     after = prompt + said + "<|im_end|>\n"
     fresh = len(llm.tokenize(after, special=True))
-    room = llm.inside.runtime.cache.limit - fresh
+    room = llm.runtime.loaded.cache.limit - fresh
     filled = after + " fox" * room
     filled = filled[: len(filled) - 4 * (len(llm.tokenize(filled, special=True)) - room - fresh)]
     llm.create_completion(filled, max_tokens=1, temperature=0.0)
-    assert llm.inside.last.record.n_prompt == len(llm.tokenize(filled, special=True))
+    assert llm.runtime.last.record.n_prompt == len(llm.tokenize(filled, special=True))

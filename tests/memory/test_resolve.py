@@ -99,12 +99,12 @@ def test_four_threads_resolve_while_one_commits_and_evicts(traits: MemoryTraits)
 @pytest.mark.parametrize("text", [b"word " * 10_000_000, b"<|im_end|>" * 5_000_000])
 def test_a_prompt_of_50_mb_is_refused_before_it_is_tokenized(text: bytes) -> None:
     with Llama(str(demo_model_path()), n_ctx=512, n_threads=1) as llm:
-        llm.inside.runtime.cache.tokenizer = None  # type: ignore[assignment]
+        llm.runtime.loaded.cache.tokenizer = None  # type: ignore[assignment]
         best = 1.0
         for _ in range(3):
             start = time.thread_time()
             with pytest.raises(ContextOverflowError, match=r"has at least \d+ tokens") as caught:
-                llm.inside.runtime.cache.resolve_text(text)
+                llm.runtime.loaded.cache.resolve_text(text)
             best = min(best, time.thread_time() - start)
         assert caught.value.at_least
         assert 512 < caught.value.prompt_tokens < len(text)

@@ -57,7 +57,7 @@ def prompt(count: int, first: int = 0) -> list[int]:
 def evaluate(llm: Llama, tokens: list[int]) -> LiveSequence:
     """Evaluate a prompt, and return the sequence that holds it."""
     llm.create_completion(tokens, max_tokens=1, temperature=0)
-    return llm.inside.runtime.cache.live[llm.cache_info["sequence"]]
+    return llm.runtime.loaded.cache.live[llm.cache_info["sequence"]]
 
 
 def written(store: LlamaDiskCache) -> dict[str, tuple[int, int]]:
@@ -74,7 +74,7 @@ def test_ranges_of_cells_come_back_bit_for_bit(flash_attn: bool) -> None:
     options = {**OPTIONS, "flash_attn": flash_attn, "n_seq_max": 3}
     with Llama(str(tiny_model("full")), **options) as llm:
         sequence = evaluate(llm, prompt(300))
-        context, pool = llm.inside.runtime.context, llm.inside.runtime.cache
+        context, pool = llm.runtime.loaded.context, llm.runtime.loaded.cache
         whole = context.state_get(sequence.number)
         pool.save(sequence)
         store = LlamaRAMCache()
@@ -180,7 +180,7 @@ def test_a_parked_conversation_is_not_written_again(llm: Llama, store: LlamaDisk
 
 
 def test_one_that_is_parked_while_it_is_saved(llm: Llama, store: LlamaDiskCache) -> None:
-    pool = llm.inside.runtime.cache
+    pool = llm.runtime.loaded.cache
     tokens = prompt(400)
     sequence = evaluate(llm, tokens)
     pool.saved = store
@@ -230,14 +230,14 @@ def test_a_reply_has_ended_before_its_cells_are_copied(
     llm: Llama, store: LlamaDiskCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed: list[bool] = []
-    get = type(llm.inside.runtime.context).state_get
+    get = type(llm.runtime.loaded.context).state_get
 
     def state_get(self: Any, *args: Any, **kwargs: Any) -> Any:
-        closed.append(bool(llm.inside.runtime.engine.requests.ended))
+        closed.append(bool(llm.runtime.loaded.engine.requests.ended))
         return get(self, *args, **kwargs)
 
     llm.set_cache(store)
-    monkeypatch.setattr(type(llm.inside.runtime.context), "state_get", state_get)
+    monkeypatch.setattr(type(llm.runtime.loaded.context), "state_get", state_get)
     evaluate(llm, prompt(300))
     assert llm.cache.flush()
     assert len(closed) > 5
@@ -268,7 +268,7 @@ def test_a_slow_disk_delays_no_reply(
 
 def test_one_step_copies_little(llm: Llama, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(saving, "_BUDGET", 0.0)
-    pool = llm.inside.runtime.cache
+    pool = llm.runtime.loaded.cache
     sequence = evaluate(llm, prompt(300))
     pool.saved = LlamaRAMCache()
     pool.save(sequence)
@@ -291,8 +291,8 @@ def test_a_conversation_is_parked_for_what_a_cut_loses(kind: str, left: int) -> 
         llm.create_completion(tokens, max_tokens=left, temperature=0, ignore_eos=True)
         evaluate(llm, [*tokens, *prompt(20, 3)])
         assert llm.cache_info["evaluated"] <= 21
-        assert llm.inside.runtime.cache.parking is not None
-        assert len(llm.inside.runtime.cache.parking) == (left == 60)
+        assert llm.runtime.loaded.cache.parking is not None
+        assert len(llm.runtime.loaded.cache.parking) == (left == 60)
 
 
 @pytest.mark.parametrize("how", ["evict", "drop", "cut", "clear", "set_cache", "close"])
@@ -300,7 +300,7 @@ def test_cells_are_copied_before_they_go(tmp_path: Path, how: str) -> None:
     tokens = prompt(300)
     options = {**OPTIONS, "n_seq_max": 1}
     with LlamaDiskCache(tmp_path) as store, Llama(str(tiny_model("full")), **options) as llm:
-        pool = llm.inside.runtime.cache
+        pool = llm.runtime.loaded.cache
         sequence = evaluate(llm, tokens)
         pool.saved = store
         pool.save(sequence)
@@ -321,14 +321,14 @@ def test_cells_are_copied_before_they_go(tmp_path: Path, how: str) -> None:
 
 
 def test_a_conversation_that_goes_on_is_saved_as_it_was(llm: Llama, store: LlamaDiskCache) -> None:
-    pool = llm.inside.runtime.cache
+    pool = llm.runtime.loaded.cache
     tokens = prompt(300)
     sequence = evaluate(llm, tokens)
     pool.saved = store
     pool.save(sequence)
     pool.saving.step()
     for _ in range(3):
-        llm.inside.runtime.engine.evaluate(sequence, [60, 61, 62], every=False)
+        llm.runtime.loaded.engine.evaluate(sequence, [60, 61, 62], every=False)
         pool.saving.step()
     pool.saving.flush()
     assert store.wait()
@@ -336,10 +336,10 @@ def test_a_conversation_that_goes_on_is_saved_as_it_was(llm: Llama, store: Llama
     stored = there(store.get(key))
     assert stored.tokens.tolist() == tokens
     fresh = there(pool.bring_in(stored))
-    expected = llm.inside.runtime.engine.evaluate(sequence, [63], every=False)[0]
+    expected = llm.runtime.loaded.engine.evaluate(sequence, [63], every=False)[0]
     for token in (60, 61, 62) * 3:
-        llm.inside.runtime.engine.evaluate(fresh, [token], every=False)
-    found = llm.inside.runtime.engine.evaluate(fresh, [63], every=False)[0]
+        llm.runtime.loaded.engine.evaluate(fresh, [token], every=False)
+    found = llm.runtime.loaded.engine.evaluate(fresh, [63], every=False)[0]
     assert np.abs(found - expected).max() < 1e-3
 
 
@@ -350,12 +350,12 @@ def test_a_snapshot_is_copied_in_pieces(kind: str, monkeypatch: pytest.MonkeyPat
     with Llama(str(tiny_model(kind)), **OPTIONS) as llm:
         tokens = prompt(300)
         sequence = evaluate(llm, tokens)
-        expected = llm.inside.runtime.engine.evaluate(sequence, [60], every=False)[0]
-        pool = llm.inside.runtime.cache
+        expected = llm.runtime.loaded.engine.evaluate(sequence, [60], every=False)[0]
+        pool = llm.runtime.loaded.cache
         copying = pool.saving.copy(sequence)
         while copying.result is None and pool.saving.advance(copying):
             if len(sequence.tokens) < 310:
-                llm.inside.runtime.engine.evaluate(sequence, [61], every=False)
+                llm.runtime.loaded.engine.evaluate(sequence, [61], every=False)
             elif sequence.number in pool.live:
                 pool.evict(sequence)
         stored = there(copying.result)
@@ -364,9 +364,9 @@ def test_a_snapshot_is_copied_in_pieces(kind: str, monkeypatch: pytest.MonkeyPat
         llm.reset()
         fresh = there(pool.bring_in(stored))
         pool.saving.flush()
-        found = llm.inside.runtime.engine.evaluate(fresh, [62], every=False)[0]
+        found = llm.runtime.loaded.engine.evaluate(fresh, [62], every=False)[0]
         llm.reset()
-        again = llm.inside.runtime.engine.evaluate(evaluate(llm, [*tokens, 60]), [62], every=False)[
+        again = llm.runtime.loaded.engine.evaluate(evaluate(llm, [*tokens, 60]), [62], every=False)[
             0
         ]
         assert np.abs(found - again).max() < 1e-3
@@ -377,10 +377,10 @@ def test_a_copy_whose_cells_are_lost_is_an_error(
     llm: Llama, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(saving, "_BUDGET", 0.0)
-    pool = llm.inside.runtime.cache
+    pool = llm.runtime.loaded.cache
     sequence = evaluate(llm, prompt(300))
     copying = pool.saving.copy(sequence)
-    llm.inside.runtime.context.seq_rm(sequence.number, 100, -1)
+    llm.runtime.loaded.context.seq_rm(sequence.number, 100, -1)
     pool.trim(sequence)
     with pytest.raises(StateError, match="cells"):
         pool.saving.advance(copying)
@@ -395,19 +395,19 @@ def test_what_the_store_cannot_take_is_never_copied(
 ) -> None:
     copies: list[int] = []
     with Llama(str(tiny_model(kind)), **OPTIONS) as llm:
-        get = type(llm.inside.runtime.context).state_get
+        get = type(llm.runtime.loaded.context).state_get
 
         def state_get(self: Any, seq: int, *, partial: bool = False) -> Any:
             if not partial:
                 copies.append(seq)
             return get(self, seq, partial=partial)
 
-        monkeypatch.setattr(type(llm.inside.runtime.context), "state_get", state_get)
-        llm.inside.runtime.cache._stores.parking = LlamaRAMCache(10_000)
+        monkeypatch.setattr(type(llm.runtime.loaded.context), "state_get", state_get)
+        llm.runtime.loaded.cache._stores.parking = LlamaRAMCache(10_000)
         llm.set_cache(saved := LlamaRAMCache(10_000))
         for number in range(4):
             evaluate(llm, prompt(100, number))
-        assert llm.inside.runtime.cache.dropped == 2
+        assert llm.runtime.loaded.cache.dropped == 2
         assert saved.stats().refused == 4
         assert copies == []
 
@@ -438,19 +438,19 @@ def test_a_disk_that_fails_fails_no_request(
 def test_a_store_that_is_closed_is_given_up(llm: Llama, store: LlamaDiskCache) -> None:
     llm.set_cache(store)
     sequence = evaluate(llm, prompt(300))
-    llm.inside.runtime.cache.saving.begin(sequence, least=0)
+    llm.runtime.loaded.cache.saving.begin(sequence, least=0)
     sequence.saved_length = 0
-    llm.inside.runtime.cache.saving.begin(sequence)
+    llm.runtime.loaded.cache.saving.begin(sequence)
     store.close()
     evaluate(llm, prompt(300, 1))
-    assert llm.inside.runtime.cache.saved is None
+    assert llm.runtime.loaded.cache.saved is None
     assert llm.cache.flush()
 
 
 def test_a_context_without_a_spare_sequence_saves_whole(tmp_path: Path) -> None:
     options = {**OPTIONS, "n_seq_max": 256}
     with LlamaDiskCache(tmp_path) as store, Llama(str(tiny_model("full")), **options) as llm:
-        assert llm.inside.runtime.context.spare is None
+        assert llm.runtime.loaded.context.spare is None
         llm.set_cache(store)
         evaluate(llm, prompt(300))
         assert llm.cache.flush()
@@ -531,7 +531,7 @@ def test_a_store_that_is_closed_meanwhile_fails_no_request(
     with Llama(str(tiny_model("full")), **OPTIONS, parking_bytes=0) as llm:
         llm.set_cache(store)
         evaluate_while(llm, prompt(100), store.close)
-        assert llm.inside.runtime.cache.saved is None
+        assert llm.runtime.loaded.cache.saved is None
         assert "failed" not in caplog.text
 
 

@@ -67,7 +67,7 @@ def test_a_stream_goes_on_while_200_mib_are_saved(tmp_path: Path) -> None:
     with Llama(path, **options) as llm:
         tokens = llm.tokenize(" ".join(f"w{i % 97}" for i in range(2 * TOKENS)).encode())[:TOKENS]
         llm.create_completion(tokens, max_tokens=1)
-        size = llm.inside.runtime.context.state_size(llm.cache_info["sequence"])
+        size = llm.runtime.loaded.context.state_size(llm.cache_info["sequence"])
         stream = Stream(llm)
         stream.start()
         stream.wait_for(40)

@@ -245,7 +245,7 @@ def answer(llm: Llama, asked: Asked, chats: bool, held: bool = True) -> Reply:
         grammar = LlamaGrammar.from_json_schema(asked.schema) if held else None
         done = llm.create_completion(asked.text, grammar=grammar, **options)
         text = str(done["choices"][0]["text"])
-    tokens = list(llm.inside.last.record.generated)[: len(wishes)]
+    tokens = list(llm.runtime.last.record.generated)[: len(wishes)]
     return Reply(tokens, wishes[: len(tokens)], text)
 
 

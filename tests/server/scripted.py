@@ -26,7 +26,7 @@ class Prompter:
         self.server = server
         self.text = ""
         self._llama: Any = server.service.models.models[0].llama
-        driver: Any = self._llama.inside.runtime.driver
+        driver: Any = self._llama.runtime.loaded.driver
         self._submit = driver.submit
         driver.submit = self._steered
 

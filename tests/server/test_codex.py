@@ -58,7 +58,7 @@ def test_codex_sees_that_the_server_is_there() -> None:
     """It counts no comments: without an event it would give up, and begin again."""
     settings = demo_settings({"ping_interval": 0.1}, n_ctx=4096)
     with serving(settings) as server, server.http(headers=HEADERS) as http:
-        engine = server.service.models.loaded[0].llama.inside.runtime.driver
+        engine = server.service.models.loaded[0].llama.runtime.loaded.driver
         busy, go_on = threading.Event(), threading.Event()
 
         def occupy() -> None:

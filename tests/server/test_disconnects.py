@@ -45,7 +45,7 @@ def model_of(server: Server) -> Any:
 
 def at_rest(server: Server) -> None:
     """Wait until nothing is in flight."""
-    driver = model_of(server).inside.runtime.driver
+    driver = model_of(server).runtime.loaded.driver
     until(lambda: not driver.in_flight and not server.service.exchanges, "nothing is in flight")
 
 

@@ -182,7 +182,7 @@ def test_too_long_a_text_can_be_truncated(server: Server) -> None:
 
 def test_nothing_is_computed_for_a_client_that_left(server: Server) -> None:
     body = json.dumps({"input": ["the old king runs to the river " * 12] * 2000}).encode()
-    worker = server.service.models.models[0].llama.inside.runtime.embedding_queue._worker
+    worker = server.service.models.models[0].llama.runtime.loaded.embedding_queue._worker
     host, port = server.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as connection:
         head = f"POST /v1/embeddings HTTP/1.1\r\nHost: {host}\r\n"

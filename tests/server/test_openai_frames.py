@@ -185,7 +185,7 @@ def test_the_first_frame_comes_before_the_turn(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_failure_in_the_middle(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Regression 9: never a stop. The choice ends with "error", and then the error comes."""
-    engine = server.service.models.models[0].llama.inside.runtime.engine
+    engine = server.service.models.models[0].llama.runtime.loaded.engine
     sample = engine._sampling.sample
     left = [4]
 

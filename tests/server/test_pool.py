@@ -543,7 +543,7 @@ def test_the_first_request_costs_what_the_second_one_does() -> None:
             await until(lambda: not pool._loader.preparing)
             async with pool.lease("demo") as model:
                 calls, messages = (
-                    model.llama.inside.calls,
+                    model.llama.runtime.calls,
                     [{"role": "user", "content": "Good day"}],
                 )
                 first, second = (
@@ -572,7 +572,7 @@ def test_a_model_is_warm_when_it_is_ready(monkeypatch: pytest.MonkeyPatch) -> No
             async with pool.lease("demo") as model:
                 report = model.llama.cache.report()
                 assert (report["cells_used"], report["sequences"]) == (0, [])
-                assert model.llama.inside.runtime.engine.metrics.evaluated == 0
+                assert model.llama.runtime.loaded.engine.metrics.evaluated == 0
 
     run(test)
 
@@ -608,7 +608,7 @@ def test_a_model_may_go_before_it_is_prepared(monkeypatch: pytest.MonkeyPatch) -
 
     def slowly(self: loader.ModelLoader, llama: Any) -> None:
         ready.wait(PATIENCE)
-        llama.inside.calls.prompt_of(
+        llama.runtime.calls.prompt_of(
             [{"role": "user", "content": "Hello"}], {}
         )  # it is still there
         ended.append(llama)

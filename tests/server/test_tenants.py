@@ -44,7 +44,7 @@ def memories(llm: Llama) -> dict[str, Remembered[Any, Any]]:
     """Everything that remembers contents of requests."""
     memory = {name: function.memory for name, function in functions("memory")}
     assert {"check_gbnf", "_known", "_written", "_machine", "arena_of"} <= {*memory}
-    vocab = llm.inside.runtime.model.vocab
+    vocab = llm.runtime.loaded.model.vocab
     memory["prototypes"] = vocab._prototypes
     memory["shapes"] = llm.chat_template._quick._known
     if available():

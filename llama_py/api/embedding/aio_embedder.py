@@ -124,7 +124,7 @@ class AsyncEmbedder:
 
     @property
     def _calls(self) -> Any:
-        return self.embedder._calls
+        return self.embedder.calls
 
     async def _call(self, start: Callable[[], PendingEmbedding[T]], timeout: float | None) -> T:
         """Tokenize and queue in a worker thread, and wait."""

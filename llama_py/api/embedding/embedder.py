@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from typing_extensions import Self, Unpack
 
 from llama_py.api.embedding.calls import EmbeddingCalls, Progress, Ranked
-from llama_py.api.runtime import Runtime
+from llama_py.api.loading import LoadedModel
 from llama_py.core import backend
 from llama_py.core.model import Model
 from llama_py.embeddings.computing import Setup, check_embeds
@@ -62,18 +62,18 @@ class Embedder:
         unused = [name for name in options if name != "pooling"]
         if llama is not None and unused:
             raise ParameterError(f"{unused[0]}: the model in llama= was loaded already")
-        if llama is not None and not hasattr(llama, "inside"):
+        if llama is not None and not hasattr(llama, "runtime"):
             raise ParameterTypeError(f"llama must be a Llama, not {type(llama).__name__}")
         self._arguments: dict[str, Any] = {"model_path": model_path, "llama": llama, **options}
         self._owned = llama is None
-        self._runtime = llama.inside.runtime if llama is not None else _load(model_path, given)
+        self._loaded = llama.runtime.loaded if llama is not None else _load(model_path, given)
         try:
-            self._calls = EmbeddingCalls(
-                self._runtime.model, self._runtime.embedding_queue, given["pooling"]
+            self.calls = EmbeddingCalls(
+                self._loaded.model, self._loaded.embedding_queue, given["pooling"]
             )
         except BaseException:
             if self._owned:
-                self._runtime.close()
+                self._loaded.close()
             raise
 
     # -- facts ---------------------------------------------------------------------------------
@@ -81,32 +81,32 @@ class Embedder:
     @property
     def vocab(self) -> Vocab:
         """The model's tokens, and the functions that turn text into tokens and back."""
-        return self._runtime.model.vocab
+        return self._loaded.model.vocab
 
     @property
     def metadata(self) -> dict[str, str]:
         """The scalar metadata of the GGUF, as text."""
-        return self._runtime.model.metadata
+        return self._loaded.model.metadata
 
     @property
     def n_embd(self) -> int:
         """Dimensions of the vectors."""
-        return self._runtime.model.n_embd_out
+        return self._loaded.model.n_embd_out
 
     @property
     def max_tokens(self) -> int:
         """Tokens of the longest input."""
-        return self._calls.limit
+        return self.calls.limit
 
     @property
     def pooling(self) -> str:
         """How the vectors of a text's tokens become one: "mean", "cls", "last", "none", "rank"."""
-        return self._calls.pooling
+        return self.calls.pooling
 
     @property
     def labels(self) -> tuple[str, ...]:
         """Names of the scores of ``classify``; empty if the file has none."""
-        return self._runtime.model.labels
+        return self._loaded.model.labels
 
     # -- calls ---------------------------------------------------------------------------------
 
@@ -137,7 +137,7 @@ class Embedder:
             InputTooLongError: nothing was computed; it names the first one by its index.
             ParameterError, TokenizationError: an input cannot be embedded; it is named likewise.
         """
-        pending = self._calls.vectors(
+        pending = self.calls.vectors(
             inputs, normalize=normalize, dimensions=dimensions, truncate=truncate
         )
         return pending.result(timeout, progress)
@@ -157,7 +157,7 @@ class Embedder:
         Returns:
             A list of arrays, float32 ``(n_tokens, n_embd)``; an array of a single input.
         """
-        pending = self._calls.token_vectors(
+        pending = self.calls.token_vectors(
             inputs, normalize=normalize, dimensions=dimensions, truncate=truncate
         )
         return pending.result(timeout, progress)
@@ -188,7 +188,7 @@ class Embedder:
             InputTooLongError: a document with the query; nothing was computed.
             ParameterError: the model has no classification head.
         """
-        pending = self._calls.ranking(
+        pending = self.calls.ranking(
             query, documents, top_n=top_n, normalize=normalize, truncate=truncate
         )
         return pending.result(timeout, progress)
@@ -207,7 +207,7 @@ class Embedder:
         Returns:
             float32 ``(n, n_labels)``; ``(n_labels,)`` of a single input. See ``rerank``.
         """
-        pending = self._calls.scores(inputs, normalize=normalize, truncate=truncate)
+        pending = self.calls.scores(inputs, normalize=normalize, truncate=truncate)
         return pending.result(timeout, progress)
 
     # -- life ----------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ class Embedder:
         Calls of other threads end with ``ClosedError``.
         """
         if self._owned:
-            self._runtime.close()
+            self._loaded.close()
 
     def __enter__(self) -> Self:
         return self
@@ -234,13 +234,13 @@ class Embedder:
         self.__init__(**state)  # type: ignore[misc]
 
     def __repr__(self) -> str:
-        if self._runtime.inherited:
+        if self._loaded.inherited:
             return "Embedder(of another process)"
-        model = self._runtime.model
+        model = self._loaded.model
         return f"Embedder({Path(model.path).name!r}, n_embd={self.n_embd}, {self.pooling})"
 
 
-def _load(model_path: Any, given: Any) -> Runtime:
+def _load(model_path: Any, given: Any) -> LoadedModel:
     """A model that only embeds: without an engine."""
     path = read_path("model_path", model_path)
     params = ModelParams(**{name: given[name] for name in _OF_MODEL})
@@ -251,7 +251,7 @@ def _load(model_path: Any, given: Any) -> Runtime:
     model = Model(path, params, progress=given["progress"], verbose=given["verbose"])
     try:
         check_embeds(model)
-        return Runtime(model, None, Setup(context), in_place=given["in_place"])
+        return LoadedModel(model, None, Setup(context), in_place=given["in_place"])
     except BaseException:
         model.close()
         raise

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 from llama_py.api.embedding.calls import EmbeddingCalls, own_pooling
-from llama_py.api.runtime import Runtime
+from llama_py.api.loading import LoadedModel
 from llama_py.dialects.openai.types import CreateEmbeddingResponse
 from llama_py.embeddings.pooling import POOLINGS
 
@@ -24,8 +24,8 @@ class EmbeddingLists:
         pooling_type: llama.cpp's number for how vectors are pooled, -1 for what the file says.
     """
 
-    def __init__(self, runtime: Runtime, pooling_type: int) -> None:
-        self._runtime = runtime
+    def __init__(self, loaded: LoadedModel, pooling_type: int) -> None:
+        self._loaded = loaded
         self._given = pooling_type
 
     @property
@@ -33,13 +33,13 @@ class EmbeddingLists:
         """See ``Llama.pooling_type``."""
         if self._given >= 0:
             return self._given
-        return POOLINGS[own_pooling(self._runtime.model) or "none"]
+        return POOLINGS[own_pooling(self._loaded.model) or "none"]
 
     @cached_property
     def calls(self) -> EmbeddingCalls:
         """What queues calls; a model without a way of pooling of its own is pooled by the mean."""
         name = next((name for name, each in POOLINGS.items() if each == self._given), None)
-        return EmbeddingCalls(self._runtime.model, self._runtime.embedding_queue, name)
+        return EmbeddingCalls(self._loaded.model, self._loaded.embedding_queue, name)
 
     def lists(
         self, inputs: str | Sequence[str], normalize: bool, truncate: bool

@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 
 from llama_py.api.kept import by_session
-from llama_py.api.runtime import Runtime
+from llama_py.api.loading import LoadedModel
 from llama_py.engine.generation import Generation
 from llama_py.errors import (
     ConversationBusyError,
@@ -89,41 +89,41 @@ class Conversations:
     adapters that are loaded.
     """
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
+    def __init__(self, loaded: LoadedModel) -> None:
+        self._loaded = loaded
 
     @property
     def namespace(self) -> Hashable:
         """That of requests which name none."""
-        return self._runtime.cache.namespace
+        return self._loaded.cache.namespace
 
     @property
     def sequences(self) -> int:
         """How many there can be in memory."""
-        return self._runtime.context.n_seq_max
+        return self._loaded.context.n_seq_max
 
     @property
     def room(self) -> int:
         """Tokens that one of them can hold."""
-        return self._runtime.cache.limit
+        return self._loaded.cache.limit
 
     @property
     def drafts(self) -> bool:
         """Whether requests that say nothing about drafts have some."""
-        return self._runtime.engine.drafts
+        return self._loaded.engine.drafts
 
     def held(self) -> list[HeldConversation]:
         """The sequences in memory, by number."""
-        return self._runtime.driver.run(self._held)
+        return self._loaded.driver.run(self._held)
 
     def _held(self) -> list[HeldConversation]:
-        engine = self._runtime.engine
+        engine = self._loaded.engine
         at_work = {
             running.lease.sequence: _work(running)
             for running in engine.requests.running
             if running.lease is not None
         }
-        live = sorted(self._runtime.cache.live.values(), key=lambda each: each.number)
+        live = sorted(self._loaded.cache.live.values(), key=lambda each: each.number)
         return [_describe(each, at_work.get(each)) for each in live]
 
     # -- out and in -----------------------------------------------------------------------------
@@ -144,7 +144,7 @@ class Conversations:
             StateError: it cannot be copied; or this memory cannot give back the first ``length``
                 tokens.
         """
-        driver, saving = self._runtime.driver, self._runtime.cache.saving
+        driver, saving = self._loaded.driver, self._loaded.cache.saving
         if length is None and (shared := driver.run(lambda: self._passed_on(which, namespace))):
             length = shared[1]
         if length is not None:
@@ -161,7 +161,7 @@ class Conversations:
         return copying.result
 
     def _export_part(self, which: Which, namespace: Hashable | None, length: int) -> StoredState:
-        driver, cache = self._runtime.driver, self._runtime.cache
+        driver, cache = self._loaded.driver, self._loaded.cache
         begin = partial(self._begin_part, which, namespace, length)
         try:
             part, copying = driver.run(begin)
@@ -182,7 +182,7 @@ class Conversations:
         self, which: Which, namespace: Hashable | None, length: int
     ) -> tuple[LiveSequence, Copying]:
         """In the engine's thread: a sequence with the beginning, and its copy, which has begun."""
-        cache = self._runtime.cache
+        cache = self._loaded.cache
         shared = self._passed_on(which, namespace)
         if shared is None:
             source = self._idle(which, namespace)
@@ -206,7 +206,7 @@ class Conversations:
         """What is left of a session whose sequence had to make room."""
         if isinstance(which, int):
             return None
-        cache = self._runtime.cache
+        cache = self._loaded.cache
         found = by_session.stored_of(cache, which, self._or_own(namespace))
         states = (store.get(key) for store, key in found)
         return next((state for state in states if state is not None), None)
@@ -223,27 +223,27 @@ class Conversations:
             StateError: it does not fit.
         """
         own = self._or_own(namespace)
-        if state.fingerprint != self._runtime.cache.fingerprint(own):
+        if state.fingerprint != self._loaded.cache.fingerprint(own):
             raise FingerprintError(
                 "this conversation was saved by another model, under other settings, or by another "
                 "owner; evaluate it again instead"
             )
-        tokens, n_vocab = state.tokens, self._runtime.model.vocab.n_tokens
+        tokens, n_vocab = state.tokens, self._loaded.model.vocab.n_tokens
         if tokens.size and not 0 <= int(tokens.min()) <= int(tokens.max()) < n_vocab:
             raise StateError("the saved state has tokens that the vocabulary has not")
         labelled = dataclasses.replace(state, session=session)
-        driver = self._runtime.driver
+        driver = self._loaded.driver
         if driver.run(lambda: self._is_there(labelled, own)):
             return  # a second copy would only take room
-        with self._runtime.loading(labelled, own) as loading:
+        with self._loaded.loading(labelled, own) as loading:
             driver.run(lambda: self._bring_in(labelled, own, loading))
 
     def _is_there(self, state: StoredState, namespace: Hashable) -> bool:
-        known = by_session.sequences_of(self._runtime.cache, state.session or "", namespace)
+        known = by_session.sequences_of(self._loaded.cache, state.session or "", namespace)
         return any(np.array_equal(each.tokens, state.tokens) for each in known)
 
     def _bring_in(self, state: StoredState, namespace: Hashable, loading: StateLoad | None) -> None:
-        cache = self._runtime.cache
+        cache = self._loaded.cache
         if cache.bring_in(state, namespace=namespace, loading=loading) is None:
             raise ConversationBusyError(
                 "every sequence is busy; try again when a request has ended"
@@ -260,13 +260,13 @@ class Conversations:
             ConversationBusyError: it is in use; nothing was forgotten.
         """
         own = self._or_own(namespace)
-        count = self._runtime.driver.run(lambda: self._forget(which, own))
+        count = self._loaded.driver.run(lambda: self._forget(which, own))
         if isinstance(which, str):
             self._forget_stored(which, own)
         return count
 
     def _forget(self, which: Which, namespace: Hashable) -> int:
-        cache = self._runtime.cache
+        cache = self._loaded.cache
         if isinstance(which, int):
             return by_session.forget_sequence(cache, self._idle(which, namespace))
         self._check_idle(which, namespace)
@@ -274,13 +274,13 @@ class Conversations:
 
     def _forget_stored(self, session: str, namespace: Hashable) -> None:
         """What the stores have, and the checkpoints along it; the engine waits for no disk."""
-        cache = self._runtime.cache
+        cache = self._loaded.cache
         for store, key in by_session.stored_of(cache, session, namespace):
             state = store.get(key)
             store.discard(key)
             if state is not None:
                 forget = partial(by_session.forget_checkpoints, cache, state.tokens, namespace)
-                self._runtime.driver.run(forget)
+                self._loaded.driver.run(forget)
 
     def rename(self, old: str, new: str, namespace: Hashable | None = None) -> None:
         """Hand over what there is of one session to another one, in memory and in the stores.
@@ -289,17 +289,17 @@ class Conversations:
             ConversationBusyError: it is in use; nothing was changed.
         """
         own = self._or_own(namespace)
-        self._runtime.driver.run(lambda: self._rename(old, new, own))
-        self._runtime.write_out(_PATIENCE)
-        for store, key in by_session.stored_of(self._runtime.cache, old, own):
+        self._loaded.driver.run(lambda: self._rename(old, new, own))
+        self._loaded.write_out(_PATIENCE)
+        for store, key in by_session.stored_of(self._loaded.cache, old, own):
             by_session.rename_entry(store, key, new)
 
     def _rename(self, old: str, new: str, namespace: Hashable) -> None:
         self._check_idle(old, namespace)
-        by_session.rename_session(self._runtime.cache, old, new, namespace)
+        by_session.rename_session(self._loaded.cache, old, new, namespace)
 
     def _check_idle(self, session: str, namespace: Hashable) -> None:
-        for sequence in by_session.sequences_of(self._runtime.cache, session, namespace):
+        for sequence in by_session.sequences_of(self._loaded.cache, session, namespace):
             _check_idle(sequence)
 
     def save(self, session: str, namespace: Hashable | None = None) -> int:
@@ -309,8 +309,8 @@ class Conversations:
             ConversationMissingError, ConversationBusyError: it is not in memory, or in use.
             StorageError: not all of it could be written.
         """
-        count = self._runtime.driver.run(lambda: self._save(session, namespace))
-        self._runtime.write_out(_PATIENCE)
+        count = self._loaded.driver.run(lambda: self._save(session, namespace))
+        self._loaded.write_out(_PATIENCE)
         written = self._written(session, namespace)
         if written < count:
             raise StorageError(
@@ -321,14 +321,14 @@ class Conversations:
 
     def _written(self, session: str, namespace: Hashable | None) -> int:
         """How many tokens of a session the saving store has."""
-        cache = self._runtime.cache
+        cache = self._loaded.cache
         found = by_session.stored_of(cache, session, self._or_own(namespace))
         known = (store.info(key) for store, key in found if store is cache.saved)
         return max((entry.length for entry in known if entry is not None), default=0)
 
     def _save(self, session: str, namespace: Hashable | None) -> int:
         sequence = self._idle(session, namespace)
-        self._runtime.cache.save(sequence, least=1)
+        self._loaded.cache.save(sequence, least=1)
         return len(sequence.tokens)
 
     # -- one of them ----------------------------------------------------------------------------
@@ -341,11 +341,11 @@ class Conversations:
     ) -> tuple[LiveSequence, int] | None:
         if isinstance(which, int):
             return None
-        return by_session.passed_on(self._runtime.cache, which, self._or_own(namespace))
+        return by_session.passed_on(self._loaded.cache, which, self._or_own(namespace))
 
     def _idle(self, which: Which, namespace: Hashable | None) -> LiveSequence:
         """The sequence of this number, or the one that a session used last."""
-        cache, own = self._runtime.cache, self._or_own(namespace)
+        cache, own = self._loaded.cache, self._or_own(namespace)
         found: LiveSequence | None
         if isinstance(which, int):
             found = cache.live.get(which)

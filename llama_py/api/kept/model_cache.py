@@ -7,12 +7,8 @@ from typing import Any
 
 from typing_extensions import TypedDict, Unpack
 
-from llama_py.api.call import LastCalls
-from llama_py.api.calls import Calls
-from llama_py.api.dispatch import Dispatch
 from llama_py.api.kept.snapshots import Snapshots
 from llama_py.api.kept.states import LlamaState, SnapshotInfo, States
-from llama_py.api.lowlevel import ByHand
 from llama_py.api.runtime import Runtime
 from llama_py.engine.request import GenerationRequest, Prompt
 from llama_py.errors import ParameterError, ParameterTypeError, StateError, shown
@@ -108,25 +104,13 @@ class ModelCache:
     ``report()``. All methods may be called by any thread.
     """
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        by_hand: ByHand,
-        last: LastCalls,
-        dispatch: Dispatch,
-        calls: Calls,
-        slots: int,
-    ) -> None:
+    def __init__(self, runtime: Runtime, slots: int) -> None:
         self._runtime = runtime
-        self._by_hand = by_hand
-        self._last = last
-        self._dispatch = dispatch
-        self._calls = calls
-        self._states = States(runtime, by_hand, last)
-        self._snapshots = Snapshots(runtime, self._states, slots)
+        self._states = States(runtime.loaded, runtime.by_hand, runtime.last)
+        self._snapshots = Snapshots(runtime.loaded, self._states, slots)
 
     def __repr__(self) -> str:
-        if self._runtime.inherited or self._runtime.model.closed:
+        if self._runtime.loaded.inherited or self._runtime.loaded.model.closed:
             return "ModelCache(closed)"
         report = self.report()
         talks = len(report["sequences"])
@@ -144,15 +128,15 @@ class ModelCache:
         The reply may belong to any thread; with several threads, use the ``cache`` of each reply
         instead. It is empty before the first reply.
         """
-        outcome = self._last.outcome
+        outcome = self._runtime.last.outcome
         return outcome.cache if outcome is not None else {}
 
     def report(self) -> CacheReport:
         """Cells, sequences, and bytes in each tier."""
-        return self._runtime.driver.run(self._report)
+        return self._runtime.loaded.driver.run(self._report)
 
     def _report(self) -> CacheReport:
-        cache, context = self._runtime.cache, self._runtime.context
+        cache, context = self._runtime.loaded.cache, self._runtime.loaded.context
         sequences = [self._describe(sequence) for sequence in cache.live.values()]
         return {
             "kind": cache.traits.kind.value,
@@ -171,13 +155,13 @@ class ModelCache:
         }
 
     def _describe(self, sequence: LiveSequence) -> SequenceReport:
-        size = self._runtime.context.state_size
+        size = self._runtime.loaded.context.state_size
         return {
             "sequence": sequence.number,
             "tokens": len(sequence.tokens),
             "bytes": size(sequence.number) if sequence.tokens else 0,
             "busy": sequence.busy,
-            "pinned": self._runtime.cache.is_pinned(sequence),
+            "pinned": self._runtime.loaded.cache.is_pinned(sequence),
             "session": sequence.session,
         }
 
@@ -194,7 +178,7 @@ class ModelCache:
             ParameterTypeError: it is no store.
         """
         _check_store(store)
-        cache = self._runtime.cache
+        cache = self._runtime.loaded.cache
 
         def use() -> None:
             cache.saving.flush()  # what has ended meanwhile
@@ -202,8 +186,8 @@ class ModelCache:
             for sequence in cache.live.values():
                 sequence.saved_key, sequence.saved_length = None, 0
 
-        self._runtime.copy_out(_PATIENCE)
-        self._runtime.driver.run(use)
+        self._runtime.loaded.copy_out(_PATIENCE)
+        self._runtime.loaded.driver.run(use)
 
     def flush(self, timeout: float = 10.0) -> bool:
         """Wait until what calls left behind is in the store that was set.
@@ -213,7 +197,7 @@ class ModelCache:
         Returns:
             False if that took longer than ``timeout`` seconds.
         """
-        return self._runtime.write_out(timeout)
+        return self._runtime.loaded.write_out(timeout)
 
     # -- saved states ---------------------------------------------------------------------------
 
@@ -295,7 +279,7 @@ class ModelCache:
             GenerationParams(max_tokens=0),
             pin=pin,
         )
-        record = self._dispatch.run(request)
+        record = self._runtime.run(request)
         return Prewarmed(record.cache, record.tokens)
 
     def _common_opening(self, messages: Messages, options: Mapping[str, Any]) -> Prompt:
@@ -305,7 +289,7 @@ class ModelCache:
         role boundary in it, does not depend on what comes next.
         """
         first, second = (
-            self._calls.prompt_of([*messages, {"role": "user", "content": text}], options)
+            self._runtime.calls.prompt_of([*messages, {"role": "user", "content": text}], options)
             for text in ("A", "Bb")
         )
         a, b = first.text or b"", second.text or b""
@@ -328,13 +312,13 @@ class ModelCache:
             ParameterError: there is no such snapshot.
             StateError: it is not in memory any more: prewarm it again.
         """
-        prompt = self._runtime.cache.resolve_tokens(self._tokens_of(what))
-        there = self._runtime.driver.run(lambda: self._pin(prompt, isinstance(what, str)))
+        prompt = self._runtime.loaded.cache.resolve_tokens(self._tokens_of(what))
+        there = self._runtime.loaded.driver.run(lambda: self._pin(prompt, isinstance(what, str)))
         if isinstance(what, str) and not there:
             self._states.bring_in(self._snapshots.get(what).stored)
 
     def _pin(self, prompt: ResolvedPrompt, may_be_missing: bool) -> bool:
-        cache = self._runtime.cache
+        cache = self._runtime.loaded.cache
         there = cache.pin(prompt) == len(prompt.tokens)
         if not there and not may_be_missing:
             cache.unpin(prompt)
@@ -347,12 +331,12 @@ class ModelCache:
         Args:
             what: as for ``pin``; None for everything that is pinned.
         """
-        cache = self._runtime.cache
+        cache = self._runtime.loaded.cache
         if what is None:
-            self._runtime.driver.run(cache.unpin_all)
+            self._runtime.loaded.driver.run(cache.unpin_all)
         else:
             prompt = cache.resolve_tokens(self._tokens_of(what))
-            self._runtime.driver.run(lambda: cache.unpin(prompt))
+            self._runtime.loaded.driver.run(lambda: cache.unpin(prompt))
 
     def _tokens_of(self, what: Prewarmed | str) -> tuple[int, ...]:
         if isinstance(what, Prewarmed):
@@ -377,7 +361,9 @@ class ModelCache:
             session: its ``session_id``.
             options: what changes the prompt.
         """
-        prompt = self._calls.prompt_of([*messages, {"role": "user", "content": "."}], options)
+        prompt = self._runtime.calls.prompt_of(
+            [*messages, {"role": "user", "content": "."}], options
+        )
         found = self._states.of_prompt(prompt, session)
         if found is None and self._states.mostly_cached(prompt):
             self.prewarm(messages, pin=False, **options)
@@ -411,12 +397,12 @@ class ModelCache:
         """
 
         def clear() -> None:
-            self._by_hand.forget()
-            self._runtime.cache.clear()
-            self._runtime.engine.reset_counters()
-            self._last.forget()
+            self._runtime.by_hand.forget()
+            self._runtime.loaded.cache.clear()
+            self._runtime.loaded.engine.reset_counters()
+            self._runtime.last.forget()
 
-        self._runtime.driver.run_when_quiet(clear, cancel=cancel)
+        self._runtime.loaded.driver.run_when_quiet(clear, cancel=cancel)
 
 
 def _check_store(store: Any) -> None:

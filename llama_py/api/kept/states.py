@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_py.api.call import LastCalls
+from llama_py.api.loading import LoadedModel
 from llama_py.api.lowlevel import ByHand
-from llama_py.api.runtime import Runtime
 from llama_py.engine.request import Prompt, Record
 from llama_py.errors import FingerprintError, ParameterTypeError, StateError, shown
 from llama_py.memory.saving import Copying
@@ -63,8 +63,8 @@ class SnapshotInfo:
 class States:
     """Saves and restores the sequences of one model."""
 
-    def __init__(self, runtime: Runtime, by_hand: ByHand, last: LastCalls) -> None:
-        self._runtime = runtime
+    def __init__(self, loaded: LoadedModel, by_hand: ByHand, last: LastCalls) -> None:
+        self._loaded = loaded
         self._by_hand = by_hand
         self._last = last
 
@@ -80,7 +80,7 @@ class States:
             StateError: nothing was evaluated yet; it is not in memory any more; or this memory
                 cannot give back its first ``length`` tokens.
         """
-        driver, cache = self._runtime.driver, self._runtime.cache
+        driver, cache = self._loaded.driver, self._loaded.cache
         copying, logits, part = driver.run(lambda: self._begin(length))
         try:
             return LlamaState(self._copied(copying), logits)
@@ -90,9 +90,9 @@ class States:
 
     def _copied(self, copying: Copying) -> StoredState:
         """What is being copied, a few MiB at a time: the streams of others go on meanwhile."""
-        saving = self._runtime.cache.saving
+        saving = self._loaded.cache.saving
         while copying.result is None:
-            self._runtime.driver.run(lambda: saving.advance(copying))
+            self._loaded.driver.run(lambda: saving.advance(copying))
         return copying.result
 
     def _begin(
@@ -100,10 +100,10 @@ class States:
     ) -> tuple[Copying, NDArray[np.float32] | None, LiveSequence | None]:
         """In the engine's thread: a copy that has begun, the logits at its end, and the sequence
         that was made for it, if only a part of one is wanted."""
-        cache = self._runtime.cache
+        cache = self._loaded.cache
         sequence, count = self._source()
         if length is None and len(sequence.tokens) == count:
-            books = self._runtime.engine.requests
+            books = self._loaded.engine.requests
             logits = books.last_logits if sequence is books.last_sequence else None
             return cache.saving.copy(sequence), logits, None
         if length is not None:
@@ -128,7 +128,7 @@ class States:
     def _find(self, ended: Record) -> tuple[LiveSequence, int]:
         """The sequence that holds the most of a request: it alone, or as its beginning."""
         tokens = [*ended.tokens, *ended.generated]
-        live = [sequence for sequence in self._runtime.cache.live.values() if sequence.tokens]
+        live = [sequence for sequence in self._loaded.cache.live.values() if sequence.tokens]
         whole = [
             sequence
             for sequence in live
@@ -156,10 +156,10 @@ class States:
 
     def load(self, state: Any) -> None:
         """Bring a state back, as what ``eval`` evaluated; see ``Llama.load_state``."""
-        self._runtime.driver.check()
+        self._loaded.driver.check()
         stored = self._checked(state).stored
-        with self._runtime.loading(stored, self._runtime.cache.namespace) as loading:
-            self._runtime.driver.run(lambda: self._adopt(state, loading))
+        with self._loaded.loading(stored, self._loaded.cache.namespace) as loading:
+            self._loaded.driver.run(lambda: self._adopt(state, loading))
 
     def _adopt(self, state: LlamaState, loading: StateLoad | None) -> None:
         stored = self._checked(state).stored  # the adapters may be others now
@@ -171,13 +171,13 @@ class States:
         Raises:
             StateError: it is of another model, it does not fit, or every sequence is busy.
         """
-        with self._runtime.loading(stored, self._runtime.cache.namespace) as loading:
-            self._runtime.driver.run(lambda: self._bring_in(stored, loading))
+        with self._loaded.loading(stored, self._loaded.cache.namespace) as loading:
+            self._loaded.driver.run(lambda: self._bring_in(stored, loading))
 
     def _bring_in(self, stored: StoredState, loading: StateLoad | None) -> None:
-        if stored.fingerprint != self._runtime.fingerprint:
+        if stored.fingerprint != self._loaded.fingerprint:
             raise StateError("it was made by another model, or under other settings")
-        if self._runtime.cache.bring_in(stored, loading=loading) is None:
+        if self._loaded.cache.bring_in(stored, loading=loading) is None:
             raise StateError("every sequence is busy; wait for a request, or raise n_seq_max")
 
     def _checked(self, state: Any) -> LlamaState:
@@ -185,7 +185,7 @@ class States:
             raise ParameterTypeError(
                 f"state must be what save_state() returned, not {shown(state)}"
             )
-        if state.stored.fingerprint != self._runtime.fingerprint:
+        if state.stored.fingerprint != self._loaded.fingerprint:
             raise FingerprintError(
                 "this state was made by another model, or under other settings (context size, KV "
                 "types, window, RoPE, adapters); evaluate the prompt again instead"
@@ -200,14 +200,14 @@ class States:
 
     def of_prompt(self, prompt: Prompt, session: str) -> StoredState | None:
         """The longest state that holds a prompt's beginning and nothing else, or None."""
-        cache = self._runtime.cache
+        cache = self._loaded.cache
         text = cache.text_keys.mark(prompt.text or b"", prompt.plain).key
-        found = self._runtime.driver.run(lambda: self._longest(session, text))
+        found = self._loaded.driver.run(lambda: self._longest(session, text))
         return self._copied(found) if isinstance(found, Copying) else found
 
     def _longest(self, session: str, text: bytes) -> StoredState | Copying | None:
         """In the engine's thread: what is parked, or a copy of what is in memory."""
-        cache = self._runtime.cache
+        cache = self._loaded.cache
         fitting = [
             sequence
             for sequence in cache.live.values()
@@ -223,8 +223,8 @@ class States:
         return parked
 
     def _parked(self, session: str, text: bytes) -> Iterator[StoredState]:
-        store = self._runtime.cache.parking
-        found = store.find_session(session, self._runtime.fingerprint) if store is not None else ()
+        store = self._loaded.cache.parking
+        found = store.find_session(session, self._loaded.fingerprint) if store is not None else ()
         for key in found:
             state = store.get(key) if store is not None else None
             if state is not None and _begins(text, state.text):
@@ -232,9 +232,9 @@ class States:
 
     def mostly_cached(self, prompt: Prompt) -> bool:
         """Whether more than half of a prompt need not be evaluated."""
-        cache = self._runtime.cache
+        cache = self._loaded.cache
         resolved = cache.resolve_text(prompt.text or b"", plain=prompt.plain)
-        best: int = self._runtime.driver.run(lambda: cache.best_keep(resolved))
+        best: int = self._loaded.driver.run(lambda: cache.best_keep(resolved))
         return 2 * best >= len(resolved.tokens)
 
 

@@ -18,9 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_py.api.call import LastCalls, Outcome
-from llama_py.api.calls import Calls
-from llama_py.api.dispatch import Dispatch
+from llama_py.api.call import Outcome
 from llama_py.api.runtime import Runtime
 from llama_py.api.scoring.tokens import Continuations, Prefix, read_continuations, read_prefix
 from llama_py.engine.events import Events
@@ -73,22 +71,12 @@ class Score:
         return self.logprob / len(self.tokens) if len(self.tokens) else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class ScoringParts:
-    """What scoring needs of a model."""
-
-    runtime: Runtime
-    calls: Calls
-    dispatch: Dispatch
-    last: LastCalls
-
-
 class ScoringJob:
     """One call of ``score``. ``cancel`` may be called by any thread."""
 
     def __init__(
         self,
-        parts: ScoringParts,
+        runtime: Runtime,
         prefix: Any,
         continuations: Any,
         timeout: float | None,
@@ -96,8 +84,7 @@ class ScoringJob:
     ) -> None:
         if timeout is not None:
             check_number("timeout", timeout, 0)
-        self._runtime, self._calls = parts.runtime, parts.calls
-        self._dispatch, self._last = parts.dispatch, parts.last
+        self._runtime = runtime
         self._arguments = prefix, continuations, options
         self._timeout = timeout
         self._deadline = None if timeout is None else time.perf_counter() + timeout
@@ -135,10 +122,10 @@ class ScoringJob:
 
     def _read(self) -> tuple[Prefix, Continuations]:
         prefix, continuations, options = self._arguments
-        vocab = self._runtime.model.vocab
+        vocab = self._runtime.loaded.model.vocab
         if _is_conversation(prefix):
-            prompt = self._calls.prompt_of(prefix, options)
-            start = Prefix((*self._calls.tokens_of(prompt),))
+            prompt = self._runtime.calls.prompt_of(prefix, options)
+            start = Prefix((*self._runtime.calls.tokens_of(prompt),))
         elif options:
             raise ParameterError(f"{next(iter(options))} has no meaning without messages")
         else:
@@ -146,7 +133,7 @@ class ScoringJob:
         return read_continuations(vocab, start, continuations)
 
     def _check_sizes(self, prefix: Prefix, given: Continuations) -> None:
-        limit, count = self._runtime.cache.limit, len(prefix.tokens)
+        limit, count = self._runtime.loaded.cache.limit, len(prefix.tokens)
         if count > limit:
             raise ContextOverflowError(count, limit, limit, "the prefix")
         for index, tokens in enumerate(given.tokens):
@@ -159,7 +146,7 @@ class ScoringJob:
 
     def _begin(self) -> None:
         """Evaluate the beginning, as far as it is not in memory."""
-        outcome = Outcome(self._last)
+        outcome = Outcome(self._runtime.last)
         request = self._request(self._begun, keep_logits=True)
         try:
             outcome.records = self._run([request])
@@ -167,19 +154,19 @@ class ScoringJob:
             outcome.note_end()
         record = outcome.records[0]
         self._row = record.logits
-        self._runtime.driver.run(lambda: self._take(record.cache["sequence"]))
+        self._runtime.loaded.driver.run(lambda: self._take(record.cache["sequence"]))
 
     def _take(self, number: int) -> None:
         """Others may have the sequence, and its cells, when nothing else is left."""
-        sequence = self._runtime.cache.live.get(number)
+        sequence = self._runtime.loaded.cache.live.get(number)
         if sequence is not None and self._holds(sequence):
             self._sequence = sequence
             # A single sequence is continued, and cut again.
-            sequence.reserved = self._runtime.context.n_seq_max > 1
+            sequence.reserved = self._runtime.loaded.context.n_seq_max > 1
 
     def _holds(self, sequence: LiveSequence) -> bool:
         count = len(self._begun)
-        live = self._runtime.cache.live.get(sequence.number) is sequence
+        live = self._runtime.loaded.cache.live.get(sequence.number) is sequence
         return live and sequence.tokens[:count] == [*self._begun]
 
     def _there(self) -> bool:
@@ -188,12 +175,12 @@ class ScoringJob:
         def look() -> bool:
             return self._sequence is not None and self._holds(self._sequence)
 
-        return self._runtime.driver.run(look)
+        return self._runtime.loaded.driver.run(look)
 
     def _let_go(self) -> None:
         sequence, self._sequence = self._sequence, None
         if sequence is not None:
-            self._runtime.driver.run(lambda: setattr(sequence, "reserved", False))
+            self._runtime.loaded.driver.run(lambda: setattr(sequence, "reserved", False))
 
     # -- the continuations ----------------------------------------------------------------------
 
@@ -217,8 +204,8 @@ class ScoringJob:
     def _width(self) -> int:
         """How many run side by side: where there is room, or in the place of idle conversations,
         but not of most of them."""
-        most = self._runtime.context.n_seq_max
-        free = most - len(self._runtime.cache.live)
+        most = self._runtime.loaded.context.n_seq_max
+        free = most - len(self._runtime.loaded.cache.live)
         return max(1, free, most // 2)
 
     def _score_some(self, some: Sequence[Tokens], found: dict[Tokens, list[float]]) -> int:
@@ -257,7 +244,7 @@ class ScoringJob:
 
     def _run(self, requests: Sequence[GenerationRequest]) -> list[Record]:
         """Run requests to their ends; raise what one of them ended with."""
-        with self._dispatch.submit(requests, whole=True) as events:
+        with self._runtime.submit(requests, whole=True) as events:
             self._running = events
             if self._cancelled:  # it came before they were known
                 self.cancel()

@@ -43,12 +43,12 @@ _RETRY = 1.0
 
 def conversations_of(llama: Llama) -> Conversations:
     """What a model has in memory."""
-    return Conversations(llama.inside.runtime)
+    return Conversations(llama.runtime.loaded)
 
 
 def namespace_of(llama: Llama, tenant: str) -> Hashable | None:
     """What the requests of a tenant share prefixes in; None is what everybody does."""
-    return (llama.inside.runtime.cache.namespace, tenant) if tenant else None
+    return (llama.runtime.loaded.cache.namespace, tenant) if tenant else None
 
 
 def busy_failure(error: ConversationBusyError) -> RequestError:

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from llama_py.api.llama import Llama
-from llama_py.api.runtime import lacks_memory
+from llama_py.api.loading import lacks_memory
 from llama_py.errors import LlamaError
 from llama_py.server.pool.served_model import ServedModel
 
@@ -59,7 +59,7 @@ class ModelLoader:
         settings = model.settings
         options: dict[str, Any] = {**settings.options, "progress": self._wanted}
         llama = await self._in_a_thread(lambda: _loaded(settings.path, options))
-        if llama.inside.runtime.generates:
+        if llama.runtime.loaded.generates:
             self._prepare(llama)
         return llama
 
@@ -75,7 +75,7 @@ class ModelLoader:
             if self._unwanted.is_set():
                 return
             try:
-                llama.inside.calls.count(llama.inside.calls.prompt_of(messages, {}))
+                llama.runtime.calls.count(llama.runtime.calls.prompt_of(messages, {}))
             except Exception as error:  # whoever asks for it will hear of it
                 _log.debug("a conversation was not rendered ahead: %s", error)
 
@@ -108,7 +108,7 @@ class ModelLoader:
 def _loaded(path: str, options: dict[str, Any]) -> Llama:
     llama = Llama(path, **options)
     try:
-        llama.inside.runtime.warm_up()
+        llama.runtime.loaded.warm_up()
     except BaseException:
         llama.close()
         raise

@@ -87,7 +87,7 @@ class ServedModel:
         """The facts that parsing a request needs; within a lease only."""
         defaults = self._defaults
         return ServedContext(
-            self.llama.inside.calls.defaults,
+            self.llama.runtime.calls.defaults,
             self._sampling,
             defaults.max_tokens,
             defaults.reasoning,
@@ -97,11 +97,11 @@ class ServedModel:
         """It is in memory now."""
         self._llama, self.status, self.problem = llama, ModelStatus.LOADED, None
         self.meta = _meta(llama)
-        if llama.inside.runtime.generates:
+        if llama.runtime.loaded.generates:
             before, last = self._counted
             self._counted = (
                 before + last if isinstance(last, Metrics) else before,
-                llama.inside.runtime.engine,
+                llama.runtime.loaded.engine,
             )
 
     def leave(self) -> Llama:
@@ -117,9 +117,9 @@ class ServedModel:
 
 
 def _meta(llama: Llama) -> Mapping[str, int]:
-    model = llama.inside.runtime.model
+    model = llama.runtime.loaded.model
     return {
-        "n_ctx": llama.n_ctx() if llama.inside.runtime.generates else model.n_ctx_train,
+        "n_ctx": llama.n_ctx() if llama.runtime.loaded.generates else model.n_ctx_train,
         "n_ctx_train": model.n_ctx_train,
         "n_embd": model.n_embd,
         "n_params": model.n_params,

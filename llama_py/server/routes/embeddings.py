@@ -27,7 +27,7 @@ async def _embed(request: Request) -> Response:
     service = service_of(request)
     body = await read_body(request, service.settings)
     async with service.models.lease(model_of(body), request.receive) as model:
-        calls = model.llama.inside.embedding.calls
+        calls = model.llama.runtime.embedding.calls
         # OpenAI's form has no place for the vectors of tokens.
         each_token = calls.pooling == "none" and request.url.path == "/embeddings"
         if calls.pooling == "none" and not each_token:
@@ -66,7 +66,7 @@ async def _rerank(request: Request) -> Response:
     body = await read_body(request, service.settings)
     async with service.models.lease(model_of(body), request.receive) as model:
         read = read_rerank(body, service.limits)
-        calls = model.llama.inside.embedding.calls
+        calls = model.llama.runtime.embedding.calls
 
         def start() -> PendingEmbedding[Any]:
             with naming("query", "documents", "texts"):

@@ -167,7 +167,7 @@ def _model_props(model: ServedModel) -> Body:
         },
         "total_slots": conversations.sequences,
         # The description is "llama 1B Q4_K - Medium".
-        "model_ftype": llama.inside.runtime.model.description.split(" ", 2)[-1],
+        "model_ftype": llama.runtime.loaded.model.description.split(" ", 2)[-1],
         **_template_props(llama),
         "bos_token": _text(llama, vocab.bos),
         "eos_token": _text(llama, vocab.eos),
@@ -181,7 +181,7 @@ def _template_props(llama: Llama) -> Body:
     try:
         template = llama.chat_template
     except TemplateError:  # it does not parse, and only those who chat need it
-        text = llama.inside.runtime.model.chat_template() or ""
+        text = llama.runtime.loaded.model.chat_template() or ""
         return {"chat_template": text, "chat_template_caps": {}, "tool_form": None}
     return {
         "chat_template": template.source,
