@@ -10,5 +10,6 @@ everything at once.
 * ``sessions/``: ``ChatSession``, which adds the history, its branches and its file.
 * ``kept/``: ``llm.cache``, saved states, snapshots, and conversations for a server.
 * ``embedding/``: ``Embedder``, ``AsyncEmbedder``. ``scoring/``: ``Llama.score``.
-* ``tuning``: ``llama-py tune``. ``llama_cpp_names``: small functions of llama-cpp-python.
+* ``tuning``: ``llama-py tune``. ``llama_cpp_names``: what ``Llama`` has for code that
+  was written for llama-cpp-python.
 """

@@ -7,7 +7,6 @@ method names are those of llama-cpp-python where they exist there.
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
@@ -16,15 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self, Unpack
 
-from llama_py.api import llama_cpp_names
 from llama_py.api.call import ChatReply, CompletionReply
 from llama_py.api.embedding.calls import Ranked
 from llama_py.api.embedding.lists import VectorLists
-from llama_py.api.kept.model_cache import CacheReport, ModelCache, Prewarmed
+from llama_py.api.kept.model_cache import ModelCache
 from llama_py.api.kept.snapshots import check_slots
-from llama_py.api.kept.states import LlamaState, SnapshotInfo
-from llama_py.api.llama_cpp_names import LlamaTokenizer
-from llama_py.api.overflow import OverflowReport
+from llama_py.api.llama_cpp_names import CacheNames, LlamaCppNames
 from llama_py.api.rendering import (
     ChatSettings,
     check_template,
@@ -46,7 +42,6 @@ from llama_py.dialects.openai.types import (
 )
 from llama_py.engine.metrics import MetricsReport
 from llama_py.errors import ParameterError
-from llama_py.memory.sequences import ReuseInfo
 from llama_py.options import (
     CHAT,
     COMPLETION,
@@ -63,8 +58,6 @@ from llama_py.options import (
 )
 from llama_py.options.describe import describe_options
 from llama_py.options.values import ChatPolicy, read_path
-from llama_py.params import check_number
-from llama_py.storage.store import StateStore
 
 if TYPE_CHECKING:
     from llama_py.llama_cpp import llama_context_p, llama_model_p
@@ -92,7 +85,7 @@ class _Setting(Generic[T]):
         setattr(llm.runtime.settings, self._name, value)
 
 
-class Llama:
+class Llama(LlamaCppNames, CacheNames):
     """A loaded model with its context.
 
     It may be called from any number of threads; calls in flight together are batched together. It
@@ -201,26 +194,6 @@ class Llama:
         """Tokens that one conversation can have: all of the context, if ``kv_unified``."""
         return self.runtime.loaded.context.n_ctx_seq
 
-    def n_embd(self) -> int:
-        """Width of the embeddings."""
-        return self.runtime.loaded.model.n_embd
-
-    def n_vocab(self) -> int:
-        """Number of tokens in the vocabulary."""
-        return self.runtime.loaded.model.vocab.n_tokens
-
-    def token_eos(self) -> int:
-        """The end-of-sequence token, -1 if there is none."""
-        return self.runtime.loaded.model.vocab.eos
-
-    def token_bos(self) -> int:
-        """The beginning-of-sequence token, -1 if there is none."""
-        return self.runtime.loaded.model.vocab.bos
-
-    def token_nl(self) -> int:
-        """The newline token, -1 if there is none."""
-        return self.runtime.loaded.model.vocab.nl
-
     # -- completions ---------------------------------------------------------------------------
 
     @overload
@@ -303,17 +276,6 @@ class Llama:
             return handled  # type: ignore[no-any-return]
         call = self.runtime.calls.chat(messages, stream, options)
         return self.runtime.respond(call)  # type: ignore[no-any-return]
-
-    def create_chat_completion_openai_v1(self, *args: Any, **kwargs: Any) -> Any:
-        """``create_chat_completion`` with the types of the package ``openai``.
-
-        Returns:
-            A ``ChatCompletion``; with ``stream=True`` an iterator of ``ChatCompletionChunk``.
-
-        Raises:
-            MissingPackageError: ``openai`` is not installed; also an ``ImportError``.
-        """
-        return llama_cpp_names.with_openai_types(self.create_chat_completion(*args, **kwargs))
 
     def score(
         self,
@@ -523,10 +485,6 @@ class Llama:
         _ = self.model  # which raises after close(); known pieces would not
         return self.vocab.detokenize_prompt(tokens, special=special)
 
-    def tokenizer(self) -> LlamaTokenizer:
-        """The vocabulary as an object of its own."""
-        return LlamaTokenizer(self)
-
     # -- by hand -------------------------------------------------------------------------------
 
     @property
@@ -556,11 +514,6 @@ class Llama:
         return self.runtime.by_hand.tokens
 
     @property
-    def input_ids(self) -> NDArray[np.intc]:
-        """``eval_tokens`` as an array, int32 ``(n_tokens,)``; a copy."""
-        return np.array(self.eval_tokens, np.intc)
-
-    @property
     def last_logits(self) -> NDArray[np.float32]:
         """Logits at the last evaluated position, of ``eval`` or of the call that ended last.
 
@@ -581,13 +534,6 @@ class Llama:
         """
         return self.runtime.by_hand.scores
 
-    @property
-    def eval_logits(self) -> deque[list[float]]:
-        """The rows of ``scores`` as lists; without ``logits_all`` only the last one."""
-        every = self.runtime.by_hand.logits_all
-        rows = self.scores if every else self.scores[-1:]
-        return deque(rows.tolist(), maxlen=None if every else 1)
-
     def eval(self, tokens: Sequence[int]) -> None:
         """Evaluate tokens after those that ``eval`` evaluated before.
 
@@ -599,11 +545,6 @@ class Llama:
             TokenizationError: an id is not in the vocabulary.
         """
         self.runtime.by_hand.eval(tokens)
-
-    def set_seed(self, seed: int) -> None:
-        """The seed of later calls that give none of their own."""
-        check_number("seed", seed, integer=True)
-        self.seed = seed
 
     def sample(self, *, idx: int | None = None, **options: Unpack[SampleOptions]) -> int:
         """Choose a token from the logits at ``idx`` (default: the last), and do not evaluate it.
@@ -642,71 +583,10 @@ class Llama:
         """
         return self.runtime.by_hand.generate(tokens, reset, options)
 
-    logits_to_logprobs = staticmethod(llama_cpp_names.logits_to_logprobs)
-    longest_token_prefix = staticmethod(llama_cpp_names.longest_token_prefix)
-
-    # -- reuse: names for what ``cache`` offers -------------------------------------------------
-
-    @property
-    def cache_info(self) -> ReuseInfo:
-        """``cache.info``."""
-        return self.cache.info
-
-    @property
-    def last_overflow(self) -> OverflowReport | None:
-        """``dropped`` of the reply that ``cache.info`` speaks of."""
-        return self.runtime.last.outcome.dropped if self.runtime.last.outcome is not None else None
-
     @property
     def metrics(self) -> MetricsReport:
         """Counters and histograms of the engine since loading or ``reset()``."""
         return self.runtime.loaded.engine.metrics.as_dict()
-
-    def memory_report(self) -> CacheReport:
-        """``cache.report()``."""
-        return self.cache.report()
-
-    def set_cache(self, cache: StateStore | None) -> None:
-        """``cache.set_store(cache)``."""
-        self.cache.set_store(cache)
-
-    def save_state(self) -> LlamaState:
-        """``cache.save_state()``."""
-        return self.cache.save_state()
-
-    def load_state(self, state: LlamaState) -> None:
-        """``cache.load_state(state)``."""
-        self.cache.load_state(state)
-
-    def snapshot(self, name: str, length: int | None = None) -> SnapshotInfo:
-        """``cache.snapshot(name, length)``."""
-        return self.cache.snapshot(name, length)
-
-    def restore(self, name: str) -> SnapshotInfo:
-        """``cache.restore(name)``."""
-        return self.cache.restore(name)
-
-    def snapshots(self) -> list[SnapshotInfo]:
-        """``cache.snapshots()``."""
-        return self.cache.snapshots()
-
-    def drop_snapshot(self, name: str) -> None:
-        """``cache.drop(name)``."""
-        self.cache.drop(name)
-
-    def prewarm(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        pin: bool = True,
-        **options: Unpack[PromptOptions],
-    ) -> Prewarmed:
-        """``cache.prewarm(messages, pin=pin, ...)``."""
-        return self.cache.prewarm(messages, pin=pin, **options)
-
-    def reset(self, *, cancel: bool = False) -> None:
-        """``cache.reset(cancel=cancel)``."""
-        self.cache.reset(cancel=cancel)
 
     # -- life ----------------------------------------------------------------------------------
 

@@ -1,29 +1,40 @@
-"""Small functions and classes of llama-cpp-python, for code that was written for it.
+"""Names that ``Llama`` has beside its own: llama-cpp-python's, and those of ``llm.cache``.
 
-Nothing in this package uses them; each is a thin wrapper of other methods of ``Llama``.
+Each is a thin wrapper, and nothing in this package uses them. They are here and not in ``compat``
+because the public ``Llama`` has them, and ``compat`` stands above it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from typing_extensions import Unpack
 
+from llama_py.api.kept.model_cache import CacheReport, ModelCache, Prewarmed
+from llama_py.api.kept.states import LlamaState, SnapshotInfo
+from llama_py.api.overflow import OverflowReport
+from llama_py.api.runtime import Runtime
 from llama_py.errors import MissingPackageError
+from llama_py.memory.sequences import ReuseInfo
+from llama_py.options import PromptOptions
+from llama_py.params import check_number
+from llama_py.storage.store import StateStore
 
 if TYPE_CHECKING:
     from llama_py.core.vocab import Vocab
 
-__all__ = ["LlamaTokenizer", "logits_to_logprobs", "longest_token_prefix", "with_openai_types"]
-
-
-class HasVocab(Protocol):
-    """A ``Llama``, or another object with a vocabulary."""
-
-    @property
-    def vocab(self) -> Vocab: ...
+__all__ = [
+    "CacheNames",
+    "LlamaCppNames",
+    "LlamaTokenizer",
+    "logits_to_logprobs",
+    "longest_token_prefix",
+    "with_openai_types",
+]
 
 
 class LlamaTokenizer:
@@ -32,7 +43,7 @@ class LlamaTokenizer:
     Unlike ``Llama.tokenize``, it reads the texts of special tokens as those tokens by default.
     """
 
-    def __init__(self, llm: HasVocab) -> None:
+    def __init__(self, llm: LlamaCppNames) -> None:
         self._vocab = llm.vocab
 
     def tokenize(self, text: bytes, add_bos: bool = True, special: bool = True) -> list[int]:
@@ -106,3 +117,134 @@ def _converted(chunks: Iterator[Any], kind: Any) -> Iterator[Any]:
         close = getattr(chunks, "close", None)
         if close is not None:
             close()
+
+
+class LlamaCppNames:
+    """What ``Llama`` has for code that was written for llama-cpp-python."""
+
+    runtime: Runtime
+
+    if TYPE_CHECKING:
+
+        @property
+        def vocab(self) -> Vocab: ...
+
+    def n_embd(self) -> int:
+        """Width of the embeddings."""
+        return self.runtime.loaded.model.n_embd
+
+    def n_vocab(self) -> int:
+        """Number of tokens in the vocabulary."""
+        return self.vocab.n_tokens
+
+    def token_eos(self) -> int:
+        """The end-of-sequence token, -1 if there is none."""
+        return self.vocab.eos
+
+    def token_bos(self) -> int:
+        """The beginning-of-sequence token, -1 if there is none."""
+        return self.vocab.bos
+
+    def token_nl(self) -> int:
+        """The newline token, -1 if there is none."""
+        return self.vocab.nl
+
+    def create_chat_completion_openai_v1(self, *args: Any, **kwargs: Any) -> Any:
+        """``create_chat_completion`` with the types of the package ``openai``.
+
+        Returns:
+            A ``ChatCompletion``; with ``stream=True`` an iterator of ``ChatCompletionChunk``.
+
+        Raises:
+            MissingPackageError: ``openai`` is not installed; also an ``ImportError``.
+        """
+        llm: Any = self
+        return with_openai_types(llm.create_chat_completion(*args, **kwargs))
+
+    def tokenizer(self) -> LlamaTokenizer:
+        """The vocabulary as an object of its own."""
+        return LlamaTokenizer(self)
+
+    @property
+    def input_ids(self) -> NDArray[np.intc]:
+        """``eval_tokens`` as an array, int32 ``(n_tokens,)``; a copy."""
+        return np.array(self.runtime.by_hand.tokens, np.intc)
+
+    @property
+    def eval_logits(self) -> deque[list[float]]:
+        """The rows of ``scores`` as lists; without ``logits_all`` only the last one."""
+        by_hand = self.runtime.by_hand
+        every = by_hand.logits_all
+        rows = by_hand.scores if every else by_hand.scores[-1:]
+        return deque(rows.tolist(), maxlen=None if every else 1)
+
+    def set_seed(self, seed: int) -> None:
+        """The seed of later calls that give none of their own."""
+        check_number("seed", seed, integer=True)
+        self.runtime.settings.seed = seed
+
+    logits_to_logprobs = staticmethod(logits_to_logprobs)
+    longest_token_prefix = staticmethod(longest_token_prefix)
+
+
+class CacheNames:
+    """What ``Llama`` has in place of methods of ``llm.cache``, some of them llama-cpp-python's."""
+
+    runtime: Runtime
+    cache: ModelCache
+
+    @property
+    def cache_info(self) -> ReuseInfo:
+        """``cache.info``."""
+        return self.cache.info
+
+    @property
+    def last_overflow(self) -> OverflowReport | None:
+        """``dropped`` of the reply that ``cache.info`` speaks of."""
+        return self.runtime.last.outcome.dropped if self.runtime.last.outcome is not None else None
+
+    def memory_report(self) -> CacheReport:
+        """``cache.report()``."""
+        return self.cache.report()
+
+    def set_cache(self, cache: StateStore | None) -> None:
+        """``cache.set_store(cache)``."""
+        self.cache.set_store(cache)
+
+    def save_state(self) -> LlamaState:
+        """``cache.save_state()``."""
+        return self.cache.save_state()
+
+    def load_state(self, state: LlamaState) -> None:
+        """``cache.load_state(state)``."""
+        self.cache.load_state(state)
+
+    def snapshot(self, name: str, length: int | None = None) -> SnapshotInfo:
+        """``cache.snapshot(name, length)``."""
+        return self.cache.snapshot(name, length)
+
+    def restore(self, name: str) -> SnapshotInfo:
+        """``cache.restore(name)``."""
+        return self.cache.restore(name)
+
+    def snapshots(self) -> list[SnapshotInfo]:
+        """``cache.snapshots()``."""
+        return self.cache.snapshots()
+
+    def drop_snapshot(self, name: str) -> None:
+        """``cache.drop(name)``."""
+        self.cache.drop(name)
+
+    def prewarm(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        pin: bool = True,
+        **options: Unpack[PromptOptions],
+    ) -> Prewarmed:
+        """``cache.prewarm(messages, pin=pin, ...)``."""
+        return self.cache.prewarm(messages, pin=pin, **options)
+
+    def reset(self, *, cancel: bool = False) -> None:
+        """``cache.reset(cancel=cancel)``."""
+        self.cache.reset(cancel=cancel)
