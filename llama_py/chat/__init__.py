@@ -14,6 +14,7 @@
   white space.
 * ``calls/``: the grammar of replies that call tools, made from llama.cpp's description of the
   format (``peg``), and calls that a model writes as plain JSON.
+* ``vocab`` is a vocabulary, as chats and dialects see it.
 * ``reasoning`` knows where the reasoning of a reply ends, for constraints, grammars and budgets
   alike; ``wrapping`` the marks that a family writes around its answers.
 * ``stream`` turns the text of a reply into content, reasoning and tool calls.

@@ -16,13 +16,14 @@ from typing import Any, Literal
 
 from llama_py.chat.calls.plain_calls import with_vocab
 from llama_py.chat.grammars.converter import gbnf_of_schema
-from llama_py.chat.grammars.guidance import GuidanceVocab, available, guide_for, unsatisfiable
+from llama_py.chat.grammars.guidance import available, guide_for, unsatisfiable
 from llama_py.chat.grammars.layout import WatchedAnswer
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.reasoning import NO_REASONING, Reasoning, reasoning_of
 from llama_py.chat.rendered import RenderedChat
 from llama_py.chat.schemas.bounds import check_bounds
 from llama_py.chat.templates.template import ChatTemplate
+from llama_py.chat.vocab import VocabLike
 from llama_py.core.chat import ReplyParser
 from llama_py.core.grammar.gbnf_check import check_gbnf
 from llama_py.errors import GrammarError, ParameterError, TemplateError, shown
@@ -76,7 +77,7 @@ def _schema_of(schema: Any) -> Any:
 
 def compile_schema(
     schema: Any,
-    vocab: GuidanceVocab | None = None,
+    vocab: VocabLike | None = None,
     backend: Backend = "auto",
     reasoning: Reasoning = NO_REASONING,
 ) -> CompiledGrammar:
@@ -204,7 +205,7 @@ class LlamaGrammar:
 
     def compile(
         self,
-        vocab: GuidanceVocab | None,
+        vocab: VocabLike | None,
         backend: Backend = "auto",
         reasoning: Reasoning = NO_REASONING,
     ) -> CompiledGrammar:
@@ -227,7 +228,7 @@ class LlamaGrammar:
 def render_constrained(
     template: ChatTemplate,
     request: ChatRequest,
-    vocab: GuidanceVocab | None,
+    vocab: VocabLike | None,
     backend: Backend = "auto",
 ) -> RenderedChat:
     """Render a request, and choose the engine that enforces its schema.
@@ -276,7 +277,7 @@ def _watched(rendered: RenderedChat) -> RenderedChat:
     return replace(rendered, grammar=replace(spec, watch=watch))
 
 
-def _enforced(rendered: RenderedChat, vocab: GuidanceVocab | None) -> RenderedChat:
+def _enforced(rendered: RenderedChat, vocab: VocabLike | None) -> RenderedChat:
     """The chat with its schema enforced: by llguidance, or without a vocabulary by a grammar."""
     reasoning = reasoning_of(rendered)
     if vocab is None:
@@ -287,7 +288,7 @@ def _enforced(rendered: RenderedChat, vocab: GuidanceVocab | None) -> RenderedCh
     return replace(rendered, constraint=make)
 
 
-def constrain_plain(rendered: RenderedChat, vocab: GuidanceVocab | None) -> RenderedChat:
+def constrain_plain(rendered: RenderedChat, vocab: VocabLike | None) -> RenderedChat:
     """A rendered chat of a format without reasoning and tools, with its schema enforced.
 
     Raises:

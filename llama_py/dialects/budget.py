@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from llama_py.chat.reasoning import Reasoning, ReasoningWatch, reasoning_of
 from llama_py.chat.rendered import RenderedChat
-from llama_py.dialects.context import VocabLike
+from llama_py.chat.vocab import VocabLike
 from llama_py.params import TokenConstraint
 
 __all__ = ["ReasoningBudget", "budget_for"]

@@ -2,59 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from llama_py.chat.messages import ChatRequest
     from llama_py.chat.rendered import RenderedChat
+    from llama_py.chat.vocab import VocabLike
 
-__all__ = ["CallContext", "PieceVocab", "VocabLike"]
-
-
-class PieceVocab(Protocol):
-    """Tokens to bytes: what the encoders need of ``core.vocab.Vocab``."""
-
-    def piece(self, token: int) -> bytes:
-        """The bytes of a token, special tokens as their text."""
-
-    def plain_piece(self, token: int) -> bytes:
-        """The bytes of a token, nothing for special tokens."""
-
-
-class VocabLike(PieceVocab, Protocol):
-    """The part of ``core.vocab.Vocab`` that parsing requests needs."""
-
-    n_tokens: int
-    kind: int
-    bos: int
-    eos: int
-    add_bos: bool
-    fim_pre: int
-    fim_suf: int
-    fim_mid: int
-    fim_rep: int
-    fim_sep: int
-
-    def tokenize(
-        self, text: str | bytes, *, add_special: bool = True, parse_special: bool = False
-    ) -> list[int]:
-        """Token ids of a text."""
-
-    def detokenize(self, tokens: Iterable[int], *, special: bool = False) -> bytes:
-        """The bytes of several tokens."""
-
-    def token_to_piece(self, token: int, special: bool = True) -> bytes:
-        """``piece`` or ``plain_piece``."""
-
-    def eog_tokens(self) -> list[int]:
-        """Every token that ends a reply."""
-
-    def is_special(self, token: int) -> bool:
-        """True if the tokenizer always splits before and after this token."""
-
-    def is_control(self, token: int) -> bool:
-        """True if plain text never produces this token."""
+__all__ = ["CallContext"]
 
 
 class CallContext(Protocol):

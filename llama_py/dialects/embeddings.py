@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_py.dialects.context import VocabLike
+from llama_py.chat.vocab import VocabLike
 from llama_py.dialects.failures import Kind, RequestError, failure_of
 from llama_py.dialects.fields import Fields, as_text, wrong_type, wrong_value
 from llama_py.dialects.limits import RequestLimits

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from llama_py.dialects.context import CallContext, VocabLike
+from llama_py.chat.vocab import VocabLike
+from llama_py.dialects.context import CallContext
 from llama_py.errors import ParameterError
 
 __all__ = ["infill_tokens", "suffix_tokens"]

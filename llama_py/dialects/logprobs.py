@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from llama_py.dialects.context import PieceVocab
+from llama_py.chat.vocab import VocabLike
 from llama_py.dialects.openai.types import (
     ChatCompletionLogprobs,
     ChatCompletionLogprobToken,
@@ -82,7 +82,7 @@ class LogprobQueue:
         return rest
 
 
-def reply_piece(vocab: PieceVocab, request: GenerationRequest) -> Callable[[int], bytes]:
+def reply_piece(vocab: VocabLike, request: GenerationRequest) -> Callable[[int], bytes]:
     """The bytes of a token as the text of this request's reply has them."""
     if request.echo_special:
         return vocab.piece
@@ -100,7 +100,7 @@ def empty_completion_logprobs() -> CompletionLogprobs:
     return {"tokens": [], "token_logprobs": [], "text_offset": [], "top_logprobs": []}
 
 
-def completion_logprobs(vocab: PieceVocab, entries: Sequence[LogprobEntry]) -> CompletionLogprobs:
+def completion_logprobs(vocab: VocabLike, entries: Sequence[LogprobEntry]) -> CompletionLogprobs:
     """Entries in the format of completions."""
     out = empty_completion_logprobs()
     for start, _, token, logprobs in entries:
@@ -139,12 +139,12 @@ def _shown_text(piece: bytes) -> str:
 # ---- chat ------------------------------------------------------------------------------------
 
 
-def chat_logprobs(vocab: PieceVocab, entries: Sequence[LogprobEntry]) -> ChatCompletionLogprobs:
+def chat_logprobs(vocab: VocabLike, entries: Sequence[LogprobEntry]) -> ChatCompletionLogprobs:
     """Entries in the format of chat completions."""
     return {"content": [_chat_entry(vocab, entry) for entry in entries], "refusal": None}
 
 
-def _chat_entry(vocab: PieceVocab, entry: LogprobEntry) -> ChatCompletionLogprobToken:
+def _chat_entry(vocab: VocabLike, entry: LogprobEntry) -> ChatCompletionLogprobToken:
     logprobs = entry.logprobs
     if logprobs is None:
         top = _top_entry(vocab, entry.token, _IMPOSSIBLE)
@@ -159,7 +159,7 @@ def _chat_entry(vocab: PieceVocab, entry: LogprobEntry) -> ChatCompletionLogprob
     }
 
 
-def _top_entry(vocab: PieceVocab, token: int, logprob: float) -> ChatCompletionTopLogprobToken:
+def _top_entry(vocab: VocabLike, token: int, logprob: float) -> ChatCompletionTopLogprobToken:
     piece = vocab.piece(token)
     return {
         "token": piece.decode("utf-8", "replace"),

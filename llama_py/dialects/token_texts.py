@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llama_py.dialects.context import VocabLike
+from llama_py.chat.vocab import VocabLike
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.errors import ParameterError, ParameterTypeError, shown
 from llama_py.options.checks import check_bool, check_number, whole_text

@@ -11,7 +11,8 @@ from llama_py.params import SamplingParams
 if TYPE_CHECKING:
     from llama_py.chat.messages import ChatRequest
     from llama_py.chat.rendered import RenderedChat
-    from llama_py.dialects.context import CallContext, VocabLike
+    from llama_py.chat.vocab import VocabLike
+    from llama_py.dialects.context import CallContext
     from llama_py.server.config.settings import Settings
 
 __all__ = ["ServedContext", "sampling_of"]

@@ -552,7 +552,7 @@ class BigVocab:
 
 
 def test_a_mask_costs_microseconds() -> None:
-    vocab = BigVocab(30_000)
+    vocab: Any = BigVocab(30_000)
     compiled = compile_schema(PERSON, vocab, "llguidance")
     assert compiled.constraint is not None
     constraint = compiled.constraint()

@@ -18,7 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -31,6 +31,7 @@ from llama_py.chat.reasoning import NO_REASONING, Reasoning
 from llama_py.chat.schemas.bounds import pointer, role_of
 from llama_py.chat.schemas.json_forms import LEAD, TRAIL, space_regex
 from llama_py.chat.schemas.plain import with_nulls
+from llama_py.chat.vocab import VocabLike
 from llama_py.chat.wrapping import Wrapping
 from llama_py.errors import GrammarError
 from llama_py.params import TokenConstraint
@@ -63,18 +64,6 @@ _BIAS = np.where(
 )
 
 
-class GuidanceVocab(Protocol):
-    """The part of ``core.vocab.Vocab`` that this module uses."""
-
-    n_tokens: int
-    eos: int
-
-    def token_to_piece(self, token: int, special: bool = True) -> bytes: ...
-    def eog_tokens(self) -> list[int]: ...
-    def is_special(self, token: int) -> bool: ...
-    def is_control(self, token: int) -> bool: ...
-
-
 def available() -> bool:
     """True if llguidance is installed."""
     try:
@@ -104,14 +93,14 @@ class _Tokens:
         return [self.tokens.index(bytes([byte])) for byte in raw]
 
 
-def _is_marker(vocab: GuidanceVocab, token: int, piece: bytes) -> bool:
+def _is_marker(vocab: VocabLike, token: int, piece: bytes) -> bool:
     if vocab.is_control(token):
         return True
     # User-defined tokens are markers (<think>) as well as plain text (runs of spaces).
     return piece.startswith(b"<") and piece.endswith(b">") and vocab.is_special(token)
 
 
-def _read_tokens(vocab: GuidanceVocab) -> _Tokens:
+def _read_tokens(vocab: VocabLike) -> _Tokens:
     pieces = [vocab.token_to_piece(token, True) for token in range(vocab.n_tokens)]
     special = [token for token, piece in enumerate(pieces) if _is_marker(vocab, token, piece)]
     return _Tokens(pieces, special, vocab.eos)
@@ -136,7 +125,7 @@ class Guide:
         GrammarError: llguidance is not installed, or does not take the vocabulary.
     """
 
-    def __init__(self, vocab: GuidanceVocab) -> None:
+    def __init__(self, vocab: VocabLike) -> None:
         try:
             from llguidance import LLTokenizer, TokenizerWrapper
         except ImportError as error:
@@ -446,9 +435,9 @@ def _workers() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="llama_py-mask")
 
 
-_GUIDES: WeakKeyDictionary[GuidanceVocab, Guide] = WeakKeyDictionary()
+_GUIDES: WeakKeyDictionary[VocabLike, Guide] = WeakKeyDictionary()
 _GUIDES_LOCK = threading.Lock()
-_MAKING: WeakKeyDictionary[GuidanceVocab, threading.Lock] = WeakKeyDictionary()
+_MAKING: WeakKeyDictionary[VocabLike, threading.Lock] = WeakKeyDictionary()
 
 
 def _begin_anew() -> None:
@@ -461,7 +450,7 @@ def _begin_anew() -> None:
 forks.after_in_child(_begin_anew)
 
 
-def guide_for(vocab: GuidanceVocab) -> Guide:
+def guide_for(vocab: VocabLike) -> Guide:
     """The guide of a vocabulary, made at its first use without blocking other vocabularies."""
     with _GUIDES_LOCK:
         making = _MAKING.setdefault(vocab, threading.Lock())

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from llama_py.dialects.context import CallContext, VocabLike
+from llama_py.chat.vocab import VocabLike
+from llama_py.dialects.context import CallContext
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.limits import RequestLimits
 from llama_py.dialects.llama_server.infill import infill_prompt

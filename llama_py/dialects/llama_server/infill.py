@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from llama_py.dialects.context import CallContext, VocabLike
+from llama_py.chat.vocab import VocabLike
+from llama_py.dialects.context import CallContext
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.infill import suffix_tokens
 from llama_py.errors import ParameterTypeError, shown

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from llama_py.dialects.context import PieceVocab
+from llama_py.chat.vocab import VocabLike
 from llama_py.dialects.failures import Failure, openai_error
 from llama_py.dialects.llama_server.line_limits import Indentation
 from llama_py.dialects.logprobs import LogprobEntry, LogprobQueue, reply_piece
@@ -74,7 +74,7 @@ class NativeReply:
         self,
         shape: Shape,
         records: Sequence[Record],
-        vocab: PieceVocab,
+        vocab: VocabLike,
         limited: Sequence[Callable[[], bool]],
     ) -> None:
         self._shape = shape

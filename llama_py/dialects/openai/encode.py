@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from llama_py.dialects.context import VocabLike
+from llama_py.chat.vocab import VocabLike
 from llama_py.dialects.logprobs import (
     LogprobEntry,
     LogprobQueue,

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from llama_py.chat.rendered import RenderedChat
 from llama_py.chat.stream import ChatStream, Delta, ToolCallDelta
-from llama_py.dialects.context import PieceVocab
+from llama_py.chat.vocab import VocabLike
 from llama_py.dialects.logprobs import LogprobEntry, LogprobQueue, chat_logprobs, reply_piece
 from llama_py.dialects.openai.encode import EncoderBase, ResponseHead
 from llama_py.dialects.openai.types import (
@@ -62,7 +62,7 @@ class ChatEncoder(EncoderBase):
         self,
         head: ResponseHead,
         records: Sequence[Record],
-        vocab: PieceVocab,
+        vocab: VocabLike,
         rendered: RenderedChat,
         *,
         legacy: bool = False,

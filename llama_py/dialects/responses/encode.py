@@ -12,7 +12,7 @@ from typing import Any
 
 from llama_py.chat.rendered import RenderedChat
 from llama_py.chat.stream import ChatStream, Delta, ToolCallDelta
-from llama_py.dialects.context import PieceVocab
+from llama_py.chat.vocab import VocabLike
 from llama_py.dialects.failures import Failure
 from llama_py.dialects.logprobs import LogprobEntry, LogprobQueue, chat_logprobs, reply_piece
 from llama_py.dialects.openai.types import Timings
@@ -77,7 +77,7 @@ class ResponsesReply:
         self,
         asked: AskedResponse,
         records: Sequence[Record],
-        vocab: PieceVocab,
+        vocab: VocabLike,
         rendered: RenderedChat,
     ) -> None:
         self._asked = asked
