@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from llama_py import AsyncLlama, AsyncReplyStream, ChatSession, Llama, ModelCache, ReplyStream
+from tools import overloads
 
 ROOT = Path(__file__).parent.parent
 WRONG = ROOT / "tests" / "typing" / "wrong_calls.py"
@@ -69,6 +70,11 @@ def test_nothing_public_is_missing_there(face: type) -> None:
     used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     names = {name for name in dir(face) if not name.startswith("_")}
     assert names - used <= NOT_CALLED
+
+
+def test_the_overloads_of_calls_that_are_awaited_are_up_to_date() -> None:
+    text = overloads.ASYNC.read_text(encoding="utf-8")
+    assert text == overloads.written(), "run python -m tools.overloads"
 
 
 def test_no_public_call_is_of_any_type() -> None:

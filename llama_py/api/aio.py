@@ -106,7 +106,7 @@ class AsyncLlama:
         model.llama.runtime.given["progress"] = wanted  # what a copy of the model is made with
         return model
 
-    # -- calls ----------------------------------------------------------------------------------
+    # -- calls (their overloads: python -m tools.overloads) -------------------------------------
 
     @overload
     async def create_completion(
