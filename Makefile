@@ -40,6 +40,7 @@ check: dev
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 	$(RUN) -m tools.declarations --check
+	$(RUN) -m tools.overloads --check
 
 real-models: $(VENV)/bin/python
 	$(RUN) -m tools.real_models
