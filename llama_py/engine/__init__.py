@@ -8,14 +8,15 @@ Signals reach the main thread only, which at most waits, so no change of the boo
 **A request.** ``request`` has the data that goes in and comes out: ``GenerationRequest``, events,
 and the ``Record`` that usage and ``cache`` are made from. ``preparing`` makes samplers and tokens
 in the caller's thread. ``generation.Generation`` is the engine's own record of a request in flight,
-and ``in_flight`` has all of them, and ends them. ``events`` and ``async_events`` bring outputs to
-threads and event loops.
+and ``in_flight`` has all of them, and ends them. A call has a ``mailbox``, which ``events`` and
+``async_events`` read for threads and event loops.
 
-**A step.** ``admission`` gives sequences to waiting requests; ``scheduler`` (pure) plans which
-tokens are evaluated; ``prefill_budget`` (pure) decides how many tokens of prompts a step beside
-streams has; ``runner`` is the only caller of ``llama_decode``; ``sampling`` turns rows of logits
-into tokens, ``reply_text`` tokens into text, ``logprobs`` rows into log-probabilities. ``metrics``
-counts.
+**A step.** ``admission`` gives sequences to waiting requests; ``step_planner`` plans the step, with
+``scheduler`` (pure), which decides what is decoded together, and ``prefill_budget`` (pure), how
+many tokens of prompts that is beside streams; ``runner`` is the only caller of ``llama_decode``;
+``books`` enters the outcome, with ``sampling``, which turns rows of logits into tokens,
+``reply_text`` tokens into text, ``logprobs`` rows into log-probabilities. Drafts, single rows and
+several steps in C are numbers in the plan. ``metrics`` counts.
 
 **Beside it.** ``drafts/`` guesses what follows (speculative decoding). ``thread_tuner`` (pure) and
 ``tuned_threads`` choose the number of threads. ``clock`` is the only module that knows the time,

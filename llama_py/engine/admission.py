@@ -4,12 +4,10 @@ Requests are admitted by priority, then in the order they came. Two kinds stay b
 prompt begins like one that is being evaluated just now waits until it can share that work, and one
 that had to give its sequence back waits until there is room for it. And while others generate, one
 that takes the place of large idle conversations waits until these were copied, piece by piece, and
-one that goes on from a large stored conversation until that was loaded.
+one that goes on from a large stored conversation until that was loaded (``memory.transfers``).
 """
 
 from __future__ import annotations
-
-import logging
 
 from llama_py.core.vocab import Vocab
 from llama_py.engine.generation import Generation, RequestState
@@ -18,8 +16,6 @@ from llama_py.engine.preparing import begin_sampler, resolve
 from llama_py.engine.request import Record
 from llama_py.errors import StateError
 from llama_py.memory.cache import SequenceCache
-from llama_py.memory.saving import Copying, hurried
-from llama_py.memory.state_loader import StateLoad
 
 __all__ = ["Admission"]
 
@@ -27,10 +23,8 @@ __all__ = ["Admission"]
 _WORTH_WAITING = 32
 #: Cells that each running request is left to grow into before a preempted one comes back.
 _GROWTH = 64
-#: How often a request waits while what has to make room for it is copied.
-_MOST_WAITS = 3
-
-_log = logging.getLogger("llama_py")
+#: Steps after which is looked whether cells run out soon.
+_LOOK = 32
 
 
 class Admission:
@@ -47,12 +41,22 @@ class Admission:
         self._cache = cache
         self._vocab = vocab
         self._n_seq_max = n_seq_max
-        #: Requests that wait for what they go on from.
-        self.loading: list[Generation] = []
+        self._looked = 0
 
     def admit(self) -> None:
-        """Give sequences to those who can begin."""
-        self._forget_loadings()
+        """Give sequences to those who can begin; now and then, see to it that room is made soon."""
+        requests = self._requests
+        if requests.waiting:
+            self._admit_waiting()
+        steps, running = requests.metrics.steps, requests.running
+        if running and not requests.drafting and not 0 <= steps - self._looked < _LOOK:
+            self._looked = steps
+            streams = sum(each.state is RequestState.DECODING for each in running)
+            if streams:
+                last = self.next_preempted().lease if len(running) > 1 else None
+                self._cache.transfers.offload_soon(streams, 2 * _LOOK, last)
+
+    def _admit_waiting(self) -> None:
         for running in [*self._requests.waiting]:
             if running.ended or running.paused:
                 continue
@@ -63,9 +67,11 @@ class Admission:
                 continue
             if not self._has_room(running):
                 return
-            if running.loading is None and self._makes_room(running):
-                continue
-            if self._loads(running):
+            reuse, most = self._reusable(running)
+            beside = self._somebody_generates()
+            if not self._cache.transfers.ready(
+                running, running.prompt, reuse=reuse, most=most, beside=beside
+            ):
                 continue
             if full:
                 self._free_a_paused_one()
@@ -86,103 +92,9 @@ class Admission:
         used = sum(lease.held + lease.remaining + _GROWTH for lease in leases)
         return used + len(waiting.prompt.tokens) <= self._cache.memory.n_ctx
 
-    def _makes_room(self, waiting: Generation) -> bool:
-        """True while conversations that have to go are copied, between the steps of streams.
-
-        What somebody goes on with meanwhile makes no room, and others have to go in its place.
-        After a few times whatever has to go is copied at once.
-        """
-        if not self._somebody_generates():
-            return False
-        saving = self._cache.saving
-        if saving.hurry(waiting.copies):
-            return True
-        again = waiting.waited == 0 or any(map(_makes_none, waiting.copies))
-        waiting.copies = self._copies(waiting) if again and waiting.waited < _MOST_WAITS else []
-        waiting.waited += bool(waiting.copies)
-        return saving.hurry(waiting.copies)
-
     def _somebody_generates(self) -> bool:
         running = self._requests.running
         return any(it.state is RequestState.DECODING and not it.paused for it in running)
-
-    def _loads(self, waiting: Generation) -> bool:
-        """True while what a request goes on from is loaded, between the steps of streams.
-
-        Of two that go on from the same, the second one forks from what the first one has loaded.
-        """
-        if waiting.loading is None and self._somebody_generates() and self._begins_to_load(waiting):
-            return True
-        loading = waiting.loading
-        if loading is None:
-            return False
-        if not self._somebody_generates():
-            self._load(loading, None)
-        return not loading.ended
-
-    def _begins_to_load(self, waiting: Generation) -> bool:
-        """Whether what it goes on from is being loaded from now on, for it or for another one."""
-        reuse, most = self._reusable(waiting)
-        begun = [each.loading for each in self.loading if each.loading is not None]
-        try:
-            loading = self._cache.load_ahead(waiting.prompt, begun, reuse=reuse, most=most)
-        except Exception as error:  # if it happens again when it begins, that fails this one only
-            _log.warning("what a request goes on from is not loaded ahead: %r", error)
-            return False
-        if loading is not None and loading not in begun:
-            waiting.loading = loading
-            self.loading.append(waiting)
-        return loading is not None
-
-    def load(self, took: float, usual: float) -> bool:
-        """Load pieces for those who wait; True if there is more to do.
-
-        Args:
-            took, usual: see ``hurried``.
-        """
-        self._forget_loadings()
-        loadings = [each.loading for each in self.loading if each.loading is not None]
-        left = [loading for loading in loadings if not loading.ended]
-        for loading in left[:1]:
-            self._load(loading, hurried(took, usual))
-        return bool(left)
-
-    def _load(self, loading: StateLoad, seconds: float | None) -> None:
-        """Load for so long; None: to the end."""
-        loader = self._cache.loader
-        try:
-            if seconds is None:
-                loader.finish(loading)
-            else:
-                loader.step(loading, seconds)
-        except Exception as error:  # if it happens again when the request begins, that fails it
-            _log.warning("what a request goes on from is not loaded ahead: %r", error)
-            loader.release(loading)
-
-    def _forget_loadings(self) -> None:
-        """Of those who have gone, or have begun."""
-        for running in [*self.loading]:
-            if running.state is not RequestState.WAITING:
-                self.loading.remove(running)
-                loading, running.loading = running.loading, None
-                if loading is not None:
-                    self._cache.loader.release(loading)
-
-    def free_loaded(self) -> bool:
-        """Cells ran out: free those of what is being loaded; False if nothing is."""
-        for running in self.loading:
-            if running.loading is not None and running.loading.sequence is not None:
-                self._cache.loader.release(running.loading)
-                return True
-        return False
-
-    def _copies(self, waiting: Generation) -> list[Copying]:
-        reuse, most = self._reusable(waiting)
-        try:
-            return self._cache.park_ahead(waiting.prompt, reuse=reuse, most=most)
-        except Exception as error:  # if it happens again when it begins, that fails this one only
-            _log.warning("what has to make room for a request is not copied ahead: %r", error)
-            return []
 
     def _reusable(self, running: Generation) -> tuple[bool, int | None]:
         """Whether a cached beginning may be used, and how many tokens of it at most."""
@@ -224,7 +136,7 @@ class Admission:
             self._resolve_again(running)
             reuse, most = self._reusable(running)
             lease = self._cache.acquire(
-                running.prompt, request.session, reuse=reuse, most=most, loading=running.loading
+                running.prompt, request.session, reuse=reuse, most=most, owner=running
             )
         except Exception as error:
             self._requests.fail(running, _typed(error))
@@ -298,11 +210,6 @@ class Admission:
                 self._cache.evict(lease.sequence)
         self._requests.send_back(running)
         self._requests.metrics.preempted += 1
-
-
-def _makes_none(copying: Copying) -> bool:
-    """True for a copy that makes no room: its sequence is gone, or somebody goes on with it."""
-    return copying.error is not None or copying.sequence.busy or not copying.sequence.tokens
 
 
 def _typed(error: Exception) -> Exception:

@@ -67,11 +67,7 @@ class _TaskMailbox(Mailbox):
         self.waiter: asyncio.Future[None] | None = None
         #: Takes what has come in the owner's place, and says whether that was all there is to do.
         self.proxy: Callable[[], bool] | None = None
-        self._bell = bell
-
-    @property
-    def bell(self) -> Command:
-        return self._bell.ring
+        self._note, self.bell = bell.note, bell.ring
 
     def wake(self) -> None:
         """Let the owner go on if it waits. Called in the event loop."""
@@ -83,7 +79,7 @@ class _TaskMailbox(Mailbox):
 
     def _pass_on(self, outputs: list[Output]) -> None:
         self.unread.extend(outputs)
-        self._bell.note(self)
+        self._note(self)
 
 
 class AsyncEvents(AsyncIterator[tuple[int, Event]]):

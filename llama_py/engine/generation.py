@@ -18,9 +18,7 @@ from llama_py.core.sampling.sampler import Sampler
 from llama_py.engine.drafts.payoff import Drafting
 from llama_py.engine.reply_text import ReplyText
 from llama_py.engine.request import GenerationRequest, Record
-from llama_py.memory.saving import Copying
 from llama_py.memory.sequences import Lease, ResolvedPrompt
-from llama_py.memory.state_loader import StateLoad
 
 __all__ = ["Generation", "RequestState"]
 
@@ -63,9 +61,6 @@ class Generation:
         read: somebody reads its tokens as they come.
         paused: its consumer is behind; it generates nothing until that has caught up.
         waits_for: a request whose prefill this one is going to share, and up to which position.
-        copies: of conversations that have to make room for it, as long as it waits for them.
-        waited: how often it waited for such copies.
-        loading: the conversation that it goes on from, on its way back from a store; it waits.
         resolved_at: ``Requests.ended`` when ``prompt`` was looked up in the cache.
         preempted: it had to give its sequence back, and evaluates its prompt and reply again.
         n_resumed: generated tokens that became part of ``prompt`` when it was preempted.
@@ -87,9 +82,6 @@ class Generation:
     read: bool = False
     paused: bool = False
     waits_for: tuple[Generation, int] | None = None
-    copies: list[Copying] = field(default_factory=list)
-    waited: int = 0
-    loading: StateLoad | None = None
     preempted: bool = False
     n_resumed: int = 0
 

@@ -148,6 +148,7 @@ class InFlight:
 
     def _withdraw(self, running: Generation, state: RequestState) -> None:
         (self.waiting if running in self.waiting else self.running).remove(running)
+        self.cache.transfers.forget(running)
         self.deadlines -= running.deadline is not None
         self.drafting -= running.drafting is not None
         running.state = state

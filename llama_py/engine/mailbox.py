@@ -35,6 +35,8 @@ class Mailbox(ABC):
         whole: see above.
         taken: events that the owner has read.
         owner: who reads them.
+        bell: wakes the owner, and those of all mailboxes with the same bell: called once, when
+            everybody has got what a step made. None if ``deliver`` wakes the owner.
     """
 
     def __init__(self, whole: bool) -> None:
@@ -47,6 +49,7 @@ class Mailbox(ABC):
         self.whole = whole
         self.taken = 0
         self.owner: Callable[[], object] = _nobody
+        self.bell: Command | None = None
         self._delivered = 0
         self._kept: list[Output] = []
 
@@ -56,12 +59,6 @@ class Mailbox(ABC):
         self.records = [running.record for running in requests]
         self.open = {*self.numbers}
         self.thread = thread
-
-    @property
-    def bell(self) -> Command | None:
-        """Wakes the owner, and those of all mailboxes with the same bell: called once, when
-        everybody has got what a step made. None if ``deliver`` wakes the owner."""
-        return None
 
     @property
     def abandoned(self) -> bool:

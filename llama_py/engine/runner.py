@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,16 +14,38 @@ from llama_py.core.steps import Steps
 from llama_py.engine.clock import Clock
 from llama_py.engine.generation import Generation
 from llama_py.engine.metrics import Metrics
-from llama_py.engine.scheduler import Decode, Prefill, StepPlan, Verify
+from llama_py.engine.scheduler import Decode, Entry, StepPlan, Verify
 from llama_py.engine.tuned_threads import TunedThreads
 
-__all__ = ["Runner", "by_sequence"]
+__all__ = ["Runner", "StepOutcome"]
 
-_Entry: TypeAlias = "Decode[Generation] | Verify[Generation] | Prefill[Generation]"
+
+@dataclass(slots=True)
+class StepOutcome:
+    """What a planned step gave.
+
+    Attributes:
+        code: what ``llama_decode`` returned; of several steps, the last one.
+        rows: of each entry of the plan, the row of logits at its end; of a draft, that of the token
+            before it.
+        seconds: spent in ``llama_decode``.
+        last: seconds of the last step, choosing in C included.
+        chosen: where C chose the tokens: those of each entry, one of each step that succeeded.
+        ends: when each of these steps ended, by the engine's clock.
+    """
+
+    code: int
+    rows: list[int]
+    seconds: float
+    last: float
+    chosen: Sequence[list[int]] = ()
+    ends: Sequence[float] = ()
 
 
 class Runner:
     """Turns a planned step into one batch, decodes it, and hands out its rows of logits.
+
+    Whether that is one row, a batch, or a loop in C, is its own affair.
 
     Attributes:
         n_batch: most tokens in one step.
@@ -31,7 +53,7 @@ class Runner:
         prefilling: numbers of the requests whose prompts the decode in progress evaluates. Read by
             other threads, which abort a decode that nobody wants any more.
         decoding: a decode is in progress.
-        steps: what the last ``decode_steps`` gave; None if that cannot be done.
+        steps: room for what steps in C give; None if they cannot be made.
         last_step: seconds that the last step took.
     """
 
@@ -44,61 +66,45 @@ class Runner:
         self.abortable = abortable
         self.prefilling: tuple[int, ...] = ()
         self.decoding = False
+        self._unified = context.params.kv_unified
         self._batch = Batch(self.n_batch)
         self._clock = clock
         self._tuned_threads = TunedThreads.of(context, clock)
         self.steps = Steps.of(context.n_seq_max)
         self.last_step = 0.0
 
-    def decode(self, plan: StepPlan[Generation], seconds: float | None) -> tuple[int, list[int]]:
-        """Decode one step.
-
-        Args:
-            seconds: abort it after that time, if there are prompts in it and it can be aborted.
-
-        Returns:
-            What ``llama_decode`` returned, and the row of logits at the end of each entry of the
-            plan; of a draft, the row of the token before it.
-        """
-        self._batch.clear()
+    def run(self, plan: StepPlan[Generation]) -> StepOutcome:
+        """Decode a step, or several where C chooses the tokens."""
+        if plan.steps and self.steps is not None:
+            return self._run_steps(plan, self.steps)
+        self._batch.struct.n_tokens = 0
         rows = self._add(plan)
         if not (self.abortable and plan.prefills):
-            return self._decode(), rows
+            return StepOutcome(self._decode(), rows, self.last_step, self.last_step)
         abort = self.context.abort
         self.prefilling = tuple(entry.request.number for entry in plan.prefills)
-        abort.after(seconds)
+        abort.after(plan.seconds)
         try:
-            return self._decode(), rows
+            return StepOutcome(self._decode(), rows, self.last_step, self.last_step)
         finally:
             self.prefilling = ()
             abort.after(None)
 
-    def decode_one(self, running: Generation) -> int:
-        """The hot path: one stream, one token. Its logits are in row 0."""
+    def _run_steps(self, plan: StepPlan[Generation], steps: Steps) -> StepOutcome:
+        """The hot path: streams whose tokens C chooses alone, in one call."""
         self._batch.struct.n_tokens = 0
-        self._add_one(running)
-        return self._decode()
-
-    def decode_steps(
-        self, steps: Steps, streams: Sequence[Generation], most: int, seconds: float
-    ) -> list[float]:
-        """The hot path: streams whose tokens C chooses alone.
-
-        Args:
-            most, seconds: after how many steps, or when, it ends at the latest.
-
-        Returns:
-            When each step ended, by the engine's clock.
-        """
-        self._batch.struct.n_tokens = 0
-        for running in streams:
+        entries, most = plan.decodes, plan.steps
+        if not self._unified:  # see ``_add``
+            entries = tuple(sorted(entries, key=lambda entry: _number(entry.request)))
+        count, drawn = len(entries), list[tuple[int, int]]()
+        for row, entry in enumerate(entries):
+            running = entry.request
             self._add_one(running)
-        steps.choose([running.sampler.of_steps for running in streams])
-        if most > 1:
-            for row, running in enumerate(streams):
-                steps.endless[row] = running.request.generation.ignore_eos
-        clock, rows = self._clock, len(streams)
-        most, seconds = clock.within(rows, most, seconds)
+            drawn.append(running.sampler.of_steps)
+            steps.endless[row] = most > 1 and running.request.generation.ignore_eos
+        steps.choose(drawn)
+        clock = self._clock
+        most, seconds = clock.within(count, most, plan.seconds or 0.0)
         now = clock()
         self.decoding = True
         try:
@@ -106,18 +112,27 @@ class Runner:
         finally:
             self.decoding = False
         ends: list[float] = []
-        metrics = self.metrics
-        times = [(clock.took(rows, one), clock.took(0, other)) for one, other in steps.times]
-        for decoding, choosing in times:
+        decoded: list[float] = []
+        metrics, total = self.metrics, 0.0
+        for one, other in steps.times:
+            decoding, choosing = clock.took(count, one), clock.took(0, other)
             self.last_step = decoding + choosing
             now += self.last_step
+            total += decoding
             ends.append(now)
-            metrics.decode_seconds += decoding
+            decoded.append(decoding)
             metrics.sample_seconds += choosing
+        metrics.decode_seconds += total
         metrics.steps += len(ends)
         if self._tuned_threads is not None and not steps.code:
-            self._tuned_threads.after_steps(rows, [decoding for decoding, _ in times], now)
-        return ends[: steps.done]
+            self._tuned_threads.after_steps(count, decoded, now)
+        rows, ends = [*range(count)], ends[: steps.done]
+        chosen = steps.chosen if ends else []
+        outcome = StepOutcome(steps.code, rows, total, self.last_step, chosen, ends)
+        if not self._unified:
+            outcome.rows = [entries.index(entry) for entry in plan.decodes]
+            outcome.chosen = [chosen[row] for row in outcome.rows] if ends else []
+        return outcome
 
     def hurry(self, wanted: bool = True) -> None:
         """Let no further step begin before commands are looked for. From any thread."""
@@ -163,8 +178,10 @@ class Runner:
         Where each sequence has its own buffer of cells, llama.cpp computes those together that
         follow each other by number, both in the batch and in memory.
         """
-        entries: list[_Entry] = [*plan.decodes, *plan.verifies, *plan.prefills]
-        if self.context.params.kv_unified:
+        if len(plan.decodes) == 1 and not (plan.verifies or plan.prefills):
+            return [self._add_one(plan.decodes[0].request)]
+        entries: list[Entry[Generation]] = [*plan.decodes, *plan.verifies, *plan.prefills]
+        if self._unified:
             return [self._add_entry(entry) for entry in entries]
         order = sorted(range(len(entries)), key=lambda index: _number(entries[index].request))
         rows = [0] * len(entries)
@@ -172,7 +189,7 @@ class Runner:
             rows[index] = self._add_entry(entries[index])
         return rows
 
-    def _add_entry(self, entry: _Entry) -> int:
+    def _add_entry(self, entry: Entry[Generation]) -> int:
         if isinstance(entry, Decode):
             return self._add_one(entry.request)
         if isinstance(entry, Verify):
@@ -210,11 +227,6 @@ class Runner:
         first = running.first_output if not running.n_resumed else len(lease.prompt.tokens) - 1
         self._batch.outputs[start + max(0, first - held) : start + count] = True
         return start + count - 1
-
-
-def by_sequence(streams: Sequence[Generation]) -> list[Generation]:
-    """In the order of their sequences (see ``Runner._add``)."""
-    return sorted(streams, key=_number)
 
 
 def _number(running: Generation) -> int:

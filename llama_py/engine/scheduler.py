@@ -128,7 +128,7 @@ class Prefill(Generic[R]):
 Entry = Decode[R] | Verify[R] | Prefill[R]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StepPlan(Generic[R]):
     """One step: what is decoded together, in this order. Further kinds of entries may come.
 
@@ -136,11 +136,16 @@ class StepPlan(Generic[R]):
         decodes: one row each.
         verifies: one row for each known token, and for each one of the draft.
         prefills: ``count`` rows each.
+        steps: where C chooses the next tokens by itself, how many steps it may make of this at
+            once; 0: the tokens are chosen from the logits.
+        seconds: when it ends at the latest, where it can be ended; None is any time.
     """
 
     decodes: tuple[Decode[R], ...] = ()
     verifies: tuple[Verify[R], ...] = ()
     prefills: tuple[Prefill[R], ...] = ()
+    steps: int = 0
+    seconds: float | None = None
 
     def __len__(self) -> int:
         return len(self.decodes) + len(self.verifies) + len(self.prefills)

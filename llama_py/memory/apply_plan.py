@@ -92,7 +92,7 @@ class PlanApplier:
             StateError: the memory could not give back what the plan keeps.
         """
         record = self._checkpoint(prompt, plan.keep) if plan.checkpoint else None
-        if not self._extends(source, plan.keep):
+        if not self._live.extends(source, plan.keep):
             target = self._live.obtain(prompt.namespace, keep=source)
             if target is not None and target is not source:
                 info.action = Action.FORK.value
@@ -106,20 +106,6 @@ class PlanApplier:
         info.action = Action.CONTINUE.value
         self._shorten(source, plan.keep, record, info)
         return source
-
-    def continued(self, plan: ReusePlan) -> LiveSequence | None:
-        """The sequence that a plan goes on in; None if it takes another one."""
-        if plan.action is not Action.CONTINUE:
-            return None
-        source = self._live.by_number[plan.source]  # type: ignore[index]
-        return source if self._extends(source, plan.keep) else None
-
-    def _extends(self, source: LiveSequence, keep: int) -> bool:
-        """Whether to go on in ``source``, because nobody else needs what it holds."""
-        if source.busy or source.reserved or len(source.tokens) - keep > 1:
-            return False
-        pin = self._stores.pins.keepers().get(source)
-        return pin is None or not pin.is_all_of(source)
 
     def copy_prefix(self, source: LiveSequence, length: int) -> LiveSequence:
         """A sequence that holds the first ``length`` tokens of another.

@@ -28,7 +28,7 @@ from llama_py.memory.plan import Action, ReusePlan
 from llama_py.memory.planner import Planner
 from llama_py.memory.prefix import TokenInput
 from llama_py.memory.resolve import PromptResolver
-from llama_py.memory.saving import WORTH_SAVING, Copying, Saving
+from llama_py.memory.saving import WORTH_SAVING, Saving
 from llama_py.memory.sequences import (
     CacheInfo,
     Lease,
@@ -39,8 +39,9 @@ from llama_py.memory.sequences import (
 )
 from llama_py.memory.state import StateStore, StoredState
 from llama_py.memory.state_loader import StateLoad, StateLoader
-from llama_py.memory.stores import Fingerprint, StoredSource, Stores
+from llama_py.memory.stores import Fingerprint, Stores
 from llama_py.memory.text_keys import TextKeys, Tokenizer
+from llama_py.memory.transfers import Transfers
 
 __all__ = ["CacheLimits", "SequenceCache", "common_prefix"]
 
@@ -82,6 +83,7 @@ class SequenceCache:
         text_keys: texts as keys.
         saving: conversations on their way to the saving store.
         loader: conversations on their way back from a store.
+        transfers: both, in the order in which they are worked on.
     """
 
     def __init__(
@@ -110,6 +112,15 @@ class SequenceCache:
         self.loader = StateLoader(memory, self._live, self._stores, self.saving, clock)
         self._applier = PlanApplier(
             memory, traits, self.index, self._live, self._stores, self.saving, self.loader
+        )
+        self.transfers = Transfers(
+            traits,
+            self.index,
+            self._live,
+            self._stores,
+            self.saving,
+            self.loader,
+            self._planned,
         )
         self._resolver = PromptResolver(
             self.text_keys,
@@ -210,7 +221,12 @@ class SequenceCache:
 
     def best_keep(self, prompt: ResolvedPrompt) -> int:
         """How many tokens ``acquire`` would not have to evaluate."""
-        return self._planner.decide(prompt).plan.keep if self.limits.reuse else 0
+        return self._planned(prompt, reuse=True, most=None).keep
+
+    def _planned(self, prompt: ResolvedPrompt, *, reuse: bool, most: int | None) -> ReusePlan:
+        if not (reuse and self.limits.reuse):
+            return ReusePlan(Action.EVALUATE)
+        return self._planner.decide(prompt, most).plan
 
     # -- requests -------------------------------------------------------------------------------
 
@@ -221,7 +237,7 @@ class SequenceCache:
         *,
         reuse: bool = True,
         most: int | None = None,
-        loading: StateLoad | None = None,
+        owner: object = None,
     ) -> Lease | None:
         """Begin a prompt: returns a lease of a sequence that holds its longest available prefix.
 
@@ -229,7 +245,7 @@ class SequenceCache:
 
         Args:
             most: tokens that may be reused; all but the last one by default.
-            loading: what ``load_ahead`` has begun.
+            owner: who waited until its transfers were ``ready``; what was loaded for it is taken.
         """
         if reuse and self.limits.reuse:
             decision = self._planner.decide(prompt, most)
@@ -237,9 +253,10 @@ class SequenceCache:
         else:
             plan, reason = ReusePlan(Action.EVALUATE), "reuse is off"
         info = CacheInfo(action=plan.action.value, reason=reason)
-        sequence = self._applier.begin(plan, prompt, info, loading)
+        sequence = self._applier.begin(plan, prompt, info, self.transfers.load_of(owner))
         if sequence is None:
             return None
+        self.transfers.forget(owner)
         sequence.busy = True
         sequence.pending, sequence.transient = (), False
         if sequence.session not in (None, session):
@@ -254,81 +271,6 @@ class SequenceCache:
             self._live.take_checkpoint(sequence)
         cuts = self._planner.cuts(prompt, info.reused) if self.limits.reuse else []
         return Lease(sequence, prompt, cuts, info)
-
-    def park_ahead(
-        self, prompt: ResolvedPrompt, *, reuse: bool = True, most: int | None = None
-    ) -> list[Copying]:
-        """Begin to copy the conversations that ``acquire`` would have to park for this prompt.
-
-        That is done piece by piece (``saving.step``); what is small is left to ``acquire``.
-
-        Args:
-            reuse, most: as ``acquire`` gets them.
-        """
-        count = len(prompt.tokens)
-        if not self._live.leaving(count):
-            return []
-        plan = ReusePlan(Action.EVALUATE)
-        if reuse and self.limits.reuse:
-            plan = self._planner.decide(prompt, most).plan
-        source = self._applier.continued(plan)
-        in_memory = plan.action in (Action.CONTINUE, Action.FORK)
-        cells = count - plan.keep if in_memory else count
-        begun = [
-            self.saving.park(sequence)
-            for sequence in self._live.leaving(cells, besides=source)
-            if self._stores.must_be_parked(sequence)
-        ]
-        return [copying for copying in begun if copying is not None]
-
-    def park_soon(self, streams: int, steps: int, last: Lease | None = None) -> None:
-        """Begin to copy what has to make room when cells run out, if that is soon.
-
-        Soon is before it would be copied, if it is begun ``steps`` steps later.
-
-        Args:
-            streams: how many get a token with each step.
-            last: of the request that has to begin again later when nothing is idle; None if there
-                is none. What it gets after its copy is added when it goes.
-        """
-        if self.saving.pending:
-            return
-        sequence = self._live.next_to_leave()
-        if sequence is None and last is not None and self.traits.shares_cells:
-            sequence = last.sequence if self.saving.grew(last.sequence) else None
-        if sequence is None:
-            return
-        cells = streams * (self.saving.pieces(sequence) + steps)
-        if self._live.missing(cells) <= 0:
-            return
-        if last is not None and sequence is last.sequence:
-            self.commit(sequence, last.prompt)
-        if self._stores.must_be_parked(sequence):
-            self.saving.park(sequence)
-
-    def load_ahead(
-        self,
-        prompt: ResolvedPrompt,
-        begun: Sequence[StateLoad] = (),
-        *,
-        reuse: bool = True,
-        most: int | None = None,
-    ) -> StateLoad | None:
-        """Begin to load the conversation that ``acquire`` would load for this prompt.
-
-        That is done piece by piece (``loader.step``). None if there is none, or if it is small.
-
-        Args:
-            begun: what is being loaded; one of these is returned if it is the same.
-            reuse, most: as ``acquire`` gets them.
-        """
-        if not (reuse and self.limits.reuse and self.stores):
-            return None
-        plan = self._planner.decide(prompt, most).plan
-        if not isinstance(plan.source, StoredSource):
-            return None
-        same = (each for each in begun if each.source == plan.source and not each.ended)
-        return next(same, None) or self.loader.begin(plan.source, prompt.namespace)
 
     def advance(self, lease: Lease, count: int) -> None:
         """``count`` further prompt tokens were decoded."""

@@ -206,6 +206,13 @@ class LiveSet:
         one.number, other.number = other.number, one.number
         self.by_number[one.number], self.by_number[other.number] = one, other
 
+    def extends(self, sequence: LiveSequence, keep: int) -> bool:
+        """Whether to go on in ``sequence`` itself, because nobody else needs what it holds."""
+        if sequence.busy or sequence.reserved or len(sequence.tokens) - keep > 1:
+            return False
+        pin = self._stores.pins.keepers().get(sequence)
+        return pin is None or not pin.is_all_of(sequence)
+
     def can_resume(self, sequence: LiveSequence, keep: int, *, forked: bool = False) -> bool:
         """Whether a mere cut to ``keep`` tokens is enough, asked of the memory itself.
 

@@ -91,13 +91,14 @@ class Saving:
 
     Attributes:
         piece: bytes that are copied at a time, and of a segment.
+        jobs: what is being copied, in the order in which that is done.
     """
 
     def __init__(self, stores: Stores, clock: Callable[[], float] = time.perf_counter) -> None:
         self._stores = stores
         self._clock = clock
         self.piece = _PIECE
-        self._jobs: list[Copying] = []
+        self.jobs: list[Copying] = []
         self._hurries = False
         self._cell_bytes = 0.0
         #: Of the stores that are used.
@@ -156,10 +157,10 @@ class Saving:
             return
         if job is not None:
             # An older one ends here; what it copied is the beginning of this one.
-            for older in [it for it in self._jobs if it.sequence is sequence and it.saves]:
+            for older in [it for it in self.jobs if it.sequence is sequence and it.saves]:
                 job.segments = older.segments
-                self._jobs.remove(older)
-            self._jobs.append(job)
+                self.jobs.remove(older)
+            self.jobs.append(job)
 
     def copy(self, sequence: LiveSequence) -> Copying:
         """Begin to copy a sequence for a caller, who calls ``advance`` until there is a result.
@@ -169,7 +170,7 @@ class Saving:
         """
         state, cells = self._stores.describe(sequence), self._cells_per_piece(sequence)
         job = Copying(sequence, None, state, cells)
-        self._jobs.append(job)
+        self.jobs.append(job)
         self.advance(job)
         return job
 
@@ -182,7 +183,7 @@ class Saving:
         Args:
             at_once: the caller goes on to ``finish`` it: what else is copied does not matter.
         """
-        parks = [job for job in self._jobs if job.parks]
+        parks = [job for job in self.jobs if job.parks]
         older = next((job for job in parks if job.sequence is sequence), None)
         if older is not None and len(older.state.tokens) == len(sequence.tokens):
             return older
@@ -195,8 +196,8 @@ class Saving:
         if older is not None:  # what it copied is the beginning of this one
             job.segments = older.segments
             parks.remove(older)
-            self._jobs.remove(older)
-        self._jobs.insert(len(parks), job)
+            self.jobs.remove(older)
+        self.jobs.insert(len(parks), job)
         return job
 
     def _parks(self, sequence: LiveSequence) -> Copying | None:
@@ -228,9 +229,9 @@ class Saving:
         One whose sequence is in use again makes no room, and is given up.
         """
         for job in jobs:
-            if job.sequence.busy and job in self._jobs:
+            if job.sequence.busy and job in self.jobs:
                 self._drop(job, StateError("the conversation went on before it was copied"))
-        self._hurries = any(job in self._jobs for job in jobs)
+        self._hurries = any(job in self.jobs for job in jobs)
         return self._hurries
 
     def advance(self, job: Copying) -> bool:
@@ -240,7 +241,7 @@ class Saving:
             StateError: its cells went before they were copied.
         """
         end = self._clock() + _BUDGET
-        while job in self._jobs:
+        while job in self.jobs:
             self._advance(job)
             if self._clock() >= end:
                 break
@@ -251,7 +252,7 @@ class Saving:
     @property
     def pending(self) -> bool:
         """True if ``step`` has something to do."""
-        return bool(self._jobs)
+        return bool(self.jobs)
 
     def step(self, took: float = 0.0, usual: float = 0.0) -> bool:
         """Copy pieces for about 3 ms, at least one; True if there is more to do.
@@ -260,18 +261,18 @@ class Saving:
             took, usual: of the step of the streams, which is longer while somebody waits
                 (``hurried``).
         """
-        if not self._jobs:
+        if not self.jobs:
             return False
         budget = hurried(took, usual) if self._hurries else _BUDGET
         self._hurries = False
         end = self._clock() + budget
-        while self._jobs:
-            job = self._jobs[0]
+        while self.jobs:
+            job = self.jobs[0]
             if job.store is None or job.store.wait(_BACKLOG, _BUDGET):
                 self._advance(job)
             if self._clock() >= end:
                 break
-        return bool(self._jobs)
+        return bool(self.jobs)
 
     def finish(self, sequence: LiveSequence, *, parks: bool = False) -> None:
         """Copy at once what is left of a sequence: its cells are about to go.
@@ -279,13 +280,13 @@ class Saving:
         Args:
             parks: also what was begun because it might have to make room; else that is given up.
         """
-        while jobs := [job for job in self._jobs if job.sequence is sequence]:
+        while jobs := [job for job in self.jobs if job.sequence is sequence]:
             self._finish(jobs[0], parks=parks)
 
     def flush(self) -> None:
         """The same for all. The stores may still be writing afterwards: ask them to ``wait``."""
-        while self._jobs:
-            self._finish(self._jobs[0])
+        while self.jobs:
+            self._finish(self.jobs[0])
 
     def _finish(self, job: Copying, *, parks: bool = False) -> None:
         if job.parks and not parks:
@@ -295,12 +296,12 @@ class Saving:
 
     def give_up(self, sequence: LiveSequence | None = None) -> None:
         """Forget a sequence, or all: its cells are gone, or not certain."""
-        for job in [*self._jobs]:
+        for job in [*self.jobs]:
             if sequence is None or job.sequence is sequence:
                 self._drop(job, StateError("the cells went before they were copied"))
 
     def _drop(self, job: Copying, error: Exception) -> None:
-        self._jobs.remove(job)
+        self.jobs.remove(job)
         job.error = error
         self._release(job)
         job.segments = ()
@@ -392,13 +393,13 @@ class Saving:
         else:
             self._release(job)
         job.segments = ()
-        self._jobs.remove(job)
+        self.jobs.remove(job)
 
     def _release(self, job: Copying) -> None:
         """Nothing will come of a job: its store forgets what no other job needs either."""
         if job.store is None:
             return
-        needed = {each.key for other in self._jobs if other is not job for each in other.segments}
+        needed = {each.key for other in self.jobs if other is not job for each in other.segments}
         try:
             job.store.release([each.key for each in job.segments if each.key not in needed])
         except LlamaError:  # it was closed

@@ -158,16 +158,16 @@ def test_steps_without_a_draft_are_those_of_plain_decoding(
         monkeypatch.setattr(runner, name, count)
 
     prompter = Prompter(2, cuttable, plain)
-    counted("decode")
-    counted("decode_steps")
+    counted("_decode")
+    counted("_run_steps")
     request = drafted(plain, lambda tokens: prompter.right(tokens) if len(tokens) % 6 == 0 else ())
     finish(cuttable, request)
     follow_up(cuttable, request)
     drafts = cuttable.engine.metrics.drafts
     assert drafts >= 2
     # Beside the steps with drafts there are the prompts, in one or two parts each.
-    assert counts["decode"] <= drafts + 5
-    assert counts["decode_steps"] >= LONG - 3 * drafts - 2
+    assert counts["_decode"] <= drafts + 5
+    assert counts["_run_steps"] >= LONG - 3 * drafts - 2
 
 
 def test_wrong_drafts_are_counted(cuttable: Rig) -> None:

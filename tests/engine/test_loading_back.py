@@ -178,11 +178,11 @@ def test_an_interrupt_in_the_middle_of_a_step_forgets_it(rig: Rig) -> None:
     rig.submit(back)
     for _ in range(4):
         rig.step()
-    assert rig.engine._admission.loading
+    assert rig.cache.transfers._loads
     rig.driver._inside = True  # as an interrupt leaves it
     rig.run(again := follow_up())
     rig.check(again)
-    assert not rig.engine._admission.loading
+    assert not rig.cache.transfers._loads
     rig.check_at_rest()
 
 
@@ -287,7 +287,7 @@ def test_what_cannot_be_loaded_is_evaluated(
     if broken == "read":
         rig.step()
         (running,) = rig.engine.requests.waiting
-        assert running.loading is not None
+        assert rig.cache.transfers.load_of(running) is not None
         monkeypatch.setattr(rig.cache.loader, "_append", _raises)
     rig.read(back, stream)
     rig.check(back, stream)

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from llama_py import LlamaDiskCache
-from llama_py.engine import engine
+from llama_py.engine import admission
 from llama_py.errors import StateError
 from llama_py.memory import saving
 from tests.engine.rig import Asked, Rig, ask, words
@@ -389,9 +389,9 @@ def test_a_request_keeps_nothing_of_what_made_room_for_it(rig: Rig) -> None:
     rig.submit(new)
     rig.step()
     (running,) = rig.engine.requests.waiting
-    (copying,) = running.copies
+    (copying,) = rig.cache.transfers._waits[running].copies
     rig.step_until(lambda: new.started)
-    assert running.copies == []
+    assert running not in rig.cache.transfers._waits
     assert copying.segments == ()
     rig.read(new, stream)
 
@@ -470,7 +470,7 @@ def test_who_has_to_begin_again_later_is_copied_before(monkeypatch: pytest.Monke
 
 def test_who_has_only_just_come_has_nothing_to_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine looks ahead in the very step in which a second request gets its sequence."""
-    monkeypatch.setattr(engine, "_LOOK", 1)
+    monkeypatch.setattr(admission, "_LOOK", 1)
     rig = Rig("full", n_seq_max=2)
     stream, new = streaming(rig), ask(NEW, 4)
     rig.submit(new)
@@ -490,7 +490,7 @@ def test_nothing_is_copied_for_a_reset(rig: Rig, monkeypatch: pytest.MonkeyPatch
     rig.cancel(new)
     rig.cancel(stream)
     rig.wait_until_idle()
-    assert rig.cache.saving._jobs, "there is more to copy"
+    assert rig.cache.saving.jobs, "there is more to copy"
     made = copies(rig, monkeypatch)
     rig.llm.reset()
     assert made == []

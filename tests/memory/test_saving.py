@@ -272,7 +272,7 @@ def test_one_step_copies_little(llm: Llama, monkeypatch: pytest.MonkeyPatch) -> 
     sequence = evaluate(llm, prompt(300))
     pool.saved = LlamaRAMCache()
     pool.save(sequence)
-    (job,) = pool.saving._jobs
+    (job,) = pool.saving.jobs
     steps = 1
     while pool.saving.step():
         steps += 1
@@ -304,7 +304,7 @@ def test_cells_are_copied_before_they_go(tmp_path: Path, how: str) -> None:
         sequence = evaluate(llm, tokens)
         pool.saved = store
         pool.save(sequence)
-        assert len(pool.saving._jobs) == 1
+        assert len(pool.saving.jobs) == 1
         if how == "cut":
             evaluate(llm, [*tokens[:200], 51, 52, 53])
         elif how == "set_cache":

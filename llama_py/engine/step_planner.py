@@ -1,0 +1,167 @@
+"""``StepPlanner``: the next step of the requests that run, with the numbers that only time tells.
+
+``scheduler`` decides what goes into a step. How much of prompts goes beside streams that somebody
+reads is chosen here (by ``prefill_budget``, from what the last steps took), and how many steps C
+may make at once where nothing but the logits is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from llama_py.core.context import Context
+from llama_py.engine.drafts.proposals import Drafts
+from llama_py.engine.generation import Generation, RequestState
+from llama_py.engine.in_flight import InFlight
+from llama_py.engine.prefill_budget import PrefillBudget
+from llama_py.engine.runner import Runner
+from llama_py.engine.scheduler import Decode, Draft, StepPlan, plan_step
+from llama_py.memory.cache import SequenceCache
+from llama_py.memory.kinds import MemoryKind
+
+__all__ = ["StepPlanner"]
+
+#: A stream with so many tokens has only just begun.
+_AT_FIRST = 2
+#: One with so many is counted with those that begin: it waited with them a moment ago.
+_BEGINS = 8
+
+
+class StepPlanner:
+    """Plans the steps of an engine.
+
+    Args:
+        budget: what was seen of the steps so far.
+    """
+
+    def __init__(
+        self,
+        requests: InFlight,
+        cache: SequenceCache,
+        context: Context,
+        runner: Runner,
+        drafts: Drafts,
+        budget: PrefillBudget,
+    ) -> None:
+        self._requests = requests
+        self._cache = cache
+        self._runner = runner
+        self._drafts = drafts
+        self._budget = budget
+        self._n_batch = runner.n_batch
+        self._chunk = min(context.n_ubatch, context.n_batch)
+        self._separate = not context.params.kv_unified
+        # llama.cpp computes wrong logits when a batch holds chunks of several prompts (NMSE 1e-3),
+        # with this kind of memory only. Streams beside one prompt are right.
+        hybrid_iswa = cache.traits.kind is MemoryKind.HYBRID_ISWA
+        self._most_prompts = 1 if hybrid_iswa else None
+        #: The last step with prompts had none of the first one.
+        self._passed_over = False
+        #: Where everybody generates, the plan of one step is that of the next one, as a rule.
+        self._streams: list[Generation] = []
+        self._plan: StepPlan[Generation] = StepPlan()
+
+    def plan(self) -> StepPlan[Generation]:
+        """The next step."""
+        running, chosen = self._requests.running, self._runner.steps is not None
+        drafts: Mapping[Generation, Draft] = {}
+        drafting = self._requests.drafting and running
+        if drafting:
+            drafts = self._drafts.propose()
+            chosen = chosen and not self._drafts.watching(running)
+        if drafts or len(running) > self._n_batch:
+            return self._mixed(running, drafts)
+        for each in running:
+            if each.state is not RequestState.DECODING or each.paused:
+                return self._mixed(running, drafts)
+            chosen = chosen and each.plain
+        plan = self._plan
+        if running != self._streams:
+            self._streams = [*running]
+            plan = self._plan = StepPlan(tuple(map(Decode, running)))
+        if chosen and running:
+            # A step after which there may be a draft is made alone.
+            plan.steps, plan.seconds = (1, 0.0) if drafting else self._at_once(running)
+        else:
+            plan.steps = 0
+        return plan
+
+    def forget(self) -> None:
+        """Nobody runs any more: let go of those who did."""
+        self._streams, self._plan = [], StepPlan()
+
+    def usual(self) -> float:
+        """Seconds that a step of those who generate now usually takes; 0: that is not known."""
+        running = self._requests.running
+        streams = sum(each.state is RequestState.DECODING and not each.paused for each in running)
+        return self._budget.usual(streams) if streams else 0.0
+
+    def _at_once(self, streams: Sequence[Generation]) -> tuple[int, float]:
+        """Steps, and seconds of them, that may be made before anybody looks at the outcome."""
+        seconds = min([each.at_once[1] for each in streams])
+        if self._runner.last_step >= seconds or self._cache.transfers.pending:
+            return 1, 0.0
+        left = self._requests.time_left(running_only=True)
+        limit = self._cache.limit
+        most = min([each.steps_at_once(each.lease, limit) for each in streams if each.lease])
+        return most, seconds if left is None else min(seconds, left)
+
+    # -- with prompts or drafts -----------------------------------------------------------------
+
+    def _mixed(
+        self, running: Sequence[Generation], drafts: Mapping[Generation, Draft]
+    ) -> StepPlan[Generation]:
+        plan = plan_step(
+            running,
+            self._n_batch,
+            self._chunk,
+            self._most_prompts,
+            drafts,
+            separate=self._separate,
+            beside=self._beside_streams(running),
+            passed_over=self._passed_over,
+        )
+        if plan.prefills:
+            first = next(each for each in running if each.prompt_left and not each.paused)
+            self._passed_over = plan.prefills[0].request is not first
+            plan.seconds = self._requests.time_left(running_only=True)
+        return plan
+
+    def _beside_streams(self, running: Sequence[Generation]) -> int | None:
+        """Most tokens of prompts in a step beside these; None if nobody reads what it delays."""
+        ready = [each for each in running if not each.paused]
+        streams = [each for each in ready if not each.prompt_left]
+        if len(streams) == len(ready) or not any(each.read for each in streams):
+            return None
+        most, waiting = max(1, self._chunk // 2), len(ready) - len(streams)
+        at_first = together = 0
+        pause = self._pause(ready)
+        if all(len(each.record.generated) <= _AT_FIRST for each in streams):
+            at_first = min(most, self._budget.at_first())
+            together = self._beginning(ready, at_first)
+            if together and not pause:
+                return together
+        size = self._budget.size(len(streams), most, waiting, pause)
+        return max(size, at_first if waiting > 1 else together)
+
+    def _pause(self, ready: Sequence[Generation]) -> float:
+        """Seconds that a step of these may take because many begin whom somebody reads, or 0."""
+        waiting = [each for each in ready if each.prompt_left]
+        young = [each for each in ready if len(each.record.generated) <= _BEGINS]
+        left = sum(each.prompt_left for each in waiting)
+        waited = self._requests.clock() - min(each.record.started for each in waiting)
+        return self._budget.pause(sum(each.read for each in young), left, waited)
+
+    @staticmethod
+    def _beginning(ready: Sequence[Generation], most: int) -> int:
+        """Tokens of those short prompts, first ones first, that fit into one step."""
+        total = 0
+        for each in ready:
+            lease = each.lease
+            if lease is None or not lease.remaining:
+                continue
+            whole = len(lease.prompt.tokens) - lease.info.reused
+            if whole > most or total + lease.remaining > most:
+                break
+            total += lease.remaining
+        return total
