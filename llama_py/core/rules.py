@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
+from typing import Any
 
 from llama_py._native import ggml_h as G
 from llama_py._native.loader import library
@@ -70,8 +71,8 @@ def _compute() -> None:
         G.ggml_free(context)
 
 
-def _results(context: G.ggml_context_p) -> Iterator[ctypes._Pointer[G.ggml_tensor]]:
-    def zeros(kind: int, *shape: int) -> ctypes._Pointer[G.ggml_tensor]:
+def _results(context: G.ggml_context_p) -> Iterator[Any]:
+    def zeros(kind: int, *shape: int) -> Any:
         whole = (*shape, *(1,) * (4 - len(shape)))
         return G.ggml_set_zero(G.ggml_new_tensor_4d(context, kind, *whole))
 

@@ -189,14 +189,17 @@ def test_a_failure_in_the_middle(server: Server, monkeypatch: pytest.MonkeyPatch
     sample = engine._sampling.sample
     left = [4]
 
-    def failing(due: Any) -> None:
+    def failing(*given: Any) -> None:
         left[0] -= 1
         if left[0] == 0:
             raise MemoryError("0x7f00deadbeef")
-        sample(due)
+        sample(*given)
 
     monkeypatch.setattr(engine._sampling, "sample", failing)
-    *parts, failed, error = frames_of(server, "/v1/chat/completions", STREAM)
+    # With log-probabilities, so that each step is sampled by itself.
+    asked = {**STREAM, "logprobs": True}
+    *parts, failed, error = frames_of(server, "/v1/chat/completions", asked)
+    assert len(parts) > 1, "it fails in the middle"
     assert [part["choices"][0]["finish_reason"] for part in parts] == [None] * len(parts)
     assert failed["choices"][0]["finish_reason"] == "error"
     assert error["error"].keys() == {"message", "type", "param", "code"}
@@ -204,7 +207,7 @@ def test_a_failure_in_the_middle(server: Server, monkeypatch: pytest.MonkeyPatch
     assert "deadbeef" not in str(error)
     left[0] = 4
     with server.http() as http:
-        whole = http.post("/v1/chat/completions", json=SUM)
+        whole = http.post("/v1/chat/completions", json={**SUM, "logprobs": True})
         assert (whole.status_code, whole.json()["error"]["code"]) == (500, "server_error")
         monkeypatch.undo()
         assert http.post("/v1/chat/completions", json=SUM).status_code == 200
