@@ -16,8 +16,11 @@ from __future__ import annotations
 
 import logging
 import time
+import weakref
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from llama_py.errors import LlamaError
 from llama_py.memory.apply_plan import PlanApplier
@@ -113,6 +116,7 @@ class SequenceCache:
         self._applier = PlanApplier(
             memory, traits, self.index, self._live, self._stores, self.saving, self.loader
         )
+        own: Any = weakref.proxy(self)  # in a circle, it would be freed by the collector only
         self.transfers = Transfers(
             traits,
             self.index,
@@ -120,7 +124,7 @@ class SequenceCache:
             self._stores,
             self.saving,
             self.loader,
-            self._planned,
+            partial(SequenceCache._planned, own),
         )
         self._resolver = PromptResolver(
             self.text_keys,
