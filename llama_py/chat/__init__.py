@@ -13,7 +13,8 @@
   ``guidance`` for llguidance, ``gbnf``, ``order`` and ``converter`` for llama.cpp, ``layout`` for
   white space.
 * ``calls/``: the grammar of replies that call tools, made from llama.cpp's description of the
-  format (``peg``), and calls that a model writes as plain JSON.
+  format (``peg``), the texts around the marks that begin one (``openings``), and calls that a model
+  writes as plain JSON.
 * ``vocab`` is a vocabulary, as chats and dialects see it.
 * ``reasoning`` knows where the reasoning of a reply ends, for constraints, grammars and budgets
   alike; ``wrapping`` the marks that a family writes around its answers.

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from llama_py.chat.calls.openings import openings_of
 from llama_py.chat.calls.plain_calls import with_vocab
 from llama_py.chat.grammars.converter import gbnf_of_schema
 from llama_py.chat.grammars.guidance import available, guide_for, unsatisfiable
@@ -283,7 +284,9 @@ def _enforced(rendered: RenderedChat, vocab: VocabLike | None) -> RenderedChat:
     if vocab is None:
         spec = _spec_of(rendered.schema, reasoning)
         return replace(rendered, grammar=spec)
-    calls = rendered.call_marks if rendered.calls_tools else ()
+    marks = rendered.call_marks if rendered.calls_tools else ()
+    arena = (rendered.parser or {}).get("arena", "")
+    calls = openings_of(arena, marks, rendered.generation_prompt) if marks else ()
     make = guide_for(vocab).compile(rendered.schema, reasoning=reasoning, calls=calls)
     return replace(rendered, constraint=make)
 

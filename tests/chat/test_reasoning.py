@@ -72,6 +72,11 @@ CALLERS = [
     "deepseek-ai-DeepSeek-V3.2",
     "LFM2.5-8B-A1B",
 ]
+#: What families write before the mark of a call: a section of calls, an empty answer, or nothing.
+OPENERS = ["Kimi-K2-Instruct", "Kimi-K3", "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B"]
+#: Families whose marks, where they are text, end in a token that begins what follows: ``>[``,
+#: ``>\n`` and ``><``.
+SHARERS = ["NVIDIA-Nemotron-Nano-v2", "Qwen3.5-4B", "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B"]
 _MARK = re.compile(r"<[^<>\s]+>|\[/?[A-Z_]+\]")
 
 
@@ -338,6 +343,78 @@ def test_a_required_call_may_follow_reasoning(vocab: Vocab, name: str, constrain
     """With and without white space between them, which is no content."""
     in_pieces = constraint == "named"
     check_reply(vocab, name, constraint, in_pieces, AROUND[in_pieces])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("mode", ["on", "off"])
+@pytest.mark.parametrize("name", OPENERS)
+def test_a_call_may_stand_in_place_of_an_answer(
+    vocab: Vocab, name: str, mode: str, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what the family writes before its mark."""
+    use(backend, monkeypatch)
+    check_reply(vocab, name, "call+schema", False, AROUND[0], mode)
+
+
+@pytest.fixture(scope="module")
+def unmarked() -> Iterator[Vocab]:
+    """Qwen 2's vocabulary, in which the marks of most families are text."""
+    with Model(vocabulary_model("qwen2"), ModelParams(vocab_only=True)) as model:
+        yield model.vocab
+
+
+@pytest.mark.parametrize("mode", ["on", "off"])
+@pytest.mark.parametrize("name", SHARERS)
+def test_the_token_that_ends_the_mark_of_a_call_may_begin_the_rest(
+    unmarked: Vocab, name: str, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use("llguidance", monkeypatch)
+    check_reply(unmarked, name, "call+schema", False, AROUND[0], mode)
+
+
+def test_reasoning_may_be_ended_by_such_a_token(
+    unmarked: Vocab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use("llguidance", monkeypatch)
+    asked = ask(unmarked, template_of("Qwen3.5-4B"), enable_thinking=True, **CALLS["call+schema"])
+    assert reasoning_of(asked.rendered).calls == ("<tool_call>",)
+    call = sample_of("Qwen3.5-4B", "call").partition("<tool_call>")[2].rstrip()
+    wishes = [*tokens_of(unmarked, f"{THOUGHT}\n<tool_call>{call}", False), unmarked.eos]
+    assert b">\n" in map(unmarked.piece, wishes)
+    assert say(unmarked, asked.sampling, wishes) == wishes
+
+
+#: Beginnings of calls that go on as no call does, and what such a reply becomes.
+ASTRAY = {
+    "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B": (
+        "<｜tool▁calls▁begin｜></p>",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function",
+    ),
+    "Kimi-K2-Instruct": (
+        "<|tool_calls_section_begin|>Yes.",
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.",
+    ),
+    "Kimi-K3": (
+        "<|open|>response<|sep|><|close|>response<|sep|>Yes.",
+        "<|open|>response<|sep|><|close|>response<|sep|><|open|>tools<|sep|><|open|>call tool=",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ASTRAY)
+def test_what_begins_a_call_goes_on_as_one(
+    unmarked: Vocab, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest of the token that ends the mark is the call's, and nothing else follows."""
+    use("llguidance", monkeypatch)
+    asked = ask(unmarked, template_of(name), enable_thinking=False, **CALLS["call+schema"])
+    reasoning = reasoning_of(asked.rendered)
+    closed = reasoning.closing if reasoning.inside else ""
+    wrong, right = ASTRAY[name]
+    wishes = tokens_of(unmarked, closed + wrong, False)
+    wishes += [unmarked.eos] * 40
+    said = unmarked.detokenize(say(unmarked, asked.sampling, wishes), special=True).decode()
+    assert re.sub(r"\s", "", said).startswith(re.sub(r"\s", "", closed + right)), said
 
 
 @pytest.mark.long

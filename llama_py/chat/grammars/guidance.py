@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_py import forks
+from llama_py.chat.calls.openings import SPACE, CallOpening
 from llama_py.chat.grammars.lark import lark_rules, slashes
 from llama_py.chat.grammars.layout import AnswerWatch, Spaces
 from llama_py.chat.reasoning import NO_REASONING, Reasoning
@@ -45,6 +46,8 @@ _SEARCH = 0.5
 _PREFIX = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: )?")
 #: Any text, as a regular expression.
 _ANY = r"(.|\n)*"
+#: White space behind the mark of a call, as the grammar of calls has it.
+_CALL_SPACE = r"CALL_SPACE: / |\n{1,2}[ \t]{0,20}/"
 #: For the parts of a schema that llguidance's own compiler turns into rules.
 _JSON_OPTIONS = {"whitespace_pattern": space_regex()}
 #: Every token that fits stays possible. Otherwise llguidance prescribes how to spell what the
@@ -155,14 +158,14 @@ class Guide:
         schema: Any,
         *,
         reasoning: Reasoning = NO_REASONING,
-        calls: Sequence[str] = (),
+        calls: Sequence[CallOpening] = (),
     ) -> Callable[[], TokenConstraint]:
         """A function that makes constraints; call it once for each generated sequence.
 
         Args:
             schema: the JSON schema of the answer.
             reasoning: the block of reasoning that may come first, which nothing restricts.
-            calls: marks that begin a tool call in place of the answer.
+            calls: what begins a tool call in place of the answer, or of the end of the reasoning.
 
         Raises:
             GrammarError: the schema uses a keyword that llguidance does not implement.
@@ -253,14 +256,13 @@ class Guide:
         return json.dumps(text) if token is None else f"<[{token}]>"
 
     def _frame(
-        self, reasoning: Reasoning, calls: Sequence[str], answer: Iterable[str]
+        self, reasoning: Reasoning, calls: Sequence[CallOpening], answer: Iterable[str]
     ) -> list[str]:
         """The rules of an answer, together with those for the reasoning and calls around it."""
         rules = [*answer, f"LEAD: /{LEAD}/", f"TRAIL: /{TRAIL}/"]
         rest, direct = map(self._wrapped, (reasoning.wrapping, reasoning.direct))
         if calls:
-            marks = " | ".join(self._spelled(mark) for mark in calls)
-            rules.append(f'call[capture="call"]: {marks}')
+            rules += self._beginnings(calls)
             rest, direct = f"(call | {rest})", f"(call | {direct})"
         if not reasoning.possible:
             return [f"start: LEAD? {direct}", *rules]
@@ -273,6 +275,19 @@ class Guide:
         opened = f"LEAD? {self._spelled(reasoning.start)} ({ways})"
         return [f"start: {opened} | LEAD? {direct}", *rules]
 
+    def _beginnings(self, calls: Sequence[CallOpening]) -> list[str]:
+        """The rules of ``call``, which ends the constraint: its mark, and what stands around it.
+
+        The constraint ends with the mark. What follows is here for the token that ends the mark,
+        and may begin that: it has to be what the grammar of calls, which takes over, goes on with.
+        """
+        rules, ways = [_CALL_SPACE], []
+        for number, opening in enumerate(calls):
+            rules.append(f'mark{number}[capture="call"]: {self._spelled(opening.mark)}')
+            before = [f"({self._spelled(text)})?" for text in opening.before]
+            ways.append(" ".join([*before, f"mark{number}", _lark_behind(opening)]))
+        return [*rules, f"call: {' | '.join(ways)}"]
+
     def _wrapped(self, wrapping: Wrapping) -> str:
         """An answer in Lark, with the marks that its family writes around it."""
         parts = ["answer TRAIL?"]
@@ -283,7 +298,7 @@ class Guide:
             parts.append(f"({self._spelled(mark.text)}){'' if mark.needed else '?'}")
         return " ".join(parts)
 
-    def _thoughts(self, reasoning: Reasoning, calls: Sequence[str]) -> list[str]:
+    def _thoughts(self, reasoning: Reasoning, calls: Sequence[CallOpening]) -> list[str]:
         """Rules of reasoning with its end: ``thought``, and ``interrupted`` by a call.
 
         A mark ends it as special tokens, and as the text that other tokens spell. All other special
@@ -293,7 +308,11 @@ class Guide:
         rules = [f"FREE: /{_ANY}/ & ~/{_ANY}({marks}){_ANY}/"]
         rules += self._ended("thought", [reasoning.end], marks)
         if reasoning.calls and calls:
-            rules += self._ended('interrupted[capture="call"]', reasoning.calls, marks)
+            ways = []
+            for number, end in enumerate(reasoning.calls):
+                rules += self._ended(f'interruption{number}[capture="call"]', [end], marks)
+                ways.append(f"interruption{number} {_lark_behind(_opening_at(end, calls))}")
+            rules.append(f"interrupted: {' | '.join(ways)}")
         ending = {self._first_special(mark) for mark in reasoning.marks}
         others = sorted({*self._special.values()} - ending - self.eog)
         between = f"(FREE <[{','.join(map(str, others))}]>)*" if others else '""'
@@ -317,6 +336,20 @@ class Guide:
         if self._first_special(text) is None:
             return json.dumps(text)
         return f"({self._mark(text)} | {json.dumps(text)})"
+
+
+def _lark_behind(opening: CallOpening) -> str:
+    """What follows the mark of a call, in Lark."""
+    return " ".join("CALL_SPACE?" if text is SPACE else json.dumps(text) for text in opening.behind)
+
+
+def _opening_at(end: str, calls: Sequence[CallOpening]) -> CallOpening:
+    """The opening of a call that ends the reasoning with this text."""
+    for opening in calls:
+        if opening.mark.startswith(end):
+            rest = opening.mark[len(end) :]
+            return CallOpening(end, behind=(*([rest] if rest else []), *opening.behind))
+    return CallOpening(end)
 
 
 def _with_options(schema: dict[str, Any]) -> str:
@@ -416,7 +449,7 @@ class SchemaConstraint:
             raise GrammarError(
                 f"token {token} does not fit the JSON schema: {_reason(self._matcher)}"
             )
-        if self._matcher.is_stopped() and self._matcher.get_capture("call") is not None:
+        if self._matcher.get_capture("call") is not None:
             self._free = True  # a tool call began: its own grammar goes on
 
     @property
