@@ -244,7 +244,7 @@ def test_a_failing_step_is_reported_and_the_thread_lives_on(
     async def main() -> None:
         await model.create_completion("x", **GREEDY)
         with monkeypatch.context() as patch:
-            patch.setattr(llm.runtime.loaded.engine.runner, "decode", broken)
+            patch.setattr(llm.runtime.loaded.engine.runner, "run", broken)
             with pytest.raises(OSError, match="broken"):
                 await model.create_completion("y", **GREEDY)
         response = await model.create_completion("y", **GREEDY)
