@@ -279,7 +279,7 @@ class DecodeError(LlamaError, RuntimeError):
 
 
 class CacheFullError(DecodeError):
-    """There are no free cells for this request, although nothing idle is left to park."""
+    """There are no free cells for this request, although nothing idle is left to offload."""
 
 
 class StateError(LlamaError, RuntimeError):

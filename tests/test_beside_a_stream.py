@@ -133,11 +133,11 @@ def evaluate_a_long_prompt(bench: Bench) -> None:
     bench.llm.create_completion(prompt, max_tokens=1, **GREEDY)
 
 
-def go_on_from_a_parked_conversation(bench: Bench) -> None:
+def go_on_from_an_offloaded_conversation(bench: Bench) -> None:
     cache, driver = bench.llm.runtime.loaded.cache, bench.llm.runtime.loaded.driver
     bench.llm.create_completion(bench.long_prompt, max_tokens=1, **GREEDY)
     sequence = cache.live[bench.llm.cache_info["sequence"]]
-    driver.run(lambda: cache.saving.park(sequence))
+    driver.run(lambda: cache.saving.offload(sequence))
     while driver.run(lambda: cache.saving.pending):
         time.sleep(0.01)
     driver.run(lambda: cache.evict(sequence))
@@ -204,7 +204,7 @@ WORK: dict[str, Callable[[Bench], None]] = {
     "a large grammar": compile_a_large_grammar,
     "reset and close in callbacks": call_reset_and_close,
     "snapshots": take_snapshots,
-    "a parked conversation": go_on_from_a_parked_conversation,
+    "an offloaded conversation": go_on_from_an_offloaded_conversation,
     "a large snapshot and back": take_and_restore_a_large_snapshot,
     "a long prompt that fits": evaluate_a_long_prompt,
 }

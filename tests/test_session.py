@@ -414,9 +414,9 @@ def test_another_process_resumes_without_evaluating_again(tmp_path: Path, kind: 
         assert reply == said_by_a_fresh_model(llm, path)
 
 
-@pytest.mark.parametrize("parked", [False, True])
+@pytest.mark.parametrize("offloaded", [False, True])
 def test_a_state_that_was_copied_in_pieces_is_saved_and_read_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parked: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offloaded: bool
 ) -> None:
     monkeypatch.setattr(saving, "_PIECE", 40_000)  # some 20 cells
     path, file = str(tiny_model("full")), tmp_path / "chat.json"
@@ -424,9 +424,9 @@ def test_a_state_that_was_copied_in_pieces_is_saved_and_read_back(
         chat = session(llm)
         chat.send("My name is Anna. " * 20)
         copies = copied_from(llm.runtime.loaded.context, monkeypatch)
-        if parked:
+        if offloaded:
             (sequence,) = llm.runtime.loaded.cache.live.values()
-            llm.runtime.loaded.cache.saving.park(sequence)
+            llm.runtime.loaded.cache.saving.offload(sequence)
             llm.runtime.loaded.cache.evict(sequence)
         chat.save(file)
         assert len(copies) > 6

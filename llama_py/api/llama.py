@@ -98,7 +98,7 @@ class Llama(LlamaCppNames, CacheNames):
             context length, as far as there is memory for it: a quarter of what this process may
             use, or most of what is free on the GPUs.
         n_batch, n_ubatch: most tokens in one decode, and computed at once.
-        n_seq_max: conversations in memory side by side; others are parked and brought back.
+        n_seq_max: conversations in memory side by side; others are offloaded and brought back.
         n_threads, n_threads_batch: default to the physical cores that this process may use
             (affinity, a container's quota), to fewer while other programs use them, and to one for
             a tiny model.

@@ -324,7 +324,7 @@ def _start(
         context.set_adapters(adapters)
     # Without a causal mask, a token's cells depend on those that come after it.
     reuse = context.params.attention_type != _NON_CAUSAL
-    parking = arguments["parking_bytes"]
+    offload_bytes = arguments["parking_bytes"]
     clock = Clock()
     cache = SequenceCache(
         context,
@@ -332,7 +332,7 @@ def _start(
         model.vocab,
         functools.partial(_fingerprint, model, context),
         CacheLimits(checkpoint_bytes=arguments["checkpoint_bytes"], reuse=reuse),
-        LlamaRAMCache(parking) if parking > 0 else None,
+        LlamaRAMCache(offload_bytes) if offload_bytes > 0 else None,
         clock,
     )
     cache.namespace = context.adapters  # prompts share nothing with those of other adapters

@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=8,
         metavar="N",
-        help="sequences in memory; with fewer than sessions, some are parked and brought back",
+        help="sequences in memory; with fewer than sessions, some are offloaded and brought back",
     )
 
 

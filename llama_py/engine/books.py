@@ -143,7 +143,7 @@ class Books:
             self._requests.fail(running, DecodeError(describe(code), code))
 
     def _out_of_cells(self, involved: list[Generation]) -> None:
-        """Park an idle conversation; else let one request start again later."""
+        """Offload an idle conversation; else let one request start again later."""
         if self._cache.make_room() or self._cache.transfers.free_loaded():
             return
         if len(self._requests.running) > 1:

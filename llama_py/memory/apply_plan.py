@@ -100,7 +100,7 @@ class PlanApplier:
             if source.busy:
                 return None
             if self._stores.is_worth_keeping(source, plan.keep):
-                self._live.park(source)
+                self._live.offload(source)
         if plan.keep == len(source.tokens):
             self._live.take_checkpoint(source)
         info.action = Action.CONTINUE.value
@@ -344,7 +344,7 @@ class PlanApplier:
         *,
         last: LiveSequence | None = None,
     ) -> None:
-        """Load, parking idle sequences until there is room for the cells.
+        """Load, offloading idle sequences until there is room for the cells.
 
         Args:
             last: all others make room before this one, except those that are pinned.

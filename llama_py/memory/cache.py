@@ -76,7 +76,7 @@ class SequenceCache:
         tokenizer: its vocabulary.
         fingerprint: everything that the saved states of a namespace depend on.
         limits: how much may be kept.
-        parking: the store for sequences that had to leave the context, or None.
+        offload_store: the store for sequences that had to leave the context, or None.
         clock: seconds, for work that is done piece by piece.
 
     Attributes:
@@ -96,7 +96,7 @@ class SequenceCache:
         tokenizer: Tokenizer,
         fingerprint: Fingerprint,
         limits: CacheLimits | None = None,
-        parking: StateStore | None = None,
+        offload_store: StateStore | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.memory = memory
@@ -108,7 +108,7 @@ class SequenceCache:
         self.limit = min(memory.n_ctx_seq, traits.max_position or memory.n_ctx_seq)
         self.text_keys = TextKeys(tokenizer)
         self.index = CacheIndex(self.text_keys, limits.checkpoint_bytes, limits.checkpoint_count)
-        self._stores = Stores(memory, traits, self.index, fingerprint, parking)
+        self._stores = Stores(memory, traits, self.index, fingerprint, offload_store)
         self.saving = Saving(self._stores, clock)
         self._live = LiveSet(memory, traits, self.index, self._stores, self.saving)
         self._planner = Planner(memory, traits, self.index, self._stores)
@@ -147,9 +147,9 @@ class SequenceCache:
         return self.index.checkpoints
 
     @property
-    def parking(self) -> StateStore | None:
+    def offload_store(self) -> StateStore | None:
         """The store for sequences that have to make room."""
-        return self._stores.parking
+        return self._stores.offload_store
 
     @property
     def saved(self) -> StateStore | None:
@@ -167,9 +167,9 @@ class SequenceCache:
         return self._stores.open
 
     @property
-    def parked(self) -> int:
+    def offloaded(self) -> int:
         """How often a sequence had to go, and a copy of it was kept."""
-        return self._stores.parked
+        return self._stores.offloaded
 
     @property
     def dropped(self) -> int:
@@ -393,11 +393,11 @@ class SequenceCache:
         self._live.drop(sequence)
 
     def evict(self, sequence: LiveSequence) -> None:
-        """Park a sequence in the store, and free its cells."""
+        """Offload a sequence in the store, and free its cells."""
         self._live.evict(sequence)
 
     def make_room(self) -> bool:
-        """Park the least recently used idle sequence; False if there is none."""
+        """Offload the least recently used idle sequence; False if there is none."""
         return self._live.make_room()
 
     def copy_prefix(self, source: LiveSequence, length: int) -> LiveSequence:
@@ -453,7 +453,7 @@ class SequenceCache:
 
         A pin belongs to these tokens, not to the sequence that holds them now: a prompt that goes
         on behind them gets a sequence of its own, if there is one, and otherwise a copy of them is
-        parked. Pinning again changes nothing.
+        offloaded. Pinning again changes nothing.
 
         Returns:
             How many of the tokens are in memory now; what is missing is kept once it is evaluated.

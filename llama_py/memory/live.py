@@ -122,7 +122,7 @@ class LiveSet:
         return self.cells_used() + cells - n_ctx
 
     def make_room(self, last: LiveSequence | None = None) -> bool:
-        """Park the least recently used idle sequence; False if there is none.
+        """Offload the least recently used idle sequence; False if there is none.
 
         Nor if that makes no room for others, because each sequence has cells of its own.
 
@@ -136,20 +136,20 @@ class LiveSet:
         return True
 
     def evict(self, sequence: LiveSequence) -> None:
-        """Park a sequence in the store, and free its cells."""
-        self.park(sequence)
+        """Offload a sequence in the store, and free its cells."""
+        self.offload(sequence)
         self.drop(sequence)
 
-    def park(self, sequence: LiveSequence) -> None:
-        """Copy a sequence that is about to go to the parking store, if that is worth it.
+    def offload(self, sequence: LiveSequence) -> None:
+        """Copy a sequence that is about to go to the offload store, if that is worth it.
 
         It is copied in pieces, also at once, so that it can be loaded in pieces.
         """
-        if self._stores.must_be_parked(sequence):
-            self._saving.park(sequence, at_once=True)
-        self._saving.finish(sequence, parks=True)
-        self._stores.park(sequence)
-        self._saving.parked(sequence)
+        if self._stores.must_be_offloaded(sequence):
+            self._saving.offload(sequence, at_once=True)
+        self._saving.finish(sequence, offloads=True)
+        self._stores.offload(sequence)
+        self._saving.note_offloaded(sequence)
 
     def drop(self, sequence: LiveSequence) -> None:
         """Forget a sequence and free its cells."""

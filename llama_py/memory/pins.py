@@ -2,7 +2,7 @@
 
 A pin belongs to tokens, and not to the sequence that happens to hold them. Of each pinned beginning
 one sequence is kept as long as there is room for anything else (its *keeper*): the one that holds
-this and nothing else, or, if there is none and no copy of it is parked, the shortest one that
+this and nothing else, or, if there is none and no copy of it is offloaded, the shortest one that
 begins with it.
 """
 
@@ -28,13 +28,13 @@ class Pin:
     Attributes:
         tokens: int32 ``(n,)``.
         text: their key (``text_keys.py``), or None if they were given as tokens.
-        parked_key: its entry in the parking store, if a copy was put there.
+        offloaded_key: its entry in the offload store, if a copy was put there.
     """
 
     tokens: NDArray[np.int32]
     text: bytes | None
     namespace: Namespace
-    parked_key: Key | None = None
+    offloaded_key: Key | None = None
 
     def is_for(self, prompt: ResolvedPrompt) -> bool:
         """Whether it pins this prompt: the same tokens, or the same text."""
@@ -52,12 +52,12 @@ class Pins:
     """The pinned beginnings, and the sequence that keeps each of them.
 
     Args:
-        parking: the store that parked copies are in, or None.
+        offload_store: the store that offloaded copies are in, or None.
     """
 
-    def __init__(self, index: CacheIndex, parking: StateStore | None) -> None:
+    def __init__(self, index: CacheIndex, offload_store: StateStore | None) -> None:
         self._index = index
-        self._parking = parking
+        self._store = offload_store
         self._pins: list[Pin] = []
 
     def __iter__(self) -> Iterator[Pin]:
@@ -91,11 +91,11 @@ class Pins:
         best = min(holders, key=lambda each: (len(each.tokens), each.number), default=None)
         if best is None or pin.is_all_of(best):
             return best
-        return None if self._is_parked(pin.parked_key) else best
+        return None if self._is_offloaded(pin.offloaded_key) else best
 
-    def _is_parked(self, key: Key | None) -> bool:
-        parking = self._parking
-        return key is not None and parking is not None and parking.info(key) is not None
+    def _is_offloaded(self, key: Key | None) -> bool:
+        offload_store = self._store
+        return key is not None and offload_store is not None and offload_store.info(key) is not None
 
     def keepers(self) -> dict[LiveSequence, Pin]:
         """Each sequence that is kept, and a pin that it is kept for."""

@@ -419,7 +419,7 @@ class PrefixIndex(Generic[H]):
             self._place(holder, self._split(node, length - node.start) if length else node)
 
     def rename(self, old: H, new: H) -> None:
-        """Put ``new`` where ``old`` was (a parked sequence becomes a stored state)."""
+        """Put ``new`` where ``old`` was (an offloaded sequence becomes a stored state)."""
         with self._lock:
             self._place(new, self._ends[old])
             if new != old:

@@ -8,8 +8,8 @@ which only the last, shorter than a piece, is written anew when it grows, and co
 share cells share segments. States of the other kinds (a window, a recurrent part) cannot be taken
 apart, and are copied whole.
 
-In the same way a conversation that has to make room is copied for the parking store, so that the
-streams beside it go on meanwhile (``park``).
+In the same way a conversation that has to make room is copied for the offload store, so that the
+streams beside it go on meanwhile (``offload``).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _BACKLOG = 256 << 20
 _BUDGET = 0.003
 #: The same while a request waits for the room: so many steps of the streams, and seconds at most.
 _HURRY_STEPS, _HURRY = 2.0, 0.05
-#: With fewer pieces a conversation is parked at once.
+#: With fewer pieces a conversation is offloaded at once.
 _FEW_PIECES = 4
 
 
@@ -64,8 +64,8 @@ class Copying:
         segments: what was copied so far.
         result: the whole, when it is copied; None before, and if a store got it.
         error: why that failed.
-        parks: it is for the parking store, when it is whole.
-        nbytes: of all of it, where ``parks``.
+        offloads: it is for the offload store, when it is whole.
+        nbytes: of all of it, where ``offloads``.
     """
 
     sequence: LiveSequence
@@ -75,13 +75,13 @@ class Copying:
     segments: _Chain = ()
     result: StoredState | None = None
     error: Exception | None = None
-    parks: bool = False
+    offloads: bool = False
     nbytes: int = 0
 
     @property
     def saves(self) -> bool:
         """Whether it is for the saving store."""
-        return self.store is not None and not self.parks
+        return self.store is not None and not self.offloads
 
 
 class Saving:
@@ -103,17 +103,19 @@ class Saving:
         self._cell_bytes = 0.0
         #: Of the stores that are used.
         self._kept: list[Kept] = []
-        #: Of parked sequences, by key: which cells they had, the saving store, and its entry.
-        self._parked: dict[Key, tuple[Runs, StateStore | None, Key | None, int]] = {}
+        #: Of offloaded sequences, by key: which cells they had, the saving store, and its entry.
+        self._offloaded: dict[Key, tuple[Runs, StateStore | None, Key | None, int]] = {}
 
-    def parked(self, sequence: LiveSequence) -> None:
-        """Remember, for when it comes back, what the stores have of a sequence that is parked."""
-        parking = self._stores.parking
-        if sequence.parked_key is None or parking is None:
+    def note_offloaded(self, sequence: LiveSequence) -> None:
+        """Remember, for when it comes back, what the stores have of an offloaded sequence."""
+        offload_store = self._stores.offload_store
+        if sequence.offloaded_key is None or offload_store is None:
             return
-        if len(self._parked) >= 2 * len(parking) + 16:
-            self._parked = {key: it for key, it in self._parked.items() if parking.info(key)}
-        self._parked[sequence.parked_key] = (
+        if len(self._offloaded) >= 2 * len(offload_store) + 16:
+            self._offloaded = {
+                key: it for key, it in self._offloaded.items() if offload_store.info(key)
+            }
+        self._offloaded[sequence.offloaded_key] = (
             cut_at(sequence.runs, len(sequence.tokens)),
             self._stores.saved,
             sequence.saved_key,
@@ -122,8 +124,8 @@ class Saving:
 
     def loaded(self, sequence: LiveSequence, source: StoredSource, stored: StoredState) -> None:
         """What the stores have of a sequence that was just loaded is not copied to them again."""
-        if sequence.parked_key == source.key and source.key in self._parked:
-            runs, store, saved_key, length = self._parked[source.key]
+        if sequence.offloaded_key == source.key and source.key in self._offloaded:
+            runs, store, saved_key, length = self._offloaded[source.key]
             # Another one that is loaded from there, too, goes on with other cells.
             sequence.runs = cut_at(runs, len(sequence.tokens))
             if store is not None and store is self._stores.saved:
@@ -136,7 +138,7 @@ class Saving:
         for kept in self._kept:
             if kept.store is store:
                 return kept
-        in_use = (self._stores.parking, self._stores.saved)
+        in_use = (self._stores.offload_store, self._stores.saved)
         self._kept = [*(each for each in self._kept if each.store in in_use), Kept(store)]
         return self._kept[-1]
 
@@ -174,7 +176,7 @@ class Saving:
         self.advance(job)
         return job
 
-    def park(self, sequence: LiveSequence, *, at_once: bool = False) -> Copying | None:
+    def offload(self, sequence: LiveSequence, *, at_once: bool = False) -> Copying | None:
         """Begin to copy an idle sequence that has to make room; None if that is done at once.
 
         It is small, or cannot be taken apart, or the store has no room beside the others that are
@@ -183,31 +185,31 @@ class Saving:
         Args:
             at_once: the caller goes on to ``finish`` it: what else is copied does not matter.
         """
-        parks = [job for job in self.jobs if job.parks]
-        older = next((job for job in parks if job.sequence is sequence), None)
+        offloads = [job for job in self.jobs if job.offloads]
+        older = next((job for job in offloads if job.sequence is sequence), None)
         if older is not None and len(older.state.tokens) == len(sequence.tokens):
             return older
-        job = self._parks(sequence)
+        job = self._offload_job(sequence)
         if job is None or job.store is None:
             return None
-        planned = 0 if at_once else sum(other.nbytes for other in parks if other is not older)
+        planned = 0 if at_once else sum(other.nbytes for other in offloads if other is not older)
         if planned + job.nbytes > job.store.capacity_bytes:
             return None
         if older is not None:  # what it copied is the beginning of this one
             job.segments = older.segments
-            parks.remove(older)
+            offloads.remove(older)
             self.jobs.remove(older)
-        self.jobs.insert(len(parks), job)
+        self.jobs.insert(len(offloads), job)
         return job
 
-    def _parks(self, sequence: LiveSequence) -> Copying | None:
-        """How a sequence is copied for the parking store; None if not in pieces."""
-        cells, store = self._cells_per_piece(sequence), self._stores.parking
+    def _offload_job(self, sequence: LiveSequence) -> Copying | None:
+        """How a sequence is copied for the offload store; None if not in pieces."""
+        cells, store = self._cells_per_piece(sequence), self._stores.offload_store
         if store is None or cells is None or len(sequence.tokens) <= _FEW_PIECES * cells:
             return None
         state = self._stores.describe(sequence)
         nbytes = state.nbytes + self._stores.memory.state_size(sequence.number)
-        return Copying(sequence, store, state, cells, parks=True, nbytes=nbytes)
+        return Copying(sequence, store, state, cells, offloads=True, nbytes=nbytes)
 
     def pieces(self, sequence: LiveSequence) -> int:
         """In how many pieces a sequence is copied; 0 if it is small, or cannot be taken apart."""
@@ -216,10 +218,10 @@ class Saving:
         return count if count > _FEW_PIECES else 0
 
     def grew(self, sequence: LiveSequence) -> bool:
-        """Whether a sequence has a piece more than what is parked of it."""
+        """Whether a sequence has a piece more than what is offloaded of it."""
         count = len(sequence.tokens)
-        if sequence.parked_key is not None:
-            count -= sequence.parked_length
+        if sequence.offloaded_key is not None:
+            count -= sequence.offloaded_length
         cells = self._cells_per_piece(sequence) if count > 0 else None
         return cells is not None and count >= cells
 
@@ -274,22 +276,22 @@ class Saving:
                 break
         return bool(self.jobs)
 
-    def finish(self, sequence: LiveSequence, *, parks: bool = False) -> None:
+    def finish(self, sequence: LiveSequence, *, offloads: bool = False) -> None:
         """Copy at once what is left of a sequence: its cells are about to go.
 
         Args:
-            parks: also what was begun because it might have to make room; else that is given up.
+            offloads: also what was begun because it might have to make room; else that is given up.
         """
         while jobs := [job for job in self.jobs if job.sequence is sequence]:
-            self._finish(jobs[0], parks=parks)
+            self._finish(jobs[0], offloads=offloads)
 
     def flush(self) -> None:
         """The same for all. The stores may still be writing afterwards: ask them to ``wait``."""
         while self.jobs:
             self._finish(self.jobs[0])
 
-    def _finish(self, job: Copying, *, parks: bool = False) -> None:
-        if job.parks and not parks:
+    def _finish(self, job: Copying, *, offloads: bool = False) -> None:
+        if job.offloads and not offloads:
             self._drop(job, StateError("the conversation has not had to make room"))
         else:
             self._advance(job)
@@ -385,8 +387,8 @@ class Saving:
         state = dataclasses.replace(job.state, state=cells, segments=job.segments)
         if job.store is None:
             job.result = state
-        elif job.parks:
-            if not self._stores.put_parked(sequence, state):
+        elif job.offloads:
+            if not self._stores.put_offloaded(sequence, state):
                 self._release(job)
         elif key := job.store.put_soon(state, replaces=sequence.saved_key):
             sequence.saved_key, sequence.saved_length = key, len(state.tokens)

@@ -149,8 +149,8 @@ class LiveSequence:
         session: the conversation it was last used for.
         passed_on: the conversations that this one goes on with, the latest last: of each the
             session, and how many of the first tokens are its own.
-        parked_key, saved_key: its entries in the stores, if an older state of it is there.
-        parked_length, saved_length: tokens that it had when it was written there last.
+        offloaded_key, saved_key: its entries in the stores, if an older state of it is there.
+        offloaded_length, saved_length: tokens that it had when it was written there last.
         runs: which cells it has, so that the stores keep one copy of those it shares.
         pending: the tokens that were sampled last and are not in memory: one, as a rule. The index
             knows their text, so that a reply which ends with them is found whole: its tokens are
@@ -158,7 +158,7 @@ class LiveSequence:
         pending_ends: after how many tokens, ``pending`` included, a reply may end in a prompt that
             contains it.
         indexed: how many of its tokens the prefix index knows, ``pending`` not counted.
-        transient: nobody will ask for its last tokens again: it is neither parked nor saved.
+        transient: nobody will ask for its last tokens again: it is neither offloaded nor saved.
     """
 
     number: int
@@ -173,8 +173,8 @@ class LiveSequence:
     reserved: bool = False
     session: str | None = None
     passed_on: tuple[tuple[str, int], ...] = ()
-    parked_key: str | None = None
-    parked_length: int = 0
+    offloaded_key: str | None = None
+    offloaded_length: int = 0
     saved_key: str | None = None
     saved_length: int = 0
     runs: Runs = field(default_factory=first_run)
@@ -195,8 +195,8 @@ class LiveSequence:
 
     def forget_stored(self) -> None:
         """It becomes another branch: what the stores have of it stays there."""
-        self.parked_key = self.saved_key = None
-        self.parked_length = self.saved_length = 0
+        self.offloaded_key = self.saved_key = None
+        self.offloaded_length = self.saved_length = 0
         count = len(self.tokens)
         self.runs = cut_at(self.runs, count)
         self.passed_on = tuple((name, min(length, count)) for name, length in self.passed_on)
@@ -206,8 +206,8 @@ class LiveSequence:
         if self.session is not None:
             others = [each for each in self.passed_on if each[0] != self.session]
             self.passed_on = (*others, (self.session, len(self.tokens)))[-_MOST_PASSED_ON:]
-        self.parked_key = self.saved_key = None
-        self.parked_length = self.saved_length = 0
+        self.offloaded_key = self.saved_key = None
+        self.offloaded_length = self.saved_length = 0
 
     @property
     def spelled(self) -> int:

@@ -119,7 +119,7 @@ class StateLoader:
         if info.nbytes <= _FEW_PIECES * self._saving.piece:
             return None
         loading = StateLoad(namespace, source, None)
-        loading.read(beside=source.store is not self._stores.parking)
+        loading.read(beside=source.store is not self._stores.offload_store)
         return loading
 
     def begin_with(self, stored: StoredState, namespace: Namespace) -> StateLoad | None:
@@ -188,7 +188,9 @@ class StateLoader:
         """Get a sequence; what has to make room is copied before."""
         if loading.copies is None:
             leaving = self._live.leaving(len(stored.tokens))
-            begun = [self._saving.park(it) for it in leaving if self._stores.must_be_parked(it)]
+            begun = [
+                self._saving.offload(it) for it in leaving if self._stores.must_be_offloaded(it)
+            ]
             loading.copies = [copying for copying in begun if copying is not None]
         if self._saving.hurry(loading.copies):
             self._saving.step()

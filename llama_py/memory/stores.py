@@ -1,6 +1,6 @@
 """``Stores``: where sequences are copied to, below the context's memory.
 
-There are two: the *parking* store, for sequences that have to make room, and the *saving* store,
+There are two: the *offload* store, for sequences that have to make room, and the *saving* store,
 which every conversation is written to when a request ends, and which may outlive the process. A
 state goes to a store with the fingerprint of its namespace, and is looked for with that one.
 """
@@ -28,7 +28,7 @@ __all__ = ["Fingerprint", "StoredSource", "Stores"]
 _log = logging.getLogger("llama_py")
 
 #: A sequence whose own tail is shorter than this is not worth a place in the store.
-_WORTH_PARKING = 32
+_WORTH_OFFLOADING = 32
 #: Checkpoints that travel with a stored state.
 _STORED_CHECKPOINTS = 8
 
@@ -47,11 +47,11 @@ class Stores:
     """See the module.
 
     Args:
-        parking: the store for sequences that have to make room, or None.
+        offload_store: the store for sequences that have to make room, or None.
 
     Attributes:
         saved: the store for every conversation, or None.
-        parked, dropped: how often a sequence had to go, with and without a copy.
+        offloaded, dropped: how often a sequence had to go, with and without a copy.
     """
 
     def __init__(
@@ -60,16 +60,16 @@ class Stores:
         traits: MemoryTraits,
         index: CacheIndex,
         fingerprint: Fingerprint,
-        parking: StateStore | None,
+        offload_store: StateStore | None,
     ) -> None:
         self.memory = memory
         self.traits = traits
         self._index = index
         self.fingerprint = fingerprint
-        self.parking = parking
+        self.offload_store = offload_store
         self.saved: StateStore | None = None
-        self.pins = Pins(index, parking)
-        self.parked = 0
+        self.pins = Pins(index, offload_store)
+        self.offloaded = 0
         self.dropped = 0
 
     @property
@@ -79,7 +79,7 @@ class Stores:
         if saved is not None and saved.closed:
             _log.warning("the cache that was set is closed, and not used any more")
             self.saved = saved = None
-        return [store for store in (self.parking, saved) if store is not None]
+        return [store for store in (self.offload_store, saved) if store is not None]
 
     # -- looking for something ------------------------------------------------------------------
 
@@ -112,68 +112,68 @@ class Stores:
 
     # -- writing --------------------------------------------------------------------------------
 
-    def park(self, sequence: LiveSequence) -> None:
-        """Copy a sequence that has to make room to the parking store, if that is worth it.
+    def offload(self, sequence: LiveSequence) -> None:
+        """Copy a sequence that has to make room to the offload store, if that is worth it.
 
         Nothing is copied of one that is there as it is.
         """
         pin = self.pins.keepers().get(sequence)
-        if self.parking is None or not self._is_worth_parking(sequence, pin):
+        if self.offload_store is None or not self._is_worth_offloading(sequence, pin):
             self.dropped += 1
             return
-        if not self._is_parked(sequence, self.parking):
-            self._keep_pinned_entries(self.parking)
-            sequence.parked_key = self._put(self.parking, sequence, sequence.parked_key)
-            sequence.parked_length = len(sequence.tokens)
-        elif sequence.parked_key is not None:
-            self.parking.touch(sequence.parked_key)
-        key = sequence.parked_key
+        if not self._is_offloaded(sequence, self.offload_store):
+            self._keep_pinned_entries(self.offload_store)
+            sequence.offloaded_key = self._put(self.offload_store, sequence, sequence.offloaded_key)
+            sequence.offloaded_length = len(sequence.tokens)
+        elif sequence.offloaded_key is not None:
+            self.offload_store.touch(sequence.offloaded_key)
+        key = sequence.offloaded_key
         if pin is not None and key is not None:
-            pin.parked_key = key
+            pin.offloaded_key = key
             sequence.forget_stored()  # so that no longer state replaces the copy
-        self.parked += key is not None
+        self.offloaded += key is not None
         self.dropped += key is None
 
-    def must_be_parked(self, sequence: LiveSequence) -> bool:
-        """Whether ``park`` would copy something of it."""
-        if self.parking is None or self._is_parked(sequence, self.parking):
+    def must_be_offloaded(self, sequence: LiveSequence) -> bool:
+        """Whether ``offload`` would copy something of it."""
+        if self.offload_store is None or self._is_offloaded(sequence, self.offload_store):
             return False
-        return self._is_worth_parking(sequence, self.pins.keepers().get(sequence))
+        return self._is_worth_offloading(sequence, self.pins.keepers().get(sequence))
 
     def is_worth_keeping(self, sequence: LiveSequence, keep: int) -> bool:
         """Whether a copy of a sequence is made before it is cut to ``keep`` tokens."""
         loses = len(sequence.tokens) - keep
-        return loses >= _WORTH_PARKING or sequence.reserved or sequence in self.pins.keepers()
+        return loses >= _WORTH_OFFLOADING or sequence.reserved or sequence in self.pins.keepers()
 
-    def put_parked(self, sequence: LiveSequence, state: StoredState) -> bool:
+    def put_offloaded(self, sequence: LiveSequence, state: StoredState) -> bool:
         """``state`` is a copy of the sequence that was made before it has to make room.
 
         Returns:
-            False if the parking store did not take it.
+            False if the offload store did not take it.
         """
-        if self.parking is None:
+        if self.offload_store is None:
             return False
-        self._keep_pinned_entries(self.parking)
-        sequence.parked_key = self.parking.put(state, replaces=sequence.parked_key)
-        sequence.parked_length = len(state.tokens)
-        return sequence.parked_key is not None
+        self._keep_pinned_entries(self.offload_store)
+        sequence.offloaded_key = self.offload_store.put(state, replaces=sequence.offloaded_key)
+        sequence.offloaded_length = len(state.tokens)
+        return sequence.offloaded_key is not None
 
-    def _is_worth_parking(self, sequence: LiveSequence, pin: Pin | None) -> bool:
+    def _is_worth_offloading(self, sequence: LiveSequence, pin: Pin | None) -> bool:
         if pin is not None:
             return True
-        return not sequence.transient and self._index.own_tail(sequence) >= _WORTH_PARKING
+        return not sequence.transient and self._index.own_tail(sequence) >= _WORTH_OFFLOADING
 
-    def _is_parked(self, sequence: LiveSequence, store: StateStore) -> bool:
-        key = sequence.parked_key
-        if key is None or sequence.parked_length != len(sequence.tokens):
+    def _is_offloaded(self, sequence: LiveSequence, store: StateStore) -> bool:
+        key = sequence.offloaded_key
+        if key is None or sequence.offloaded_length != len(sequence.tokens):
             return False
         return store.info(key) is not None
 
     def _keep_pinned_entries(self, store: StateStore) -> None:
         """What is pinned is used: a store evicts what was not used for longest."""
         for pin in self.pins:
-            if pin.parked_key is not None:
-                store.touch(pin.parked_key)
+            if pin.offloaded_key is not None:
+                store.touch(pin.offloaded_key)
 
     def _put(self, store: StateStore, sequence: LiveSequence, replaces: Key | None) -> Key | None:
         """Write a sequence to a store. What cannot be written is lost, and fails no request."""
@@ -234,11 +234,11 @@ class Stores:
         return sequence.end - self.traits.window if self.traits.window else 0
 
     def clear(self) -> None:
-        """Forget what is parked and pinned. What was saved stays: it is the caller's."""
-        if self.parking is not None:
-            self.parking.clear()
+        """Forget what is offloaded and pinned. What was saved stays: it is the caller's."""
+        if self.offload_store is not None:
+            self.offload_store.clear()
         self.pins.clear()
-        self.parked = self.dropped = 0
+        self.offloaded = self.dropped = 0
 
     def remember_origin(
         self, sequence: LiveSequence, source: StoredSource, stored: StoredState
@@ -246,5 +246,5 @@ class Stores:
         """A longer state of the same sequence will replace this entry, until it is cut."""
         if source.store is self.saved:
             sequence.saved_key, sequence.saved_length = source.key, len(sequence.tokens)
-        elif all(pin.parked_key != source.key for pin in self.pins):
-            sequence.parked_key, sequence.parked_length = source.key, len(stored.tokens)
+        elif all(pin.offloaded_key != source.key for pin in self.pins):
+            sequence.offloaded_key, sequence.offloaded_length = source.key, len(stored.tokens)

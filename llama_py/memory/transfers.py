@@ -1,7 +1,7 @@
 """``Transfers``: what is copied out of the context and into it beside the streams, as one queue.
 
 A request may have to wait before it begins: until the conversations that make room for it were
-copied for the parking store (``saving``), or until the one that it goes on from was loaded
+copied for the offload store (``saving``), or until the one that it goes on from was loaded
 (``state_loader``). ``ready`` says whether it still has to. ``work`` does a piece between two steps:
 of what is loaded first, then of what makes room, then of what is saved.
 
@@ -119,8 +119,8 @@ class Transfers:
             return
         if last is not None and sequence is last.sequence:
             self._index.commit(sequence, last.prompt)
-        if self._stores.must_be_parked(sequence):
-            self._saving.park(sequence)
+        if self._stores.must_be_offloaded(sequence):
+            self._saving.offload(sequence)
 
     # -- for a request that waits ---------------------------------------------------------------
 
@@ -210,9 +210,9 @@ class Transfers:
         in_memory = plan.action in (Action.CONTINUE, Action.FORK)
         cells = count - plan.keep if in_memory else count
         begun = [
-            self._saving.park(sequence)
+            self._saving.offload(sequence)
             for sequence in self._live.leaving(cells, besides=source)
-            if self._stores.must_be_parked(sequence)
+            if self._stores.must_be_offloaded(sequence)
         ]
         return [copying for copying in begun if copying is not None]
 

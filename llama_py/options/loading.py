@@ -117,7 +117,7 @@ class ContextOptions(TypedDict, total=False):
         int,
         Range(1, 256),
         Default(8),
-        Doc("Conversations in memory side by side; others are parked and brought back."),
+        Doc("Conversations in memory side by side; others are offloaded and brought back."),
     ]
     n_threads: Annotated[
         int | None,

@@ -1,6 +1,6 @@
 """Agents that share a preamble and take turns: what is shared is evaluated once.
 
-Switching between them costs only what is new, also where not all have room, and one is parked.
+Switching between them costs only what is new, also where not all have room, and one is offloaded.
 """
 
 from __future__ import annotations

@@ -29,17 +29,17 @@ def one_piece_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def rig() -> Iterator[Rig]:
-    """A conversation is parked."""
+    """A conversation is offloaded."""
     rig = Rig("full", n_seq_max=3)
     rig.cache.saving.piece = PIECE
     rig.run(ask(IDLE, 2))
-    park(rig)
+    offload(rig)
     yield rig
     rig.close()
 
 
-def park(rig: Rig) -> None:
-    """Park what is in memory."""
+def offload(rig: Rig) -> None:
+    """Offload what is in memory."""
     for sequence in [*rig.cache.live.values()]:
         rig.cache.evict(sequence)
 
@@ -193,7 +193,7 @@ def test_two_that_go_on_from_the_same(rig: Rig, monkeypatch: pytest.MonkeyPatch)
     rig.submit(one)
     rig.submit(two)
     rig.step_until(lambda: one.started and two.started)
-    assert sum(made) < 1.2 * rig.cache.parking.stats().used_bytes  # type: ignore[union-attr]
+    assert sum(made) < 1.2 * rig.cache.offload_store.stats().used_bytes  # type: ignore[union-attr]
     rig.read(one, two, stream)
     rig.check(two, stream)
     check_loaded(rig, one)
@@ -207,7 +207,7 @@ def test_two_that_go_on_from_different_ones() -> None:
     rig.cache.saving.piece = PIECE
     other = words(6, 300)
     rig.run(ask(IDLE, 2), ask(other, 2))
-    park(rig)
+    offload(rig)
     stream = streaming(rig)
     one, two = follow_up(), ask([*other, *NEXT], 6)
     rig.submit(one)
@@ -226,7 +226,7 @@ def test_others_make_room_for_it_in_pieces(monkeypatch: pytest.MonkeyPatch) -> N
     rig.cache.saving.piece = PIECE
     other = words(6, 300)
     rig.run(ask(IDLE, 2))
-    park(rig)
+    offload(rig)
     rig.run(ask(other, 2))
     stream, back = streaming(rig), follow_up()
     made, copied = loads(rig, monkeypatch), copies(rig, monkeypatch)
@@ -251,7 +251,7 @@ def test_cells_that_run_out_meanwhile() -> None:
     rig = Rig("full", n_ctx=640, n_seq_max=4)
     rig.cache.saving.piece = 10_000
     rig.run(ask(IDLE, 2))
-    park(rig)
+    offload(rig)
     streams = [ask(words(seed, 100), 110) for seed in (2, 3)]
     rig.submit(*streams)
     rig.step_until(lambda: all(len(each.generated) > 15 for each in streams))
@@ -268,8 +268,8 @@ def test_what_cannot_be_loaded_is_evaluated(
     rig: Rig, broken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream, back = streaming(rig), follow_up()
-    parking = rig.cache.parking
-    assert parking is not None
+    offload_store = rig.cache.offload_store
+    assert offload_store is not None
     if broken == "cells":
         state_set, count = rig.context.state_set, 0
 
@@ -282,7 +282,7 @@ def test_what_cannot_be_loaded_is_evaluated(
 
         monkeypatch.setattr(rig.context, "state_set", fails)
     elif broken == "store":
-        monkeypatch.setattr(parking, "get", lambda _key: None)
+        monkeypatch.setattr(offload_store, "get", lambda _key: None)
     rig.submit(back)
     if broken == "read":
         rig.step()
@@ -322,7 +322,7 @@ def test_what_is_one_piece_is_loaded_at_once(kind: str) -> None:
     rig = Rig(kind, n_seq_max=3)
     rig.cache.saving.piece = 1000
     rig.run(ask(IDLE, 2))
-    park(rig)
+    offload(rig)
     stream, back = streaming(rig), follow_up()
     rig.submit(back)
     rig.read(back, stream)

@@ -4,7 +4,7 @@
                                      [--only REGEX] [--jobs N]
 
 Each model is loaded in a process of its own, so that one that aborts costs one row. A prompt is
-evaluated, extended, diverged from, and brought back from a saved state and from the parking store,
+evaluated, extended, diverged from, and brought back from a saved state and from the offload store,
 once with room for three sequences (a divergence then is a fork) and once with room for one (it is
 cut in place). After each call the logits at its last position and the four greedy tokens are
 compared with those of an empty context that evaluated the same tokens with the same cuts.
@@ -298,8 +298,8 @@ Each model went through three steps, with room for three sequences and again wit
   tokens appended, twice;
 * **divergence**: different tokens after the last token of the prompt, after most of the reply, and
   after half of the prompt;
-* **restore**: `save_state`, `reset`, `load_state`, and more tokens; then the sequence is parked and
-  continued with different tokens.
+* **restore**: `save_state`, `reset`, `load_state`, and more tokens; then the sequence is offloaded
+  and continued with different tokens.
 
 After each call, the logits at the last position, and the next four greedy tokens, are compared with
 those of an empty context that evaluated the same tokens with the same cuts. A column contains the

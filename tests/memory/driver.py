@@ -51,7 +51,7 @@ class Conversation:
     session: str | None = None
 
 
-_OPERATIONS = {"start", "turn", "edit", "regenerate", "fork", "park", "cancel", "overflow"}
+_OPERATIONS = {"start", "turn", "edit", "regenerate", "fork", "offload", "cancel", "overflow"}
 _OPERATIONS |= {"snapshot", "restore", "prewarm", "reset", "use_disk", "reopen", "raw", "together"}
 _OPERATIONS |= {"drafted", "drafted_together"}
 
@@ -232,7 +232,7 @@ class Driver:
         if len(self.conversations) > 5:
             self.conversations.pop(0)
 
-    def park(self) -> None:
+    def offload(self) -> None:
         def empty() -> None:
             while self.llm.runtime.loaded.cache.make_room():
                 pass
@@ -349,9 +349,9 @@ class Driver:
         self.check_bookkeeping()
 
     def beside(self, index: int, words: Sequence[int]) -> None:
-        """A turn of a conversation that was parked, which is loaded while a stream generates."""
+        """A turn of a conversation that was offloaded, which is loaded while a stream generates."""
         conversation = self.pick(index)
-        self.park()
+        self.offload()
         stream = self.llm.create_completion(
             [60, 61, 62], temperature=0.0, max_tokens=60, ignore_eos=True, stream=True
         )

@@ -129,14 +129,14 @@ class FakeRig:
         self,
         traits: MemoryTraits = FULL,
         *,
-        parking: StateStore | None = None,
+        offload_store: StateStore | None = None,
         n_seq_max: int = 3,
         n_ctx: int = 512,
         limits: CacheLimits | None = None,
     ) -> None:
         self.memory = FakeMemory(traits, n_seq_max, n_ctx)
         self.cache = SequenceCache(
-            self.memory, traits, ByteTokenizer(), repr, limits=limits, parking=parking
+            self.memory, traits, ByteTokenizer(), repr, limits=limits, offload_store=offload_store
         )
 
     def prompt(self, text: bytes, namespace: Namespace = ()) -> ResolvedPrompt:

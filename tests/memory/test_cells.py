@@ -54,18 +54,18 @@ def evaluate(llm: Llama, tokens: list[int]) -> LiveSequence:
     return llm.runtime.loaded.cache.live[llm.cache_info["sequence"]]
 
 
-def park_all(llm: Llama) -> int:
-    """Park every conversation; returns the bytes that all copies take."""
+def offload_all(llm: Llama) -> int:
+    """Offload every conversation; returns the bytes that all copies take."""
     cache = llm.runtime.loaded.cache
     while cache.make_room():
         pass
     assert cache.live == {}
-    assert cache.parking is not None
-    return cache.parking.used_bytes
+    assert cache.offload_store is not None
+    return cache.offload_store.used_bytes
 
 
 def comes_back(llm: Llama, tokens: list[int]) -> None:
-    """A parked conversation goes on, and its logits are those of a fresh context."""
+    """An offloaded conversation goes on, and its logits are those of a fresh context."""
     more = [*tokens, *prompt(5, 3)]
     evaluate(llm, more)
     assert llm.cache_info["action"] in ("load", "fork", "continue")
@@ -103,16 +103,16 @@ def test_equal_names_are_equal_cells(steps: list[tuple[str, int, int]]) -> None:
 # --- what the stores keep -------------------------------------------------------------------------
 
 
-def test_parked_branches_share_their_beginning(llm: Llama) -> None:
+def test_offloaded_branches_share_their_beginning(llm: Llama) -> None:
     evaluate(llm, branch(0))
-    alone = park_all(llm)
+    alone = offload_all(llm)
     llm.reset()
     for number in range(4):
         evaluate(llm, branch(number))
         assert llm.cache_info["action"] == ("fork" if number else "evaluate")
-    assert park_all(llm) < alone * (1 + 3 * 2 * (OWN + 48) / (SHARED + OWN))
-    assert llm.runtime.loaded.cache.parking is not None
-    assert len(llm.runtime.loaded.cache.parking) == 4
+    assert offload_all(llm) < alone * (1 + 3 * 2 * (OWN + 48) / (SHARED + OWN))
+    assert llm.runtime.loaded.cache.offload_store is not None
+    assert len(llm.runtime.loaded.cache.offload_store) == 4
     for number in range(4):
         comes_back(llm, branch(number))
 
@@ -139,24 +139,24 @@ def test_saved_branches_share_what_was_evaluated_before_either_was_saved(
 
 def test_equal_tokens_that_were_evaluated_twice_are_kept_twice(llm: Llama) -> None:
     evaluate(llm, branch(0))
-    alone = park_all(llm)
+    alone = offload_all(llm)
     llm.reset()
     llm.runtime.loaded.cache.limits = dataclasses.replace(
         llm.runtime.loaded.cache.limits, reuse=False
     )
     one, two = (evaluate(llm, branch(number)) for number in range(2))
     assert cells_of(one.runs, 0, 48) != cells_of(two.runs, 0, 48)
-    assert park_all(llm) > 1.9 * alone
+    assert offload_all(llm) > 1.9 * alone
 
 
 def test_what_comes_back_and_grows_is_copied_as_far_as_it_is_new(
     llm: Llama, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     evaluate(llm, branch(0))
-    whole = park_all(llm)
+    whole = offload_all(llm)
     comes_back(llm, branch(0))
     copied = copied_from(llm.runtime.loaded.context, monkeypatch)
-    assert park_all(llm) < 1.2 * whole
+    assert offload_all(llm) < 1.2 * whole
     assert sum(copied) < 2.5 * PIECE
 
 
@@ -165,14 +165,14 @@ def test_what_replaces_an_end_is_not_taken_for_it(n_seq_max: int) -> None:
     """With one sequence it is cut in place, with several a fork of it is."""
     with load(n_seq_max) as llm:
         evaluate(llm, branch(0))
-        park_all(llm)
+        offload_all(llm)
         comes_back(llm, branch(0))
         shortened = [*branch(0)[: SHARED - 100], *prompt(200, 31)]
         evaluate(llm, shortened)
         assert llm.cache_info["action"] == ("continue" if n_seq_max == 1 else "fork")
-        park_all(llm)
+        offload_all(llm)
         comes_back(llm, shortened)
-        park_all(llm)
+        offload_all(llm)
         comes_back(llm, branch(0))
 
 
@@ -180,7 +180,7 @@ def test_a_copy_that_is_given_up_takes_nothing_from_another(llm: Llama) -> None:
     """Two are copied at once and share segments; one goes on, so that its copy is dropped."""
     sequences = [evaluate(llm, branch(number)) for number in range(2)]
     saving_ = llm.runtime.loaded.cache.saving
-    first, second = (saving_.park(sequence) for sequence in sequences)
+    first, second = (saving_.offload(sequence) for sequence in sequences)
     assert first is not None
     assert second is not None
     for _ in range(3):
@@ -193,7 +193,7 @@ def test_a_copy_that_is_given_up_takes_nothing_from_another(llm: Llama) -> None:
     while saving_.step():
         pass
     assert first.error is not None
-    assert sequences[1].parked_key is not None
-    park_all(llm)
+    assert sequences[1].offloaded_key is not None
+    offload_all(llm)
     comes_back(llm, branch(1))
     comes_back(llm, branch(0))

@@ -54,7 +54,7 @@ FIRST, SECOND = words(1, 60), words(2, 70)
 CALLS = {
     "extended": FIRST + words(3, 8),
     "cut": FIRST[:45] + words(4, 5),
-    "parked": SECOND + words(5, 5),
+    "offloaded": SECOND + words(5, 5),
     "new": words(6, 50),
 }
 

@@ -87,8 +87,8 @@ class ReuseMachine(RuleBasedStateMachine):
         self.driver.fork(index)
 
     @rule()
-    def park(self) -> None:
-        self.driver.park()
+    def offload(self) -> None:
+        self.driver.offload()
 
     @rule(index=place, words=words, after=st.integers(0, 3))
     def cancel(self, index: int, words: list[int], after: int) -> None:

@@ -34,7 +34,7 @@ STEMS = (b"system: be brief.\n", b"system: be kind, and think before you answer.
 def test_generated_operations_in_three_namespaces(traits: MemoryTraits, seed: int) -> None:
     """Every cell was computed in the namespace of the sequence that holds it."""
     choose = random.Random(seed)
-    rig = FakeRig(traits, parking=LlamaRAMCache(20_000), n_seq_max=3)
+    rig = FakeRig(traits, offload_store=LlamaRAMCache(20_000), n_seq_max=3)
     rig.cache.saved = LlamaRAMCache(40_000)
     talks: dict[Namespace, list[bytes]] = {space: [*STEMS] for space in SPACES}
     reused = 0
@@ -65,8 +65,8 @@ def test_generated_operations_in_three_namespaces(traits: MemoryTraits, seed: in
 
 
 def test_the_same_prompt_is_cold_in_another_namespace() -> None:
-    rig = FakeRig(parking=LlamaRAMCache(1 << 20), n_seq_max=1)
-    text = b"a text which is long enough to be worth parking, surely"
+    rig = FakeRig(offload_store=LlamaRAMCache(1 << 20), n_seq_max=1)
+    text = b"a text which is long enough to be worth offloading, surely"
     rig.ask(text, namespace="a")
     assert rig.ask(text, namespace="b").info.reused == 0
     rig.cache.make_room()
@@ -122,7 +122,7 @@ class AdapterRig:
             traits_of(self.model, False),
             self.model.vocab,
             repr,
-            parking=LlamaRAMCache(1 << 22),
+            offload_store=LlamaRAMCache(1 << 22),
         )
         self.batch = Batch(self.context.n_batch)
 

@@ -26,7 +26,7 @@ def traits(request: pytest.FixtureRequest) -> MemoryTraits:
 
 
 def pinned_rig(traits: MemoryTraits, **options: Any) -> FakeRig:
-    rig = FakeRig(traits, **{"parking": LlamaRAMCache(1 << 20), **options})
+    rig = FakeRig(traits, **{"offload_store": LlamaRAMCache(1 << 20), **options})
     rig.ask(SYSTEM)
     assert rig.cache.pin(rig.prompt(SYSTEM)) == len(SYSTEM)
     return rig
@@ -52,7 +52,7 @@ def test_it_is_evicted_last(traits: MemoryTraits) -> None:
     assert rig.ask(ALICE).info.reused == len(SYSTEM)
 
 
-def test_with_one_sequence_a_copy_is_parked_and_the_pin_stays_with_it(
+def test_with_one_sequence_a_copy_is_offloaded_and_the_pin_stays_with_it(
     traits: MemoryTraits,
 ) -> None:
     rig = pinned_rig(traits, n_seq_max=1)
@@ -65,17 +65,17 @@ def test_with_one_sequence_a_copy_is_parked_and_the_pin_stays_with_it(
     rig.check()
 
 
-def test_the_parked_copy_is_the_last_to_be_evicted_from_its_store() -> None:
-    parking = LlamaRAMCache(6000)
-    rig = pinned_rig(FULL, n_seq_max=1, parking=parking)
+def test_the_offloaded_copy_is_the_last_to_be_evicted_from_its_store() -> None:
+    offload_store = LlamaRAMCache(6000)
+    rig = pinned_rig(FULL, n_seq_max=1, offload_store=offload_store)
     for number in range(30):
         rig.ask(b"%02d" % number + OTHER)
-    assert parking.stats().evicted > 10
+    assert offload_store.stats().evicted > 10
     assert rig.ask(ALICE).info.reused == len(SYSTEM)
 
 
-def test_a_short_pin_is_worth_parking() -> None:
-    rig = FakeRig(FULL, n_seq_max=1, parking=LlamaRAMCache(1 << 20))
+def test_a_short_pin_is_worth_offloading() -> None:
+    rig = FakeRig(FULL, n_seq_max=1, offload_store=LlamaRAMCache(1 << 20))
     short = b"0123456789abcdefghijklmn"
     rig.ask(short)
     rig.cache.pin(rig.prompt(short))
@@ -85,7 +85,7 @@ def test_a_short_pin_is_worth_parking() -> None:
 
 def test_unpinned_it_goes_like_any_other(traits: MemoryTraits) -> None:
     limits = CacheLimits(checkpoint_count=2)
-    rig = pinned_rig(traits, n_seq_max=2, parking=None, limits=limits)
+    rig = pinned_rig(traits, n_seq_max=2, offload_store=None, limits=limits)
     assert rig.cache.unpin(rig.prompt(SYSTEM))
     assert not rig.cache.unpin(rig.prompt(SYSTEM))
     for number in range(4):
@@ -96,7 +96,7 @@ def test_unpinned_it_goes_like_any_other(traits: MemoryTraits) -> None:
 
 def test_the_checkpoint_of_a_pin_is_not_thinned_out() -> None:
     limits = CacheLimits(checkpoint_count=4)
-    rig = pinned_rig(RECURRENT, n_seq_max=1, limits=limits, parking=None)
+    rig = pinned_rig(RECURRENT, n_seq_max=1, limits=limits, offload_store=None)
     for number in range(9):
         rig.ask(b"%d" % number + OTHER)
     info = rig.ask(BOB).info

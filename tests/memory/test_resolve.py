@@ -65,7 +65,7 @@ def quick_switches() -> Iterator[None]:
 @pytest.mark.usefixtures("quick_switches")
 @pytest.mark.parametrize("traits", [FULL, RECURRENT], ids=["full", "recurrent"])
 def test_four_threads_resolve_while_one_commits_and_evicts(traits: MemoryTraits) -> None:
-    rig = FakeRig(traits, parking=LlamaRAMCache(30_000), n_seq_max=4)
+    rig = FakeRig(traits, offload_store=LlamaRAMCache(30_000), n_seq_max=4)
     stop, choose = threading.Event(), random.Random(9)
     said: deque[bytes] = deque(maxlen=6)
     threads = [Resolving(rig, seed, said, stop) for seed in range(4)]

@@ -164,7 +164,7 @@ def test_a_loaded_conversation_is_not_written_again(tmp_path: Path) -> None:
         assert len(store) == 1
 
 
-def test_a_parked_conversation_is_not_written_again(llm: Llama, store: LlamaDiskCache) -> None:
+def test_an_offloaded_conversation_is_not_written_again(llm: Llama, store: LlamaDiskCache) -> None:
     llm.set_cache(store)
     tokens = prompt(400)
     evaluate(llm, tokens)
@@ -179,7 +179,7 @@ def test_a_parked_conversation_is_not_written_again(llm: Llama, store: LlamaDisk
     assert len(store) == 1
 
 
-def test_one_that_is_parked_while_it_is_saved(llm: Llama, store: LlamaDiskCache) -> None:
+def test_one_that_is_offloaded_while_it_is_saved(llm: Llama, store: LlamaDiskCache) -> None:
     pool = llm.runtime.loaded.cache
     tokens = prompt(400)
     sequence = evaluate(llm, tokens)
@@ -284,15 +284,15 @@ def test_one_step_copies_little(llm: Llama, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("left", [8, 60])
-def test_a_conversation_is_parked_for_what_a_cut_loses(kind: str, left: int) -> None:
+def test_a_conversation_is_offloaded_for_what_a_cut_loses(kind: str, left: int) -> None:
     """With one sequence, an end that is left is cut off: a short one is not worth a copy."""
     with Llama(str(tiny_model(kind)), **{**OPTIONS, "n_seq_max": 1}) as llm:
         tokens = prompt(300)
         llm.create_completion(tokens, max_tokens=left, temperature=0, ignore_eos=True)
         evaluate(llm, [*tokens, *prompt(20, 3)])
         assert llm.cache_info["evaluated"] <= 21
-        assert llm.runtime.loaded.cache.parking is not None
-        assert len(llm.runtime.loaded.cache.parking) == (left == 60)
+        assert llm.runtime.loaded.cache.offload_store is not None
+        assert len(llm.runtime.loaded.cache.offload_store) == (left == 60)
 
 
 @pytest.mark.parametrize("how", ["evict", "drop", "cut", "clear", "set_cache", "close"])
@@ -403,7 +403,7 @@ def test_what_the_store_cannot_take_is_never_copied(
             return get(self, seq, partial=partial)
 
         monkeypatch.setattr(type(llm.runtime.loaded.context), "state_get", state_get)
-        llm.runtime.loaded.cache._stores.parking = LlamaRAMCache(10_000)
+        llm.runtime.loaded.cache._stores.offload_store = LlamaRAMCache(10_000)
         llm.set_cache(saved := LlamaRAMCache(10_000))
         for number in range(4):
             evaluate(llm, prompt(100, number))

@@ -17,22 +17,22 @@ STEM = b"a beginning which is long enough to be worth a place in a store. "
 
 
 def test_nothing_is_copied_that_the_store_would_refuse() -> None:
-    rig = FakeRig(parking=LlamaRAMCache(100), n_seq_max=1)
+    rig = FakeRig(offload_store=LlamaRAMCache(100), n_seq_max=1)
     rig.cache.saved = LlamaRAMCache(100)
     for number in range(3):
         rig.ask(b"%d" % number + STEM)
     assert rig.memory.copied == 0
-    assert (rig.cache.parked, rig.cache.dropped) == (0, 2)
+    assert (rig.cache.offloaded, rig.cache.dropped) == (0, 2)
 
 
 def test_what_fits_is_copied_once() -> None:
-    rig = FakeRig(parking=LlamaRAMCache(1 << 20), n_seq_max=1)
+    rig = FakeRig(offload_store=LlamaRAMCache(1 << 20), n_seq_max=1)
     size = 0
     for number in range(3):
         lease = rig.ask(b"%d" % number + STEM)
         size = rig.memory.state_size(lease.sequence.number)
     assert rig.memory.copied == 2 * size
-    assert (rig.cache.parked, rig.cache.dropped) == (2, 0)
+    assert (rig.cache.offloaded, rig.cache.dropped) == (2, 0)
 
 
 @pytest.fixture(params=["ram", "disk"])
@@ -84,13 +84,13 @@ def test_both_branches_are_there_after_a_restart(store: BaseLlamaCache) -> None:
 
 
 def test_a_sequence_is_not_replaced_in_the_store_by_what_was_pinned_in_it() -> None:
-    parking = LlamaRAMCache(1 << 20)
-    rig = FakeRig(n_seq_max=1, parking=parking)
+    offload_store = LlamaRAMCache(1 << 20)
+    rig = FakeRig(n_seq_max=1, offload_store=offload_store)
     rig.ask(STEM)
     rig.cache.pin(rig.prompt(STEM))
     rig.ask(STEM + b"x" * 60)
     rig.ask(b"another " + STEM)
-    assert stored(rig, parking) == {STEM, STEM + b"x" * 60}
+    assert stored(rig, offload_store) == {STEM, STEM + b"x" * 60}
 
 
 def test_a_store_that_its_owner_closed_is_given_up() -> None:

@@ -72,7 +72,7 @@ def names(http: httpx.Client, session: str = "anna") -> list[str]:
 
 
 def forget_everything(http: httpx.Client) -> None:
-    """What is in memory, and parked: snapshots belong to the server, and stay."""
+    """What is in memory, and offloaded: snapshots belong to the server, and stay."""
     assert http.post("/models/unload", json={"model": "tiny"}).status_code == 200
     assert http.post("/models/load", json={"model": "tiny"}).status_code == 200
 

@@ -109,7 +109,7 @@ def _forget(
 ) -> int:
     """Forget a sequence, or what is behind its first ``keep`` tokens, which are a session's."""
     tokens, namespace = as_tokens(sequence.tokens), sequence.namespace
-    parked, saved = sequence.parked_key, sequence.saved_key
+    offloaded, saved = sequence.offloaded_key, sequence.saved_key
     cache.saving.give_up(sequence)  # or what is left of it would be saved now
     if keep and cache.cut_back(sequence, keep):
         sequence.session, sequence.passed_on = session, sequence.passed_on[:-1]
@@ -117,7 +117,7 @@ def _forget(
         keep = 0
         cache.drop(sequence)
     forget_checkpoints(cache, tokens, namespace)
-    _discard(cache.parking, parked)
+    _discard(cache.offload_store, offloaded)
     _discard(cache.saved, saved)
     return len(tokens) - keep
 

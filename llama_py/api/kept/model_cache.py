@@ -147,7 +147,7 @@ class ModelCache:
             "bytes": {
                 "context": sum(entry["bytes"] for entry in sequences),
                 "checkpoints": cache.checkpoints.used_bytes,
-                "parked": cache.parking.used_bytes if cache.parking is not None else 0,
+                "parked": cache.offload_store.used_bytes if cache.offload_store is not None else 0,
                 "saved": cache.saved.used_bytes if cache.saved is not None else 0,
                 "snapshots": self._snapshots.nbytes,
             },
@@ -384,8 +384,8 @@ class ModelCache:
         """Clear the memory (``llama_memory_clear``) and everything that is known about it.
 
         It is done as soon as nothing is in flight: the requests of other threads are waited for,
-        and new ones wait until it is done. Parked conversations, checkpoints and counters are gone.
-        A store that was set, and named snapshots, are the caller's: they keep what they hold.
+        and new ones wait until it is done. Offloaded conversations, checkpoints and counters are
+        gone. A store that was set, and named snapshots, are the caller's: they keep what they hold.
 
         Args:
             cancel: end the requests of other threads (with ``RequestCancelled``) instead of waiting

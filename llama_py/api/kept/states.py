@@ -206,7 +206,7 @@ class States:
         return self._copied(found) if isinstance(found, Copying) else found
 
     def _longest(self, session: str, text: bytes) -> StoredState | Copying | None:
-        """In the engine's thread: what is parked, or a copy of what is in memory."""
+        """In the engine's thread: what is offloaded, or a copy of what is in memory."""
         cache = self._loaded.cache
         fitting = [
             sequence
@@ -217,13 +217,13 @@ class States:
             and _begins(text, sequence.text)
         ]
         best = max(fitting, key=lambda sequence: len(sequence.tokens), default=None)
-        parked = next(self._parked(session, text), None)
-        if best is not None and (parked is None or len(best.tokens) >= len(parked.tokens)):
+        offloaded = next(self._offloaded(session, text), None)
+        if best is not None and (offloaded is None or len(best.tokens) >= len(offloaded.tokens)):
             return cache.saving.copy(best)
-        return parked
+        return offloaded
 
-    def _parked(self, session: str, text: bytes) -> Iterator[StoredState]:
-        store = self._loaded.cache.parking
+    def _offloaded(self, session: str, text: bytes) -> Iterator[StoredState]:
+        store = self._loaded.cache.offload_store
         found = store.find_session(session, self._loaded.fingerprint) if store is not None else ()
         for key in found:
             state = store.get(key) if store is not None else None
