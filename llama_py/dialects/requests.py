@@ -1,39 +1,36 @@
-"""Turns the options of completions and chats into engine requests."""
+"""Options and prompts to engine requests, in every dialect."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
 from llama_py.chat.constraints import CompiledGrammar, LlamaGrammar
+from llama_py.chat.conversation import Message, ToolCall
+from llama_py.chat.messages import ChatRequest
 from llama_py.chat.reasoning import NO_REASONING, Reasoning
+from llama_py.chat.rendered import RenderedChat
+from llama_py.chat.vocab import VocabLike
+from llama_py.dialects.budget import budget_for
 from llama_py.dialects.context import CallContext
-from llama_py.dialects.openai.encode import ResponseHead
 from llama_py.engine.request import GenerationRequest, Prompt
-from llama_py.errors import ParameterError, ParameterTypeError
+from llama_py.errors import ParameterTypeError
 from llama_py.options import ChatOptions, CompletionOptions, CriteriaOptions
-from llama_py.options.checks import check_bool
-from llama_py.options.drafters import Speculative, as_speculative
+from llama_py.options.drafters import as_speculative
 from llama_py.params import GenerationParams, GrammarSpec, SamplingParams
 
-__all__ = ["RequestSettings", "read_grammar", "read_head", "read_settings"]
+__all__ = [
+    "NO_PROMPT",
+    "chat_prompt",
+    "chat_requests",
+    "is_opening",
+    "read_grammar",
+    "read_request",
+    "requests_of",
+]
 
-
-def read_head(
-    options: CompletionOptions | ChatOptions, stream: bool | None, context: CallContext, prefix: str
-) -> ResponseHead:
-    """The fields that are the same in every chunk of the response.
-
-    Raises:
-        ParameterError: there are options for a stream, and there is none.
-    """
-    check_bool("stream", bool(stream) if stream is None else stream)
-    of_stream = options.get("stream_options")
-    if of_stream is not None and not stream:
-        raise ParameterError("stream_options is given, but stream is not True")
-    usage = bool(of_stream and of_stream["include_usage"])
-    return ResponseHead(options.get("model") or context.model_path, prefix, bool(stream), usage)
+#: Of a request whose prompt is not known yet.
+NO_PROMPT = Prompt(b"")
 
 
 def read_grammar(
@@ -56,50 +53,104 @@ def read_grammar(
     )
 
 
-@dataclass(slots=True)
-class RequestSettings:
-    """The settings that all requests of one call share."""
-
-    sampling: SamplingParams
-    generation: GenerationParams
-    session: str | None
-    priority: int
-    on_progress: Callable[[int, int], Any] | None
-    visible: frozenset[int] = frozenset()
-    speculative: Speculative | None = None
-    reuse: bool = True
-
-    def requests(self, prompts: Sequence[Prompt], per_prompt: int) -> list[GenerationRequest]:
-        """One request for each choice; only the first one is the session's conversation."""
-        many = len(prompts) > 1
-        return [
-            GenerationRequest(
-                prompt,
-                self.sampling,
-                self.generation,
-                session=None if many or number else self.session,
-                priority=self.priority,
-                choice=index * per_prompt + number,
-                visible=self.visible,
-                on_progress=self.on_progress,
-                speculative=self.speculative,
-                reuse=self.reuse,
-            )
-            for index, prompt in enumerate(prompts)
-            for number in range(per_prompt)
-        ]
-
-
-def read_settings(
+def read_request(
     options: CompletionOptions | ChatOptions, sampling: SamplingParams, generation: GenerationParams
-) -> RequestSettings:
-    """Settings with what the remaining options say."""
-    return RequestSettings(
+) -> GenerationRequest:
+    """A request with what the remaining options say, and no prompt."""
+    return GenerationRequest(
+        NO_PROMPT,
         sampling,
         generation,
-        options.get("session_id") or options.get("user") or None,
-        options.get("priority") or 0,
-        options.get("on_progress"),
+        session=options.get("session_id") or options.get("user") or None,
+        priority=options.get("priority") or 0,
+        on_progress=options.get("on_progress"),
         speculative=as_speculative(options.get("speculative")),  # type: ignore[arg-type]
         reuse=options.get("reuse") is not False,
     )
+
+
+def requests_of(
+    wanted: GenerationRequest, prompts: Sequence[Prompt], per_prompt: int
+) -> list[GenerationRequest]:
+    """One request for each choice; only the first one is the session's conversation."""
+    many = len(prompts) > 1
+    return [
+        replace(
+            wanted,
+            prompt=prompt,
+            session=None if many or number else wanted.session,
+            choice=index * per_prompt + number,
+        )
+        for index, prompt in enumerate(prompts)
+        for number in range(per_prompt)
+    ]
+
+
+def is_opening(messages: Sequence[Message]) -> bool:
+    """Whether the last message is the beginning of the reply: said by the assistant, no call."""
+    last = messages[-1] if messages else Message("user", ())
+    return last.role == "assistant" and not any(isinstance(part, ToolCall) for part in last.parts)
+
+
+def chat_requests(
+    wanted: GenerationRequest,
+    vocab: VocabLike,
+    asked: ChatRequest,
+    rendered: RenderedChat,
+    count: int = 1,
+) -> list[GenerationRequest]:
+    """The requests for ``count`` replies to a conversation, with what its format wants.
+
+    Args:
+        wanted: how to continue it, and until when; without the prompt.
+    """
+    sampling, generation = wanted.sampling, wanted.generation
+    stops = tuple(dict.fromkeys([*generation.stop, *rendered.stops]))
+    if stops != generation.stop:
+        generation = replace(generation, stop=stops)
+    grammar = sampling.grammar or rendered.grammar
+    constraint = budget_for(
+        vocab, rendered, asked.reasoning_budget, sampling.constraint or rendered.constraint
+    )
+    if grammar is not sampling.grammar or constraint is not sampling.constraint:
+        sampling = replace(sampling, grammar=grammar, constraint=constraint)
+    fitting = replace(
+        wanted, sampling=sampling, generation=generation, visible=_visible(vocab, rendered)
+    )
+    return requests_of(fitting, [chat_prompt(rendered)], count)
+
+
+def _visible(vocab: VocabLike, rendered: RenderedChat) -> frozenset[int]:
+    """The special tokens that the parser of the reply has to see as text."""
+    tokens = (
+        vocab.tokenize(text, add_special=False, parse_special=True)
+        for text in rendered.preserved_tokens
+    )
+    return frozenset(each[0] for each in tokens if len(each) == 1)
+
+
+def chat_prompt(rendered: RenderedChat) -> Prompt:
+    """The prompt that the engine evaluates."""
+    text = rendered.prompt
+    return Prompt(
+        text=text.encode("utf-8", "surrogatepass"),
+        boundaries=_byte_offsets(text, rendered.message_starts),
+        plain=_byte_ranges(text, rendered.plain_ranges),
+    )
+
+
+def _byte_ranges(text: str, ranges: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    ends = iter(_byte_offsets(text, [offset for each in ranges for offset in each]))
+    return tuple(zip(ends, ends, strict=True))
+
+
+def _byte_offsets(text: str, offsets: Sequence[int]) -> tuple[int, ...]:
+    """Character offsets (ascending) as offsets in the UTF-8 text."""
+    if text.isascii():
+        return tuple(offsets)
+    out, last, position = [], 0, 0
+    for offset in offsets:
+        position += len(text[last:offset].encode("utf-8", "surrogatepass"))
+        out.append(position)
+        last = offset
+    return tuple(out)

@@ -12,7 +12,7 @@ from llama_py.chat.conversation import Message, ToolCall, ToolResult
 from llama_py.chat.enforceable import render_leniently
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.templates.inputs import tool_values
-from llama_py.dialects.chat_requests import chat_prompt
+from llama_py.dialects.requests import chat_prompt
 from llama_py.errors import ContextOverflowError
 
 __all__ = ["truncated"]

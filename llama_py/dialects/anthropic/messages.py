@@ -18,16 +18,15 @@ from llama_py.dialects.anthropic.blocks import (
 )
 from llama_py.dialects.anthropic.encode import MessageHead, MessageReply
 from llama_py.dialects.anthropic.tools import read_tool_choice, read_tools
-from llama_py.dialects.chat_requests import adapt, chat_prompt, is_opening
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.fields import whole, whole_number
 from llama_py.dialects.limits import RequestLimits
-from llama_py.dialects.requests import RequestSettings
+from llama_py.dialects.requests import NO_PROMPT, chat_requests, is_opening
 from llama_py.dialects.sampling import read_generation, read_sampling
 from llama_py.dialects.token_texts import as_bool
 from llama_py.dialects.wire import WireCall, WireReply
-from llama_py.engine.request import Record
+from llama_py.engine.request import GenerationRequest, Record
 from llama_py.errors import ParameterError, ParameterTypeError, TemplateError, shown
 from llama_py.options import CHAT, ChatOptions
 from llama_py.options.checks import check_number
@@ -71,16 +70,15 @@ def read_call(
     stream = _flag(body, "stream")
     thinking = _thinking(body)
     stops = _stops(body, limits)
-    settings = _settings(context, body, stops, session)
+    wanted = _wanted(context, body, stops, session)
     request = _chat_request(body, limits, thinking)
     rendered = _rendered(context, request)
-    adapt(settings, context, request, rendered)
     head = MessageHead(model, stops, thinking.shown, request_id)
 
     def encoder(records: Sequence[Record]) -> WireReply:
         return MessageReply(head, records[0], rendered)
 
-    return WireCall(settings.requests([chat_prompt(rendered)], 1), stream, encoder)
+    return WireCall(chat_requests(wanted, context.vocab, request, rendered), stream, encoder)
 
 
 def _rendered(context: CallContext, request: ChatRequest) -> RenderedChat:
@@ -218,9 +216,9 @@ def _stops(body: Mapping[str, Any], limits: RequestLimits) -> tuple[str, ...]:
     return stops
 
 
-def _settings(
+def _wanted(
     context: CallContext, body: Mapping[str, Any], stops: Sequence[str], session: str | None
-) -> RequestSettings:
+) -> GenerationRequest:
     """How the engine is to sample, and until when. Where there is less room, that is the limit."""
     numbers = {name: body[name] for name in _NUMBERS if body.get(name) is not None}
     given = {name: whole(CHAT[name], number) for name, number in numbers.items()}
@@ -231,4 +229,4 @@ def _settings(
     generation = read_generation(options, context, max_tokens=most, logprobs=None)
     sampling = read_sampling(CHAT, options, context)
     reuse = as_bool(body, "cache_prompt", True)
-    return RequestSettings(sampling, generation, session, 0, None, reuse=reuse)
+    return GenerationRequest(NO_PROMPT, sampling, generation, session=session, reuse=reuse)

@@ -13,7 +13,6 @@ from llama_py.chat.enforceable import enforceable, render_leniently
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.reasoning import reasoning_of
 from llama_py.chat.rendered import RenderedChat
-from llama_py.dialects.chat_requests import adapt, chat_prompt, is_opening
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.openai.encode import ResponseHead
 from llama_py.dialects.openai.encode_chat import ChatEncoder
@@ -23,7 +22,7 @@ from llama_py.dialects.openai.messages import (
     read_tool_choice,
     read_tools,
 )
-from llama_py.dialects.requests import read_grammar, read_head, read_settings
+from llama_py.dialects.requests import chat_requests, is_opening, read_grammar, read_request
 from llama_py.dialects.sampling import read_generation, read_sampling
 from llama_py.engine.request import GenerationRequest, Record
 from llama_py.errors import ParameterError
@@ -98,7 +97,7 @@ def parse_chat(
         TemplateError: the chat template refuses the messages.
     """
     options = CHAT.read(given)
-    head = read_head(options, stream, context, "chatcmpl")
+    head = ResponseHead.read(options, stream, context, "chatcmpl")
     request = _chat_request(options, messages, system_anywhere, lenient_tools, goes_on)
     _check_grammar(options, request)
     logprobs = _logprobs(options, context)
@@ -113,10 +112,9 @@ def parse_chat(
     if "grammar" in options and reasoning.possible:
         own = read_grammar(options, context, reasoning)
         sampling = replace(sampling, grammar=own.grammar, constraint=own.constraint)
-    settings = read_settings(options, sampling, generation)
-    adapt(settings, context, request, rendered)
+    wanted = read_request(options, sampling, generation)
     return ChatCall(
-        settings.requests([chat_prompt(rendered)], options.get("n") or 1),
+        chat_requests(wanted, context.vocab, request, rendered, options.get("n") or 1),
         head,
         context,
         request,

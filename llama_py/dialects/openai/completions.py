@@ -13,7 +13,7 @@ from typing_extensions import Unpack
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.infill import infill_tokens
 from llama_py.dialects.openai.encode import CompletionEncoder, ResponseHead
-from llama_py.dialects.requests import read_grammar, read_head, read_settings
+from llama_py.dialects.requests import read_grammar, read_request, requests_of
 from llama_py.dialects.sampling import read_generation, read_sampling
 from llama_py.engine.request import GenerationRequest, Prompt, Record
 from llama_py.errors import ParameterError, ParameterTypeError, shown
@@ -80,7 +80,7 @@ def parse_completion(
         ParameterError: an argument is wrong; the message names it and what is allowed.
     """
     options = COMPLETION.read(given)
-    head = read_head(options, stream, context, "cmpl")
+    head = ResponseHead.read(options, stream, context, "cmpl")
     prompts = _prompts(prompt, context)
     keep, per_prompt = _best_of(options, head.stream)
     wanted = options.get("logprobs")
@@ -94,11 +94,11 @@ def parse_completion(
         prompt_logprobs=echo and wanted is not None,
     )
     sampling = read_sampling(COMPLETION, options, context, read_grammar(options, context))
-    settings = read_settings(options, sampling, generation)
+    request = read_request(options, sampling, generation)
     shown = echo or wanted is not None
     texts = [_prompt_text(context, each) if shown else "" for each in prompts]
     return CompletionCall(
-        settings.requests(_engine_prompts(options, context, prompts, generation), per_prompt),
+        requests_of(request, _engine_prompts(options, context, prompts, generation), per_prompt),
         head,
         context,
         per_prompt,

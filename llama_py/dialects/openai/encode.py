@@ -13,7 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from typing_extensions import Self
+
 from llama_py.chat.vocab import VocabLike
+from llama_py.dialects.context import CallContext
 from llama_py.dialects.logprobs import (
     LogprobEntry,
     LogprobQueue,
@@ -32,6 +35,9 @@ from llama_py.dialects.openai.types import (
 )
 from llama_py.dialects.usage import make_timings, make_usage
 from llama_py.engine.request import Event, FinishEvent, Record, TokenEvent
+from llama_py.errors import ParameterError
+from llama_py.options import ChatOptions, CompletionOptions
+from llama_py.options.checks import check_bool
 from llama_py.version import FINGERPRINT
 
 __all__ = ["CompletionEncoder", "ResponseHead"]
@@ -54,6 +60,26 @@ class ResponseHead:
     include_usage: bool = False
     id: str = field(init=False)
     created: int = field(init=False)
+
+    @classmethod
+    def read(
+        cls,
+        options: CompletionOptions | ChatOptions,
+        stream: bool | None,
+        context: CallContext,
+        prefix: str,
+    ) -> Self:
+        """The head of the response to a call.
+
+        Raises:
+            ParameterError: there are options for a stream, and there is none.
+        """
+        check_bool("stream", bool(stream) if stream is None else stream)
+        of_stream = options.get("stream_options")
+        if of_stream is not None and not stream:
+            raise ParameterError("stream_options is given, but stream is not True")
+        usage = bool(of_stream and of_stream["include_usage"])
+        return cls(options.get("model") or context.model_path, prefix, bool(stream), usage)
 
     def __post_init__(self) -> None:
         self.id = f"{self.prefix}-{uuid.uuid4()}"

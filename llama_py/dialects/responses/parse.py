@@ -13,13 +13,12 @@ from typing import Any, Protocol, get_args
 from llama_py.chat.conversation import Message, Text
 from llama_py.chat.enforceable import enforceable, render_leniently
 from llama_py.chat.messages import ChatRequest
-from llama_py.dialects.chat_requests import adapt, chat_prompt
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.fields import Fields, missing, whole, wrong_type, wrong_value
 from llama_py.dialects.limits import RequestLimits
 from llama_py.dialects.openai.bodies import note_unknown
-from llama_py.dialects.requests import RequestSettings
+from llama_py.dialects.requests import NO_PROMPT, chat_requests
 from llama_py.dialects.responses.encode import AskedResponse, ResponsesReply
 from llama_py.dialects.responses.items import (
     InputHistory,
@@ -32,7 +31,7 @@ from llama_py.dialects.responses.repeated import repeated_fields
 from llama_py.dialects.responses.tools import Tools, read_choice
 from llama_py.dialects.sampling import read_generation, read_sampling
 from llama_py.dialects.wire import WireCall, WireReply
-from llama_py.engine.request import Record
+from llama_py.engine.request import GenerationRequest, Record
 from llama_py.errors import shown
 from llama_py.options import CHAT, SamplingOptions
 from llama_py.options.values import Effort
@@ -112,21 +111,19 @@ def parse_responses(
     earlier, new = _earlier(fields, history), _new_items(fields, history)
     tools = _tools(fields, limits)
     request = _chat_request(fields, [*earlier.items, *new], len(earlier.items), tools, limits)
-    settings = _settings(fields, context, limits, session)
-    repeated = repeated_fields(fields, model, settings.sampling, _effort(fields))
+    wanted = _wanted(fields, context, limits, session)
+    repeated = repeated_fields(fields, model, wanted.sampling, _effort(fields))
     keep = None if fields.flag("store") is False else partial(history.keep, earlier, new)
-    asked = _asked(fields, repeated, tools, settings.generation.logprobs is not None, keep)
+    asked = _asked(fields, repeated, tools, wanted.generation.logprobs is not None, keep)
     if truncate is not None and fields.text("truncation") == "auto":
         request = truncate(request)
     rendered = render_leniently(request, context.render_chat)
-    adapt(settings, context, request, rendered)
 
     def encoder(records: Sequence[Record]) -> WireReply:
         return ResponsesReply(asked, records, context.vocab, rendered)
 
-    requests = settings.requests([chat_prompt(rendered)], 1)
     return WireCall(
-        requests,
+        chat_requests(wanted, context.vocab, request, rendered),
         asked.stream,
         encoder,
         wants_progress=bool(fields.get("return_progress")),
@@ -143,16 +140,16 @@ def _check_names(fields: Fields, limits: RequestLimits) -> None:
     note_unknown([n for n in fields.values if n not in _KNOWN and n not in _SAMPLING], limits)
 
 
-def _settings(
+def _wanted(
     fields: Fields, context: CallContext, limits: RequestLimits, session: str | None
-) -> RequestSettings:
+) -> GenerationRequest:
     given = {name: whole(CHAT[name], fields.get(name)) for name in _SAMPLING if name in fields}
     options = CHAT.read(given)
     most, logprobs = fields.integer("max_output_tokens", 1), _logprobs(fields, limits)
     generation = read_generation(options, context, max_tokens=most, logprobs=logprobs)
     sampling = read_sampling(CHAT, options, context)
     reuse = fields.flag("cache_prompt") is not False
-    return RequestSettings(sampling, generation, session, 0, None, reuse=reuse)
+    return GenerationRequest(NO_PROMPT, sampling, generation, session=session, reuse=reuse)
 
 
 def _asked(
