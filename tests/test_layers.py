@@ -200,6 +200,7 @@ REACHED = {
     "_exit": "os",
     "_getframe": "sys",
     "_ActionsContainer": "argparse has no other name for the type",
+    "_Pointer": "ctypes has no other name for the type",
     "_send": "starlette: a stream goes out while its request is still handled",
     "_con": "diskcache",
     "_txn_id": "diskcache",
