@@ -10,7 +10,7 @@ from typing import Any
 from llama_py.api.call import Call, LastCalls, Outcome
 from llama_py.api.loading import LoadedModel
 from llama_py.api.overflow import MessageSizes, OverflowPolicy, OverflowReport, fit
-from llama_py.api.rendering import CallDefaults, ChatSettings
+from llama_py.api.rendering import ChatSettings, Rendering
 from llama_py.chat.rendered import RenderedChat
 from llama_py.core.vocab import Vocab
 from llama_py.dialects.openai.chat import ChatCall, parse_chat
@@ -29,12 +29,12 @@ class Calls:
     """Parses the calls of one model, for both faces, and measures prompts."""
 
     def __init__(
-        self, loaded: LoadedModel, settings: ChatSettings, defaults: CallDefaults, last: LastCalls
+        self, loaded: LoadedModel, settings: ChatSettings, rendering: Rendering, last: LastCalls
     ) -> None:
         self._loaded = loaded
         self._settings = settings
         self._last = last
-        self.defaults = defaults
+        self._rendering = rendering
         self._sizes = MessageSizes(partial(_count, loaded.model.vocab))
 
     def completion(
@@ -42,7 +42,7 @@ class Calls:
     ) -> Call:
         """A call of ``create_completion``."""
         _warn_of_bos(self._loaded.model.vocab, prompt)
-        parsed = parse_completion(self.defaults, prompt, stream=stream, **options)
+        parsed = parse_completion(self._rendering.call_context(), prompt, stream=stream, **options)
         return self._call(parsed, None)
 
     def chat(self, messages: Messages, stream: bool, options: Mapping[str, Any]) -> Call:
@@ -51,8 +51,10 @@ class Calls:
         policy = options.pop("overflow", self._settings.overflow)
         read_policy("overflow", policy)
 
+        context = self._rendering.call_context()
+
         def parse(some: Messages) -> ChatCall:
-            return parse_chat(self.defaults, some, stream=stream, **options)
+            return parse_chat(context, some, stream=stream, **options)
 
         if policy is None or not all(isinstance(message, Mapping) for message in messages):
             return self._call(parse(messages), None)  # what is no message, it says
@@ -87,7 +89,7 @@ class Calls:
 
     def rendered(self, messages: Any, options: Mapping[str, Any]) -> RenderedChat:
         """A conversation as ``create_chat_completion`` would render it."""
-        return parse_chat(self.defaults, messages, **options).rendered
+        return parse_chat(self._rendering.call_context(), messages, **options).rendered
 
     def prompt_of(self, messages: Messages, options: Mapping[str, Any]) -> Prompt:
         """The prompt of a conversation.
@@ -96,7 +98,7 @@ class Calls:
             options: those of ``create_chat_completion``.
         """
         relevant = {name: value for name, value in options.items() if name != "stream_options"}
-        return parse_chat(self.defaults, messages, **relevant).requests[0].prompt
+        return parse_chat(self._rendering.call_context(), messages, **relevant).requests[0].prompt
 
     def count(self, prompt: Prompt, namespace: Hashable | None = None) -> int:
         """How many tokens the engine would evaluate or reuse for a prompt now.

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from llama_py.api.call import LastCalls, Outcome
 from llama_py.api.loading import LoadedModel
-from llama_py.api.rendering import CallDefaults
+from llama_py.api.rendering import Rendering
 from llama_py.api.score_table import ScoreTable
 from llama_py.core.sampling.sampler import Sampler
 from llama_py.dialects.requests import read_grammar
@@ -46,13 +46,13 @@ class ByHand:
     def __init__(
         self,
         loaded: LoadedModel,
-        defaults: CallDefaults,
+        rendering: Rendering,
         last: LastCalls,
         *,
         logits_all: bool,
     ) -> None:
         self._loaded = loaded
-        self._defaults = defaults
+        self._rendering = rendering
         self._last = last
         self.logits_all = logits_all
         self.sequence: LiveSequence | None = None
@@ -162,7 +162,7 @@ class ByHand:
     def sample(self, idx: int | None, options: SampleOptions) -> int:
         """See ``Llama.sample``."""
         row = self._row(idx)
-        params = read_sampling(SAMPLE, SAMPLE.read(options), self._defaults)
+        params = read_sampling(SAMPLE, SAMPLE.read(options), self._rendering.call_context())
         if self._sampler is None or self._sampler.sampler.params != params:
             longest = self._loaded.context.n_ctx_seq
             sampler = Sampler(self._loaded.model.vocab, params, self.tokens, longest=longest)
@@ -187,8 +187,8 @@ class ByHand:
         tokens = self._loaded.model.vocab.token_list(tokens)
         prompt = tokens if reset else [*self.tokens, *tokens]
         given = GENERATE.read(options)
-        rules = read_grammar(given, self._defaults)
-        sampling = read_sampling(GENERATE, given, self._defaults, rules)
+        context = self._rendering.call_context()
+        sampling = read_sampling(GENERATE, given, context, read_grammar(given, context))
         criteria: Any = given.get("stopping_criteria") or ()
         generation = GenerationParams(ignore_eos=True, stopping_criteria=criteria)
         for turn in itertools.count():

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NO_TEMPLATE",
-    "CallDefaults",
     "ChatSettings",
+    "ModelContext",
     "Rendering",
     "check_template",
     "find_format",
@@ -85,6 +85,22 @@ NO_TEMPLATE = (
     "model was trained on no chats at all), replies are poor: pass chat_template or chat_format, "
     "or use create_completion"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class ModelContext:
+    """What the parsing of a call asks about a model (``dialects.context.CallContext``), as it is
+    when the call comes."""
+
+    vocab: Vocab
+    metadata: Mapping[str, str]
+    model_path: str
+    seed: int
+    last_n_tokens_size: int
+    spm_infill: bool
+    render_chat: Callable[[ChatRequest], RenderedChat]
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    max_tokens: int | None = None
 
 
 class Rendering:
@@ -148,6 +164,19 @@ class Rendering:
         self._chat_format = name
         self._markup: Markup | None = None  # another format writes other marks
 
+    def call_context(self) -> ModelContext:
+        """The facts for a call that comes now."""
+        model, settings = self._loaded.model, self._settings
+        return ModelContext(
+            model.vocab,
+            model.metadata,
+            settings.model_path,
+            settings.seed,
+            settings.last_n_tokens_size,
+            settings.spm_infill,
+            self.render,
+        )
+
     def render(self, request: ChatRequest) -> RenderedChat:
         """The prompt of a conversation, and how its reply is to be read.
 
@@ -155,8 +184,8 @@ class Rendering:
             ClosedError: after ``close()``, also where nothing of the model is needed.
         """
         self._loaded.model.check_open()
-        if request.json_calls is None:
-            request = replace(request, json_calls=self._settings.json_calls)
+        if request.json_calls is None and not self._settings.json_calls:
+            request = replace(request, json_calls=False)
         mode = self._settings.special_tokens_in_content
         return render_content(request, self._render_as_is, self._markup_of_chats, mode)
 
@@ -176,48 +205,3 @@ class Rendering:
         """Free the template. To be called after the model was closed."""
         if self._template is not None:
             self._template.close()
-
-
-class CallDefaults:
-    """What the parsing of calls asks about a model (``dialects.context.CallContext``)."""
-
-    def __init__(self, loaded: LoadedModel, settings: ChatSettings, rendering: Rendering) -> None:
-        self._loaded = loaded
-        self._settings = settings
-        self._rendering = rendering
-
-    @property
-    def vocab(self) -> Vocab:
-        return self._loaded.model.vocab
-
-    @property
-    def metadata(self) -> Mapping[str, str]:
-        return self._loaded.model.metadata
-
-    @property
-    def seed(self) -> int:
-        return self._settings.seed
-
-    @property
-    def model_path(self) -> str:
-        return self._settings.model_path
-
-    @property
-    def last_n_tokens_size(self) -> int:
-        return self._settings.last_n_tokens_size
-
-    @property
-    def spm_infill(self) -> bool:
-        return self._settings.spm_infill
-
-    @property
-    def sampling(self) -> Mapping[str, Any]:
-        return {}
-
-    @property
-    def max_tokens(self) -> int | None:
-        return None
-
-    def render_chat(self, request: ChatRequest) -> RenderedChat:
-        """See ``Rendering.render``."""
-        return self._rendering.render(request)

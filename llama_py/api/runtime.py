@@ -10,7 +10,7 @@ from llama_py.api.calls import Calls
 from llama_py.api.embedding.lists import EmbeddingLists
 from llama_py.api.loading import load
 from llama_py.api.lowlevel import ByHand
-from llama_py.api.rendering import CallDefaults, ChatSettings, Rendering
+from llama_py.api.rendering import ChatSettings, Rendering
 from llama_py.api.reply_stream import ReplyStream, raise_failure
 from llama_py.engine.events import Events
 from llama_py.engine.request import FinishEvent, GenerationRequest, Record
@@ -62,10 +62,10 @@ class Runtime:
         self.given = given
         self.settings = settings
         self.last = last = LastCalls()
-        self.rendering = Rendering(loaded, settings, template, chat_format, arguments["tool_form"])
-        defaults = CallDefaults(loaded, settings, self.rendering)
-        self.calls = Calls(loaded, settings, defaults, last)
-        self.by_hand = ByHand(loaded, defaults, last, logits_all=arguments["logits_all"])
+        rendering = Rendering(loaded, settings, template, chat_format, arguments["tool_form"])
+        self.rendering = rendering
+        self.calls = Calls(loaded, settings, rendering, last)
+        self.by_hand = ByHand(loaded, rendering, last, logits_all=arguments["logits_all"])
         self.embedding = EmbeddingLists(loaded, arguments["pooling_type"])
 
     def submit(self, requests: Sequence[GenerationRequest], *, whole: bool = False) -> Events:

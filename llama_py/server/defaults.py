@@ -1,21 +1,21 @@
-"""``ServedContext``: a model with the server's defaults for requests that do not say."""
+"""``served``: a model with the server's defaults for requests that do not say."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from llama_py.params import SamplingParams
 
 if TYPE_CHECKING:
+    from llama_py.api.rendering import ModelContext
     from llama_py.chat.messages import ChatRequest
     from llama_py.chat.rendered import RenderedChat
-    from llama_py.chat.vocab import VocabLike
-    from llama_py.dialects.context import CallContext
     from llama_py.server.config.settings import Settings
 
-__all__ = ["ServedContext", "sampling_of"]
+__all__ = ["sampling_of", "served"]
 
 _NAMES = (
     *("temperature", "top_k", "top_p", "min_p", "seed"),
@@ -35,48 +35,26 @@ def sampling_of(settings: Settings) -> dict[str, Any]:
     return chosen
 
 
-@dataclass(frozen=True, slots=True)
-class ServedContext:
-    """See ``dialects.context.CallContext``.
+def served(
+    own: ModelContext, sampling: Mapping[str, Any], max_tokens: int | None, reasoning: str
+) -> ModelContext:
+    """The facts about a model for a call over HTTP.
 
-    Attributes:
+    Args:
         sampling, max_tokens: what holds for requests that do not say;
         reasoning: and ``"on"``, ``"off"`` or ``"auto"``.
     """
+    render = own.render_chat
+    if reasoning != "auto":
+        render = partial(_render, render, reasoning == "on")
+    return replace(own, sampling=sampling, max_tokens=max_tokens, render_chat=render)
 
-    own: CallContext
-    sampling: Mapping[str, Any]
-    max_tokens: int | None
-    reasoning: str
 
-    @property
-    def vocab(self) -> VocabLike:
-        return self.own.vocab
-
-    @property
-    def metadata(self) -> Mapping[str, str]:
-        return self.own.metadata
-
-    @property
-    def seed(self) -> int:
-        return self.own.seed
-
-    @property
-    def model_path(self) -> str:
-        return self.own.model_path
-
-    @property
-    def last_n_tokens_size(self) -> int:
-        return self.own.last_n_tokens_size
-
-    @property
-    def spm_infill(self) -> bool:
-        return self.own.spm_infill
-
-    def render_chat(self, request: ChatRequest) -> RenderedChat:
-        """Render a conversation; whether the model reasons is the server's, if nobody said."""
-        said = (request.enable_thinking, request.reasoning_effort) != (None, None)
-        said = said or "enable_thinking" in request.template_kwargs
-        if self.reasoning != "auto" and not said:
-            request = replace(request, enable_thinking=self.reasoning == "on")
-        return self.own.render_chat(request)
+def _render(
+    render: Callable[[ChatRequest], RenderedChat], thinks: bool, request: ChatRequest
+) -> RenderedChat:
+    """Render a conversation; whether the model reasons is the server's, if nobody said."""
+    said = (request.enable_thinking, request.reasoning_effort) != (None, None)
+    if not said and "enable_thinking" not in request.template_kwargs:
+        request = replace(request, enable_thinking=thinks)
+    return render(request)

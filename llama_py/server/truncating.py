@@ -37,7 +37,7 @@ def truncated(llama: Llama, request: ChatRequest) -> ChatRequest:
         return replace(request, messages=tuple(request.messages[each["place"]] for each in stands))
 
     def count(stands: Sequence[Stand]) -> int:
-        rendered = render_leniently(kept(stands), llama.runtime.calls.defaults.render_chat)
+        rendered = render_leniently(kept(stands), llama.runtime.rendering.render)
         return len(llama.runtime.calls.tokens_of(chat_prompt(rendered)))
 
     stands = [_stand(message, place) for place, message in enumerate(request.messages)]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from llama_py.engine.metrics import Metrics
 from llama_py.errors import ClosedError
-from llama_py.server.defaults import ServedContext, sampling_of
+from llama_py.server.defaults import sampling_of, served
 
 if TYPE_CHECKING:
     from llama_py.api.llama import Llama
@@ -86,12 +86,8 @@ class ServedModel:
     def context(self) -> CallContext:
         """The facts that parsing a request needs; within a lease only."""
         defaults = self._defaults
-        return ServedContext(
-            self.llama.runtime.calls.defaults,
-            self._sampling,
-            defaults.max_tokens,
-            defaults.reasoning,
-        )
+        own = self.llama.runtime.rendering.call_context()
+        return served(own, self._sampling, defaults.max_tokens, defaults.reasoning)
 
     def enter(self, llama: Llama) -> None:
         """It is in memory now."""
