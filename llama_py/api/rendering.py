@@ -183,16 +183,18 @@ class Rendering:
         Raises:
             ClosedError: after ``close()``, also where nothing of the model is needed.
         """
-        self._loaded.model.check_open()
+        model, formatter = self._loaded.model, self._formatter
+        model.check_open()
+
+        def as_it_is(request: ChatRequest) -> RenderedChat:
+            if formatter is not None:
+                return formatter.render(request, model)
+            return render_constrained(self._template or self.template, request, model.vocab)
+
         if request.json_calls is None and not self._settings.json_calls:
             request = replace(request, json_calls=False)
         mode = self._settings.special_tokens_in_content
-        return render_content(request, self._render_as_is, self._markup_of_chats, mode)
-
-    def _render_as_is(self, request: ChatRequest) -> RenderedChat:
-        if self._formatter is not None:
-            return self._formatter.render(request, self._loaded.model)
-        return render_constrained(self.template, request, self._loaded.model.vocab)
+        return render_content(request, as_it_is, self._markup_of_chats, mode)
 
     def _markup_of_chats(self) -> Markup:
         if self._markup is None:

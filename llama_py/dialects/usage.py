@@ -22,16 +22,25 @@ def make_usage(
         completion_tokens: generated tokens of all choices.
         reasoning_tokens: how many of them were reasoning.
     """
-    prompt_tokens = sum(record.n_prompt for record in prompts)
+    prompt_tokens, reused = _of_prompts(prompts)
     usage: CompletionUsage = {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": sum(record.reused for record in prompts)},
+        "prompt_tokens_details": {"cached_tokens": reused},
     }
     if reasoning_tokens:
         usage["completion_tokens_details"] = {"reasoning_tokens": reasoning_tokens}
     return usage
+
+
+def _of_prompts(records: Sequence[Record]) -> tuple[int, int]:
+    """Tokens of all prompts, and how many of them were reused."""
+    tokens = reused = 0
+    for record in records:
+        tokens += record.n_prompt
+        reused += record.reused
+    return tokens, reused
 
 
 def make_timings(records: Sequence[Record], completion_tokens: int) -> Timings:
@@ -40,8 +49,8 @@ def make_timings(records: Sequence[Record], completion_tokens: int) -> Timings:
     The first token of a reply comes of the prompt's last step, at the end of ``prompt_ms``: rates
     of the reply count the others.
     """
-    reused = sum(record.reused for record in records)
-    evaluated = sum(record.n_prompt for record in records) - reused
+    prompt_tokens, reused = _of_prompts(records)
+    evaluated = prompt_tokens - reused
     now = perf_counter()
     start = min((r.started or r.submitted for r in records), default=now)
     ended = max((r.ended or now for r in records), default=now)
