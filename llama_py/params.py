@@ -94,6 +94,10 @@ class GrammarSpec:
         prefill: text that the grammar takes as already written (the opening of a chat reply).
         watch: makes what follows each reply, from the vocabulary. A lazy grammar does not look at
             reasoning.
+        first: mask every row before a token is drawn (``grammar_first`` of llama.cpp's
+            ``common_sampler_sample``), which costs milliseconds for each. Otherwise a token is
+            drawn, and again from the masked row if the grammar refuses it. A seed draws
+            differently.
     """
 
     gbnf: str
@@ -103,6 +107,7 @@ class GrammarSpec:
     trigger_tokens: tuple[int, ...] = ()
     prefill: str = ""
     watch: Callable[[Any], ReplyWatch] | None = field(default=None, compare=False)
+    first: bool = False
 
 
 # ---- records ---------------------------------------------------------------------------------

@@ -327,7 +327,10 @@ class ByHand:
         return state
 
     def load_state(self, state: LlamaState) -> None:
-        """Go on after a state.
+        """Go on after a state, with nothing else in memory.
+
+        What had been evaluated since would be reused otherwise, and rows that were evaluated in
+        other batches differ a little: the same call would not draw the same reply again.
 
         Raises:
             RuntimeError: it is of another model or other settings, or was put together by hand.
@@ -335,6 +338,7 @@ class ByHand:
         self._take_back()
         if state.n_tokens == 0:
             self.reset()
+            self.native.reset()
             self.native.set_seed(state.seed)
             return
         native = getattr(state, "native", None)
@@ -343,6 +347,9 @@ class ByHand:
                 "Failed to set llama state data: this LlamaState was not made by save_state() of "
                 "this library; states of llama-cpp-python cannot be read"
             )
+        if native.stored.fingerprint == self.native.runtime.loaded.fingerprint:
+            self._position.forget_by_hand()
+            self.native.reset()
         self.native.load_state(native)
         self.native.set_seed(state.seed)
         self._position.set([int(each) for each in state.input_ids[: state.n_tokens]], by_hand=True)

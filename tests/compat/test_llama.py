@@ -8,6 +8,8 @@ import logging
 import pickle
 import weakref
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -409,6 +411,54 @@ def test_a_state_before_any_call_is_one_of_no_tokens(llm: Any) -> None:
     llm.load_state(state)
     assert llm.n_tokens == 0
     assert llm(PROMPT, max_tokens=6, temperature=2.0)["choices"][0]["text"] == drawn[0]
+
+
+def test_after_load_state_only_the_state_is_reused(llm: Any) -> None:
+    """Rows of other batches differ a little, and the same seed would draw another reply."""
+    prompt = "The sky is blue and the grass is green, and what of the sea?"
+    llm.reset()
+    llm.eval(llm.tokenize(b"The sky is blue"))
+    state = llm.save_state()
+    first, again = (llm.create_completion(prompt, max_tokens=2, temperature=0.0) for _ in "ab")
+    assert again.cache["reused"] > first.cache["reused"] == state.n_tokens
+    llm.load_state(state)
+    third = llm.create_completion(prompt, max_tokens=2, temperature=0.0)
+    assert third.cache["reused"] == first.cache["reused"]
+    assert third["choices"] == first["choices"]
+
+
+def test_a_state_that_does_not_fit_leaves_everything_as_it_was(llm: Any) -> None:
+    tokens = llm.tokenize(PROMPT.encode())
+    llm.reset()
+    llm.eval(tokens)
+    first = llm.sample(temp=0.0)
+    state = llm.save_state()
+    state.native = replace(
+        state.native, stored=replace(state.native.stored, fingerprint="of another model")
+    )
+    with pytest.raises(RuntimeError, match="another model"):
+        llm.load_state(state)
+    assert llm.n_tokens == len(tokens)
+    assert llm.sample(temp=0.0) == first
+
+
+def test_a_seed_draws_with_a_grammar_what_llama_cpps_samplers_draw(llm: Any) -> None:
+    """As in llama-cpp-python, the grammar masks the row before anything is drawn."""
+    grammar = LlamaGrammar.from_string("root ::= [a-z0-9]+")
+    tokens = llm.tokenize(PROMPT.encode())
+    settings = {"top_k": 50, "top_p": 0.9, "temp": 1.3}
+
+    for seed in range(8):
+        llm.set_seed(seed)
+        own = [*islice(llm.generate(tokens, grammar=grammar, **settings), 4)]
+        llm.reset()
+        llm.set_seed(seed)
+        llm.eval(tokens)
+        llm._sampler = llm._init_sampler(grammar=grammar, **settings)
+        for token in own:
+            assert llm.sample() == token
+            llm.eval([token])
+        llm._sampler = None
 
 
 def test_a_sampler_of_llama_cpp_can_be_put_in(llm: Any) -> None:

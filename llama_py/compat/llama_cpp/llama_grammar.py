@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from typing_extensions import Self
 
 from llama_py.chat.constraints import LlamaGrammar as NativeGrammar
 from llama_py.chat.grammars.converter import gbnf_of_schema
+from llama_py.params import GrammarSpec
 
 __all__ = [
     "ARITHMETIC_GBNF",
@@ -54,6 +56,11 @@ class LlamaGrammar(NativeGrammar):
     @property
     def _root(self) -> str:
         return self.root
+
+    @property
+    def spec(self) -> GrammarSpec:
+        """It masks before the draw, as llama-cpp-python's does: the same seed, the same text."""
+        return replace(super().spec, first=True)
 
     @classmethod
     def from_string(cls, grammar: str, verbose: bool = True) -> Self:

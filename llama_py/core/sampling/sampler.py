@@ -250,9 +250,12 @@ class Sampler:
             self._window.apply(row)
 
     def _choose_allowed(self, row: Row) -> int:
-        token, watch = self._choose(row), self._watch
         if self._grammar is None or self._asleep:
-            return token
+            return self._choose(row)
+        if self.params.grammar is not None and self.params.grammar.first:
+            row = row.copy()
+            self._grammar.mask(row)
+        token, watch = self._choose(row), self._watch
         if not self._grammar.allows(token) or (watch is not None and watch.excess(token)):
             row = row.copy()
             self._grammar.mask(row)
