@@ -100,11 +100,12 @@ def test_streams_beside_an_aborted_prompt_lose_nothing(make_rig: MakeRig, kind: 
 def test_the_end_of_the_time_ends_the_decode(make_rig: MakeRig) -> None:
     """By the clock, the first chunk leaves half a millisecond, and so long the next one computes.
 
-    It takes some hundred times as long.
+    It takes some hundred times as long, and the first one, on the busiest machine, less than what
+    the clock says.
     """
-    rig = make_rig(n_batch=1024, n_ubatch=1024, clock=StepClock(step=0.0, row=0.001))
+    rig = make_rig(n_batch=1024, n_ubatch=1024, clock=StepClock(step=0.0, row=0.1))
     with watched(rig) as codes, pytest.raises(GenerationTimeout):
-        rig.llm.create_completion(words(1, 2000), max_tokens=1, timeout=1.0245)
+        rig.llm.create_completion(words(1, 2000), max_tokens=1, timeout=102.4005)
     assert codes == [0, ABORTED]
     rig.check_at_rest()
     again = ask(words(1, 1500), 4)
