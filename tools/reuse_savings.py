@@ -1,6 +1,6 @@
-"""The figures of ``docs/reuse-savings.md``, from what ``llama-py bench savings`` has written.
+"""The figures of ``docs/reuse-savings.md``, from what ``python -m benchmarks savings`` has written.
 
-    llama-py bench savings tests/data/agent-openai.json tests/data/agent-claude.jsonl \\
+    python -m benchmarks savings tests/data/agent-openai.json tests/data/agent-claude.jsonl \\
         synthetic:70000:1 --results savings.json
     python -m tools.reuse_savings savings.json
 
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from llama_py.bench import savings
+from benchmarks import savings
 
 __all__ = ["PAGE", "figures", "main"]
 

@@ -3,9 +3,9 @@
 Each turn has a question of --user-tokens tokens and a reply of --max-tokens tokens. With --replies
 letters the model is made to spell its reply letter by letter, so that tokenizing the conversation
 again gives other tokens than those in memory; with --replies model it chooses its reply. The modes
-(and llama-cpp-python, with --peer-python) answer each turn one after the other, so that they share
-the same conditions. Times are those of whole calls in milliseconds, the median over the repeats.
-The logits of every warm answer are compared with those of an empty context.
+(and llama-cpp-python, where --peer-python is offered) answer each turn one after the other, so that
+they share the same conditions. Times are those of whole calls in milliseconds, the median over the
+repeats. The logits of every warm answer are compared with those of an empty context.
 
 Exit code 1 if the logits of an answer differ, or if a turn with text-prefix reuse evaluates
 anything before the last reply again.
@@ -17,8 +17,14 @@ import argparse
 from contextlib import ExitStack
 from typing import Any
 
-from llama_py.bench.conversations import add_conversation_arguments, cells_of_one, witnesses
-from llama_py.bench.peers import Peer
+from llama_py.bench.conversations import (
+    Peer,
+    StartPeer,
+    add_conversation_arguments,
+    cells_of_one,
+    no_peer,
+    witnesses,
+)
 from llama_py.bench.report import Report, median, ratios
 from llama_py.bench.subject import (
     Turn,
@@ -42,14 +48,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--replies", choices=["letters", "model"], default="letters")
 
 
-def run(options: argparse.Namespace) -> Report:
+def run(options: argparse.Namespace, start_peer: StartPeer = no_peer) -> Report:
     n_ctx = cells_of_one(options)
     report = Report("chat-cache", conditions(options, n_ctx))
     with ExitStack() as stack:
         subjects = {mode: stack.enter_context(load(options, n_ctx)) for mode in MODES}
         for mode, llm in subjects.items():
             set_reuse(llm, mode)
-        verifier, peer = stack.enter_context(witnesses(options, n_ctx))
+        verifier, peer = stack.enter_context(witnesses(options, n_ctx, start_peer))
         measured = [
             _Conversation(options, subjects, verifier, peer, repeat).play()
             for repeat in range(options.repeats)

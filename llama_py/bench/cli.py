@@ -4,90 +4,111 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from llama_py.bench.report import Report
 from llama_py.errors import LlamaError
 
-__all__ = ["BENCHMARKS", "main"]
+__all__ = ["BENCHMARKS", "COMMANDS", "main"]
 
-#: Name -> module of this package, with ``add_arguments(parser)`` and ``run(options) -> Report``.
+#: Name -> module with ``add_arguments(parser)`` and ``run(options) -> Report``.
 BENCHMARKS = {
-    "chat-cache": "chat_cache",
-    "sessions": "sessions",
-    "shared-prefix": "shared_prefix",
-    "throughput": "throughput",
-    "loading": "loading",
-    "hotpath": "hotpath",
-    "stream-gaps": "stream_gaps",
-    "models": "rounds",
-    "kv-memory": "kv_memory",
-    "speculative": "speculative",
-    "serve": "serve",
-    "embed": "embed",
-    "replay": "replay",
-    "savings": "savings",
+    "chat-cache": "llama_py.bench.chat_cache",
+    "sessions": "llama_py.bench.sessions",
+    "shared-prefix": "llama_py.bench.shared_prefix",
+    "throughput": "llama_py.bench.throughput",
+    "hotpath": "llama_py.bench.hotpath",
+    "stream-gaps": "llama_py.bench.stream_gaps",
+    "models": "llama_py.bench.rounds",
+    "speculative": "llama_py.bench.speculative",
+    "serve": "llama_py.bench.serve",
+    "replay": "llama_py.bench.replay",
+    "empty-reply": "llama_py.bench.empty_reply",
 }
 
-#: Further commands: name -> (module, function that takes arguments and returns an exit code, what).
+#: Further commands: name -> (module whose ``main`` takes arguments and returns an exit code, what).
 COMMANDS = {
-    "store": ("store", "main", "What saving and restoring states costs beside a plain copy."),
-    "empty-reply": ("empty_reply", "main", "Does reuse ever end in an empty reply?"),
-    "transcript": ("make_transcript", "main", "Write a synthetic transcript of an agent."),
-    "make-model": ("models", "main", "Write a model with random weights and a realistic shape."),
-    "build-tools": ("build_tools", "main", "Build llama-bench, llama-batched-bench, llama-server."),
+    "transcript": ("llama_py.bench.make_transcript", "Write a synthetic transcript of an agent.")
 }
 
+#: What has to be asked of ``python -m benchmarks``.
+_IN_A_CHECKOUT = frozenset(
+    ("build-tools", "embed", "kv-memory", "loading", "make-model", "savings", "store")
+)
 
-def main(arguments: Sequence[str] | None = None) -> int:
+
+def main(
+    arguments: Sequence[str] | None = None,
+    *,
+    prog: str = "llama-py bench",
+    benchmarks: Mapping[str, str] = BENCHMARKS,
+    commands: Mapping[str, tuple[str, str]] = COMMANDS,
+    models: Mapping[str, str] | None = None,
+) -> int:
     """Run one benchmark.
+
+    Args:
+        prog, benchmarks, commands: of another command line that offers these benchmarks and more.
+        models: name of a benchmark -> another default of its ``--model``.
 
     Returns:
         0; 1 if a result was wrong (or a target was missed, with ``--strict``); 2 if the benchmark
         could not run.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if given[:1] and given[0] in COMMANDS:
-        module, function, _ = COMMANDS[given[0]]
-        command: Callable[[list[str]], int] = getattr(_module(module), function)
+    name = given[0] if given else ""
+    if name in commands:
+        command: Callable[[list[str]], int] = import_module(commands[name][0]).main
         return command(given[1:])
-    options = _parser().parse_args(given)
+    if name in _IN_A_CHECKOUT - benchmarks.keys():
+        where = f"it is not in the package; in a checkout: python -m benchmarks {name}"
+        print(f"{prog} {name}: {where}", file=sys.stderr)
+        return 2
+    options = _parser(prog, benchmarks, commands, models or {}).parse_args(given)
     if getattr(options, "clock", "") == "cpu":
         options.threads = 1
     try:
-        report: Report = _module(BENCHMARKS[options.name]).run(options)
+        report: Report = import_module(benchmarks[options.name]).run(options)
     except (LlamaError, OSError, RuntimeError) as error:
-        print(f"llama-py bench {options.name}: {error}", file=sys.stderr)
+        print(f"{prog} {options.name}: {error}", file=sys.stderr)
         return 2
-    _print(report, options)
-    return report.exit_code(options.strict)
-
-
-def _print(report: Report, options: argparse.Namespace) -> None:
     print(report.as_json() if options.json else report.as_text())
     if options.output:
         with Path(options.output).open("a", encoding="utf-8") as file:
             file.write(report.as_json() + "\n")
+    return report.exit_code(options.strict)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="llama-py bench",
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        if message.startswith("unrecognized"):
+            message += "; comparisons with other programs: python -m benchmarks, in a checkout"
+        super().error(message)
+
+
+def _parser(
+    prog: str,
+    benchmarks: Mapping[str, str],
+    commands: Mapping[str, tuple[str, str]],
+    models: Mapping[str, str],
+) -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog=prog,
         description="Measure this library, and check what is measured. Exit code: 0; 1 if a result "
         "was wrong; 2 if the benchmark could not run.",
     )
     names = parser.add_subparsers(dest="name", required=True, metavar="NAME")
-    for name, home in BENCHMARKS.items():
-        _add(names, name, _module(home))
-    for name, (_, _, what) in COMMANDS.items():
+    for name, home in benchmarks.items():
+        _add(names, name, import_module(home), models.get(name))
+    for name, (_, what) in commands.items():
         names.add_parser(name, help=what, add_help=False)
     return parser
 
 
-def _add(names: Any, name: str, module: Any) -> None:
+def _add(names: Any, name: str, module: Any, model: str | None) -> None:
     text = module.__doc__ or ""
     parser = names.add_parser(
         name,
@@ -99,10 +120,8 @@ def _add(names: Any, name: str, module: Any) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--output", metavar="FILE", help="append the JSON to a file as well")
     parser.add_argument("--strict", action="store_true", help="a missed target is an error")
-
-
-def _module(name: str) -> Any:
-    return import_module(f"llama_py.bench.{name}")
+    if model is not None:
+        parser.set_defaults(model=model)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,45 +18,31 @@ from llama_py.bench.http_load import Reply
 from llama_py.bench.make_transcript import TOOLS, make
 from llama_py.bench.report import Report
 from llama_py.bench.targets import Target, add_target_arguments, open_target
-from llama_py.errors import LlamaError
 
-__all__ = ["main", "prompts"]
+__all__ = ["add_arguments", "prompts", "run"]
 
 _SIZES = (130, 5_000, 10_000, 15_000, 20_000, 26_000)
 Message = dict[str, Any]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run it; returns the exit code."""
-    options = _parser().parse_args(arguments)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_target_arguments(parser)
+    parser.add_argument("--sizes", type=int, nargs="+", default=list(_SIZES), metavar="N")
+    parser.add_argument("--max-tokens", type=int, default=16, metavar="N")
+    parser.add_argument("--expect-fixed", action="store_true", help="0 if nothing was reproduced")
+
+
+def run(options: argparse.Namespace) -> Report:
     report = Report("empty-reply", {"sizes": options.sizes, "dialect": options.dialect})
-    try:
-        with open_target(options) as target:
-            cold, warm = (_ask_all(target, options, cold=cold) for cold in (True, False))
-    except (LlamaError, OSError, RuntimeError) as error:
-        print(f"llama-py bench empty-reply: {error}", file=sys.stderr)
-        return 2
+    with open_target(options) as target:
+        cold, warm = (_ask_all(target, options, cold=cold) for cold in (True, False))
     table = report.table("", "characters", "prompt", "cached", "cold reply", "warm reply", "error")
     for size, one, other in zip(options.sizes, cold, warm, strict=True):
         lengths = len(one.text), len(other.text)
         wrong = one.error or other.error or "-"
         table.add(size, other.prompt_tokens, other.cached_tokens, *lengths, wrong)
-    print(report.as_json() if options.json else report.as_text())
-    return _verdict(cold, warm, expect_fixed=options.expect_fixed)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="llama-py bench empty-reply",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add_target_arguments(parser)
-    parser.add_argument("--sizes", type=int, nargs="+", default=list(_SIZES), metavar="N")
-    parser.add_argument("--max-tokens", type=int, default=16, metavar="N")
-    parser.add_argument("--expect-fixed", action="store_true", help="0 if nothing was reproduced")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    return parser
+    report.code = _verdict(cold, warm, expect_fixed=options.expect_fixed)
+    return report
 
 
 def _verdict(cold: Sequence[Reply], warm: Sequence[Reply], *, expect_fixed: bool) -> int:

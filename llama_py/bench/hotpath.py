@@ -28,7 +28,7 @@ _CONTEXT = 1024
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_model_arguments(parser, "smollm2-135m:vocab=152064")
+    add_model_arguments(parser)
     parser.add_argument("--overhead-model", default="demo", metavar="NAME")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--repeats", type=int, default=9, metavar="N", help="pairs of calls")

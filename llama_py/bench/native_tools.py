@@ -3,16 +3,45 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
-from llama_py.bench.build_tools import find_tool
-from llama_py.bench.files import resolve_model
+from llama_py._native.loader import library
+from llama_py.bench.subject import resolve_model
+from llama_py.core.host.cache_folders import cache_directory
+from llama_py.errors import ParameterError
+from llama_py.version import LLAMA_CPP_COMMIT
 
-__all__ = ["NativeTools"]
+__all__ = ["NativeTools", "find_tool", "libraries", "tools_folder"]
+
+
+def find_tool(name: str, *, plain: bool = False) -> Path:
+    """A tool that was built for these libraries, or as llama.cpp builds it by default.
+
+    Raises:
+        ParameterError: the tool was not built.
+    """
+    path = tools_folder(plain=plain) / "bin" / (f"{name}.exe" if sys.platform == "win32" else name)
+    if not path.is_file():
+        build = f"python -m benchmarks build-tools{' --plain' if plain else ''}"
+        raise ParameterError(f"{name} was not built; run in a checkout: {build}")
+    return path
+
+
+def tools_folder(*, plain: bool = False) -> Path:
+    """The folder of the tools, one for each folder of libraries, because tools contain its path."""
+    where = "plain" if plain else hashlib.sha256(str(libraries()).encode()).hexdigest()[:8]
+    return cache_directory() / f"bench-tools-{LLAMA_CPP_COMMIT}-{where}"
+
+
+def libraries() -> Path:
+    """The folder of the libraries that this process uses."""
+    return Path(library("llama")._name).resolve().parent
 
 
 class NativeTools:

@@ -21,7 +21,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from llama_py.bench import plots
 from llama_py.bench.http_load import Reply
 from llama_py.bench.report import Report, median
 from llama_py.bench.targets import Target, add_target_arguments, open_target
@@ -41,7 +40,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--system", metavar="FILE", help="a system prompt to put first")
     parser.add_argument("--repeats", type=int, default=1, metavar="N")
     parser.add_argument("--warm-only", action="store_true", help="no cold runs")
-    parser.add_argument("--svg", metavar="FILE", help="draw the time to first token of each call")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +66,7 @@ def run(options: argparse.Namespace) -> Report:
             for kind in kinds if repeat % 2 == 0 else kinds[::-1]:
                 runs[kind].append(_play(target, calls, options.max_tokens, cold=kind == "cold"))
     _judge(report, calls, runs, compare=bool(options.model))
-    _show(report, calls, runs, options.svg)
+    _show(report, calls, runs)
     return report
 
 
@@ -131,7 +129,7 @@ def _judge(report: Report, calls: Sequence[_Call], runs: _Runs, *, compare: bool
                     report.fail(f"call {call.name}: the warm reply differs from the cold one")
 
 
-def _show(report: Report, calls: Sequence[_Call], runs: _Runs, svg: str | None) -> None:
+def _show(report: Report, calls: Sequence[_Call], runs: _Runs) -> None:
     columns = ("call", "prompt", "cached", "cold first ms", "warm first ms", "warm ms", "finish")
     table = report.table("", *columns)
     firsts = {kind: _medians(plays) for kind, plays in runs.items()}
@@ -148,9 +146,6 @@ def _show(report: Report, calls: Sequence[_Call], runs: _Runs, svg: str | None) 
             reply.finish_reason,
         )
     _total(report, warm, firsts)
-    if svg:
-        lines = [plots.Line(kind, values) for kind, values in firsts.items() if values]
-        plots.write(svg, plots.line_chart("Time to first token", "call", "ms", lines))
 
 
 def _medians(plays: Sequence[Sequence[Reply]]) -> list[float]:

@@ -87,7 +87,7 @@ class Report:
         name: the benchmark.
         conditions: everything that is needed to repeat the measurement.
         failures: wrong results, a sentence for each.
-        exit_code: overrides the code that follows from the failures.
+        code: an exit code that has another meaning than failures; None if it follows from them.
     """
 
     name: str
@@ -96,6 +96,7 @@ class Report:
     targets: list[Target] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    code: int | None = None
 
     def table(self, title: str, *columns: str) -> Table:
         """Begin a table."""
@@ -116,7 +117,9 @@ class Report:
         self.failures.append(sentence)
 
     def exit_code(self, strict: bool = False) -> int:
-        """1 if a result was wrong, or with ``strict`` if a target was missed; otherwise 0."""
+        """``code``; else 1 if a result was wrong, or with ``strict`` if a target was missed."""
+        if self.code is not None:
+            return self.code
         missed = strict and not all(target.met for target in self.targets)
         return 1 if self.failures or missed else 0
 

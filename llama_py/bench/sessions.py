@@ -2,8 +2,8 @@
 
 Every session has its own system prompt of --system-tokens tokens, and --user-tokens new tokens in
 each turn. All sessions have their first turn, then all of them their second one, and so on.
-llama-cpp-python (with --peer-python) answers the same call right after us. Times are those of whole
-calls in milliseconds: the mean of the sessions, the median over the repeats.
+llama-cpp-python (where --peer-python is offered) answers the same call right after us. Times are
+those of whole calls in milliseconds: the mean of the sessions, the median over the repeats.
 
 Exit code 1 if a prompt in memory is not the session's own text, or if logits differ from those of
 an empty context that evaluates the same tokens.
@@ -14,8 +14,14 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from llama_py.bench.conversations import add_conversation_arguments, cells_of_one, witnesses
-from llama_py.bench.peers import Peer
+from llama_py.bench.conversations import (
+    Peer,
+    StartPeer,
+    add_conversation_arguments,
+    cells_of_one,
+    no_peer,
+    witnesses,
+)
 from llama_py.bench.report import Report, median, ratios
 from llama_py.bench.subject import (
     Turn,
@@ -50,13 +56,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(options: argparse.Namespace) -> Report:
+def run(options: argparse.Namespace, start_peer: StartPeer = no_peer) -> Report:
     together = cells_of_one(options) * min(options.sessions, options.n_seq_max)
     n_ctx = options.n_ctx or together
     report = Report("sessions", conditions(options, n_ctx))
     with (
         load(options, n_ctx, n_seq_max=options.n_seq_max) as llm,
-        witnesses(options, n_ctx) as (verifier, peer),
+        witnesses(options, n_ctx, start_peer) as (verifier, peer),
     ):
         measured = [
             _Round(options, llm, verifier, peer, repeat, report).play()

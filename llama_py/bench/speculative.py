@@ -5,10 +5,6 @@ with a word changed here and there, and ``free`` is a text that the prompt does 
 are drafted by prompt lookup, and ``edit`` also by somebody who knows the reply (``known``). Runs
 with and without drafts take turns; the figures are medians of tokens per second.
 
-With random weights of a shape, ``repeat`` is a model that says one token again and again, and is
-drafted for by a model of an eighth of its size that says the same, and so is always right.
-``--server`` compares that with llama-server, with the same draft model, over HTTP.
-
 Exit code 1 if a reply with drafts is not the forced one.
 """
 
@@ -22,14 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llama_py.bench.draft_servers import DRAFTED, beside_llama_server
 from llama_py.bench.report import Report, Table, median
 from llama_py.bench.subject import (
     add_model_arguments,
     conditions,
     counter,
     load,
-    resolve_model,
 )
 from llama_py.bench.workloads import Scripted, prose
 from llama_py.engine.events import Events
@@ -40,7 +34,9 @@ from llama_py.params import GenerationParams, SamplingParams
 if TYPE_CHECKING:
     from llama_py.api.llama import Llama
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["PARTS", "Task", "add_arguments", "compare", "context_size", "run"]
+
+PARTS = ("rows", "lookup")
 
 #: Rows of a step whose cost is measured.
 _ROWS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 32, 64)
@@ -49,7 +45,7 @@ _CHANGED = 29
 
 
 @dataclass(frozen=True, slots=True)
-class _Task:
+class Task:
     """A prompt, its reply, which is forced unless the model gives it, and who drafts it."""
 
     name: str
@@ -73,22 +69,19 @@ class _Task:
         return 1.8 if self.name == "edit" and self.drafter == "lookup" else 0.97
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_model_arguments(parser, "smollm2-135m")
+def add_arguments(parser: argparse.ArgumentParser, parts: Sequence[str] = PARTS) -> None:
+    add_model_arguments(parser)
     parser.add_argument("--prompt", type=int, default=300, metavar="N", help="tokens of the prompt")
     parser.add_argument("--generate", type=int, default=200, metavar="N", help="tokens of a reply")
     parser.add_argument("--streams", type=int, default=8, metavar="N", help="the most at once")
     parser.add_argument("--n-draft", type=int, default=15, metavar="N", help="tokens of a draft")
     parser.add_argument("--repeats", type=int, default=5, metavar="N")
     parser.add_argument(
-        "--server", action="store_true", help="also beside llama-server, with the same draft model"
-    )
-    parser.add_argument(
         "--only",
-        choices=("all", "rows", "lookup", "model", "server"),
+        choices=("all", *parts),
         default="all",
         metavar="PART",
-        help="rows, lookup, model or server (default: %(default)s)",
+        help=" or ".join(parts) + " (default: %(default)s)",
     )
     parser.add_argument(
         "--always", action="store_true", help="draft whenever there is a guess, also if it costs"
@@ -96,60 +89,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Report:
-    n_ctx = (options.prompt + options.generate + 80) * options.streams
+    n_ctx = context_size(options)
     report = Report("speculative", conditions(options, n_ctx))
-    wanted = [options.only] if options.only != "all" else ["rows", "lookup", "model"]
-    if options.server and "server" not in wanted:
-        wanted.append("server")
-    if {"rows", "lookup"} & {*wanted}:
-        with load(options, n_ctx, n_seq_max=options.streams) as llm:
-            if "rows" in wanted:
-                _rows(report, llm, options.repeats)
-            if "lookup" in wanted:
-                table = _table(report)
-                for task in _tasks(llm, options):
-                    for streams in sorted({1, options.streams}):
-                        _compare(report, table, llm, task, streams, options.repeats)
-    if "model" in wanted and (pair := _pair(options)) is not None:
-        _draft_model(report, options, pair, n_ctx)
-    if "server" in wanted and (pair := _pair(options)) is not None:
-        beside_llama_server(report, options, pair, n_ctx)
+    with load(options, n_ctx, n_seq_max=options.streams) as llm:
+        if options.only in ("all", "rows"):
+            _rows(report, llm, options.repeats)
+        if options.only in ("all", "lookup"):
+            compare(report, llm, _tasks(llm, options), options)
     return report
 
 
-def _table(report: Report) -> Table:
-    return report.table(
+def context_size(options: argparse.Namespace) -> int:
+    """Tokens of context for all streams."""
+    return int(options.prompt + options.generate + 80) * int(options.streams)
+
+
+def compare(report: Report, llm: Llama, tasks: Sequence[Task], options: argparse.Namespace) -> None:
+    """Add a table of tokens per second of one stream and of several, with drafts and without."""
+    table = report.table(
         "tokens per second",
         *("task", "drafter", "streams", "plain", "drafts", "ratio", "accepted", "left out"),
     )
-
-
-def _pair(options: argparse.Namespace) -> tuple[str, str] | None:
-    """A model that repeats itself, and one of an eighth of its size; None for other models."""
-    shape, *rest = options.model.split(":")
-    if shape != "smollm2-135m":
-        return None
-    return ":".join((shape, *rest, "repeats=yes")), ":".join(("smollm2-17m", *rest, "repeats=yes"))
-
-
-def _draft_model(
-    report: Report, options: argparse.Namespace, pair: tuple[str, str], n_ctx: int
-) -> None:
-    own = argparse.Namespace(**{**vars(options), "model": pair[0]})
-    adaptive = not options.always
-    drafter = DraftModel(resolve_model(pair[1]), n_draft=DRAFTED)
-    speculative = Speculative((drafter,), adaptive=adaptive)
-    table = _table(report)
-    with load(own, n_ctx, n_seq_max=options.streams, speculative=speculative) as llm:
-        prompt = llm.tokenize(prose("draft", options.prompt + 8, counter(llm)), add_bos=False)
-        prompt = prompt[: options.prompt]
-        reply = prompt[-1:] * options.generate
-        task = _Task("repeat", prompt, reply, speculative, forced=False)
+    for task in tasks:
         for streams in sorted({1, options.streams}):
             _compare(report, table, llm, task, streams, options.repeats)
 
 
-def _tasks(llm: Llama, options: argparse.Namespace) -> list[_Task]:
+def _tasks(llm: Llama, options: argparse.Namespace) -> list[Task]:
     def tokens(seed: str, count: int) -> list[int]:
         return llm.tokenize(prose(seed, count + 8, counter(llm)), add_bos=False)[:count]
 
@@ -166,14 +132,14 @@ def _tasks(llm: Llama, options: argparse.Namespace) -> list[_Task]:
     lookup = PromptLookup(n_draft=options.n_draft)
     adaptive = not options.always
     return [
-        _Task("edit", prompt, edited, Speculative((lookup,), adaptive=adaptive)),
-        _Task("edit", prompt, edited, Speculative((known,), adaptive=adaptive)),
-        _Task("free", prompt, other, Speculative((lookup,), adaptive=adaptive)),
+        Task("edit", prompt, edited, Speculative((lookup,), adaptive=adaptive)),
+        Task("edit", prompt, edited, Speculative((known,), adaptive=adaptive)),
+        Task("free", prompt, other, Speculative((lookup,), adaptive=adaptive)),
     ]
 
 
 def _compare(
-    report: Report, table: Table, llm: Llama, task: _Task, streams: int, repeats: int
+    report: Report, table: Table, llm: Llama, task: Task, streams: int, repeats: int
 ) -> None:
     plain: list[float] = []
     drafts: list[float] = []
@@ -199,7 +165,7 @@ def _compare(
 
 
 def _speed(
-    report: Report, llm: Llama, task: _Task, speculative: Speculative, streams: int
+    report: Report, llm: Llama, task: Task, speculative: Speculative, streams: int
 ) -> tuple[float, list[Record]]:
     """Tokens per second of all streams together, from when all of them generate."""
     # A draft model belongs to the model, and cannot be named in a request.

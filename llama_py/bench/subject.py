@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_py.bench.files import resolve_model
 from llama_py.bench.workloads import Message, Scripted
-from llama_py.errors import LlamaError
+from llama_py.errors import LlamaError, ModelNotFoundError
 from llama_py.version import LLAMA_CPP_COMMIT, __version__
 
 if TYPE_CHECKING:
     from llama_py.api.llama import Llama
 
 __all__ = [
+    "FINDERS",
     "Clock",
     "Turn",
     "Verifier",
@@ -42,6 +42,8 @@ __all__ = [
 
 Row = NDArray[np.float32]
 Clock = Callable[[], float]
+#: Asked for the file of a ``--model`` that is none: what other command lines know by name.
+FINDERS: list[Callable[[str], str | None]] = []
 
 
 def add_model_arguments(parser: argparse.ArgumentParser, model: str = "demo") -> None:
@@ -50,9 +52,10 @@ def add_model_arguments(parser: argparse.ArgumentParser, model: str = "demo") ->
         "--model",
         default=model,
         metavar="NAME",
-        help="a GGUF file; 'demo' (the bundled model); or random weights in a realistic shape, "
-        "SHAPE[:vocab=N][:quant=Q] with smollm2-135m (full attention), gemma3-270m (sliding "
-        "window), lfm2-350m (hybrid) or mamba2-130m (recurrent) (default: %(default)s)",
+        help="a GGUF file, or 'demo' (the bundled model); with python -m benchmarks also random "
+        "weights in a realistic shape, SHAPE[:vocab=N][:quant=Q] with smollm2-135m (full "
+        "attention), gemma3-270m (sliding window), lfm2-350m (hybrid) or mamba2-130m (recurrent) "
+        "(default: %(default)s)",
     )
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2
     parser.add_argument("--threads", type=int, default=min(cores, 8), metavar="N")
@@ -79,6 +82,26 @@ def add_model_arguments(parser: argparse.ArgumentParser, model: str = "demo") ->
         default="on",
         help="off: each conversation has a buffer of cells of its own (default: %(default)s)",
     )
+
+
+def resolve_model(name: str) -> str:
+    """The file that the value of ``--model`` names: itself, or that of the bundled model.
+
+    Raises:
+        ModelNotFoundError: it is neither, and nobody of ``FINDERS`` knows it.
+    """
+    if name == "demo":
+        from llama_py.demo import demo_model_path
+
+        return demo_model_path()
+    if Path(name).is_file():
+        return name
+    for find in FINDERS:
+        path = find(name)
+        if path is not None:
+            return path
+    shapes = "" if FINDERS else "; models in realistic shapes: python -m benchmarks, in a checkout"
+    raise ModelNotFoundError(f"--model {name}: no such file, and not 'demo'{shapes}")
 
 
 def clock_of(options: argparse.Namespace) -> Clock:

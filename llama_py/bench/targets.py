@@ -57,7 +57,7 @@ def open_target(options: argparse.Namespace) -> Iterator[Target]:
         yield _Server(endpoint, options.dialect)
         return
     from llama_py.api.llama import Llama
-    from llama_py.bench.files import resolve_model
+    from llama_py.bench.subject import resolve_model
 
     names = ("n_threads", "n_threads_batch") if options.threads else ()
     threads = dict.fromkeys(names, options.threads)

@@ -4,18 +4,14 @@ Four figures in tokens per second: a prompt of --prompt tokens; one greedy strea
 tokens after a prompt of one token (``create_completion``, whole call); --streams greedy streams of
 64 tokens after 32-token prompts, called from as many threads; and the same streams as one call.
 Beside them ``llama-bench`` and ``llama-batched-bench``, built from the same source and linked to
-the same libraries (``llama-py bench build-tools``), under the same settings. ``llama-bench`` makes
-its context just large enough for its tokens, so a prompt and a single stream have a context of that
-size as well (without flash attention, values lie further apart in a larger one). The tools never
-sample. In each repeat, our figure and the tool's are taken right after each other, each with a
-model that was just loaded and a short warm-up; figures are medians, and ratios are medians of the
-ratios within a repeat. Without the tools, only our own figures are shown. With --clock
-cpu, the tools' figures are differences between two runs, and those of many streams leave prompts
-out.
-
-With --depths, a second table: prompts and replies that begin so many tokens deep, with flash
-attention and without it, beside llama-bench of our build and, where it was built (``llama-py bench
-build-tools --plain``), of llama.cpp's default build.
+the same libraries (``python -m benchmarks build-tools``, in a checkout), under the same settings.
+``llama-bench`` makes its context just large enough for its tokens, so a prompt and a single stream
+have a context of that size as well (without flash attention, values lie further apart in a larger
+one). The tools never sample. In each repeat, our figure and the tool's are taken right after each
+other, each with a model that was just loaded and a short warm-up; figures are medians, and ratios
+are medians of the ratios within a repeat. Without the tools, only our own figures are shown. With
+--clock cpu, the tools' figures are differences between two runs, and those of many streams leave
+prompts out.
 
 Always exit code 0.
 """
@@ -28,7 +24,6 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from llama_py.bench.depths import run_depths
 from llama_py.bench.native_tools import NativeTools
 from llama_py.bench.report import Report, median, ratios
 from llama_py.bench.subject import add_model_arguments, clock_of, conditions, load, whole_context
@@ -54,9 +49,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--generate", type=int, default=128, metavar="N")
     parser.add_argument("--streams", type=int, default=8, metavar="N")
     parser.add_argument("--repeats", type=int, default=5, metavar="N")
-    parser.add_argument(
-        "--depths", type=int, nargs="*", default=[], metavar="N", help="for example 0 1024 4096"
-    )
     parser.add_argument("--no-tools", action="store_true", help="leave llama.cpp's tools out")
 
 
@@ -75,8 +67,6 @@ def run(options: argparse.Namespace) -> Report:
                 for name, value in measure().items():
                     figures.setdefault(name, []).append(value)
     _show(report, figures, streams)
-    if options.depths:
-        run_depths(report, options)
     return report
 
 

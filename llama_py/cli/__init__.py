@@ -77,7 +77,9 @@ def _show_any_text() -> None:
 
 def _run(arguments: list[str]) -> int:
     if arguments[:1] == ["bench"]:
-        return _bench(arguments[1:])
+        from llama_py.bench.cli import main as bench
+
+        return bench(arguments[1:])
     parsed = _parser().parse_args(arguments)
     run = getattr(parsed, "run", None)
     if run is None:
@@ -91,18 +93,6 @@ def _run(arguments: list[str]) -> int:
 def _fail(text: str) -> int:
     print(f"llama-py: {text}", file=sys.stderr)
     return FAILED
-
-
-def _bench(arguments: list[str]) -> int:
-    try:
-        from llama_py.bench.cli import main as bench
-    except ModuleNotFoundError as error:
-        if error.name is None or not error.name.startswith("llama_py.bench"):
-            raise LlamaError(
-                f"the benchmarks need the module {error.name}; pip install 'llama-py[bench]'"
-            ) from None
-        raise LlamaError("this installation came without the benchmarks") from None
-    return int(bench(arguments) or 0)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from llama_py.bench import cli
+from benchmarks import cli
+from llama_py.bench import cli as package
+from llama_py.bench import subject
 from llama_py.bench.report import Report, Target
 from llama_py.bench.workloads import letters, prose
+from llama_py.cli import main
 from llama_py.demo import demo_model_path
 from llama_py.errors import LlamaError
 
@@ -27,6 +31,8 @@ SMALL = {
     "kv-memory": "--model demo --n-ctx 512 --prompt 40 --max-tokens 4",
     "speculative": "--model demo --prompt 40 --generate 30 --streams 2 --repeats 1",
 }
+#: What ``llama-py bench`` has.
+OWN = (*package.BENCHMARKS, *package.COMMANDS)
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
@@ -86,6 +92,40 @@ def test_bad_input_is_exit_code_2(capsys: pytest.CaptureFixture[str], tmp_path: 
     # An interpreter without llama-cpp-python.
     assert cli.main(["sessions", "--turns", "1", "--peer-python", sys.executable]) == 2
     assert "llama_cpp" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", sorted({*cli.BENCHMARKS, *cli.COMMANDS} - {*OWN}))
+def test_the_package_says_where_a_benchmark_is(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", name]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert f"python -m benchmarks {name}" in said
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_the_package_has_its_own_benchmarks(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", name, "--help"]) == 0
+    assert "llama-py bench" in capsys.readouterr().out
+    if name in package.BENCHMARKS:
+        assert main(["bench", name, "--peer-python", "python"]) == 2
+        assert "python -m benchmarks" in capsys.readouterr().err
+
+
+def test_a_shape_is_known_beside_the_package_only(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subject, "FINDERS", [])
+    assert main(["bench", "chat-cache", "--model", "smollm2-135m"]) == 2
+    assert "python -m benchmarks" in capsys.readouterr().err
+
+
+def test_the_package_needs_nothing_that_is_beside_it() -> None:
+    names = ", ".join({*package.BENCHMARKS.values(), *(m for m, _ in package.COMMANDS.values())})
+    code = f"import sys, {names}; print([n for n in sys.modules if n.startswith('benchmarks')])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 @pytest.mark.parametrize("name", [*cli.BENCHMARKS, *cli.COMMANDS])

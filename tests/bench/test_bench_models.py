@@ -9,10 +9,10 @@ from pathlib import Path
 import gguf
 import pytest
 
+from benchmarks import models, vocabulary
+from benchmarks.models import SHAPES, main, write_model
+from benchmarks.vocabulary import SPECIAL_TOKENS, make_vocabulary
 from llama_py import DraftModel, Llama, Speculative
-from llama_py.bench import models, vocabulary
-from llama_py.bench.models import SHAPES, main, write_model
-from llama_py.bench.vocabulary import SPECIAL_TOKENS, make_vocabulary
 from llama_py.gguf.check import check_model_file
 
 SMALL_TEXT = "def main(self, value): return value + 1\nThe quick brown fox jumps over it.\n" * 3

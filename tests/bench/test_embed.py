@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from llama_py.bench import cli, embed
-from llama_py.bench.embed_model import minilm, mixed_texts
+from benchmarks import cli, embed
+from benchmarks.embed_model import minilm, mixed_texts
 
 
 @pytest.mark.slow

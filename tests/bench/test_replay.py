@@ -12,7 +12,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from llama_py.bench import cli, empty_reply, plots
+from benchmarks import cli, plots
+from llama_py.bench import empty_reply
 from llama_py.bench.agents import DIALECTS, ask
 from llama_py.bench.empty_reply import prompts
 from llama_py.bench.http_load import Endpoint, Reply, closed_loop, open_loop, percentile, together

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from llama_py.bench import cli, savings
+from benchmarks import cli, savings
 from llama_py.bench.make_transcript import make
 from tools import reuse_savings
 

@@ -93,11 +93,11 @@ def test_a_system_without_more_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def large() -> Iterator[Llama]:
     """A model that is worth several threads."""
-    from llama_py.bench.files import resolve_model
+    from benchmarks.models import made_model
 
     if usable_cores() < 2:
         pytest.skip("needs two cores")
-    with Llama(resolve_model("smollm2-135m"), n_ctx=2048) as llm:
+    with Llama(made_model("smollm2-135m"), n_ctx=2048) as llm:
         yield llm
 
 

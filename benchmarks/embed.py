@@ -24,19 +24,18 @@ from typing import Any
 
 import numpy as np
 
-from llama_py.api.embedding.embedder import Embedder
-from llama_py.api.llama import Llama
-from llama_py.bench.embed_model import minilm, mixed_texts
-from llama_py.bench.files import resolve_model
-from llama_py.bench.peers import Peer, add_peer_arguments
-from llama_py.bench.report import Report, median, ratios
-from llama_py.bench.servers import (
+from benchmarks.embed_model import minilm, mixed_texts
+from benchmarks.peers import Peer, add_peer_arguments
+from benchmarks.servers import (
     ServerProcess,
     add_llama_server_arguments,
     llama_server,
     our_server,
 )
-from llama_py.bench.subject import flash_attention
+from llama_py.api.embedding.embedder import Embedder
+from llama_py.api.llama import Llama
+from llama_py.bench.report import Report, median, ratios
+from llama_py.bench.subject import flash_attention, resolve_model
 from llama_py.core.host.machine import usable_cores
 
 __all__ = ["add_arguments", "run"]

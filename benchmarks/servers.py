@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from llama_py.bench.build_tools import find_tool
-from llama_py.bench.files import resolve_model
 from llama_py.bench.http_load import Endpoint
+from llama_py.bench.native_tools import find_tool
+from llama_py.bench.subject import resolve_model
 
 __all__ = [
     "ServerProcess",
@@ -95,7 +95,7 @@ def add_llama_server_arguments(parser: argparse.ArgumentParser) -> None:
         choices=["same", "default"],
         default="same",
         help="llama-server with the libraries of this package, or with those that llama.cpp's "
-        "default build makes (bench build-tools --plain; Linux)",
+        "default build makes (python -m benchmarks build-tools --plain; Linux)",
     )
 
 

@@ -1,6 +1,6 @@
 """The cost of the stores, relative to a plain copy and a plain file of the same bytes.
 
-``python -m llama_py.bench.store [DIRECTORY] [MEBIBYTES]``. Each round does everything once, so that
+``python -m benchmarks.store [DIRECTORY] [MEBIBYTES]``. Each round does everything once, so that
 store and yardstick share the same conditions. Files are not synced on either side.
 """
 

@@ -11,10 +11,10 @@ import argparse
 from collections.abc import Mapping
 from contextlib import ExitStack
 
-from llama_py.bench.files import resolve_model
+from benchmarks.servers import ServerProcess, llama_server, our_server, settle
 from llama_py.bench.http_load import Endpoint, Reply, together
 from llama_py.bench.report import Report, median
-from llama_py.bench.servers import ServerProcess, llama_server, our_server, settle
+from llama_py.bench.subject import resolve_model
 
 __all__ = ["DRAFTED", "beside_llama_server"]
 

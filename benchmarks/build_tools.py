@@ -1,7 +1,7 @@
-"""``llama-py bench build-tools``: llama-bench, llama-batched-bench and llama-server, on demand.
+"""llama-bench, llama-batched-bench and llama-server, built on demand.
 
-They are built from llama.cpp's source at the pinned commit and linked to the libraries of this
-package, so that they measure the same code. With --plain, llama-bench and llama-batched-bench are
+They are built from llama.cpp's source at the pinned commit and linked to the libraries of
+llama_py, so that they measure the same code. With --plain, llama-bench and llama-batched-bench are
 built once more, with libraries as llama.cpp builds them by default, to compare the builds; that
 takes as long as building the package. They are kept in the user's cache.
 """
@@ -9,7 +9,6 @@ takes as long as building the package. They are kept in the user's cache.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import os
 import shutil
 import subprocess
@@ -17,11 +16,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from llama_py.bench.files import cache_directory
+from llama_py.bench.native_tools import libraries, tools_folder
+from llama_py.core.host.cache_folders import cache_directory
 from llama_py.errors import ParameterError
 from llama_py.version import LLAMA_CPP_COMMIT
 
-__all__ = ["build", "find_tool", "main"]
+__all__ = ["build", "main"]
 
 TOOLS = ("llama-bench", "llama-batched-bench", "llama-server")
 _PLAIN_TOOLS = TOOLS[:2]
@@ -29,7 +29,7 @@ _PLAIN_TOOLS = TOOLS[:2]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Build the tools; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="llama-py bench build-tools", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks build-tools", description=__doc__)
     parser.add_argument("--source", metavar="DIR", help="llama.cpp's source (default: it is found)")
     parser.add_argument(
         "--plain", action="store_true", help="build the tools of llama.cpp's default build"
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         source = Path(options.source) if options.source else None
         folder = build(source, options.jobs, plain=options.plain)
     except (ParameterError, OSError, subprocess.CalledProcessError) as error:
-        print(f"llama-py bench build-tools: {error}", file=sys.stderr)
+        print(f"python -m benchmarks build-tools: {error}", file=sys.stderr)
         return 2
     for name in _PLAIN_TOOLS if options.plain else TOOLS:
         print(folder / name)
@@ -60,7 +60,7 @@ def build(source: Path | None = None, jobs: int = 1, *, plain: bool = False) -> 
     cmake = shutil.which("cmake", path=_search_path())
     if cmake is None:
         raise ParameterError("cmake was not found; pip install cmake")
-    folder = _folder(plain)
+    folder = tools_folder(plain=plain)
     folder.mkdir(parents=True, exist_ok=True)
     configure = [
         cmake,
@@ -69,7 +69,7 @@ def build(source: Path | None = None, jobs: int = 1, *, plain: bool = False) -> 
         "-B",
         str(folder),
         f"-DLLAMA_CPP_DIR={source or _find_source()}",
-        *(_plain_options() if plain else [f"-DLLAMA_PY_LIB_DIR={_libraries()}"]),
+        *(_plain_options() if plain else [f"-DLLAMA_PY_LIB_DIR={libraries()}"]),
     ]
     ninja = shutil.which("ninja", path=_search_path())
     if ninja is not None and not (folder / "CMakeCache.txt").exists():
@@ -81,37 +81,10 @@ def build(source: Path | None = None, jobs: int = 1, *, plain: bool = False) -> 
     return folder / "bin"
 
 
-def find_tool(name: str, *, plain: bool = False) -> Path:
-    """A tool that was built for these libraries, or as llama.cpp builds it by default.
-
-    Raises:
-        ParameterError: the tool was not built.
-    """
-    path = _folder(plain) / "bin" / (f"{name}.exe" if sys.platform == "win32" else name)
-    if not path.is_file():
-        which = " --plain" if plain else ""
-        raise ParameterError(f"{name} was not built; run: llama-py bench build-tools{which}")
-    return path
-
-
 def _plain_options() -> list[str]:
-    kernels = Path(__file__).parents[2] / "native" / "kernels"  # in a checkout
+    kernels = Path(__file__).parents[1] / "native" / "kernels"  # in a checkout
     header = kernels / "amx_tile_config" / "amx_tile_config.h"
     return ["-DLLAMA_PY_PLAIN=ON", *([f"-DLLAMA_PY_AMX_HEADER={header}"] * header.is_file())]
-
-
-def _folder(plain: bool) -> Path:
-    """The folder of the tools, one for each folder of libraries, because tools contain its path."""
-    if plain:
-        return cache_directory() / f"bench-tools-{LLAMA_CPP_COMMIT}-plain"
-    where = hashlib.sha256(str(_libraries()).encode()).hexdigest()[:8]
-    return cache_directory() / f"bench-tools-{LLAMA_CPP_COMMIT}-{where}"
-
-
-def _libraries() -> Path:
-    from llama_py._native.loader import library
-
-    return Path(library("llama")._name).resolve().parent
 
 
 def _search_path() -> str:
@@ -121,7 +94,7 @@ def _search_path() -> str:
 def _find_source() -> Path:
     """The source that this package was built from: in a named folder, a checkout or the cache."""
     named = os.environ.get("LLAMA_PY_LLAMA_CPP_DIR")
-    checkout = Path(__file__).parents[2] / "vendor" / "llama.cpp"
+    checkout = Path(__file__).parents[1] / "vendor" / "llama.cpp"
     cached = sorted(cache_directory().glob(f"llama.cpp-{LLAMA_CPP_COMMIT}-*"))
     for path in [Path(named)] if named else [checkout, *cached]:
         if all((path / "tools" / name).is_dir() for name in ("llama-bench", "server")):

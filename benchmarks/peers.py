@@ -3,7 +3,7 @@
 It needs an interpreter that has it, which is best a virtual environment made for the purpose:
 
     python -m venv peer && peer/bin/pip install llama-cpp-python==0.3.36
-    llama-py bench sessions --peer-python peer/bin/python
+    python -m benchmarks sessions --peer-python peer/bin/python
 
 The two never run at the same time: one waits while the other answers.
 """
@@ -13,12 +13,14 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from typing_extensions import Self
 
-from llama_py.bench.subject import flash_attention
+from llama_py.bench.subject import flash_attention, resolve_model
 
 __all__ = ["Peer", "add_peer_arguments", "start_peer"]
 
@@ -90,24 +92,22 @@ def add_peer_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def start_peer(options: argparse.Namespace, model: str, n_ctx: int) -> Peer | None:
+@contextmanager
+def start_peer(options: argparse.Namespace, n_ctx: int) -> Iterator[Peer | None]:
     """A loaded peer under the same settings, or None if none was asked for."""
     if not options.peer_python:
-        return None
-    settings = {
-        "clock": options.clock,
-        "model_path": model,
-        "n_ctx": n_ctx,
-        "n_threads": options.threads,
-        "n_threads_batch": options.threads,
-        "n_batch": options.n_batch,
-        "n_ubatch": min(options.n_batch, 512),
-        **flash_attention(options),
-    }
-    peer = Peer(options.peer_python)
-    try:
-        peer.ask("load", **settings)
-    except BaseException:
-        peer.close()
-        raise
-    return peer
+        yield None
+        return
+    with Peer(options.peer_python) as peer:
+        peer.ask(
+            "load",
+            clock=options.clock,
+            model_path=resolve_model(options.model),
+            n_ctx=n_ctx,
+            n_threads=options.threads,
+            n_threads_batch=options.threads,
+            n_batch=options.n_batch,
+            n_ubatch=min(options.n_batch, 512),
+            **flash_attention(options),
+        )
+        yield peer

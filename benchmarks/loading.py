@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from llama_py.bench.peers import add_peer_arguments
+from benchmarks.peers import add_peer_arguments
 from llama_py.bench.report import Report, median, ratios
 from llama_py.bench.subject import (
     add_model_arguments,

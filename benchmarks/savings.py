@@ -1,12 +1,12 @@
 """What reuse saves: sessions of agents, cold and warm, ours beside llama-server.
 
 For each model of --models and each TRANSCRIPT, ``llama-py serve`` and llama-server of the same
-llama.cpp (``llama-py bench build-tools``) are started with the same model, threads, batch sizes and
-context, each with room for one conversation, and asked the same --calls calls in turn, greedily and
-without flash attention. In the cold pass nothing is reused: our server forgets the session after
-each call, llama-server is told ``cache_prompt: false``. In the warm pass each of them reuses what
-it can. llama-server is also tried with ``--cache-reuse 256`` and, where there is a sliding window,
-with ``--swa-full``; the best of these is what ours is compared with.
+llama.cpp (``python -m benchmarks build-tools``) are started with the same model, threads, batch
+sizes and context, each with room for one conversation, and asked the same --calls calls in turn,
+greedily and without flash attention. In the cold pass nothing is reused: our server forgets the
+session after each call, llama-server is told ``cache_prompt: false``. In the warm pass each of them
+reuses what it can. llama-server is also tried with ``--cache-reuse 256`` and, where there is a
+sliding window, with ``--swa-full``; the best of these is what ours is compared with.
 
 A TRANSCRIPT is a file as ``llama-py bench replay`` reads it, or synthetic:CHARACTERS[:SEED]. Of one
 with more calls, --calls are taken at even distances, the last one among them.
@@ -29,20 +29,19 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from llama_py.bench import plots
-from llama_py.bench.agents import ask
-from llama_py.bench.files import resolve_model
-from llama_py.bench.http_load import Reply
-from llama_py.bench.make_transcript import TOOLS, make
-from llama_py.bench.report import Report
-from llama_py.bench.servers import (
+from benchmarks import plots
+from benchmarks.servers import (
     ServerProcess,
     add_llama_server_arguments,
     llama_server,
     our_server,
     settle,
 )
-from llama_py.bench.subject import whole_context
+from llama_py.bench.agents import ask
+from llama_py.bench.http_load import Reply
+from llama_py.bench.make_transcript import TOOLS, make
+from llama_py.bench.report import Report
+from llama_py.bench.subject import resolve_model, whole_context
 from llama_py.bench.transcripts import Message, Transcript, read_transcript
 from llama_py.errors import ParameterError
 from llama_py.version import LLAMA_CPP_COMMIT, __version__

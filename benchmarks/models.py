@@ -3,7 +3,7 @@
 The speed of a model depends on its shape, its quantization and its vocabulary, not on what it has
 learned. So a benchmark model can be made anywhere, in seconds::
 
-    python -m llama_py.bench.models --shape smollm2-135m --quant q8_0 model.gguf
+    python -m benchmarks make-model --shape smollm2-135m --quant q8_0 model.gguf
 
 The same shape, quantization, vocabulary, seed and Python version give the same file. Needs the
 packages of the extra ``bench`` (gguf, tokenizers).
@@ -12,7 +12,9 @@ packages of the extra ``bench`` (gguf, tokenizers).
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
+import platform
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,17 +25,21 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from llama_py.bench.vocabulary import SPECIAL_TOKENS, Vocabulary, make_vocabulary
+from benchmarks.vocabulary import SPECIAL_TOKENS, Vocabulary, make_vocabulary
+from llama_py.core.host.cache_folders import cache_directory
+from llama_py.errors import ParameterError
 
 if TYPE_CHECKING:
     import gguf
 
-__all__ = ["QUANTS", "SHAPES", "Shape", "main", "write_model"]
+__all__ = ["QUANTS", "SHAPES", "Shape", "find_model", "made_model", "main", "write_model"]
 
 Array = npt.NDArray[np.float32]
 
 QUANTS: Final = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
 
+#: What a model's bytes depend on.
+_SOURCES: Final = ("models.py", "vocabulary.py")
 #: The matrices through which a layer of the llama architecture changes the hidden state.
 _LAST_OF_A_LAYER: Final = ("attn_output.weight", "ffn_down.weight")
 
@@ -204,6 +210,37 @@ def write_model(
         part.replace(target)
     finally:
         part.unlink(missing_ok=True)
+
+
+def find_model(name: str) -> str | None:
+    """The file of ``SHAPE[:vocab=N][:quant=Q][:repeats=yes]``; None if there is no such shape.
+
+    Raises:
+        ParameterError: the options behind the shape are wrong.
+    """
+    shape, *parts = name.split(":")
+    if shape not in SHAPES:
+        return None
+    options = dict(part.partition("=")[::2] for part in parts)
+    quant, vocab = options.pop("quant", "q8_0"), options.pop("vocab", "49152")
+    repeats = options.pop("repeats", "no") == "yes"
+    if options or not vocab.isdigit() or quant not in QUANTS:
+        raise ParameterError(f"--model {name}: a shape is written SHAPE[:vocab=N][:quant=Q]")
+    return made_model(shape, quant, int(vocab), repeats=repeats)
+
+
+def made_model(
+    shape: str, quant: str = "q8_0", vocab: int = 49152, *, repeats: bool = False
+) -> str:
+    """The file of such a model, which is written to the user's cache the first time."""
+    source = b"".join(Path(__file__).with_name(each).read_bytes() for each in _SOURCES)
+    version = hashlib.sha256(source + platform.python_version().encode()).hexdigest()[:10]
+    kind = "-repeats" if repeats else ""
+    path = cache_directory() / "bench-models" / f"{shape}-{quant}-{vocab}{kind}-{version}.gguf"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_model(path, shape, quant=quant, vocab=vocab, repeats=repeats)
+    return str(path)
 
 
 class _Writer:
@@ -400,7 +437,7 @@ def _feed_forward_tensors(shape: Shape, block: str) -> Iterator[_Tensor]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m llama_py.bench.models",
+        prog="python -m benchmarks make-model",
         description="Write a model with random weights and a realistic shape.",
         epilog="shapes: " + "; ".join(f"{name} ({s.description})" for name, s in SHAPES.items()),
     )
