@@ -281,20 +281,11 @@ def _is_unreachable(error: BaseException) -> bool:
 
 
 @contextmanager
-def _without_retries() -> Iterator[None]:
+def _clear_errors(repo: str, file: str = "") -> Iterator[None]:
     logger, once = logging.getLogger("huggingface_hub.utils._http"), _NoRetries()
     logger.addFilter(once)
     try:
         yield
-    finally:
-        logger.removeFilter(once)
-
-
-@contextmanager
-def _clear_errors(repo: str, file: str = "") -> Iterator[None]:
-    try:
-        with _without_retries():
-            yield
     except Exception as error:  # classes of hf, httpx and requests, which differ by version
         names = [kind.__name__ for kind in type(error).__mro__]
         for name in names:
@@ -310,3 +301,5 @@ def _clear_errors(repo: str, file: str = "") -> Iterator[None]:
         elif _is_unreachable(error) and "OfflineModeIsEnabled" not in names:
             reason = f"the hub cannot be reached, and it is not in the cache ({reason})"
         raise DownloadError(f"{what} cannot be downloaded: {reason}") from error
+    finally:
+        logger.removeFilter(once)

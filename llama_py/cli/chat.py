@@ -56,7 +56,12 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(parsed: argparse.Namespace) -> int:
-    sampling = _sampling(parsed)
+    sampling = options.sampling(parsed)
+    if parsed.json_schema is not None:
+        schema = options.read_schema(parsed.json_schema)
+        sampling["response_format"] = {"type": "json_object", "schema": schema}
+    if parsed.no_think:
+        sampling["enable_thinking"] = False
     prompt = parsed.prompt
     talks = parsed.interactive or (prompt is None and is_terminal(sys.stdin))
     if prompt == "-" or (prompt is None and not talks):
@@ -69,16 +74,6 @@ def _run(parsed: argparse.Namespace) -> int:
             chat.say(prompt)
             return 0
         return chat.talk(prompt)
-
-
-def _sampling(parsed: argparse.Namespace) -> dict[str, Any]:
-    sampling = options.sampling(parsed)
-    if parsed.json_schema is not None:
-        schema = options.read_schema(parsed.json_schema)
-        sampling["response_format"] = {"type": "json_object", "schema": schema}
-    if parsed.no_think:
-        sampling["enable_thinking"] = False
-    return sampling
 
 
 def _session(llm: Llama, parsed: argparse.Namespace, sampling: dict[str, Any]) -> ChatSession:
@@ -213,15 +208,15 @@ class Chat:
         choice = response["choices"][0]
         if choice["finish_reason"] is None:
             note("stopped")
-        elif choice["finish_reason"] == "length" and self._cut_by_context(response):
+        elif (
+            choice["finish_reason"] == "length"
+            and int(response["usage"]["total_tokens"]) >= self.llm.n_ctx()
+        ):
             note("the context is full: the reply ends here")
         elif not choice["message"]["content"]:
             note("the model said nothing")
         if self._stats:
             note(_stats(response))
-
-    def _cut_by_context(self, response: dict[str, Any]) -> bool:
-        return int(response["usage"]["total_tokens"]) >= self.llm.n_ctx()
 
 
 class Stopped(Exception):

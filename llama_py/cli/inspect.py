@@ -66,8 +66,12 @@ def _run(parsed: argparse.Namespace) -> int:
 def model_report(path: str) -> dict[str, Any]:
     """Describe a model file, as far as that is possible without running the model."""
     from llama_py.gguf.check import check_model_file
+    from llama_py.memory.kinds import traits_of
 
     info = check_model_file(path)
+
+    facts = _facts(info)
+    kind = traits_of(facts, swa_full=False).kind.value if facts.has_decoder else "none: an encoder"
     return {
         "path": str(info.path),
         "architecture": info.architecture,
@@ -80,7 +84,9 @@ def model_report(path: str) -> dict[str, Any]:
         "vocabulary": info.n_vocab,
         "context_length": info.context_length,
         "chat_template": info.chat_template,
-        **_memory(info),
+        "memory": kind,
+        "window": facts.n_swa,
+        "layers": facts.n_layer,
         "defaults": _defaults(info),
         "gguf_version": info.version,
         "metadata": dict(info.metadata),
@@ -125,14 +131,6 @@ def _facts(info: GGUFInfo) -> _ModelFacts:
         )
     finally:
         llama_h.llama_model_free(model)
-
-
-def _memory(info: GGUFInfo) -> dict[str, Any]:
-    from llama_py.memory.kinds import traits_of
-
-    facts = _facts(info)
-    kind = traits_of(facts, swa_full=False).kind.value if facts.has_decoder else "none: an encoder"
-    return {"memory": kind, "window": facts.n_swa, "layers": facts.n_layer}
 
 
 def _defaults(info: GGUFInfo) -> dict[str, dict[str, Any]]:

@@ -26,6 +26,7 @@ __all__ = [
     "add_flag",
     "add_model_options",
     "add_sampling_options",
+    "argument_type",
     "help_of",
     "load_model",
     "meaning_of",
@@ -155,7 +156,7 @@ def add_flag(
         *flag.flags,
         dest=option.name,
         metavar=flag.metavar,
-        type=str if several or option.name in _FILES else _reader(option),
+        type=str if several or option.name in _FILES else argument_type(option),
         action="append" if several else "store",
         default=default,
         help=shown + ("; may be repeated" if several else ""),
@@ -166,7 +167,9 @@ def _flagged(table: Table[Any]) -> list[Option]:
     return [option for option in table if option.mark(Flag)]
 
 
-def _reader(option: Option) -> Callable[[str], Any]:
+def argument_type(option: Option) -> Callable[[str], Any]:
+    """The ``type`` of an argument of argparse whose value is that of an option."""
+
     def read(text: str) -> Any:
         try:
             return option.parse(text)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llama_py.cli import options
-from llama_py.errors import LlamaError, MissingPackageError
-from llama_py.options import LOAD, Option
+from llama_py.errors import MissingPackageError
+from llama_py.options import LOAD
 
 if TYPE_CHECKING:
     from llama_py.server.config.configuration import Configuration
-    from llama_py.server.config.settings import Setting, Settings
+    from llama_py.server.config.settings import Settings
 
 __all__ = ["add_parser"]
 
@@ -114,7 +114,7 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
             *flag.flags,
             dest=f"model_{name}",
             metavar=flag.metavar,
-            type=str if name == "chat_template" else _reader(option),
+            type=str if name == "chat_template" else options.argument_type(option),
             help=flag.help or options.help_of(option, LOAD),
         )
 
@@ -138,26 +138,16 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
             flag = setting.flag
             kind: dict[str, Any] = {"action": argparse.BooleanOptionalAction}
             if flag.metavar is not None:
-                kind = {"metavar": flag.metavar, "type": _reader(setting)}
+                kind = {"metavar": flag.metavar, "type": options.argument_type(setting)}
+            default = setting.default()
+            shown = ",".join(default) if isinstance(default, tuple) else default
             section.add_argument(
-                *flag.flags, dest=f"set_{name}", default=None, help=_help_of(setting), **kind
+                *flag.flags,
+                dest=f"set_{name}",
+                default=None,
+                help=options.meaning_of(setting) + (f" (default: {shown})" if shown else ""),
+                **kind,
             )
-
-
-def _help_of(setting: Setting) -> str:
-    default = setting.default()
-    shown = ",".join(default) if isinstance(default, tuple) else default
-    return options.meaning_of(setting) + (f" (default: {shown})" if shown else "")
-
-
-def _reader(option: Option) -> Callable[[str], Any]:
-    def read(text: str) -> Any:
-        try:
-            return option.parse(text)
-        except LlamaError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return read
 
 
 # ---- what is made of them ----------------------------------------------------------------------
@@ -193,6 +183,7 @@ def _run(parsed: argparse.Namespace) -> int:
 def _configuration(parsed: argparse.Namespace) -> Configuration:
     from llama_py.demo import demo_model_path
     from llama_py.server.config.configuration import Given, read_configuration
+    from llama_py.server.config.model_options import MODEL_FLAGS
     from llama_py.server.config.settings import SETTINGS
 
     given = vars(parsed)
@@ -200,26 +191,20 @@ def _configuration(parsed: argparse.Namespace) -> Configuration:
     model = parsed.model or parsed.model_flag
     if parsed.hf is not None:
         model = options.model_path(None, parsed.hf)
+    values = {name: given[f"model_{name}"] for name in MODEL_FLAGS}
+    if values["chat_template"] is not None:
+        values["chat_template"] = options.read_template(values["chat_template"], "--chat-template")
     return read_configuration(
         Given(
             config=parsed.config,
             model=model,
             api_keys=tuple(parsed.api_keys or ()),
             settings={name: value for name, value in chosen.items() if value is not None},
-            model_options=_model_options(given),
+            model_options={name: value for name, value in values.items() if value is not None},
         ),
         os.environ,
         demo_model_path,
     )
-
-
-def _model_options(given: dict[str, Any]) -> dict[str, Any]:
-    from llama_py.server.config.model_options import MODEL_FLAGS
-
-    values = {name: given[f"model_{name}"] for name in MODEL_FLAGS}
-    if values["chat_template"] is not None:
-        values["chat_template"] = options.read_template(values["chat_template"], "--chat-template")
-    return {name: value for name, value in values.items() if value is not None}
 
 
 def _announce(addresses: Sequence[str], settings: Settings) -> None:

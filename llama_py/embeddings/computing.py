@@ -95,9 +95,13 @@ def threads_and_computers(model: Model, params: ContextParams) -> tuple[int, int
     """
     threads = params.n_threads_batch or params.n_threads
     if threads is None:
-        threads = usable_cores() if model.size_bytes > _WORTH_THREADS else 1
+        threads = _usual_threads(model)
     alone = on_gpu() or not model.is_encoder or model.size_bytes > _SIDE_BY_SIDE
     return threads, 1 if alone else min(threads, _MOST_COMPUTERS)
+
+
+def _usual_threads(model: Model) -> int:
+    return usable_cores() if model.size_bytes > _WORTH_THREADS else 1
 
 
 def on_gpu() -> bool:
@@ -201,17 +205,14 @@ class Computer:
             if context is not None:
                 del self._contexts[ranks]
                 context.close()  # before the next one is made: there may be no room for both
-            context = self._contexts[ranks] = self._make(needed, ranks)
+            context = Context(self._model, self._params(needed, ranks))
+            context.share = self._share
+            if self._setup.adapters:
+                context.set_adapters([*self._setup.adapters])
+            self._contexts[ranks] = context
         threads = self.threads
         if threads is not None and threads != context.n_threads_batch:
             context.set_threads(threads, threads)
-        return context
-
-    def _make(self, needed: int, ranks: bool) -> Context:
-        context = Context(self._model, self._params(needed, ranks))
-        context.share = self._share
-        if self._setup.adapters:
-            context.set_adapters([*self._setup.adapters])
         return context
 
     def _params(self, needed: int, ranks: bool) -> ContextParams:
@@ -224,7 +225,7 @@ class Computer:
             # On a CPU flash attention rounds to F16, as weights do that are not in F32.
             exact = self._in_f32 and size <= _MUCH_ATTENTION
             flash = False if exact else None
-        threads = self.threads or params.n_threads or self._threads()
+        threads = self.threads or params.n_threads or _usual_threads(self._model)
         return replace(
             params,
             n_ctx=size,
@@ -239,6 +240,3 @@ class Computer:
             type_k=_F32 if exact and params.type_k is None else params.type_k,
             type_v=_F32 if exact and params.type_v is None else params.type_v,
         )
-
-    def _threads(self) -> int:
-        return usable_cores() if self._model.size_bytes > _WORTH_THREADS else 1

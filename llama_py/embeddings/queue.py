@@ -251,15 +251,12 @@ class _Worker:
         with self._changed:
             pack = self._next_pack(computer) if self._free else []
             if pack and len(self._computers) > 1:
-                self._give_threads(computer)
+                # As many threads as are free, unless others can use them at once.
+                busy = sum(each.threads is not None for each in self._computers)
+                others = min(len(self._computers) - busy - 1, self._waiting(_LARGE))
+                computer.threads = max(1, self._free // (1 + others))
+                self._free -= computer.threads
             return pack
-
-    def _give_threads(self, computer: Computer) -> None:
-        """As many as are free, unless others can use them at once."""
-        busy = sum(each.threads is not None for each in self._computers)
-        others = min(len(self._computers) - busy - 1, self._waiting(_LARGE))
-        computer.threads = max(1, self._free // (1 + others))
-        self._free -= computer.threads
 
     def _end(self, computer: Computer) -> None:
         with self._changed:
@@ -281,9 +278,12 @@ class _Worker:
         pack: _Pack = []
         self._forget_ended()
         largest = self._largest(computer)
-        first = self._first(largest)
+        # The call whose turn it is; it goes to the end of the queue.
+        first = next((job for job in self._jobs if _fits(job, largest)), None)
         if first is None:
             return pack
+        self._jobs.remove(first)
+        self._jobs.append(first)
         longest, total = 0, 0
         for job in (first, *[each for each in self._jobs if each is not first]):
             while _fits(job, largest) and job.ranks == first.ranks:
@@ -300,14 +300,6 @@ class _Worker:
     def _forget_ended(self) -> None:
         """Also those that were cancelled."""
         self._jobs = deque(job for job in self._jobs if job.waiting)
-
-    def _first(self, largest: int | None) -> EmbeddingJob | None:
-        """The call whose turn it is; it goes to the end of the queue."""
-        first = next((job for job in self._jobs if _fits(job, largest)), None)
-        if first is not None:
-            self._jobs.remove(first)
-            self._jobs.append(first)
-        return first
 
 
 def _fits(job: EmbeddingJob, largest: int | None) -> bool:

@@ -116,7 +116,15 @@ def _check(path: Path) -> GGUFInfo:
     headers = {path: header}
     for shard in _other_shards(path, header):
         _check_is_gguf(shard)
-        headers[shard] = _shard_header(shard)
+        try:
+            part = read_header(shard)
+        except InvalidModelError as error:
+            raise InvalidModelError(f"its part {shard.name}: {error}") from None
+        if part.types.get("split.no") != "u16":
+            raise InvalidModelError(
+                f"its part {shard.name} does not say which part it is (split.no)"
+            )
+        headers[shard] = part
     check_rules(list(headers.values()), architecture)
     return _info(path, architecture, headers)
 
@@ -128,6 +136,8 @@ def _info(path: Path, architecture: str, headers: Mapping[Path, GGUFHeader]) -> 
     types: dict[str, int] = {}
     for tensor in tensors:
         types[tensor.type] = types.get(tensor.type, 0) + 1
+    # Scores come out: a dense layer alone (`cls`) is a head only in Jina's first one.
+    last = "cls.weight" if architecture == "jina-bert-v2" else "cls.output.weight"
     return GGUFInfo(
         path=path,
         architecture=architecture,
@@ -139,16 +149,13 @@ def _info(path: Path, architecture: str, headers: Mapping[Path, GGUFHeader]) -> 
         n_bytes=sum(part.file_size for part in headers.values()),
         shards=tuple(headers),
         tensor_types=types,
-        places={path: _places(part) for path, part in headers.items()},
-        has_head=_has_head(architecture, names),
+        places={
+            path: (part.data_offset, *(part.data_offset + tensor.offset for tensor in part.tensors))
+            for path, part in headers.items()
+        },
+        has_head=bool(names & {last, "cls.output.weight"}),
         n_heads=_n_heads(architecture, header.scalars, names),
     )
-
-
-def _has_head(architecture: str, names: set[str]) -> bool:
-    """Whether scores come out: a dense layer alone (``cls``) is a head only in Jina's first one."""
-    last = "cls.weight" if architecture == "jina-bert-v2" else "cls.output.weight"
-    return bool(names & {last, "cls.output.weight"})
 
 
 def _n_heads(architecture: str, metadata: Mapping[str, Scalar], names: set[str]) -> int:
@@ -163,10 +170,6 @@ def _n_heads(architecture: str, metadata: Mapping[str, Scalar], names: set[str])
     blocks = range(max(0, layers - heads), layers)
     wanted = {f"blk.{block}.{name}.weight" for block in blocks for name in needed}
     return len(blocks) if wanted <= names else 0
-
-
-def _places(part: GGUFHeader) -> tuple[int, ...]:
-    return (part.data_offset, *(part.data_offset + tensor.offset for tensor in part.tensors))
 
 
 # --- is it a GGUF at all? -------------------------------------------------------------------------
@@ -345,13 +348,3 @@ def _other_shards(path: Path, header: GGUFHeader) -> list[Path]:
             f"{_listed(missing)}"
         )
     return shards
-
-
-def _shard_header(path: Path) -> GGUFHeader:
-    try:
-        header = read_header(path)
-    except InvalidModelError as error:
-        raise InvalidModelError(f"its part {path.name}: {error}") from None
-    if header.types.get("split.no") != "u16":
-        raise InvalidModelError(f"its part {path.name} does not say which part it is (split.no)")
-    return header

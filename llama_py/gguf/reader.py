@@ -161,7 +161,14 @@ class _FileReader:
         self.at = 4
         version = self._version()
         n_tensors, n_pairs = self.unpack("QQ")
-        self._check_counts(n_tensors, n_pairs)
+        # The smallest pair is a key of one byte with a value of one; the smallest record has no
+        # dimensions.
+        for count, smallest, what in (
+            (n_pairs, 14, "metadata entries"),
+            (n_tensors, 24, "tensors"),
+        ):
+            if count * smallest > self.size:
+                raise self.fail(f"the header announces {count} {what}, more than the file can hold")
         scalars, types, arrays = self._pairs(n_pairs)
         alignment = _alignment(scalars, types)
         records = self._tensor_records(n_tensors)
@@ -216,16 +223,6 @@ class _FileReader:
             )
         return int(version)
 
-    def _check_counts(self, n_tensors: int, n_pairs: int) -> None:
-        # The smallest pair is a key of one byte with a value of one; the smallest record has no
-        # dimensions.
-        for count, smallest, what in (
-            (n_pairs, 14, "metadata entries"),
-            (n_tensors, 24, "tensors"),
-        ):
-            if count * smallest > self.size:
-                raise self.fail(f"the header announces {count} {what}, more than the file can hold")
-
     # metadata
 
     def _pairs(self, count: int) -> tuple[dict[str, Scalar], dict[str, str], dict[str, GGUFArray]]:
@@ -244,16 +241,13 @@ class _FileReader:
             if kind == ARRAY:
                 arrays[key] = self._array()
                 types[key] = "array"
+            elif kind == STRING:
+                scalars[key], types[key] = self.string(), "str"
             else:
-                scalars[key], types[key] = self._scalar(kind)
+                types[key], form = self._type(kind)
+                # Any byte but zero is true, and struct's "?" agrees.
+                scalars[key] = self.unpack(form)[0]
         return scalars, types, arrays
-
-    def _scalar(self, kind: int) -> tuple[Scalar, str]:
-        if kind == STRING:
-            return self.string(), "str"
-        name, form = self._type(kind)
-        # Any byte but zero is true, and struct's "?" agrees.
-        return self.unpack(form)[0], name
 
     def _type(self, kind: int) -> tuple[str, str]:
         if kind not in _SCALARS:
@@ -294,17 +288,14 @@ class _FileReader:
             if len(name.encode()) >= _MAX_NAME or name in names:
                 raise self.fail(f"the tensor name {name!r} is too long, or occurs twice")
             names.add(name)
-            records.append((name, self._shape(name), *self.unpack("IQ")))
+            (n_dims,) = self.unpack("I")
+            if n_dims > _MAX_DIMS:
+                raise self.fail(f"tensor {name!r} has {n_dims} dimensions, more than {_MAX_DIMS}")
+            shape = self.unpack(f"{n_dims}Q")
+            if math.prod(shape) >= 2**63 or any(length >= 2**63 for length in shape):
+                raise self.fail(f"the shape of tensor {name!r} is absurd: {list(shape)}")
+            records.append((name, shape, *self.unpack("IQ")))
         return records
-
-    def _shape(self, name: str) -> tuple[int, ...]:
-        (n_dims,) = self.unpack("I")
-        if n_dims > _MAX_DIMS:
-            raise self.fail(f"tensor {name!r} has {n_dims} dimensions, more than {_MAX_DIMS}")
-        shape = self.unpack(f"{n_dims}Q")
-        if math.prod(shape) >= 2**63 or any(length >= 2**63 for length in shape):
-            raise self.fail(f"the shape of tensor {name!r} is absurd: {list(shape)}")
-        return shape
 
     def _check_data(self, tensors: tuple[GGUFTensor, ...], data_offset: int) -> None:
         needed = data_offset

@@ -81,15 +81,12 @@ def _limits(limits: Range) -> str:
 
 def markdown_table(table: Table[Any], names: list[str]) -> str:
     """A table with some of the options, one row for each."""
-    rows = [_row(table[name], table) for name in names]
-    return "\n".join(
-        ["| option | allowed | default | meaning |", "| --- | --- | --- | --- |", *rows]
-    )
-
-
-def _row(option: Option, table: Table[Any]) -> str:
-    cells = (f"`{option.name}`", allowed(option), _every_default(option, table), option.doc)
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    rows = ["| option | allowed | default | meaning |", "| --- | --- | --- | --- |"]
+    for name in names:
+        option = table[name]
+        cells = (f"`{name}`", allowed(option), _every_default(option, table), option.doc)
+        rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(rows)
 
 
 # ---- help() ----------------------------------------------------------------------------------
@@ -102,15 +99,15 @@ def describe_options(function: Callable[..., Any], table: Table[Any]) -> None:
     """
     if function.__doc__ is None:  # python -OO
         return
-    rows = [_plain_row(each, table) for each in table if not each.mark(Ignored)]
-    function.__doc__ = "\n".join([cleandoc(function.__doc__), "", "Options:", *rows])
-
-
-def _plain_row(option: Option, table: Table[Any]) -> str:
-    default = _plain(plain_default(option, table))
-    facts = [_plain(allowed(option)), f"default: {default}" if default else ""]
-    head = f"{option.name} ({'; '.join(filter(None, facts))}): {_plain(option.doc)}"
-    return fill(head, 96, initial_indent=" " * 4, subsequent_indent=" " * 8)
+    lines = [cleandoc(function.__doc__), "", "Options:"]
+    for option in table:
+        if option.mark(Ignored):
+            continue
+        default = _plain(plain_default(option, table))
+        facts = [_plain(allowed(option)), f"default: {default}" if default else ""]
+        head = f"{option.name} ({'; '.join(filter(None, facts))}): {_plain(option.doc)}"
+        lines.append(fill(head, 96, initial_indent=" " * 4, subsequent_indent=" " * 8))
+    function.__doc__ = "\n".join(lines)
 
 
 def _plain(markdown: str) -> str:
@@ -126,19 +123,15 @@ def json_schema(table: Table[Any]) -> dict[str, Any]:
 
     Further members are refused, as the call refuses them.
     """
-    properties = {
-        option.name: each for option in table if (each := _property(option, table)) is not None
-    }
+    properties: dict[str, dict[str, Any]] = {}
+    for option in table:
+        value = _type_of(option)
+        if value is None:
+            continue
+        default = option.default(table.function)
+        known = {} if default is None or isinstance(default, tuple) else {"default": default}
+        properties[option.name] = {**value, "description": option.doc, **known}
     return {"type": "object", "properties": properties, "additionalProperties": False}
-
-
-def _property(option: Option, table: Table[Any]) -> dict[str, Any] | None:
-    value = _type_of(option)
-    if value is None:
-        return None
-    default = option.default(table.function)
-    known = {} if default is None or isinstance(default, tuple) else {"default": default}
-    return {**value, "description": option.doc, **known}
 
 
 def _type_of(option: Option) -> Mapping[str, Any] | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin
 from typing import get_type_hints as hints_of
 
@@ -36,6 +36,7 @@ from llama_py.options.marks import (
     Reads,
     SameAs,
 )
+from llama_py.options.values import as_is
 
 __all__ = ["Option", "Table"]
 
@@ -60,7 +61,7 @@ class Option:
     def __init__(self, name: str, hint: Any) -> None:
         base, *self._marks = get_args(hint)
         self.name = name
-        union = get_args(base) if _is_union(base) else (base,)
+        union = get_args(base) if get_origin(base) in (Union, types.UnionType) else (base,)
         self.kinds = tuple(kind for kind in union if kind is not type(None))
         self.optional = len(self.kinds) < len(union) or Any in self.kinds
         self.none_counts = self.mark(NoneCounts) is not None
@@ -125,14 +126,15 @@ class Option:
         if first is bool:
             return _read_bool
         if first is str:
-            return read_texts if several else _text_reader(self.mark(Empty) is not None)
+            empty = self.mark(Empty) is not None
+            return read_texts if several else partial(read_text, empty=empty)
         origin = get_origin(first)
         if origin is get_origin(Callable[..., Any]):
             return read_functions if several else read_function
         if origin is get_origin(Mapping[str, Any]):
             return read_mapping
         if self.mark(Ignored) or self.mark(SameAs):
-            return _as_is
+            return as_is
         raise TypeError(f"{self.name}: say how {self.kinds} is read, with a mark Reads(...)")
 
     def _read_choice(self, value: Any) -> str:
@@ -185,7 +187,11 @@ class Table(Generic[T]):
             if option is None:
                 raise self.unknown(name)
             if value is not None or not option.optional:
-                values[name] = _read(option, value)
+                try:
+                    values[name] = option.read(value)
+                except ParameterError as error:
+                    error.param = name
+                    raise
             elif option.none_counts:
                 values[name] = None
         if not self._unsettled.isdisjoint(values):
@@ -214,23 +220,14 @@ class Table(Generic[T]):
         for other in self._unsettled & values.keys():
             value, same = values.pop(other), self.options[other].mark(SameAs)
             if same is not None:
-                self._unite(values, same.name, other, self.options[same.name].read(value))
-
-    def _unite(self, values: dict[str, Any], name: str, other: str, value: Any) -> None:
-        if values.setdefault(name, value) not in (value, None):
-            raise ParameterError(
-                f"{name}={shown(values[name])} contradicts {other}={shown(value)}: "
-                f"{other} and {name} are the same thing"
-            )
-        values[name] = value
-
-
-def _read(option: Option, value: Any) -> Any:
-    try:
-        return option.read(value)
-    except ParameterError as error:
-        error.param = option.name
-        raise
+                name = same.name
+                value = self.options[name].read(value)
+                if values.setdefault(name, value) not in (value, None):
+                    raise ParameterError(
+                        f"{name}={shown(values[name])} contradicts {other}={shown(value)}: "
+                        f"{other} and {name} are the same thing"
+                    )
+                values[name] = value
 
 
 def _bind(read: Reader, name: str) -> Callable[[Any], Any]:
@@ -275,18 +272,6 @@ def _value_of(text: str, option: Option) -> Any:
         return text  # which is refused with the reason
 
 
-def _is_union(hint: Any) -> bool:
-    return get_origin(hint) in (Union, types.UnionType)
-
-
 def _read_bool(name: str, value: Any) -> bool:
     check_bool(name, value)
     return bool(value)
-
-
-def _text_reader(empty: bool) -> Reader:
-    return lambda name, value: read_text(name, value, empty=empty)
-
-
-def _as_is(name: str, value: Any) -> Any:
-    return value

@@ -274,21 +274,17 @@ def read_overrides(name: str, value: Any) -> Mapping[str, bool | int | float | s
     """Metadata values in place of those of the file; at most 127 bytes of key and of text."""
     check_kind(name, value, (Mapping,), "a dictionary")
     for key, each in value.items():
-        _check_override(name, key, each)
+        if not isinstance(key, str) or len(key.encode()) > 127:
+            raise ParameterError(f"{name}: key {key!r} must be a string of at most 127 bytes")
+        if not isinstance(each, (bool, int, float, str)):
+            raise ParameterTypeError(
+                f"{name}[{key!r}] must be a bool, int, float or str, not {type(each).__name__}"
+            )
+        if type(each) is int and not -(2**63) <= each < 2**63:
+            raise ParameterError(f"{name}[{key!r}]={each} does not fit into 64 bits")
+        if isinstance(each, str) and len(each.encode()) > 127:
+            raise ParameterError(f"{name}[{key!r}] is longer than 127 bytes")
     return value  # type: ignore[no-any-return]
-
-
-def _check_override(name: str, key: Any, value: Any) -> None:
-    if not isinstance(key, str) or len(key.encode()) > 127:
-        raise ParameterError(f"{name}: key {key!r} must be a string of at most 127 bytes")
-    if not isinstance(value, (bool, int, float, str)):
-        raise ParameterTypeError(
-            f"{name}[{key!r}] must be a bool, int, float or str, not {type(value).__name__}"
-        )
-    if type(value) is int and not -(2**63) <= value < 2**63:
-        raise ParameterError(f"{name}[{key!r}]={value} does not fit into 64 bits")
-    if isinstance(value, str) and len(value.encode()) > 127:
-        raise ParameterError(f"{name}[{key!r}] is longer than 127 bytes")
 
 
 def read_flash(name: str, value: Any) -> bool | None:

@@ -116,7 +116,9 @@ async def _refuse(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException) or error.status_code != 405:
         failure = Failure(Kind.NOT_FOUND, f"there is no {method} {path} here")
         return error_response(request.scope, failure)
-    allowed = ", ".join(_methods_of(request))
+    routes = [each for each in request.app.routes if isinstance(each, Route)]
+    fitting = [each for each in routes if each.path_regex.match(route_path(request.scope))]
+    allowed = ", ".join(sorted({method for each in fitting for method in each.methods or ()}))
     failure = Failure(Kind.METHOD, f"{path} takes {allowed}, not {method}")
     response = error_response(request.scope, failure)
     response.headers["Allow"] = allowed
@@ -126,13 +128,6 @@ async def _refuse(request: Request, error: Exception) -> Response:
 def _cut(text: str, most: int) -> str:
     """A client's text, shortened for a message to it."""
     return text if len(text) <= most else f"{text[:most]}…"
-
-
-def _methods_of(request: Request) -> list[str]:
-    routes = [each for each in request.app.routes if isinstance(each, Route)]
-    path = route_path(request.scope)
-    fitting = [each for each in routes if each.path_regex.match(path)]
-    return sorted({method for each in fitting for method in each.methods or ()})
 
 
 class _Failures:

@@ -311,7 +311,10 @@ class Exchange:
             self._said_all = True
             await self._out.send(self._held + last, more=False)
         self._out.close()
-        await _drain(events)
+        # Wait until the requests have ended, which takes at most a step.
+        events.cancel()
+        while events.unfinished:
+            await events.some()
         return _Sent()
 
     async def _pump(self, events: AsyncEvents, reply: WireReply, out: EventStream) -> None:
@@ -356,19 +359,16 @@ class Exchange:
         for index, event in batch:
             if self.failure is not None:
                 break
-            if type(event) is FinishEvent:
-                event = self._as_asked(event)
+            if isinstance(event, FinishEvent) and self._cancelled:
+                # What its client has ended is complete, and no failure.
+                asked = isinstance(event.error, RequestCancelled)
+                event = replace(event, error=None) if asked else event
             frames.append(reply.feed(index, event))
             if type(event) is FinishEvent:
                 self._note_end(index)
                 if event.error is not None:
                     self.failure = failure_of(event.error)
         return b"".join(frames)
-
-    def _as_asked(self, event: FinishEvent) -> FinishEvent:
-        """The end of a reply; one that its client has ended is complete, and no failure."""
-        asked = self._cancelled and isinstance(event.error, RequestCancelled)
-        return replace(event, error=None) if asked else event
 
     def _note_end(self, index: int) -> None:
         """Tell the sessions, once, that a request has ended or is about to."""
@@ -423,10 +423,3 @@ class Exchange:
 
 def _failed(batch: Sequence[tuple[int, Event]]) -> bool:
     return any(type(event) is FinishEvent and event.error for _, event in batch)
-
-
-async def _drain(events: AsyncEvents) -> None:
-    """Wait until the requests have ended, which takes at most a step."""
-    events.cancel()
-    while events.unfinished:
-        await events.some()

@@ -31,13 +31,6 @@ def log_request(record: RequestRecord) -> None:
     silent = record.path.startswith(_SILENT) and not record.error
     if silent or not _requests.isEnabledFor(logging.INFO):
         return
-    fields = _fields_of(record)
-    _requests.info(
-        "%s %s %s", record.method[:20], fields["route"], record.status, extra={"fields": fields}
-    )
-
-
-def _fields_of(record: RequestRecord) -> dict[str, Any]:
     fields = {
         "id": record.id,
         "key": record.caller.name,
@@ -54,7 +47,10 @@ def _fields_of(record: RequestRecord) -> dict[str, Any]:
         "ttft_ms": _milliseconds(record.first_token_seconds),
         "total_ms": _milliseconds(record.seconds),
     }
-    return {name: value for name, value in fields.items() if value not in ("", None)}
+    fields = {name: value for name, value in fields.items() if value not in ("", None)}
+    _requests.info(
+        "%s %s %s", record.method[:20], fields["route"], record.status, extra={"fields": fields}
+    )
 
 
 def _milliseconds(seconds: float | None) -> float | None:

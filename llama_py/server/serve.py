@@ -27,7 +27,7 @@ from starlette.applications import Starlette
 
 from llama_py.errors import ModelNotFoundError, ParameterError
 from llama_py.server.app import create_app
-from llama_py.server.config.settings import ModelSettings, Settings
+from llama_py.server.config.settings import Settings
 from llama_py.server.lifecycle import Phase
 from llama_py.server.service import Service
 from llama_py.server.transport.connection import connection_class
@@ -53,7 +53,10 @@ def check(settings: Settings) -> None:
     """
     settings.refuse_open_door()
     for model in settings.models:
-        _check_files(model)
+        for name, path in model.files:
+            if not Path(path).is_file():
+                what = "there is no model file" if name == "path" else f"{name}: there is no file"
+                raise ModelNotFoundError(f"{what} at {path} (for {model.id!r})")
     for name in ("session_dir", "slot_dir"):
         directory: Path | None = getattr(settings, name)
         if directory is not None:
@@ -61,13 +64,6 @@ def check(settings: Settings) -> None:
             if not os.access(directory, os.W_OK | os.X_OK):
                 raise ParameterError(f"{name}: {directory} cannot be written")
     _check_tls(settings)
-
-
-def _check_files(model: ModelSettings) -> None:
-    for name, path in model.files:
-        if not Path(path).is_file():
-            what = "there is no model file" if name == "path" else f"{name}: there is no file"
-            raise ModelNotFoundError(f"{what} at {path} (for {model.id!r})")
 
 
 def _check_tls(settings: Settings) -> None:

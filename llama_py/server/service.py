@@ -71,7 +71,10 @@ class Service:
         self.workers = FairWorkers(_WORKERS, "llama_py-server")
         self.side_workers = FairWorkers(_SIDE_WORKERS, "llama_py-side")
         self.embedding_workers = FairWorkers(_SIDE_WORKERS, "llama_py-embeds")
-        self.limits = _limits(settings)
+        values = {each.name: getattr(settings, each.name) for each in fields(RequestLimits)}
+        self.limits = RequestLimits(
+            **{**values, "template_kwargs": frozenset(settings.template_kwargs)}
+        )
         self.exchanges: set[Answering] = set()
         self.responses = ResponseStore(
             settings.max_stored_responses, settings.max_stored_bytes, settings.stored_seconds
@@ -82,11 +85,6 @@ class Service:
         self.snapshots = SessionSnapshots(settings.prefix_cache_slots, settings.snapshot_bytes)
         self.lifecycle = Lifecycle()
         self.metrics = ServerMetrics(self.lifecycle, models)
-
-
-def _limits(settings: Settings) -> RequestLimits:
-    values = {each.name: getattr(settings, each.name) for each in fields(RequestLimits)}
-    return RequestLimits(**{**values, "template_kwargs": frozenset(settings.template_kwargs)})
 
 
 def service_of(request: Request) -> Service:

@@ -49,7 +49,10 @@ class FairWorkers(Executor):
             queue = self._waiting.setdefault(tenant(), deque())
             queue.append((future, lambda: context.run(function, *args, **kwargs)))
             if len(self._threads) < self._count:
-                self._start()
+                name = f"{self._name}_{len(self._threads)}"
+                thread = threading.Thread(target=self._work, name=name, daemon=True)
+                self._threads.append(thread)
+                thread.start()
             self._changed.notify()
         return future
 
@@ -64,12 +67,6 @@ class FairWorkers(Executor):
             self._changed.notify_all()
         for thread in self._threads if wait else ():
             thread.join()
-
-    def _start(self) -> None:
-        name = f"{self._name}_{len(self._threads)}"
-        thread = threading.Thread(target=self._work, name=name, daemon=True)
-        self._threads.append(thread)
-        thread.start()
 
     def _work(self) -> None:
         while (taken := self._take()) is not None:

@@ -162,7 +162,11 @@ class Guard:
         if failure is not None:
             return failure
         origin, host = asked.first(b"origin"), asked.first(b"host") or ""
-        failure, cors = self._origins.look(origin, host, _site_of(asked))
+        # The site whose page a browser sends this for; following a link is a person's own doing.
+        followed = asked.first(b"sec-fetch-mode") == "navigate" and asked.method == "GET"
+        failure, cors = self._origins.look(
+            origin, host, None if followed else asked.first(b"sec-fetch-site")
+        )
         answer.headers += cors
         if failure is not None:
             return failure
@@ -294,12 +298,6 @@ def _request_id(asked: RequestHead) -> str:
         if given is not None and _ID.fullmatch(given):
             return given
     return f"req_{uuid.uuid4().hex}"
-
-
-def _site_of(asked: RequestHead) -> str | None:
-    """The site whose page a browser sends this for; following a link is a person's own doing."""
-    followed = asked.first(b"sec-fetch-mode") == "navigate" and asked.method == "GET"
-    return None if followed else asked.first(b"sec-fetch-site")
 
 
 def _keys_of(asked: RequestHead) -> list[bytes]:

@@ -10,7 +10,7 @@ import difflib
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +130,7 @@ class _Layers:
                     raise SETTINGS.unknown(name)
                 self.set(name, _beside(path, option, option.read(value)), path.name)
         for name, entries in (("model", models), ("api_key", keys)):
-            if not _is_list_of_tables(entries):
+            if not (isinstance(entries, list) and all(isinstance(each, dict) for each in entries)):
                 raise ParameterError(f"{path}: write each {name} as a table [[{name}]]")
             if entries:
                 self.sources[name] = path.name
@@ -184,16 +184,14 @@ class _Layers:
         if not self.models:
             path = bundled()
             self.models = [ModelSettings(id=default_model_id(path), path=path)]
-        models = tuple(self._with_options(model) for model in self.models)
+        models = tuple(
+            replace(model, options={**model.options, **self.model_options}) for model in self.models
+        )
         file = self.values.get("api_key_file")
         listed = read_key_file(file) if file else []
         keys = (*self.tables, *listed, *self.singles)
         settings = Settings(models=models, api_keys=keys, **self.values)
         return Configuration(settings, self.sources, frozenset(key.name for key in listed))
-
-    def _with_options(self, model: ModelSettings) -> ModelSettings:
-        options = {**model.options, **self.model_options}
-        return ModelSettings(id=model.id, path=model.path, aliases=model.aliases, options=options)
 
 
 class _Naming:
@@ -237,10 +235,6 @@ def _parse_toml(path: Path) -> dict[str, Any]:
         return table
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ParameterError(f"{path} is not TOML: {error}") from None
-
-
-def _is_list_of_tables(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(each, dict) for each in value)
 
 
 def _beside(path: Path, option: Option, value: Any) -> Any:
@@ -326,9 +320,13 @@ def to_toml(configuration: Configuration) -> str:
     """The settings as a TOML file that gives the same ones, but for the keys, which it hides."""
     settings, sources = configuration.settings, configuration.sources
     blocks = [_group(group, settings, sources) for group in GROUPS]
-    blocks += [_table("model", _model_entries(model)) for model in settings.models]
+    for model in settings.models:
+        own = {"id": model.id, "path": model.path, "aliases": model.aliases}
+        blocks.append(_table("model", {**own, **model.options}))
     for key in settings.api_keys:
-        table = _table("api_key", _key_entries(key))
+        limits = {name: getattr(key, name) for name in ("requests_per_minute", "max_concurrent")}
+        own = {"name": key.name, "key": HIDDEN, "scopes": sorted(key.scopes)}
+        table = _table("api_key", {**own, **limits})
         if key.name in configuration.file_keys:  # it is found there again
             table = "# in api_key_file:\n# " + table.replace("\n", "\n# ")
         blocks.append(table)
@@ -348,15 +346,6 @@ def _group(group: type[Any], settings: Settings, sources: Mapping[str, str]) -> 
 def _table(name: str, entries: Mapping[str, Any]) -> str:
     lines = [f"{key} = {_toml(value)}" for key, value in entries.items() if value is not None]
     return "\n".join([f"[[{name}]]", *lines])
-
-
-def _model_entries(model: ModelSettings) -> dict[str, Any]:
-    return {"id": model.id, "path": model.path, "aliases": model.aliases, **model.options}
-
-
-def _key_entries(key: ApiKey) -> dict[str, Any]:
-    limits = {name: getattr(key, name) for name in ("requests_per_minute", "max_concurrent")}
-    return {"name": key.name, "key": HIDDEN, "scopes": sorted(key.scopes), **limits}
 
 
 def _toml(value: Any) -> str:

@@ -409,7 +409,11 @@ class Settings(Watching, Keeping, Defaults, Loading, Times, Limits, Access, List
             if value is not None or not option.optional:
                 object.__setattr__(self, option.name, option.read(value))
         check_keys(self.api_keys)
-        _check_names(self.models)
+        seen: set[str] = set()
+        for name in (name for model in self.models for name in (model.id, *model.aliases)):
+            if name in seen:
+                raise ParameterError(f"two models have the name {name!r}; give one another id")
+            seen.add(name)
         if self.tls_key is not None and self.tls_cert is None:
             raise ParameterError("tls_key is of no use without tls_cert; give the certificate")
 
@@ -436,15 +440,6 @@ class Settings(Watching, Keeping, Defaults, Loading, Times, Limits, Access, List
                 "API key: give one (--api-key, LLAMA_PY_API_KEY, or --api-key-file), or listen at "
                 "127.0.0.1"
             )
-
-
-def _check_names(models: tuple[ModelSettings, ...]) -> None:
-    seen: set[str] = set()
-    for model in models:
-        for name in (model.id, *model.aliases):
-            if name in seen:
-                raise ParameterError(f"two models have the name {name!r}; give one another id")
-            seen.add(name)
 
 
 # ---- the table ---------------------------------------------------------------------------------

@@ -41,7 +41,11 @@ _SAMPLING = frozenset(SamplingOptions.__annotations__) - NOT_HERE
 def request_schemas(settings: Settings) -> dict[str, Schema]:
     """The schemas by name, with the limits of the settings."""
     return {
-        **_openai(settings),
+        "ChatCompletionRequest": _chat(settings),
+        "CompletionRequest": _completion(settings),
+        "ChatMessage": _message(),
+        "ContentPart": _part(),
+        "Tool": _tool(),
         **_embeddings(settings),
         **_responses(settings),
         **_anthropic(settings),
@@ -59,16 +63,6 @@ def request_schemas(settings: Settings) -> dict[str, Schema]:
 
 
 # ---- OpenAI --------------------------------------------------------------------------------------
-
-
-def _openai(settings: Settings) -> dict[str, Schema]:
-    return {
-        "ChatCompletionRequest": _chat(settings),
-        "CompletionRequest": _completion(settings),
-        "ChatMessage": _message(),
-        "ContentPart": _part(),
-        "Tool": _tool(),
-    }
 
 
 def _embeddings(settings: Settings) -> dict[str, Schema]:

@@ -75,11 +75,12 @@ def _paths(offered: Collection[tuple[str, str]], settings: Settings) -> dict[str
 def _operation(operation: Operation, path: str, settings: Settings) -> dict[str, Any]:
     own = operation.paths[0]
     summary = operation.summary if path == own else f"{operation.summary}: as `{own}`"
+    words = re.sub(r"\W+", "_", path).strip("_") or "page"
     described: dict[str, Any] = {
-        "operationId": _name(operation.method, path),
+        "operationId": f"{operation.method.lower()}_{words}",
         "tags": [operation.tag],
         "summary": summary,
-        "responses": _responses(operation, settings),
+        "responses": {"200": _success(operation), **_failures(operation, settings)},
     }
     if operation.text:
         described["description"] = operation.text
@@ -94,11 +95,6 @@ def _operation(operation: Operation, path: str, settings: Settings) -> dict[str,
         content = {"application/json": {"schema": reference(operation.body)}}
         described["requestBody"] = {"required": True, "content": content}
     return described
-
-
-def _name(method: str, path: str) -> str:
-    words = re.sub(r"\W+", "_", path).strip("_") or "page"
-    return f"{method.lower()}_{words}"
 
 
 def _parameters(operation: Operation, path: str) -> list[dict[str, Any]]:
@@ -121,10 +117,6 @@ def _parameters(operation: Operation, path: str) -> list[dict[str, Any]]:
 
 
 # ---- what comes back -----------------------------------------------------------------------------
-
-
-def _responses(operation: Operation, settings: Settings) -> dict[str, Any]:
-    return {"200": _success(operation), **_failures(operation, settings)}
 
 
 def _success(operation: Operation) -> dict[str, Any]:

@@ -163,13 +163,14 @@ def _schema(schema: Schema) -> Iterator[str]:
     for name, each in properties.items():
         mark = ' <strong title="required">*</strong>' if name in required else ""
         default = f"<code>{escape(json.dumps(each['default']))}</code>" if "default" in each else ""
-        cells = (f"<code>{escape(name)}</code>{mark}", _kind(each), default, _meaning(each))
+        cells = (
+            f"<code>{escape(name)}</code>{mark}",
+            _kind(each),
+            default,
+            _text(each.get("description", "")),
+        )
         yield "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>\n"
     yield "</tbody>\n</table>\n"
-
-
-def _meaning(schema: Schema) -> str:
-    return _text(schema.get("description", ""))
 
 
 def _kind(schema: Schema) -> str:
@@ -184,12 +185,11 @@ def _kind(schema: Schema) -> str:
     kinds = [kinds] if isinstance(kinds, str) else kinds
     if len(kinds) > 1:  # null is the same as not given
         kinds = [kind for kind in kinds if kind != "null"]
-    words = [_list_of(schema) if kind == "array" else _WORDS[kind] for kind in kinds]
+    words = [
+        f"list of {_kind(schema.get('items', {}))}" if kind == "array" else _WORDS[kind]
+        for kind in kinds
+    ]
     return (_either(words) or "anything") + _range(schema)
-
-
-def _list_of(schema: Schema) -> str:
-    return f"list of {_kind(schema.get('items', {}))}"
 
 
 def _range(schema: Schema) -> str:

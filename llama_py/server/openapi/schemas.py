@@ -100,7 +100,9 @@ def of_options(table: Table[Any], names: Collection[str] | None = None) -> dict[
 def of_type(hint: Any) -> Schema:
     """The schema of a type: a ``TypedDict``, a ``Literal``, a list, a union, or a plain one."""
     if is_typeddict(hint):
-        return _of_typed_dict(hint)
+        properties = {name: of_type(each) for name, each in hints_of(hint).items()}
+        required = [name for name in properties if name in hint.__required_keys__]
+        return record(properties, required)
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Required, NotRequired):
         return of_type(arguments[0])
@@ -113,9 +115,3 @@ def of_type(hint: Any) -> Schema:
     if origin is dict:
         return {"type": "object", "additionalProperties": of_type(arguments[1])}
     return _PLAIN.get(hint, {})
-
-
-def _of_typed_dict(hint: Any) -> Schema:
-    properties = {name: of_type(each) for name, each in hints_of(hint).items()}
-    required = [name for name in properties if name in hint.__required_keys__]
-    return record(properties, required)

@@ -60,15 +60,12 @@ class ModelLoader:
         options: dict[str, Any] = {**settings.options, "progress": self._wanted}
         llama = await self._in_a_thread(lambda: _loaded(settings.path, options))
         if llama.runtime.loaded.generates:
-            self._prepare(llama)
+            # Let a thread do what the first request would have to do.
+            loop = asyncio.get_running_loop()
+            done = loop.run_in_executor(self._threads, self._use_once, llama)
+            self.preparing[llama] = done
+            done.add_done_callback(lambda _: self.preparing.pop(llama, None))
         return llama
-
-    def _prepare(self, llama: Llama) -> None:
-        """Let a thread do what the first request would have to do."""
-        loop = asyncio.get_running_loop()
-        done = loop.run_in_executor(self._threads, self._use_once, llama)
-        self.preparing[llama] = done
-        done.add_done_callback(lambda _: self.preparing.pop(llama, None))
 
     def _use_once(self, llama: Llama) -> None:
         for messages in _USUAL:

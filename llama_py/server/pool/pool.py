@@ -305,7 +305,10 @@ class ModelPool:
         for waiter in tuple(self._waiting):
             place = waiter.place
             if waiter.wants is ModelStatus.UNLOADED:
-                self._serve_unloading(waiter, leaving)
+                if place.status is ModelStatus.UNLOADED:
+                    self._satisfy(waiter)
+                elif place.status is ModelStatus.LOADED:
+                    self._send_away(place, leaving)
             elif place.status is ModelStatus.LOADED:
                 if place not in leaving or place.takes_one_more():
                     self._admit(place)
@@ -318,12 +321,6 @@ class ModelPool:
         for place in self._places:
             if place not in leaving:
                 place.end_turn()
-
-    def _serve_unloading(self, waiter: Waiter, leaving: set[Place]) -> None:
-        if waiter.place.status is ModelStatus.UNLOADED:
-            self._satisfy(waiter)
-        elif waiter.place.status is ModelStatus.LOADED:
-            self._send_away(waiter.place, leaving)
 
     def _make_room(self, place: Place, leaving: set[Place]) -> bool:
         """Whether a model can be loaded now; if not, another one is on its way out."""

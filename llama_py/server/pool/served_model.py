@@ -92,7 +92,15 @@ class ServedModel:
     def enter(self, llama: Llama) -> None:
         """It is in memory now."""
         self._llama, self.status, self.problem = llama, ModelStatus.LOADED, None
-        self.meta = _meta(llama)
+        model = llama.runtime.loaded.model
+        self.meta = {
+            "n_ctx": llama.n_ctx() if llama.runtime.loaded.generates else model.n_ctx_train,
+            "n_ctx_train": model.n_ctx_train,
+            "n_embd": model.n_embd,
+            "n_params": model.n_params,
+            "n_vocab": model.vocab.n_tokens,
+            "size": model.size_bytes,
+        }
         if llama.runtime.loaded.generates:
             before, last = self._counted
             self._counted = (
@@ -110,15 +118,3 @@ class ServedModel:
 
     def __repr__(self) -> str:
         return f"ServedModel({self.id!r}, {self.status.value})"
-
-
-def _meta(llama: Llama) -> Mapping[str, int]:
-    model = llama.runtime.loaded.model
-    return {
-        "n_ctx": llama.n_ctx() if llama.runtime.loaded.generates else model.n_ctx_train,
-        "n_ctx_train": model.n_ctx_train,
-        "n_embd": model.n_embd,
-        "n_params": model.n_params,
-        "n_vocab": model.vocab.n_tokens,
-        "size": model.size_bytes,
-    }

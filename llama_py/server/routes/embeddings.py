@@ -8,21 +8,24 @@ from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from llama_py.api.embedding.calls import PendingEmbedding
 from llama_py.dialects.embeddings import encode_native, encode_openai, naming, read_embedding
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.reranking import encode_ranking, read_rerank
 from llama_py.dialects.wire_json import json_bytes
+from llama_py.server.routes.common import Routes
 from llama_py.server.service import Service, in_thread, service_of
 from llama_py.server.transport.bodies import model_of, read_body
 
 __all__ = ["ROUTES"]
 
+ROUTES = Routes()
+
 T = TypeVar("T")
 
 
+@ROUTES.post("/v1/embeddings", "/embeddings")
 async def _embed(request: Request) -> Response:
     service = service_of(request)
     body = await read_body(request, service.settings)
@@ -61,6 +64,7 @@ async def _embed(request: Request) -> Response:
         return await _answer(service, encode)
 
 
+@ROUTES.post("/v1/rerank", "/rerank", "/v1/reranking", "/reranking")
 async def _rerank(request: Request) -> Response:
     service = service_of(request)
     body = await read_body(request, service.settings)
@@ -123,13 +127,3 @@ async def _leaving(request: Request) -> None:
 
 async def _answer(service: Service, encode: Callable[[], bytes]) -> Response:
     return Response(await in_thread(service, encode), media_type="application/json")
-
-
-def _routes(handler: Callable[[Request], Any], *paths: str) -> list[Route]:
-    return [Route(path, handler, methods=["POST"]) for path in paths]
-
-
-ROUTES = [
-    *_routes(_embed, "/v1/embeddings", "/embeddings"),
-    *_routes(_rerank, "/v1/rerank", "/rerank", "/v1/reranking", "/reranking"),
-]

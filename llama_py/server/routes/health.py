@@ -6,23 +6,27 @@ import asyncio
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.server.lifecycle import Phase
+from llama_py.server.routes.common import Routes
 from llama_py.server.service import service_of
 
 __all__ = ["ROUTES"]
+
+ROUTES = Routes()
 
 #: With it, llama-server's scrapers notice that counters began anew.
 _STARTED = "Process-Start-Time-Unix"
 
 
+@ROUTES.get("/livez")
 async def _alive(request: Request) -> Response:
     """The process answers; a supervisor restarts one that does not."""
     return JSONResponse({"status": "ok"})
 
 
+@ROUTES.get("/readyz")
 async def _ready(request: Request) -> Response:
     """Whether requests are welcome: a balancer sends none where they are not."""
     service = service_of(request)
@@ -35,6 +39,7 @@ async def _ready(request: Request) -> Response:
     return JSONResponse({"error": error}, 503, headers)
 
 
+@ROUTES.get("/health", "/v1/health")
 async def _health(request: Request) -> Response:
     """While draining the process is well, and only new requests are not welcome."""
     service = service_of(request)
@@ -45,11 +50,14 @@ async def _health(request: Request) -> Response:
     return await _alive(request)
 
 
+@ROUTES.get("/api/hello")
+@ROUTES.head("/")
 async def _hello(request: Request) -> Response:
     """What Claude Code asks before anything else."""
     return Response()
 
 
+@ROUTES.get("/metrics")
 async def _metrics(request: Request) -> Response:
     service = service_of(request)
     if not service.settings.metrics:
@@ -58,14 +66,3 @@ async def _metrics(request: Request) -> Response:
     page, content_type = await asyncio.to_thread(service.metrics.page, accept)
     started = str(service.metrics.since)
     return Response(page, headers={"Content-Type": content_type, _STARTED: started})
-
-
-ROUTES = [
-    Route("/health", _health),
-    Route("/v1/health", _health),
-    Route("/livez", _alive),
-    Route("/readyz", _ready),
-    Route("/api/hello", _hello),
-    Route("/", _hello, methods=["HEAD"]),
-    Route("/metrics", _metrics),
-]

@@ -8,7 +8,6 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from llama_py.api.llama import Llama
 from llama_py.chat.formats.builtin import BUILTIN_PREFIX
@@ -25,12 +24,14 @@ from llama_py.params import GenerationParams
 from llama_py.server.exchange import respond
 from llama_py.server.kept.sessions import conversations_of
 from llama_py.server.pool.pool import ServedModel
-from llama_py.server.routes.common import json_response
+from llama_py.server.routes.common import Routes, json_response
 from llama_py.server.service import in_thread, service_of
 from llama_py.server.transport.bodies import model_of, read_body
 from llama_py.version import FINGERPRINT
 
 __all__ = ["ROUTES"]
+
+ROUTES = Routes()
 
 Body = dict[str, Any]
 
@@ -38,6 +39,7 @@ Body = dict[str, Any]
 # ---- generating ------------------------------------------------------------------------------
 
 
+@ROUTES.post("/completion")
 async def _completion(request: Request) -> Response:
     def parse(body: Body, model: ServedModel) -> WireCall:
         return read_native(model.context, body, **_options(request, body, model))
@@ -45,6 +47,7 @@ async def _completion(request: Request) -> Response:
     return await respond(request, parse)
 
 
+@ROUTES.post("/infill")
 async def _infill(request: Request) -> Response:
     def parse(body: Body, model: ServedModel) -> WireCall:
         room = conversations_of(model.llama).room
@@ -81,18 +84,22 @@ async def _answer(request: Request, answer: Callable[[ServedModel, Body], Any]) 
         return json_response(await in_thread(service, answered))
 
 
+@ROUTES.post("/tokenize")
 async def _tokenize(request: Request) -> Response:
     return await _answer(request, lambda model, body: tokenize(model.llama.vocab, body))
 
 
+@ROUTES.post("/detokenize")
 async def _detokenize(request: Request) -> Response:
     return await _answer(request, lambda model, body: detokenize(model.llama.vocab, body))
 
 
+@ROUTES.post("/extras/tokenize")
 async def _extra_tokenize(request: Request) -> Response:
     return await _answer(request, lambda model, body: {"tokens": _input_tokens(model, body)})
 
 
+@ROUTES.post("/extras/tokenize/count")
 async def _extra_count(request: Request) -> Response:
     return await _answer(request, lambda model, body: {"count": len(_input_tokens(model, body))})
 
@@ -104,6 +111,7 @@ def _input_tokens(model: ServedModel, body: Body) -> list[int]:
     return model.llama.tokenize(text, special=True)
 
 
+@ROUTES.post("/extras/detokenize")
 async def _extra_detokenize(request: Request) -> Response:
     def answer(model: ServedModel, body: Body) -> Body:
         text = model.llama.detokenize(tokens_of(model.llama.vocab, body))
@@ -112,6 +120,7 @@ async def _extra_detokenize(request: Request) -> Response:
     return await _answer(request, answer)
 
 
+@ROUTES.post("/apply-template")
 async def _apply_template(request: Request) -> Response:
     limits = service_of(request).limits
 
@@ -126,6 +135,7 @@ async def _apply_template(request: Request) -> Response:
 # ---- the server ------------------------------------------------------------------------------
 
 
+@ROUTES.get("/props")
 async def _props(request: Request) -> Response:
     service = service_of(request)
     name = request.query_params.get("model")
@@ -194,11 +204,13 @@ def _text(llama: Llama, token: int) -> str:
     return llama.vocab.piece(token).decode("utf-8", "replace") if token >= 0 else ""
 
 
+@ROUTES.post("/props")
 async def _set_props(request: Request) -> Response:
     message = "the properties of this server do not change while it runs"
     raise RequestError(Kind.NOT_IMPLEMENTED, message)
 
 
+@ROUTES.get("/lora-adapters")
 async def _adapters(request: Request) -> Response:
     options = service_of(request).models.find(request.query_params.get("model")).settings.options
     path, scale = options.get("lora_path"), options.get("lora_scale", 1.0)
@@ -206,25 +218,10 @@ async def _adapters(request: Request) -> Response:
     return json_response(adapters)
 
 
+@ROUTES.post("/lora-adapters")
 async def _set_adapters(request: Request) -> Response:
     message = (
         "the scales of adapters do not change while a model is loaded; offer a second model with "
         "another lora_scale"
     )
     raise RequestError(Kind.NOT_IMPLEMENTED, message)
-
-
-ROUTES = [
-    Route("/completion", _completion, methods=["POST"]),
-    Route("/infill", _infill, methods=["POST"]),
-    Route("/tokenize", _tokenize, methods=["POST"]),
-    Route("/detokenize", _detokenize, methods=["POST"]),
-    Route("/apply-template", _apply_template, methods=["POST"]),
-    Route("/extras/tokenize", _extra_tokenize, methods=["POST"]),
-    Route("/extras/tokenize/count", _extra_count, methods=["POST"]),
-    Route("/extras/detokenize", _extra_detokenize, methods=["POST"]),
-    Route("/props", _props, methods=["GET"]),
-    Route("/props", _set_props, methods=["POST"]),
-    Route("/lora-adapters", _adapters, methods=["GET"]),
-    Route("/lora-adapters", _set_adapters, methods=["POST"]),
-]

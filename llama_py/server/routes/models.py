@@ -8,19 +8,22 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.server.pool.served_model import ModelStatus, ServedModel
+from llama_py.server.routes.common import Routes
 from llama_py.server.service import service_of
 from llama_py.server.transport.bodies import read_body
 
 __all__ = ["ROUTES"]
 
+ROUTES = Routes()
+
 #: Models on a page of Anthropic's list, unless the client says how many.
 _PAGE = 20
 
 
+@ROUTES.get("/v1/models", "/models")
 async def _list(request: Request) -> Response:
     models = service_of(request).models.models
     limit = _limit(request)
@@ -33,6 +36,7 @@ async def _list(request: Request) -> Response:
     return JSONResponse({"object": "list", "data": data, "models": names})
 
 
+@ROUTES.get("/v1/models/{id:path}")
 async def _one(request: Request) -> Response:
     name = request.path_params["id"]
     if not name:  # /v1/models/
@@ -41,12 +45,14 @@ async def _one(request: Request) -> Response:
     return JSONResponse(_anthropic(model) if _is_anthropic(request) else _openai(model))
 
 
+@ROUTES.post("/models/load")
 async def _load(request: Request) -> Response:
     service = service_of(request)
     model = await service.models.load(await _named(request), request.receive)
     return JSONResponse({"success": True, "model": _openai(model)})
 
 
+@ROUTES.post("/models/unload")
 async def _unload(request: Request) -> Response:
     service = service_of(request)
     model = await service.models.unload(await _named(request), request.receive)
@@ -155,12 +161,3 @@ def _anthropic(model: ServedModel) -> dict[str, Any]:
         "lifecycle": "active",
         "max_input_tokens": model.meta["n_ctx"] if model.meta else None,
     }
-
-
-ROUTES = [
-    Route("/v1/models", _list, methods=["GET"]),
-    Route("/models", _list, methods=["GET"]),
-    Route("/v1/models/{id:path}", _one, methods=["GET"]),
-    Route("/models/load", _load, methods=["POST"]),
-    Route("/models/unload", _unload, methods=["POST"]),
-]

@@ -8,7 +8,6 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.openai.bodies import placed, read_chat, read_completion
@@ -18,20 +17,26 @@ from llama_py.errors import shown
 from llama_py.server.counting import count_tokens
 from llama_py.server.exchange import respond
 from llama_py.server.pool.pool import ServedModel
+from llama_py.server.routes.common import Routes
 from llama_py.server.service import service_of, tenant_of
 from llama_py.server.transport.bodies import read_body
 
 __all__ = ["ROUTES"]
 
+ROUTES = Routes()
 
+
+@ROUTES.post("/v1/chat/completions", "/chat/completions")
 async def _chat(request: Request) -> Response:
     return await respond(request, partial(_parse, request, read_chat))
 
 
+@ROUTES.post("/v1/completions", "/completions")
 async def _completion(request: Request) -> Response:
     return await respond(request, partial(_parse, request, read_completion))
 
 
+@ROUTES.post("/v1/chat/completions/input_tokens", "/chat/completions/input_tokens")
 async def _count(request: Request) -> Response:
     count = await count_tokens(request, partial(_parse, request, read_chat))
     return JSONResponse({"object": "response.input_tokens", "input_tokens": count})
@@ -45,6 +50,7 @@ def _parse(
     return read(model.context, body, service_of(request).limits, model.id, session)
 
 
+@ROUTES.post("/v1/chat/completions/control")
 async def _control(request: Request) -> Response:
     """End a reply that is being generated: ``{"id": ..., "action": "cancel"}``."""
     service = service_of(request)
@@ -63,15 +69,3 @@ async def _control(request: Request) -> Response:
             return JSONResponse({"success": True})
     message = f"no reply with the id {shown(wanted)} is being generated"
     raise RequestError(Kind.NOT_FOUND, message, "id")
-
-
-def _routes(handler: Callable[[Request], Any], *paths: str) -> list[Route]:
-    return [Route(path, handler, methods=["POST"]) for path in paths]
-
-
-ROUTES = [
-    *_routes(_chat, "/v1/chat/completions", "/chat/completions"),
-    *_routes(_completion, "/v1/completions", "/completions"),
-    *_routes(_count, "/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"),
-    *_routes(_control, "/v1/chat/completions/control"),
-]

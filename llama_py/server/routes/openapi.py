@@ -13,9 +13,12 @@ from starlette.routing import Route
 from llama_py.dialects.wire_json import json_bytes
 from llama_py.server.openapi.document import document
 from llama_py.server.openapi.page import page
+from llama_py.server.routes.common import Routes
 from llama_py.server.service import Service
 
 __all__ = ["ROUTES", "offered"]
+
+ROUTES = Routes()
 
 #: Nothing from elsewhere, and no scripts at all.
 _HEADERS = {
@@ -38,14 +41,17 @@ def offered(app: Any) -> set[tuple[str, str]]:
     }
 
 
+@ROUTES.get("/openapi.json")
 async def _json(request: Request) -> Response:
     return Response(json_bytes(_document(request)), media_type="application/json")
 
 
+@ROUTES.get("/docs")
 async def _page(request: Request) -> Response:
     return Response(page(_document(request)), headers=_HEADERS, media_type="text/html")
 
 
+@ROUTES.get("/docs.css")
 async def _style(request: Request) -> Response:
     style = files("llama_py.server.openapi") / "docs.css"
     return Response(style.read_bytes(), headers=_HEADERS, media_type="text/css")
@@ -59,10 +65,3 @@ def _document(request: Request) -> dict[str, Any]:
         state.description = document(service.settings, offered(request.app))
     described: dict[str, Any] = state.description
     return described
-
-
-ROUTES = [
-    Route("/openapi.json", _json),
-    Route("/docs", _page),
-    Route("/docs.css", _style),
-]

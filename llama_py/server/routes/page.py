@@ -17,9 +17,14 @@ from pathlib import Path
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+
+from llama_py.server.routes.common import Routes
 
 __all__ = ["HEADERS", "ROUTES"]
+
+ROUTES = Routes()
+#: In their place, where the page is turned off.
+NO_ROUTES = Routes()
 
 _TYPES = {
     ".css": "text/css; charset=utf-8",
@@ -79,10 +84,12 @@ def _read(path: Path) -> _File:
     return _File(body, _TYPES[path.suffix], f'"{hashlib.sha256(body).hexdigest()[:32]}"')
 
 
+@ROUTES.get("/")
 async def _index(request: Request) -> Response:
     return _send(request, _files()["index.html"])
 
 
+@ROUTES.get("/page/{path:path}")
 async def _asset(request: Request) -> Response:
     file = _files().get(request.path_params["path"])
     if file is None:
@@ -90,6 +97,7 @@ async def _asset(request: Request) -> Response:
     return _send(request, file)
 
 
+@NO_ROUTES.get("/")
 async def _absent(request: Request) -> Response:
     raise HTTPException(404)
 
@@ -101,12 +109,3 @@ def _send(request: Request, file: _File) -> Response:
     if file.etag in (each.strip().removeprefix("W/") for each in known.split(",")):
         return Response(status_code=304, headers=headers)
     return Response(file.body, headers=headers, media_type=file.content_type)
-
-
-ROUTES = [
-    Route("/", _index, methods=["GET"]),
-    Route("/page/{path:path}", _asset, methods=["GET"]),
-]
-
-#: In their place, where the page is turned off.
-NO_ROUTES = [Route("/", _absent, methods=["GET"])]

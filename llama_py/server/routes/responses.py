@@ -7,7 +7,6 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.openai.bodies import placed
@@ -21,16 +20,21 @@ from llama_py.server.counting import count_tokens
 from llama_py.server.exchange import respond
 from llama_py.server.kept.response_store import Responses
 from llama_py.server.pool.served_model import ServedModel
+from llama_py.server.routes.common import Routes
 from llama_py.server.service import caller_of, service_of
 from llama_py.server.truncating import truncated
 
 __all__ = ["ROUTES"]
 
+ROUTES = Routes()
 
+
+@ROUTES.post("/v1/responses", "/responses")
 async def _create(request: Request) -> Response:
     return await respond(request, partial(_parse, request))
 
 
+@ROUTES.post("/v1/responses/input_tokens", "/responses/input_tokens")
 async def _count(request: Request) -> Response:
     """How many tokens a request has: rendered as if it was to be answered, and not queued."""
     count = await count_tokens(request, partial(_parse, request))
@@ -50,6 +54,7 @@ def _parse(request: Request, body: dict[str, Any], model: ServedModel) -> WireCa
         )
 
 
+@ROUTES.get("/v1/responses/{response_id}", "/responses/{response_id}")
 async def _get(request: Request) -> Response:
     response_id = request.path_params["response_id"]
     if request.query_params.get("stream") == "true":
@@ -61,6 +66,7 @@ async def _get(request: Request) -> Response:
     return _json(response)
 
 
+@ROUTES.get("/v1/responses/{response_id}/input_items", "/responses/{response_id}/input_items")
 async def _input_items(request: Request) -> Response:
     response_id = request.path_params["response_id"]
     items = _stored(request).input_items(response_id)
@@ -69,6 +75,7 @@ async def _input_items(request: Request) -> Response:
     return _json(input_list(items, response_id, request.query_params))
 
 
+@ROUTES.delete("/v1/responses/{response_id}", "/responses/{response_id}")
 async def _delete(request: Request) -> Response:
     response_id = request.path_params["response_id"]
     if not _stored(request).delete(response_id):
@@ -88,17 +95,3 @@ def _not_found(response_id: str) -> RequestError:
 
 def _json(value: Any) -> Response:
     return Response(json_bytes(value), media_type="application/json")
-
-
-ROUTES = [
-    Route("/v1/responses", _create, methods=["POST"]),
-    Route("/responses", _create, methods=["POST"]),
-    Route("/v1/responses/input_tokens", _count, methods=["POST"]),
-    Route("/responses/input_tokens", _count, methods=["POST"]),
-    Route("/v1/responses/{response_id}", _get, methods=["GET"]),
-    Route("/responses/{response_id}", _get, methods=["GET"]),
-    Route("/v1/responses/{response_id}/input_items", _input_items, methods=["GET"]),
-    Route("/responses/{response_id}/input_items", _input_items, methods=["GET"]),
-    Route("/v1/responses/{response_id}", _delete, methods=["DELETE"]),
-    Route("/responses/{response_id}", _delete, methods=["DELETE"]),
-]

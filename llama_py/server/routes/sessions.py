@@ -6,34 +6,26 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from llama_py.dialects.session_ids import check_session_id
-from llama_py.server.routes.common import json_response
+from llama_py.server.routes.common import Routes, json_response
 from llama_py.server.service import in_thread, service_of, tenant_of
 from llama_py.server.transport.bodies import read_body
 
 __all__ = ["ROUTES"]
 
+ROUTES = Routes()
 
+
+@ROUTES.get("/v1/sessions")
 async def _list(request: Request) -> Response:
     service, tenant = service_of(request), tenant_of(request)
     data = await in_thread(service, lambda: service.sessions.owned_by(tenant))
     return json_response({"object": "list", "data": data})
 
 
-async def _get(request: Request) -> Response:
-    service, tenant, name = service_of(request), tenant_of(request), _name(request)
-    return json_response(await in_thread(service, lambda: service.sessions.get(tenant, name)))
-
-
-async def _delete(request: Request) -> Response:
-    service, tenant, name = service_of(request), tenant_of(request), _name(request)
-    await in_thread(service, lambda: service.sessions.delete(tenant, name))
-    service.snapshots.drop_session(tenant, name)
-    return json_response({"id": name, "object": "session.deleted", "deleted": True})
-
-
+# Before those of one session, whose name may have slashes.
+@ROUTES.post("/v1/sessions/{id:path}/fork")
 async def _fork(request: Request) -> Response:
     service, tenant, name = service_of(request), tenant_of(request), _name(request)
     body: dict[str, Any] = await read_body(request, service.settings)
@@ -42,20 +34,26 @@ async def _fork(request: Request) -> Response:
     return json_response(await in_thread(service, lambda: service.sessions.fork(tenant, name, new)))
 
 
+@ROUTES.post("/v1/sessions/{id:path}/save")
 async def _save(request: Request) -> Response:
     service, tenant, name = service_of(request), tenant_of(request), _name(request)
     return json_response(await in_thread(service, lambda: service.sessions.save(tenant, name)))
 
 
+@ROUTES.get("/v1/sessions/{id:path}")
+async def _get(request: Request) -> Response:
+    service, tenant, name = service_of(request), tenant_of(request), _name(request)
+    return json_response(await in_thread(service, lambda: service.sessions.get(tenant, name)))
+
+
+@ROUTES.delete("/v1/sessions/{id:path}")
+async def _delete(request: Request) -> Response:
+    service, tenant, name = service_of(request), tenant_of(request), _name(request)
+    await in_thread(service, lambda: service.sessions.delete(tenant, name))
+    service.snapshots.drop_session(tenant, name)
+    return json_response({"id": name, "object": "session.deleted", "deleted": True})
+
+
 def _name(request: Request) -> str:
     name: str = request.path_params["id"]
     return name
-
-
-ROUTES = [
-    Route("/v1/sessions", _list, methods=["GET"]),
-    Route("/v1/sessions/{id:path}/fork", _fork, methods=["POST"]),
-    Route("/v1/sessions/{id:path}/save", _save, methods=["POST"]),
-    Route("/v1/sessions/{id:path}", _get, methods=["GET"]),
-    Route("/v1/sessions/{id:path}", _delete, methods=["DELETE"]),
-]

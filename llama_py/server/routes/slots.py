@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from llama_py.api.kept.conversations import Conversations, HeldConversation, Which
 from llama_py.dialects.failures import Kind, RequestError
@@ -23,11 +22,13 @@ from llama_py.errors import (
 from llama_py.server.kept.sessions import busy_failure, conversations_of, namespace_of
 from llama_py.server.kept.slot_files import SlotFiles, check_filename
 from llama_py.server.pool.pool import ServedModel
-from llama_py.server.routes.common import json_response
+from llama_py.server.routes.common import Routes, json_response
 from llama_py.server.service import in_thread, service_of, tenant_of
 from llama_py.server.transport.bodies import read_body
 
 __all__ = ["ROUTES"]
+
+ROUTES = Routes()
 
 T = TypeVar("T")
 
@@ -35,6 +36,7 @@ T = TypeVar("T")
 # ---- listing ---------------------------------------------------------------------------------
 
 
+@ROUTES.get("/slots")
 async def _list(request: Request) -> Response:
     service, tenant = service_of(request), tenant_of(request)
     expose = service.settings.expose_prompts
@@ -99,6 +101,7 @@ def _slot(
 # ---- saving and restoring --------------------------------------------------------------------
 
 
+@ROUTES.post("/slots/{id:path}")
 async def _act(request: Request) -> Response:
     service = service_of(request)
     if service.slots is None:
@@ -197,8 +200,3 @@ def _milliseconds(start: float) -> float:
 
 
 _ACTIONS: dict[str | None, Action] = {"save": _save, "restore": _restore, "erase": _erase}
-
-ROUTES = [
-    Route("/slots", _list, methods=["GET"]),
-    Route("/slots/{id:path}", _act, methods=["POST"]),
-]

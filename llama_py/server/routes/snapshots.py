@@ -8,7 +8,6 @@ from typing import Any, TypeVar, cast
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.fields import whole_number
@@ -26,11 +25,15 @@ from llama_py.options.checks import check_number
 from llama_py.server.kept.sessions import busy_failure, conversations_of, namespace_of
 from llama_py.server.kept.snapshots import Snapshot, check_name
 from llama_py.server.pool.pool import ServedModel
-from llama_py.server.routes.common import json_response
+from llama_py.server.routes.common import Routes, json_response
 from llama_py.server.service import in_thread, service_of, tenant_of
 from llama_py.server.transport.bodies import model_of, read_body
 
 __all__ = ["ROUTES"]
+
+ROUTES = Routes()
+_ALL = "/v1/sessions/{id:path}/snapshots"
+_ONE = "/v1/sessions/{id:path}/snapshots/{name}"
 
 T = TypeVar("T")
 
@@ -46,6 +49,7 @@ def _name(request: Request) -> str:
     return check_name(request.path_params["name"])
 
 
+@ROUTES.get(_ALL)
 async def _list(request: Request) -> Response:
     snapshots = service_of(request).snapshots
     return json_response(snapshots.report(tenant_of(request), _session(request)))
@@ -54,6 +58,7 @@ async def _list(request: Request) -> Response:
 # ---- making ----------------------------------------------------------------------------------
 
 
+@ROUTES.post(_ALL)
 async def _make(request: Request) -> Response:
     service, tenant, session = service_of(request), tenant_of(request), _session(request)
     service.snapshots.check_on()
@@ -93,11 +98,13 @@ def _flag(body: dict[str, Any], name: str) -> bool:
     return value
 
 
+@ROUTES.post(f"{_ONE}/confirm")
 async def _confirm(request: Request) -> Response:
     service, tenant, session = service_of(request), tenant_of(request), _session(request)
     return json_response(service.snapshots.confirm(tenant, session, _name(request)))
 
 
+@ROUTES.post(f"{_ONE}/abort")
 async def _abort(request: Request) -> Response:
     service, tenant, session = service_of(request), tenant_of(request), _session(request)
     name = _name(request)
@@ -108,6 +115,7 @@ async def _abort(request: Request) -> Response:
 # ---- using -----------------------------------------------------------------------------------
 
 
+@ROUTES.post(f"{_ONE}/restore")
 async def _restore(request: Request) -> Response:
     service, tenant, session = service_of(request), tenant_of(request), _session(request)
     snapshot = service.snapshots.get(tenant, session, _name(request))
@@ -125,6 +133,7 @@ def _bring_in(model: ServedModel, tenant: str, snapshot: Snapshot) -> None:
     conversations_of(model.llama).bring_in(snapshot.state, label, namespace)
 
 
+@ROUTES.delete(_ONE)
 async def _drop(request: Request) -> Response:
     service, tenant, session = service_of(request), tenant_of(request), _session(request)
     name = _name(request)
@@ -155,16 +164,3 @@ def _done(action: Callable[[], T]) -> T:
 
 def _refused(message: str) -> RequestError:
     return RequestError(Kind.INVALID_VALUE, message, code="snapshot_refused")
-
-
-_ALL = "/v1/sessions/{id:path}/snapshots"
-_ONE = "/v1/sessions/{id:path}/snapshots/{name}"
-
-ROUTES = [
-    Route(_ALL, _list, methods=["GET"]),
-    Route(_ALL, _make, methods=["POST"]),
-    Route(f"{_ONE}/confirm", _confirm, methods=["POST"]),
-    Route(f"{_ONE}/abort", _abort, methods=["POST"]),
-    Route(f"{_ONE}/restore", _restore, methods=["POST"]),
-    Route(_ONE, _drop, methods=["DELETE"]),
-]

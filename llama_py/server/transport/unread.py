@@ -28,7 +28,8 @@ class Unread:
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self._receive = receive
-        self._more = _has_body(scope)
+        names = dict(scope["headers"])
+        self._more = names.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in names
         self._scope = scope
 
     def __bool__(self) -> bool:
@@ -56,8 +57,3 @@ class Unread:
             except (asyncio.TimeoutError, asyncio.CancelledError):  # the latter: the server stops
                 return
             left -= len(message.get("body", b""))
-
-
-def _has_body(scope: Scope) -> bool:
-    names = dict(scope["headers"])
-    return names.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in names
