@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 from llama_py.dialects.openai.bodies import NOT_HERE
@@ -43,9 +42,9 @@ def request_schemas(settings: Settings) -> dict[str, Schema]:
     return {
         "ChatCompletionRequest": _chat(settings),
         "CompletionRequest": _completion(settings),
-        "ChatMessage": _message(),
-        "ContentPart": _part(),
-        "Tool": _tool(),
+        "ChatMessage": _CHAT_MESSAGE,
+        "ContentPart": any_of(_TEXT_PART, _IMAGE_PART),
+        "Tool": record({"type": one_of_texts("function"), "function": _TOOL}, ["type", "function"]),
         **_embeddings(settings),
         **_responses(settings),
         **_anthropic(settings),
@@ -63,6 +62,35 @@ def request_schemas(settings: Settings) -> dict[str, Schema]:
 
 
 # ---- OpenAI --------------------------------------------------------------------------------------
+
+_CALLED = record({"name": STRING, "arguments": said(STRING, "JSON.")}, ["name"])
+_CALL = record({"id": STRING, "type": one_of_texts("function"), "function": _CALLED})
+_CONTENT = any_of(STRING, listing(reference("ContentPart")), {"type": "null"})
+_CHAT_MESSAGE = record(
+    {
+        "role": one_of_texts("system", "developer", "user", "assistant", "tool", "function"),
+        "content": said(_CONTENT, "A text, or parts."),
+        "reasoning_content": said(STRING, "What an assistant thought before it spoke."),
+        "tool_calls": said(listing(_CALL), "Calls that an assistant made."),
+        "tool_call_id": said(STRING, "The call that a tool answers."),
+        "name": STRING,
+    },
+    ["role"],
+)
+_TEXT_PART = record({"type": one_of_texts("text"), "text": STRING}, ["type", "text"])
+_IMAGE = record({"url": said(STRING, "`data:` with Base64.")}, ["url"])
+_IMAGE_PART = record(
+    {"type": one_of_texts("image_url"), "image_url": _IMAGE}, ["type", "image_url"]
+)
+_TOOL = record(
+    {
+        "name": STRING,
+        "description": STRING,
+        "parameters": said(OBJECT, "JSON schema of the arguments."),
+        "strict": BOOLEAN,
+    },
+    ["name"],
+)
 
 
 def _embeddings(settings: Settings) -> dict[str, Schema]:
@@ -103,10 +131,9 @@ def _embeddings(settings: Settings) -> dict[str, Schema]:
 
 def _chat(settings: Settings) -> Schema:
     messages = listing(reference("ChatMessage"), minItems=1, maxItems=settings.max_messages)
-    options = _limited(of_options(CHAT), settings)
-    options["tools"] = said(
-        listing(reference("Tool"), maxItems=settings.max_tools), "Functions that may be called."
-    )
+    tools = listing(reference("Tool"), maxItems=settings.max_tools)
+    common = _common(of_options(CHAT), settings)
+    common["tools"] = said(tools, "Functions that may be called.")
     return record(
         {
             "model": _MODEL,
@@ -115,13 +142,7 @@ def _chat(settings: Settings) -> Schema:
             "return_progress": said(
                 BOOLEAN, "With `stream`: chunks that say how much of the prompt is done."
             ),
-            "return_token_ids": said(BOOLEAN, "Each choice says which tokens it consists of."),
-            "timings_per_token": _TIMINGS,
-            "cache_prompt": _CACHE_PROMPT,
-            "session_id": _SESSION,
-            "prompt_cache_key": _SESSION,
-            "user": STRING,
-            **_without(options, NOT_HERE),
+            **common,
         },
         ["messages"],
     )
@@ -130,26 +151,19 @@ def _chat(settings: Settings) -> Schema:
 def _completion(settings: Settings) -> Schema:
     prompts = any_of(STRING, listing(STRING, maxItems=settings.max_prompts), _TOKENS)
     prompts["anyOf"].append(listing(_TOKENS, maxItems=settings.max_prompts))
-    options = _limited(of_options(COMPLETION), settings)
     return record(
         {
             "model": _MODEL,
             "prompt": said(prompts, "A text or its tokens, or several of either."),
             "stream": _STREAM,
-            "return_token_ids": said(BOOLEAN, "Each choice says which tokens it consists of."),
-            "timings_per_token": _TIMINGS,
-            "cache_prompt": _CACHE_PROMPT,
-            "session_id": _SESSION,
-            "prompt_cache_key": _SESSION,
-            "user": STRING,
-            **_without(options, NOT_HERE),
+            **_common(of_options(COMPLETION), settings),
         },
         ["prompt"],
     )
 
 
-def _limited(options: dict[str, Schema], settings: Settings) -> dict[str, Schema]:
-    """Options with what the server allows of them."""
+def _common(options: dict[str, Schema], settings: Settings) -> dict[str, Schema]:
+    """Members of chats and of completions, and the options with what the server allows of them."""
     most = {
         "n": settings.max_choices,
         "best_of": settings.max_choices,
@@ -160,47 +174,34 @@ def _limited(options: dict[str, Schema], settings: Settings) -> dict[str, Schema
         if name in options and "boolean" not in options[name].get("type", ()):
             options[name] = {**options[name], "maximum": limit}
     stops = any_of(STRING, listing(STRING, maxItems=settings.max_stops), {"type": "null"})
-    return {**options, "stop": said(stops, options["stop"]["description"])}
-
-
-def _message() -> Schema:
-    content = any_of(STRING, listing(reference("ContentPart")), {"type": "null"})
-    function = record({"name": STRING, "arguments": said(STRING, "JSON.")}, ["name"])
-    call = record({"id": STRING, "type": one_of_texts("function"), "function": function})
-    return record(
-        {
-            "role": one_of_texts("system", "developer", "user", "assistant", "tool", "function"),
-            "content": said(content, "A text, or parts."),
-            "reasoning_content": said(STRING, "What an assistant thought before it spoke."),
-            "tool_calls": said(listing(call), "Calls that an assistant made."),
-            "tool_call_id": said(STRING, "The call that a tool answers."),
-            "name": STRING,
-        },
-        ["role"],
-    )
-
-
-def _part() -> Schema:
-    text = record({"type": one_of_texts("text"), "text": STRING}, ["type", "text"])
-    url = record({"url": said(STRING, "`data:` with Base64.")}, ["url"])
-    image = record({"type": one_of_texts("image_url"), "image_url": url}, ["type", "image_url"])
-    return any_of(text, image)
-
-
-def _tool() -> Schema:
-    function = record(
-        {
-            "name": STRING,
-            "description": STRING,
-            "parameters": said(OBJECT, "JSON schema of the arguments."),
-            "strict": BOOLEAN,
-        },
-        ["name"],
-    )
-    return record({"type": one_of_texts("function"), "function": function}, ["type", "function"])
+    options["stop"] = said(stops, options["stop"]["description"])
+    return {
+        "return_token_ids": said(BOOLEAN, "Each choice says which tokens it consists of."),
+        "timings_per_token": _TIMINGS,
+        "cache_prompt": _CACHE_PROMPT,
+        "session_id": _SESSION,
+        "prompt_cache_key": _SESSION,
+        "user": STRING,
+        **{name: each for name, each in options.items() if name not in NOT_HERE},
+    }
 
 
 # ---- OpenAI's Responses --------------------------------------------------------------------------
+
+_ITEM_CONTENT = any_of(STRING, listing(record({"type": STRING, "text": STRING}, ["type"])))
+_ITEM_TYPES = ("message", "function_call", "function_call_output", "reasoning", "item_reference")
+_RESPONSE_ITEM = record(
+    {
+        "type": any_of(one_of_texts(*_ITEM_TYPES), STRING),
+        "role": one_of_texts("user", "assistant", "system", "developer"),
+        "content": _ITEM_CONTENT,
+        "call_id": STRING,
+        "name": STRING,
+        "arguments": STRING,
+        "output": _ITEM_CONTENT,
+        "id": STRING,
+    }
+)
 
 
 def _responses(settings: Settings) -> dict[str, Schema]:
@@ -239,29 +240,30 @@ def _responses(settings: Settings) -> dict[str, Schema]:
     return {
         "ResponsesRequest": record(create),
         "ResponsesCountRequest": record(shared),
-        "ResponseItem": _item(),
+        "ResponseItem": _RESPONSE_ITEM,
     }
 
 
-def _item() -> Schema:
-    part = record({"type": STRING, "text": STRING}, ["type"])
-    content = any_of(STRING, listing(part))
-    kinds = ("message", "function_call", "function_call_output", "reasoning", "item_reference")
-    return record(
-        {
-            "type": any_of(one_of_texts(*kinds), STRING),
-            "role": one_of_texts("user", "assistant", "system", "developer"),
-            "content": content,
-            "call_id": STRING,
-            "name": STRING,
-            "arguments": STRING,
-            "output": content,
-            "id": STRING,
-        }
-    )
-
-
 # ---- Anthropic -----------------------------------------------------------------------------------
+
+
+def _block(kind: str, required: list[str], **members: Schema) -> Schema:
+    return record({"type": one_of_texts(kind), **members}, ["type", *required])
+
+
+_ANTHROPIC_BLOCK = any_of(
+    _block("text", ["text"], text=STRING),
+    _block("thinking", ["thinking"], thinking=STRING, signature=STRING),
+    _block("tool_use", ["id", "name", "input"], id=STRING, name=STRING, input=OBJECT),
+    _block(
+        "tool_result",
+        ["tool_use_id"],
+        tool_use_id=STRING,
+        content=any_of(STRING, listing(OBJECT)),
+        is_error=BOOLEAN,
+    ),
+    _block("image", ["source"], source=OBJECT),
+)
 
 
 def _anthropic(settings: Settings) -> dict[str, Schema]:
@@ -302,30 +304,11 @@ def _anthropic(settings: Settings) -> dict[str, Schema]:
             },
             ["role", "content"],
         ),
-        "AnthropicBlock": _block(),
+        "AnthropicBlock": _ANTHROPIC_BLOCK,
         "AnthropicTool": record(
             {"name": STRING, "description": STRING, "input_schema": OBJECT}, ["name"]
         ),
     }
-
-
-def _block() -> Schema:
-    def block(kind: str, required: list[str], **members: Schema) -> Schema:
-        return record({"type": one_of_texts(kind), **members}, ["type", *required])
-
-    return any_of(
-        block("text", ["text"], text=STRING),
-        block("thinking", ["thinking"], thinking=STRING, signature=STRING),
-        block("tool_use", ["id", "name", "input"], id=STRING, name=STRING, input=OBJECT),
-        block(
-            "tool_result",
-            ["tool_use_id"],
-            tool_use_id=STRING,
-            content=any_of(STRING, listing(OBJECT)),
-            is_error=BOOLEAN,
-        ),
-        block("image", ["source"], source=OBJECT),
-    )
 
 
 # ---- llama-server's own --------------------------------------------------------------------------
@@ -354,21 +337,17 @@ def _native(settings: Settings) -> dict[str, Schema]:
         "DetokenizeRequest": record({"model": _MODEL, "tokens": _TOKENS}, ["tokens"]),
         "ApplyTemplateRequest": _template(settings),
         "SlotFile": record({"filename": said(STRING, "A plain name.")}, ["filename"]),
-        "SnapshotMake": _snapshot(),
+        "SnapshotMake": record(
+            {
+                "name": said(STRING, "A plain name."),
+                "length": said({**INTEGER, "minimum": 1}, "Only the first tokens."),
+                "prepare": said(BOOLEAN, "Hold it until it is confirmed or aborted."),
+                "model": said(STRING, "The model; by default the one that answered last."),
+            },
+            ["name"],
+        ),
         "SessionFork": record({"id": said(STRING, "Of the fork; one is made if it is not given.")}),
     }
-
-
-def _snapshot() -> Schema:
-    return record(
-        {
-            "name": said(STRING, "A plain name."),
-            "length": said({**INTEGER, "minimum": 1}, "Only the first tokens."),
-            "prepare": said(BOOLEAN, "Hold it until it is confirmed or aborted."),
-            "model": said(STRING, "The model; by default the one that answered last."),
-        },
-        ["name"],
-    )
 
 
 def _native_options(settings: Settings) -> dict[str, Schema]:
@@ -409,7 +388,3 @@ def _template(settings: Settings) -> Schema:
     chat = _chat(settings)["properties"]
     names = ("model", "messages", "tools", "tool_choice", "response_format")
     return record({name: chat[name] for name in names}, ["messages"])
-
-
-def _without(options: dict[str, Schema], names: Collection[str]) -> dict[str, Schema]:
-    return {name: each for name, each in options.items() if name not in names}
