@@ -126,21 +126,20 @@ _READERS: dict[str, tuple[tuple[str, Any, Callable[[Any], Any]], ...]] = {}
 
 def _read_fields(record: Any, table: Table[Any]) -> None:
     """Check the fields of a record that differ from their defaults, as options are checked."""
-    readers = _READERS.get(type(record).__name__) or _make_readers(type(record), table)
+    kind = type(record)
+    readers = _READERS.get(kind.__name__)
+    if readers is None:
+        named = [(each, _OPTION_NAMES.get(each.name, each.name)) for each in fields(kind)]
+        made = tuple(
+            (each.name, each.default, table[name].read)
+            for each, name in named
+            if name in table.options
+        )
+        readers = _READERS.setdefault(kind.__name__, made)
     for name, default, read in readers:
         value = getattr(record, name)
         if value is not default:
             object.__setattr__(record, name, read(value))
-
-
-def _make_readers(
-    kind: Any, table: Table[Any]
-) -> tuple[tuple[str, Any, Callable[[Any], Any]], ...]:
-    named = [(each, _OPTION_NAMES.get(each.name, each.name)) for each in fields(kind)]
-    readers = tuple(
-        (each.name, each.default, table[name].read) for each, name in named if name in table.options
-    )
-    return _READERS.setdefault(kind.__name__, readers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,10 +33,7 @@ def add_parser(commands: Any) -> None:
         "length, chat template, metadata. Without a file: the version, the pinned llama.cpp, "
         "libraries, backends, devices, CPU features and build options of this installation.",
     )
-    parser.add_argument("file", nargs="?", metavar="MODEL.gguf", help="a GGUF file")
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("-m", "--model", metavar="PATH", help="the same as MODEL.gguf")
-    which.add_argument("--hf", metavar="REPO[:QUANT]", help="download it first")
+    options.add_model_file(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
         "--full", action="store_true", help="print long metadata values and the whole template"

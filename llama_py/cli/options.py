@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Parser",
     "add_flag",
+    "add_model_file",
     "add_model_options",
     "add_sampling_options",
     "argument_type",
@@ -103,6 +104,14 @@ def version_text() -> str:
 
 
 # ---- the options -----------------------------------------------------------------------------
+
+
+def add_model_file(parser: argparse.ArgumentParser) -> None:
+    """Which file, for commands that do not load a model as others do."""
+    parser.add_argument("file", nargs="?", metavar="MODEL.gguf", help="a GGUF file")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("-m", "--model", metavar="PATH", help="the same as MODEL.gguf")
+    which.add_argument("--hf", metavar="REPO[:QUANT]", help="download it first")
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:

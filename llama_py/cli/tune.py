@@ -37,10 +37,7 @@ def add_parser(commands: Any) -> None:
         "at their defaults. Takes less than two minutes; the machine should do nothing else "
         "meanwhile. Exit code 2, and no change, if it is too busy.",
     )
-    parser.add_argument("file", nargs="?", metavar="MODEL.gguf", help="a GGUF file")
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("-m", "--model", metavar="PATH", help="the same as MODEL.gguf")
-    which.add_argument("--hf", metavar="REPO[:QUANT]", help="download it first")
+    options.add_model_file(parser)
     parser.add_argument(
         "--seconds",
         type=float,

@@ -179,18 +179,15 @@ class _Worker:
             if job.waiting:
                 self._jobs.append(job)
             if not self._threads and not self._in_place:
-                self._start()
+                for computer in self._computers:
+                    thread = threading.Thread(
+                        target=self._run, args=[computer], name="llama_py-embedding", daemon=True
+                    )
+                    thread.start()
+                    self._threads.append(thread)
             self._changed.notify_all()
         if self._in_place:
             self._empty(self._computers[0])
-
-    def _start(self) -> None:
-        for computer in self._computers:
-            thread = threading.Thread(
-                target=self._run, args=[computer], name="llama_py-embedding", daemon=True
-            )
-            thread.start()
-            self._threads.append(thread)
 
     def close(self) -> None:
         with self._changed:

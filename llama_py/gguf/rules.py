@@ -23,7 +23,7 @@ from llama_py.gguf.architectures import (
     ROTATES_WHOLE_HEAD,
     SQUARE_QUERIES,
 )
-from llama_py.gguf.reader import GGUFHeader, GGUFTensor
+from llama_py.gguf.reader import GGUFHeader
 from llama_py.gguf.strings import duplicate_string, unspelled_byte
 from llama_py.gguf.templates import template_problem
 
@@ -111,8 +111,16 @@ class _HyperParameters:
 
 
 _Rule = Callable[[_HyperParameters], Iterator[str]]
+_RULES: list[_Rule] = []
 
 
+def _rule(function: _Rule) -> _Rule:
+    """Have ``check_rules`` apply this rule, after those above it."""
+    _RULES.append(function)
+    return function
+
+
+@_rule
 def _layers(facts: _HyperParameters) -> Iterator[str]:
     layers = facts.integer("block_count", 1)
     if not 0 < layers <= _MAX_LAYERS:
@@ -123,6 +131,7 @@ def _layers(facts: _HyperParameters) -> Iterator[str]:
             yield f"{facts.key(name)} is {some}, of {layers} layers in all"
 
 
+@_rule
 def _experts(facts: _HyperParameters) -> Iterator[str]:
     experts = facts.integer("expert_count")
     used = max(facts.per_layer("expert_used_count"), default=0)
@@ -153,12 +162,14 @@ def _expert_groups(facts: _HyperParameters, experts: int) -> Iterator[str]:
         )
 
 
+@_rule
 def _rope_scaling(facts: _HyperParameters) -> Iterator[str]:
     name = facts.text("rope.scaling.type")
     if name is not None and name not in _ROPE_SCALING:
         yield f"{facts.key('rope.scaling.type')} is {name!r}, not one of {', '.join(_ROPE_SCALING)}"
 
 
+@_rule
 def _epsilons(facts: _HyperParameters) -> Iterator[str]:
     for name in ("layer_norm_epsilon", "layer_norm_rms_epsilon", "group_norm_epsilon"):
         value = facts.number(f"attention.{name}")
@@ -166,6 +177,7 @@ def _epsilons(facts: _HyperParameters) -> Iterator[str]:
             yield f"{facts.key('attention.' + name)} is {value}; it must not be negative"
 
 
+@_rule
 def _rope_sections(facts: _HyperParameters) -> Iterator[str]:
     """Check that the sections of a multi-dimensional rotation fit into a head."""
     sections = facts.per_layer("rope.dimension_sections")
@@ -174,6 +186,7 @@ def _rope_sections(facts: _HyperParameters) -> Iterator[str]:
         yield f"{facts.key('rope.dimension_sections')} is {sections}, for heads of {size} elements"
 
 
+@_rule
 def _heads(facts: _HyperParameters) -> Iterator[str]:
     for suffix, keys, values, rotated in facts.head_sizes():
         key = facts.key(f"rope.dimension_count{suffix}")
@@ -192,6 +205,7 @@ def _heads(facts: _HyperParameters) -> Iterator[str]:
             )
 
 
+@_rule
 def _window(facts: _HyperParameters) -> Iterator[str]:
     window = facts.integer("attention.sliding_window")
     if window >= _MAX_WINDOW:
@@ -208,6 +222,7 @@ def _window(facts: _HyperParameters) -> Iterator[str]:
         )
 
 
+@_rule
 def _temperature(facts: _HyperParameters) -> Iterator[str]:
     length = facts.number("attention.temperature_length")
     own_default = facts.architecture == "llama4"
@@ -215,6 +230,7 @@ def _temperature(facts: _HyperParameters) -> Iterator[str]:
         yield f"{facts.key('attention.temperature_length')} is 0, but there is a scale for it"
 
 
+@_rule
 def _delta_net(facts: _HyperParameters) -> Iterator[str]:
     if facts.architecture not in DELTA_NET:
         return
@@ -227,6 +243,7 @@ def _delta_net(facts: _HyperParameters) -> Iterator[str]:
         )
 
 
+@_rule
 def _state_space(facts: _HyperParameters) -> Iterator[str]:
     if facts.architecture not in MAMBA2:
         return
@@ -245,6 +262,7 @@ def _state_space(facts: _HyperParameters) -> Iterator[str]:
         )
 
 
+@_rule
 def _widths(facts: _HyperParameters) -> Iterator[str]:
     """Check head_count where the query tensor has the width of the embeddings."""
     if facts.architecture not in SQUARE_QUERIES:
@@ -262,31 +280,13 @@ def _widths(facts: _HyperParameters) -> Iterator[str]:
             )
 
 
-def _head_counts(facts: _HyperParameters) -> Iterator[str]:
-    """Check head_count against the tensor that joins the heads."""
-    counts = facts.per_layer("attention.head_count")
-    sizes = list(facts.head_sizes())
-    for header in facts.headers:
-        for tensor in header.tensors:
-            match = re.fullmatch(r"blk\.(\d+)\.attn_output\.weight", tensor.name)
-            if match is None or not counts or not tensor.shape:
-                continue
-            heads = counts[min(int(match[1]), len(counts) - 1)]
-            wrong = heads > 0 and tensor.shape[0] % heads != 0
-            if facts.architecture in EQUAL_HEADS | ROTATES_WHOLE_HEAD and heads > 0:
-                wrong |= tensor.shape[0] not in {heads * size for _, _, size, _ in sizes}
-            if wrong:
-                yield (
-                    f"tensor {tensor.name!r} has rows of {tensor.shape[0]} elements, which "
-                    f"do not fit {heads} heads ({facts.key('attention.head_count')})"
-                )
-
-
+@_rule
 def _short_convolution(facts: _HyperParameters) -> Iterator[str]:
     if facts.integer("shortconv.l_cache", 2) < 2 and facts.architecture in ("lfm2", "lfm2moe"):
         yield f"{facts.key('shortconv.l_cache')} must be at least 2"
 
 
+@_rule
 def _vocabulary(facts: _HyperParameters) -> Iterator[str]:
     model = facts.header.scalars.get("tokenizer.ggml.model")
     if model in ("none", "no_vocab"):
@@ -303,6 +303,7 @@ def _vocabulary(facts: _HyperParameters) -> Iterator[str]:
         yield f"the token {twice!r} is twice in the vocabulary (tokenizer.ggml.tokens)"
 
 
+@_rule
 def _byte_tokens(facts: _HyperParameters) -> Iterator[str]:
     """Find the tokens of a SentencePiece vocabulary that spell bytes.
 
@@ -324,15 +325,7 @@ def _byte_tokens(facts: _HyperParameters) -> Iterator[str]:
         at = found
 
 
-def _templates(facts: _HyperParameters) -> Iterator[str]:
-    """Chat templates that llama.cpp's parser, which is recursive, would not survive."""
-    for key, value in facts.header.scalars.items():
-        if not key.startswith("tokenizer.chat_template") or not isinstance(value, str):
-            continue
-        if problem := template_problem(value):
-            yield f"its chat template ({key}) cannot be used: {problem}"
-
-
+@_rule
 def _unspelled_byte(facts: _HyperParameters) -> Iterator[str]:
     """Find bytes that an RWKV vocabulary has no token for, although tokens begin with them.
 
@@ -350,6 +343,17 @@ def _unspelled_byte(facts: _HyperParameters) -> Iterator[str]:
         )
 
 
+@_rule
+def _templates(facts: _HyperParameters) -> Iterator[str]:
+    """Chat templates that llama.cpp's parser, which is recursive, would not survive."""
+    for key, value in facts.header.scalars.items():
+        if not key.startswith("tokenizer.chat_template") or not isinstance(value, str):
+            continue
+        if problem := template_problem(value):
+            yield f"its chat template ({key}) cannot be used: {problem}"
+
+
+@_rule
 def _needed_tensors(facts: _HyperParameters) -> Iterator[str]:
     """Find missing tensors that llama.cpp treats as optional when loading, but uses in any case."""
     table = NEEDED.get(facts.architecture)
@@ -363,6 +367,28 @@ def _needed_tensors(facts: _HyperParameters) -> Iterator[str]:
                 yield f"tensor {match[1]}{needed[0]} is missing"
 
 
+@_rule
+def _head_counts(facts: _HyperParameters) -> Iterator[str]:
+    """Check head_count against the tensor that joins the heads."""
+    counts = facts.per_layer("attention.head_count")
+    sizes = list(facts.head_sizes())
+    for header in facts.headers:
+        for tensor in header.tensors:
+            match = re.fullmatch(r"blk\.(\d+)\.attn_output\.weight", tensor.name)
+            if match is None or not counts or not tensor.shape:
+                continue
+            heads = counts[min(int(match[1]), len(counts) - 1)]
+            wrong = heads > 0 and tensor.shape[0] % heads != 0
+            if facts.architecture in EQUAL_HEADS | ROTATES_WHOLE_HEAD and heads > 0:
+                wrong |= tensor.shape[0] not in {heads * size for _, _, size, _ in sizes}
+            if wrong:
+                yield (
+                    f"tensor {tensor.name!r} has rows of {tensor.shape[0]} elements, which "
+                    f"do not fit {heads} heads ({facts.key('attention.head_count')})"
+                )
+
+
+@_rule
 def _tensors(facts: _HyperParameters) -> Iterator[str]:
     for header in facts.headers:
         for tensor in header.tensors:
@@ -372,42 +398,16 @@ def _tensors(facts: _HyperParameters) -> Iterator[str]:
                     "bytes (general.alignment is too small): write the file again, e.g. with "
                     "llama.cpp's llama-quantize"
                 )
-            if tensor.type != "F32":
-                yield from _tensor_type(tensor)
-
-
-def _tensor_type(tensor: GGUFTensor) -> Iterator[str]:
-    """Reject tensor types whose operation the CPU backend lacks; it would end the process."""
-    named = tensor.name.endswith((".weight", ".bias", ".scale", ".input_scale"))
-    # vectors of integers are tables (which token, which expert), unless they are named as weights
-    vector = len(tensor.shape) <= 1 and (named or tensor.type not in _NOT_FOR_WEIGHTS)
-    if vector or _ALWAYS_F32.search(tensor.name):
-        yield (
-            f"tensor {tensor.name!r} has the type {tensor.type}; norms, biases and vectors must "
-            "be F32: convert or quantize the model again with llama.cpp's own tools"
-        )
-    elif named and tensor.type in _NOT_FOR_WEIGHTS and "tid2eid" not in tensor.name:
-        yield f"tensor {tensor.name!r} has the type {tensor.type}, which no weight can have"
-
-
-_RULES: tuple[_Rule, ...] = (
-    _layers,
-    _experts,
-    _rope_scaling,
-    _epsilons,
-    _rope_sections,
-    _heads,
-    _window,
-    _temperature,
-    _delta_net,
-    _state_space,
-    _widths,
-    _short_convolution,
-    _vocabulary,
-    _byte_tokens,
-    _unspelled_byte,
-    _templates,
-    _needed_tensors,
-    _head_counts,
-    _tensors,
-)
+            if tensor.type == "F32":
+                continue
+            # The CPU backend lacks operations for other types, and would end the process.
+            named = tensor.name.endswith((".weight", ".bias", ".scale", ".input_scale"))
+            # Vectors of integers are tables (which token, which expert), unless named as weights.
+            vector = len(tensor.shape) <= 1 and (named or tensor.type not in _NOT_FOR_WEIGHTS)
+            if vector or _ALWAYS_F32.search(tensor.name):
+                yield (
+                    f"tensor {tensor.name!r} has the type {tensor.type}; norms, biases and vectors "
+                    "must be F32: convert or quantize the model again with llama.cpp's own tools"
+                )
+            elif named and tensor.type in _NOT_FOR_WEIGHTS and "tid2eid" not in tensor.name:
+                yield f"tensor {tensor.name!r} has the type {tensor.type}, which no weight can have"

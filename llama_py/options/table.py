@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property, partial
 from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin
 from typing import get_type_hints as hints_of
@@ -105,7 +106,14 @@ class Option:
         Raises:
             ParameterError: it is not a value of this option.
         """
-        return self.read(_value_of(text, self))
+        kind: Any = self.kinds[0]
+        value: Any = text
+        if kind is bool and text not in self.choices:
+            value = _ON_AND_OFF.get(text.lower(), text)
+        elif kind in (int, float) and text not in self.choices:
+            with suppress(ValueError):  # what is no number is refused with the reason
+                value = kind(text)
+        return self.read(value)
 
     # -- reading --------------------------------------------------------------------------------
 
@@ -258,18 +266,6 @@ def _number_by_name_reader(name: str, numbers: Mapping[str, int]) -> Callable[[A
         return int(number)
 
     return read
-
-
-def _value_of(text: str, option: Option) -> Any:
-    kind: Any = option.kinds[0]
-    if text in option.choices:
-        return text
-    if kind is bool:
-        return _ON_AND_OFF.get(text.lower(), text)
-    try:
-        return kind(text) if kind in (int, float) else text
-    except ValueError:
-        return text  # which is refused with the reason
 
 
 def _read_bool(name: str, value: Any) -> bool:

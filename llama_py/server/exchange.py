@@ -38,7 +38,7 @@ from llama_py.server.pool.pool import ServedModel
 from llama_py.server.service import Service, caller_of, service_of
 from llama_py.server.transport.bodies import model_of, read_body
 from llama_py.server.transport.event_stream import EventStream
-from llama_py.server.transport.extras import BODY, abort
+from llama_py.server.transport.extras import BODY, abort, client_left
 
 __all__ = ["Exchange", "Parse", "respond"]
 
@@ -195,8 +195,7 @@ class Exchange:
 
     async def _watch(self) -> None:
         """Wait for the client to leave."""
-        while (await self._request.receive())["type"] != "http.disconnect":
-            pass
+        await client_left(self._request.receive)
         if not self._said_all:  # after the last byte of a response, that comes in any case
             self._leave()
 

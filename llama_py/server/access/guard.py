@@ -121,14 +121,12 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
-        if scope["type"] == "http":
-            await self._request(scope, receive, send)
-        elif scope["type"] == "lifespan":
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
-        else:
+            return
+        if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008, "reason": "no WebSockets here"})
-
-    async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
+            return
         asked = RequestHead(scope)
         record = RequestRecord(_request_id(asked), asked.method, asked.path)
         scope.setdefault("state", {}).update(request_id=record.id, record=record)

@@ -35,6 +35,7 @@ from llama_py.server.pool import refusals
 from llama_py.server.pool.loader import ModelLoader
 from llama_py.server.pool.places import Place, PoolCounters, Waiter
 from llama_py.server.pool.served_model import ModelStatus, ServedModel
+from llama_py.server.transport.extras import client_left
 
 __all__ = ["ModelPool", "PoolCounters", "ServedModel"]
 
@@ -52,7 +53,10 @@ class ModelPool:
 
     def __init__(self, settings: Settings) -> None:
         self.counters = PoolCounters()
-        offered = settings.models or (_bundled(),)
+        offered = settings.models
+        if not offered:
+            path = demo_model_path()
+            offered = (ModelSettings(id=Path(path).stem, path=path),)
         self._places = [Place(ServedModel(each, settings)) for each in offered]
         self._names = {
             name: place for place in self._places for name in (place.model.id, *place.model.aliases)
@@ -360,20 +364,17 @@ class ModelPool:
                 place.cramped = True
                 place.model.status = ModelStatus.UNLOADED
             else:
-                self._enter(place, await self._loader.load(place.model), begun)
+                place.model.enter(await self._loader.load(place.model))
+                place.loaded = place.used = now = time.monotonic()
+                place.error = None
+                place.backoff.worked()
+                self.counters.loads += 1
+                self.counters.load_seconds += now - begun
+                _log.info("loaded %s in %.1f s", place.model.id, now - begun)
         except Exception as error:  # whatever it is, somebody waits for the news
             self._note_failure(place, error)
         self._serve()
         self._rest(place)
-
-    def _enter(self, place: Place, llama: Llama, begun: float) -> None:
-        place.model.enter(llama)
-        place.loaded = place.used = now = time.monotonic()
-        place.error = None
-        place.backoff.worked()
-        self.counters.loads += 1
-        self.counters.load_seconds += now - begun
-        _log.info("loaded %s in %.1f s", place.model.id, now - begun)
 
     def _note_failure(self, place: Place, error: Exception) -> None:
         known = isinstance(error, LlamaError)
@@ -431,10 +432,4 @@ async def _leaving(receive: Receive | None) -> None:
     if receive is None:
         await asyncio.get_running_loop().create_future()
     else:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-
-
-def _bundled() -> ModelSettings:
-    path = demo_model_path()
-    return ModelSettings(id=Path(path).stem, path=path)
+        await client_left(receive)

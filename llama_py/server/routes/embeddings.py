@@ -17,6 +17,7 @@ from llama_py.dialects.wire_json import json_bytes
 from llama_py.server.routes.common import Routes
 from llama_py.server.service import Service, in_thread, service_of
 from llama_py.server.transport.bodies import model_of, read_body
+from llama_py.server.transport.extras import client_left
 
 __all__ = ["ROUTES"]
 
@@ -103,7 +104,7 @@ async def _queued(
     loop, lifecycle = asyncio.get_running_loop(), service.lifecycle
     pending = await loop.run_in_executor(service.embedding_workers, start)
     computed = loop.create_task(pending.wait_done(service.settings.request_timeout))
-    gone = loop.create_task(_leaving(request))
+    gone = loop.create_task(client_left(request.receive))
     over = loop.create_task(lifecycle.until_over())
     try:
         await asyncio.wait([computed, gone, over], return_when=asyncio.FIRST_COMPLETED)
@@ -118,11 +119,6 @@ async def _queued(
             task.cancel()
         pending.cancel()  # does nothing if it was computed
     return pending
-
-
-async def _leaving(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 async def _answer(service: Service, encode: Callable[[], bytes]) -> Response:

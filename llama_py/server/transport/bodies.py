@@ -32,26 +32,6 @@ async def read_body(request: Request, settings: Settings) -> dict[str, Any]:
     Raises:
         RequestError: it is too large, no JSON, not an object, or nested too deeply.
     """
-    data = await _read(request, settings)
-    if len(data) <= _SMALL:
-        return parse_body(data, settings.max_json_depth)
-    return await asyncio.to_thread(parse_body, data, settings.max_json_depth)
-
-
-def model_of(body: Mapping[str, Any]) -> str | None:
-    """The name of the model that a request asks for, or None.
-
-    Raises:
-        RequestError: it is no string.
-    """
-    model = body.get("model")
-    if model is not None and not isinstance(model, str):
-        message = f"model must be a string, not {shown(model)}"
-        raise RequestError(Kind.INVALID_TYPE, message, "model")
-    return model
-
-
-async def _read(request: Request, settings: Settings) -> bytes:
     limit = settings.max_body_bytes
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and len(declared) < 20 and int(declared) > limit:
@@ -68,7 +48,23 @@ async def _read(request: Request, settings: Settings) -> bytes:
             chunks.append(chunk)
     finally:
         patience.end()
-    return b"".join(chunks)
+    data = b"".join(chunks)
+    if len(data) <= _SMALL:
+        return parse_body(data, settings.max_json_depth)
+    return await asyncio.to_thread(parse_body, data, settings.max_json_depth)
+
+
+def model_of(body: Mapping[str, Any]) -> str | None:
+    """The name of the model that a request asks for, or None.
+
+    Raises:
+        RequestError: it is no string.
+    """
+    model = body.get("model")
+    if model is not None and not isinstance(model, str):
+        message = f"model must be a string, not {shown(model)}"
+        raise RequestError(Kind.INVALID_TYPE, message, "model")
+    return model
 
 
 class _Patience:

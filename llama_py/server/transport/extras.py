@@ -1,13 +1,14 @@
-"""What a connection of this server tells an application beyond ASGI.
+"""What a connection tells an application: that its client left, and what ASGI does not say.
 
-Under another server none of it is there, and nothing depends on it but clients that do not behave.
+Under another server the latter is not there, and nothing depends on it but clients that do not
+behave.
 """
 
 from __future__ import annotations
 
-from starlette.types import Scope
+from starlette.types import Receive, Scope
 
-__all__ = ["ABORT", "BODY", "abort"]
+__all__ = ["ABORT", "BODY", "abort", "client_left"]
 
 #: The key in ``scope["extensions"]`` of a function that ends the connection at once. Closing one
 #: sends first what is still to be sent: a client that does not read would so keep it for ever.
@@ -15,6 +16,12 @@ ABORT = "llama_py.abort"
 #: The key in ``scope["state"]`` of what sends bodies without passing through each middleware: none
 #: does anything with a body, and each would cost something for every event.
 BODY = "llama_py.body"
+
+
+async def client_left(receive: Receive) -> None:
+    """Return when the client of a request, whose body was read, has left or got its answer."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 def abort(scope: Scope) -> None:
