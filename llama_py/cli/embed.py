@@ -83,7 +83,16 @@ def _run(parsed: argparse.Namespace) -> int:
                 truncate=parsed.truncate,
                 progress=progress.inputs,
             )
-    _write(vectors, parsed.output)
+    if parsed.output is None:
+        sys.stdout.flush()
+        _write_lines(vectors, sys.stdout.buffer)
+    elif parsed.output.endswith(".npy"):
+        import numpy as np
+
+        np.save(parsed.output, vectors)
+    else:
+        with Path(parsed.output).open("wb") as file:
+            _write_lines(vectors, file)
     return 0
 
 
@@ -138,20 +147,6 @@ def _load(parsed: argparse.Namespace) -> Embedder:
     progress = ProgressLine("loading the model", enabled=sys.stderr.isatty() and not parsed.verbose)
     with progress:
         return Embedder(path, progress=progress.fraction, **given)
-
-
-def _write(vectors: NDArray[np.float32], name: str | None) -> None:
-    if name is None:
-        sys.stdout.flush()
-        _write_lines(vectors, sys.stdout.buffer)
-        return
-    if name.endswith(".npy"):
-        import numpy as np
-
-        np.save(name, vectors)
-        return
-    with Path(name).open("wb") as file:
-        _write_lines(vectors, file)
 
 
 def _write_lines(vectors: NDArray[np.float32], file: BinaryIO) -> None:

@@ -13,7 +13,7 @@ from llama_py.cli import options
 from llama_py.cli.progress import ProgressLine
 
 if TYPE_CHECKING:
-    from llama_py.api.tuning import Contest, Tuning
+    from llama_py.api.tuning import Tuning
 
 __all__ = ["add_parser"]
 
@@ -99,23 +99,18 @@ def _as_dict(tuning: Tuning) -> dict[str, Any]:
 def _lines(tuning: Tuning) -> Iterator[str]:
     for contest in tuning.contests:
         yield f"{_WHAT[contest.name]} ({contest.name})"
-        yield from _table(contest)
+        usual = statistics.median(contest.rounds[contest.default])
+        for label, times in contest.rounds.items():
+            median = statistics.median(times)
+            notes = [
+                *(["default"] if label == contest.default else []),
+                *(["best"] if label == contest.winner else []),
+            ]
+            speed = f"{usual / median:5.2f} x the default's speed"
+            yield f"  {label:>5}  {1e3 * median:8.0f} ms  {speed}  {', '.join(notes)}".rstrip()
         yield ""
     changed = ", ".join(f"{name}={value}" for name, value in tuning.values.items())
     yield f"changed: {changed or 'nothing; the defaults are the fastest'}"
     yield f"measured in {tuning.seconds:.0f} s"
     if tuning.profile is not None:
         yield f"kept in {tuning.profile.path}"
-
-
-def _table(contest: Contest) -> Iterator[str]:
-    """A line for each setting: its time relative to the default's, and what it is."""
-    usual = statistics.median(contest.rounds[contest.default])
-    for label, times in contest.rounds.items():
-        median = statistics.median(times)
-        notes = [
-            *(["default"] if label == contest.default else []),
-            *(["best"] if label == contest.winner else []),
-        ]
-        speed = f"{usual / median:5.2f} x the default's speed"
-        yield f"  {label:>5}  {1e3 * median:8.0f} ms  {speed}  {', '.join(notes)}".rstrip()

@@ -35,24 +35,17 @@ class Pairs:
         Args:
             longest: leave out the end of the document where there are more tokens than that.
         """
-        join = self._joined if self._template is None else self._filled
-        ids = join(query, self._vocab.tokenize(document, add_special=False), document)
-        if longest is not None and len(ids) > longest:
-            ids = self._shortened(query, document, len(ids) - longest, longest)
-        return np.array(ids, np.int32)
-
-    def _shortened(self, query: str, document: str, excess: int, longest: int) -> list[int]:
-        """A pair with less of the document. (Text that was cut may have a token or two more.)"""
         vocab = self._vocab
-        tokens = vocab.tokenize(document, add_special=False)
         join = self._joined if self._template is None else self._filled
-        while True:
-            tokens = tokens[: max(0, len(tokens) - excess)]
-            text = vocab.detokenize(tokens).decode("utf-8", "ignore")
-            ids = join(query, tokens, text)
-            excess = len(ids) - longest
-            if excess <= 0 or not tokens:
-                return ids
+        tokens = vocab.tokenize(document, add_special=False)
+        ids = join(query, tokens, document)
+        while longest is not None and len(ids) > longest:
+            # Text that was cut may have a token or two more than what was left of it.
+            tokens = tokens[: max(0, len(tokens) - (len(ids) - longest))]
+            ids = join(query, tokens, vocab.detokenize(tokens).decode("utf-8", "ignore"))
+            if not tokens:
+                break
+        return np.array(ids, np.int32)
 
     def _joined(self, query: str, document: list[int], _text: str) -> list[int]:
         vocab = self._vocab

@@ -174,7 +174,14 @@ class _FileReader:
         records = self._tensor_records(n_tensors)
         data_offset = -(-self.at // alignment) * alignment if records else self.at
         tensors = _lay_out(records, alignment)
-        self._check_data(tensors, data_offset)
+        needed = data_offset
+        if tensors:
+            needed += tensors[-1].offset + tensors[-1].n_bytes
+        if needed > self.size:
+            raise InvalidModelError(
+                f"the file is cut off: its tensors need {needed} bytes, but it has {self.size} "
+                f"({needed - self.size} are missing); download it again"
+            )
         return GGUFHeader(
             version, scalars, types, arrays, tensors, data_offset, self.size, self.buffer
         )
@@ -296,16 +303,6 @@ class _FileReader:
                 raise self.fail(f"the shape of tensor {name!r} is absurd: {list(shape)}")
             records.append((name, shape, *self.unpack("IQ")))
         return records
-
-    def _check_data(self, tensors: tuple[GGUFTensor, ...], data_offset: int) -> None:
-        needed = data_offset
-        if tensors:
-            needed += tensors[-1].offset + tensors[-1].n_bytes
-        if needed > self.size:
-            raise InvalidModelError(
-                f"the file is cut off: its tensors need {needed} bytes, but it has {self.size} "
-                f"({needed - self.size} are missing); download it again"
-            )
 
 
 def _alignment(scalars: Mapping[str, Scalar], types: Mapping[str, str]) -> int:

@@ -81,7 +81,10 @@ def duplicate_string(buffer: mmap.mmap, at: int, count: int) -> str | None:
     if not starts.size:
         return None
     end = int(starts[-1] + 8 + lengths[-1])
-    if _has_nul(buffer, at, end, lengths) or end + 8 > len(buffer):
+    data = np.ndarray((end - at,), np.uint8, buffer, at)
+    prefixes = int(np.count_nonzero(lengths.view(np.uint8)))
+    has_nul = int(np.count_nonzero(data)) != int(lengths.sum()) + prefixes
+    if has_nul or end + 8 > len(buffer):
         suspects = np.arange(starts.size)
     else:
         suspects = _suspects(buffer, starts, lengths)
@@ -92,13 +95,6 @@ def duplicate_string(buffer: mmap.mmap, at: int, count: int) -> str | None:
             return text.decode("utf-8", "replace")
         seen.add(text)
     return None
-
-
-def _has_nul(buffer: mmap.mmap, at: int, end: int, lengths: _Offsets) -> bool:
-    """Say whether there is a NUL inside one of the strings."""
-    data = np.ndarray((end - at,), np.uint8, buffer, at)
-    prefixes = int(np.count_nonzero(lengths.view(np.uint8)))
-    return int(np.count_nonzero(data)) != int(lengths.sum()) + prefixes
 
 
 def _suspects(buffer: mmap.mmap, starts: _Offsets, lengths: _Offsets) -> npt.NDArray[np.intp]:

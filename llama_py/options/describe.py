@@ -10,11 +10,11 @@ from inspect import cleandoc
 from textwrap import fill
 from typing import Any, get_origin
 
-from llama_py.options.marks import Default, Ignored, Range, Reads, WithoutDefault
+from llama_py.options.marks import Default, Ignored, Reads, WithoutDefault
 from llama_py.options.table import Option, Table
 from llama_py.options.values import TEXTS
 
-__all__ = ["describe_options", "json_schema", "markdown_table", "plain_default"]
+__all__ = ["describe_options", "json_schema", "limits_in_words", "markdown_table", "plain_default"]
 
 #: Types in words, by the type itself or by its name.
 _WORDS: dict[Any, str] = {
@@ -46,14 +46,6 @@ def plain_default(option: Option, table: Table[Any]) -> str:
     return f"`{_literal(names.get(value, value) if names else value)}`"
 
 
-def _every_default(option: Option, table: Table[Any]) -> str:
-    mark = option.mark(Default)
-    if mark is None or not mark.of:
-        return plain_default(option, table)
-    others = [f"`{_literal(value)}` in `{function}`" for function, value in mark.of.items()]
-    return "; ".join([f"`{_literal(mark.value)}`", *others])
-
-
 def _literal(value: Any) -> str:
     return json.dumps(value) if isinstance(value, str) else repr(value)
 
@@ -64,7 +56,8 @@ def allowed(option: Option) -> str:
         also = ["`True`", "`False`"] if bool in option.kinds else []
         return ", ".join([*also, *(f'`"{text}"`' for text in option.choices)])
     words = (_word_for(kind) for kind in option.kinds)
-    return " or ".join(dict.fromkeys(word for word in words if word)) + _limits(option.range)
+    kinds = " or ".join(dict.fromkeys(word for word in words if word))
+    return kinds + limits_in_words(option.range.low, option.range.high)
 
 
 def _word_for(kind: Any) -> str:
@@ -72,8 +65,8 @@ def _word_for(kind: Any) -> str:
     return _WORDS.get(origin) or _WORDS.get(getattr(origin, "__name__", ""), "")
 
 
-def _limits(limits: Range) -> str:
-    low, high = limits.low, limits.high
+def limits_in_words(low: float | None, high: float | None) -> str:
+    """What follows a type in words: ", 0 to 1", for example; nothing where there are no limits."""
     if high is None or high >= 2**31 - 1:  # what fits into C's integers is no news
         return f", at least {low:g}" if low is not None and low > -(2**31) else ""
     return f", {low:g} to {high:g}" if low is not None else f", at most {high:g}"
@@ -84,7 +77,11 @@ def markdown_table(table: Table[Any], names: list[str]) -> str:
     rows = ["| option | allowed | default | meaning |", "| --- | --- | --- | --- |"]
     for name in names:
         option = table[name]
-        cells = (f"`{name}`", allowed(option), _every_default(option, table), option.doc)
+        default, mark = plain_default(option, table), option.mark(Default)
+        if mark is not None and mark.of:
+            others = [f"`{_literal(value)}` in `{function}`" for function, value in mark.of.items()]
+            default = "; ".join([f"`{_literal(mark.value)}`", *others])
+        cells = (f"`{name}`", allowed(option), default, option.doc)
         rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(rows)
 
@@ -142,12 +139,10 @@ def _type_of(option: Option) -> Mapping[str, Any] | None:
         return {}
     if option.choices and first not in _NAMES:
         return {"enum": [*option.choices, None]}
-    if first in _NAMES:
-        return TEXTS if first is str and len(option.kinds) > 1 else _plain_type(option)
-    return {"type": "object"} if get_origin(first) is abc.Mapping else None
-
-
-def _plain_type(option: Option) -> dict[str, Any]:
+    if first not in _NAMES:
+        return {"type": "object"} if get_origin(first) is abc.Mapping else None
+    if first is str and len(option.kinds) > 1:
+        return TEXTS
     names = [_NAMES[kind] for kind in option.kinds if kind in _NAMES]
     limits = {"minimum": option.range.low, "maximum": option.range.high}
     return {

@@ -61,7 +61,6 @@ class JsonFormatter(logging.Formatter):
     """One JSON object for each record; everything but ASCII is escaped."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """See ``logging.Formatter``."""
         when = datetime.fromtimestamp(record.created, timezone.utc)
         line: dict[str, Any] = {
             "time": when.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
@@ -80,7 +79,6 @@ class TextFormatter(logging.Formatter):
     """A line for people; what is not printable is escaped."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """See ``logging.Formatter``."""
         fields: dict[str, Any] = getattr(record, "fields", {})
         words = [time.strftime("%H:%M:%S", time.localtime(record.created))]
         if record.levelno != logging.INFO:

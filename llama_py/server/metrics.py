@@ -85,7 +85,6 @@ class _Collector(Collector):
     """Nothing is read when it is registered: that would be too early."""
 
     def describe(self) -> Iterator[Metric]:
-        """See ``Collector``."""
         return iter(())
 
 
@@ -97,7 +96,6 @@ class _Http(_Collector):
         self._lifecycle = lifecycle
 
     def collect(self) -> Iterator[Metric]:
-        """See ``Collector``."""
         name, labels = "llama_py_http_requests", ["method", "path", "status"]
         family = CounterMetricFamily(name, "HTTP requests by route and status.", labels=labels)
         for values, count in [*self.counts.items()]:
@@ -115,7 +113,6 @@ class _Models(_Collector):
         self._models = models
 
     def collect(self) -> Iterator[Metric]:
-        """See ``Collector``."""
         pool, counted = self._models, self._models.counters
         counters = {
             "loads": ("Models that were loaded.", counted.loads),
@@ -139,7 +136,6 @@ class _Engines(_Collector):
         self._models = models
 
     def collect(self) -> Iterator[Metric]:
-        """See ``Collector``."""
         families: dict[str, Any] = {}
         one = len(self._models.models) == 1
         for model in self._models.models:

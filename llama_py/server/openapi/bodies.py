@@ -315,6 +315,8 @@ def _anthropic(settings: Settings) -> dict[str, Schema]:
 
 
 def _native(settings: Settings) -> dict[str, Schema]:
+    chat = _chat(settings)["properties"]
+    rendered = ("model", "messages", "tools", "tool_choice", "response_format")
     content = said(any_of(STRING, listing(any_of(STRING, INTEGER))), "A text, or a mixed list.")
     tokenize = {
         "model": _MODEL,
@@ -335,7 +337,7 @@ def _native(settings: Settings) -> dict[str, Schema]:
         "TokenizeRequest": record(tokenize, ["content"]),
         "ExtraTokenizeRequest": record({"model": _MODEL, "input": STRING}, ["input"]),
         "DetokenizeRequest": record({"model": _MODEL, "tokens": _TOKENS}, ["tokens"]),
-        "ApplyTemplateRequest": _template(settings),
+        "ApplyTemplateRequest": record({name: chat[name] for name in rendered}, ["messages"]),
         "SlotFile": record({"filename": said(STRING, "A plain name.")}, ["filename"]),
         "SnapshotMake": record(
             {
@@ -382,9 +384,3 @@ def _infill(settings: Settings) -> Schema:
         },
         ["input_prefix", "input_suffix"],
     )
-
-
-def _template(settings: Settings) -> Schema:
-    chat = _chat(settings)["properties"]
-    names = ("model", "messages", "tools", "tool_choice", "response_format")
-    return record({name: chat[name] for name in names}, ["messages"])

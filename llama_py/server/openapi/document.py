@@ -142,7 +142,12 @@ def _failures(operation: Operation, settings: Settings) -> dict[str, Any]:
     schema = reference("AnthropicError" if operation.is_anthropic else "Error")
     by_status: dict[int, list[str]] = {}
     for kind in kinds:
-        by_status.setdefault(_status(operation, kind, settings), []).append(kind.value)
+        failure = Failure(kind, "")
+        if operation.is_anthropic:
+            status = anthropic_error(failure)[0]
+        else:
+            status = openai_error(failure, settings.overflow_status)[0]
+        by_status.setdefault(status, []).append(kind.value)
     return {
         str(status): {
             "description": ", ".join(dict.fromkeys(names)),
@@ -150,10 +155,3 @@ def _failures(operation: Operation, settings: Settings) -> dict[str, Any]:
         }
         for status, names in sorted(by_status.items())
     }
-
-
-def _status(operation: Operation, kind: Kind, settings: Settings) -> int:
-    failure = Failure(kind, "")
-    if operation.is_anthropic:
-        return anthropic_error(failure)[0]
-    return openai_error(failure, settings.overflow_status)[0]

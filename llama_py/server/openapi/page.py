@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from html import escape
 from typing import Any
 
+from llama_py.options.describe import limits_in_words
 from llama_py.server.openapi.operations import OPERATIONS, Operation
 from llama_py.server.openapi.schemas import Schema
 
@@ -50,7 +51,8 @@ def page(described: Mapping[str, Any]) -> str:
         if operations:
             parts.append(f'<section id="{_anchor(tag["name"])}">\n<h2>{escape(tag["name"])}</h2>\n')
             parts.append(f"<p>{_text(tag['description'])}</p>\n")
-            parts += [_operation(each, described) for each in operations]
+            for each in operations:
+                parts += _operation(each, described)
             parts.append("</section>\n")
     parts += _components(described)
     return "".join([*parts, _FOOT])
@@ -77,29 +79,24 @@ def _introduction(described: Mapping[str, Any]) -> Iterator[str]:
 # ---- operations ----------------------------------------------------------------------------------
 
 
-def _operation(operation: Operation, described: Mapping[str, Any]) -> str:
+def _operation(operation: Operation, described: Mapping[str, Any]) -> Iterator[str]:
     own = operation.paths[0]
     details: Mapping[str, Any] = described["paths"][own][operation.method.lower()]
-    parts = [
-        f'<details class="operation" id="{escape(details["operationId"])}">\n<summary>'
-        f'<span class="method {operation.method.lower()}">{operation.method}</span> '
-        f"<code>{escape(own)}</code> {_text(operation.summary)}</summary>\n"
-    ]
+    yield f'<details class="operation" id="{escape(details["operationId"])}">\n<summary>'
+    yield f'<span class="method {operation.method.lower()}">{operation.method}</span> '
+    yield f"<code>{escape(own)}</code> {_text(operation.summary)}</summary>\n"
     if operation.text:
-        parts.append(f"<p>{_text(operation.text)}</p>\n")
+        yield f"<p>{_text(operation.text)}</p>\n"
     if len(operation.paths) > 1:
         others = ", ".join(f"<code>{escape(path)}</code>" for path in operation.paths[1:])
-        parts.append(f"<p>Also at {others}.</p>\n")
-    parts += [*_asked(operation, details), *_answered(operation, details), "</details>\n"]
-    return "".join(parts)
-
-
-def _asked(operation: Operation, details: Mapping[str, Any]) -> Iterator[str]:
+        yield f"<p>Also at {others}.</p>\n"
     for each in details.get("parameters", ()):
         text = each.get("description", "a part of the path")
         yield f"<p><code>{escape(each['name'])}</code>: {_text(text)}</p>\n"
     if operation.body is not None:
         yield f"<p>Takes {_link(operation.body)}, as JSON.</p>\n"
+    yield from _answered(operation, details)
+    yield "</details>\n"
 
 
 def _answered(operation: Operation, details: Mapping[str, Any]) -> Iterator[str]:
@@ -189,14 +186,8 @@ def _kind(schema: Schema) -> str:
         f"list of {_kind(schema.get('items', {}))}" if kind == "array" else _WORDS[kind]
         for kind in kinds
     ]
-    return (_either(words) or "anything") + _range(schema)
-
-
-def _range(schema: Schema) -> str:
-    low, high = schema.get("minimum"), schema.get("maximum")
-    if high is not None and high < 2**31 - 1:
-        return f", {low:g} to {high:g}" if low is not None else f", at most {high:g}"
-    return f", at least {low:g}" if low is not None and low > -(2**31) else ""
+    limits = limits_in_words(schema.get("minimum"), schema.get("maximum"))
+    return (_either(words) or "anything") + limits
 
 
 def _either(words: Iterable[str]) -> str:

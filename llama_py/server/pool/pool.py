@@ -257,7 +257,7 @@ class ModelPool:
         waiter = Waiter(place, wants, loop.create_future())
         self._waiting.append(waiter)
         self._serve()
-        gone = loop.create_task(_leaving(receive))
+        gone = loop.create_task(client_left(receive))
         try:
             await self._served_or_gone(waiter, gone)
             self._check_served(waiter, gone)
@@ -425,11 +425,3 @@ class ModelPool:
         self._tasks.discard(task)
         if not self._tasks:
             self._moved += time.monotonic() - self._moving_since
-
-
-async def _leaving(receive: Receive | None) -> None:
-    """Ends when the client leaves; never if that cannot be known."""
-    if receive is None:
-        await asyncio.get_running_loop().create_future()
-    else:
-        await client_left(receive)

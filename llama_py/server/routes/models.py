@@ -84,6 +84,9 @@ def _limit(request: Request) -> int | None:
 
 
 def _openai(model: ServedModel) -> dict[str, Any]:
+    status: dict[str, Any] = {"value": model.status.value}
+    if model.status is ModelStatus.UNLOADED and model.problem is not None:  # in llama-server's form
+        status |= {"failed": True, "reason": model.problem}
     return {
         "id": model.id,
         "object": "model",
@@ -91,15 +94,8 @@ def _openai(model: ServedModel) -> dict[str, Any]:
         "owned_by": "llama_py",
         "aliases": [*model.aliases],
         "meta": model.meta,
-        "status": _status(model),
+        "status": status,
     }
-
-
-def _status(model: ServedModel) -> dict[str, Any]:
-    """As llama-server says it."""
-    if model.status is ModelStatus.UNLOADED and model.problem is not None:
-        return {"value": model.status.value, "failed": True, "reason": model.problem}
-    return {"value": model.status.value}
 
 
 def _native(model: ServedModel) -> dict[str, Any]:

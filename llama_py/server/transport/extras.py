@@ -6,6 +6,8 @@ behave.
 
 from __future__ import annotations
 
+import asyncio
+
 from starlette.types import Receive, Scope
 
 __all__ = ["ABORT", "BODY", "abort", "client_left"]
@@ -18,8 +20,14 @@ ABORT = "llama_py.abort"
 BODY = "llama_py.body"
 
 
-async def client_left(receive: Receive) -> None:
-    """Return when the client of a request, whose body was read, has left or got its answer."""
+async def client_left(receive: Receive | None) -> None:
+    """Return when the client of a request, whose body was read, has left or got its answer.
+
+    Without a request that never is.
+    """
+    if receive is None:
+        await asyncio.get_running_loop().create_future()
+        return
     while (await receive())["type"] != "http.disconnect":
         pass
 
