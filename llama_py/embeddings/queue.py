@@ -207,19 +207,18 @@ class _Worker:
                 thread.join(max(0.0, end - time.monotonic()))
 
     def _run(self, computer: Computer) -> None:
+        largest = self._largest(computer)
         try:
-            while self._wait(computer):
+            while True:
+                with self._changed:
+                    while not self.closed and not (self._free and self._waiting(largest)):
+                        self._changed.wait()
+                    if self.closed:
+                        return
                 with TURNS.shared():
                     self._empty(computer)
         finally:
             computer.close()
-
-    def _wait(self, computer: Computer) -> bool:
-        """Until there is something to compute, and threads to do it with; False: the end."""
-        with self._changed:
-            while not self.closed and not (self._free and self._waiting(self._largest(computer))):
-                self._changed.wait()
-            return not self.closed
 
     def _empty(self, computer: Computer) -> None:
         """Compute what is waiting."""

@@ -85,36 +85,32 @@ def _tags(text: str) -> Iterator[tuple[int, str, int, bool]]:
                 return
             place = end + 2
             continue
-        tag = _Tag()
-        place = tag.read(text, opened.end())
-        yield line, tag.first if opened[0] == "{%" else "", tag.deepest, tag.assigns
+        place, first, deepest, assigns = _tag(text, opened.end())
+        yield line, first if opened[0] == "{%" else "", deepest, assigns
 
 
-class _Tag:
-    """One tag, of which every token between two commas may be a level of its own."""
-
-    def __init__(self) -> None:
-        self.first, self.assigns, self.deepest = "", False, 0
-
-    def read(self, text: str, place: int) -> int:
-        """Read the tokens from ``place`` on; returns where the tag ends."""
-        levels, depth = [0], 0
-        for token in _TOKENS.finditer(text, place):
-            kind, written = token.lastgroup, token[0]
-            if kind == "comment" or (kind == "end" and (written == "%}" or len(levels) == 1)):
-                return token.start() if kind == "comment" else token.end()
-            for character in written if kind == "end" else (written,):
-                if character in ("(", "[", "{"):
-                    levels.append(0)
-                elif character in (")", "]", "}") and len(levels) > 1:
-                    depth -= levels.pop()
-                elif character == ",":
-                    depth -= levels[-1]
-                    levels[-1] = 0
-                    continue
-                levels[-1] += 1
-                depth += 1
-                self.deepest = max(self.deepest, depth)
-            self.first = self.first or (written if kind == "word" else "")
-            self.assigns = self.assigns or written == "="
-        return len(text)
+def _tag(text: str, place: int) -> tuple[int, str, int, bool]:
+    """Where the tag ends whose tokens begin at ``place``, its first word, how deep it nests (every
+    token between two commas may be a level of its own), and whether it has an ``=``."""
+    first, assigns, deepest = "", False, 0
+    levels, depth = [0], 0
+    for token in _TOKENS.finditer(text, place):
+        kind, written = token.lastgroup, token[0]
+        if kind == "comment" or (kind == "end" and (written == "%}" or len(levels) == 1)):
+            end = token.start() if kind == "comment" else token.end()
+            return end, first, deepest, assigns
+        for character in written if kind == "end" else (written,):
+            if character in ("(", "[", "{"):
+                levels.append(0)
+            elif character in (")", "]", "}") and len(levels) > 1:
+                depth -= levels.pop()
+            elif character == ",":
+                depth -= levels[-1]
+                levels[-1] = 0
+                continue
+            levels[-1] += 1
+            depth += 1
+            deepest = max(deepest, depth)
+        first = first or (written if kind == "word" else "")
+        assigns = assigns or written == "="
+    return len(text), first, deepest, assigns

@@ -9,7 +9,8 @@ from __future__ import annotations
 import difflib
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -121,7 +122,7 @@ class _Layers:
         table = _parse_toml(path)
         models, keys = table.pop("model", []), table.pop("api_key", [])
         for name, value in table.items():
-            with _Naming(str(path)):
+            with _naming(str(path)):
                 option = SETTINGS.options.get(name)
                 if option is None and name in MODEL_OPTIONS:
                     message = f"{name} is an option of a model: put it in [[model]]"
@@ -134,7 +135,7 @@ class _Layers:
                 raise ParameterError(f"{path}: write each {name} as a table [[{name}]]")
             if entries:
                 self.sources[name] = path.name
-        with _Naming(str(path)):
+        with _naming(str(path)):
             self.models = [_model_of(table, path) for table in models]
             self.tables = [key_from_table(table) for table in keys]
 
@@ -143,17 +144,17 @@ class _Layers:
     def add_environment(self, environ: Mapping[str, str]) -> None:
         for setting in SETTINGS.options.values():
             if text := environ.get(setting.variable):
-                with _Naming(setting.variable, _kubernetes(text)):
+                with _naming(setting.variable, _kubernetes(text)):
                     self.set(setting.name, setting.parse(text), setting.variable)
         for name in MODEL_FLAGS:
             variable = _PREFIX + name.upper()
             if text := environ.get(variable):
-                with _Naming(variable):
+                with _naming(variable):
                     self.model_options[name] = _model_option(MODEL_OPTIONS[name], text)
         if path := environ.get("LLAMA_PY_MODEL"):
             self._replace_models(path, "LLAMA_PY_MODEL")
         if "LLAMA_PY_API_KEY" in environ:
-            with _Naming("LLAMA_PY_API_KEY"):
+            with _naming("LLAMA_PY_API_KEY"):
                 self._replace_keys(environ["LLAMA_PY_API_KEY"].split(","), "LLAMA_PY_API_KEY")
         _refuse_misspelled(environ)
 
@@ -166,7 +167,7 @@ class _Layers:
         if given.model is not None:
             self._replace_models(given.model, "the command line")
         if given.api_keys:
-            with _Naming("--api-key"):
+            with _naming("--api-key"):
                 self._replace_keys(given.api_keys, "--api-key")
 
     def _replace_models(self, path: str, source: str) -> None:
@@ -194,20 +195,13 @@ class _Layers:
         return Configuration(settings, self.sources, frozenset(key.name for key in listed))
 
 
-class _Naming:
+@contextmanager
+def _naming(source: str, hint: str = "") -> Iterator[None]:
     """Errors within it say where the value came from."""
-
-    def __init__(self, source: str, hint: str = "") -> None:
-        self._source = source
-        self._hint = hint
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _type: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, ParameterError):
-            text = f"{self._source}: {error}{self._hint}"
-            raise type(error)(text) from None
+    try:
+        yield
+    except ParameterError as error:
+        raise type(error)(f"{source}: {error}{hint}") from None
 
 
 def default_model_id(path: str) -> str:
@@ -269,7 +263,7 @@ def _place_files(options: dict[str, Any], beside: Path) -> None:
     for name in _FILES & options.keys():
         value = options[name]
         if isinstance(value, str) and not is_template(value):
-            with _Naming(name):
+            with _naming(name):
                 options[name] = _text_of(str(beside / Path(value).expanduser()))
 
 

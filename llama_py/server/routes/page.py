@@ -75,13 +75,14 @@ class _File:
 def _files() -> Mapping[str, _File]:
     """Every file of the page by its path; only these are served."""
     folder = Path(str(files("llama_py.server") / "page"))
-    paths = (path for path in folder.rglob("*") if path.suffix in _TYPES)
-    return {path.relative_to(folder).as_posix(): _read(path) for path in paths}
-
-
-def _read(path: Path) -> _File:
-    body = path.read_bytes()
-    return _File(body, _TYPES[path.suffix], f'"{hashlib.sha256(body).hexdigest()[:32]}"')
+    found: dict[str, _File] = {}
+    for path in folder.rglob("*"):
+        if path.suffix in _TYPES:
+            body = path.read_bytes()
+            etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+            name = path.relative_to(folder).as_posix()
+            found[name] = _File(body, _TYPES[path.suffix], etag)
+    return found
 
 
 @ROUTES.get("/")

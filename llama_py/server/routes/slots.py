@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Any, TypeVar
 
 from starlette.requests import Request
@@ -108,7 +108,7 @@ async def _act(request: Request) -> Response:
         message = "slots are not saved here; start the server with --slot-dir"
         raise RequestError(Kind.NOT_IMPLEMENTED, message)
     action = request.query_params.get("action")
-    if action not in _ACTIONS:
+    if action not in ("save", "restore", "erase"):
         message = f"action is {shown(action)}; expected save, restore or erase"
         raise RequestError(Kind.INVALID_VALUE, message, "action")
     files, name, slot = service.slots, "", request.path_params["id"]
@@ -119,7 +119,7 @@ async def _act(request: Request) -> Response:
     async with service.models.lease(request.query_params.get("model")) as model:
         service.sessions.attach(model.id, model.llama)
         asked = _SlotReport(model, tenant, slot)
-        answer = await in_thread(service, lambda: _acted(_ACTIONS[action], asked, files, name))
+        answer = await in_thread(service, lambda: asked.act(action, files, name))
         if action == "restore":
             service.sessions.brought_in(model.id, asked.label, answer["n_restored"])
     return json_response({"id_slot": asked.shown, **answer})
@@ -145,58 +145,50 @@ class _SlotReport:
         named = any(each.session == self.label and each.namespace == own for each in held)
         return self.label if named or self.number is None else self.number
 
+    def act(self, action: str, files: SlotFiles, name: str) -> dict[str, Any]:
+        """Save, restore or erase it; errors are in the words of a client."""
+        try:
+            if action == "save":
+                return self._save(files, name)
+            if action == "restore":
+                return self._restore(files, name)
+            return {"n_erased": self.conversations.forget(self.which(), self.namespace)}
+        except ConversationMissingError:
+            message = f"the slot {self.shown!r} has nothing in memory"
+            raise RequestError(Kind.NOT_FOUND, message, "id_slot") from None
+        except ConversationBusyError as error:
+            raise busy_failure(error) from None
+        except FingerprintError:
+            message = (
+                "this slot was saved by another model, under other settings, or with another key; "
+                "evaluate the prompt again instead"
+            )
+            raise RequestError(Kind.INVALID_VALUE, message, "filename") from None
+        except StateError as error:
+            raise RequestError(Kind.INVALID_VALUE, f"the slot cannot be used: {error}") from None
 
-Action = Callable[[_SlotReport, SlotFiles, str], dict[str, Any]]
+    def _save(self, files: SlotFiles, name: str) -> dict[str, Any]:
+        start = time.perf_counter()
+        state = self.conversations.export(self.which(), self.namespace)
+        written = files.save(self.tenant, name, state)
+        return {
+            "filename": name,
+            "n_saved": len(state.tokens),
+            "n_written": written,
+            "timings": {"save_ms": _milliseconds(start)},
+        }
 
-
-def _acted(action: Action, slot: _SlotReport, files: SlotFiles, name: str) -> dict[str, Any]:
-    try:
-        return action(slot, files, name)
-    except ConversationMissingError:
-        message = f"the slot {slot.shown!r} has nothing in memory"
-        raise RequestError(Kind.NOT_FOUND, message, "id_slot") from None
-    except ConversationBusyError as error:
-        raise busy_failure(error) from None
-    except FingerprintError:
-        message = (
-            "this slot was saved by another model, under other settings, or with another key; "
-            "evaluate the prompt again instead"
-        )
-        raise RequestError(Kind.INVALID_VALUE, message, "filename") from None
-    except StateError as error:
-        raise RequestError(Kind.INVALID_VALUE, f"the slot cannot be used: {error}") from None
-
-
-def _save(slot: _SlotReport, files: SlotFiles, name: str) -> dict[str, Any]:
-    start = time.perf_counter()
-    state = slot.conversations.export(slot.which(), slot.namespace)
-    written = files.save(slot.tenant, name, state)
-    return {
-        "filename": name,
-        "n_saved": len(state.tokens),
-        "n_written": written,
-        "timings": {"save_ms": _milliseconds(start)},
-    }
-
-
-def _restore(slot: _SlotReport, files: SlotFiles, name: str) -> dict[str, Any]:
-    start = time.perf_counter()
-    state, read = files.read(slot.tenant, name)
-    slot.conversations.bring_in(state, slot.label, slot.namespace)
-    return {
-        "filename": name,
-        "n_restored": len(state.tokens),
-        "n_read": read,
-        "timings": {"restore_ms": _milliseconds(start)},
-    }
-
-
-def _erase(slot: _SlotReport, _files: SlotFiles, _name: str) -> dict[str, Any]:
-    return {"n_erased": slot.conversations.forget(slot.which(), slot.namespace)}
+    def _restore(self, files: SlotFiles, name: str) -> dict[str, Any]:
+        start = time.perf_counter()
+        state, read = files.read(self.tenant, name)
+        self.conversations.bring_in(state, self.label, self.namespace)
+        return {
+            "filename": name,
+            "n_restored": len(state.tokens),
+            "n_read": read,
+            "timings": {"restore_ms": _milliseconds(start)},
+        }
 
 
 def _milliseconds(start: float) -> float:
     return round((time.perf_counter() - start) * 1e3, 3)
-
-
-_ACTIONS: dict[str | None, Action] = {"save": _save, "restore": _restore, "erase": _erase}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, TypeVar, cast
 
 from starlette.requests import Request
@@ -23,8 +22,7 @@ from llama_py.errors import (
 from llama_py.memory.state import StoredState
 from llama_py.options.checks import check_number
 from llama_py.server.kept.sessions import busy_failure, conversations_of, namespace_of
-from llama_py.server.kept.snapshots import Snapshot, check_name
-from llama_py.server.pool.pool import ServedModel
+from llama_py.server.kept.snapshots import check_name
 from llama_py.server.routes.common import Routes, json_response
 from llama_py.server.service import in_thread, service_of, tenant_of
 from llama_py.server.transport.bodies import model_of, read_body
@@ -67,17 +65,15 @@ async def _make(request: Request) -> Response:
     asked = model_of(body) or service.sessions.check(tenant, session)
     async with service.models.lease(asked) as model:
         service.sessions.attach(model.id, model.llama)
-        make = partial(_export, model, tenant, session, length)
-        state = await in_thread(service, lambda: _done(make))
+
+        def export() -> StoredState:
+            label, namespace = label_of(tenant, session) or "", namespace_of(model.llama, tenant)
+            return conversations_of(model.llama).export(label, namespace, length)
+
+        state = await in_thread(service, lambda: _done(export))
         snapshots = service.snapshots
         keep = snapshots.prepare if waits else snapshots.make
         return json_response(keep(tenant, session, name, model.id, state))
-
-
-def _export(model: ServedModel, tenant: str, session: str, length: int | None) -> StoredState:
-    namespace = namespace_of(model.llama, tenant)
-    label = label_of(tenant, session) or ""
-    return conversations_of(model.llama).export(label, namespace, length)
 
 
 def _length(body: dict[str, Any]) -> int | None:
@@ -122,15 +118,13 @@ async def _restore(request: Request) -> Response:
     asked = request.query_params.get("model") or snapshot.model
     async with service.models.lease(asked) as model:
         service.sessions.attach(model.id, model.llama)
-        bring_in = partial(_bring_in, model, tenant, snapshot)
+
+        def bring_in() -> None:
+            label, namespace = label_of(tenant, session), namespace_of(model.llama, tenant)
+            conversations_of(model.llama).bring_in(snapshot.state, label, namespace)
+
         await in_thread(service, lambda: _done(bring_in))
     return json_response(snapshot.described())
-
-
-def _bring_in(model: ServedModel, tenant: str, snapshot: Snapshot) -> None:
-    namespace = namespace_of(model.llama, tenant)
-    label = label_of(tenant, snapshot.session)
-    conversations_of(model.llama).bring_in(snapshot.state, label, namespace)
 
 
 @ROUTES.delete(_ONE)
