@@ -162,7 +162,16 @@ class ModelPool:
             ClientDisconnect: the client left.
         """
         place = self._place(name)
-        await self._take(place, receive)
+        place.used = time.monotonic()
+        if self._closed:
+            raise refusals.stopping()
+        if self._is_ready(place):
+            self._admit(place)
+        else:
+            pause = place.backoff.left()
+            if place.error is not None and pause:
+                raise refusals.failed(place.model, place.error, pause)
+            await self._wait(place, ModelStatus.LOADED, receive)
         try:
             yield place.model
         finally:
@@ -223,19 +232,6 @@ class ModelPool:
             await asyncio.wait(self._tasks)
         await self._loader.close()
 
-    async def _take(self, place: Place, receive: Receive | None) -> None:
-        """Become one who uses a model."""
-        place.used = time.monotonic()
-        if self._closed:
-            raise refusals.stopping()
-        if self._is_ready(place):
-            self._admit(place)
-            return
-        pause = place.backoff.left()
-        if place.error is not None and pause:
-            raise refusals.failed(place.model, place.error, pause)
-        await self._wait(place, ModelStatus.LOADED, receive)
-
     def _admit(self, place: Place) -> None:
         place.leases += 1
         place.stop_timer()
@@ -260,7 +256,13 @@ class ModelPool:
         gone = loop.create_task(client_left(receive))
         try:
             await self._served_or_gone(waiter, gone)
-            self._check_served(waiter, gone)
+            if waiter.served.done():
+                waiter.served.result()
+            elif gone.done():
+                raise ClientDisconnect
+            else:
+                self.counters.timeouts += 1
+                raise refusals.too_long(place.model, self._queue_timeout)
         except BaseException:  # also if the task was cancelled
             self._abandon(waiter)
             raise
@@ -283,16 +285,6 @@ class ModelPool:
     def _seconds_moving(self) -> float:
         """For how long some model has been coming or going so far."""
         return self._moved + (time.monotonic() - self._moving_since if self._tasks else 0.0)
-
-    def _check_served(self, waiter: Waiter, gone: asyncio.Task[None]) -> None:
-        """Raise if a waiter did not get what it waited for."""
-        if waiter.served.done():
-            waiter.served.result()
-        elif gone.done():
-            raise ClientDisconnect
-        else:
-            self.counters.timeouts += 1
-            raise refusals.too_long(waiter.place.model, self._queue_timeout)
 
     def _abandon(self, waiter: Waiter) -> None:
         """Leave nothing of somebody who does not wait any more, or not for what was given."""
