@@ -43,7 +43,8 @@ class Worker:
     def reset(self) -> dict[str, Any]:
         """Forget everything, so that the next call is like that of a freshly loaded model."""
         self._llm.reset()
-        self._llm._ctx.kv_cache_clear()
+        memory = self._library.llama_get_memory(self._llm.ctx)
+        self._library.llama_memory_clear(memory, True)
         return {}
 
     def chat(

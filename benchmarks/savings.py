@@ -24,6 +24,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -174,8 +175,18 @@ def _ask(
         more["cache_prompt"] = not cold
     reply = ask(server.endpoint, "openai", messages, tools, most, **more)
     if who == OURS and cold:
-        server.endpoint.forget_session("cold")
+        _forget(server, "cold")
     return reply
+
+
+def _forget(server: ServerProcess, name: str) -> None:
+    """Have our server forget a conversation, also one whose reply has just ended."""
+    for _ in range(100):
+        status, content = server.endpoint.ask("DELETE", f"/v1/sessions/{name}")
+        if status in (200, 404):
+            return
+        time.sleep(0.05)
+    raise RuntimeError(f"the session {name} could not be forgotten: {content[:400]!r}")
 
 
 # ---- measuring -------------------------------------------------------------------------------
@@ -195,7 +206,7 @@ def _measure(options: argparse.Namespace, model: str, transcript: Transcript) ->
         ]
         for kind in ("warm", "cold"):  # in this order: cold calls leave something to reuse
             if kind == "cold":
-                servers[OURS].endpoint.forget_session("warm")
+                _forget(servers[OURS], "warm")
             for number, call in enumerate(calls):
                 for who in _in_turn(list(servers), number):
                     # Flags of llama-server change nothing where nothing is reused.

@@ -151,7 +151,7 @@ def _await(name: str, process: subprocess.Popen[bytes], endpoint: Endpoint, log:
         if process.poll() is not None:
             raise RuntimeError(f"{name} ended with {process.returncode}: {_last_words(log)}")
         try:
-            if endpoint.get("/health")[0] == 200:
+            if endpoint.ask("GET", "/health")[0] == 200:
                 return
         except OSError:
             pass

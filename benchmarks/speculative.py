@@ -13,8 +13,7 @@ from benchmarks.draft_servers import DRAFTED, beside_llama_server
 from llama_py.bench import speculative as package
 from llama_py.bench.report import Report
 from llama_py.bench.speculative import PARTS, Task, compare, context_size
-from llama_py.bench.subject import conditions, counter, load, resolve_model
-from llama_py.bench.workloads import prose
+from llama_py.bench.subject import conditions, load, prose_tokens, resolve_model
 from llama_py.options.drafters import DraftModel, Speculative
 
 __all__ = ["add_arguments", "run"]
@@ -57,7 +56,6 @@ def _draft_model(
     drafter = DraftModel(resolve_model(pair[1]), n_draft=DRAFTED)
     speculative = Speculative((drafter,), adaptive=not options.always)
     with load(own, n_ctx, n_seq_max=options.streams, speculative=speculative) as llm:
-        prompt = llm.tokenize(prose("draft", options.prompt + 8, counter(llm)), add_bos=False)
-        prompt = prompt[: options.prompt]
+        prompt = prose_tokens(llm, "draft", options.prompt, add_bos=False)
         reply = prompt[-1:] * options.generate
         compare(report, llm, [Task("repeat", prompt, reply, speculative, forced=False)], options)

@@ -205,9 +205,9 @@ REACHED = {
     "_con": "diskcache",
     "_txn_id": "diskcache",
 }
-#: Parts that reach further: benchmarks measure the inside, and the names of ``llama_cpp.Llama``
-#: that are not llama-cpp-python's are private, so that programs cannot take them for those.
-REACHING = {"bench", "compat"}
+#: Reaches further: the names of ``llama_cpp.Llama`` that are not llama-cpp-python's are private, so
+#: that programs cannot take them for those.
+REACHING = {"compat"}
 
 
 def private_names(tree: ast.Module) -> set[str]:

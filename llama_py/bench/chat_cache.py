@@ -76,12 +76,8 @@ class _Conversation:
         peer: Peer | None,
         repeat: int,
     ) -> None:
-        self._options = options
-        self._subjects = subjects
-        self._verifier = verifier
-        self._peer = peer
-        self._repeat = repeat
-        self._llm = subjects["text"]
+        self._options, self._subjects, self._repeat = options, subjects, repeat
+        self._verifier, self._peer, self._llm = verifier, peer, subjects["text"]
         count = counter(self._llm)
         self._messages = [system_message(f"{repeat}", options.system_tokens, count)]
         for llm in subjects.values():

@@ -15,14 +15,17 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from llama_py.errors import ParameterError
 
-__all__ = ["Endpoint", "Reply", "closed_loop", "open_loop", "percentile", "together"]
+__all__ = ["Endpoint", "Reply", "closed_loop", "in_threads", "open_loop", "percentile", "together"]
+
+T = TypeVar("T")
 
 #: Seconds without a byte after which a stream is given up.
 _SILENCE = 600.0
@@ -96,46 +99,15 @@ class Endpoint:
         """Host and port."""
         return "{}:{}".format(*self._address)
 
-    def get(self, path: str) -> tuple[int, bytes]:
-        """Status and body."""
+    def ask(self, method: str, path: str) -> tuple[int, bytes]:
+        """Status and body of a request that has none."""
         connection = self._connect()
         try:
-            connection.request("GET", self._prefix + path, headers=self._headers)
+            connection.request(method, self._prefix + path, headers=self._headers)
             response = connection.getresponse()
             return response.status, response.read()
         finally:
             connection.close()
-
-    def post(self, path: str, body: Mapping[str, Any]) -> tuple[int, Any]:
-        """Status and body of a request without a stream."""
-        connection = self._connect()
-        try:
-            connection.request("POST", self._prefix + path, json.dumps(body), self._headers)
-            response = connection.getresponse()
-            content = response.read()
-            return response.status, json.loads(content) if content else None
-        finally:
-            connection.close()
-
-    def forget_session(self, name: str) -> None:
-        """Have a server of ours forget a conversation, also one whose reply has just ended.
-
-        Raises:
-            RuntimeError: it does not.
-        """
-        for _ in range(100):
-            connection = self._connect()
-            try:
-                path = f"{self._prefix}/v1/sessions/{name}"
-                connection.request("DELETE", path, headers=self._headers)
-                response = connection.getresponse()
-                content = response.read()
-            finally:
-                connection.close()
-            if response.status in (200, 404):
-                return
-            time.sleep(0.05)
-        raise RuntimeError(f"the session {name} could not be forgotten: {content[:400]!r}")
 
     def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Reply:
         """A streamed reply to a conversation."""
@@ -307,15 +279,15 @@ def _note_usage(reply: Reply, usage: Mapping[str, Any]) -> None:
 Ask = Callable[[int], Reply]
 
 
-def together(ask: Ask, count: int) -> list[Reply]:
+def together(ask: Callable[[int], T], count: int) -> list[T]:
     """``count`` requests at the same moment."""
     barrier = threading.Barrier(count)
 
-    def one(number: int) -> Reply:
+    def one(number: int) -> T:
         barrier.wait()
         return ask(number)
 
-    return _in_threads(one, count)
+    return in_threads(one, count)
 
 
 def closed_loop(ask: Ask, count: int, concurrency: int) -> list[Reply]:
@@ -332,7 +304,7 @@ def closed_loop(ask: Ask, count: int, concurrency: int) -> list[Reply]:
                 return
             replies.append(ask(number))
 
-    _in_threads(client, min(concurrency, count))
+    in_threads(client, min(concurrency, count))
     return replies
 
 
@@ -350,27 +322,17 @@ def open_loop(ask: Ask, count: int, rate: float, seed: int = 1) -> list[Reply]:
         time.sleep(max(0.0, start + sum(waits[: number + 1]) - time.perf_counter()))
         return ask(number)
 
-    return _in_threads(one, count)
+    return in_threads(one, count)
 
 
-def _in_threads(function: Callable[[int], Any], count: int) -> list[Any]:
-    results: list[Any] = [None] * count
-    errors: list[BaseException] = []
+def in_threads(function: Callable[[int], T], count: int) -> list[T]:
+    """What the function returns for 0, 1, ..., called in as many threads.
 
-    def run(number: int) -> None:
-        try:
-            results[number] = function(number)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-    return results
+    Raises:
+        BaseException: that of the first of them that failed, when all have ended.
+    """
+    with ThreadPoolExecutor(count) as pool:
+        return [future.result() for future in [pool.submit(function, n) for n in range(count)]]
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -61,62 +61,34 @@ class NativeTools:
         self._bench = find_tool("llama-bench", plain=plain)
         self._batched = find_tool("llama-batched-bench", plain=plain)
         self._n_ctx = n_ctx
-        self._threads = str(options.threads)
-        self._settings = [
-            "-m",
-            resolve_model(options.model),
-            "-t",
-            self._threads,
-            "-b",
-            str(options.n_batch),
-            "-ub",
-            str(min(options.n_batch, 512)),
-            "-fa",
-            "auto" if options.flash_attn == "default" else options.flash_attn,
-            "-ngl",
-            "99",
-        ]
+        self._threads = options.threads
+        flash = "auto" if options.flash_attn == "default" else options.flash_attn
+        sizes = f"-b {options.n_batch} -ub {min(options.n_batch, 512)} -t {options.threads}"
+        self._settings = ["-m", resolve_model(options.model), *sizes.split(), "-fa", flash]
+        self._settings += ["-ngl", "99"]
         self.cpu_seconds = 0.0
 
     def bench(
         self, prompt: int, generate: int, repetitions: int = 1, depth: int = 0
     ) -> list[dict[str, Any]]:
         """One record for each of the two figures that is not 0, after ``depth`` tokens."""
-        arguments = ["-p", str(prompt), "-n", str(generate), "-r", str(repetitions), "-o", "json"]
-        arguments += ["-d", str(depth)]
+        arguments = f"-p {prompt} -n {generate} -r {repetitions} -o json -d {depth}"
         records: list[dict[str, Any]] = json.loads(self._output(self._bench, arguments))
         return records
 
     def batched(self, prompt: int, generate: int, streams: int) -> dict[str, Any]:
         """The record of ``streams`` sequences at once."""
-        output = self._output(
-            self._batched,
-            [
-                "-c",
-                str(self._n_ctx),
-                "-tb",
-                self._threads,
-                "-npp",
-                str(prompt),
-                "-ntg",
-                str(generate),
-                "-npl",
-                str(streams),
-                "--kv-unified",
-                "--output-format",
-                "jsonl",
-            ],
-        )
+        sizes = f"-c {self._n_ctx} -tb {self._threads} -npp {prompt} -ntg {generate} -npl {streams}"
+        output = self._output(self._batched, f"{sizes} --kv-unified --output-format jsonl")
         record: dict[str, Any] = json.loads(
             next(line for line in output.splitlines() if line.startswith("{"))
         )
         return record
 
-    def _output(self, tool: Path, arguments: list[str]) -> str:
+    def _output(self, tool: Path, arguments: str) -> str:
         before = os.times()
-        done = subprocess.run(
-            [str(tool), *self._settings, *arguments], capture_output=True, text=True, check=False
-        )
+        command = [str(tool), *self._settings, *arguments.split()]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         after = os.times()
         self.cpu_seconds = (after.children_user + after.children_system) - (
             before.children_user + before.children_system

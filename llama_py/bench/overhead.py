@@ -10,11 +10,20 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from llama_py.bench.report import Report, median
+from llama_py.core.batch import Batch
+from llama_py.core.context import Context
+from llama_py.core.vocab import Vocab
+from llama_py.engine.books import Books
+from llama_py.engine.engine import Engine
+from llama_py.engine.loop import Loop
+from llama_py.engine.runner import Runner
+from llama_py.engine.sampling import Sampling
+from llama_py.engine.step_planner import StepPlanner
 
 __all__ = ["run_overhead"]
 
@@ -69,28 +78,24 @@ def _timed_call(llm: Any, prompt: list[int], count: int, stream: bool) -> tuple[
     return split, metrics.generated - before[2]
 
 
+#: The engine's parts, from the outside in.
+_PARTS: tuple[tuple[type, str], ...] = (
+    (Loop, "step"),
+    (Engine, "step"),
+    (StepPlanner, "plan"),
+    (Runner, "run"),
+    (Batch, "add_one"),
+    (Context, "decode_steps"),
+    (Books, "enter"),
+    (Sampling, "enter"),
+    (Vocab, "plain_piece"),
+)
+
+
 def _breakdown(llm: Any, prompt: list[int], count: int) -> dict[str, float]:
     """Seconds a token of the engine's parts, each without what is listed below it."""
-    loop = llm.runtime.loaded.driver._loop
-    engine = loop.engine
-    runner, sampling = engine.runner, engine._sampling
-    places = [
-        (loop, "step"),
-        (loop, "_hand_out"),
-        (engine, "step"),
-        (engine._planner, "plan"),
-        (runner, "run"),
-        (runner._batch, "add_one"),
-        (runner.context, "decode_steps"),
-        (engine._books, "enter"),
-        (sampling, "enter"),
-        (sampling, "_count_token"),
-        (sampling, "_emit"),
-        (engine.vocab, "plain_piece"),
-        (sampling, "_at_limit"),
-    ]
     clocks = _Clocks()
-    with clocks.on(places):
+    with clocks.on(_PARTS):
         start = time.perf_counter()
         llm.create_completion(prompt, max_tokens=count, temperature=0.0, ignore_eos=True)
         whole = (time.perf_counter() - start) / count
@@ -106,19 +111,16 @@ class _Clocks:
         self._stack: list[float] = []
 
     @contextmanager
-    def on(self, places: list[tuple[Any, str]]) -> Iterator[None]:
-        """Wrap methods of these objects for a while."""
-        done: list[tuple[Any, str]] = []
+    def on(self, places: Sequence[tuple[type, str]]) -> Iterator[None]:
+        """Wrap methods of these classes for a while."""
+        methods = [(owner, name, getattr(owner, name)) for owner, name in places]
         try:
-            for owner, name in places:
-                if hasattr(owner, name):
-                    label = f"{type(owner).__name__}.{name}"
-                    setattr(owner, name, self._wrapped(getattr(owner, name), label))
-                    done.append((owner, name))
+            for owner, name, method in methods:
+                setattr(owner, name, self._wrapped(method, f"{owner.__name__}.{name}"))
             yield
         finally:
-            for owner, name in done:
-                delattr(owner, name)
+            for owner, name, method in methods:
+                setattr(owner, name, method)
 
     def _wrapped(self, method: Callable[..., Any], label: str) -> Callable[..., Any]:
         times = self.times.setdefault(label, [])

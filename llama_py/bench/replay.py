@@ -136,15 +136,9 @@ def _show(report: Report, calls: Sequence[_Call], runs: _Runs) -> None:
     warm = runs["warm"][-1]
     for number, (call, reply) in enumerate(zip(calls, warm, strict=True)):
         cold = firsts["cold"][number] if firsts["cold"] else float("nan")
-        table.add(
-            call.name,
-            reply.prompt_tokens,
-            reply.cached_tokens,
-            cold,
-            firsts["warm"][number],
-            1e3 * reply.seconds,
-            reply.finish_reason,
-        )
+        tokens = reply.prompt_tokens, reply.cached_tokens
+        first, whole = firsts["warm"][number], 1e3 * reply.seconds
+        table.add(call.name, *tokens, cold, first, whole, reply.finish_reason)
     _total(report, warm, firsts)
 
 

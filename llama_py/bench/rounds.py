@@ -72,16 +72,10 @@ def _try(path: Path, options: argparse.Namespace, report: Report, table: Table) 
     wrong = worst > judge.tolerance or not all(turn.generated for turn in turns)
     if wrong:
         report.fail(f"{path.name}: logits differ from a cold evaluation (NMSE {worst}), or empty")
-    table.add(
-        path.name,
-        kind,
-        len(turns),
-        sum(turn.evaluated for turn in turns),
-        sum(turn.reused for turn in turns),
-        1e3 * sum(t.seconds for t in turns) / len(turns),
-        worst,
-        "wrong" if wrong else "right",
-    )
+    evaluated, reused = sum(turn.evaluated for turn in turns), sum(turn.reused for turn in turns)
+    ms = 1e3 * sum(turn.seconds for turn in turns) / len(turns)
+    result = "wrong" if wrong else "right"
+    table.add(path.name, kind, len(turns), evaluated, reused, ms, worst, result)
 
 
 def _talk(llm: Any, judge: Verifier, options: argparse.Namespace) -> tuple[list[Any], float]:

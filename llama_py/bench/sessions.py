@@ -84,12 +84,8 @@ class _Round:
         repeat: int,
         report: Report,
     ) -> None:
-        self._options = options
-        self._llm = llm
-        self._verifier = verifier
-        self._peer = peer
-        self._repeat = repeat
-        self._report = report
+        self._options, self._llm, self._report, self._repeat = options, llm, report, repeat
+        self._verifier, self._peer = verifier, peer
         count = counter(llm)
         self._secrets = [f"secret{repeat}x{number}x" for number in range(options.sessions)]
         self._talks: list[list[Message]] = []
@@ -114,13 +110,8 @@ class _Round:
         name = f"{self._repeat}/{session}/{number}"
         question = user_message(name, options.user_tokens, counter(self._llm))
         talk.append(question)
-        turn = chat(
-            self._llm,
-            talk,
-            clock=clock_of(options),
-            user=self._secrets[session],
-            max_tokens=options.max_tokens,
-        )
+        settings = {"user": self._secrets[session], "max_tokens": options.max_tokens}
+        turn = chat(self._llm, talk, clock=clock_of(options), **settings)
         talk.append({"role": "assistant", "content": turn.text})
         record: dict[str, Any] = {"turn": turn}
         if self._peer is not None:
@@ -164,17 +155,10 @@ def _show(report: Report, measured: list[list[list[dict[str, Any]]]], with_peer:
             if number == 5:
                 report.at_most("turn 5, time by llama-cpp-python's", share, 0.25)
         last: Turn = records[-1]["turn"]
-        table.add(
-            number,
-            len(last.tokens),
-            last.evaluated,
-            last.reused,
-            1e3 * median(ours),
-            1e3 * median([record["cold_prompt"] for record in records]),
-            *cells,
-            last.info["path"],
-            max(record["nmse"] for record in records),
-        )
+        counts = len(last.tokens), last.evaluated, last.reused
+        times = median(ours), median([record["cold_prompt"] for record in records])
+        worst = max(record["nmse"] for record in records)
+        table.add(number, *counts, *(1e3 * t for t in times), *cells, last.info["path"], worst)
 
 
 def _mean(sessions: list[dict[str, Any]], side: str) -> float:

@@ -13,11 +13,11 @@ more than batches of different sizes explain.
 from __future__ import annotations
 
 import argparse
-import threading
 from typing import Any
 
 import numpy as np
 
+from llama_py.bench.http_load import together
 from llama_py.bench.report import Report, median, ratios
 from llama_py.bench.subject import (
     add_model_arguments,
@@ -122,19 +122,8 @@ def _together(
     llm: Any, talks: list[list[Message]], max_tokens: int
 ) -> tuple[int, list[dict[str, Any]]]:
     """Ask all at once; returns the prompt tokens that were evaluated, and the replies."""
-    barrier = threading.Barrier(len(talks))
-    replies: list[dict[str, Any]] = [{} for _ in talks]
-
-    def ask(number: int) -> None:
-        barrier.wait()
-        replies[number] = _ask(llm, talks[number], max_tokens)
-
     before = llm.metrics["evaluated"]
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(len(talks))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    replies = together(lambda number: _ask(llm, talks[number], max_tokens), len(talks))
     return llm.metrics["evaluated"] - before, replies
 
 
@@ -150,27 +139,14 @@ def _common(prompts: list[list[int]]) -> int:
 def _show(report: Report, measured: list[dict[str, Any]], options: argparse.Namespace) -> None:
     table = report.table(
         "",
-        "repeat",
-        "shared",
-        "own",
-        "evaluated",
-        "allowed",
-        "one alone ms",
-        "last first token ms",
-        "ratio",
+        *("repeat", "shared", "own", "evaluated", "allowed"),
+        *("one alone ms", "last first token ms", "ratio"),
     )
     for number, once in enumerate(measured, 1):
         once["allowed"] = once["shared"] + once["own"] + options.requests
-        table.add(
-            number,
-            once["shared"],
-            once["own"],
-            once["evaluated"],
-            once["allowed"],
-            1e3 * once["alone"],
-            1e3 * once["last"],
-            once["last"] / once["alone"],
-        )
+        counts = (once[name] for name in ("shared", "own", "evaluated", "allowed"))
+        alone, last = once["alone"], once["last"]
+        table.add(number, *counts, 1e3 * alone, 1e3 * last, last / alone)
     most = max(once["evaluated"] / once["allowed"] for once in measured)
     report.at_most("evaluated / (shared + own tokens + 1 each)", most, 1.0)
     share = ratios([o["last"] for o in measured], [o["alone"] for o in measured])

@@ -19,13 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from llama_py.bench.report import Report, Table, median
-from llama_py.bench.subject import (
-    add_model_arguments,
-    conditions,
-    counter,
-    load,
-)
-from llama_py.bench.workloads import Scripted, prose
+from llama_py.bench.subject import add_model_arguments, conditions, load, prose_tokens
+from llama_py.bench.workloads import Scripted
 from llama_py.engine.events import Events
 from llama_py.engine.request import GenerationRequest, Prompt, Record
 from llama_py.options.drafters import DraftModel, PromptLookup, Speculative
@@ -116,10 +111,8 @@ def compare(report: Report, llm: Llama, tasks: Sequence[Task], options: argparse
 
 
 def _tasks(llm: Llama, options: argparse.Namespace) -> list[Task]:
-    def tokens(seed: str, count: int) -> list[int]:
-        return llm.tokenize(prose(seed, count + 8, counter(llm)), add_bos=False)[:count]
-
-    prompt, other = tokens("document", options.prompt), tokens("other", options.generate)
+    prompt = prose_tokens(llm, "document", options.prompt, add_bos=False)
+    other = prose_tokens(llm, "other", options.generate, add_bos=False)
     edited = [
         other[index % len(other)] if index % _CHANGED == _CHANGED - 1 else token
         for index, token in enumerate(prompt[: options.generate])
@@ -201,7 +194,7 @@ def _rows(report: Report, llm: Llama, repeats: int) -> None:
     """What a step costs by its number of rows, all of them outputs."""
     table = report.table("one step", "rows", "ms", "by one row", "rows per second")
     engine = llm.runtime.loaded.driver.engine
-    tokens = llm.tokenize(prose("rows", 300, counter(llm)), add_bos=False)
+    tokens = prose_tokens(llm, "rows", 300, add_bos=False)
     seconds: dict[int, list[float]] = {rows: [] for rows in _ROWS}
 
     def measure() -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_py.bench.workloads import Message, Scripted
+from llama_py.bench.workloads import Message, Scripted, prose
 from llama_py.errors import LlamaError, ModelNotFoundError
 from llama_py.version import LLAMA_CPP_COMMIT, __version__
 
@@ -34,6 +34,7 @@ __all__ = [
     "counter",
     "load",
     "nmse",
+    "prose_tokens",
     "resolve_model",
     "set_reuse",
     "tolerance",
@@ -163,6 +164,11 @@ def set_reuse(llm: Llama, mode: str) -> None:
 def counter(llm: Llama) -> Any:
     """A function that counts the tokens of a text."""
     return lambda text: len(llm.tokenize(text, add_bos=False))
+
+
+def prose_tokens(llm: Llama, seed: str, count: int, *, add_bos: bool = True) -> list[int]:
+    """``count`` tokens of English words."""
+    return llm.tokenize(prose(seed, count, counter(llm)), add_bos=add_bos)[:count]
 
 
 @dataclass(frozen=True, slots=True)

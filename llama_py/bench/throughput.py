@@ -20,10 +20,10 @@ from __future__ import annotations
 
 import argparse
 import random
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from llama_py.bench.http_load import in_threads
 from llama_py.bench.native_tools import NativeTools
 from llama_py.bench.report import Report, median, ratios
 from llama_py.bench.subject import add_model_arguments, clock_of, conditions, load, whole_context
@@ -147,17 +147,7 @@ class _Ours:
         return int(self._complete(llm, prompts, reply)["usage"]["completion_tokens"])
 
     def _threads(self, llm: Llama, prompts: list[list[int]], reply: int) -> int:
-        counts = [0] * len(prompts)
-
-        def ask(number: int) -> None:
-            counts[number] = self._complete_all(llm, prompts[number], reply)
-
-        threads = [threading.Thread(target=ask, args=(number,)) for number in range(len(prompts))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return sum(counts)
+        return sum(in_threads(lambda n: self._complete_all(llm, prompts[n], reply), len(prompts)))
 
 
 class _Theirs:

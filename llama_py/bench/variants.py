@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from llama_py.bench.report import Report, median
+from llama_py.bench.report import Report, median, ratios
 from llama_py.bench.subject import counter
 from llama_py.bench.workloads import prose
 
@@ -78,43 +77,27 @@ def run_variants(report: Report, llm: Any, options: argparse.Namespace) -> None:
             _measure(timer, variant, plain_first=repeat % 2 == 0)
     table = report.table(
         "beside plain greedy",
-        "variant",
-        "tokens/s",
-        "plain tokens/s",
-        "ratio",
-        "lowest",
-        "highest",
-        "first token ms",
-        "plain first token ms",
+        *("variant", "tokens/s", "plain tokens/s", "ratio", "lowest", "highest"),
+        *("first token ms", "plain first token ms"),
     )
     for variant in variants:
-        shares = [a / b for a, b in zip(variant.plain, variant.per_token, strict=True)]
-        table.add(
-            variant.name,
-            1 / median(variant.per_token),
-            1 / median(variant.plain),
-            median(shares),
-            min(shares),
-            max(shares),
-            1e3 * median(variant.first),
-            1e3 * median(variant.plain_first),
-        )
+        shares = ratios(variant.plain, variant.per_token)
+        speeds = 1 / median(variant.per_token), 1 / median(variant.plain)
+        firsts = 1e3 * median(variant.first), 1e3 * median(variant.plain_first)
+        table.add(variant.name, *speeds, median(shares), min(shares), max(shares), *firsts)
         if variant.least is not None:
             report.at_least(f"{variant.name}, speed by plain greedy", median(shares), variant.least)
 
 
 def _measure(timer: _Timer, variant: _Variant, plain_first: bool) -> None:
-    calls: list[Callable[[], None]] = [
-        lambda: _store(timer.call({}), variant.plain, variant.plain_first),
-        lambda: _store(timer.call(variant.options), variant.per_token, variant.first),
+    sides: list[tuple[dict[str, Any], list[float], list[float]]] = [
+        ({}, variant.plain, variant.plain_first),
+        (variant.options, variant.per_token, variant.first),
     ]
-    for call in calls if plain_first else reversed(calls):
-        call()
-
-
-def _store(result: tuple[float, float], per_token: list[float], first: list[float]) -> None:
-    per_token.append(result[0])
-    first.append(result[1])
+    for options, per_token, first in sides if plain_first else reversed(sides):
+        seconds = timer.call(options)
+        per_token.append(seconds[0])
+        first.append(seconds[1])
 
 
 class _Timer:
