@@ -9,6 +9,7 @@ waits until no thread is inside of it.
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 from collections.abc import Callable
@@ -17,10 +18,27 @@ from weakref import WeakSet
 
 from llama_py.errors import ForkedProcessError
 
-__all__ = ["HeldOverForks", "after_in_child", "current", "hold", "refuse"]
+__all__ = ["HeldOverForks", "Process", "after_in_child", "current", "hold", "refuse"]
 
-#: Forks between the process that imported this and this one: which process objects belong to.
-_forks = 0
+
+class Process:
+    """A process, for what belongs to it.
+
+    An object, and not a number to compare with the current one: at the end of the interpreter,
+    modules are emptied before the last things that remember it go.
+
+    Attributes:
+        inherited: this is a child of it.
+        ending: its interpreter ends.
+    """
+
+    __slots__ = ("ending", "inherited")
+
+    def __init__(self) -> None:
+        self.inherited = self.ending = False
+
+
+_this = Process()
 _held: WeakSet[Any] = WeakSet()
 #: One fork at a time, and what it waited for.
 _forking = threading.RLock()
@@ -35,13 +53,13 @@ class HeldOverForks(Protocol):
     def _forked(self) -> None: ...
 
 
-def current() -> int:
-    """This process, as a number to remember beside what belongs to it."""
-    return _forks
+def current() -> Process:
+    """This process, to be remembered beside what belongs to it."""
+    return _this
 
 
 def refuse(what: str = "model") -> ForkedProcessError:
-    """The error for something whose number is not ``current()``; to be raised."""
+    """The error for something whose process is ``inherited``; to be raised."""
     return ForkedProcessError(
         f"this {what} was loaded in another process, from which this one (pid {os.getpid()}) was "
         "forked. It cannot be used here, because its threads stayed behind: load the model in this "
@@ -74,11 +92,17 @@ def _release() -> None:
 
 
 def _in_child() -> None:
-    global _forks
-    _forks += 1
+    global _this
+    _this.inherited = True
+    _this = Process()
     for thing in _acquired:
         thing._forked()
     _release()
+
+
+@atexit.register
+def _at_exit() -> None:
+    _this.ending = True
 
 
 if hasattr(os, "register_at_fork"):

@@ -266,14 +266,14 @@ class AsyncLlama:
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("this AsyncLlama was closed; make a new one")
-        if self._process != forks.current():  # where its threads are not
+        if self._process.inherited:  # where its threads are not
             raise forks.refuse()
 
     def close(self) -> None:
         """Stop the threads; close the model if it was loaded by this object."""
         if self._closed:
             return
-        if self._process != forks.current():
+        if self._process.inherited:
             self._closed = True
             return
         self.llama.runtime.loaded.driver.refuse_callbacks()

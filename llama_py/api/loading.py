@@ -99,7 +99,7 @@ class LoadedModel:
     @property
     def inherited(self) -> bool:
         """True in a child of the process that loaded it."""
-        return self._process != forks.current()
+        return self._process.inherited
 
     @property
     def vocab_only(self) -> bool:
@@ -132,7 +132,7 @@ class LoadedModel:
     @property
     def model(self) -> Model:
         """The weights and the vocabulary."""
-        if self._process != forks.current():
+        if self._process.inherited:
             raise forks.refuse()
         return self._model
 
@@ -163,7 +163,7 @@ class LoadedModel:
         return cache.fingerprint(cache.namespace)
 
     def _parts(self) -> _Generating:
-        if self._process != forks.current():
+        if self._process.inherited:
             raise forks.refuse()
         if self._generating is None and self._embed_with is None:
             raise _vocabulary_only()

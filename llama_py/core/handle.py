@@ -20,7 +20,6 @@ apart, and the system takes everything back a moment later.
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -36,46 +35,15 @@ __all__ = ["Handle"]
 P = TypeVar("P", bound=ctypes.c_void_p)
 
 
-class _Process:
-    """A process that has C objects.
-
-    An object, and not a number to compare with the current one: at the end of the interpreter,
-    modules are emptied before the last handles go.
-
-    Attributes:
-        inherited: this is a child of it.
-        ending: its interpreter ends.
-    """
-
-    inherited = False
-    ending = False
-
-
-_this_process = _Process()
-
-
-def _in_child() -> None:
-    global _this_process
-    _this_process.inherited = True
-    _this_process = _Process()
-
-
-def _at_exit() -> None:
-    _this_process.ending = True
-
-
-forks.after_in_child(_in_child)
-atexit.register(_at_exit)
-
-
 class _Native(Generic[P]):
     """One C object, and what needs it.
 
     Attributes:
         pointer: None once it is closed; it may still be needed, and not yet freed.
+        process: the one that it was made in.
     """
 
-    __slots__ = ("_free", "_held", "_once", "_parents", "_process", "_users", "pointer")
+    __slots__ = ("_free", "_held", "_once", "_parents", "_users", "pointer", "process")
 
     def __init__(
         self, pointer: P, free: Callable[[P], None], parents: tuple[_Native[Any], ...]
@@ -83,17 +51,13 @@ class _Native(Generic[P]):
         self.pointer: P | None = pointer
         self._free = free
         self._once = [pointer]  # who takes it out frees it
-        self._process = _this_process
+        self.process = forks.current()
         #: What needs this object, oldest first, and those of them that are its children.
         self._users: dict[object, _Native[Any] | None] = {"its handle": None}
         self._held: list[tuple[_Native[Any], object]] = []
         self._parents = parents
         for parent in parents:
             parent._users[self] = self
-
-    @property
-    def inherited(self) -> bool:
-        return self._process.inherited
 
     def close(self) -> None:
         """Close the children, newest first, and let go of the object."""
@@ -119,7 +83,7 @@ class _Native(Generic[P]):
         except IndexError:  # another thread was first
             return
         self.pointer = None
-        if not (self._process.inherited or self._process.ending):
+        if not (self.process.inherited or self.process.ending):
             self._free(pointer)
         self.keep(())
         for parent in self._parents:
@@ -170,7 +134,7 @@ class Handle(Generic[P]):
         pointer = native.pointer if native is not None else None
         if native is None or pointer is None:
             raise _closed(self)
-        if native.inherited:
+        if native.process.inherited:
             raise forks.refuse(type(self).__name__)
         return pointer
 
@@ -197,7 +161,7 @@ class Handle(Generic[P]):
     @property
     def inherited(self) -> bool:
         """True in a child of the process that made it."""
-        return self._native is not None and self._native.inherited
+        return self._native is not None and self._native.process.inherited
 
     @property
     def closed(self) -> bool:

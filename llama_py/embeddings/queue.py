@@ -136,7 +136,7 @@ class EmbeddingQueue:
 
     def check(self) -> None:
         """Raise unless it can be used; see ``submit``."""
-        if self._process != forks.current():
+        if self._process.inherited:
             raise forks.refuse()
         if self._worker.closed:
             raise ClosedError("this model was closed; load it again")
@@ -146,8 +146,8 @@ class EmbeddingQueue:
         _close(self._worker, self._process)
 
 
-def _close(worker: _Worker, process: int) -> None:
-    if process == forks.current():
+def _close(worker: _Worker, process: forks.Process) -> None:
+    if not process.inherited:
         worker.close()
 
 

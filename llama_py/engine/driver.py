@@ -86,15 +86,13 @@ class Driver:
             ModelChangedError: the model's file was changed in place.
             LlamaError: a callback of a request calls it.
         """
-        self.check()
-        self.engine.context.model.check_file()
-        self._check_room(len(requests))
-        me = threading.get_ident()
+        engine, me = self.engine, threading.get_ident()
         try:
             # ``close`` waits until nobody needs the vocabulary any more, and posts after them.
             self._preparing.add(me)
             self.check()
-            engine = self.engine
+            engine.context.model.check_file()
+            self._check_room(len(requests))
             prepared = prepare(
                 requests, engine.cache, engine.vocab, engine.requests.ended, engine.clock
             )
@@ -297,7 +295,7 @@ class Driver:
     @property
     def inherited(self) -> bool:
         """True in a child of the process that made it."""
-        return self._process != forks.current()
+        return self._process.inherited
 
     @property
     def _in_callback(self) -> bool:
@@ -309,7 +307,7 @@ class Driver:
 
     def check_process(self) -> None:
         """Raise ``ForkedProcessError`` in a child of the process that made it."""
-        if self.inherited:
+        if self._process.inherited:
             raise forks.refuse()
 
     def check(self) -> None:

@@ -130,7 +130,7 @@ class AsyncEmbedder:
         """Tokenize and queue in a worker thread, and wait."""
         if self._closed:
             raise ClosedError("this AsyncEmbedder was closed; make a new one")
-        if self._process != forks.current():  # where its threads are not
+        if self._process.inherited:  # where its threads are not
             raise forks.refuse()
         started = self._workers.submit(start)
         try:
@@ -145,7 +145,7 @@ class AsyncEmbedder:
         if self._closed:
             return
         self._closed = True
-        if self._process != forks.current():
+        if self._process.inherited:
             return
         if self._owned:
             self.embedder.close()
