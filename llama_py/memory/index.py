@@ -242,10 +242,10 @@ class CacheIndex:
     def _add_pending(self, sequence: LiveSequence) -> None:
         """Add the tokens that were sampled last, which are not in memory."""
         pieces: list[bytes] = []
-        for token in sequence.pending:
-            if self._text_keys.is_ambiguous(token):
+        for key in map(self._text_keys.of, sequence.pending):
+            if key.ambiguous:
                 break
-            pieces.append(self._text_keys.piece(token))
+            pieces.append(key.text)
         if not pieces:
             return
         first = len(sequence.tokens) + 1
@@ -274,10 +274,10 @@ class CacheIndex:
 
     def _spell_sampled(self, sequence: LiveSequence) -> None:
         pieces = []
-        for token in sequence.tokens[sequence.spelled :]:
-            if self._text_keys.is_ambiguous(token):
+        for key in map(self._text_keys.of, sequence.tokens[sequence.spelled :]):
+            if key.ambiguous:
                 break
-            pieces.append(self._text_keys.piece(token))
+            pieces.append(key.text)
         if pieces:
             ends = np.cumsum([len(piece) for piece in pieces]) + sequence.offsets[-1]
             sampled = np.full(len(pieces), Source.SAMPLED, np.uint8)

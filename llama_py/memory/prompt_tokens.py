@@ -125,8 +125,8 @@ def align(
     offsets = np.empty(len(tokens) + 1, np.int64)
     place, opens = start, True
     for index, token in enumerate(tokens):
-        piece, opened = text_keys.piece(token), opens
-        opens = text_keys.is_special(token)
+        opened, of_token = opens, text_keys.of(token)
+        piece, opens = of_token.text, of_token.special
         if index < added:
             piece = b""
         if opened and not opens and text_keys.adds_space:
@@ -137,7 +137,7 @@ def align(
             return None
         offsets[index] = place
         place += len(piece)
-        if opens and text_keys.tokenizer.strips_right(token):
+        if of_token.strips:
             while key[place : place + 1].isspace():
                 place += 1
     offsets[len(tokens)] = place

@@ -261,10 +261,11 @@ class ResolvedPrompt:
         """This prompt with sampled tokens behind it, and their text as far as it is known."""
         tokens = np.concatenate([self.tokens, as_tokens(sampled)])
         text, offsets, sources = self.text, self.offsets, self.sources
-        unclear = any(text_keys.is_ambiguous(token) for token in sampled)
+        keys = [text_keys.of(token) for token in sampled]
+        unclear = any(key.ambiguous for key in keys)
         if text is None or offsets is None or sources is None or unclear:
             return ResolvedPrompt(tokens, boundaries=self.boundaries, namespace=self.namespace)
-        pieces = [text_keys.piece(token) for token in sampled]
+        pieces = [key.text for key in keys]
         ends = offsets[-1] + np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
         origin = np.full(len(pieces), Source.SAMPLED, np.uint8)
         return replace(

@@ -12,18 +12,18 @@ tokenizer finds it (``tokenizer_st_partition`` of llama-vocab.cpp): longer ones 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from llama_py.errors import TokenizationError
 
-__all__ = ["MARK", "PromptText", "TextKeys", "Tokenizer"]
+__all__ = ["MARK", "PromptText", "TextKeys", "TokenKey", "Tokenizer"]
 
 #: Stands before a special token in a key.
 MARK = b"\xff"
@@ -85,34 +85,44 @@ class PromptText:
         return places + np.searchsorted(self.starts, places, "left")
 
 
+class TokenKey(NamedTuple):
+    """How a token stands in keys.
+
+    Attributes:
+        text: its bytes, with the mark if it is special.
+        special: the tokenizer always splits before and after it.
+        strips: the tokenizer drops white space behind it, and it is special.
+        ambiguous: its bytes cannot be told from a mark (no UTF-8 contains them).
+    """
+
+    text: bytes
+    special: bool
+    strips: bool
+    ambiguous: bool
+
+
 class TextKeys:
     """Texts to keys, and keys to tokens, for one vocabulary."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
-        self._pieces: dict[int, bytes] = {}
-        self._special: dict[int, bool] = {}
+        self._tokens: dict[int, TokenKey] = {}
 
     @cached_property
     def added(self) -> tuple[list[int], list[int]]:
         """Tokens that the vocabulary adds before a prompt, and behind it."""
         return _added_tokens(self.tokenizer)
 
-    def piece(self, token: int) -> bytes:
-        """The key of a token."""
-        piece = self._pieces.get(token)
-        if piece is None:
-            piece = self.tokenizer.piece(token)
-            if self.is_special(token) and piece in self._special_texts:
-                piece = MARK + piece
-            self._pieces[token] = piece
-        return piece
-
-    def is_special(self, token: int) -> bool:
-        """True if the tokenizer always splits before and after this token."""
-        known = self._special.get(token)
+    def of(self, token: int) -> TokenKey:
+        """The key of a token, and what the tokenizer does around it."""
+        known = self._tokens.get(token)
         if known is None:
-            known = self._special[token] = self.tokenizer.is_special(token)
+            text, special = self.tokenizer.piece(token), self.tokenizer.is_special(token)
+            if special and text in self._special_texts:
+                text = MARK + text
+            strips = special and self.tokenizer.strips_right(token)
+            ambiguous = MARK in text[1:] or text == MARK
+            known = self._tokens[token] = TokenKey(text, special, strips, ambiguous)
         return known
 
     @cached_property
@@ -121,10 +131,6 @@ class TextKeys:
         tokens (SentencePiece)."""
         tokens = self.tokenizer.tokenize(b"a", add_special=False)
         return b"".join(map(self.tokenizer.piece, tokens)).startswith(b" ")
-
-    def is_ambiguous(self, token: int) -> bool:
-        """True for a token of bytes that cannot be told from a mark (no UTF-8 contains them)."""
-        return MARK in self.piece(token)[1:] or self.piece(token) == MARK
 
     @cached_property
     def _special_texts(self) -> Mapping[bytes, bool]:
@@ -143,9 +149,12 @@ class TextKeys:
             plain: ascending disjoint ranges of the text in which nothing is a special token.
         """
         inside = [*plain]
-        found = self._find(text)
-        literal = [each for each in found if _overlaps(each, inside)] if inside else []
-        taken = _longest_first([each for each in found if not _overlaps(each, inside)])
+        found = free = self._heads.find(text)
+        literal: list[Range] = []
+        if inside:
+            literal = [each for each in found if _overlaps(each, inside)]
+            free = [each for each in found if not _overlaps(each, inside)]
+        taken = _longest_first(free)
         starts = np.array([start for start, _ in taken], np.int64)
         parts, at = [], 0
         for start, _ in taken:
@@ -159,16 +168,6 @@ class TextKeys:
             for start, end in sorted(literal)
         )
         return PromptText(b"".join(parts), shifted, kept, starts)
-
-    def _find(self, text: bytes) -> list[Range]:
-        """All occurrences of special texts, overlapping ones included."""
-        texts = self._special_texts
-        return [
-            (start, start + length)
-            for start in self._heads.places(text)
-            for length in self._heads.lengths(text, start)
-            if text[start : start + length] in texts
-        ]
 
     # ---- tokens --------------------------------------------------------------------------------
 
@@ -276,7 +275,7 @@ class TextKeys:
         The space that SentencePiece puts before every text is not there.
         """
         tokens = self.tokenizer.tokenize(part, add_special=False, parse_special=parse_special)
-        if not self.adds_space or not tokens or self.is_special(tokens[0]):
+        if not self.adds_space or not tokens or self.of(tokens[0]).special:
             return tokens
         behind = b"\n" + part
         tokens = self.tokenizer.tokenize(behind, add_special=False, parse_special=parse_special)
@@ -287,12 +286,13 @@ class TextKeys:
 
 
 class _Heads:
-    """Finds where special texts may begin, by their first two bytes.
+    """Finds special texts, by their first two bytes.
 
     A long text is looked through in steps, in numpy: no other thread has to wait for it.
     """
 
-    def __init__(self, texts: Iterable[bytes]) -> None:
+    def __init__(self, texts: Mapping[bytes, bool]) -> None:
+        self._texts = texts
         #: Lengths of special texts by their first two bytes, longest first.
         self._lengths: dict[bytes, list[int]] = {}
         for head, length in sorted({(text[:2], len(text)) for text in texts}, key=_longer_first):
@@ -302,22 +302,25 @@ class _Heads:
             first, last = head[0] << 8, head[0] << 8 | 0xFF
             self._pairs[first + head[1] if len(head) > 1 else slice(first, last + 1)] = True
 
-    def places(self, text: bytes) -> Iterator[int]:
-        """Where the first two bytes of a special text stand (one, at the end), ascending."""
+    def find(self, text: bytes) -> list[Range]:
+        """All occurrences of special texts, overlapping ones included."""
+        found: list[Range] = []
         if not self._lengths:
-            return
+            return found
         data = np.frombuffer(text, np.uint8)
         for at in range(0, len(data), _STEP):
             part = data[at : at + _STEP + 1]
             pairs = part.astype(np.uint16) << 8  # the last byte stands alone
             pairs[:-1] |= part[1:]
-            found = np.flatnonzero(self._pairs[pairs[:_STEP]])
-            yield from (found + at).tolist()
-
-    def lengths(self, text: bytes, start: int) -> Iterator[int]:
-        """Lengths of the special texts that may begin at ``start``."""
-        for head in {text[start : start + 2], text[start : start + 1]}:
-            yield from self._lengths.get(head, ())
+            places = np.flatnonzero(self._pairs[pairs[:_STEP]]) + at
+            found += [
+                (start, start + length)
+                for start in places.tolist()
+                for head in {text[start : start + 2], text[start : start + 1]}
+                for length in self._lengths.get(head, ())
+                if text[start : start + length] in self._texts
+            ]
+        return found
 
 
 def _longer_first(each: tuple[bytes, int]) -> int:

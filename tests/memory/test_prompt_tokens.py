@@ -58,7 +58,7 @@ class Cache:
         if offsets is None:
             return
         said = reply or []
-        pieces = [self.text_keys.piece(token) for token in said]
+        pieces = [self.text_keys.of(token).text for token in said]
         ends = offsets[-1] + np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
         sources = np.array([0] * len(tokens) + [Source.SAMPLED] * len(said), np.uint8)
         for end in reply_ends(said, self.shown) if said else ():
@@ -111,7 +111,7 @@ def test_align_finds_every_token_in_its_text(vocabs: list[Vocab], text: str) -> 
         assert offsets[-1] == len(key)
         for token, start, end in zip(tokens, offsets, offsets[1:], strict=False):
             if end > start:
-                assert text_keys.piece(token).strip() == key[start:end].strip()
+                assert text_keys.of(token).text.strip() == key[start:end].strip()
                 assert (key[start : start + 1] == MARK) == vocab.is_special(token)
 
 
@@ -183,7 +183,7 @@ def test_sampled_tokens_that_do_not_survive_tokenizing_stand_for_their_text(
         assert vocab.detokenize(reading.tokens, special=True) == whole
         if any(text in vocab.detokenize(said) for text in vocab.special_texts()):
             assert reading.tokens == fresh(vocab, whole)
-        elif not any(cache.text_keys.is_ambiguous(token) for token in said):
+        elif not any(cache.text_keys.of(token).ambiguous for token in said):
             before = [*fresh(vocab, OPENING), *said, end]
             assert reading.tokens == [*before, *fresh(vocab, b"<|im_end|>" + more.encode())[1:]]
 
@@ -284,11 +284,11 @@ def test_plain_text_holds_no_special_token_and_changes_nothing_around_it(
         text = (before + inside + after).encode()
         prompt = text_keys.mark(text, (places,) if inside else ())
         tokens = text_keys.read(prompt, add_special=bos)
-        marks = [t for t in tokens if text_keys.piece(t).startswith(MARK)]
+        marks = [t for t in tokens if text_keys.of(t).text.startswith(MARK)]
         added = sum(map(len, text_keys.added)) if bos else 0
         assert len(marks) - added <= prompt.key.count(MARK)
         assert prompt.key.count(MARK) == len(marks) - sum(
-            text_keys.piece(t).startswith(MARK) for side in text_keys.added for t in side if bos
+            text_keys.of(t).text.startswith(MARK) for side in text_keys.added for t in side if bos
         )
         if not prompt.literal:
             assert tokens == fresh(vocab, text, bos)

@@ -84,6 +84,9 @@ class Sampler:
         self._constraint: TokenConstraint | None = (
             params.constraint() if params.constraint else None
         )
+        dry = params.dry_multiplier > 0 and (params.samplers is None or "dry" in params.samplers)
+        #: llama.cpp's chain is needed; DRY is in it, also for greedy requests.
+        self._draws = dry or not params.greedy
         self._top_k = self._early_top_k()
         self._candidates: NDArray[Any] | None = None
         self._sampled = 0
@@ -98,7 +101,7 @@ class Sampler:
             self.close()
             raise
         #: True if sampling is nothing but the most likely token of the untouched row.
-        self.trivial = params.greedy and not (self._draws or self._changes_rows)
+        self.trivial = not (self._draws or self._changes_rows)
         few = self._draws and 0 < self._top_k <= MOST_CANDIDATES
         #: True if it needs nothing but the logits, and the chain at most a few of them.
         self.in_steps = self.trivial or (few and not self._changes_rows)
@@ -324,13 +327,6 @@ class Sampler:
         p = self.params
         wanted = p.samplers is None or (p.greedy and "penalties" in p.samplers)
         return p.penalises and wanted
-
-    @property
-    def _draws(self) -> bool:
-        """True if llama.cpp's chain is needed; DRY is in it, also for greedy requests."""
-        p = self.params
-        dry = p.dry_multiplier > 0 and (p.samplers is None or "dry" in p.samplers)
-        return dry or not p.greedy
 
     def _early_top_k(self) -> int:
         """The k to take before the chain, or 0 if a step before top-k needs the whole row."""
