@@ -31,9 +31,11 @@ class Context:
     sampling: dict[str, Any] = field(default_factory=dict)
     max_tokens: int | None = None
     rendered: int = 0
+    asked: ChatRequest | None = None
 
     def render_chat(self, request: ChatRequest) -> RenderedChat:
         self.rendered += 1
+        self.asked = request
         return self.template.render(request)
 
 

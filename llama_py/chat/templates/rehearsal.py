@@ -119,16 +119,20 @@ class _Space(Namespace):
         return attributes.values()
 
     def __setitem__(self, name: str, value: Any) -> None:
-        _count().put(self, value)
+        _local.count.put(self, value)
         super().__setitem__(name, value)
 
 
-_local = threading.local()
+class _Local(threading.local):
+    """
+    Attributes:
+        count: of the rendering that the thread is in.
+    """
+
+    count: _Count
 
 
-def _count() -> _Count:
-    count: _Count = _local.count
-    return count
+_local = _Local()
 
 
 # -- what is counted -----------------------------------------------------------------------------
@@ -138,14 +142,14 @@ _ROUND, _VALUE = "a round begins", "a value was computed"
 
 @jinja2.pass_context  # so that Jinja does not compute it when it compiles
 def _round(context: Context, value: Any, size: int) -> str:
-    _count().step()
-    _count().write(size)
+    _local.count.step()
+    _local.count.write(size)
     return ""
 
 
 @jinja2.pass_context
 def _value(context: Context, value: Any) -> Any:
-    return _count().value(value)
+    return _local.count.value(value)
 
 
 def _around(node: Any, name: str, *args: int) -> nodes.Filter:
@@ -185,7 +189,7 @@ def _counted(node: Any) -> Any:
 
 def _before_text(name: str, text: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> None:
     """What a filter or method is going to write that may be much longer than what it is given."""
-    count = _count()
+    count = _local.count
     count.step()
     if name == "replace" and isinstance(text, str) and len(args) > 1:
         old, new = str(args[0]), str(args[1])
@@ -222,16 +226,17 @@ class _Environment(SandboxedEnvironment):
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         if operator == "**":
             raise jinja2.TemplateError("llama.cpp has no operator **")
+        count = _local.count
         if operator == "*":
             for text, times in ((left, right), (right, left)):
                 if isinstance(text, (str, list, tuple)) and isinstance(times, int):
-                    _count().write(len(text) * max(0, times))
+                    count.write(len(text) * max(0, times))
         elif isinstance(left, str) and isinstance(right, str):
-            _count().write(len(left) + len(right))
-        return _count().value(super().call_binop(context, operator, left, right))
+            count.write(len(left) + len(right))
+        return count.value(super().call_binop(context, operator, left, right))
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
-        count = _count()
+        count = _local.count
         owner, name = getattr(__obj, "__self__", None), getattr(__obj, "__name__", "")
         if isinstance(owner, list) and name == "append" and args:
             count.put(owner, args[0])
@@ -277,7 +282,7 @@ def _raise_exception(message: str = "") -> str:
 
 def _range(*bounds: int) -> range:
     made = range(*bounds)
-    _count().step(len(made))
+    _local.count.step(len(made))
     return made
 
 
@@ -347,7 +352,7 @@ class Rehearsal:
             TemplateError: it would go on for too long, or take too much memory.
         """
         given = copy.deepcopy(dict(values)) if self._changes else values
-        outer = getattr(_local, "count", None)
+        outer: Any = getattr(_local, "count", None)
         _local.count = _Count(MAX_TEXT + MAX_COPIES * _length(values))
         try:
             # Not ``generate``: how that makes errors readable leaves cycles of frames behind.

@@ -13,6 +13,7 @@ from llama_py.chat.enforceable import enforceable, render_leniently
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.reasoning import reasoning_of
 from llama_py.chat.rendered import RenderedChat
+from llama_py.chat.vocab import VocabLike
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.openai.encode import ResponseHead
 from llama_py.dialects.openai.encode_chat import ChatEncoder
@@ -38,15 +39,13 @@ class ChatCall:
 
     Attributes:
         requests: one for each choice, ``request.choice`` counting them.
-        request: the conversation, and what is asked for.
-        rendered: its prompt.
+        rendered: the prompt of the conversation.
         stream: whether the caller wants chunks.
     """
 
     requests: list[GenerationRequest]
     head: ResponseHead
-    context: CallContext
-    request: ChatRequest
+    vocab: VocabLike
     rendered: RenderedChat
     legacy: bool = False
     logprobs: bool = False
@@ -64,7 +63,7 @@ class ChatCall:
         return ChatEncoder(
             self.head,
             records,
-            self.context.vocab,
+            self.vocab,
             self.rendered,
             legacy=self.legacy,
             logprobs=self.logprobs,
@@ -116,8 +115,7 @@ def parse_chat(
     return ChatCall(
         chat_requests(wanted, context.vocab, request, rendered, options.get("n") or 1),
         head,
-        context,
-        request,
+        context.vocab,
         rendered,
         "functions" in options,
         logprobs is not None,

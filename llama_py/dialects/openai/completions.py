@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from typing_extensions import Unpack
 
+from llama_py.chat.vocab import VocabLike
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.infill import infill_tokens
 from llama_py.dialects.openai.encode import CompletionEncoder, ResponseHead
@@ -35,7 +36,7 @@ class CompletionCall:
 
     requests: list[GenerationRequest]
     head: ResponseHead
-    context: CallContext
+    vocab: VocabLike
     per_prompt: int = 1
     keep: int = 1
     echoes: list[str] = field(default_factory=list)
@@ -55,7 +56,7 @@ class CompletionCall:
         return CompletionEncoder(
             self.head,
             records,
-            self.context.vocab,
+            self.vocab,
             per_prompt=self.per_prompt,
             keep=self.keep,
             echoes=self.echoes,
@@ -100,7 +101,7 @@ def parse_completion(
     return CompletionCall(
         requests_of(request, _engine_prompts(options, context, prompts, generation), per_prompt),
         head,
-        context,
+        context.vocab,
         per_prompt,
         keep,
         texts if echo else [""] * len(texts),
