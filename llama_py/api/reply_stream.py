@@ -15,7 +15,7 @@ from llama_py.engine.request import Event, FinishEvent
 from llama_py.errors import GenerationTimeout, RequestCancelled
 from llama_py.memory.sequences import ReuseInfo
 
-__all__ = ["ReplyStream", "failure_of", "raise_failure"]
+__all__ = ["ReplyStream", "failure_of"]
 
 T = TypeVar("T")
 
@@ -30,13 +30,6 @@ def failure_of(event: Event, encoder: Any) -> BaseException | None:
     if isinstance(event.error, (GenerationTimeout, RequestCancelled)):
         event.error.partial = encoder.response()
     return event.error
-
-
-def raise_failure(event: Event, encoder: Any) -> None:
-    """Raise the error that a reply ended with, if there was one."""
-    error = failure_of(event, encoder)
-    if error is not None:
-        raise error
 
 
 class ReplyStream(Iterator[T]):

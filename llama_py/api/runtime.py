@@ -11,7 +11,7 @@ from llama_py.api.embedding.lists import EmbeddingLists
 from llama_py.api.loading import load
 from llama_py.api.lowlevel import ByHand
 from llama_py.api.rendering import ChatSettings, Rendering
-from llama_py.api.reply_stream import ReplyStream, raise_failure
+from llama_py.api.reply_stream import ReplyStream, failure_of
 from llama_py.engine.events import Events
 from llama_py.engine.request import FinishEvent, GenerationRequest, Record
 
@@ -103,7 +103,9 @@ class Runtime:
                     encoder.feed(index, event)
                     if type(event) is FinishEvent:
                         outcome.note(index, event)
-                        raise_failure(event, encoder)
+                        error = failure_of(event, encoder)
+                        if error is not None:
+                            raise error
         finally:
             outcome.note_end()
         return call.reply(encoder.response())

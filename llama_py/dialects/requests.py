@@ -122,10 +122,10 @@ def chat_requests(
 
 def _visible(vocab: VocabLike, rendered: RenderedChat) -> frozenset[int]:
     """The special tokens that the parser of the reply has to see as text."""
-    tokens = (
+    tokens = [
         vocab.tokenize(text, add_special=False, parse_special=True)
         for text in rendered.preserved_tokens
-    )
+    ]
     return frozenset(each[0] for each in tokens if len(each) == 1)
 
 

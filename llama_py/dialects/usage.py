@@ -52,9 +52,9 @@ def make_timings(records: Sequence[Record], completion_tokens: int) -> Timings:
     prompt_tokens, reused = _of_prompts(records)
     evaluated = prompt_tokens - reused
     now = perf_counter()
-    start = min((r.started or r.submitted for r in records), default=now)
-    ended = max((r.ended or now for r in records), default=now)
-    first = min((r.first_token or r.ended or now for r in records), default=now)
+    start = min([r.started or r.submitted for r in records], default=now)
+    ended = max([r.ended or now for r in records], default=now)
+    first = min([r.first_token or r.ended or now for r in records], default=now)
     prompt_ms, predicted_ms = (first - start) * 1e3, (ended - first) * 1e3
     steps = max(0, completion_tokens - sum(record.first_token > 0 for record in records))
     timings: Timings = {

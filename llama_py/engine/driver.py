@@ -223,19 +223,14 @@ class Driver:
         """Let the engine's thread run something between two steps. Returns at once."""
         self._loop.commands.put(command)
         self.engine.runner.hurry()
-        if self._thread is None and not self._in_place:
+        if self._loop.thread is None and not self._in_place:
             self._start()
 
     # -- the thread -----------------------------------------------------------------------------
 
-    @property
-    def _thread(self) -> threading.Thread | None:
-        """The engine's thread, when there is one."""
-        return self._loop.thread
-
     def _start(self) -> None:
         with self._starting:
-            if self._thread is not None or self._in_place:
+            if self._loop.thread is not None or self._in_place:
                 return
             # Interrupted here, it may run or not: should two be started, the second one ends.
             thread = threading.Thread(target=self._loop.run, name="llama_py-engine", daemon=True)
@@ -248,7 +243,7 @@ class Driver:
                 self._loop.begun.wait()
 
     def _alive(self) -> bool:
-        thread = self._thread
+        thread = self._loop.thread
         return thread is None or thread.is_alive()
 
     def step(self) -> bool:
@@ -299,7 +294,7 @@ class Driver:
 
     @property
     def _in_callback(self) -> bool:
-        thread = self._thread
+        thread = self._loop.thread
         if thread is None:
             return self.engine.stepping
         # The number of a thread that has ended may be that of another one.
@@ -347,7 +342,7 @@ class Driver:
         if loop.obey_without_thread():
             return
         loop.begun.wait()
-        thread = self._thread
+        thread = self._loop.thread
         while thread is not None and thread.is_alive():
             thread.join(LOOK)
 
@@ -356,7 +351,7 @@ class Driver:
 
         It is not waited for in a callback, which may wait for something that never comes.
         """
-        thread = self._thread
+        thread = self._loop.thread
         if self.inherited:
             return
         if thread is None:
@@ -374,7 +369,7 @@ class Driver:
         # ``None``: the interpreter has taken the globals of this module away already.
         if not hasattr(self, "_closed") or _exiting is not False or self.inherited:
             return
-        loop, thread = self._loop, self._thread
+        loop, thread = self._loop, self._loop.thread
         self._closed = True
         loop.commands.put(loop.stop)
         if thread is None:

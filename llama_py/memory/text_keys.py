@@ -155,19 +155,19 @@ class TextKeys:
             literal = [each for each in found if _overlaps(each, inside)]
             free = [each for each in found if not _overlaps(each, inside)]
         taken = _longest_first(free)
-        starts = np.array([start for start, _ in taken], np.int64)
-        parts, at = [], 0
-        for start, _ in taken:
+        begins = [start for start, _ in taken]
+        parts, specials, at = [], list[Range](), 0
+        for before, (start, end) in enumerate(taken):
             parts += [text[at:start], MARK]
+            specials.append((start + before, end + before + 1))
             at = start
         parts.append(text[at:])
-        shifted = tuple((start + i, end + i + 1) for i, (start, end) in enumerate(taken))
-        begins = [start for start, _ in taken]
         kept = tuple(
             (start + (before := bisect_left(begins, start)), end + before)
             for start, end in sorted(literal)
         )
-        return PromptText(b"".join(parts), shifted, kept, starts)
+        starts = np.array(begins, np.int64)
+        return PromptText(b"".join(parts), tuple(specials), kept, starts)
 
     # ---- tokens --------------------------------------------------------------------------------
 

@@ -60,7 +60,8 @@ class Option:
     """
 
     def __init__(self, name: str, hint: Any) -> None:
-        base, *self._marks = get_args(hint)
+        base, *marks = get_args(hint)
+        self._marks: dict[type, Any] = {type(mark): mark for mark in marks}
         self.name = name
         union = get_args(base) if get_origin(base) in (Union, types.UnionType) else (base,)
         self.kinds = tuple(kind for kind in union if kind is not type(None))
@@ -70,7 +71,7 @@ class Option:
 
     def mark(self, kind: type[M]) -> M | None:
         """The mark of this kind, or None."""
-        return next((mark for mark in self._marks if isinstance(mark, kind)), None)
+        return self._marks.get(kind)
 
     @property
     def doc(self) -> str:

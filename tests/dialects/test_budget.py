@@ -88,7 +88,8 @@ def test_every_sequence_has_its_own_budget(vocab: Vocab, budget: int) -> None:
 def test_a_budget_of_nothing_turns_reasoning_off(context: Context) -> None:
     hello = [{"role": "user", "content": "hello"}]
     parse_chat(context, hello, reasoning_budget=0)
-    assert context.asked is not None and context.asked.enable_thinking is False
+    assert context.asked is not None
+    assert context.asked.enable_thinking is False
     parse_chat(context, hello, reasoning_budget=5)
     assert context.asked.enable_thinking is None
 

@@ -184,7 +184,7 @@ def test_several_threads_read_one_stream(llm: Llama) -> None:
 def test_a_thread_that_has_the_number_of_the_engines(llm: Llama) -> None:
     assert works(llm)
     llm.close()
-    thread = llm.runtime.loaded.driver._thread
+    thread = llm.runtime.loaded.driver._loop.thread
     assert thread is not None
     thread._ident = threading.get_ident()  # type: ignore[attr-defined]
     llm.close()
