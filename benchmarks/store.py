@@ -18,7 +18,9 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_py.storage.store import LlamaDiskCache, LlamaRAMCache, StoredState
+from llama_py.states.disk import LlamaDiskCache
+from llama_py.states.ram import LlamaRAMCache
+from llama_py.states.state import StoredState
 
 __all__ = ["main", "store_bandwidth"]
 

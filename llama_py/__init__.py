@@ -102,9 +102,9 @@ if TYPE_CHECKING:
     from llama_py.options.drafters import DraftModel as DraftModel
     from llama_py.options.drafters import PromptLookup as PromptLookup
     from llama_py.options.drafters import Speculative as Speculative
-    from llama_py.storage.store import LlamaCache as LlamaCache
-    from llama_py.storage.store import LlamaDiskCache as LlamaDiskCache
-    from llama_py.storage.store import LlamaRAMCache as LlamaRAMCache
+    from llama_py.states.disk import LlamaDiskCache as LlamaDiskCache
+    from llama_py.states.ram import LlamaCache as LlamaCache
+    from llama_py.states.ram import LlamaRAMCache as LlamaRAMCache
 
 _HOMES = {
     "AsyncEmbedder": "api.embedding.aio_embedder",
@@ -147,11 +147,11 @@ _HOMES = {
     "InvalidModelError": "errors",
     "Jinja2ChatFormatter": "chat.templates.jinja",
     "Llama": "api.llama",
-    "LlamaCache": "storage.store",
-    "LlamaDiskCache": "storage.store",
+    "LlamaCache": "states.ram",
+    "LlamaDiskCache": "states.disk",
     "LlamaError": "errors",
     "LlamaGrammar": "chat.constraints",
-    "LlamaRAMCache": "storage.store",
+    "LlamaRAMCache": "states.ram",
     "LlamaState": "api.kept.states",
     "LoadOptions": "options",
     "LogitsProcessorList": "dialects.processors",

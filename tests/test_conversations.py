@@ -15,7 +15,7 @@ from llama_py.api.kept.conversations import Conversations
 from llama_py.engine.request import GenerationRequest, Prompt
 from llama_py.errors import ConversationBusyError, ConversationMissingError, FingerprintError
 from llama_py.params import GenerationParams, SamplingParams
-from llama_py.storage.whole import read_whole, write_whole
+from llama_py.states.whole import read_whole, write_whole
 from tests.models import KINDS, tiny_model
 
 #: Letters are text in every vocabulary: what was said is found by its text.

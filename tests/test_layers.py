@@ -24,14 +24,14 @@ ALLOWED: dict[str, set[str]] = {
     "_native": {"errors"},
     "gguf": {"errors"},
     "core": {"_native", "gguf", *LEAVES},
-    "memory": {"errors", "forks"},
-    "storage": {"memory", "errors", "forks"},
-    "engine": {"core", "memory", *LEAVES},
+    "states": {"errors", "forks"},
+    "memory": {"states", "errors", "forks"},
+    "engine": {"core", "memory", "states", *LEAVES},
     "chat": {"core", *LEAVES},
     "embeddings": {"core", *LEAVES},
     "dialects": {"chat", "embeddings", "engine", *LEAVES},
     # "llama_cpp" for the types of the C pointers that it offers
-    "api": {"llama_cpp", "core", "memory", "storage", "engine", "chat", "dialects", "hub", *LEAVES}
+    "api": {"llama_cpp", "core", "memory", "states", "engine", "chat", "dialects", "hub", *LEAVES}
     | {"embeddings"},
 }
 ALLOWED["server"] = {"api", "demo", *ALLOWED["api"]}
@@ -99,7 +99,9 @@ def test_ctypes_is_used_at_the_bottom_only(part: str) -> None:
 def test_the_scheduler_and_the_memory_decide_and_touch_nothing() -> None:
     assert not parts_imported(PACKAGE / "engine" / "scheduler.py")
     for path in (PACKAGE / "memory").rglob("*.py"):
-        assert parts_imported(path) <= {"memory", "errors", "forks"}
+        assert parts_imported(path) <= {"memory", "states", "errors", "forks"}
+        states = {name for name in imports(path) if name.startswith("llama_py.states")}
+        assert states <= {f"llama_py.states.{each}" for each in ("state", "store", "prefix")}
 
 
 def test_only_the_context_decodes() -> None:

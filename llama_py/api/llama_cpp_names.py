@@ -22,7 +22,7 @@ from llama_py.errors import MissingPackageError
 from llama_py.memory.sequences import ReuseInfo
 from llama_py.options import PromptOptions
 from llama_py.params import check_number
-from llama_py.storage.store import StateStore
+from llama_py.states.store import StateStore
 
 if TYPE_CHECKING:
     from llama_py.core.vocab import Vocab

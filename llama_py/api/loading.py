@@ -29,12 +29,12 @@ from llama_py.engine.engine import Engine
 from llama_py.errors import ParameterError
 from llama_py.memory.cache import CacheLimits, SequenceCache
 from llama_py.memory.kinds import traits_of
-from llama_py.memory.state import StoredState
 from llama_py.memory.state_loader import StateLoad
 from llama_py.options import LOAD
 from llama_py.options.drafters import Speculative, as_speculative
 from llama_py.params import ContextParams, ModelParams
-from llama_py.storage.store import LlamaRAMCache
+from llama_py.states.ram import LlamaRAMCache
+from llama_py.states.state import StoredState
 from llama_py.version import LLAMA_CPP_COMMIT
 
 __all__ = ["LoadedModel", "lacks_memory", "load"]

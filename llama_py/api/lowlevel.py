@@ -30,8 +30,8 @@ from llama_py.params import GenerationParams, check_number
 
 if TYPE_CHECKING:
     from llama_py.memory.sequences import LiveSequence
-    from llama_py.memory.state import StoredState
     from llama_py.memory.state_loader import StateLoad
+    from llama_py.states.state import StoredState
 
 __all__ = ["ByHand"]
 

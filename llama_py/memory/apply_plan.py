@@ -24,9 +24,9 @@ from llama_py.memory.sequences import (
     as_tokens,
     cut_at,
 )
-from llama_py.memory.state import StoredState
 from llama_py.memory.state_loader import StateLoad, StateLoader
 from llama_py.memory.stores import StoredSource, Stores
+from llama_py.states.state import StoredState
 
 __all__ = ["PlanApplier"]
 

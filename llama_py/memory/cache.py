@@ -29,7 +29,6 @@ from llama_py.memory.kinds import MemoryTraits, SequenceMemory
 from llama_py.memory.live import LiveSet
 from llama_py.memory.plan import Action, ReusePlan
 from llama_py.memory.planner import Planner
-from llama_py.memory.prefix import TokenInput
 from llama_py.memory.resolve import PromptResolver
 from llama_py.memory.saving import WORTH_SAVING, Saving
 from llama_py.memory.sequences import (
@@ -40,11 +39,13 @@ from llama_py.memory.sequences import (
     ResolvedPrompt,
     common_prefix,
 )
-from llama_py.memory.state import StateStore, StoredState
 from llama_py.memory.state_loader import StateLoad, StateLoader
 from llama_py.memory.stores import Fingerprint, Stores
 from llama_py.memory.text_keys import TextKeys, Tokenizer
 from llama_py.memory.transfers import Transfers
+from llama_py.states.prefix import TokenInput
+from llama_py.states.state import StoredState
+from llama_py.states.store import StateStore
 
 __all__ = ["CacheLimits", "SequenceCache", "common_prefix"]
 

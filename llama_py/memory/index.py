@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_py import forks
-from llama_py.memory.prefix import PrefixIndex, TextPath
 from llama_py.memory.prompt_tokens import Source
 from llama_py.memory.sequences import LiveSequence, Namespace, ResolvedPrompt, as_tokens
 from llama_py.memory.text_keys import TextKeys
+from llama_py.states.prefix import PrefixIndex, TextPath
 
 __all__ = ["CacheIndex", "CheckpointRecord", "Checkpoints", "Matches"]
 

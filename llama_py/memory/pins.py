@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from llama_py.memory.index import CacheIndex
 from llama_py.memory.sequences import LiveSequence, Namespace, ResolvedPrompt
-from llama_py.memory.state import Key, StateStore
+from llama_py.states.state import Key
+from llama_py.states.store import StateStore
 
 __all__ = ["Pin", "Pins"]
 

@@ -21,8 +21,8 @@ from enum import IntFlag
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_py.memory.prefix import TextPath
 from llama_py.memory.text_keys import MARK, PromptText, TextKeys
+from llama_py.states.prefix import TextPath
 
 __all__ = ["Reading", "Source", "align", "read_prompt", "reply_ends"]
 

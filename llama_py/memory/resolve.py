@@ -13,11 +13,11 @@ import numpy as np
 
 from llama_py.errors import ContextOverflowError, ParameterError
 from llama_py.memory.index import CacheIndex
-from llama_py.memory.prefix import TextPath, TokenInput
 from llama_py.memory.prompt_tokens import Reading, read_prompt
 from llama_py.memory.sequences import Namespace, ResolvedPrompt, as_tokens
 from llama_py.memory.stores import Stores
 from llama_py.memory.text_keys import MARK, PromptText, TextKeys
+from llama_py.states.prefix import TextPath, TokenInput
 
 __all__ = ["PromptResolver"]
 

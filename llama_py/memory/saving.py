@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 from llama_py.errors import LlamaError, StateError
 from llama_py.memory.kinds import MemoryKind
 from llama_py.memory.sequences import Kept, LiveSequence, Runs, cut_at
-from llama_py.memory.state import Key, Segment, StateStore, StoredState
+from llama_py.states.state import Key, Segment, StoredState
+from llama_py.states.store import StateStore
 
 if TYPE_CHECKING:
     from llama_py.memory.kinds import SequenceMemory

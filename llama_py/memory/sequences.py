@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 from typing_extensions import TypedDict
 
 from llama_py.memory.positions import TEXT, Positions
-from llama_py.memory.prefix import TokenInput, common_tokens
 from llama_py.memory.prompt_tokens import Source
-from llama_py.memory.state import Segment, StateStore
 from llama_py.memory.text_keys import TextKeys
+from llama_py.states.prefix import TokenInput, common_tokens
+from llama_py.states.state import Segment
+from llama_py.states.store import StateStore
 
 __all__ = [
     "CacheInfo",

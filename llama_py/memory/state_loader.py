@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from llama_py.errors import StateError
 from llama_py.memory.saving import Copying, Saving, append_cells
 from llama_py.memory.sequences import LiveSequence, Namespace
-from llama_py.memory.state import StoredState
 from llama_py.memory.stores import StoredSource, Stores
+from llama_py.states.state import StoredState
 
 if TYPE_CHECKING:
     from llama_py.memory.kinds import SequenceMemory

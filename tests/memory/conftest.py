@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from llama_py.storage.store import LlamaDiskCache, LlamaRAMCache, StateStore
+from llama_py.states.disk import LlamaDiskCache
+from llama_py.states.ram import LlamaRAMCache
+from llama_py.states.store import StateStore
 
 
 @pytest.fixture

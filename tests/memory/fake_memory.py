@@ -13,7 +13,7 @@ from llama_py.errors import StateError
 from llama_py.memory.cache import CacheLimits, SequenceCache
 from llama_py.memory.kinds import MemoryKind, MemoryTraits
 from llama_py.memory.sequences import Lease, LiveSequence, Namespace, ResolvedPrompt
-from llama_py.memory.state import StateStore
+from llama_py.states.store import StateStore
 
 FULL = MemoryTraits(MemoryKind.FULL, 0, False)
 RECURRENT = MemoryTraits(MemoryKind.RECURRENT, 0, True)

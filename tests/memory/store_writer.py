@@ -11,8 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from llama_py.memory.state import Segment
-from llama_py.storage.store import BaseLlamaCache, Checkpoint, LlamaDiskCache, StoredState
+from llama_py.states.disk import LlamaDiskCache
+from llama_py.states.state import Checkpoint, Segment, StoredState
+from llama_py.states.store import BaseLlamaCache
 
 CAPACITY = 3_000_000
 FINGERPRINTS = ("model one", "model two")

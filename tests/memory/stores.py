@@ -8,7 +8,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from llama_py.storage.store import LlamaDiskCache, StateStore, StoredState
+from llama_py.states.disk import LlamaDiskCache
+from llama_py.states.state import StoredState
+from llama_py.states.store import StateStore
 
 __all__ = ["all_of", "files", "saved", "small", "there"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from llama_py.memory.index import Checkpoints
-from llama_py.memory.prefix import PrefixIndex
+from llama_py.states.prefix import PrefixIndex
 
 TOKENS = np.arange(1000, dtype=np.int32)
 

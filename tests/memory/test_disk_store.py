@@ -16,12 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llama_py.storage.payload import digest
-from llama_py.storage.store import (
-    Checkpoint,
-    LlamaDiskCache,
-    StateStore,
-)
+from llama_py.states.disk import LlamaDiskCache
+from llama_py.states.payload import digest
+from llama_py.states.state import Checkpoint
+from llama_py.states.store import StateStore
 from tests.memory.store_writer import CAPACITY, COMMON, FINGERPRINTS, is_right, same, state_of
 from tests.memory.stores import all_of, files, saved, small, there
 
@@ -290,7 +288,7 @@ def test_a_full_disk_fails_no_request(tmp_path: Path) -> None:
     """The limit on a file's size stands for the disk's: a write ends early, with an OSError."""
     code = f"""
 import resource
-from llama_py.storage.store import LlamaDiskCache
+from llama_py.states.disk import LlamaDiskCache
 from tests.memory.stores import files, small
 resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
 with LlamaDiskCache({str(tmp_path)!r}) as store:

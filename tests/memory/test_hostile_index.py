@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from llama_py.server.kept.session_registry import SessionRegistry
-from llama_py.storage.store import LlamaDiskCache
+from llama_py.states.disk import LlamaDiskCache
 from tests.memory.store_writer import grow
 from tests.memory.stores import saved, small, there
 

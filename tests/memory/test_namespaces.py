@@ -17,9 +17,9 @@ from llama_py.core.model import Model
 from llama_py.errors import FingerprintError
 from llama_py.memory.cache import SequenceCache
 from llama_py.memory.kinds import MemoryTraits, traits_of
-from llama_py.memory.prefix import PrefixIndex
 from llama_py.memory.sequences import LiveSequence, Namespace
 from llama_py.params import ContextParams
+from llama_py.states.prefix import PrefixIndex
 from tests.memory.adapters import write_adapter
 from tests.memory.fake_memory import FULL, RECURRENT, FakeRig, pair, window
 from tests.memory.oracle import Row, nmse

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from llama_py.errors import ParameterError
-from llama_py.memory.prefix import Node, PrefixIndex, TextPath, common_bytes, common_tokens
+from llama_py.states.prefix import Node, PrefixIndex, TextPath, common_bytes, common_tokens
 
 #: Token id -> text: texts that begin alike, two tokens with the same text, and none at all.
 VOCABULARY = [b"", b"a", b"b", b"ab", b"a", b"ba", b"aab", b"\xc3", b"\xa4", b"\xc3\xa4"]

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from llama_py import demo_model_path
 from llama_py.core.model import Model
 from llama_py.core.vocab import Vocab
-from llama_py.memory.prefix import PrefixIndex
 from llama_py.memory.prompt_tokens import Reading, Source, align, read_prompt, reply_ends
 from llama_py.memory.text_keys import MARK, TextKeys
 from llama_py.params import ModelParams
+from llama_py.states.prefix import PrefixIndex
 from tests.memory.sentencepiece import write_sentencepiece
 from tests.models import tiny_model
 from tests.vocabularies import vocabulary

@@ -17,9 +17,11 @@ import numpy as np
 import pytest
 
 from llama_py.errors import ClosedError, ParameterError
-from llama_py.memory.state import Segment
-from llama_py.storage.payload import Payload
-from llama_py.storage.store import BaseLlamaCache, LlamaDiskCache, LlamaRAMCache, StoredState
+from llama_py.states.disk import LlamaDiskCache
+from llama_py.states.payload import Payload
+from llama_py.states.ram import LlamaRAMCache
+from llama_py.states.state import Segment, StoredState
+from llama_py.states.store import BaseLlamaCache
 from tests.memory.store_writer import chain_of, grow, is_right, same
 from tests.memory.stores import files, saved, small, there
 from tests.patience import PATIENCE
@@ -310,7 +312,7 @@ def test_closing_writes_what_was_handed_over(tmp_path: Path) -> None:
 
 def test_the_end_of_the_process_waits_for_it(tmp_path: Path) -> None:
     code = f"""
-from llama_py.storage.store import LlamaDiskCache
+from llama_py.states.disk import LlamaDiskCache
 from tests.memory.store_writer import grow
 store = LlamaDiskCache({str(tmp_path)!r})
 for seed in range(1, 30):
@@ -337,7 +339,7 @@ def test_without_threads_it_is_written_at_once(
 def test_the_thread_ends_when_there_is_nothing_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("llama_py.storage.writer._IDLE", 0.01)
+    monkeypatch.setattr("llama_py.states.writer._IDLE", 0.01)
     with LlamaDiskCache(tmp_path) as store:
         for seed in (1, 2):
             grow(store, seed, [None])
@@ -431,7 +433,7 @@ def test_explaining_a_miss_opens_no_file(tmp_path: Path, monkeypatch: pytest.Mon
         for number in range(20):
             saved(store, small([1, 2, 3, number], fingerprint="other"))
     opened: list[Path] = []
-    monkeypatch.setattr("llama_py.storage.disk.read_head", lambda path, *_: opened.append(path))
+    monkeypatch.setattr("llama_py.states.disk.read_head", lambda path, *_: opened.append(path))
     with LlamaDiskCache(tmp_path) as store:
         assert store.find(np.array([1, 2], np.int32), "f") == []
         assert store.match_foreign(np.array([1, 2, 9], np.int32), "f") == 2

@@ -21,14 +21,10 @@ from hypothesis.stateful import (
 )
 
 from llama_py.errors import ClosedError, ParameterError
-from llama_py.storage.store import (
-    BaseLlamaCache,
-    Checkpoint,
-    LlamaDiskCache,
-    LlamaRAMCache,
-    StateStore,
-    StoredState,
-)
+from llama_py.states.disk import LlamaDiskCache
+from llama_py.states.ram import LlamaRAMCache
+from llama_py.states.state import Checkpoint, StoredState
+from llama_py.states.store import BaseLlamaCache, StateStore
 from tests.memory.store_writer import CAPACITY, is_right, same, state_of
 from tests.memory.stores import files, saved, small, there
 

@@ -9,7 +9,7 @@ import pytest
 
 from llama_py import Llama, LlamaDiskCache, LlamaRAMCache
 from llama_py.memory.kinds import MemoryTraits
-from llama_py.storage.ram import BaseLlamaCache
+from llama_py.states.store import BaseLlamaCache
 from tests.memory.fake_memory import FULL, RECURRENT, FakeRig, window
 from tests.models import tiny_model
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from llama_py.errors import StateError
-from llama_py.memory.state import Checkpoint, Segment, StoredState
-from llama_py.storage.whole import read_whole, write_whole
+from llama_py.states.state import Checkpoint, Segment, StoredState
+from llama_py.states.whole import read_whole, write_whole
 
 
 def some_bytes(count: int, seed: int = 1) -> np.ndarray:

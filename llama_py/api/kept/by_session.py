@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from llama_py.memory.cache import SequenceCache
 from llama_py.memory.sequences import LiveSequence, Namespace, as_tokens
-from llama_py.memory.state import Key, StateStore
+from llama_py.states.state import Key
+from llama_py.states.store import StateStore
 
 __all__ = [
     "forget_checkpoints",

@@ -26,9 +26,9 @@ from llama_py.errors import (
 )
 from llama_py.memory.saving import Copying
 from llama_py.memory.sequences import LiveSequence
-from llama_py.memory.state import StoredState
 from llama_py.memory.state_loader import StateLoad
 from llama_py.params import check_number
+from llama_py.states.state import StoredState
 
 __all__ = ["Conversations", "HeldConversation", "Which", "Work"]
 

@@ -13,9 +13,10 @@ from llama_py.api.runtime import Runtime
 from llama_py.engine.request import GenerationRequest, Prompt
 from llama_py.errors import ParameterError, ParameterTypeError, StateError, shown
 from llama_py.memory.sequences import LiveSequence, ResolvedPrompt, ReuseInfo
-from llama_py.memory.state import StateStore, StoredState
 from llama_py.options import PromptOptions
 from llama_py.params import GenerationParams, SamplingParams
+from llama_py.states.state import StoredState
+from llama_py.states.store import StateStore
 
 __all__ = ["BytesReport", "CacheReport", "ModelCache", "Prewarmed", "SequenceReport"]
 

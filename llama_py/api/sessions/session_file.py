@@ -2,7 +2,7 @@
 
 The JSON holds everything that a person would miss. The state only saves work: it is checked against
 its digests and the settings of the model, and is left unused when anything does not fit. It is read
-with ``memory.payload``, so that no bytes of a file are ever run as code.
+with ``states.payload``, so that no bytes of a file are ever run as code.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from llama_py.errors import (
     StorageNotFoundError,
     shown,
 )
-from llama_py.memory.state import StoredState
-from llama_py.storage.payload import Payload, read_state
-from llama_py.storage.whole import read_whole, write_whole
+from llama_py.states.payload import Payload, read_state
+from llama_py.states.state import StoredState
+from llama_py.states.whole import read_whole, write_whole
 
 if TYPE_CHECKING:
     from llama_py.api.kept.model_cache import ModelCache

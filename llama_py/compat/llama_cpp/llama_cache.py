@@ -100,7 +100,7 @@ class LlamaRAMCache(_Stored):
     """States in the memory of the process."""
 
     def __init__(self, capacity_bytes: int = 2 << 30) -> None:
-        from llama_py.storage.ram import LlamaRAMCache as Store
+        from llama_py.states.ram import LlamaRAMCache as Store
 
         super().__init__(Store(capacity_bytes), capacity_bytes)
 
@@ -114,7 +114,7 @@ class LlamaDiskCache(_Stored):
     def __init__(
         self, cache_dir: str = ".cache/llama_cache", capacity_bytes: int = 2 << 30
     ) -> None:
-        from llama_py.storage.disk import LlamaDiskCache as Store
+        from llama_py.states.disk import LlamaDiskCache as Store
 
         super().__init__(Store(cache_dir, capacity_bytes), capacity_bytes)
 

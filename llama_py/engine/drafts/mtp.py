@@ -21,8 +21,8 @@ from llama_py.engine.drafts.payoff import Durations
 from llama_py.engine.drafts.slots import NoRoomError, Slot, SlotSet, sure_token
 from llama_py.engine.generation import Generation
 from llama_py.errors import DecodeError
-from llama_py.memory.prefix import common_tokens
 from llama_py.options.drafters import MAX_DRAFT, MTP
+from llama_py.states.prefix import common_tokens
 
 __all__ = ["OpenHeads"]
 

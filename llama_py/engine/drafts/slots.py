@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_py.memory.prefix import common_tokens
+from llama_py.states.prefix import common_tokens
 
 __all__ = ["NoRoomError", "Slot", "SlotSet", "sure_token"]
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from llama_py.errors import StorageError
-from llama_py.storage.database import DATABASE_ERRORS
-from llama_py.storage.names import Names
-from llama_py.storage.writer import Writer
+from llama_py.states.database import DATABASE_ERRORS
+from llama_py.states.names import Names
+from llama_py.states.writer import Writer
 
 __all__ = ["SessionEntry", "SessionRegistry"]
 

@@ -29,7 +29,7 @@ from llama_py.errors import (
     StorageError,
 )
 from llama_py.server.kept.session_registry import SessionEntry, SessionRegistry
-from llama_py.storage.disk import LlamaDiskCache, database_of
+from llama_py.states.disk import LlamaDiskCache, database_of
 
 __all__ = ["Sessions", "busy_failure", "conversations_of", "namespace_of"]
 

@@ -2,7 +2,7 @@
 
 Clients choose the names of the files, so nothing but a plain name leads anywhere: a file lies
 directly in the folder of its owner, is a regular file, and is never reached through a link. What is
-read is checked before a model sees it (``storage.whole``).
+read is checked before a model sees it (``states.whole``).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any
 
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.errors import StateError, shown
-from llama_py.memory.state import StoredState
-from llama_py.storage.whole import read_whole, write_whole
+from llama_py.states.state import StoredState
+from llama_py.states.whole import read_whole, write_whole
 
 __all__ = ["SlotFiles", "check_filename"]
 

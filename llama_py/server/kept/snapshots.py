@@ -1,6 +1,6 @@
 """``SessionSnapshots``: copies of sessions under names, to which a conversation can return.
 
-A snapshot is a whole state (``memory.state.StoredState``) in the server's memory: what a session
+A snapshot is a whole state (``states.state.StoredState``) in the server's memory: what a session
 had evaluated when it was made, or the first tokens of that. Those of one key never make room for
 those of another. It is replaced in two steps: the new one is *prepared* beside the old one, and
 takes its place when it is *confirmed*. Until then, and after an abort, the old one and its slot
@@ -21,7 +21,7 @@ from typing import Any
 from llama_py.api.kept.snapshots import check_slots
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.errors import shown
-from llama_py.memory.state import StoredState
+from llama_py.states.state import StoredState
 
 __all__ = ["SessionSnapshots", "Snapshot", "check_name"]
 

@@ -19,13 +19,13 @@ from llama_py.errors import (
     StateError,
     shown,
 )
-from llama_py.memory.state import StoredState
 from llama_py.options.checks import check_number
 from llama_py.server.kept.sessions import busy_failure, conversations_of, namespace_of
 from llama_py.server.kept.snapshots import check_name
 from llama_py.server.routes.common import Routes, json_response
 from llama_py.server.service import in_thread, service_of, tenant_of
 from llama_py.server.transport.bodies import model_of, read_body
+from llama_py.states.state import StoredState
 
 __all__ = ["ROUTES"]
 

@@ -1,172 +1,22 @@
-"""``LlamaRAMCache``: sequence states in the process's memory, and what both stores share."""
+"""``LlamaRAMCache``: sequence states in the process's memory."""
 
 from __future__ import annotations
 
 import dataclasses
-import logging
 import secrets
-import threading
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import Self
 
-from llama_py import forks
-from llama_py.errors import ClosedError, ParameterError, ParameterTypeError
-from llama_py.memory.prefix import TextPath
-from llama_py.memory.state import (
-    Checkpoint,
-    EntryInfo,
-    Key,
-    PendingPut,
-    StateStore,
-    StoredMatch,
-    StoredState,
-    StoreStats,
-)
-from llama_py.storage.catalog import Catalog
+from llama_py.states.state import Checkpoint, EntryInfo, Key, StoredState
+from llama_py.states.store import BaseLlamaCache, PendingPut, entry_info
 
-__all__ = ["BaseLlamaCache", "LlamaRAMCache", "entry_info"]
+__all__ = ["LlamaCache", "LlamaRAMCache"]
 
 _T = TypeVar("_T", bound=np.generic)
-_log = logging.getLogger("llama_py")
-
-
-def entry_info(key: Key, state: StoredState, nbytes: int) -> EntryInfo:
-    """What is known of ``state`` once it is an entry of ``nbytes`` bytes."""
-    positions = tuple(checkpoint.position for checkpoint in state.checkpoints)
-    return EntryInfo(
-        key,
-        state.fingerprint,
-        state.session,
-        len(state.tokens),
-        state.pos_min,
-        positions,
-        nbytes,
-    )
-
-
-class BaseLlamaCache(StateStore):
-    """What the stores have in common: capacity, counters, lookups in the catalog."""
-
-    def __init__(self, capacity_bytes: int) -> None:
-        if isinstance(capacity_bytes, bool) or not isinstance(capacity_bytes, int):
-            raise ParameterTypeError(f"capacity_bytes must be an integer, not {capacity_bytes!r}")
-        if capacity_bytes < 0:
-            raise ParameterError(f"capacity_bytes={capacity_bytes} must not be negative")
-        self.capacity_bytes = capacity_bytes
-        self._lock = threading.RLock()
-        self._catalog = Catalog()
-        self._closed = False
-        self._counts = dict.fromkeys(("saved", "restored", "evicted", "refused", "damaged"), 0)
-        forks.hold(self)
-
-    def _forked(self) -> None:
-        """In a forked child, which has this store too now: let go of what is the parent's."""
-
-    @property
-    def cache_size(self) -> int:
-        """The same, by llama-cpp-python's name."""
-        return self.used_bytes
-
-    def put(self, state: StoredState, *, replaces: Key | None = None) -> Key | None:
-        """Save, evicting the least recently used; None if it is larger than the capacity."""
-        pending = self.prepare(state, replaces=replaces)
-        return pending.confirm() if pending else None
-
-    def put_soon(self, state: StoredState, *, replaces: Key | None = None) -> Key | None:
-        """Like ``put``, but what takes time is done beside the caller."""
-        return self.put(state, replaces=replaces)
-
-    def accepts(self, nbytes: int) -> bool:
-        """Whether a state of so many bytes can be saved at all."""
-        with self._lock:
-            self._check_open()
-            return self._fits(nbytes)
-
-    def wait(self, backlog: int = 0, timeout: float = 10.0) -> bool:
-        """Wait until at most ``backlog`` bytes are still to be written; False if time is over.
-
-        After ``wait()`` everything that was saved so far is where other processes find it.
-        """
-        return True
-
-    def _with_own_segments(self, state: StoredState) -> StoredState | None:
-        """The same; segments that came from another store are taken over, if they are there."""
-        segments = list(state.segments)
-        for number, segment in enumerate(segments):
-            if not self.holds([segment.key]):
-                if segment.state is None:
-                    return None
-                key = self.keep(segment.state)
-                segments[number] = dataclasses.replace(segment, key=key, state=None)
-        return dataclasses.replace(state, segments=tuple(segments)) if segments else state
-
-    def find(self, tokens: NDArray[np.int32], fingerprint: str) -> list[StoredMatch]:
-        """Entries of this fingerprint that share leading tokens, deepest first."""
-        with self._lock:
-            self._ready(fingerprint)
-            return self._catalog.find(tokens, fingerprint)
-
-    def find_text(self, text: bytes, fingerprint: str) -> TextPath | None:
-        """The longest path of tokens of this fingerprint whose text ``text`` begins with."""
-        with self._lock:
-            self._ready(fingerprint)
-            return self._catalog.find_text(text, fingerprint)
-
-    def find_session(self, session: str, fingerprint: str | None) -> list[Key]:
-        """Entries of one conversation, longest first.
-
-        Args:
-            fingerprint: that of the entries; None for those of any model and setting.
-        """
-        with self._lock:
-            self._ready(fingerprint)
-            return self._catalog.find_session(session, fingerprint)
-
-    def match_foreign(self, tokens: NDArray[np.int32], fingerprint: str) -> int:
-        """Leading tokens that entries of other fingerprints share."""
-        with self._lock:
-            self._ready(fingerprint)
-            return self._catalog.match_foreign(tokens, fingerprint)
-
-    def stats(self) -> StoreStats:
-        """Counts and bytes."""
-        with self._lock:
-            return StoreStats(len(self), self.used_bytes, self.capacity_bytes, **self._counts)
-
-    @property
-    def closed(self) -> bool:
-        """True after ``close()``."""
-        return self._closed
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def _ready(self, fingerprint: str | None) -> None:
-        """Bring the catalog up to date for one fingerprint, or for all."""
-        self._check_open()
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ClosedError(f"this {type(self).__name__} was closed")
-
-    def _fits(self, nbytes: int) -> bool:
-        if nbytes <= self.capacity_bytes:
-            return True
-        self._counts["refused"] += 1
-        _log.info(
-            "a state of %d bytes is not stored: the capacity is %d bytes",
-            nbytes,
-            self.capacity_bytes,
-        )
-        return False
 
 
 class LlamaRAMCache(BaseLlamaCache):
@@ -309,6 +159,10 @@ class LlamaRAMCache(BaseLlamaCache):
         info = entry_info(key, state, state.nbytes)
         self._catalog.add(info, state.tokens, state.offsets, state.text, state.sources)
         return key
+
+
+#: llama-cpp-python's name for the default cache.
+LlamaCache = LlamaRAMCache
 
 
 def _new_key() -> Key:

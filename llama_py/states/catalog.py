@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_py.memory.prefix import PrefixIndex, TextPath
-from llama_py.memory.state import EntryInfo, Key, StoredMatch
+from llama_py.states.prefix import PrefixIndex, TextPath
+from llama_py.states.state import EntryInfo, Key, StoredMatch
 
 __all__ = ["Catalog"]
 

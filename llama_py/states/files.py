@@ -10,7 +10,7 @@ import time
 from collections.abc import Container, Iterable
 from pathlib import Path
 
-from llama_py.memory.state import Key
+from llama_py.states.state import Key
 
 __all__ = ["Files", "new_key"]
 

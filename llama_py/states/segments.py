@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_py.errors import StateError
-from llama_py.memory.state import Key, StoredState
-from llama_py.storage.files import Files
-from llama_py.storage.payload import read_segment, segment_file_bytes, write_segment
+from llama_py.states.files import Files
+from llama_py.states.payload import read_segment, segment_file_bytes, write_segment
+from llama_py.states.state import Key, StoredState
 
 __all__ = ["Segments", "named"]
 

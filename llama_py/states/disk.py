@@ -32,14 +32,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_py.errors import ParameterTypeError, StateError, StorageError
-from llama_py.memory.state import EntryInfo, Key, PendingPut, StoredState
-from llama_py.storage.database import DATABASE_ERRORS
-from llama_py.storage.files import Files, new_key
-from llama_py.storage.ledger import OPENING, Ledger, Row
-from llama_py.storage.payload import Payload, read_head, read_state
-from llama_py.storage.ram import BaseLlamaCache, entry_info
-from llama_py.storage.segments import Segments, named
-from llama_py.storage.writer import Writer
+from llama_py.states.database import DATABASE_ERRORS
+from llama_py.states.files import Files, new_key
+from llama_py.states.ledger import OPENING, Ledger, Row
+from llama_py.states.payload import Payload, read_head, read_state
+from llama_py.states.segments import Segments, named
+from llama_py.states.state import EntryInfo, Key, StoredState
+from llama_py.states.store import BaseLlamaCache, PendingPut, entry_info
+from llama_py.states.writer import Writer
 
 __all__ = ["LlamaDiskCache", "database_of"]
 

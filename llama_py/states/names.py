@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from llama_py import forks
-from llama_py.storage.database import Database
+from llama_py.states.database import Database
 
 __all__ = ["Names"]
 

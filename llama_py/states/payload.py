@@ -39,7 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_py.errors import StateError
-from llama_py.memory.state import Checkpoint, EntryInfo, Key, Segment, StoredState
+from llama_py.states.state import Checkpoint, EntryInfo, Key, Segment, StoredState
 
 __all__ = [
     "Head",

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from llama_py.errors import ParameterError, StateError
-from llama_py.memory.state import Segment, StoredState
-from llama_py.storage.payload import (
+from llama_py.states.payload import (
     Payload,
     read_segment_from,
     read_state_from,
     write_segment_to,
 )
+from llama_py.states.state import Segment, StoredState
 
 __all__ = ["read_whole", "write_whole"]
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from llama_py.memory.state import Key
-from llama_py.storage.database import DATABASE_ERRORS, Database, is_size
+from llama_py.states.database import DATABASE_ERRORS, Database, is_size
+from llama_py.states.state import Key
 
 __all__ = ["OPENING", "Ledger", "Row"]
 
