@@ -29,6 +29,7 @@ from llama_py.engine.engine import Engine
 from llama_py.errors import ParameterError
 from llama_py.memory.cache import CacheLimits, SequenceCache
 from llama_py.memory.kinds import traits_of
+from llama_py.memory.saving import Copying
 from llama_py.memory.state_loader import StateLoad
 from llama_py.options import LOAD
 from llama_py.options.drafters import Speculative, as_speculative
@@ -192,6 +193,17 @@ class LoadedModel:
             yield loading
         finally:
             driver.run(lambda: loader.release(loading))
+
+    def copied(self, copying: Copying) -> StoredState:
+        """Copy what was begun to its end, a few MiB between two steps of the streams.
+
+        Raises:
+            StateError: its cells went before they were copied.
+        """
+        driver, saving = self.driver, self.cache.saving
+        while copying.result is None:
+            driver.run(lambda: saving.advance(copying))
+        return copying.result
 
     def warm_up(self) -> None:
         """Let the first request take no longer than others. Nothing may be in memory yet."""

@@ -156,9 +156,7 @@ class Conversations:
             if stored is None:
                 raise
             return stored
-        while copying.result is None:  # a few MiB at a time
-            driver.run(lambda: saving.advance(copying))
-        return copying.result
+        return self._loaded.copied(copying)
 
     def _export_part(self, which: Which, namespace: Hashable | None, length: int) -> StoredState:
         driver, cache = self._loaded.driver, self._loaded.cache
@@ -172,11 +170,9 @@ class Conversations:
             self.bring_in(stored, stored.session, namespace)
             part, copying = driver.run(begin)
         try:
-            while copying.result is None:
-                driver.run(lambda: cache.saving.advance(copying))
+            return self._loaded.copied(copying)
         finally:
             driver.run(lambda: cache.drop(part))
-        return copying.result
 
     def _begin_part(
         self, which: Which, namespace: Hashable | None, length: int

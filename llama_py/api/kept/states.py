@@ -83,17 +83,10 @@ class States:
         driver, cache = self._loaded.driver, self._loaded.cache
         copying, logits, part = driver.run(lambda: self._begin(length))
         try:
-            return LlamaState(self._copied(copying), logits)
+            return LlamaState(self._loaded.copied(copying), logits)
         finally:
             if part is not None:
                 driver.run(lambda: cache.drop(part))
-
-    def _copied(self, copying: Copying) -> StoredState:
-        """What is being copied, a few MiB at a time: the streams of others go on meanwhile."""
-        saving = self._loaded.cache.saving
-        while copying.result is None:
-            self._loaded.driver.run(lambda: saving.advance(copying))
-        return copying.result
 
     def _begin(
         self, length: int | None
@@ -203,7 +196,7 @@ class States:
         cache = self._loaded.cache
         text = cache.text_keys.mark(prompt.text or b"", prompt.plain).key
         found = self._loaded.driver.run(lambda: self._longest(session, text))
-        return self._copied(found) if isinstance(found, Copying) else found
+        return self._loaded.copied(found) if isinstance(found, Copying) else found
 
     def _longest(self, session: str, text: bytes) -> StoredState | Copying | None:
         """In the engine's thread: what is offloaded, or a copy of what is in memory."""
