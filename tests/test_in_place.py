@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from llama_py import Llama, LlamaDiskCache, demo_model_path
+from llama_py.chat.grammars import guidance
 from llama_py.errors import LlamaError, RequestCancelled
 
 QUESTION = [{"role": "user", "content": "What is 2 + 3?"}]
@@ -24,6 +26,18 @@ def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def content(reply: Any) -> str:
     return str(reply["choices"][0]["message"]["content"])
+
+
+@pytest.mark.usefixtures("no_threads")
+def test_slow_masks_are_computed_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guidance, "_SLOW", -1.0)  # every mask is handed over
+    guidance._workers.cache_clear()
+    with Llama(demo_model_path(), n_ctx=1024, in_place=True) as llm:
+        schema = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
+        reply = llm.create_chat_completion(
+            QUESTION, temperature=0, response_format={"type": "json_object", "schema": schema}
+        )
+    assert isinstance(json.loads(content(reply))["age"], int)
 
 
 @pytest.mark.usefixtures("no_threads")

@@ -15,6 +15,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from time import perf_counter
@@ -395,7 +396,7 @@ class SchemaConstraint:
         self._address, self._size = self._bits.ctypes.data, self._bits.nbytes
         self._free = False
         self._ended = False
-        self._ahead: Future[None] | None = None
+        self._ahead: _Ahead | None = None
         self._slow = False
 
     def mask(self, logits: NDArray[np.float32]) -> None:
@@ -439,7 +440,9 @@ class SchemaConstraint:
         self._advance(token)
         self._watch.accept(token)
         if self._slow and not (self._free or self._ended):
-            self._ahead = _workers().submit(self._fill)
+            self._ahead = _Ahead(self._fill)
+            with suppress(RuntimeError):  # no thread can be started: who needs it computes it
+                _workers().submit(self._ahead.compute)
 
     def _advance(self, token: int) -> None:
         if token in self._eog and self._matcher.is_accepting():
@@ -461,6 +464,31 @@ class SchemaConstraint:
 def _reason(matcher: Any) -> str:
     """llguidance's error message without the dump of its parser's state."""
     return str(matcher.get_error()).partition("\n")[0][:200]
+
+
+class _Ahead:
+    """Something that a worker computes, or whoever needs it, if no worker has begun."""
+
+    def __init__(self, compute: Callable[[], None]) -> None:
+        self._once = [compute]  # who takes it out computes
+        self._done = Future[None]()
+
+    def compute(self) -> None:
+        try:
+            compute = self._once.pop()
+        except IndexError:
+            return
+        try:
+            compute()
+        except BaseException as error:
+            self._done.set_exception(error)
+        else:
+            self._done.set_result(None)
+
+    def result(self) -> None:
+        """Return when it is computed; raises what that raised."""
+        self.compute()
+        self._done.result()
 
 
 @cache
