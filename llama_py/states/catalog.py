@@ -64,9 +64,7 @@ class Catalog:
 
     def find(self, tokens: NDArray[np.int32], fingerprint: str) -> list[StoredMatch]:
         """Entries that share leading tokens, deepest first."""
-        tree = self._trees.get(fingerprint)
-        found = tree.match_tokens(tokens, side=_ALIKE) if tree else []
-        return self._matches(found)
+        return self._matches(tokens, fingerprint, _ALIKE)
 
     def find_text(self, text: bytes, fingerprint: str) -> TextPath | None:
         """The longest path whose text ``text`` begins with."""
@@ -91,19 +89,19 @@ class Catalog:
         """Entries of exactly these tokens, fingerprint and session."""
         return [
             found.key
-            for found in self._exact(tokens, fingerprint)
+            for found in self._matches(tokens, fingerprint, 0)
             if found.length == len(tokens) and found.session == session
         ]
 
-    def _exact(self, tokens: NDArray[np.int32], fingerprint: str) -> list[StoredMatch]:
+    def _matches(
+        self, tokens: NDArray[np.int32], fingerprint: str, alike: int
+    ) -> list[StoredMatch]:
         tree = self._trees.get(fingerprint)
-        found = tree.match_tokens(tokens, side=0) if tree else []
-        return self._matches(found)
-
-    def _matches(self, found: list[tuple[Key, int]]) -> list[StoredMatch]:
+        found = tree.match_tokens(tokens, side=alike) if tree else []
         # An interrupt may have come between the two: a key without an entry is no entry.
-        return [_match(self._infos[key], n) for key, n in found if key in self._infos]
-
-
-def _match(info: EntryInfo, shared: int) -> StoredMatch:
-    return StoredMatch(info.key, shared, info.length, info.pos_min, info.checkpoints, info.session)
+        infos = ((self._infos.get(key), shared) for key, shared in found)
+        return [
+            StoredMatch(info.key, shared, info.length, info.pos_min, info.checkpoints, info.session)
+            for info, shared in infos
+            if info is not None
+        ]

@@ -11,15 +11,12 @@ own, with a head of 64 bytes (magic, digests of the body and of the key).
     trailer  digest of each part of the body, digest of the head, magic
 
 Three accidents are provided for: a writer that is killed, a full disk, and a machine that stops.
-    The
-first two leave files that the ledger never lists. After the third, the ledger may list a file of
-which
-some pages never reached the disk, because there is no fsync: it would cost more than the write, and
-    a
-cache may lose an entry. The digests find such files. A digest is BLAKE2b over one 64-bit sum per
-4-KiB page: pages of zeros, of another file or in another place are found, and so is any flipped
-bit, at the speed at which memory is read (20 GB/s and more, where CRC-32 made 4 and writing the
-file 2). It is no protection against somebody who may write to the directory.
+The first two leave files that the ledger never lists. After the third, the ledger may list a file
+of which some pages never reached the disk, because there is no fsync: it would cost more than the
+write, and a cache may lose an entry. The digests find such files. A digest is BLAKE2b over one
+64-bit sum per 4-KiB page: pages of zeros, of another file or in another place are found, and so is
+any flipped bit, at the speed at which memory is read (20 GB/s and more, where CRC-32 made 4 and
+writing the file 2). It is no protection against somebody who may write to the directory.
 """
 
 from __future__ import annotations
