@@ -1,8 +1,7 @@
 """``ByHand``: evaluating and sampling token by token (``eval``, ``sample``, ``generate``).
 
 ``eval`` works on a sequence of its own, beside the conversations. Its tokens are in the cache like
-all
-others: a later call whose prompt begins with the same tokens reuses them.
+all others: a later call whose prompt begins with the same tokens reuses them.
 """
 
 from __future__ import annotations

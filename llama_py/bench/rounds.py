@@ -1,9 +1,8 @@
 """Six rounds of chat with every GGUF in a folder, compared with a fresh context.
 
 For each model: --rounds greedy turns of one conversation, of which the last is a regenerated
-    answer.
-The logits of each turn are compared with those of an empty context. The table shows the kind of
-memory, the reused tokens, and milliseconds per turn. Models that cannot chat (encoders,
+answer. The logits of each turn are compared with those of an empty context. The table shows the
+kind of memory, the reused tokens, and milliseconds per turn. Models that cannot chat (encoders,
 vocabularies, adapters) are skipped with the reason.
 
 Exit code 1 for an error, an empty answer, or different logits.

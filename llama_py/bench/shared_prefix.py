@@ -1,5 +1,4 @@
-"""Requests that arrive together and begin with the same long prompt, which should be evaluated
-once.
+"""Requests that come together and begin with one long prompt, which is to be evaluated once.
 
 --requests threads ask at the same moment, each with its own question after a shared system prompt
 of --system-tokens tokens. The benchmark counts the prompt tokens that were evaluated in all, and

@@ -1,5 +1,4 @@
-"""``ChatStream``: parses the text of a reply into reasoning, content and tool calls, piece by
-piece.
+"""``ChatStream``: parses the text of a reply into reasoning, content and calls, piece by piece.
 
 The form of these parts depends on the model's family. Text that may be the beginning of a marker is
 held back until that is decided, and so is text that may be a call in plain JSON (``plain_calls``).

@@ -1,5 +1,4 @@
-"""The HTTP server: four dialects, sessions, several models. Plain ASGI, one process, one event
-loop.
+"""The HTTP server: four dialects, sessions, several models; plain ASGI, one process, one loop.
 
 It needs the extra ``server`` (``pip install 'llama-py[server]'``). The way of a request:
 

@@ -2,8 +2,7 @@
 
 llguidance works on the bytes of tokens. For each token it computes a bit mask over the vocabulary
 in microseconds. Its view of a vocabulary is made once (about a second for 150 000 tokens) and kept.
-A
-constraint follows one generated sequence: reasoning is not constrained, a tool call ends the
+A constraint follows one generated sequence: reasoning is not constrained, a tool call ends the
 constraint (the tool grammar takes over), and everything else must fit the schema.
 """
 

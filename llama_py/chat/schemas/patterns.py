@@ -1,5 +1,4 @@
-"""Regular expressions of JSON schemas, rewritten with the syntax that llama.cpp's converter
-supports.
+"""Regular expressions of JSON schemas, in the syntax that llama.cpp's converter supports.
 
 The converter copies a pattern into the grammar of a quoted JSON string. There a dot or a negated
 class would accept the closing quote, backslashes and control characters, so that the text would not

@@ -1,5 +1,4 @@
-"""``ResponsesReply``: what the engine generates as a response of the Responses API, and as the
-events of its stream."""
+"""``ResponsesReply``: what the engine generates, as a response of the Responses API and events."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The items of a reply of the Responses API, while they are generated, and the events
-that tell of them.
+"""The items of a reply of the Responses API while they are generated, and their events.
 
 Every item has one id, from its first event to the finished response.
 """
