@@ -57,20 +57,24 @@ class Events(Iterator[tuple[int, Event]]):
         self._driver = driver
         self._mailbox = mailbox = _ThreadMailbox(whole)
         self._unread: deque[Output] = deque()
-        self._unfinished = len(requests)
         mailbox.owner = weakref.ref(self)
         driver.submit(requests, mailbox, first=first)
         self._first = mailbox.numbers[0]
+        self._unfinished = {*mailbox.numbers}
         self.records: list[Record] = mailbox.records
 
     def __next__(self) -> tuple[int, Event]:
-        while not self._unread:
-            if not self._unfinished:
-                raise StopIteration
-            self._take()
-        number, event = self._unread.popleft()
-        if type(event) is FinishEvent:
-            self._unfinished -= 1
+        while True:
+            while not self._unread:
+                if not self._unfinished:
+                    raise StopIteration
+                self._take()
+            number, event = self._unread.popleft()
+            if type(event) is not FinishEvent:
+                break
+            if number in self._unfinished:  # not after an interrupt, which may end one once more
+                self._unfinished.remove(number)
+                break
         return self._mailbox.numbers.index(number) if number != self._first else 0, event
 
     def _take(self) -> None:

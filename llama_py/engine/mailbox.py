@@ -77,7 +77,6 @@ class Mailbox(ABC):
             The numbers of the requests that have ended with them.
         """
         ended = [number for number, event in outputs if type(event) is FinishEvent]
-        self.open.difference_update(ended)
         if not self.whole:
             self._delivered += len(outputs)
             self._pass_on(outputs)
@@ -85,9 +84,11 @@ class Mailbox(ABC):
             self._kept += outputs
             if ended:
                 failed = any(type(event) is FinishEvent and event.error for _, event in outputs)
-                if failed or not self.open:
-                    kept, self._kept = self._kept, []
-                    self._pass_on(kept)
+                if failed or self.open.issubset(ended):
+                    self._pass_on(self._kept)
+                    self._kept = []
+        # Last: if an interrupt comes before, a request ends once more, and no end is lost.
+        self.open.difference_update(ended)
         if ended and not self.open:
             self.ended.set()
         return ended
