@@ -453,6 +453,7 @@ ggml_backend_dev_get_extra_bufts_t = CFUNCTYPE(c_void_p, ggml_backend_dev_t)
 ggml_backend_set_abort_callback_t = CFUNCTYPE(None, ggml_backend_t, ggml_abort_callback, c_void_p)
 ggml_backend_get_features_t = CFUNCTYPE(c_void_p, ggml_backend_reg_t)
 ggml_backend_sched_eval_callback = CFUNCTYPE(c_bool, POINTER(ggml_tensor), c_bool, c_void_p)
+ggml_backend_sched_copy_callback = CFUNCTYPE(c_bool, ggml_backend_t, POINTER(ggml_tensor), POINTER(ggml_tensor), ggml_cgraph_p, c_void_p)
 ggml_backend_meta_get_split_state_t = CFUNCTYPE(ggml_backend_meta_split_state, POINTER(ggml_tensor), c_void_p)
 ggml_backend_eval_callback = CFUNCTYPE(c_bool, c_int, POINTER(ggml_tensor), POINTER(ggml_tensor), c_void_p)
 ggml_vec_dot_t = CFUNCTYPE(None, c_int, POINTER(c_float), c_size_t, c_void_p, c_size_t, c_void_p, c_size_t, c_int)
@@ -970,9 +971,11 @@ _FUNCTIONS = {
     'ggml_backend_alloc_ctx_tensors': (ggml_backend_buffer_t, ggml_context_p, ggml_backend_t,),
     'ggml_backend_buft_name': (c_char_p, ggml_backend_buffer_type_t,),
     'ggml_backend_buft_alloc_buffer': (ggml_backend_buffer_t, ggml_backend_buffer_type_t, c_size_t,),
+    'ggml_backend_buft_alloc_buffer_n': (ggml_backend_buffer_t, ggml_backend_buffer_type_t, POINTER(POINTER(ggml_tensor)), c_int,),
     'ggml_backend_buft_get_alignment': (c_size_t, ggml_backend_buffer_type_t,),
     'ggml_backend_buft_get_max_size': (c_size_t, ggml_backend_buffer_type_t,),
     'ggml_backend_buft_get_alloc_size': (c_size_t, ggml_backend_buffer_type_t, ggml_tensor_p,),
+    'ggml_backend_buft_get_alloc_size_n': (c_size_t, ggml_backend_buffer_type_t, POINTER(POINTER(ggml_tensor)), c_int,),
     'ggml_backend_buft_is_host': (c_bool, ggml_backend_buffer_type_t,),
     'ggml_backend_buft_get_device': (ggml_backend_dev_t, ggml_backend_buffer_type_t,),
     'ggml_backend_buffer_name': (c_char_p, ggml_backend_buffer_t,),
@@ -1074,6 +1077,7 @@ _FUNCTIONS = {
     'ggml_backend_sched_synchronize': (None, ggml_backend_sched_t,),
     'ggml_backend_sched_reset': (None, ggml_backend_sched_t,),
     'ggml_backend_sched_set_eval_callback': (None, ggml_backend_sched_t, ggml_backend_sched_eval_callback, c_void_p,),
+    'ggml_backend_sched_set_copy_callback': (None, ggml_backend_sched_t, ggml_backend_sched_copy_callback, c_void_p,),
     'ggml_backend_meta_split_axis_name': (c_char_p, c_int,),
     'ggml_backend_meta_device': (ggml_backend_dev_t, POINTER(ggml_backend_dev_t), c_size_t, ggml_backend_meta_get_split_state_t, c_void_p,),
     'ggml_backend_graph_copy_free': (None, ggml_backend_graph_copy_s,),

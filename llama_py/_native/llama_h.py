@@ -19,9 +19,9 @@ LLAMA_FILE_MAGIC_GGLA = 1734831201
 LLAMA_FILE_MAGIC_GGSN = 1734833006
 LLAMA_FILE_MAGIC_GGSQ = 1734833009
 LLAMA_SESSION_MAGIC = 1734833006
-LLAMA_SESSION_VERSION = 10
+LLAMA_SESSION_VERSION = 11
 LLAMA_STATE_SEQ_MAGIC = 1734833009
-LLAMA_STATE_SEQ_VERSION = 3
+LLAMA_STATE_SEQ_VERSION = 4
 LLAMA_STATE_SEQ_FLAGS_NONE = 0
 LLAMA_STATE_SEQ_FLAGS_SWA_ONLY = 1
 LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY = 1
@@ -36,6 +36,7 @@ LLAMA_VOCAB_TYPE_UGM = 4
 LLAMA_VOCAB_TYPE_RWKV = 5
 LLAMA_VOCAB_TYPE_PLAMO2 = 6
 LLAMA_VOCAB_TYPE_TEST = 7
+LLAMA_VOCAB_TYPE_PLAMO3 = 8
 
 # enum llama_rope_type
 LLAMA_ROPE_TYPE_NONE = -1
@@ -348,6 +349,7 @@ llama_context_params._fields_ = [
     ('cb_eval_user_data', c_void_p),
     ('type_k', c_int),
     ('type_v', c_int),
+    ('moe_cache_size', c_size_t),
     ('abort_callback', ggml_abort_callback),
     ('abort_callback_data', c_void_p),
     ('embeddings', c_bool),

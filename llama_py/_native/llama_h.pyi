@@ -13,9 +13,9 @@ LLAMA_FILE_MAGIC_GGLA: Final = 1734831201
 LLAMA_FILE_MAGIC_GGSN: Final = 1734833006
 LLAMA_FILE_MAGIC_GGSQ: Final = 1734833009
 LLAMA_SESSION_MAGIC: Final = 1734833006
-LLAMA_SESSION_VERSION: Final = 10
+LLAMA_SESSION_VERSION: Final = 11
 LLAMA_STATE_SEQ_MAGIC: Final = 1734833009
-LLAMA_STATE_SEQ_VERSION: Final = 3
+LLAMA_STATE_SEQ_VERSION: Final = 4
 LLAMA_STATE_SEQ_FLAGS_NONE: Final = 0
 LLAMA_STATE_SEQ_FLAGS_SWA_ONLY: Final = 1
 LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: Final = 1
@@ -30,6 +30,7 @@ LLAMA_VOCAB_TYPE_UGM: Final = 4
 LLAMA_VOCAB_TYPE_RWKV: Final = 5
 LLAMA_VOCAB_TYPE_PLAMO2: Final = 6
 LLAMA_VOCAB_TYPE_TEST: Final = 7
+LLAMA_VOCAB_TYPE_PLAMO3: Final = 8
 
 # enum llama_rope_type
 LLAMA_ROPE_TYPE_NONE: Final = -1
@@ -286,6 +287,7 @@ class llama_context_params(Record):
     cb_eval_user_data: Field[int | None, int | None]
     type_k: Field[int, int]
     type_v: Field[int, int]
+    moe_cache_size: Field[int, int]
     abort_callback: Field[ggml_abort_callback, ggml_abort_callback]
     abort_callback_data: Field[int | None, int | None]
     embeddings: Field[bool, bool]
