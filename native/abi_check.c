@@ -1906,3 +1906,12 @@ FUNCTION(llama_py_nextn_rows, const float * (*)(struct llama_context *));
 FUNCTION(llama_py_nextn_row, const float * (*)(struct llama_context *, int32_t));
 FUNCTION(llama_py_decode_steps, int32_t (*)(struct llama_context *, struct llama_batch, int32_t, double, struct llama_sampler *const *, const int32_t *, const int8_t *, const int32_t *, int32_t *, double *, int32_t *));
 FUNCTION(llama_py_vocab_attributes, void (*)(const struct llama_vocab *, int32_t, int32_t *));
+
+/* ---- what the loader compares: the digest of the lines above ---- */
+
+#if defined(_WIN32)
+__declspec(dllexport)
+#elif defined(__GNUC__)
+__attribute__((visibility("default")))
+#endif
+const char llama_py_abi[] = "a1f9007d120b5e85";

@@ -21,7 +21,7 @@ ALLOWED: dict[str, set[str]] = {
     "tenants": set(),
     "demo": {"errors"},
     "hub": {"errors", "version"},
-    "_native": {"errors"},
+    "_native": {"errors", "version"},
     "gguf": {"errors"},
     "core": {"_native", "gguf", *LEAVES},
     "states": {"errors", "forks"},

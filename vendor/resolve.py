@@ -233,7 +233,7 @@ def from_cache(pin: Pin, full: bool) -> Source | None:
 def from_package_archive(pin: Pin, full: bool) -> Source | None:
     """4. The source archive of the package that carries the commit."""
     target = cache_path(pin)
-    say(f"fetching commit {pin.commit[:9]} (source archive of {pin.archive.requirement}, 77 MB)")
+    say(f"fetching {pin.commit[:9]} (source archive of {pin.archive.requirement})")
     with tempfile.TemporaryDirectory(prefix="llama_py-") as scratch:
         archive = download(pin.archive, Path(scratch))
         check_sha256(archive, pin.archive.sha256)

@@ -9,11 +9,15 @@ Where it looks, in this order:
 The libraries find each other by themselves (they carry a relative rpath). Loading ``ggml`` also
 loads the backends, where they are separate files (``GGML_BACKEND_DL``); loading ``llama`` also
 calls ``llama_backend_init``. Each happens once, whatever the threads.
+
+Before anything is called, the digest of the declarations that ``ggml-base`` was built for is compared
+with that of these: a library of another llama.cpp is refused with a sentence, and does not crash.
 """
 
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import sys
 import sysconfig
@@ -23,6 +27,9 @@ from pathlib import Path
 from typing import Any
 
 from llama_py.errors import LibraryLoadError, LibraryNotFoundError, SymbolNotFoundError
+from llama_py.version import LLAMA_CPP_COMMIT
+
+from . import abi
 
 __all__ = [
     "LibraryLoadError",
@@ -45,7 +52,13 @@ STEMS = {
 OPTIONAL = {"ggml-cpu"}
 """Not linked, and under another name, in a build with ``GGML_BACKEND_DL``."""
 
-FIRST = {"llama": "ggml", "mtmd": "llama", "chat": "llama"}
+FIRST = {
+    "ggml-cpu": "ggml-base",
+    "ggml": "ggml-base",
+    "llama": "ggml",
+    "mtmd": "llama",
+    "chat": "llama",
+}
 """What has to be loaded, and prepared, before a library."""
 
 _loaded: dict[str, ctypes.CDLL] = {}
@@ -114,7 +127,9 @@ def _load(name: str) -> ctypes.CDLL:
             library(FIRST[name])
         path = _find(name)
         loaded = _open(path)
-        if name == "ggml":
+        if name == "ggml-base":
+            _refuse_other_declarations(loaded, path)
+        elif name == "ggml":
             _register_backends(loaded, path.parent)
         elif name == "llama":
             _call(loaded, "llama_backend_init")
@@ -186,6 +201,36 @@ def _refuse_second_copy(path: Path) -> None:
                 f"{path} cannot be loaded beside {other}, which this process has loaded already. "
                 "Remedy: use the two packages in separate processes."
             )
+
+
+def _refuse_other_declarations(loaded: ctypes.CDLL, path: Path) -> None:
+    """Stop where the libraries were built for other declarations: calls would read other structs."""
+    try:
+        found = ctypes.c_char.in_dll(loaded, "llama_py_abi")
+    except ValueError:  # of llama.cpp's own build, or of an older version of this package
+        digest = "none"
+    else:
+        digest = ctypes.string_at(ctypes.addressof(found)).decode("ascii", "replace")
+    if digest == abi.DIGEST:
+        return
+    remedy = "build them again ('make install' in a checkout, or 'pip install --force-reinstall "
+    remedy += "--no-cache-dir llama_py')"
+    if VARIABLE in os.environ:
+        remedy += f", or unset {VARIABLE}"
+    raise LibraryLoadError(
+        f"{path.parent} has libraries of {_built_from(path.parent)} for other declarations than "
+        f"those of this llama_py: digest {digest} there, {abi.DIGEST} here (llama.cpp "
+        f"{LLAMA_CPP_COMMIT}).\nRemedy: {remedy}."
+    )
+
+
+def _built_from(directory: Path) -> str:
+    """Which llama.cpp the libraries in a directory say that they are."""
+    try:
+        info = json.loads((directory / "build_info.json").read_text(encoding="utf-8"))
+        return f"llama.cpp {info['llama_cpp_commit'][:9]}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "an unknown llama.cpp"
 
 
 def _toolkit_directories() -> list[Path]:

@@ -12,3 +12,6 @@ target_include_directories(llama_py_abi_check PRIVATE
     "${LLAMA_PY_SOURCE_DIR}/ggml/include"
     "${CMAKE_CURRENT_SOURCE_DIR}/native/shim")
 add_dependencies(ggml-base llama_py_abi_check)
+# The digest of the declarations, which the loader compares before it calls anything.
+set_target_properties(llama_py_abi_check PROPERTIES POSITION_INDEPENDENT_CODE ON)
+target_sources(ggml-base PRIVATE $<TARGET_OBJECTS:llama_py_abi_check>)

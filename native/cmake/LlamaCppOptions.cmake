@@ -35,7 +35,12 @@ if (LLAMA_PY_SOURCE_COMMIT STREQUAL "unknown")
 else()
     string(SUBSTRING "${LLAMA_PY_SOURCE_COMMIT}" 0 9 LLAMA_BUILD_COMMIT)
 endif()
-set(LLAMA_BUILD_NUMBER 0)
+# A release is named after the number of its build; of another commit, only upstream's history knows it.
+if (LLAMA_PY_SOURCE_COMMIT MATCHES "^b([0-9]+)$")
+    set(LLAMA_BUILD_NUMBER "${CMAKE_MATCH_1}")
+else()
+    set(LLAMA_BUILD_NUMBER 0)
+endif()
 set(GIT_EXE "" CACHE FILEPATH "git, for ggml's own version; not used" FORCE)
 
 # The libraries find each other beside themselves, wherever the package is installed.

@@ -1,7 +1,10 @@
 """Writes ``abi_check.c``: what the finished ctypes classes say, for the C compiler to confirm.
 
+Of the same lines is the digest that tells a library apart from one that was built for other
+declarations: it is compiled into ggml-base, and the loader compares it with that in ``abi.py``.
+
 The generated modules are imported first (from memory, so that ``--check`` writes nothing), and
-the sizes and offsets are read from the classes that Python will really use. Nothing in the file
+the sizes and offsets are read from the classes that Python will really use. None of the checks
 makes code: function types are compared by ``_Generic``, which does not evaluate its operand, so
 that the object links anywhere and works with ``dllimport``.
 """
@@ -9,6 +12,7 @@ that the object links anywhere and works with ``dllimport``.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import sys
 from collections.abc import Iterator
 from types import ModuleType
@@ -44,18 +48,39 @@ HEAD = f"""\
 #define VALUE(name, value) SAME(#name, (name) == (value))
 #define FUNCTION(name, ...) SAME(#name, _Generic(&name, __VA_ARGS__: 1, default: 0))
 """
+TAIL = """
+/* ---- what the loader compares: the digest of the lines above ---- */
+
+#if defined(_WIN32)
+__declspec(dllexport)
+#elif defined(__GNUC__)
+__attribute__((visibility("default")))
+#endif
+const char llama_py_abi[] = "{digest}";
+"""
+MODULE = f'''\
+"""Which libraries these declarations are for: those with this digest in them (see ``loader``).
+
+{NOTICE}
+"""
+
+DIGEST = "{{digest}}"
+'''
 
 
 def render_abi_check(
     modules: dict[str, m.Module], headers: dict[str, list[str]], sources: dict[str, str]
-) -> str:
-    """The C file, from the parsed headers and the text of the runtime modules."""
+) -> tuple[str, str]:
+    """The C file, from the parsed headers and the text of the runtime modules, and its digest."""
     lines: list[str] = []
     for name, namespace in _execute(sources).items():
         lines += ["", f"/* ---- {name} ---- */", ""]
         lines += _module_checks(modules[name], namespace)
     includes = "\n".join(f'#include "{h}"' for names in headers.values() for h in names)
-    return HEAD.format(includes=includes).replace("{{", "{") + "\n".join(lines) + "\n"
+    checks = "\n".join(lines) + "\n"
+    digest = hashlib.sha256(checks.encode()).hexdigest()[:16]
+    head, tail = HEAD.format(includes=includes), TAIL.format(digest=digest)
+    return head.replace("{{", "{") + checks + tail, digest
 
 
 def _execute(sources: dict[str, str]) -> dict[str, ModuleType]:

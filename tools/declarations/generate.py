@@ -2,8 +2,8 @@
 
     python -m tools.declarations [--check] [--llama-cpp DIR]
 
-writes ``*_h.py`` and ``*_h.pyi`` into ``llama_py/_native``, and ``abi_check.c`` into ``native``;
-with ``--check`` it writes nothing and fails, showing the difference, where a file is not what the
+writes ``*_h.py``, ``*_h.pyi`` and ``abi.py`` into ``llama_py/_native``, and ``abi_check.c`` into
+``native``; with ``--check`` it writes nothing and fails, showing the difference, where a file is not what the
 headers give. Needs the ``libclang`` package (in the ``dev`` extra); the installed library never
 imports this module.
 """
@@ -21,6 +21,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 HERE = CHECKOUT / "llama_py" / "_native"
 SHIM = CHECKOUT / "native" / "shim"
 ABI_CHECK = CHECKOUT / "native" / "abi_check.c"
+ABI_MODULE = "abi.py"
 HEADERS = {
     "ggml_h": ["ggml.h", "ggml-alloc.h", "ggml-backend.h", "ggml-cpu.h", "ggml-opt.h"],
     "gguf_h": ["gguf.h"],
@@ -65,10 +66,12 @@ def generate(llama_cpp: Path) -> dict[str, str]:
     program = render.Program(modules, HEADERS, LIBRARIES)
     runtime = {name: render.render_runtime(module, program) for name, module in modules.items()}
     stubs = {name: render.render_stub(module, program) for name, module in modules.items()}
+    check, digest = abi.render_abi_check(modules, HEADERS, runtime)
     return {
         **{f"{name}.py": text for name, text in runtime.items()},
         **{f"{name}.pyi": text for name, text in stubs.items()},
-        ABI_CHECK.name: abi.render_abi_check(modules, HEADERS, runtime),
+        ABI_MODULE: abi.MODULE.format(digest=digest),
+        ABI_CHECK.name: check,
     }
 
 
