@@ -26,6 +26,7 @@ from llama_py.memory.sequences import (
 )
 from llama_py.memory.state_loader import StateLoad, StateLoader
 from llama_py.memory.stores import StoredSource, Stores
+from llama_py.states.fingerprints import why_refused
 from llama_py.states.state import StoredState
 
 __all__ = ["PlanApplier"]
@@ -316,9 +317,8 @@ class PlanApplier:
             StateError: the state does not fit this context.
         """
         if stored.fingerprint != self._stores.fingerprint(namespace):
-            raise FingerprintError(
-                "a stored state was made by another model, or under other settings"
-            )
+            own = self._stores.fingerprint(namespace)
+            raise FingerprintError(f"a stored state {why_refused(own, stored.fingerprint)}")
         sequence = self._loader.take(loading) if loading is not None else None
         if sequence is None:
             sequence = self._live.obtain(namespace)

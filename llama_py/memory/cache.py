@@ -40,7 +40,7 @@ from llama_py.memory.sequences import (
     common_prefix,
 )
 from llama_py.memory.state_loader import StateLoad, StateLoader
-from llama_py.memory.stores import Fingerprint, Stores
+from llama_py.memory.stores import Fingerprint, Refused, Stores
 from llama_py.memory.text_keys import TextKeys, Tokenizer
 from llama_py.memory.transfers import Transfers
 from llama_py.states.prefix import TokenInput
@@ -254,10 +254,10 @@ class SequenceCache:
         """
         if reuse and self.limits.reuse:
             decision = self._planner.decide(prompt, most)
-            plan, reason = decision.plan, self._planner.why(prompt, decision)
+            plan, why = decision.plan, self._planner.why(prompt, decision)
         else:
-            plan, reason = ReusePlan(Action.EVALUATE), "reuse is off"
-        info = CacheInfo(action=plan.action.value, reason=reason)
+            plan, why = ReusePlan(Action.EVALUATE), Refused("", "reuse is off")
+        info = CacheInfo(action=plan.action.value, reason=why.why, refused=why.kind)
         sequence = self._applier.begin(plan, prompt, info, self.transfers.load_of(owner))
         if sequence is None:
             return None
@@ -494,4 +494,4 @@ def _describe(info: CacheInfo, sequence: LiveSequence, prompt: ResolvedPrompt) -
     if info.reused:
         info.path = "text" if prompt.by_text else "tokens"
     if info.reused == len(prompt.tokens) - 1:
-        info.reason = ""
+        info.reason = info.refused = ""

@@ -12,12 +12,15 @@ from llama_py.memory.index import CacheIndex, held_by
 from llama_py.memory.kinds import MemoryTraits, SequenceMemory
 from llama_py.memory.plan import HeldPrefix, ReusePlan, plan_reuse
 from llama_py.memory.sequences import LiveSequence, ResolvedPrompt
-from llama_py.memory.stores import Stores
+from llama_py.memory.stores import Refused, Stores
 
 __all__ = ["Decision", "Planner"]
 
 #: Role boundaries closer than this behind another cut are not worth a checkpoint of their own.
 _CUT_DISTANCE = 24
+#: With more tokens in the cache, stores are not asked what they have of other settings: they know
+#: of the first tokens only.
+_ASKED = 16
 
 
 class Decision(NamedTuple):
@@ -67,19 +70,24 @@ class Planner:
             positions=sequence.positions,
         )
 
-    def why(self, prompt: ResolvedPrompt, decision: Decision) -> str:
-        """Why not more can be kept: where the prompt parts from the cache, or what is missing."""
+    def why(self, prompt: ResolvedPrompt, decision: Decision) -> Refused:
+        """Why not more can be kept: where the prompt parts from the cache, or what is missing.
+
+        Its kind is empty unless something is stored that has more, and cannot be used.
+        """
         plan, held = decision
         matched = max([plan.keep, *(view.matched for view in held)])
-        if matched == 0 and self._stores.has_foreign(prompt.tokens, prompt.namespace):
-            return "what is stored was made under other settings (fingerprint)"
+        if matched < min(_ASKED, len(prompt.tokens) - 1):
+            refused = self._stores.refused(prompt.tokens, prompt.namespace, matched)
+            if refused is not None:
+                return Refused(refused.kind, f"what is stored {refused.why}")
         if plan.reason or matched >= len(prompt.tokens) - 1:
-            return plan.reason
+            return Refused("", plan.reason)
         if any(view.length == view.matched == matched for view in held):
-            return ""
+            return Refused("", "")
         message = prompt.message_at(matched)
         where = f"message {message}" if message is not None else f"token {matched}"
-        return f"the prompt differs from what is cached in {where}"
+        return Refused("", f"the prompt differs from what is cached in {where}")
 
     def cuts(self, prompt: ResolvedPrompt, kept: int) -> list[int]:
         """Where to stop for a checkpoint: at role boundaries that others may share, and the end.

@@ -23,6 +23,7 @@ from typing_extensions import TypedDict
 from llama_py.memory.positions import TEXT, Positions
 from llama_py.memory.prompt_tokens import Source
 from llama_py.memory.text_keys import TextKeys
+from llama_py.states.fingerprints import Refusal
 from llama_py.states.prefix import TokenInput, common_tokens
 from llama_py.states.state import Segment
 from llama_py.states.store import StateStore
@@ -291,6 +292,9 @@ class ReuseInfo(TypedDict, total=False):
         evaluated: the other prompt tokens.
         restored_bytes: of checkpoints and stored states that were loaded.
         reason: why no more was reused; empty if all but the last token was.
+        refused: a store has more of the prompt, which cannot be used: it was written by another
+            version (``version``), or the model or a setting is another one (``settings``). It
+            stays there until it makes room. Empty otherwise.
         sequence: its number in the context.
         session: the ``session_id`` of the call.
     """
@@ -301,6 +305,7 @@ class ReuseInfo(TypedDict, total=False):
     evaluated: int
     restored_bytes: int
     reason: str
+    refused: Refusal
     sequence: int
     session: str | None
 
@@ -315,6 +320,7 @@ class CacheInfo:
     evaluated: int = 0
     restored_bytes: int = 0
     reason: str = ""
+    refused: Refusal = ""
     sequence: int = -1
     session: str | None = None
 

@@ -20,11 +20,12 @@ from llama_py.memory.index import CacheIndex
 from llama_py.memory.kinds import MemoryTraits, SequenceMemory
 from llama_py.memory.pins import Pin, Pins
 from llama_py.memory.sequences import LiveSequence, Namespace, as_tokens
+from llama_py.states.fingerprints import Refusal, refusal, why_refused
 from llama_py.states.prefix import TextPath
 from llama_py.states.state import Checkpoint, Key, StoredMatch, StoredState
 from llama_py.states.store import StateStore
 
-__all__ = ["Fingerprint", "StoredSource", "Stores"]
+__all__ = ["Fingerprint", "Refused", "StoredSource", "Stores"]
 
 _log = logging.getLogger("llama_py")
 
@@ -35,6 +36,13 @@ _STORED_CHECKPOINTS = 8
 
 #: Everything that the saved states of a namespace depend on, as a text to compare.
 Fingerprint = Callable[[Namespace], str]
+
+
+class Refused(NamedTuple):
+    """Why stored states are not used: the kind of reason, and a sentence without its subject."""
+
+    kind: Refusal
+    why: str
 
 
 class StoredSource(NamedTuple):
@@ -106,10 +114,22 @@ class Stores:
                 paths.append(path)
         return paths
 
-    def has_foreign(self, tokens: NDArray[np.int32], namespace: Namespace) -> bool:
-        """Whether entries made under other settings begin like ``tokens``."""
-        fingerprint = self.fingerprint(namespace)
-        return any(store.match_foreign(tokens, fingerprint) for store in self.open)
+    def refused(
+        self, tokens: NDArray[np.int32], namespace: Namespace, matched: int
+    ) -> Refused | None:
+        """Why what is stored under other settings is not used, if it has more than the first
+        ``matched`` tokens; None if there is nothing.
+
+        Of several reasons, another version comes first: it explains most.
+        """
+        own = self.fingerprint(namespace)
+        found = [
+            Refused(refusal(own, other), why_refused(own, other))
+            for store in self.open
+            for other, shared in store.match_foreign(tokens, own).items()
+            if shared > matched
+        ]
+        return max(found, key=lambda each: (each.kind == "version", each.why), default=None)
 
     # -- writing --------------------------------------------------------------------------------
 

@@ -80,10 +80,14 @@ class Catalog:
         ]
         return [info.key for info in sorted(own, key=lambda info: -info.length)]
 
-    def match_foreign(self, tokens: NDArray[np.int32], fingerprint: str) -> int:
-        """The most leading tokens shared with an entry of another fingerprint."""
-        others = (tree for name, tree in self._trees.items() if name != fingerprint)
-        return max((tree.match_depth(tokens) for tree in others), default=0)
+    def match_foreign(self, tokens: NDArray[np.int32], fingerprint: str) -> dict[str, int]:
+        """The most leading tokens shared with an entry of each other fingerprint, if there are."""
+        shared = {
+            name: tree.match_depth(tokens)
+            for name, tree in list(self._trees.items())
+            if name != fingerprint
+        }
+        return {name: depth for name, depth in shared.items() if depth}
 
     def twins(self, tokens: NDArray[np.int32], fingerprint: str, session: str | None) -> list[Key]:
         """Entries of exactly these tokens, fingerprint and session."""

@@ -309,8 +309,8 @@ class LlamaDiskCache(BaseLlamaCache):
         """Mark an entry as just used, for every process."""
         self._files.touch(key)
 
-    def match_foreign(self, tokens: NDArray[np.int32], fingerprint: str) -> int:
-        """Leading tokens (of the first few) that entries of other fingerprints share.
+    def match_foreign(self, tokens: NDArray[np.int32], fingerprint: str) -> dict[str, int]:
+        """How many leading tokens (of the first few) entries of other fingerprints share.
 
         Their rows say it: none of their files is opened.
         """
@@ -318,8 +318,13 @@ class LlamaDiskCache(BaseLlamaCache):
             self._check_open()
             self._refresh()
             others = self._ledger.foreign_openings(fingerprint)
-        starts = (np.frombuffer(each[: len(each) // 4 * 4], "<i4") for each in others)
-        return max((_shared(tokens, start) for start in starts), default=0)
+        found: dict[str, int] = {}
+        for name, opening in others:
+            start = np.frombuffer(opening[: len(opening) // 4 * 4], "<i4")
+            shared = _shared(tokens, start)
+            if shared:
+                found[name] = max(shared, found.get(name, 0))
+        return found
 
     def _read(self, key: Key, read: Callable[[], _T]) -> _T | None:
         """Read an entry's files, and drop an entry of which one is missing or damaged."""

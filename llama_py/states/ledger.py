@@ -132,10 +132,10 @@ class Ledger:
         """Those of all entries."""
         return {each for (each,) in self._ask("SELECT DISTINCT fingerprint FROM sound")}
 
-    def foreign_openings(self, fingerprint: str) -> list[bytes]:
-        """How the entries of other fingerprints begin."""
-        sql = "SELECT DISTINCT opening FROM sound WHERE fingerprint != ?"
-        return [opening for (opening,) in self._ask(sql, fingerprint)]
+    def foreign_openings(self, fingerprint: str) -> list[tuple[str, bytes]]:
+        """The other fingerprints, and how their entries begin."""
+        sql = "SELECT DISTINCT fingerprint, opening FROM sound WHERE fingerprint != ?"
+        return self._ask(sql, fingerprint)
 
     def has_segments(self, keys: Sequence[Key]) -> bool:
         """Whether entries refer to all of these segments."""

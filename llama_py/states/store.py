@@ -152,8 +152,12 @@ class StateStore(Protocol):
     def find_session(self, session: str, fingerprint: str | None) -> list[Key]:
         """Entries of one conversation, longest first; None: of every fingerprint."""
 
-    def match_foreign(self, tokens: NDArray[np.int32], fingerprint: str) -> int:
-        """Leading tokens that entries of *other* fingerprints share: why nothing was found."""
+    def match_foreign(self, tokens: NDArray[np.int32], fingerprint: str) -> dict[str, int]:
+        """The *other* fingerprints of entries that share leading tokens: why nothing was found.
+
+        Returns:
+            How many tokens, of each of them; of long beginnings, a store may count the first few.
+        """
 
     def clear(self) -> None:
         """Forget every entry."""
@@ -259,8 +263,8 @@ class BaseLlamaCache(StateStore):
             self._ready(fingerprint)
             return self._catalog.find_session(session, fingerprint)
 
-    def match_foreign(self, tokens: NDArray[np.int32], fingerprint: str) -> int:
-        """Leading tokens that entries of other fingerprints share."""
+    def match_foreign(self, tokens: NDArray[np.int32], fingerprint: str) -> dict[str, int]:
+        """How many leading tokens entries of other fingerprints share, of each that does."""
         with self._lock:
             self._ready(fingerprint)
             return self._catalog.match_foreign(tokens, fingerprint)

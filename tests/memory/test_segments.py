@@ -436,8 +436,8 @@ def test_explaining_a_miss_opens_no_file(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("llama_py.states.disk.read_head", lambda path, *_: opened.append(path))
     with LlamaDiskCache(tmp_path) as store:
         assert store.find(np.array([1, 2], np.int32), "f") == []
-        assert store.match_foreign(np.array([1, 2, 9], np.int32), "f") == 2
-        assert store.match_foreign(np.array([9], np.int32), "f") == 0
+        assert store.match_foreign(np.array([1, 2, 9], np.int32), "f") == {"other": 2}
+        assert store.match_foreign(np.array([9], np.int32), "f") == {}
     assert opened == []
 
 

@@ -142,8 +142,8 @@ def test_other_fingerprints_are_invisible_and_counted(make_store: MakeStore) -> 
     tokens = np.array([1, 2, 4], np.int32)
     assert store.find(tokens, "f") == []
     assert store.find_text(b"t1 t2 ", "f") is None
-    assert store.match_foreign(tokens, "f") == 2
-    assert store.match_foreign(tokens, "other") == 0
+    assert store.match_foreign(tokens, "f") == {"other": 2}
+    assert store.match_foreign(tokens, "other") == {}
 
 
 def test_finds_a_session(make_store: MakeStore) -> None:
