@@ -41,6 +41,8 @@ PARTIAL: int = C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 #: Architectures whose graph does not select the wanted outputs: asked for the last token's logits
 #: alone, llama.cpp gives those of the batch's first token.
 _NEEDS_EVERY_OUTPUT = frozenset({"cogvlm"})
+#: Architectures whose memory copies whole sequences only (``memory.kinds`` plans with them).
+_WHOLE_COPIES_ONLY = frozenset({"deepseek4", "glm5-next", "qwen4exp"})
 #: What ``n_ctx=0`` lets the KV cache take of what is free on the GPUs: the rest is for computing.
 _DEVICE_SHARE = 0.75
 #: Bytes of weights that one thread reads in a few milliseconds.
@@ -296,20 +298,29 @@ class Context(Handle[C.llama_context_p]):
 
         Where each sequence has a buffer of its own, it gets a copy, of a whole sequence only:
         llama.cpp would end the process for a part of one, and copies the cells no sooner than in
-        the next ``decode``, over whatever was loaded into them meanwhile.
+        the next ``decode``, over whatever was loaded into them meanwhile. It ends the process for
+        a part of a sequence of some other memories as well; there, the beginning of one is copied
+        as a whole, and cut.
 
         Raises:
-            ParameterError: a part of a sequence, where each has its own buffer.
+            ParameterError: a part of a sequence, where whole ones can be copied.
+            StateError: it cannot be cut where it should end; ``target`` is empty then.
         """
-        if self.params.kv_unified:
+        whole = p0 <= 0 and p1 < 0
+        parts = self.model.architecture not in _WHOLE_COPIES_ONLY
+        if self.params.kv_unified and (whole or parts):
             C.llama_memory_seq_cp(self.memory_pointer, source, target, p0, p1)
-        elif p0 > 0 or p1 >= 0:
+        elif p0 > 0 or (p1 >= 0 and parts):
+            why = "with kv_unified=False" if parts else f"of {self.model.architecture}"
             raise ParameterError(
-                f"the cells [{p0}, {p1}) of sequence {source} cannot be copied: with "
-                "kv_unified=False whole sequences can"
+                f"the cells [{p0}, {p1}) of sequence {source} cannot be copied: {why} whole "
+                "sequences can"
             )
         elif source != target:
             self.state_set(target, self.state_get(source))
+            if p1 >= 0 and not self.seq_rm(target, p1):
+                self.seq_rm(target, -1, -1)
+                raise StateError(f"a copy of sequence {source} cannot be cut to {p1} positions")
 
     def pos_min(self, seq: int) -> int:
         """The smallest position of a sequence that is in memory, -1 if it is empty."""

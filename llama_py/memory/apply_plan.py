@@ -26,8 +26,7 @@ from llama_py.memory.sequences import (
 )
 from llama_py.memory.state_loader import StateLoad, StateLoader
 from llama_py.memory.stores import StoredSource, Stores
-from llama_py.states.fingerprints import why_refused
-from llama_py.states.state import StoredState
+from llama_py.states.state import StoredState, why_refused
 
 __all__ = ["PlanApplier"]
 

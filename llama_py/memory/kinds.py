@@ -105,7 +105,8 @@ class MemoryKind(enum.Enum):
 
 
 #: Architectures whose memory copies whole sequences only; copying a part aborts the process.
-_WHOLE_COPIES_ONLY = frozenset({"deepseek4"})
+#: (``core.context`` has them as well: it may not look up here.)
+WHOLE_COPIES_ONLY = frozenset({"deepseek4", "glm5-next", "qwen4exp"})
 #: Architectures with learned position embeddings; a position past the last one aborts the process.
 _LEARNED_POSITIONS = frozenset({"gpt2", "mpt", "starcoder"})
 
@@ -182,7 +183,7 @@ def traits_of(model: ModelFacts, swa_full: bool, unified: bool = True) -> Memory
         # A copy has no more of the window than a saved state, whatever the size of the cache.
         forgets=window > 0 and not (swa_full and unified),
         shares_cells=unified,
-        copies_parts=unified and model.architecture not in _WHOLE_COPIES_ONLY,
+        copies_parts=unified and model.architecture not in WHOLE_COPIES_ONLY,
         max_position=model.n_ctx_train if learned else None,
     )
 

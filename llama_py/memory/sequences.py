@@ -23,9 +23,8 @@ from typing_extensions import TypedDict
 from llama_py.memory.positions import TEXT, Positions
 from llama_py.memory.prompt_tokens import Source
 from llama_py.memory.text_keys import TextKeys
-from llama_py.states.fingerprints import Refusal
 from llama_py.states.prefix import TokenInput, common_tokens
-from llama_py.states.state import Segment
+from llama_py.states.state import Refusal, Segment
 from llama_py.states.store import StateStore
 
 __all__ = [

@@ -20,9 +20,16 @@ from llama_py.memory.index import CacheIndex
 from llama_py.memory.kinds import MemoryTraits, SequenceMemory
 from llama_py.memory.pins import Pin, Pins
 from llama_py.memory.sequences import LiveSequence, Namespace, as_tokens
-from llama_py.states.fingerprints import Refusal, refusal, why_refused
 from llama_py.states.prefix import TextPath
-from llama_py.states.state import Checkpoint, Key, StoredMatch, StoredState
+from llama_py.states.state import (
+    Checkpoint,
+    Key,
+    Refusal,
+    StoredMatch,
+    StoredState,
+    refusal,
+    why_refused,
+)
 from llama_py.states.store import StateStore
 
 __all__ = ["Fingerprint", "Refused", "StoredSource", "Stores"]
