@@ -10,8 +10,9 @@ The libraries find each other by themselves (they carry a relative rpath). Loadi
 loads the backends, where they are separate files (``GGML_BACKEND_DL``); loading ``llama`` also
 calls ``llama_backend_init``. Each happens once, whatever the threads.
 
-Before anything is called, the digest of the declarations that ``ggml-base`` was built for is compared
-with that of these: a library of another llama.cpp is refused with a sentence, and does not crash.
+Before anything is called, the digest of the declarations that ``ggml-base`` was built for is
+compared with that of these: a library of another llama.cpp is refused with a sentence, and does not
+crash.
 """
 
 from __future__ import annotations
@@ -204,7 +205,7 @@ def _refuse_second_copy(path: Path) -> None:
 
 
 def _refuse_other_declarations(loaded: ctypes.CDLL, path: Path) -> None:
-    """Stop where the libraries were built for other declarations: calls would read other structs."""
+    """Stop where they were built for other declarations: calls would read other structs."""
     try:
         found = ctypes.c_char.in_dll(loaded, "llama_py_abi")
     except ValueError:  # of llama.cpp's own build, or of an older version of this package

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,12 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from llama_py._native import loader
+from llama_py import version
+from llama_py._native import abi, loader
 from llama_py.errors import NativeLibraryError
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 Build = Callable[[str, str], Path]
 
+ABI = 'const char llama_py_abi[] = "DIGEST";'
+OURS = ABI.replace("DIGEST", abi.DIGEST)
 FAKE_GGML = """
 #include <stddef.h>
 #include <string.h>
@@ -127,13 +131,42 @@ def test_remedies(reason: str, remedy: str) -> None:
 
 
 def test_a_missing_function_names_the_library(build_library: Build, run_python: Run) -> None:
-    path = build_library("ggml-base", "int something;")
+    path = build_library("ggml-base", OURS)
     code = LOAD.format(call='loader.symbol("ggml_version", ("ggml-base",))')
     kind, _, message = run_python(code, LLAMA_PY_LIB=str(path.parent)).stdout.partition("\n")
     assert kind.startswith("SymbolNotFoundError")
     assert "AttributeError" in kind
     assert f"{path} has no function ggml_version" in message
     assert "unset LLAMA_PY_LIB" in message
+
+
+@pytest.mark.parametrize("digest", ["0123456789abcdef", None], ids=["another", "none"])
+@pytest.mark.parametrize(
+    "call", ["library('ggml-base')", "library('llama')", "symbol('f', ('ggml',))"]
+)
+def test_a_library_for_other_declarations_is_refused(
+    build_library: Build, run_python: Run, digest: str | None, call: str
+) -> None:
+    """That of another llama.cpp: a sentence, before anything is called."""
+    dies = "(void) { abort(); }"
+    build_library("llama", f"#include <stdlib.h>\nvoid llama_backend_init{dies}")
+    build_library("ggml", f"#include <stdlib.h>\nvoid ggml_backend_reg_count{dies}\nvoid f{dies}")
+    text = ABI.replace("DIGEST", digest) if digest else "int something;"
+    folder = build_library("ggml-base", text).parent
+    (folder / "build_info.json").write_text('{"llama_cpp_commit": "b4711"}', encoding="utf-8")
+    code = LOAD.format(call=f"loader.{call}")
+    kind, _, message = run_python(code, **{loader.VARIABLE: str(folder)}).stdout.partition("\n")
+    assert kind.startswith("LibraryLoadError")
+    assert f"{folder} has libraries of llama.cpp b4711" in message
+    assert f"digest {digest or 'none'} there, {abi.DIGEST} here" in message
+    assert version.LLAMA_CPP_COMMIT in message
+    assert "Remedy: build them again" in message
+    assert "or unset LLAMA_PY_LIB" in message
+
+
+def test_the_libraries_in_use_are_for_these_declarations() -> None:
+    found = (ctypes.c_char * 17).in_dll(loader.library("ggml-base"), "llama_py_abi")
+    assert found.value.decode() == abi.DIGEST
 
 
 PREPARE = """
@@ -154,6 +187,7 @@ print((ctypes.c_char * 4096).in_dll(loader.library("ggml"), "loaded_from").value
 @pytest.mark.skipif(sys.platform == "win32", reason="builds a library with cc")
 @pytest.mark.parametrize("registered", [0, 1])
 def test_llama_cpp_is_prepared_once(build_library: Build, run_python: Run, registered: int) -> None:
+    build_library("ggml-base", OURS)
     build_library("llama", FAKE_LLAMA)
     folder = build_library("ggml", FAKE_GGML.replace("REGISTERED", str(registered))).parent
     done = run_python(PREPARE, **{loader.VARIABLE: str(folder)})
@@ -167,7 +201,7 @@ def test_llama_cpp_is_prepared_once(build_library: Build, run_python: Run, regis
 def test_a_second_copy_in_one_process_is_refused(
     monkeypatch: pytest.MonkeyPatch, build_library: Build, run_python: Run, tmp_path: Path
 ) -> None:
-    ours = build_library("ggml-base", "int something;")
+    ours = build_library("ggml-base", OURS)
     other = tmp_path / "other" / ours.name
     other.parent.mkdir()
     other.write_bytes(ours.read_bytes())
@@ -187,7 +221,7 @@ loader.library("ggml-base")
 def test_links_to_one_copy_are_one_copy(
     build_library: Build, run_python: Run, tmp_path: Path
 ) -> None:
-    real = build_library("ggml-base", "int something;")
+    real = build_library("ggml-base", OURS)
     links = tmp_path / "links"
     links.mkdir()
     (links / real.name).symlink_to(real)

@@ -7,6 +7,7 @@ import importlib.util
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -17,6 +18,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+
+from llama_py import version
 
 ROOT = Path(__file__).resolve().parents[2]
 TREE = {
@@ -97,10 +100,40 @@ def files_of(path: Path) -> set[str]:
 
 def test_the_pin_is_complete() -> None:
     pin = resolve.read_pin()
-    assert pin.commit.startswith("0c1e57098")
-    assert len(pin.commit) == 40
-    assert len(pin.archive.sha256) == 64
-    assert pin.archive.requirement == "llama-cpp-python==0.3.36"
+    assert re.fullmatch(r"b\d+|[0-9a-f]{40}", pin.commit)
+    assert re.fullmatch(r"[0-9a-f]{64}", pin.archive.sha256)
+    assert pin.archive.prefix.startswith(f"{pin.archive.package}-{pin.archive.version}/")
+    assert {"CMakeLists.txt", "LICENSE", "common", "ggml", "include", "src"} <= {*pin.build}
+    assert not {*pin.build} & {*pin.extra}
+
+
+def test_the_package_says_what_is_pinned() -> None:
+    """``system_fingerprint`` begins as llama-server's: with the build."""
+    pin = resolve.read_pin()
+    assert pin.commit[:9] == version.LLAMA_CPP_COMMIT
+    assert re.match(rf"(b0-)?{version.LLAMA_CPP_COMMIT}-llama_py-", version.FINGERPRINT)
+    assert re.match(r"b\d+-", version.FINGERPRINT)
+
+
+def test_the_whole_pin_is_there() -> None:
+    """Every pattern stands for something, or a list that nobody looks at grows old."""
+    pin = resolve.read_pin()
+    source = resolve.resolve(pin, full=True)
+    if source.commit != pin.commit:
+        pytest.skip(f"{source.path} is another llama.cpp")
+    for pattern in pin.everything:
+        assert [*Path(source.path).glob(pattern)], pattern
+    assert (Path(source.path) / "tools" / "quantize" / "quantize.cpp").is_file()
+    assert (Path(source.path) / "convert_hf_to_gguf.py").is_file()
+
+
+def test_a_fetch_says_what_it_fetches(
+    home: Path, pin: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    resolve.resolve(offer(monkeypatch, home, pin))
+    said = capsys.readouterr().err
+    assert pin.commit[:9] in said
+    assert pin.archive.requirement in said
 
 
 def test_the_variable_comes_first(home: Path, pin: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,178 @@
+"""Which rules are reached, which workarounds needed, which traps are there: tests and counters.
+
+Each rule of ``native/kernels`` has a line here, or ``tests/native/test_move_pin.py`` fails.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ET  # of pytest's own report
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.move_pin.archives import ROOT
+
+KERNELS = "native/kernels"
+NEEDED = "tests/native/test_needed.py"
+TRAPS = "tests/native/test_traps.py"
+
+#: Tests that fail when llama.cpp does not call, or no longer has, what a rule replaces.
+REACHED: dict[str, tuple[str, ...]] = {
+    "attention_heads": (
+        f"{KERNELS}/attention_heads/test_attention_heads.py"
+        "::test_what_the_rule_replaces_is_still_called_as_it_was",
+    ),
+    "attention_tiles": (
+        f"{KERNELS}/attention_tiles/test_attention_tiles.py"
+        "::test_what_the_rule_changes_is_still_there",
+    ),
+    "half_products": (
+        f"{KERNELS}/half_products/test_half_products.py"
+        "::test_what_the_rule_specializes_is_still_there",
+    ),
+    "huge_pages": (f"{KERNELS}/huge_pages/test_huge_pages.py::test_cells_are_in_huge_pages",),
+    "q8_products": (
+        f"{KERNELS}/q8_products/test_q8_products.py::test_what_the_rule_specializes_is_still_there",
+    ),
+    "tensor_alignment": (
+        f"{KERNELS}/tensor_alignment/test_tensor_alignment.py::test_tensors_lie_at_cache_lines",
+    ),
+    "amx_tile_config": (
+        f"{KERNELS}/amx_tile_config/test_amx_tile_config.py::test_the_libraries_in_use_store_it",
+    ),
+}
+
+#: Tests that fail when llama.cpp has corrected what a rule is for. What only makes things faster
+#: than they are upstream has none: that is measured (``vendor/README.md``).
+STILL_NEEDED: dict[str, tuple[str, ...]] = {
+    "amx_tile_config": (
+        f"{KERNELS}/amx_tile_config/test_amx_tile_config.py"
+        "::test_without_our_header_gcc_12_drops_it",
+    ),
+    "gelu": (f"{NEEDED}::test_gelu_is_still_looked_up_in_a_table",),
+    "huge_pages": (f"{NEEDED}::test_memory_is_still_taken_without_asking_for_huge_pages",),
+    "llamafile_prefetch": (f"{NEEDED}::test_products_of_two_columns_still_have_no_prefetches",),
+    "no_avx512fp16": (
+        f"{KERNELS}/no_avx512fp16/test_no_avx512fp16.py"
+        "::test_without_the_rule_a_head_is_all_remainder",
+    ),
+    "prints_to_log": (f"{NEEDED}::test_errors_are_still_printed",),
+    "tensor_alignment": (
+        f"{KERNELS}/tensor_alignment/test_tensor_alignment.py::test_without_the_rule_they_do_not",
+    ),
+    "window_cells": (f"{NEEDED}::test_cells_of_a_window_are_still_removed_on_trial",),
+}
+#: Rules that are there because they are faster.
+MEASURED = frozenset({"attention_heads", "attention_tiles", "half_products", "q8_products"})
+
+_STATES = """
+import json
+from llama_py.core import rules
+print(json.dumps(rules.rule_states()))
+"""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a test said: "yes", "no", or "not seen" with the reason."""
+
+    kind: str
+    subject: str
+    answer: str
+    detail: str = ""
+
+
+def run_checks() -> list[Result]:
+    """All of them, on the libraries that are installed."""
+    return [*states(), *tests()]
+
+
+def states() -> list[Result]:
+    """What became of each rule, by the counters in the libraries."""
+    done = subprocess.run(
+        [sys.executable, "-c", _STATES], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    if done.returncode != 0:
+        reason = (done.stderr.strip().splitlines() or ["no reason"])[-1]
+        return [Result("reached", "rules of the build", "no", reason)]
+    answers = {"applied": "yes", "not reached": "no"}
+    return [
+        Result("reached", rule, answers.get(state, "not seen"), state)
+        for rule, state in json.loads(done.stdout.splitlines()[-1]).items()
+    ]
+
+
+def tests() -> list[Result]:
+    """What the tests of the catalogue say."""
+    asked = [*catalogue()]
+    there = [node for _, _, node in asked if exists(node)]
+    found = outcomes(there)
+    results = []
+    for kind, subject, node in asked:
+        missing = "the test was not run" if node in there else f"{node} is not there"
+        answer, detail = found.get(node, ("not seen", missing))
+        results.append(Result(kind, subject, answer, detail))
+    return results
+
+
+def exists(node: str) -> bool:
+    """Whether there is such a test."""
+    file, _, name = node.partition("::")
+    return (ROOT / file).is_file() and name in defined(ROOT / file)
+
+
+def catalogue() -> Iterator[tuple[str, str, str]]:
+    """Kind, subject and test of each check."""
+    for kind, table in (("reached", REACHED), ("needed", STILL_NEEDED)):
+        for rule, nodes in table.items():
+            if (ROOT / KERNELS / rule).is_dir():
+                yield from ((kind, f"LLAMA_PY_{rule.upper()}", node) for node in nodes)
+    for name in defined(ROOT / TRAPS):
+        yield "trap", name.removeprefix("test_").replace("_", " "), f"{TRAPS}::{name}"
+
+
+def defined(path: Path) -> list[str]:
+    """The tests of a file."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return [
+        node.name
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    ]
+
+
+def outcomes(nodes: list[str]) -> dict[str, tuple[str, str]]:
+    """What pytest says of each of these tests."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        options = ["-q", "-m", "not long", "-p", "no:cacheprovider", "-o", "junit_family=xunit1"]
+        command = [sys.executable, "-m", "pytest", *options, f"--junit-xml={report}", *nodes]
+        environment = {**os.environ, "GGML_NO_BACKTRACE": "1"}
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment
+        )
+        if not report.is_file():
+            return dict.fromkeys(nodes, ("not seen", done.stdout[-300:]))
+        return read_report(report)
+
+
+def read_report(report: Path) -> dict[str, tuple[str, str]]:
+    """By test, those with parameters as one: "no" if any failed, "not seen" if all were skipped."""
+    found: dict[str, tuple[str, str]] = {}
+    for case in ET.parse(report).iter("testcase"):
+        node = f"{case.get('file')}::{str(case.get('name')).partition('[')[0]}"
+        answer, detail = "yes", ""
+        for problem in case:
+            if problem.tag in ("failure", "error", "skipped"):
+                answer = "not seen" if problem.tag == "skipped" else "no"
+                detail = " ".join(str(problem.get("message")).split())[:200]
+        known = found.get(node)
+        if known is None or answer == "no" or (known[0] == "not seen" and answer == "yes"):
+            found[node] = (answer, detail)
+    return found
