@@ -8,14 +8,17 @@ of logits is compared with a fresh evaluation of the same tokens.
 
 from __future__ import annotations
 
+import ctypes
 import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from llama_py._native.loader import library
 from llama_py.core.batch import Batch
 from llama_py.core.context import Context
+from llama_py.core.host.profiles import build_info
 from llama_py.core.model import Model
 from llama_py.params import ContextParams
 from tests.memory.oracle import Oracle, nmse
@@ -104,13 +107,29 @@ def errors(shared: Shared, oracle: Oracle, steps: int) -> Iterator[float]:
                 yield nmse(shared.context.logits(row), oracle.logits(held))
 
 
-@pytest.mark.parametrize(("kind", "window"), [("iswa", 128), ("hybrid_swa", 64)])
-def test_every_row_sees_its_whole_window(kind: Kind, window: int) -> None:
+def greatest_error(kind: Kind, window: int) -> float:
     path = tiny_model(kind, n_swa=window)
     shared, oracle = Shared(path, seed=1, n_ubatch=32), Oracle(path, n_ctx=N_CTX)
     try:
-        assert max(errors(shared, oracle, 150)) < 1e-9
+        return max(errors(shared, oracle, 150))
     finally:
         shared.context.close()
         shared.model.close()
         oracle.close()
+
+
+@pytest.mark.parametrize(("kind", "window"), [("iswa", 128), ("hybrid_swa", 64)])
+def test_every_row_sees_its_whole_window(kind: Kind, window: int) -> None:
+    assert greatest_error(kind, window) < 1e-9
+
+
+def test_without_the_rule_rows_miss_cells() -> None:
+    """When this fails, llama.cpp keeps the cells itself, and the rule may have done its work."""
+    if build_info()["rules"].get("LLAMA_PY_WINDOW_CELLS") != "applied":
+        pytest.skip("this build leaves llama.cpp's lines as they are")
+    removes = ctypes.c_ubyte.in_dll(library("llama"), "llama_py_trials_remove")
+    removes.value = 1
+    try:
+        assert greatest_error("iswa", 128) > 1e-6
+    finally:
+        removes.value = 0

@@ -54,9 +54,22 @@ class Graph:
         return made
 
     def compute(
-        self, result: ctypes._Pointer[G.ggml_tensor], threads: int, shape: tuple[int, ...]
+        self,
+        result: ctypes._Pointer[G.ggml_tensor],
+        threads: int,
+        shape: tuple[int, ...],
+        *,
+        plainly: bool = False,
     ) -> npt.NDArray[np.float32]:
+        """What it gives.
+
+        Args:
+            plainly: by the code that ggml compares others with; no rule takes part in it.
+        """
         graph = G.ggml_new_graph(self.context)
         G.ggml_build_forward_expand(graph, result)
-        assert G.ggml_graph_compute_with_ctx(self.context, graph, threads) == 0
+        plan = G.ggml_graph_plan(graph, threads, None)
+        work = (ctypes.c_uint8 * max(1, plan.work_size))()
+        plan.work_data, plan.use_ref = work, plainly
+        assert G.ggml_graph_compute(graph, plan) == 0
         return np.array(np.ctypeslib.as_array(G.ggml_get_data_f32(result), shape), np.float32)

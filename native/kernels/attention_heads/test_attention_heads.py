@@ -116,7 +116,9 @@ def expected(case: Case, given: Given) -> Array:
     return np.asarray((weights @ v).transpose(0, 2, 1, 3))
 
 
-def computed(case: Case, given: Given, threads: int) -> npt.NDArray[np.float32]:
+def computed(
+    case: Case, given: Given, threads: int, *, plainly: bool = False
+) -> npt.NDArray[np.float32]:
     """By ggml: (batch, tokens, heads, value)."""
     with Graph() as graph:
         queries = graph.tensor(given.q.astype(np.float32))
@@ -127,7 +129,8 @@ def computed(case: Case, given: Given, threads: int) -> npt.NDArray[np.float32]:
         )
         if given.sinks is not None:
             G.ggml_flash_attn_ext_add_sinks(made, graph.tensor(given.sinks.astype(np.float32)))
-        return graph.compute(made, threads, (case.batch, case.tokens, case.heads, case.value))
+        shape = case.batch, case.tokens, case.heads, case.value
+        return graph.compute(made, threads, shape, plainly=plainly)
 
 
 CASES = {
@@ -185,6 +188,15 @@ def test_attention_is_that_of_float64(name: str, tokens: int, threads: int) -> N
     np.testing.assert_allclose(
         computed(case, of, threads), expected(case, of), rtol=0, atol=tolerance
     )
+
+
+@pytest.mark.parametrize("tokens", [1, 16])
+def test_without_the_rule_sums_are_in_half_precision(tokens: int) -> None:
+    """When this fails, ggml sums otherwise, and the rule may have done its work."""
+    case = Case(cells=700, tokens=tokens)
+    of = given(case)
+    error = np.abs(computed(case, of, 1, plainly=True) - expected(case, of)).max()
+    assert 1e-4 < error < 1e-2
 
 
 def test_what_the_rule_replaces_is_still_called_as_it_was(llama_cpp: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -45,3 +48,16 @@ def test_gelu_is_that_of_float64(function: str) -> None:
     np.testing.assert_allclose(
         by_ggml(function, values), expected(function, values), rtol=tolerance, atol=tolerance / 10
     )
+
+
+def test_without_the_rule_it_is_looked_up_in_a_table(llama_cpp: Path) -> None:
+    """When this fails, ggml computes it otherwise, and the rule may have done its work."""
+    text = (llama_cpp / "ggml" / "src" / "ggml-cpu" / "vec.h").read_text(encoding="utf-8")
+    assert re.findall(r"^#define (GGML_GELU\w*)", text, re.MULTILINE) == [
+        "GGML_GELU_FP16",
+        "GGML_GELU_QUICK_FP16",
+    ]
+    for name in ("gelu", "gelu_quick", "geglu", "geglu_quick"):
+        bodies = re.findall(rf"inline static void ggml_vec_{name}_f32\(.*?\n}}", text, re.DOTALL)
+        table = "ggml_table_gelu_quick_f16" if "quick" in name else "ggml_table_gelu_f16"
+        assert f"{table}[t]" in bodies[0]  # what follows is compiled without the macros

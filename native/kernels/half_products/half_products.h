@@ -73,31 +73,71 @@ static constexpr int PANELS = 2;  // that a column is multiplied with at once
 static constexpr int64_t LEAST_COLUMNS = 8*MOST_COLUMNS;
 static constexpr int64_t NEAR          = 768*1024;
 
-// [number][row] of a panel of rows; those that are missing are the last one.
+// How far apart rows of k numbers lie, once they are converted.
+static inline int64_t padded(int64_t k) {
+    return GGML_PAD(k, ROWS);
+}
+
+// Four numbers of each row of a panel: [number][row].
+static inline void interleave_four(const ggml_fp16_t * const * rows, int64_t at, float * to) {
+    const Floats a = quarter(rows, 0, at);
+    const Floats b = quarter(rows, 1, at);
+    const Floats c = quarter(rows, 2, at);
+    const Floats d = quarter(rows, 3, at);
+    const Floats ab = lower32(a, b);
+    const Floats cd = lower32(c, d);
+    const Floats AB = upper32(a, b);
+    const Floats CD = upper32(c, d);
+    store_aligned(to + 0*ROWS, lower64(ab, cd));
+    store_aligned(to + 1*ROWS, upper64(ab, cd));
+    store_aligned(to + 2*ROWS, lower64(AB, CD));
+    store_aligned(to + 3*ROWS, upper64(AB, CD));
+}
+
+// The numbers of a row that no longer fill what is loaded at once, and zeros: nothing is read behind a row.
+template <int MOST> struct Remainder {
+    ggml_fp16_t numbers[MOST] = {};
+
+    void copy(const ggml_fp16_t * from, int64_t count) { memcpy(numbers, from, count*sizeof(ggml_fp16_t)); }
+};
+
+// [number][row] of a panel of rows, padded(k) numbers; rows that are missing are the last one.
 static void interleave(const ggml_fp16_t * first, int64_t stride, int count, int64_t k, float * to) {
     const ggml_fp16_t * rows[ROWS];
     for (int r = 0; r < ROWS; ++r) {
         rows[r] = first + (r < count ? r : count - 1)*stride;
     }
-    for (int64_t at = 0; at < k; at += 4) {
-        const Floats a = quarter(rows, 0, at);
-        const Floats b = quarter(rows, 1, at);
-        const Floats c = quarter(rows, 2, at);
-        const Floats d = quarter(rows, 3, at);
-        const Floats ab = lower32(a, b);
-        const Floats cd = lower32(c, d);
-        const Floats AB = upper32(a, b);
-        const Floats CD = upper32(c, d);
-        store_aligned(to + (at + 0)*ROWS, lower64(ab, cd));
-        store_aligned(to + (at + 1)*ROWS, upper64(ab, cd));
-        store_aligned(to + (at + 2)*ROWS, lower64(AB, CD));
-        store_aligned(to + (at + 3)*ROWS, upper64(AB, CD));
+    int64_t at = 0;
+    for (; at + 4 <= k; at += 4) {
+        interleave_four(rows, at, to + at*ROWS);
+    }
+    if (at < k) {
+        Remainder<4> remainders[ROWS];
+        for (int r = 0; r < ROWS; ++r) {
+            remainders[r].copy(rows[r] + at, k - at);
+            rows[r] = remainders[r].numbers;
+        }
+        interleave_four(rows, 0, to + at*ROWS);
+    }
+}
+
+// The numbers of a column, padded(k) of them.
+static void convert(const ggml_fp16_t * numbers, int64_t k, float * to) {
+    int64_t at = 0;
+    for (; at + ROWS <= k; at += ROWS) {
+        store_aligned(to + at, load(numbers + at));
+    }
+    if (at < k) {
+        Remainder<ROWS> remainder;
+        remainder.copy(numbers + at, k - at);
+        store_aligned(to + at, load(remainder.numbers));
     }
 }
 
 // P panels by N columns: parts of the sums, which are added up, so that rounding does not grow with their length.
 template <int P, int N>
 static void multiply(const float * panels, const float * columns, int64_t k, float * to, int64_t to_stride, int rows) {
+    const int64_t length = padded(k);
     Floats whole[P][N];
     for (int64_t from = 0; from < k; from += PART) {
         Floats sums[P][N];
@@ -110,10 +150,10 @@ static void multiply(const float * panels, const float * columns, int64_t k, flo
         for (int64_t i = from; i < end; ++i) {
             Floats weights[P];
             for (int p = 0; p < P; ++p) {
-                weights[p] = load_aligned(panels + (p*k + i)*ROWS);
+                weights[p] = load_aligned(panels + (p*length + i)*ROWS);
             }
             for (int n = 0; n < N; ++n) {
-                const Floats number = all(columns[n*k + i]);
+                const Floats number = all(columns[n*length + i]);
                 for (int p = 0; p < P; ++p) {
                     sums[p][n] = fma(weights[p], number, sums[p][n]);
                 }
@@ -156,9 +196,6 @@ class tinyBLAS<llama_py_half::ROWS, llama_py::Floats, llama_py::Floats, ggml_fp1
     // Each thread has a range of the m rows of the first matrix, or of the n columns if there are few rows.
     bool matmul(int64_t m, int64_t n) {
         using namespace llama_py_half;
-        if (k%ROWS != 0) {
-            return false;
-        }
         LLAMA_PY_REACHED(half_products);
         const int64_t panels = (m + ROWS - 1)/ROWS;
         if (panels < 8*threads && n >= 2*MOST_COLUMNS*threads) {
@@ -175,17 +212,15 @@ class tinyBLAS<llama_py_half::ROWS, llama_py::Floats, llama_py::Floats, ggml_fp1
         if (first == last || column == end) {
             return;
         }
-        const int64_t most = MIN(end - column, MAX(LEAST_COLUMNS, NEAR/(k*(int64_t) sizeof(float))));
+        const int64_t length = padded(k);
+        const int64_t most   = MIN(end - column, MAX(LEAST_COLUMNS, NEAR/(length*(int64_t) sizeof(float))));
         static thread_local llama_py::ThreadMemory memory_of_thread;
-        float * interleaved = (float *) memory_of_thread.reserve((PANELS*ROWS + most)*k*sizeof(float));
-        float * converted   = interleaved + PANELS*ROWS*k;
+        float * interleaved = (float *) memory_of_thread.reserve((PANELS*ROWS + most)*length*sizeof(float));
+        float * converted   = interleaved + PANELS*ROWS*length;
         for (; column < end; column += most) {
             const int64_t count = MIN(most, end - column);
             for (int64_t i = 0; i < count; ++i) {
-                const ggml_fp16_t * numbers = columns + (column + i)*column_stride;
-                for (int64_t at = 0; at < k; at += ROWS) {
-                    store_aligned(converted + i*k + at, load(numbers + at));
-                }
+                convert(columns + (column + i)*column_stride, k, converted + i*length);
             }
             for (int64_t panel = first; panel < last; panel += PANELS) {
                 multiply_some(panel, MIN(panel + PANELS, last), m, column, count, interleaved, converted);
@@ -197,10 +232,11 @@ class tinyBLAS<llama_py_half::ROWS, llama_py::Floats, llama_py::Floats, ggml_fp1
             int64_t from, int64_t to, int64_t m, int64_t column, int64_t count, float * interleaved,
             const float * converted) const {
         using namespace llama_py_half;
+        const int64_t length = padded(k);
         for (int64_t i = from; i < to; ++i) {
             const int64_t row = i*ROWS;
             interleave(rows + row*row_stride, row_stride, (int) MIN((int64_t) ROWS, m - row), k,
-                       interleaved + (i - from)*ROWS*k);
+                       interleaved + (i - from)*ROWS*length);
         }
         const int64_t row     = from*ROWS;
         const int64_t width   = MIN(to*ROWS, m) - row;
@@ -211,10 +247,10 @@ class tinyBLAS<llama_py_half::ROWS, llama_py::Floats, llama_py::Floats, ggml_fp1
             float * place = out + (column + begin)*out_stride + row;
             if (to - from == PANELS) {
                 multiply<PANELS, MOST_COLUMNS>(
-                    (int) (end - begin), interleaved, converted + begin*k, k, place, out_stride, (int) width);
+                    (int) (end - begin), interleaved, converted + begin*length, k, place, out_stride, (int) width);
             } else {
                 multiply<1, MOST_COLUMNS>(
-                    (int) (end - begin), interleaved, converted + begin*k, k, place, out_stride, (int) width);
+                    (int) (end - begin), interleaved, converted + begin*length, k, place, out_stride, (int) width);
             }
         }
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -45,3 +46,11 @@ def test_cells_are_in_huge_pages(
     assert done.returncode == 0, done.stderr
     cells = 4 * 4096 * 2 * 512 * 2  # layers, cells, keys and values, of 512 numbers in F16
     assert int(done.stdout) >= 0.9 * cells
+
+
+def test_without_the_rule_nobody_asks(llama_cpp: Path) -> None:
+    """When this fails, ggml takes its memory otherwise, and the rule may have done its work."""
+    text = (llama_cpp / "ggml" / "src" / "ggml.c").read_text(encoding="utf-8")
+    (body,) = re.findall(r"^void \* ggml_aligned_malloc\(.*?^}", text, re.DOTALL | re.MULTILINE)
+    assert body.count("int result = posix_memalign(&aligned_memory, alignment, size);") == 1
+    assert not re.search(r"\bmadvise\(|MADV_HUGEPAGE", text)

@@ -29,3 +29,13 @@ def test_kernels_prefetch_where_that_pays(
     (command,), rules = configured(tmp_path, gcc, KERNELS, *for_cpu(cpu), *more)
     assert rules["LLAMA_PY_LLAMAFILE_PREFETCH"] == state
     assert (PREFETCH in command.split()) == (state == "applied")
+
+
+def test_without_the_rule_kernels_do_not_prefetch(llama_cpp: Path) -> None:
+    """When this fails, llamafile's kernels may prefetch themselves: is the rule still needed?"""
+    path = llama_cpp / "ggml" / "src" / "ggml-cpu" / "llamafile" / "sgemm.cpp"
+    _, found, rest = path.read_text(encoding="utf-8").partition("class tinyBLAS_Q0_AVX {")
+    assert found
+    kernels = rest.partition("\nclass ")[0]
+    assert "void gemm4xN(" in kernels
+    assert "prefetch" not in kernels
