@@ -28,6 +28,7 @@ list(TRANSFORM common_helpers PREPEND "${common_dir}/")
 add_library(llama_py_chat SHARED
     "${shim_dir}/llama_py_chat.cpp"
     "${shim_dir}/llama_py_abort.cpp"
+    "${shim_dir}/llama_py_arena.cpp"
     "${shim_dir}/llama_py_grammar.cpp"
     "${shim_dir}/llama_py_logits.cpp"
     "${shim_dir}/llama_py_nextn.cpp"

@@ -17,6 +17,7 @@
 #endif
 
 #include "llama_py_chat.h"
+#include "llama_py_arena.h"
 
 #include "chat-peg-parser.h"
 #include "chat.h"
@@ -499,6 +500,10 @@ struct ReplyFormat {
     }
 };
 
+common_peg_arena content_only() {
+    return build_chat_peg_parser([](common_chat_peg_builder & p) { return p.content(p.rest()) + p.end(); });
+}
+
 ReplyFormat read_format(const char * parser_json) {
     const json  in = parse_object(parser_json, "parser_json");
     ReplyFormat out;
@@ -512,9 +517,9 @@ ReplyFormat read_format(const char * parser_json) {
     const auto arena = text_of(in, "arena");
     if (arena.empty()) {
         out.opening.clear();
-        out.arena = build_chat_peg_parser([](common_chat_peg_builder & p) { return p.content(p.rest()) + p.end(); });
+        out.arena = content_only();
     } else {
-        out.arena.load(arena);
+        out.arena = llama_py_arena_read(arena);
     }
     return out;
 }
@@ -552,7 +557,18 @@ json write_parser(const common_chat_params & params, bool is_continuation) {
     out["format"]            = static_cast<int>(params.format);
     out["generation_prompt"] = params.generation_prompt;
     out["continuation"]      = is_continuation;
-    out["arena"]             = params.parser;
+    out["arena"]             = params.parser.empty() ? "" : llama_py_arena_write(params.parser);
+    return out;
+}
+
+json write_delimiters(const common_chat_msg_delimiters & delimiters) {
+    json out = json::array();
+    for (const auto & each : delimiters.delimiters) {
+        out.push_back({
+            { "role",      common_chat_role_to_string(each.role) },
+            { "delimiter", each.delimiter                        },
+        });
+    }
     return out;
 }
 
@@ -597,7 +613,7 @@ json write_params(const common_chat_params & params, bool is_continuation) {
     out["supports_thinking"]  = params.supports_thinking;
     out["thinking_start_tag"] = params.thinking_start_tag;
     out["thinking_end_tags"]  = strings(params.thinking_end_tags);
-    out["message_delimiters"] = params.message_delimiters.to_json();
+    out["message_delimiters"] = write_delimiters(params.message_delimiters);
     out["plain"]              = is_plain(format);
     out["has_tool_calls"]     = has_tool_calls(format);
     out["format"]             = common_chat_format_name(params.format);
