@@ -164,12 +164,15 @@ class PlanApplier:
         Raises:
             StateError: that is not possible; ``target`` is dropped.
         """
+        # Asked before ``source`` may have to make room for its own copy, and forgets all of it.
+        tokens, positions = [*source.tokens], source.positions
+        spelling = source.text, source.offsets, source.sources
+        runs = cut_at(source.runs, keep)
         try:
             self._copy_cells(source, target, keep)
             # More than ``keep`` may have been copied; it is cut below.
-            target.tokens, target.positions = [*source.tokens], source.positions
-            target.spell(source.text, source.offsets, source.sources)
-            runs = cut_at(source.runs, keep)
+            target.tokens, target.positions = tokens, positions
+            target.spell(*spelling)
             if record is None and self._traits.forgets and self._traits.shares_cells:
                 record = self._window_of(target)
             if record is not None:
@@ -190,7 +193,7 @@ class PlanApplier:
 
     def _copy_cells(self, source: LiveSequence, target: LiveSequence, keep: int) -> None:
         memory = self._memory
-        if keep == len(source.tokens):
+        if keep == len(source.tokens) or self._traits.cuts_copies:
             memory.seq_cp(source.number, target.number)
         elif self._traits.copies_parts:
             memory.seq_cp(source.number, target.number, 0, source.positions.after(keep))

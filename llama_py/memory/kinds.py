@@ -107,6 +107,9 @@ class MemoryKind(enum.Enum):
 #: Architectures whose memory copies whole sequences only; copying a part aborts the process.
 #: (``core.context`` has them as well: it may not look up here.)
 WHOLE_COPIES_ONLY = frozenset({"deepseek4", "glm5-next", "qwen4exp"})
+#: Of these, a copy that shares all cells may be cut: they keep what they pool of several cells in
+#: the last of them, so that where two sequences part, each has its own.
+_CUTS_COPIES = frozenset({"glm5-next", "qwen4exp"})
 #: Architectures with learned position embeddings; a position past the last one aborts the process.
 _LEARNED_POSITIONS = frozenset({"gpt2", "mpt", "starcoder"})
 
@@ -125,6 +128,7 @@ class MemoryTraits:
         shares_cells: all sequences are in one buffer, and may have cells in common. Where each has
             its own, a copy of one is made of its saved state.
         copies_parts: ``seq_cp`` of a range is allowed.
+        cuts_copies: it is not, but a copy of all cells can be cut afterwards.
         max_position: positions must stay below this, or None.
     """
 
@@ -134,6 +138,7 @@ class MemoryTraits:
     forgets: bool = False
     shares_cells: bool = True
     copies_parts: bool = True
+    cuts_copies: bool = False
     max_position: int | None = None
 
     @property
@@ -184,6 +189,7 @@ def traits_of(model: ModelFacts, swa_full: bool, unified: bool = True) -> Memory
         forgets=window > 0 and not (swa_full and unified),
         shares_cells=unified,
         copies_parts=unified and model.architecture not in WHOLE_COPIES_ONLY,
+        cuts_copies=unified and model.architecture in _CUTS_COPIES,
         max_position=model.n_ctx_train if learned else None,
     )
 
