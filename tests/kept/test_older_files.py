@@ -141,7 +141,7 @@ def test_a_session_opens_without_its_state(
     with caplog.at_level(logging.WARNING, "llama_py"):
         chat = ChatSession.load(llm, kept / "session.json", **BRIEF)
     assert "the saved state is not used" in caplog.text
-    assert [message["content"] for message in chat.messages][0] == SAID
+    assert chat.messages[0]["content"] == SAID
     history = chat.messages
     reply = chat.send("Go on.")
     assert (llm.cache_info["reused"], llm.cache_info["restored_bytes"]) == (0, 0)

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_py.memory.kinds import MemoryKind, MemoryTraits, traits_of
+from llama_py.core import context
+from llama_py.memory.kinds import WHOLE_COPIES_ONLY, MemoryKind, MemoryTraits, traits_of
 from llama_py.memory.plan import Action, HeldPrefix, ReusePlan, plan_reuse
 
 FULL = MemoryTraits(MemoryKind.FULL, 0, recurrent=False)
@@ -234,8 +235,17 @@ def test_learned_positions_have_an_end(name: str) -> None:
 
 
 def test_some_memories_copy_whole_sequences_only() -> None:
-    assert not traits_of(Facts(architecture="deepseek4"), swa_full=False).copies_parts
+    for name in ("deepseek4", "glm5-next", "qwen4exp"):
+        assert not traits_of(Facts(architecture=name), swa_full=False).copies_parts
     assert traits_of(Facts(), swa_full=False).copies_parts
+    assert WHOLE_COPIES_ONLY == context._WHOLE_COPIES_ONLY
+
+
+def test_a_copy_is_cut_only_where_sequences_share_cells() -> None:
+    facts = Facts(architecture="qwen4exp")
+    assert traits_of(facts, swa_full=False).cuts_copies
+    assert not traits_of(facts, swa_full=False, unified=False).cuts_copies
+    assert not traits_of(Facts(architecture="deepseek4"), swa_full=False).cuts_copies
 
 
 @pytest.mark.parametrize(

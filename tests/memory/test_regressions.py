@@ -7,10 +7,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from llama_py import Llama, LlamaDiskCache, LlamaRAMCache, demo_model_path
+from llama_py.core.model import Model
 from llama_py.errors import ContextOverflowError, FingerprintError, ParameterError, StateError
+from llama_py.memory import kinds
 from tests.memory.oracle import Oracle, nmse
 from tests.models import KINDS, tiny_model
 
@@ -519,3 +522,28 @@ def test_a_prompt_fits_or_not_whatever_a_reply_was_spelled_like(load: Loader) ->
     filled = filled[: len(filled) - 4 * (len(llm.tokenize(filled, special=True)) - room - fresh)]
     llm.create_completion(filled, max_tokens=1, temperature=0.0)
     assert llm.runtime.last.record.n_prompt == len(llm.tokenize(filled, special=True))
+
+
+@pytest.mark.parametrize("cuts", [False, True])
+def test_a_fork_of_a_memory_that_copies_whole_sequences_only(
+    load: Loader, monkeypatch: pytest.MonkeyPatch, cuts: bool
+) -> None:
+    """There is no room for the source and a copy with cells of its own: the source goes, and what
+    was known of it is the fork's. Where a copy shares its cells, nothing goes."""
+    with Model(tiny_model("hybrid")) as model:
+        names = frozenset({model.architecture})
+    monkeypatch.setattr(kinds, "WHOLE_COPIES_ONLY", names)
+    monkeypatch.setattr(kinds, "_CUTS_COPIES", names if cuts else frozenset())
+    llm = load("hybrid", n_seq_max=3)
+    prompt = [int(token) for token in np.random.default_rng(7).integers(0, 500, 330)]
+    llm.create_completion(prompt, **{**GREEDY, "max_tokens": 40})
+    first = [*prompt, *llm.runtime.last.record.generated]
+    assert_like_fresh(llm, kind="hybrid")
+    llm.create_completion([*prompt[:-1], 5, 6, 7], **GREEDY)
+    assert llm.cache_info["action"] == "fork"
+    assert llm.cache_info["reused"] == len(prompt) - 1
+    assert_like_fresh(llm, kind="hybrid")
+    assert llm.runtime.loaded.cache.offloaded == (0 if cuts else 1)
+    llm.create_completion([*first, 8, 9], **GREEDY)
+    assert llm.cache_info["reused"] == len(first) - 1
+    assert_like_fresh(llm, kind="hybrid")
