@@ -11,6 +11,7 @@ from typing import Final
 __all__ = [
     "DELTA_NET",
     "EQUAL_HEADS",
+    "HEADS_ALONE",
     "MAMBA2",
     "NEEDED",
     "ROTATES_WHOLE_HEAD",
@@ -68,10 +69,20 @@ SQUARE_QUERIES: Final = frozenset(
 EQUAL_HEADS: Final = frozenset(
     """
     afmoe bailingmoe2 bert bitnet bloom chatglm cohere2 command-r dflash eagle3 eurobert
-    glm4 glm4moe gpt2 gptneox granitehybrid jais jina-bert-v2 jina-bert-v3 laguna maple
+    glm4 glm4moe gpt2 gptneox granitehybrid jais jina-bert-v2 jina-bert-v3 k2-horizon laguna maple
     minimax-01 minimax-m2 minimax-m3 modern-bert mpt muse-glimmer nanbeige nemotron
     nemotron_h nemotron_h_moe neo-bert nomic-bert nomic-bert-moe openelm phi2 phi3 phimoe
     qwen qwen35 qwen35moe qwen3next qwen4exp refact spark2_5 stablelm starcoder t5
     t5encoder
     """.split()  # noqa: SIM905
 )
+
+#: Of these, a file may have next-token heads (MTP) and nothing before them, which llama.cpp loads
+#: as a part of another model. Each with a tensor that the first layer of a whole model has.
+HEADS_ALONE: Final = dict.fromkeys(
+    """
+    bailingmoe3 cohere2moe deepseek2 deepseek32 deepseek4 glm-dsa glm4moe glm5-next hy_v3 mimo2
+    nemotron_h nemotron_h_moe qwen35 qwen35moe qwen3next step35
+    """.split(),  # noqa: SIM905
+    "attn_norm",
+) | {"qwen4exp": "hc_attn_norm"}

@@ -310,6 +310,11 @@ def _architecture(header: GGUFHeader) -> str:
         raise InvalidModelError(
             "the metadata has no general.architecture: this is not a model, or a damaged one"
         )
+    if architecture == "clef" or header.scalars.get(f"{architecture}.decision.block_count"):
+        raise InvalidModelError(
+            f"this is a decision model ({architecture}), which scores the options of a question: "
+            "it neither writes text nor embeds it"
+        )
     return architecture
 
 

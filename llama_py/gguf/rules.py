@@ -18,6 +18,7 @@ from llama_py.errors import InvalidModelError
 from llama_py.gguf.architectures import (
     DELTA_NET,
     EQUAL_HEADS,
+    HEADS_ALONE,
     MAMBA2,
     NEEDED,
     ROTATES_WHOLE_HEAD,
@@ -34,7 +35,9 @@ _MAX_EXPERTS: Final = 1024  # LLAMA_MAX_EXPERTS
 _MAX_WINDOW: Final = 2**30
 _DATA_ALIGNMENT: Final = 32  # TENSOR_ALIGNMENT: mapped tensors must lie on it
 _GATING_FUNCTIONS: Final = range(5)  # LLAMA_EXPERT_GATING_FUNC_TYPE_*
+_VALUE_GATING: Final = (0, 1, 2)  # none (then it is sigmoid), softmax, sigmoid
 _ROPE_SCALING: Final = ("none", "linear", "yarn", "longrope")
+_CLASSIFIER_ACTIVATIONS: Final = ("gelu", "silu", "tanh")
 
 #: Types of activations and of tables; there is no matrix multiplication with them.
 _NOT_FOR_WEIGHTS: Final = frozenset({"I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K"})
@@ -159,6 +162,52 @@ def _expert_groups(facts: _HyperParameters, experts: int) -> Iterator[str]:
         yield (
             f"{facts.key('expert_group_count')} is {groups}, with {used} of them used and "
             f"{experts} experts: these do not go together"
+        )
+
+
+@_rule
+def _value_experts(facts: _HyperParameters) -> Iterator[str]:
+    """Check the experts that K2 Horizon has for a token's values, and its groups of norms."""
+    if facts.architecture != "k2-horizon":
+        return
+    experts = facts.integer("attention.value_expert_count")
+    used = facts.integer("attention.value_expert_used_count")
+    if experts > _MAX_EXPERTS or used > experts or (experts > 0) != (used > 0):
+        yield (
+            f"{facts.key('attention.value_expert_used_count')} is {used}, of {experts} experts "
+            f"(at most {_MAX_EXPERTS})"
+        )
+    gating = facts.integer("expert_gating_func")
+    if experts and gating not in _VALUE_GATING:
+        yield f"{facts.key('expert_gating_func')} is {gating}, which experts for values do not have"
+    groups, width = facts.integer("attention.group_norm_groups"), facts.integer("embedding_length")
+    if groups < 0 or (groups and width % groups):
+        yield (
+            f"{facts.key('attention.group_norm_groups')} is {groups}, which does not divide "
+            f"{facts.key('embedding_length')}, {width}"
+        )
+
+
+@_rule
+def _classifier(facts: _HyperParameters) -> Iterator[str]:
+    name = facts.text("classifier.activation")
+    if name is not None and name not in _CLASSIFIER_ACTIVATIONS:
+        known = ", ".join(_CLASSIFIER_ACTIVATIONS)
+        yield f"{facts.key('classifier.activation')} is {name!r}, not one of {known}"
+
+
+@_rule
+def _heads_alone(facts: _HyperParameters) -> Iterator[str]:
+    """Find files of next-token heads: the first layer of the model is not there to be computed."""
+    first = HEADS_ALONE.get(facts.architecture)
+    if first is None or facts.integer("nextn_predict_layers") <= 0:
+        return
+    name = f"blk.0.{first}.weight"
+    if not any(tensor.name == name for header in facts.headers for tensor in header.tensors):
+        yield (
+            "the file has the next-token heads (MTP) of a model and none of its layers "
+            f"({name} is missing): load the whole model, which drafts with its own heads if the "
+            "file has them"
         )
 
 

@@ -267,6 +267,7 @@ def test_the_content_of_another_file_is_not_told(tmp_path: Path, secret: bytes) 
         ("general.type", "mmproj", "projector"),
         ("general.architecture", "clip", "projector"),
         ("general.type", "imatrix", "importance matrix"),
+        ("general.architecture", "clef", "decision model"),
     ],
 )
 def test_other_ggufs_are_recognized(
@@ -275,6 +276,15 @@ def test_other_ggufs_are_recognized(
     model = healthy()
     put(model, key, STRING, text(value))
     assert said in problem(model)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_model_with_a_decision_head_is_none_that_writes(
+    problem: Callable[[Gguf], str], layers: int
+) -> None:
+    model = healthy("hybrid_swa")
+    put_number(model, "lfm2.decision.block_count", layers)
+    assert "decision model (lfm2)" in problem(model)
 
 
 # --- damaged files --------------------------------------------------------------------------------
@@ -386,6 +396,71 @@ def test_impossible_hyper_parameters(
     model = healthy(kind)
     put_number(model, key, value)
     assert key.split(".")[-1].split("_")[0] in problem(model)
+
+
+def renamed(architecture: str, kind: str = "full") -> Gguf:
+    """A tiny model that says it has another architecture."""
+    model = healthy(kind)
+    (old,) = (pair.raw[8:] for pair in model.pairs if pair.key == b"general.architecture")
+    put(model, "general.architecture", STRING, text(architecture))
+    for pair in model.pairs:
+        if pair.key.startswith(old + b"."):
+            pair.key = architecture.encode() + pair.key[len(old) :]
+    return model
+
+
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [
+        ({"attention.value_expert_count": 2000, "attention.value_expert_used_count": 2}, "2000"),
+        ({"attention.value_expert_count": 2, "attention.value_expert_used_count": 3}, "is 3, of 2"),
+        ({"attention.value_expert_count": 2}, "is 0, of 2"),
+        ({"attention.value_expert_used_count": 2}, "is 2, of 0"),
+        ({"attention.group_norm_groups": 7}, "does not divide"),
+        ({"attention.value_length": 16}, "values of 16"),
+        (
+            {
+                "attention.value_expert_count": 2,
+                "attention.value_expert_used_count": 1,
+                "expert_gating_func": 4,
+            },
+            "expert_gating_func is 4",
+        ),
+    ],
+)
+def test_impossible_experts_for_values(
+    problem: Callable[[Gguf], str], numbers: dict[str, int], said: str
+) -> None:
+    model = renamed("k2-horizon")
+    for name, value in numbers.items():
+        put_number(model, f"k2-horizon.{name}", value)
+    assert said in problem(model)
+
+
+def test_experts_for_values_pass(tmp_path: Path) -> None:
+    model = renamed("k2-horizon")
+    put_number(model, "k2-horizon.attention.value_expert_count", 4)
+    put_number(model, "k2-horizon.attention.value_expert_used_count", 2)
+    put_number(model, "k2-horizon.attention.group_norm_groups", 2)
+    path = tmp_path / "model.gguf"
+    path.write_bytes(model.encode())
+    assert check_model_file(path).architecture == "k2-horizon"
+
+
+def test_a_file_of_next_token_heads_alone(problem: Callable[[Gguf], str], tmp_path: Path) -> None:
+    model = renamed("glm4moe")
+    put_number(model, "glm4moe.nextn_predict_layers", 1)
+    path = tmp_path / "whole.gguf"
+    path.write_bytes(model.encode())
+    assert check_model_file(path)
+    tensor(model, "blk.0.attn_norm.weight").name = b"blk.9.attn_norm.weight"
+    assert "next-token heads (MTP)" in problem(model)
+
+
+def test_an_unknown_activation_of_a_classifier(problem: Callable[[Gguf], str]) -> None:
+    model = healthy()
+    put(model, "llama.classifier.activation", STRING, text("softplus"))
+    assert "softplus" in problem(model)
 
 
 def test_rope_sections_that_do_not_fit(problem: Callable[[Gguf], str]) -> None:
