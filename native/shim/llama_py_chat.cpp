@@ -137,6 +137,29 @@ std::string quoted_time(std::time_t seconds, const char * format) {
     return json(std::string(buffer, n)).dump();
 }
 
+bool can(const common_chat_templates * templates, const char * ability) {
+    const auto caps  = common_chat_templates_get_caps(templates);
+    const auto found = caps.find(ability);
+    return found != caps.end() && found->second;
+}
+
+// A system message becomes a part of the next message where the template has no such role. llama.cpp
+// does that, too, but only where both are one text, and fails where one of them consists of parts.
+void merge_system(std::vector<common_chat_msg> & messages, const common_chat_templates * templates, bool continues) {
+    const size_t least = continues ? 3 : 2; // a message to be continued stays as it is
+    if (messages.size() < least || can(templates, "supports_system_role")) {
+        return;
+    }
+    const auto & system = messages.front();
+    auto &       next   = messages[1];
+    if ((system.role != "system" && system.role != "developer") || system.contains_media() || next.contains_media()) {
+        return;
+    }
+    next.content = system.render_content("\n") + "\n" + next.render_content("\n");
+    next.content_parts.clear();
+    messages.erase(messages.begin());
+}
+
 common_chat_templates_inputs read_inputs(const json & in, const common_chat_templates * templates) {
     common_chat_templates_inputs out;
     if (!has(in, "messages")) {
@@ -148,9 +171,7 @@ common_chat_templates_inputs read_inputs(const json & in, const common_chat_temp
     if (has(in, "parallel_tool_calls")) {
         out.parallel_tool_calls = in.at("parallel_tool_calls").get<bool>();
     } else {
-        const auto caps         = common_chat_templates_get_caps(templates);
-        const auto found        = caps.find("supports_parallel_tool_calls");
-        out.parallel_tool_calls = found != caps.end() && found->second;
+        out.parallel_tool_calls = can(templates, "supports_parallel_tool_calls");
     }
     out.json_schema           = has(in, "json_schema") ? in.at("json_schema").dump() : "";
     out.grammar               = text_of(in, "grammar");
@@ -158,6 +179,7 @@ common_chat_templates_inputs read_inputs(const json & in, const common_chat_temp
     if (has(in, "continue_final_message")) {
         out.continue_final_message = common_chat_continuation_parse(in.at("continue_final_message"));
     }
+    merge_system(out.messages, templates, out.continue_final_message != COMMON_CHAT_CONTINUATION_NONE);
     out.reasoning_format   = common_reasoning_format_from_name(text_of(in, "reasoning_format", "auto"));
     out.enable_thinking    = flag(in, "enable_thinking", true);
     out.force_pure_content = flag(in, "prompt_only", false);

@@ -28,6 +28,7 @@ BOS, EOS = "<s>", "</s>"
 EOG = (
     EOS,
     "<|im_end|>",
+    "<|ifm|im_end|>",
     "<|eot_id|>",
     "<|eom_id|>",
     "<|end|>",

@@ -28,6 +28,7 @@ NO_TOOLS = (
     "HuggingFaceTB-SmolLM3-3B",
     "deepseek-ai-DeepSeek-R1-Distill-Llama-8B",
     "google-gemma-2-2b-it",
+    "google-translategemma-4b-it",
     "ibm-granite-granite-3.3-2B-Instruct",
     "llama-cpp-rwkv-world",
     "microsoft-Phi-3.5-mini-instruct",

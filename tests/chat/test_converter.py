@@ -48,7 +48,7 @@ WITHOUT = (
     "Kimi-K2-Instruct",
     "Kimi-K2-Thinking",
     "Kimi-K3",
-    "inclusionai-ling-3.0-flash",
+    "google-translategemma-4b-it",
     "meetkai-functionary-medium-v3.2",
     "moonshotai-Kimi-K2",
 )
@@ -62,6 +62,7 @@ BEFORE = {
     "deepseek-ai-DeepSeek-V4-Flash-0731": _FENCE,
     "google-gemma-4-31B-it": _FENCE,
     "google-gemma-4-31B-it-interleaved": _FENCE,
+    "llm-jp-llm-jp-4.1-8b-thinking": "<|channel|> final<|message|> ",
     "mistralai-Ministral-3-14B-Reasoning-2512": _FENCE,
     "muse-glimmer": "<|message|>",
     "openai-gpt-oss-120b": "<|channel|>final<|message|>",

@@ -6,6 +6,7 @@ import copy
 import json
 import random
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -37,6 +38,7 @@ NO_TOOLS = (
     "HuggingFaceTB-SmolLM3-3B",
     "deepseek-ai-DeepSeek-R1-Distill-Llama-8B",
     "google-gemma-2-2b-it",
+    "google-translategemma-4b-it",
     "ibm-granite-granite-3.3-2B-Instruct",
     "llama-cpp-rwkv-world",
     "microsoft-Phi-3.5-mini-instruct",
@@ -209,14 +211,43 @@ OTHERWISE = {
     ("fireworks-ai-llama-3-firefunction-v2", True): "needs a variable that llama.cpp defines",
     ("google-gemma-2-2b-it", False): "refuses system messages; llama.cpp merges them",
     ("google-gemma-2-2b-it", True): "refuses tool messages",
+    ("google-translategemma-4b-it", True): "refuses tool messages",
     ("google-gemma-4-31B-it-interleaved", True): "llama.cpp rearranges tool results",
     ("llama-cpp-deepseek-r1", True): "writes a generator as JSON",
     ("meetkai-functionary-medium-v3.1", True): "escapes JSON for HTML",
 }
 
 
+def with_empty_reasoning(messages: list[Any]) -> list[Any]:
+    return [
+        {"reasoning_content": "", **each} if each["role"] == "assistant" else each
+        for each in messages
+    ]
+
+
+def translated(messages: list[Any]) -> list[Any]:
+    """A system message is part of the first text, and each text has its languages."""
+    first, second, *rest = messages
+    second = {**second, "content": f"{first['content']}\n{second['content']}"}
+    languages = {"source_lang_code": "en-GB", "target_lang_code": "en-GB"}
+    return [
+        {**each, "content": [{"type": "text", "text": each["content"], **languages}]}
+        if each["role"] == "user"
+        else each
+        for each in [second, *rest]
+    ]
+
+
+#: What llama.cpp makes of messages for templates that refuse others.
+GIVEN: dict[str, Callable[[list[Any]], list[Any]]] = {
+    "IFM-K2-Horizon": with_empty_reasoning,
+    "google-translategemma-4b-it": translated,
+}
+
+
 def rendered_by_python(name: str, with_tools: bool, objects: bool) -> str:
     messages: list[Any] = copy.deepcopy(_TOOL_HISTORY if with_tools else _HISTORY)
+    messages = GIVEN.get(name, list)(messages)
     for message in messages:
         for entry in message.get("tool_calls", ()):
             if objects:  # some templates want the arguments as text, others as an object

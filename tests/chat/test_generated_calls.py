@@ -35,6 +35,7 @@ SOME = frozenset(
             "Cohere2MoE",
             "GLM-4.6",
             "GigaChat3-10B-A1.8B",
+            "IFM-K2-Horizon",
         ),
         *(
             "CohereForAI-c4ai-command-r-plus-tool_use",
@@ -44,7 +45,8 @@ SOME = frozenset(
         ),
         *("MiniMax-M2", "MiniMax-M3", "NVIDIA-Nemotron-Nano-v2", "Qwen-Qwen3-0.6B", "Qwen3.5-4B"),
         *("deepseek-ai-DeepSeek-V3.1", "deepseek-ai-DeepSeek-V3.2", "google-gemma-4-31B-it"),
-        *("inclusionai-ling-3.0-flash", "meetkai-functionary-medium-v3.2", "muse-glimmer"),
+        *("inclusionai-ling-3.0-flash", "llm-jp-llm-jp-4.1-8b-thinking", "muse-glimmer"),
+        "meetkai-functionary-medium-v3.2",
         *("meta-llama-Llama-3.1-8B-Instruct", "mistralai-Ministral-3-14B-Reasoning-2512"),
         *("openai-gpt-oss-120b", "openbmb-MiniCPM5-1B", "tencent-Hy3", "upstage-Solar-Open-100B"),
         next(iter(TEXTS)),
@@ -121,6 +123,7 @@ SIMPLE = ("string", "integer", "number", "boolean")
 SCHEMAS = {entry["function"]["name"]: entry["function"]["parameters"] for entry in TOOLS}
 #: How a call begins where that is no fixed text.
 BEGINS = {
+    "llm-jp-llm-jp-4.1-8b-thinking": "<|channel|> commentary to=functions",
     "openai-gpt-oss-120b": "<|channel|>commentary to=functions",
     "muse-glimmer": " to=paint<|message|>",
     "meetkai-functionary-medium-v3.2": "paint\n",

@@ -42,6 +42,7 @@ ALTERNATING = (
     "mistralai-Mistral-Nemo-Instruct-2407",
     "mistralai-Ministral-3-14B-Reasoning-2512",
     "google-gemma-2-2b-it",
+    "google-translategemma-4b-it",
 )
 
 ONE_SLOT = FixedSlots(several=False)

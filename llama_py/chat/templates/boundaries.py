@@ -30,6 +30,9 @@ _PROBE = (
 )
 #: Shorter texts (a newline, "\n\n") would match all over a prompt.
 _SHORTEST = 4
+#: Longer texts have more in them than the start of a message, such as what a translator is told
+#: before each text: of those the first line counts.
+_LONGEST = 100
 
 
 def find_starts(
@@ -82,6 +85,7 @@ def _learn(
         common = common_length(whole, _render_prefix(render, probe[:count]))
         start = _before_marker(whole, common)
         text = whole[start:at].rstrip()
+        text = text if len(text) <= _LONGEST else text.partition("\n")[0]
         alien = any(entry["content"] in text for entry in probe)
         if before <= start < at and len(text) >= _SHORTEST and not alien:
             found[message["role"], text] = None

@@ -90,7 +90,6 @@ class ProbedSlots:
             "messages": message_values(messages),
             "tools": tool_values([_TOOL]) if tools else None,
             "now": 0,
-            "prompt_only": True,
         }
         try:
             return self._render(inputs)

@@ -1,8 +1,8 @@
 """Rendering long conversations quickly.
 
 llama.cpp renders a conversation three times per request (with and without the opening of the reply,
-to find that opening) and analyses the template each time, and its Jinja engine takes about ten
-times as long as Python's. For a hundred turns, that costs as much time as hundreds of tokens. So
+to find that opening), and its Jinja engine takes about ten times as long as Python's. For a hundred
+turns, that costs as much time as hundreds of tokens. So
 when llama.cpp has rendered a request and Python's Jinja produced the same prompt byte for byte,
 further requests of the same *shape* are rendered by Python. The other results (grammar, parser,
 opening) depend only on the options, and are taken from the first request.
@@ -18,8 +18,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
-from typing import Any, Literal
+from itertools import pairwise, product, starmap
+from typing import Any, Literal, NamedTuple
 
 from llama_py.chat.templates.jinja import Jinja2ChatFormatter
 from llama_py.errors import TemplateError
@@ -35,19 +35,31 @@ _MOST_KNOWN = 64
 _TRIMMED = "You have access to the following functions in JSONSchema format"
 
 
+class _Form(NamedTuple):
+    """What llama.cpp does with a conversation for a template.
+
+    Attributes:
+        objects: tool arguments go to the template as objects, not as text.
+        bos: BOS text that is taken from the beginning of the prompt.
+        thoughts: each reply has reasoning, which may be empty.
+    """
+
+    objects: bool = True
+    bos: str = ""
+    thoughts: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class _Known:
     """llama.cpp's answer for a shape.
 
     Attributes:
         params: its answer, without the prompt.
-        objects: tool arguments go to the template as objects, not as text.
-        bos: BOS text that llama.cpp takes from the beginning of the prompt.
+        form: what the template is given.
     """
 
     params: dict[str, Any]
-    objects: bool
-    bos: str
+    form: _Form
 
 
 class QuickRenderer:
@@ -69,7 +81,7 @@ class QuickRenderer:
         known = self._find(inputs)
         if known is None:
             return None
-        prompt = self._prompt(inputs, known.objects, known.bos)
+        prompt = self._prompt(inputs, known.form)
         if prompt is None or not prompt.endswith(known.params["generation_prompt"]):
             return None
         return {**known.params, "prompt": prompt}
@@ -89,11 +101,17 @@ class QuickRenderer:
         return self._known.get(key) or None
 
     def _compare(self, inputs: Inputs, params: dict[str, Any]) -> _Known | None:
-        calls = any("tool_calls" in message for message in inputs["messages"])
-        for objects in (True, False) if calls else (True,):
-            for bos in ("", self._bos) if self._bos else ("",):
-                if self._prompt(inputs, objects, bos) == params["prompt"]:
-                    return _Known({**params, "prompt": ""}, objects, bos)
+        messages = inputs["messages"]
+        calls = any("tool_calls" in message for message in messages)
+        replies = any(_is_without_thoughts(message) for message in messages)
+        forms = product(
+            (True, False) if calls else (True,),
+            ("", self._bos) if self._bos else ("",),
+            (False, True) if replies else (False,),
+        )
+        for form in starmap(_Form, forms):
+            if self._prompt(inputs, form) == params["prompt"]:
+                return _Known({**params, "prompt": ""}, form)
         return None
 
     # ---- Python's Jinja ------------------------------------------------------------------------
@@ -116,19 +134,19 @@ class QuickRenderer:
         except TemplateError:
             return None
 
-    def _prompt(self, inputs: Inputs, objects: bool, bos: str) -> str | None:
+    def _prompt(self, inputs: Inputs, form: _Form) -> str | None:
         formatter = self._formatters[bool(inputs.get("tools"))]
         if formatter is None:
             return None
         try:
-            prompt = formatter(**self._values(inputs, objects)).prompt
+            prompt = formatter(**self._values(inputs, form)).prompt
         except Exception:  # whatever it was: this is a short cut, and llama.cpp has the last word
             return None
-        return prompt.removeprefix(bos)
+        return prompt.removeprefix(form.bos)
 
-    def _values(self, inputs: Inputs, objects: bool) -> dict[str, Any]:
+    def _values(self, inputs: Inputs, form: _Form) -> dict[str, Any]:
         values = {
-            "messages": self._messages(inputs["messages"], objects),
+            "messages": self._messages(inputs["messages"], form),
             "enable_thinking": inputs["enable_thinking"],
             "date_string": time.strftime("%d %b %Y"),
             "datetime": time.strftime("%b %d %Y"),
@@ -139,8 +157,8 @@ class QuickRenderer:
             values["tools"] = inputs["tools"]
         return values
 
-    def _messages(self, messages: Any, objects: bool) -> list[Mapping[str, Any]]:
-        out = [self._message(message, objects) for message in messages]
+    def _messages(self, messages: Any, form: _Form) -> list[Mapping[str, Any]]:
+        out = [self._message(message, form) for message in messages]
         system = bool(out) and out[0]["role"] == "system"
         if system and len(out) > 1 and not self._info["caps"].get("supports_system_role", True):
             first, second = out[0]["content"], out[1]["content"]
@@ -148,13 +166,19 @@ class QuickRenderer:
                 out[:2] = [{**out[1], "content": f"{first}\n{second}"}]
         return out
 
-    def _message(self, message: Mapping[str, Any], objects: bool) -> Mapping[str, Any]:
+    def _message(self, message: Mapping[str, Any], form: _Form) -> Mapping[str, Any]:
         if message["role"] == "developer" and "<|channel|>" not in self._info["source"]:
             message = {**message, "role": "system"}
-        if objects and "tool_calls" in message:
+        if form.objects and "tool_calls" in message:
             calls = [_with_object(call) for call in message["tool_calls"]]
             message = {**message, "tool_calls": calls}
+        if form.thoughts and _is_without_thoughts(message):
+            message = {**message, "reasoning_content": ""}
         return message
+
+
+def _is_without_thoughts(message: Mapping[str, Any]) -> bool:
+    return message["role"] == "assistant" and "reasoning_content" not in message
 
 
 def _with_object(call: Mapping[str, Any]) -> dict[str, Any]:

@@ -345,8 +345,8 @@ class Rehearsal:
             raise TemplateError(f"the chat template does not parse: {error}") from error
         self._changes = ".append(" in source or ".pop(" in source
 
-    def render(self, values: Mapping[str, Any]) -> None:
-        """Render it, and forget what comes out.
+    def render(self, values: Mapping[str, Any]) -> bool:
+        """Render it, and forget what comes out. False: Python fails at it.
 
         Raises:
             TemplateError: it would go on for too long, or take too much memory.
@@ -371,8 +371,10 @@ class Rehearsal:
             # Jinja's frames and the error know each other, and those below them the model.
             traceback.clear_frames(error.__traceback__)
             error.__traceback__ = None
+            return False
         finally:
             _local.count = outer
+        return True
 
 
 @lru_cache(8)
@@ -466,7 +468,21 @@ class RehearsedHandle(TemplateHandle):
             **(inputs.get("template_kwargs") or {}),
         }
         for rehearsal in self._rehearsals:
-            rehearsal.render(values)
+            if not rehearsal.render(values):
+                rehearsal.render({**values, "messages": [*map(_completed, values["messages"])]})
+
+
+def _completed(message: Any) -> Any:
+    """A message with what llama.cpp adds for templates that want it: reasoning, languages."""
+    if not isinstance(message, Mapping):
+        return message
+    if message.get("role") == "assistant":
+        return {"reasoning_content": "", **message}
+    text = message.get("content")
+    if message.get("role") != "user" or not isinstance(text, str):
+        return message
+    part = {"type": "text", "text": text, "source_lang_code": "en", "target_lang_code": "en"}
+    return {**message, "content": [part]}
 
 
 def _with_objects(message: Any) -> Any:

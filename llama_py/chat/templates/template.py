@@ -52,6 +52,8 @@ __all__ = ["ChatTemplate"]
 _log = logging.getLogger("llama_py")
 
 _HELLO = Message("user", (Text("Hello."),))
+#: What a template for translations has to be told.
+_LANGUAGES = ("source_lang_code", "target_lang_code")
 #: Ways in which a template opens replies, for which is remembered how they may call tools.
 _MOST_CALLERS = 8
 
@@ -102,7 +104,7 @@ class ChatTemplate:
         self._learned: tuple[tuple[str, str], ...] | None = None
         self._get_info = cache(handle.info)
         self._quick = QuickRenderer(self._get_info, bos, eos)
-        self._slots = ProbedSlots(lambda inputs: str(handle.apply(inputs)["prompt"]))
+        self._slots = ProbedSlots(self._prompt_alone)
 
     @classmethod
     def from_model(
@@ -211,6 +213,7 @@ class ChatTemplate:
             TemplateError: the template refuses the messages, or cannot do what is asked for.
             GrammarError: llama.cpp's grammars cannot express the schema.
         """
+        self._look_for_languages(request)
         about_tools = request.shown_tools or is_about_tools(request.messages)
         if about_tools and self.tool_form == "hermes":
             return self._render_written_out(request, schema_grammar)
@@ -441,6 +444,21 @@ class ChatTemplate:
         except TemplateError:
             return True  # it has an opinion on tools, and says so
 
+    def _look_for_languages(self, request: ChatRequest) -> None:
+        """Say once that a template for translations has to know the languages."""
+        if not self._translates or all(map(request.template_kwargs.get, _LANGUAGES)):
+            return
+        self._translates = False
+        _log.warning(
+            "this chat template translates the texts of the user; without %s and %s in "
+            "chat_template_kwargs, it translates from en-GB to en-GB",
+            *_LANGUAGES,
+        )
+
+    @cached_property
+    def _translates(self) -> bool:
+        return all(f"[{code}]" in self.source for code in _LANGUAGES)
+
     @cached_property
     def _shows_schema(self) -> bool:
         """Whether the template itself writes a requested schema into the prompt."""
@@ -474,5 +492,11 @@ class ChatTemplate:
         return tuple(dict.fromkeys([*known, *self._learned]))
 
     def _prompt_of(self, messages: list[dict[str, Any]]) -> str:
-        inputs = {"messages": messages, "add_generation_prompt": False, "now": 0}
-        return str(self._handle.apply({**inputs, "prompt_only": True})["prompt"])
+        return self._prompt_alone({"messages": messages, "add_generation_prompt": False, "now": 0})
+
+    def _prompt_alone(self, inputs: dict[str, Any]) -> str:
+        """The prompt of these inputs, in the quickest way."""
+        try:
+            return str(self._handle.apply({**inputs, "prompt_only": True})["prompt"])
+        except TemplateError:  # a family may need what llama.cpp adds to its messages
+            return str(self._handle.apply(inputs)["prompt"])
