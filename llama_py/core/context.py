@@ -43,6 +43,8 @@ PARTIAL: int = C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 _NEEDS_EVERY_OUTPUT = frozenset({"cogvlm"})
 #: Architectures whose memory copies whole sequences only (``memory.kinds`` plans with them).
 _WHOLE_COPIES_ONLY = frozenset({"deepseek4", "glm5-next", "qwen4exp"})
+#: Architectures whose graph is for one buffer of cells: with several, it ends the process.
+_ONE_BUFFER = frozenset({"kimi-linear"})
 #: What ``n_ctx=0`` lets the KV cache take of what is free on the GPUs: the rest is for computing.
 _DEVICE_SHARE = 0.75
 #: Bytes of weights that one thread reads in a few milliseconds.
@@ -492,6 +494,11 @@ def _check_sizes(params: ContextParams, model: Model) -> None:
         raise ParameterError(
             f"{name}={at_once} is too small for n_seq_max={params.n_seq_max}: one step must have "
             f"room for a token of each sequence; make {name} larger, or n_seq_max smaller"
+        )
+    if not params.kv_unified and model.architecture in _ONE_BUFFER:
+        raise ParameterError(
+            f"kv_unified=False: llama.cpp cannot compute {model.architecture} with a buffer of "
+            "cells for each sequence; leave it out"
         )
     needed, there = _least_cache_bytes(params, model), _all_memory()
     if needed > there:

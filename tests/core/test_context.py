@@ -104,6 +104,44 @@ def test_sizes_that_llama_cpp_dies_of_are_refused(
         small(model, **sizes)
 
 
+def test_separate_buffers_that_llama_cpp_dies_of_are_refused(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "kimi-linear" in context_module._ONE_BUFFER
+    monkeypatch.setattr(context_module, "_ONE_BUFFER", {model.architecture})
+    with pytest.raises(ParameterError, match=r"kv_unified=False: .* cannot compute llama"):
+        small(model, n_ctx=1024, kv_unified=False)
+    small(model, n_ctx=1024, kv_unified=False, n_seq_max=1).close()
+    small(model, n_ctx=1024).close()
+
+
+def test_the_beginning_of_a_sequence_where_whole_ones_are_copied(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As llama.cpp's own copy of a part would end the process: a copy of all, which is cut."""
+    monkeypatch.setattr(context_module, "_WHOLE_COPIES_ONLY", {model.architecture})
+    context = small(model, type_k=0, type_v=0)
+    evaluate(context, PROMPT, 0)
+    context.seq_cp(0, 1, 0, 20)
+    assert (context.pos_min(1), context.pos_max(1), context.pos_max(0)) == (0, 19, 39)
+    row = evaluate(context, [7], 20, seq=1)
+    context.clear()
+    np.testing.assert_allclose(row, evaluate(context, [*PROMPT[:20], 7], 0), atol=1e-4)
+    with pytest.raises(ParameterError, match=r"\[3, 9\) of sequence 0 .* of llama whole"):
+        context.seq_cp(0, 1, 3, 9)
+
+
+def test_a_beginning_that_cannot_be_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Model(tiny_model("hybrid")) as hybrid:
+        monkeypatch.setattr(context_module, "_WHOLE_COPIES_ONLY", {hybrid.architecture})
+        context = small(hybrid)
+        evaluate(context, PROMPT, 0)
+        with pytest.raises(StateError, match="cannot be cut to 20 positions"):
+            context.seq_cp(0, 1, 0, 20)
+        assert (context.pos_max(0), context.pos_max(1)) == (39, -1)
+        context.close()
+
+
 def test_the_smallest_sizes_work(model: Model) -> None:
     context = small(model, n_ctx=1, n_seq_max=1, n_batch=1, n_ubatch=1)
     assert np.isfinite(evaluate(context, [5], 0)).all()
