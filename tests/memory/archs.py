@@ -285,7 +285,7 @@ _HEAD = """\
 
 Reuse, checked on every architecture for which llama.cpp's own `test-llama-archs -o DIR` writes a
 model. The models are small and have random weights, but a real graph and memory: {count} files
-of {architectures} architectures. llama.cpp commit `{commit}`, CPU, flash attention off,
+of {architectures} architectures. llama.cpp `{commit}`, CPU, flash attention off,
 cells in F32.
 
 | memory | models | bit-equal | NMSE ≤ 1e-12 | more (see below) | cannot generate |
