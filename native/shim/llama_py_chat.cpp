@@ -459,6 +459,7 @@ struct ReplyFormat {
             parsed.failed = true;
             return parsed;
         }
+        // Without tokens: llama.cpp carries them to its parsers, of which none looks at them.
         common_peg_parse_context ctx(opening + text, COMMON_PEG_PARSE_FLAG_LENIENT);
         const auto               result = arena.parse(ctx);
 
@@ -620,9 +621,17 @@ bool has_tool_calls(const ReplyFormat & format) {
     return false;
 }
 
+ReplyFormat format_of(const common_chat_params & params, bool is_continuation) {
+    ReplyFormat out;
+    out.format       = params.format;
+    out.opening      = params.parser.empty() ? "" : params.generation_prompt;
+    out.continuation = is_continuation;
+    out.arena        = params.parser.empty() ? content_only() : params.parser;
+    return out;
+}
+
 json write_params(const common_chat_params & params, bool is_continuation) {
-    const json parser = write_parser(params, is_continuation);
-    const auto format = read_format(parser.dump_safe().c_str());
+    const auto format = format_of(params, is_continuation);
 
     json out = json::object();
     out["prompt"]             = params.prompt;
@@ -639,7 +648,7 @@ json write_params(const common_chat_params & params, bool is_continuation) {
     out["plain"]              = is_plain(format);
     out["has_tool_calls"]     = has_tool_calls(format);
     out["format"]             = common_chat_format_name(params.format);
-    out["parser"]             = parser;
+    out["parser"]             = write_parser(params, is_continuation);
     return out;
 }
 

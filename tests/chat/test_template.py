@@ -252,3 +252,26 @@ def test_long_texts_are_written_as_json_in_parts(monkeypatch: pytest.MonkeyPatch
     for _ in range(700):
         deep = [deep]
     assert chat._dump(deep) == dumps(deep).encode(), "as deep as the json module reaches"
+
+
+_ENDLESS = "{% for i in range(90000) %}{% for j in range(90000) %}x{% endfor %}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        # K2 Horizon's: llama.cpp gives each reply a reasoning.
+        "{# <|ifm|im_start|> <ifm|tool_calls> #}{% for m in messages %}"
+        "{% if m.role == 'assistant' and m.reasoning_content is not defined %}"
+        "{{ raise_exception('no reasoning') }}{% elif m.role == 'assistant' %}"
+        f"{_ENDLESS}{{% endif %}}{{% endfor %}}",
+        # TranslateGemma's: it gives each text its languages.
+        "{# [source_lang_code] [target_lang_code] #}{% for m in messages %}"
+        "{% if m.content is string %}{{ raise_exception('no languages') }}{% else %}"
+        f"{_ENDLESS}{{% endif %}}{{% endfor %}}",
+    ],
+    ids=["reasoning", "languages"],
+)
+def test_what_only_llama_cpp_would_run_without_an_end_is_refused(source: str) -> None:
+    with pytest.raises(TemplateError, match="takes more than"):
+        ChatTemplate.from_text(source)
