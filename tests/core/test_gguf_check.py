@@ -452,7 +452,7 @@ def test_a_file_of_next_token_heads_alone(problem: Callable[[Gguf], str], tmp_pa
     put_number(model, "glm4moe.nextn_predict_layers", 1)
     path = tmp_path / "whole.gguf"
     path.write_bytes(model.encode())
-    assert check_model_file(path)
+    assert check_model_file(path).n_heads == 0
     tensor(model, "blk.0.attn_norm.weight").name = b"blk.9.attn_norm.weight"
     assert "next-token heads (MTP)" in problem(model)
 

@@ -48,8 +48,7 @@ def write_server(folder: Path) -> None:
         body = {"model": "demo", "messages": ASKED, "session_id": SESSION, **BRIEF}
         http.post("/v1/chat/completions", json=body).raise_for_status()
         http.post(f"/v1/sessions/{SESSION}/save").raise_for_status()
-        save = {"params": {"action": "save"}, "json": {"filename": SLOT}}
-        http.post("/slots/0", **save).raise_for_status()
+        http.post("/slots/0?action=save", json={"filename": SLOT}).raise_for_status()
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ def entries(folder: Path) -> list[Path]:
 def say(llm: Llama, text: str, **options: Any) -> dict[str, Any]:
     """What was said, and what was reused for it."""
     messages = [{"role": "user", "content": text}]
-    response = llm.create_chat_completion(messages, **{**BRIEF, **options})  # type: ignore[arg-type]
+    response = llm.create_chat_completion(messages, **{**BRIEF, **options})
     return {"text": response["choices"][0]["message"]["content"], **llm.cache_info}
 
 
@@ -154,10 +154,10 @@ def test_a_session_opens_without_its_state(
     assert llm.cache_info["reused"] > 20
 
 
-def say_all(llm: Llama, messages: Any) -> str | None:
+def say_all(llm: Llama, messages: Any) -> str:
     """The reply of a call that reuses nothing."""
     response = llm.create_chat_completion(messages, reuse=False, **BRIEF)
-    return response["choices"][0]["message"]["content"]
+    return str(response["choices"][0]["message"]["content"])
 
 
 def test_a_saved_state_is_refused_with_a_type(kept: Path, llm: Llama) -> None:
@@ -226,6 +226,4 @@ def test_a_server_refuses_a_slot(kept: Path) -> None:
 def test_what_differs_is_named(own: str, other: str, kind: str, words: str | None) -> None:
     assert refusal(own, other) == kind
     if words is not None:
-        import re
-
         assert re.search(words, why_refused(own, other))
