@@ -48,9 +48,7 @@ def test_a_rule_is_found_by_its_name() -> None:
         ([{"type": "string", "delimiter": ""}], 0, "not one character"),
     ],
 )
-def test_what_is_no_parser_is_refused(
-    nodes: list[dict[str, Any]], root: int, problem: str
-) -> None:
+def test_what_is_no_parser_is_refused(nodes: list[dict[str, Any]], root: int, problem: str) -> None:
     with pytest.raises(TemplateError, match=problem):
         ReplyParser(parser(nodes, root=root))
 
@@ -61,13 +59,13 @@ def test_a_node_that_is_not_there_is_an_error_and_no_crash() -> None:
 
 
 def test_no_parser_looks_at_tokens() -> None:
-    """Replies are parsed by their text alone. A parser that matches tokens would have to get them."""
+    """Replies are parsed by their text alone; one that matched tokens would have to get them."""
     code = (families.template_folder().parents[1] / "common" / "peg-parser.cpp").read_text()
     assert "common_peg_arena::parse" in code
     assert "tokens" not in code
 
 
-# ---- families with ways of their own ---------------------------------------------------------------
+# ---- families with ways of their own -----------------------------------------------------------
 
 K2 = "IFM-K2-Horizon"
 

@@ -25,11 +25,13 @@ FAMILIES = (
     "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use",
     "Bielik-11B-v3.0-Instruct",
     "GLM-4.6",
+    "IFM-K2-Horizon",
     "Kimi-K3",
     "MiMo-VL",
     "Reka-Edge",
     "ibm-granite-granite-4.0",
     "inclusionai-ling-3.0-flash",
+    "llm-jp-llm-jp-4.1-8b-thinking",
 )
 
 

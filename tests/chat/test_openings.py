@@ -30,6 +30,7 @@ OPENINGS = {
     # Each tool has a call of its own, and all begin alike.
     "openbmb-MiniCPM5-1B": [CallOpening("<function", (), (' name="',))],
     "inclusionai-ling-3.0-flash": [CallOpening("<tool_call>")],
+    "IFM-K2-Horizon": [CallOpening("<ifm|tool_calls>", (), (SPACE, "<ifm|tool_call>"))],
     # Arguments may contain themselves.
     "LFM2.5-8B-A1B": [CallOpening("<|tool_call_start|>", (), ("[", SPACE))],
 }

@@ -61,6 +61,7 @@ WRAPPED = (
     "Cohere2MoE",
     "CohereForAI-c4ai-command-r7b-12-2024-tool_use",
     "Kimi-K3",
+    "llm-jp-llm-jp-4.1-8b-thinking",
     "openai-gpt-oss-120b",
 )
 #: One for each way in which a call follows reasoning: behind a place for content, or behind none,
@@ -69,8 +70,10 @@ CALLERS = [
     "Qwen-QwQ-32B",
     "google-gemma-4-31B-it",
     "openai-gpt-oss-120b",
+    "llm-jp-llm-jp-4.1-8b-thinking",
     "deepseek-ai-DeepSeek-V3.2",
     "LFM2.5-8B-A1B",
+    "IFM-K2-Horizon",
 ]
 #: What families write before the mark of a call: a section of calls, an empty answer, or nothing.
 OPENERS = ["Kimi-K2-Instruct", "Kimi-K3", "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B"]
