@@ -6,6 +6,7 @@ import ast
 import importlib
 import inspect
 import json
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 import llama_py.compat
+from llama_py.demo import demo_model_path
 
 FROZEN = Path(__file__).parent.parent / "data" / "llama-cpp-python-0.3.36.json"
 TABLE: dict[str, Any] = json.loads(FROZEN.read_text(encoding="utf-8"))["modules"]
@@ -132,12 +134,32 @@ def test_every_public_name_is_there(module: str) -> None:
     assert not missing
 
 
+#: Numbers of the files that the library writes: those of the llama.cpp that is loaded, because a
+#: program that reads a file's head compares with them.
+OF_FILES = {"LLAMA_SESSION_VERSION": 11, "LLAMA_STATE_SEQ_VERSION": 4}
+
+
 @pytest.mark.parametrize("module", ["llama_cpp.llama_cpp", "llama_cpp.mtmd_cpp"])
 def test_numbers_of_c_are_equal(module: str) -> None:
     found = importlib.import_module(module)
     constants = TABLE[module]["constants"]
     assert constants
-    assert {name: getattr(found, name) for name in constants} == constants
+    wanted = {**constants, **{name: OF_FILES[name] for name in OF_FILES.keys() & constants.keys()}}
+    assert {name: getattr(found, name) for name in constants} == wanted
+
+
+def test_the_number_of_a_session_file_is_the_one_that_the_library_writes(tmp_path: Path) -> None:
+    llama_cpp = importlib.import_module("llama_cpp")
+    file = tmp_path / "session"
+    llm = llama_cpp.Llama(demo_model_path(), n_ctx=64, verbose=False)
+    try:
+        tokens = (llama_cpp.llama_token * 2)(1, 2)
+        assert llama_cpp.llama_state_save_file(llm.ctx, bytes(file), tokens, 2)
+    finally:
+        llm.close()
+    magic, version = struct.unpack("<II", file.read_bytes()[:8])
+    wanted = (llama_cpp.LLAMA_SESSION_MAGIC, llama_cpp.LLAMA_SESSION_VERSION)
+    assert (magic, version) == wanted
 
 
 def test_the_package_offers_what_a_star_import_of_its_modules_offers() -> None:
