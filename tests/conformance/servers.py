@@ -40,7 +40,6 @@ _SETTINGS = {
     "server_host": "host",
     "models_max": "max_loaded",
     "sleep_idle_seconds": "model_idle_seconds",
-    "slot_save_path": "slot_dir",
 }
 
 #: The same for the options of a model.
@@ -103,6 +102,8 @@ def configuration(asked: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         settings["max_loaded"] = 4
     if asked.cors_origins:
         settings["cors_origins"] = [asked.cors_origins]
+    if asked.slot_save_path:  # below the folder of their tests, and not of the file of settings
+        settings["slot_dir"] = str(Path(asked.slot_save_path).resolve())
     settings["overflow_status"] = 400
     return settings, [
         {"path": str(path), **names, **options(asked)} for path, names in offered(asked)
@@ -138,7 +139,7 @@ def options(asked: Any) -> dict[str, Any]:
         given.update({"chat_format": _FORMATS[name]} if name in _FORMATS else _template(name))
     if asked.fa in ("on", "off"):
         given["flash_attn"] = asked.fa == "on"
-    if asked.model_draft:
+    if asked.model_draft or asked.model_draft_hf_repo:
         given["speculative"] = f"draft={models.stories()}"
     if asked.lora_files:
         given["lora_path"] = str(models.lora())

@@ -9,7 +9,7 @@ import pytest
 from tests.conformance import suite
 from tests.conformance.softening import soften
 
-#: Of 353, what must pass, or fail in nothing but the text that another model writes.
+#: Of 378, what must pass, or fail in nothing but the text that another model writes.
 _ENOUGH = 250
 
 
