@@ -5,7 +5,8 @@ It needs an interpreter that has it, which is best a virtual environment made fo
     python -m venv peer && peer/bin/pip install llama-cpp-python==0.3.36
     python -m benchmarks sessions --peer-python peer/bin/python
 
-The two never run at the same time: one waits while the other answers.
+Its release has a llama.cpp of its own (0c1e57098), which is older than ours: what is compared is
+what each package brings. The two never run at the same time: one waits while the other answers.
 """
 
 from __future__ import annotations
