@@ -24,12 +24,12 @@ def content_of(spec: Any, text: str) -> str:
         return str(reader.parse(text)["content"])
 
 
-UNTIL = {"type": "until", "delimiters": ["<end>"]}
-CONTENT = {"type": "tag", "tag": "content", "child": 1}
+UNTIL: dict[str, Any] = {"type": "until", "delimiters": ["<end>"]}
+CONTENT: dict[str, Any] = {"type": "tag", "tag": "content", "child": 1}
 
 
 def test_a_rule_is_found_by_its_name() -> None:
-    rule = {"type": "rule", "name": "words", "child": 0, "trigger": False}
+    rule: dict[str, Any] = {"type": "rule", "name": "words", "child": 0, "trigger": False}
     nodes = [CONTENT, UNTIL, rule, {"type": "ref", "name": "words"}]
     assert content_of(parser(nodes, {"words": 2}, root=3), "abc<end>") == "abc<end>"
     end = {"type": "literal", "literal": "<end>"}
