@@ -26,7 +26,11 @@ AGAIN = 24
 #: message of their own. Where memory cannot be cut, only the preamble is certain to be reused.
 REWRITING = ("MiniMax-M2", "CohereForAI-c4ai-command-r-plus-tool_use")
 #: Templates that write the system message into the user's.
-NO_PREAMBLE = ("google-gemma-2-2b-it", "mistralai-Mistral-Nemo-Instruct-2407")
+NO_PREAMBLE = (
+    "google-gemma-2-2b-it",
+    "google-translategemma-4b-it",
+    "mistralai-Mistral-Nemo-Instruct-2407",
+)
 MEMORIES = {"full": FULL, "window": window(32), "recurrent": RECURRENT}
 
 Messages = list[dict[str, Any]]
