@@ -242,6 +242,12 @@ def render_constrained(
         GrammarError: nobody can express the schema.
         TemplateError: the template refuses the messages.
     """
+    if request.reasoning_format == "none":
+        read = replace(request, reasoning_format="auto")
+        found = render_constrained(template, read, vocab, backend)
+        if _is_behind_reasoning(found):
+            # Its grammar has to know where the reasoning ends, so that is read, and put back.
+            return replace(found, inline_reasoning=True)
     schema = request.schema
     if schema is None or request.tool_choice.mode not in ("auto", "none"):
         rendered = _watched(template.render(request))
@@ -266,6 +272,14 @@ def render_constrained(
         if refusal is None:
             raise
         raise refusal from None  # llguidance's reason: what is installed decides
+
+
+def _is_behind_reasoning(rendered: RenderedChat) -> bool:
+    """Whether a reply is constrained, and the prompt opens reasoning before it, or closes it."""
+    spec, marks = rendered.grammar, (rendered.thinking_start, *rendered.thinking_ends)
+    constrained = rendered.constraint is not None or (spec is not None and not spec.lazy)
+    opening = rendered.generation_prompt
+    return constrained and any(mark.strip() in opening for mark in marks if mark.strip())
 
 
 def _watched(rendered: RenderedChat) -> RenderedChat:

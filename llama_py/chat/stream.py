@@ -147,6 +147,9 @@ class ChatStream:
         self._reader = None if plain_calls is None else PlainCallReader(plain_calls)
         #: White space that is content if the reply has words or no call; None once it has words.
         self._blank: str | None = "" if rendered.calls_tools else None
+        #: The marks around reasoning, which are told with it where it is told as content.
+        self._marks = (rendered.thinking_start, (*rendered.thinking_ends, "")[0])
+        self._inline, self._thought_open = rendered.inline_reasoning, False
         #: What was generated last is reasoning.
         self.thinks = False
         # Pieces are joined once, at the end: appending to strings would copy them each time.
@@ -200,8 +203,20 @@ class ChatStream:
             if "complete" in entry:
                 self._complete = entry["complete"]
             else:
-                deltas += self._tell(self._delta(entry))
+                for delta in self._inlined(self._delta(entry)):
+                    deltas += self._tell(delta)
         return deltas
+
+    def _inlined(self, delta: Delta) -> list[Delta]:
+        """The same with reasoning as content, where that is wanted."""
+        start, end = self._marks
+        if self._inline and delta.reasoning:
+            opening, self._thought_open = "" if self._thought_open else start, True
+            return [Delta(content=opening + delta.reasoning)]
+        if self._thought_open:
+            self._thought_open = False
+            return [Delta(content=end), delta]
+        return [delta]
 
     def _delta(self, entry: dict[str, Any]) -> Delta:
         index = entry.get("tool_call")
