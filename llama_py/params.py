@@ -148,6 +148,7 @@ class ModelParams:
 
     Attributes:
         n_gpu_layers: layers to keep on the GPU; -1 is all of them.
+        n_cpu_moe: layers, the first ones, whose experts stay in the machine's memory; -1 is all.
         split_mode: how several GPUs share the model (0 none, 1 layer, 2 row, 3 tensor).
         main_gpu: the GPU used when ``split_mode`` is 0.
         tensor_split: proportion for each GPU, or None.
@@ -160,6 +161,7 @@ class ModelParams:
     """
 
     n_gpu_layers: int = _M["n_gpu_layers"]
+    n_cpu_moe: int = _M["n_cpu_moe"]
     split_mode: int = _M["split_mode"]
     main_gpu: int = _M["main_gpu"]
     tensor_split: tuple[float, ...] | None = None
@@ -193,6 +195,7 @@ class ContextParams:
             ``n_ctx / n_seq_max`` cells (rounded up to 256). Of no account where there are no cells
             (recurrent models), or one sequence.
         mtp: the context computes the model's next-token heads, and not the model itself.
+        moe_cache_size: bytes on the GPUs for experts of the machine's memory that were used last.
     """
 
     n_ctx: int = _C["n_ctx"]
@@ -221,6 +224,7 @@ class ContextParams:
     no_perf: bool = _C["no_perf"]
     type_k: int | None = None
     type_v: int | None = None
+    moe_cache_size: int = _C["moe_cache_size"]
 
     def __post_init__(self) -> None:
         _read_fields(self, _CONTEXT)

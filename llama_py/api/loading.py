@@ -288,7 +288,7 @@ def load(arguments: Mapping[str, Any], given: Container[str] = ()) -> LoadedMode
         else:
             context = _context(model, context_params, given)
             running, adapters = _start(model, context, arguments, speculative)
-        packed = replace(context_params, embeddings=True, kv_unified=True)
+        packed = replace(context_params, embeddings=True, kv_unified=True, moe_cache_size=0)
         setup = Setup(packed, tuple(adapters))
         return LoadedModel(model, running, setup, in_place=arguments["in_place"])
     except BaseException:  # also Ctrl-C: who tries again must have the memory for it

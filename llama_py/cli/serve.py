@@ -66,6 +66,9 @@ _LLAMA_SERVER = {
     "--ssl-cert-file": "it is --tls-cert here",
     "--ssl-key-file": "it is --tls-key here",
     "--api-prefix": "it is --root-path here, if a proxy strips that path",
+    "-cmoe": "it is --n-cpu-moe -1 here",
+    "--cpu-moe": "it is --n-cpu-moe -1 here",
+    "--moe-cache-mib": "it is --moe-cache-size here, in bytes",
     "-hf": "it is --hf here",
     "--hf-repo": "it is --hf here",
 }

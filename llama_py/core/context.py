@@ -500,11 +500,25 @@ def _check_sizes(params: ContextParams, model: Model) -> None:
             f"kv_unified=False: llama.cpp cannot compute {model.architecture} with a buffer of "
             "cells for each sequence; leave it out"
         )
+    if params.moe_cache_size:
+        _check_moe_cache(model)
     needed, there = _least_cache_bytes(params, model), _all_memory()
     if needed > there:
         raise ContextCreationError(
             f"a context of n_ctx={params.n_ctx} needs at least {needed / 2**30:.0f} GiB, and this "
             f"machine has {there / 2**30:.0f}; try a smaller n_ctx (0 chooses one that fits)"
+        )
+
+
+def _check_moe_cache(model: Model) -> None:
+    """Raise where llama.cpp cannot keep experts on a GPU."""
+    if not any("gpu" in device["kind"] for device in backend.devices()):
+        raise ParameterError(
+            "moe_cache_size: experts are cached on a GPU, and this build has none; leave it out"
+        )
+    if not model.has_experts:
+        raise ParameterError(
+            f"moe_cache_size: {model.path} has no experts that could be cached; leave it out"
         )
 
 
@@ -539,7 +553,7 @@ def _context_struct(params: ContextParams) -> C.llama_context_params:
         "n_ctx n_batch n_ubatch n_seq_max n_threads n_threads_batch rope_scaling_type pooling_type "
         "attention_type rope_freq_base rope_freq_scale yarn_ext_factor yarn_attn_factor "
         "yarn_beta_fast yarn_beta_slow yarn_orig_ctx embeddings offload_kqv op_offload swa_full "
-        "kv_unified no_perf"
+        "kv_unified no_perf moe_cache_size"
     )
     for name in same_name.split():
         setattr(struct, name, getattr(params, name))

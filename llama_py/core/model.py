@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from llama_py._native import ggml_h
 from llama_py._native import llama_h as C
 from llama_py.core import logs
 from llama_py.core.handle import Handle
@@ -31,6 +32,9 @@ _ENCODERS = frozenset(
     nomic-bert-moe t5encoder
     """.split()  # noqa: SIM905
 )
+
+#: The end of the names of the tensors with the experts of a layer, as llama.cpp's --cpu-moe has it.
+_EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 
 
 class Model(Handle[C.llama_model_p]):
@@ -186,6 +190,11 @@ class Model(Handle[C.llama_model_p]):
         return bool(C.llama_model_is_hybrid(self.pointer))
 
     @property
+    def has_experts(self) -> bool:
+        """True for a mixture of experts."""
+        return self.metadata.get(f"{self.architecture}.expert_count", "0") != "0"
+
+    @property
     def has_encoder(self) -> bool:
         """True if ``llama_encode`` has to run before decoding (T5)."""
         return bool(C.llama_model_has_encoder(self.pointer))
@@ -255,7 +264,19 @@ def _model_struct(params: ModelParams) -> tuple[C.llama_model_params, list[Any]]
         struct.tensor_split = _tensor_split(params.tensor_split, kept)
     if params.kv_overrides:
         struct.kv_overrides = _kv_overrides(params.kv_overrides, kept)
+    if params.n_cpu_moe:
+        struct.tensor_buft_overrides = _experts_of_the_cpu(params.n_cpu_moe, kept)
     return struct, kept
+
+
+def _experts_of_the_cpu(layers: int, kept: list[Any]) -> Any:
+    """Where experts go that stay off the GPU: an array that ends with an empty entry."""
+    which = r"\d+" if layers < 0 else "|".join(map(str, range(layers)))
+    array = (C.llama_model_tensor_buft_override * 2)()
+    array[0].pattern = rf"blk\.({which}){_EXPERTS}".encode()
+    array[0].buft = ggml_h.ggml_backend_cpu_buffer_type()
+    kept.append(array)
+    return array
 
 
 def _tensor_split(shares: tuple[float, ...], kept: list[Any]) -> Any:

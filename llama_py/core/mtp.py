@@ -48,7 +48,13 @@ class NextTokenHeads:
         self._watching = False
         # What a small window cache forgot could not be drafted from again.
         params = replace(
-            target.params, mtp=True, swa_full=True, kv_unified=True, type_k=None, type_v=None
+            target.params,
+            mtp=True,
+            swa_full=True,
+            kv_unified=True,
+            type_k=None,
+            type_v=None,
+            moe_cache_size=0,
         )
         self.context = Context(target.model, params)
         self.n_embd = target.model.n_embd_out

@@ -42,6 +42,8 @@ from llama_py.options.values import (
 __all__ = ["ContextOptions", "LoadOptions", "ModelOptions"]
 
 _LARGEST = 2**31 - 1
+#: As many as llama.cpp has room for.
+_MOST_LAYERS = 512
 
 
 class ModelOptions(TypedDict, total=False):
@@ -53,6 +55,21 @@ class ModelOptions(TypedDict, total=False):
         Default(-1),
         Flag("-ngl", "--n-gpu-layers", metavar="N", help="layers on the GPU (default: all)"),
         Doc("Layers on the GPU; -1 is all of them. Without effect if there is no GPU."),
+    ]
+    n_cpu_moe: Annotated[
+        int,
+        Range(-1, _MOST_LAYERS),
+        Default(0),
+        Flag(
+            "-ncmoe",
+            "--n-cpu-moe",
+            metavar="N",
+            help="keep the experts of the first N layers off the GPU (-1: of all)",
+        ),
+        Doc(
+            "The experts of so many layers, the first ones, stay in the machine's memory (-1: of "
+            "all), and the rest goes to the GPU: for a mixture of experts that is larger than it."
+        ),
     ]
     split_mode: Annotated[
         int | Literal["none", "layer", "row", "tensor"],
@@ -207,6 +224,21 @@ class ContextOptions(TypedDict, total=False):
         WithoutDefault('`"f16"`'),
         Flag("-ctv", "--cache-type-v", "--type-v", metavar="TYPE"),
         Doc("Type of the values in the KV cache."),
+    ]
+    moe_cache_size: Annotated[
+        int,
+        Range(0, 2**62),
+        Default(0),
+        Flag(
+            "--moe-cache-size",
+            metavar="BYTES",
+            help="memory of the GPU for experts that were used last (default: none)",
+        ),
+        Doc(
+            "Bytes on the GPUs for copies of the experts that were used last, where `n_cpu_moe` "
+            "keeps experts in the machine's memory. An error without a GPU, and for a model "
+            "without experts."
+        ),
     ]
 
 

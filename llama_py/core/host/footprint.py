@@ -90,9 +90,9 @@ def cache_bytes(info: GGUFInfo, context: ContextParams) -> int:
 def room_for_model(params: ModelParams) -> int:
     """Bytes that a model which is loaded with ``params`` could take now.
 
-    Those of the GPUs, if all its layers go there; else those of the machine.
+    Those of the GPUs, if all its layers go there, with their experts; else those of the machine.
     """
-    if params.n_gpu_layers < 0:
+    if params.n_gpu_layers < 0 and not params.n_cpu_moe:
         gpus = [device["free_bytes"] for device in backend.devices() if device["kind"] == "gpu"]
         if gpus:
             return sum(gpus)

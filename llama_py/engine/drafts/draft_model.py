@@ -83,7 +83,12 @@ class OpenDraftModel:
             # What a small window cache forgot could not be drafted from again, and beginnings are
             # copied in part.
             params = replace(
-                target.params, swa_full=True, kv_unified=True, type_k=None, type_v=None
+                target.params,
+                swa_full=True,
+                kv_unified=True,
+                type_k=None,
+                type_v=None,
+                moe_cache_size=0,
             )
             self._context = Context(self._model, params)
         except BaseException:
