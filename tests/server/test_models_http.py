@@ -106,6 +106,8 @@ def test_the_list_for_openai(server: Server) -> None:
         assert demo["meta"]["n_ctx_train"] == 2048
         assert demo["meta"]["n_vocab"] == 1536
         assert demo["meta"]["n_params"] > 2_000_000
+        text = {"input_modalities": ["text"], "output_modalities": ["text"]}
+        assert demo["architecture"] == tiny["architecture"] == text
         assert (demo["status"], tiny["status"]) == ({"value": "loaded"}, {"value": "unloaded"})
         assert http.get("/models").json() == body
         assert [each["id"] for each in http.get("/v1/models?limit=1").json()["data"]] == ["demo"]

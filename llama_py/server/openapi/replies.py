@@ -193,6 +193,13 @@ _MODELS: dict[str, Schema] = {
             "object": one_of_texts("model"),
             "created": INTEGER,
             "owned_by": STRING,
+            "architecture": record(
+                {
+                    "input_modalities": listing(one_of_texts("text")),
+                    "output_modalities": listing(one_of_texts("text")),
+                },
+                ["input_modalities", "output_modalities"],
+            ),
             "aliases": listing(STRING),
             "meta": any_of(record(dict.fromkeys(_SIZES, INTEGER)), _NULL),
             "status": record(

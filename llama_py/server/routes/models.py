@@ -92,6 +92,7 @@ def _openai(model: ServedModel) -> dict[str, Any]:
         "object": "model",
         "created": model.created,
         "owned_by": "llama_py",
+        "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
         "aliases": [*model.aliases],
         "meta": model.meta,
         "status": status,
