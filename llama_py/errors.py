@@ -287,7 +287,16 @@ class StateError(LlamaError, RuntimeError):
 
 
 class FingerprintError(StateError):
-    """A saved state was made by another model, or under other settings."""
+    """A saved state was made by another model, or under other settings.
+
+    Attributes:
+        refused: ``version`` if another version of llama.cpp wrote it, or it has another format;
+            else ``settings``.
+    """
+
+    def __init__(self, message: str = "", refused: str = "settings") -> None:
+        super().__init__(message)
+        self.refused = refused
 
 
 class ConversationBusyError(StateError):

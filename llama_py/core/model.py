@@ -28,8 +28,8 @@ __all__ = ["Model"]
 #: compute of a text are its embeddings. ("t5encoder" is the first half of a T5.)
 _ENCODERS = frozenset(
     """
-    bert eurobert gemma-embedding jina-bert-v2 jina-bert-v3 modern-bert neo-bert nomic-bert
-    nomic-bert-moe t5encoder
+    bert eurobert gemma-embedding gemma-embedding2 jina-bert-v2 jina-bert-v3 modern-bert neo-bert
+    nomic-bert nomic-bert-moe t5encoder
     """.split()  # noqa: SIM905
 )
 

@@ -140,7 +140,7 @@ def test_a_session_opens_without_its_state(
 ) -> None:
     with caplog.at_level(logging.WARNING, "llama_py"):
         chat = ChatSession.load(llm, kept / "session.json", **BRIEF)
-    assert "the saved state is not used" in caplog.text
+    assert f"the saved state is not used: it was written with llama.cpp {OLDER}" in caplog.text
     assert chat.messages[0]["content"] == SAID
     history = chat.messages
     reply = chat.send("Go on.")
@@ -162,8 +162,9 @@ def say_all(llm: Llama, messages: Any) -> str:
 
 def test_a_saved_state_is_refused_with_a_type(kept: Path, llm: Llama) -> None:
     llm.eval([5, 6, 7])
-    with pytest.raises(FingerprintError):
+    with pytest.raises(FingerprintError, match=f"was written with llama.cpp {OLDER}") as caught:
         llm.load_state(LlamaState(slot_state(kept)))
+    assert caught.value.refused == "version"
     assert llm.n_tokens == 3
 
 
@@ -201,7 +202,7 @@ def test_a_server_refuses_a_slot(kept: Path) -> None:
         body = {"filename": SLOT}
         answer = http.post("/slots/0", params={"action": "restore"}, json=body)
         assert answer.status_code == 400
-        assert "evaluate the prompt again" in answer.json()["error"]["message"]
+        assert f"was written with llama.cpp {OLDER}" in answer.json()["error"]["message"]
         assert (kept / "slots" / SLOT).exists()
         http.post("/v1/chat/completions", json={"messages": ASKED, **BRIEF}).raise_for_status()
 

@@ -28,7 +28,7 @@ from llama_py.memory.saving import Copying
 from llama_py.memory.sequences import LiveSequence
 from llama_py.memory.state_loader import StateLoad
 from llama_py.params import check_number
-from llama_py.states.state import StoredState
+from llama_py.states.state import StoredState, refusal, why_refused
 
 __all__ = ["Conversations", "HeldConversation", "Which", "Work"]
 
@@ -219,11 +219,13 @@ class Conversations:
             StateError: it does not fit.
         """
         own = self._or_own(namespace)
-        if state.fingerprint != self._loaded.cache.fingerprint(own):
-            raise FingerprintError(
-                "this conversation was saved by another model, under other settings, or by another "
-                "owner; evaluate it again instead"
-            )
+        expected = self._loaded.cache.fingerprint(own)
+        if state.fingerprint != expected:
+            refused = refusal(expected, state.fingerprint)
+            why = "was saved by another model, under other settings, or by another owner"
+            if refused == "version":
+                why = why_refused(expected, state.fingerprint)
+            raise FingerprintError(f"this conversation {why}; evaluate it again instead", refused)
         tokens, n_vocab = state.tokens, self._loaded.model.vocab.n_tokens
         if tokens.size and not 0 <= int(tokens.min()) <= int(tokens.max()) < n_vocab:
             raise StateError("the saved state has tokens that the vocabulary has not")

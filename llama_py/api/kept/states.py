@@ -23,7 +23,7 @@ from llama_py.memory.saving import Copying
 from llama_py.memory.sequences import LiveSequence
 from llama_py.memory.state_loader import StateLoad
 from llama_py.params import check_number
-from llama_py.states.state import StoredState
+from llama_py.states.state import StoredState, refusal, why_refused
 
 __all__ = ["LlamaState", "SnapshotInfo", "States"]
 
@@ -169,7 +169,8 @@ class States:
 
     def _bring_in(self, stored: StoredState, loading: StateLoad | None) -> None:
         if stored.fingerprint != self._loaded.fingerprint:
-            raise StateError("it was made by another model, or under other settings")
+            own, theirs = self._loaded.fingerprint, stored.fingerprint
+            raise FingerprintError(f"it {why_refused(own, theirs)}", refusal(own, theirs))
         if self._loaded.cache.bring_in(stored, loading=loading) is None:
             raise StateError("every sequence is busy; wait for a request, or raise n_seq_max")
 
@@ -178,11 +179,12 @@ class States:
             raise ParameterTypeError(
                 f"state must be what save_state() returned, not {shown(state)}"
             )
-        if state.stored.fingerprint != self._loaded.fingerprint:
-            raise FingerprintError(
-                "this state was made by another model, or under other settings (context size, KV "
-                "types, window, RoPE, adapters); evaluate the prompt again instead"
-            )
+        own, theirs = self._loaded.fingerprint, state.stored.fingerprint
+        if theirs != own:
+            refused, why = refusal(own, theirs), why_refused(own, theirs)
+            if refused == "settings":
+                why += " (context size, KV types, window, RoPE, adapters)"
+            raise FingerprintError(f"this state {why}; evaluate the prompt again instead", refused)
         return state
 
     # -- of a conversation ----------------------------------------------------------------------

@@ -158,11 +158,13 @@ class _SlotReport:
             raise RequestError(Kind.NOT_FOUND, message, "id_slot") from None
         except ConversationBusyError as error:
             raise busy_failure(error) from None
-        except FingerprintError:
+        except FingerprintError as error:
             message = (
                 "this slot was saved by another model, under other settings, or with another key; "
                 "evaluate the prompt again instead"
             )
+            if error.refused == "version":
+                message = f"the slot cannot be used: {error}"
             raise RequestError(Kind.INVALID_VALUE, message, "filename") from None
         except StateError as error:
             raise RequestError(Kind.INVALID_VALUE, f"the slot cannot be used: {error}") from None
