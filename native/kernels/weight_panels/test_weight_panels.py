@@ -1,0 +1,271 @@
+"""Products of quantized matrices in panels of sixteen rows (``panels.h``)."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from llama_py._native import ggml_h as G
+from tests.native import builds
+from tests.native.graphs import Graph
+
+TYPES = {
+    "Q4_K": G.GGML_TYPE_Q4_K,
+    "Q5_K": G.GGML_TYPE_Q5_K,
+    "Q6_K": G.GGML_TYPE_Q6_K,
+    "Q4_0": G.GGML_TYPE_Q4_0,
+    "Q4_1": G.GGML_TYPE_Q4_1,
+    "Q5_0": G.GGML_TYPE_Q5_0,
+    "Q5_1": G.GGML_TYPE_Q5_1,
+    "IQ4_NL": G.GGML_TYPE_IQ4_NL,
+    "IQ4_XS": G.GGML_TYPE_IQ4_XS,
+}
+#: Numbers of a column that share a scale.
+SHARED = {"Q4_K": 256, "Q5_K": 256, "Q6_K": 256, "IQ4_XS": 256}
+#: In an order by which the sums of a panel's parts begin and end differently.
+LENGTHS = (256, 768, 1536)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A quantized matrix: ``(rows, bytes)``, and what its numbers are."""
+
+    kind: str
+    data: npt.NDArray[np.uint8]
+    values: npt.NDArray[np.float32]
+
+
+def quantized(kind: str, rows: int, length: int) -> Weights:
+    """Random rows, each with numbers of its own size."""
+    random = np.random.default_rng(rows + length)
+    sizes = 2.0 ** random.integers(-8, 4, (rows, 1))
+    numbers = np.asarray(random.normal(0, 1, (rows, length)) * sizes, np.float32)
+    data = np.zeros((rows, G.ggml_row_size(TYPES[kind], length)), np.uint8)
+    importance = np.ones(length, np.float32)
+    G.ggml_quantize_chunk(
+        TYPES[kind], numbers.ctypes.data, data.ctypes.data, 0, rows, length, importance.ctypes.data
+    )
+    values = gguf.quants.dequantize(data, gguf.GGMLQuantizationType[kind])
+    return Weights(kind, data, np.asarray(values, np.float32))
+
+
+def exact_columns(kind: str, count: int, length: int) -> npt.NDArray[np.float32]:
+    """Columns that are quantized as they are: integers up to 127 times a power of two."""
+    random = np.random.default_rng(count)
+    shared = SHARED.get(kind, 32)
+    blocks = random.integers(-127, 128, (count, length // shared, shared))
+    blocks[..., random.integers(shared)] = random.choice([-127, 127])
+    scales = 2.0 ** random.integers(-6, 3, (count, length // shared, 1))
+    return np.asarray((blocks * scales).reshape(count, length), np.float32)
+
+
+@pytest.fixture(scope="module")
+def panels() -> G.ggml_backend_buffer_type_t:
+    """The type of buffers; the machine may have none."""
+    device = G.ggml_backend_reg_dev_get(G.ggml_backend_cpu_reg(), 0)
+    address = G.ggml_backend_reg_get_proc_address(
+        G.ggml_backend_cpu_reg(), b"ggml_backend_dev_get_extra_bufts"
+    )
+    listed = ctypes.CFUNCTYPE(ctypes.POINTER(ctypes.c_void_p), G.ggml_backend_dev_t)
+    list_types = listed(address or 0)
+    for found in list_types(device):
+        if found is None:
+            break
+        each = G.ggml_backend_buffer_type_t(found)
+        if G.ggml_backend_buft_name(each) == b"CPU_PANELS":
+            return each
+    pytest.skip("this CPU has no AVX-512 with VNNI, or the rule is off")
+
+
+Multiply = Callable[..., npt.NDArray[np.float32]]
+
+
+@pytest.fixture
+def placed(panels: G.ggml_backend_buffer_type_t) -> Iterator[Callable[..., Any]]:
+    """Puts weights into panels."""
+    context = G.ggml_init(G.ggml_init_params(mem_size=1 << 20, mem_buffer=None, no_alloc=True))
+    buffers = []
+
+    def place(weights: Weights, *shape: int) -> Any:
+        sizes = (*shape, *(1,) * (3 - len(shape)))
+        tensor = G.ggml_new_tensor_3d(context, TYPES[weights.kind], *sizes)
+        buffers.append(G.ggml_backend_alloc_ctx_tensors_from_buft(context, panels))
+        G.ggml_backend_tensor_set(tensor, weights.data.ctypes.data, 0, weights.data.nbytes)
+        return tensor
+
+    yield place
+    for buffer in buffers:
+        G.ggml_backend_buffer_free(buffer)
+    G.ggml_free(context)
+
+
+@pytest.fixture
+def multiply(placed: Callable[..., Any]) -> Multiply:
+    """Products by ggml with weights in panels: ``(columns, rows)``, or with the columns' shape."""
+
+    def product(
+        weights: Weights, columns: npt.NDArray[np.float32], threads: int = 1
+    ) -> npt.NDArray[np.float32]:
+        rows, length = weights.values.shape
+        with Graph() as graph:
+            matrix = placed(weights, length, rows)
+            result = G.ggml_mul_mat(graph.context, matrix, graph.tensor(columns))
+            return graph.compute(result, threads, (*columns.shape[:-1], rows))
+
+    return product
+
+
+def expected(weights: Weights, columns: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+    return np.asarray(columns.astype(np.float64) @ weights.values.astype(np.float64).T)
+
+
+def error(got: npt.NDArray[np.float32], weights: Weights, columns: npt.NDArray[np.float32]) -> Any:
+    """The largest, by the sum of what each number was added up from."""
+    added = np.abs(columns).astype(np.float64) @ np.abs(weights.values).astype(np.float64).T
+    return np.max(np.abs(got - expected(weights, columns)) / added)
+
+
+@pytest.mark.parametrize("columns", [1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 33, 100, 257])
+@pytest.mark.parametrize("kind", TYPES)
+def test_products_are_those_of_float64(multiply: Multiply, kind: str, columns: int) -> None:
+    for length in LENGTHS:
+        weights = quantized(kind, 48, length)
+        given = exact_columns(kind, columns, length)
+        for threads in (1, 2, 3):
+            assert error(multiply(weights, given, threads), weights, given) < 3e-7
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_long_rows_and_many_of_them(multiply: Multiply, kind: str) -> None:
+    """Columns that do not fit into the cache beside a panel, and weights arranged by threads."""
+    weights = quantized(kind, 320, 8960)
+    given = exact_columns(kind, 70, 8960)
+    assert error(multiply(weights, given, 2), weights, given) < 3e-7
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_product_does_not_depend_on_what_is_computed_beside_it(
+    multiply: Multiply, kind: str
+) -> None:
+    """Replies are the same whether other conversations are decoded in the same step or not."""
+    weights = quantized(kind, 64, 768)
+    given = np.asarray(np.random.default_rng(5).normal(0, 1, (30, 768)), np.float32)
+    whole = multiply(weights, given)
+    for threads in (2, 3):
+        np.testing.assert_array_equal(multiply(weights, given, threads), whole)
+    for few in (1, 2, 3, 5, 8, 13):
+        np.testing.assert_array_equal(multiply(weights, given[:few]), whole[:few])
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_columns_are_quantized_as_well_as_bytes_allow(multiply: Multiply, kind: str) -> None:
+    weights = quantized(kind, 32, 1536)
+    given = np.asarray(np.random.default_rng(6).normal(0, 1, (9, 1536)), np.float32)
+    step = np.abs(given).reshape(9, -1, SHARED.get(kind, 32)).max(axis=-1, keepdims=True) / 127
+    # Rounding is at most half a step, independent from number to number: five times its deviation.
+    spread = np.sqrt((np.broadcast_to(step, (9, step.shape[1], SHARED.get(kind, 32))) ** 2 / 12)
+                     .reshape(9, 1536) @ (weights.values.astype(np.float64) ** 2).T)  # fmt: skip
+    assert np.all(np.abs(multiply(weights, given) - expected(weights, given)) < 5 * spread)
+
+
+def test_columns_of_several_matrices(multiply: Multiply) -> None:
+    weights = quantized("Q4_K", 48, 256)
+    given = exact_columns("Q4_K", 30, 256).reshape(2, 5, 3, 256)
+    flat = multiply(weights, given.reshape(30, 256))
+    np.testing.assert_array_equal(multiply(weights, given).reshape(30, 48), flat)
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["one column", "a column each"])
+@pytest.mark.parametrize("tokens", [1, 2, 9, 40])
+@pytest.mark.parametrize("kind", TYPES)
+def test_experts(placed: Callable[..., Any], kind: str, tokens: int, shared: bool) -> None:
+    """A mixture of experts: each token's column by the experts that were chosen for it."""
+    experts, chosen, rows, length = 8, 3, 48, 256
+    weights = quantized(kind, experts * rows, length)
+    random = np.random.default_rng(tokens)
+    ids = np.stack([random.permutation(experts)[:chosen] for _ in range(tokens)]).astype(np.int32)
+    slots = 1 if shared else chosen
+    columns = exact_columns(kind, tokens * slots, length).reshape(tokens, slots, length)
+    matrices = weights.values.astype(np.float64).reshape(experts, rows, length)
+    right = np.einsum(
+        "tsrl,tsl->tsr", matrices[ids], np.broadcast_to(columns, (tokens, chosen, length))
+    )
+    for threads in (1, 2, 3):
+        with Graph() as graph:
+            matrix = placed(weights, length, rows, experts)
+            result = G.ggml_mul_mat_id(
+                graph.context,
+                matrix,
+                graph.tensor(columns),
+                graph.tensor(ids.view(np.float32), G.GGML_TYPE_I32),
+            )
+            got = graph.compute(result, threads, (tokens, chosen, rows))
+        assert np.abs(got - right).max() / np.abs(right).max() < 2e-6
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_zeros_and_numbers_that_are_hardly_any(multiply: Multiply, kind: str) -> None:
+    weights = quantized(kind, 16, 256)
+    given = np.zeros((3, 256), np.float32)
+    given[1] = 1e-42
+    assert not np.any(multiply(weights, given)[0])
+    assert np.all(np.abs(multiply(weights, given)) < 1e-30)
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape"),
+    [("Q4_K", (256, 24)), ("Q8_0", (256, 32)), ("F16", (256, 32)), ("Q2_K", (256, 32))],
+)
+def test_other_weights_are_left_to_ggml(
+    panels: G.ggml_backend_buffer_type_t, kind: str, shape: tuple[int, ...]
+) -> None:
+    """A model with such weights is loaded as before: the next type of buffers is asked."""
+    assert not taken(panels, kind, shape)
+    assert taken(panels, "Q4_K", (256, 32))
+
+
+def taken(panels: G.ggml_backend_buffer_type_t, kind: str, shape: tuple[int, ...]) -> bool:
+    """Whether a weight would be put there, by llama.cpp's way to ask."""
+    device = G.ggml_backend_reg_dev_get(G.ggml_backend_cpu_reg(), 0)
+    with Graph() as graph:
+        number = getattr(G, f"GGML_TYPE_{kind}")
+        sizes = (*shape, *(1,) * (4 - len(shape)))
+        weights = G.ggml_new_tensor_4d(graph.context, number, *sizes)
+        columns = G.ggml_new_tensor_2d(graph.context, G.GGML_TYPE_F32, shape[0], 512)
+        result = G.ggml_mul_mat(graph.context, weights, columns)
+        buffer = G.ggml_backend_buft_alloc_buffer(panels, 0)
+        weights.contents.buffer = buffer
+        answer = G.ggml_backend_dev_supports_op(device, result)
+        G.ggml_backend_buffer_free(buffer)
+        return answer
+
+
+def test_the_list_of_types_is_still_made_where_the_rule_adds_to_it(llama_cpp: Path) -> None:
+    """When this fails, weight_panels.h has no place in the list any more."""
+    path = llama_cpp / "ggml" / "src" / "ggml-cpu" / "ggml-cpu.cpp"
+    text = " ".join(path.read_text(encoding="utf-8").split())
+    added = "bufts.push_back(ggml_backend_cpu_repack_buffer_type());"
+    assert f"if (ggml_backend_cpu_repack_buffer_type()) {{ {added} }}" in text
+    assert text.count("ggml_backend_cpu_repack_buffer_type") == 2
+
+
+@pytest.mark.parametrize("cpu", ["icelake-server", "sapphirerapids"])
+def test_it_compiles_for_cpus_that_have_the_instructions(
+    gcc: str, llama_cpp: Path, cpu: str
+) -> None:
+    """On whatever machine the tests run, with warnings as errors."""
+    folder = Path(__file__).parent
+    ggml = llama_cpp / "ggml"
+    includes = [f"-I{ggml / part}" for part in ("include", "src", "src/ggml-cpu")]
+    builds.run(
+        *(gcc, f"-march={cpu}", "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", *includes),
+        *("-fsyntax-only", folder / "weight_panels.cpp"),
+    )
