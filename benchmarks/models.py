@@ -28,6 +28,7 @@ import numpy.typing as npt
 from benchmarks.vocabulary import SPECIAL_TOKENS, Vocabulary, make_vocabulary
 from llama_py.core.host.cache_folders import cache_directory
 from llama_py.errors import ParameterError
+from tools import real_models
 
 if TYPE_CHECKING:
     import gguf
@@ -213,11 +214,20 @@ def write_model(
 
 
 def find_model(name: str) -> str | None:
-    """The file of ``SHAPE[:vocab=N][:quant=Q][:repeats=yes]``; None if there is no such shape.
+    """The file of ``SHAPE[:vocab=N][:quant=Q][:repeats=yes]``, or of a real model.
+
+    Returns:
+        None if there is no such shape and no such model.
 
     Raises:
-        ParameterError: the options behind the shape are wrong.
+        ParameterError: the options behind the shape are wrong, or the model was not fetched.
     """
+    if name in real_models.MODELS:
+        path = real_models.path_of(name)
+        if not path.exists():
+            fetch = f"python -m tools.real_models {name}"
+            raise ParameterError(f"--model {name}: {path} is not there; run {fetch}")
+        return str(path)
     shape, *parts = name.split(":")
     if shape not in SHAPES:
         return None

@@ -20,6 +20,7 @@ BENCHMARKS = {
     "sessions": "llama_py.bench.sessions",
     "shared-prefix": "llama_py.bench.shared_prefix",
     "throughput": "llama_py.bench.throughput",
+    "rows": "llama_py.bench.rows",
     "hotpath": "llama_py.bench.hotpath",
     "stream-gaps": "llama_py.bench.stream_gaps",
     "models": "llama_py.bench.rounds",

@@ -53,9 +53,10 @@ def add_model_arguments(parser: argparse.ArgumentParser, model: str = "demo") ->
         "--model",
         default=model,
         metavar="NAME",
-        help="a GGUF file, or 'demo' (the bundled model); with python -m benchmarks also random "
-        "weights in a realistic shape, SHAPE[:vocab=N][:quant=Q] with smollm2-135m (full "
-        "attention), gemma3-270m (sliding window), lfm2-350m (hybrid) or mamba2-130m (recurrent) "
+        help="a GGUF file, or 'demo' (the bundled model); with python -m benchmarks also a real "
+        "model that was fetched (smollm2, gemma3, qwen05, qwen15) and random weights in a "
+        "realistic shape, SHAPE[:vocab=N][:quant=Q] with smollm2-135m (full attention), "
+        "gemma3-270m (sliding window), lfm2-350m (hybrid) or mamba2-130m (recurrent) "
         "(default: %(default)s)",
     )
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from llama_py._native import ggml_h as G
@@ -16,7 +17,7 @@ from llama_py._native.loader import library
 from llama_py.core.host.profiles import build_info
 from llama_py.errors import LibraryNotFoundError, SymbolNotFoundError
 
-__all__ = ["rule_states"]
+__all__ = ["extra_buffer_types", "rule_states"]
 
 #: A buffer that is large enough for huge pages.
 _MEMORY = 8 << 20
@@ -61,17 +62,48 @@ def _compute() -> None:
     if not context:
         return
     try:
-        graph = G.ggml_new_graph(context)
-        for result in _results(context):
-            G.ggml_build_forward_expand(graph, result)
-        G.ggml_graph_compute_with_ctx(context, graph, 1)
+        with _weights_in_panels() as weights:
+            graph = G.ggml_new_graph(context)
+            for result in _results(context, weights):
+                G.ggml_build_forward_expand(graph, result)
+            G.ggml_graph_compute_with_ctx(context, graph, 1)
     except SymbolNotFoundError:
         pass  # the CPU's backend is a plug-in here, and no flag of it is seen
     finally:
         G.ggml_free(context)
 
 
-def _results(context: G.ggml_context_p) -> Iterator[Any]:
+def extra_buffer_types() -> Iterator[G.ggml_backend_buffer_type_t]:
+    """The CPU's types of buffers in which weights lie otherwise than in a file, by preference."""
+    cpu = G.ggml_backend_cpu_reg()
+    address = G.ggml_backend_reg_get_proc_address(cpu, b"ggml_backend_dev_get_extra_bufts")
+    if not address:
+        return
+    listed = ctypes.CFUNCTYPE(ctypes.POINTER(ctypes.c_void_p), G.ggml_backend_dev_t)(address)
+    for pointer in listed(G.ggml_backend_reg_dev_get(cpu, 0)):
+        if pointer is None:
+            return
+        yield G.ggml_backend_buffer_type_t(pointer)
+
+
+@contextmanager
+def _weights_in_panels() -> Iterator[list[Any]]:
+    """A matrix as a model's would lie, if this build has panels (``weight_panels``)."""
+    memory = G.ggml_init_params(mem_size=_MEMORY, mem_buffer=None, no_alloc=True)
+    context, made, buffers = G.ggml_init(memory), [], []
+    try:
+        for kind in extra_buffer_types():
+            if G.ggml_backend_buft_name(kind) == b"CPU_PANELS":
+                made.append(G.ggml_new_tensor_2d(context, G.GGML_TYPE_Q4_0, _SIZE, _SIZE))
+                buffers.append(G.ggml_backend_alloc_ctx_tensors_from_buft(context, kind))
+        yield made
+    finally:
+        for buffer in buffers:
+            G.ggml_backend_buffer_free(buffer)
+        G.ggml_free(context)
+
+
+def _results(context: G.ggml_context_p, laid_out: list[Any]) -> Iterator[Any]:
     def zeros(kind: int, *shape: int) -> Any:
         whole = (*shape, *(1,) * (4 - len(shape)))
         return G.ggml_set_zero(G.ggml_new_tensor_4d(context, kind, *whole))
@@ -80,6 +112,8 @@ def _results(context: G.ggml_context_p) -> Iterator[Any]:
     columns = zeros(f32, _SIZE, _SIZE)
     yield G.ggml_mul_mat(context, zeros(G.GGML_TYPE_Q8_0, _SIZE, _SIZE), columns)
     yield G.ggml_mul_mat(context, zeros(f16, _SIZE, _SIZE), zeros(f16, _SIZE, _SIZE))
+    for weights in laid_out:
+        yield G.ggml_mul_mat(context, weights, columns)
     yield G.ggml_gelu(context, columns)
     cells = zeros(f16, _SIZE, _SIZE, _HEADS)
     for tokens in (1, _SIZE):

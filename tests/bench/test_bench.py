@@ -25,6 +25,7 @@ SMALL = {
     "sessions": "--turns 2 --system-tokens 40 --user-tokens 12 --max-tokens 4",
     "shared-prefix": "--requests 3 --system-tokens 80 --max-tokens 3 --repeats 1",
     "throughput": "--no-tools --prompt 32 --generate 8 --streams 2 --repeats 1 --depths 0 24",
+    "rows": "--no-tools --rows 1 3 --repeats 1",
     "loading": "--model demo --n-ctx 64 --repeats 1",
     "hotpath": "--model demo --repeats 1 --tokens 12 --runs 2",
     "stream-gaps": "--prompt 700 --repeats 1 --n-batch 64 --at-once 4 --each 30",

@@ -26,6 +26,7 @@ KERNELS = ("/llamafile/sgemm.cpp",)
 BUFFERS = ("/src/ggml-backend.cpp", "/ggml-cpu/repack.cpp", "/amx/amx.cpp")
 MEMORY = ("/src/ggml.c",)
 ATTENTION = ("/ggml-cpu/ops.cpp",)
+TYPES_OF_BUFFERS = ("/ggml-cpu/ggml-cpu.cpp",)
 RULES = sorted(path.parent.name for path in (ROOT / "native" / "kernels").glob("*/rule.cmake"))
 #: What a build reads of this tree.
 BUILT_FROM = ("CMakeLists.txt", "native", "vendor", "llama_py/version.py")
@@ -58,9 +59,10 @@ def test_headers_can_be_turned_off(gcc: str, tmp_path: Path) -> None:
         "gelu": ATTENTION,
         "half_products": KERNELS,
         "q8_products": KERNELS,
+        "weight_panels": TYPES_OF_BUFFERS,
     }
     headers = {rule: changed for rule, changed in files.items() if rule in RULES}
-    every = BUFFERS + MEMORY + ATTENTION + KERNELS
+    every = BUFFERS + MEMORY + ATTENTION + KERNELS + TYPES_OF_BUFFERS
     commands, states = configured(tmp_path / "on", gcc, every, *for_cpu("icelake-server"))
     assert len(commands) == len(every)
     used = [sum(f"/{rule}.h" in command for command in commands) for rule in headers]

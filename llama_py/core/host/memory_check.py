@@ -26,8 +26,6 @@ __all__ = ["Needs", "check_memory", "needs"]
 _MIB = 1 << 20
 #: Addresses for threads, arenas and small buffers, beside what is listed in ``needs``.
 _RESERVE = 128 * _MIB
-#: The most that weights take which are kept a second time, in an order that a CPU is fast with.
-_REPACKED = 128 * _MIB
 #: Keys of models not all of whose layers keep a cell of the usual size for each token.
 _UNUSUAL = ("attention.sliding_window", "attention.kv_lora_rank", "ssm.state_size", "wkv.head_size")
 _LISTED = ("attention.head_count", "attention.head_count_kv")
@@ -72,7 +70,8 @@ def needs(info: GGUFInfo, params: ModelParams, context: ContextParams) -> Needs:
     rows = min(context.n_ubatch, context.n_ctx or context.n_ubatch)
     logits = rows * (info.n_vocab or 0) * 4
     weights = info.n_bytes
-    addresses = weights + cells + logits + min(weights, _REPACKED) + _RESERVE
+    # Weights are mapped, and kept a second time in an order that the CPU is fast with.
+    addresses = 2 * weights + cells + logits + _RESERVE
     memory = (0 if params.use_mmap else weights) + (cells if _usual(info) else 0)
     return Needs(addresses, memory)
 

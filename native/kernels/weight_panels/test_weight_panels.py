@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy.typing as npt
 import pytest
 
 from llama_py._native import ggml_h as G
+from llama_py.core.rules import extra_buffer_types
 from tests.native import builds
 from tests.native.graphs import Graph
 
@@ -70,16 +70,7 @@ def exact_columns(kind: str, count: int, length: int) -> npt.NDArray[np.float32]
 @pytest.fixture(scope="module")
 def panels() -> G.ggml_backend_buffer_type_t:
     """The type of buffers; the machine may have none."""
-    device = G.ggml_backend_reg_dev_get(G.ggml_backend_cpu_reg(), 0)
-    address = G.ggml_backend_reg_get_proc_address(
-        G.ggml_backend_cpu_reg(), b"ggml_backend_dev_get_extra_bufts"
-    )
-    listed = ctypes.CFUNCTYPE(ctypes.POINTER(ctypes.c_void_p), G.ggml_backend_dev_t)
-    list_types = listed(address or 0)
-    for found in list_types(device):
-        if found is None:
-            break
-        each = G.ggml_backend_buffer_type_t(found)
+    for each in extra_buffer_types():
         if G.ggml_backend_buft_name(each) == b"CPU_PANELS":
             return each
     pytest.skip("this CPU has no AVX-512 with VNNI, or the rule is off")
