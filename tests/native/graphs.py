@@ -68,7 +68,7 @@ class Graph:
         """
         graph = G.ggml_new_graph(self.context)
         G.ggml_build_forward_expand(graph, result)
-        plan = G.ggml_graph_plan(graph, threads, None)
+        plan = G.ggml_graph_plan(graph, threads, G.ggml_threadpool_t())
         work = (ctypes.c_uint8 * max(1, plan.work_size))()
         plan.work_data, plan.use_ref = work, plainly
         assert G.ggml_graph_compute(graph, plan) == 0

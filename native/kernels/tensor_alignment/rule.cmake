@@ -10,3 +10,6 @@ llama_py_header_rule(LLAMA_PY_TENSOR_ALIGNMENT tensor_alignment.h
         ggml/src/ggml-backend.cpp
         ggml/src/ggml-cpu/amx/amx.cpp
         ggml/src/ggml-cpu/repack.cpp)
+if (LLAMA_PY_TENSOR_ALIGNMENT AND gcc_or_clang)
+    llama_py_include_first(mapped_files.h llama src/llama-model-loader.cpp)
+endif()

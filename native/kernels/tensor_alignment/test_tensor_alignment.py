@@ -13,6 +13,7 @@ import pytest
 
 from llama_py import Llama
 from llama_py._native import ggml_h as G
+from llama_py._native import llama_h as C
 from llama_py.core.host.profiles import build_info
 from tests.models import tiny_model
 
@@ -62,3 +63,45 @@ def test_mapped_weights_stay_where_they_are() -> None:
             rows.append(np.array(llm.last_logits))
     assert np.abs(rows[0]).max() > 0.1
     np.testing.assert_allclose(rows[0], rows[1], rtol=0, atol=1e-5)
+
+
+def test_a_file_that_is_open_is_mapped_where_its_tensors_lie(llama_cpp: Path) -> None:
+    """llama.cpp asks once for the alignment of the CPU's buffers, and means that of files."""
+    loader = llama_cpp / "src" / "llama-model-loader.cpp"
+    assert loader.read_text(encoding="utf-8").count("ggml_backend_buft_get_alignment(") == 1
+    path = tiny_model("full", n_layer=3)
+    assert gguf.GGUFReader(path).data_offset % LINE, "the file proves nothing"
+    libc = ctypes.CDLL(None)
+    libc.fopen.restype = ctypes.c_void_p
+    file = libc.fopen(bytes(path), b"rb")
+    try:
+        model = C.llama_model_load_from_file_ptr(file, C.llama_model_default_params())
+        assert model, "it was refused"
+        C.llama_model_free(model)
+    finally:
+        libc.fclose(ctypes.c_void_p(file))
+
+
+def test_a_buffer_of_several_tensors_has_room_for_all() -> None:
+    """What is said to be needed is what is taken, and each tensor begins at a cache line."""
+    memory = G.ggml_init_params(mem_size=1 << 20, mem_buffer=None, no_alloc=True)
+    context = G.ggml_init(memory)
+    try:
+        sizes = [1, 8, 9, 17, 500, 31]
+        tensors = [G.ggml_new_tensor_1d(context, G.GGML_TYPE_F32, size) for size in sizes]
+        kind = G.ggml_backend_cpu_buffer_type()
+        needed = G.ggml_backend_alloc_ctx_tensors_from_buft_size(context, kind)
+        buffer = G.ggml_backend_alloc_ctx_tensors_from_buft(context, kind)
+        assert buffer
+        step = G.ggml_backend_buft_get_alignment(kind)
+        assert needed == sum(-(-4 * size // step) * step for size in sizes)
+        assert G.ggml_backend_buffer_get_size(buffer) >= needed
+        start = G.ggml_backend_buffer_get_base(buffer)
+        assert start
+        places = [G.ggml_get_data(each) for each in tensors]
+        assert all(place and place % step == 0 for place in places)
+        assert places[-1]
+        assert places[-1] + 4 * sizes[-1] <= start + needed
+        G.ggml_backend_buffer_free(buffer)
+    finally:
+        G.ggml_free(context)
