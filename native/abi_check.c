@@ -23,7 +23,8 @@
 #include "llama_py_steps.h"
 #include "llama_py_vocab.h"
 
-#define SAME(what, condition) _Static_assert(condition, "llama_py and the header differ: " what)
+#define SAME(what, condition) \
+    _Static_assert(condition, "this llama.cpp is not the declared one, see vendor/README.md: " what)
 #define SIZE(type, size) SAME(#type, sizeof(type) == (size))
 #define PLACE(type, name, at, size) \
     SAME(#type "." #name " offset", offsetof(type, name) == (at)); \

@@ -40,6 +40,7 @@ class Raw:
             setattr(params, name, value)
         params.flash_attn_type = C.LLAMA_FLASH_ATTN_TYPE_DISABLED
         self.model = model
+        self.n_vocab = C.llama_vocab_n_tokens(C.llama_model_get_vocab(model.pointer))
         self.pointer = C.llama_init_from_model(model.pointer, params)
         assert self.pointer
         self.memory = C.llama_get_memory(self.pointer)
@@ -52,7 +53,7 @@ class Raw:
     def row(self) -> Floats:
         """The logits behind the last token of the batch."""
         found = C.llama_get_logits_ith(self.pointer, -1)
-        return np.ctypeslib.as_array(found, (self.model.n_vocab,)).copy()
+        return np.ctypeslib.as_array(found, (self.n_vocab,)).copy()
 
     def floats(self, found: Any) -> Floats:
         """A vector as wide as the model."""
@@ -127,17 +128,21 @@ def test_an_aborted_batch_leaves_the_micro_batches_that_were_done() -> None:
         assert C.llama_memory_seq_pos_max(context.memory, 0) == 15
 
 
-def test_a_partial_state_of_full_attention_is_empty_and_loads() -> None:
-    """It says that it was loaded, into a sequence that then has no cells."""
+@pytest.mark.parametrize("kind", ["iswa", "hybrid"])
+def test_a_partial_state_loads_into_a_sequence_that_it_does_not_belong_to(kind: str) -> None:
+    """It says that all is well, and what it leaves is half a sequence: parts go with their rest."""
     flags = C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
-    with raw("full") as context:
+    with raw(kind, swa_full=False) as context:
         assert context.decode(TOKENS) == 0
         size = C.llama_state_seq_get_size_ext(context.pointer, 0, flags)
+        assert size < C.llama_state_seq_get_size(context.pointer, 0)
         state = ctypes.create_string_buffer(size)
         assert C.llama_state_seq_get_data_ext(context.pointer, state, size, 0, flags) == size
-        assert size < C.llama_state_seq_get_size(context.pointer, 0) / 10
-        assert C.llama_state_seq_set_data_ext(context.pointer, state, size, 1, flags)
-        assert C.llama_memory_seq_pos_max(context.memory, 1) == -1
+        assert C.llama_state_seq_set_data_ext(context.pointer, state, size, 1, flags) == size
+        assert context.decode([7], len(TOKENS), 1) == 0
+        found = context.row()
+        assert context.decode([7], len(TOKENS), 0) == 0
+        assert np.abs(found - context.row()).max() > 0.1
 
 
 def test_a_recurrent_sequence_is_not_cut() -> None:
@@ -153,6 +158,59 @@ def test_snapshots_of_recurrent_states_are_dropped_in_silence() -> None:
         assert C.llama_n_rs_seq(context.pointer) == 0
     with raw("hybrid_conv", n_rs_seq=4, n_ubatch=4) as context:
         assert C.llama_n_rs_seq(context.pointer) == 4
+
+
+@contextlib.contextmanager
+def snapshots() -> Iterator[Raw]:
+    """A recurrent sequence of 44 tokens that may go back by those of its last batch."""
+    with raw("hybrid_conv", n_rs_seq=4, n_ubatch=64) as context:
+        assert context.decode(TOKENS[:40]) == 0
+        yield context
+
+
+def behind(context: Raw, seq: int = 0) -> Floats:
+    assert context.decode(TOKENS[42:43], 42, seq) == 0
+    return context.row()
+
+
+def expected() -> Floats:
+    with snapshots() as context:
+        assert context.decode(TOKENS[40:42], 40) == 0
+        return behind(context)
+
+
+def test_a_recurrent_sequence_goes_back_within_its_last_batch() -> None:
+    """What the two below are compared with."""
+    with snapshots() as context:
+        assert context.decode(TOKENS[40:44], 40) == 0
+        assert C.llama_memory_seq_rm(context.memory, 0, 42, -1)
+        np.testing.assert_allclose(behind(context), expected(), rtol=0, atol=1e-3)
+
+
+def test_going_back_further_than_the_last_batch_succeeds_and_is_wrong() -> None:
+    """Never more than the last step's rows less one, whatever llama.cpp says."""
+    with snapshots() as context:
+        for position in range(40, 44):
+            assert context.decode([TOKENS[position]], position) == 0
+        assert C.llama_memory_seq_rm(context.memory, 0, 42, -1)
+        assert np.abs(behind(context) - expected()).max() > 0.1
+
+
+def test_a_fork_of_a_sequence_that_went_back_is_wrong() -> None:
+    """No copy, no state kept, between going back and the next decode."""
+    with snapshots() as context:
+        assert context.decode(TOKENS[40:44], 40) == 0
+        assert C.llama_memory_seq_rm(context.memory, 0, 42, -1)
+        C.llama_memory_seq_cp(context.memory, 0, 1, -1, -1)
+        assert np.abs(behind(context, 1) - expected()).max() > 0.1
+
+
+def test_a_shared_recurrent_state_does_not_go_back_for_one_of_its_sequences() -> None:
+    """It says no: whoever forks before going back has to load a checkpoint."""
+    with snapshots() as context:
+        assert context.decode(TOKENS[40:44], 40) == 0
+        C.llama_memory_seq_cp(context.memory, 0, 1, -1, -1)
+        assert not C.llama_memory_seq_rm(context.memory, 0, 42, -1)
 
 
 def test_a_short_control_vector_leaves_what_the_last_one_had() -> None:

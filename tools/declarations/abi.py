@@ -33,7 +33,8 @@ HEAD = f"""\
 #include <stdint.h>
 {{includes}}
 
-#define SAME(what, condition) _Static_assert(condition, "llama_py and the header differ: " what)
+#define SAME(what, condition) \\
+    _Static_assert(condition, "this llama.cpp is not the declared one, see vendor/README.md: " what)
 #define SIZE(type, size) SAME(#type, sizeof(type) == (size))
 #define PLACE(type, name, at, size) \\
     SAME(#type "." #name " offset", offsetof(type, name) == (at)); \\

@@ -3,9 +3,9 @@
     python -m tools.declarations [--check] [--llama-cpp DIR]
 
 writes ``*_h.py``, ``*_h.pyi`` and ``abi.py`` into ``llama_py/_native``, and ``abi_check.c`` into
-``native``; with ``--check`` it writes nothing and fails, showing the difference, where a file is not
-what the headers give. Needs the ``libclang`` package (in the ``dev`` extra); the installed library never
-imports this module.
+``native``; with ``--check`` it writes nothing and fails, showing the difference, where a file is
+not what the headers give. Needs the ``libclang`` package (in the ``dev`` extra); the installed
+library never imports this module.
 """
 
 from __future__ import annotations

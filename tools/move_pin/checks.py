@@ -74,13 +74,14 @@ MEASURED = frozenset({"attention_heads", "attention_tiles", "half_products", "q8
 _STATES = """
 import json
 from llama_py.core import rules
-print(json.dumps(rules.rule_states()))
+states = rules.rule_states()
+print(json.dumps({rule: (state, any(rules._flags(rule))) for rule, state in states.items()}))
 """
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a test said: "yes", "no", or "not seen" with the reason."""
+    """What a test or a flag says: "yes", "no", or "not seen", and why."""
 
     kind: str
     subject: str
@@ -103,9 +104,15 @@ def states() -> list[Result]:
         return [Result("reached", "rules of the build", "no", reason)]
     answers = {"applied": "yes", "not reached": "no"}
     return [
-        Result("reached", rule, answers.get(state, "not seen"), state)
-        for rule, state in json.loads(done.stdout.splitlines()[-1]).items()
+        Result("reached", rule, answers.get(state, "not seen"), _by_state(state, counted))
+        for rule, (state, counted) in json.loads(done.stdout.splitlines()[-1]).items()
     ]
+
+
+def _by_state(state: str, counted: bool) -> str:
+    if state == "applied":
+        return "its flag was set" if counted else "applied; it has no flag"
+    return "applied, and its flag was not set" if state == "not reached" else state
 
 
 def tests() -> list[Result]:
@@ -117,7 +124,8 @@ def tests() -> list[Result]:
     for kind, subject, node in asked:
         missing = "the test was not run" if node in there else f"{node} is not there"
         answer, detail = found.get(node, ("not seen", missing))
-        results.append(Result(kind, subject, answer, detail))
+        by = f"`{node.rpartition('::')[2]}`" if kind != "trap" else ""
+        results.append(Result(kind, subject, answer, ": ".join(filter(None, (by, detail)))))
     return results
 
 

@@ -33,8 +33,8 @@ def _made(options: argparse.Namespace) -> tuple[str, list[Result]]:
     if options.archive is None:
         answers = checks.run_checks()
         return "\n".join(results(answers)[1:]), answers
-    old = archives.directory(options.old) if options.old else archives.pinned()
     new = archives.tree_of(options.archive, options.commit, options.sha256)
+    old = archives.directory(options.old) if options.old else archives.pinned()
     _say(f"comparing {old.path} with {new.path}")
     found = compared(old.path, new.path)
     done = _applied(new, options)
