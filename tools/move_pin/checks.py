@@ -46,6 +46,10 @@ REACHED: dict[str, tuple[str, ...]] = {
     "amx_tile_config": (
         f"{KERNELS}/amx_tile_config/test_amx_tile_config.py::test_the_libraries_in_use_store_it",
     ),
+    "weight_panels": (
+        f"{KERNELS}/weight_panels/test_weight_panels.py"
+        "::test_the_list_of_types_is_still_made_where_the_rule_adds_to_it",
+    ),
 }
 
 #: Tests that fail when llama.cpp has corrected what a rule is for. What only makes things faster
@@ -69,7 +73,9 @@ STILL_NEEDED: dict[str, tuple[str, ...]] = {
     "window_cells": (f"{NEEDED}::test_cells_of_a_window_are_still_removed_on_trial",),
 }
 #: Rules that are there because they are faster.
-MEASURED = frozenset({"attention_heads", "attention_tiles", "half_products", "q8_products"})
+MEASURED = frozenset(
+    {"attention_heads", "attention_tiles", "half_products", "q8_products", "weight_panels"}
+)
 
 _STATES = """
 import json
