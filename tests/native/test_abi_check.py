@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -112,3 +114,30 @@ def test_does_not_compile_against_drifted_headers(
     done = compile_check(cc, headers, tmp_path / "abi_check.o")
     assert done.returncode != 0
     assert named in done.stderr
+
+
+@pytest.mark.slow
+def test_a_build_of_another_llama_cpp_ends_with_a_sentence(
+    llama_cpp: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its headers are compared, and no library is made."""
+    cmake, ninja = shutil.which("cmake"), shutil.which("ninja")
+    if cmake is None or ninja is None:
+        pytest.skip("needs cmake and ninja")
+    other, build = tmp_path / "other", tmp_path / "build"
+    shutil.copytree(llama_cpp, other, copy_function=os.symlink)
+    header = other / "include" / "llama.h"
+    text = header.read_text(encoding="utf-8")
+    header.unlink()
+    header.write_text(text.replace("uint32_t n_ctx; ", "uint64_t n_ctx; ", 1), encoding="utf-8")
+    assert header.read_text(encoding="utf-8") != text
+    monkeypatch.setenv("LLAMA_PY_LLAMA_CPP_DIR", str(other))
+    configure = [cmake, "-S", generate.CHECKOUT, "-B", build, "-G", "Ninja"]
+    subprocess.run(configure, check=True, capture_output=True)
+    done = subprocess.run(
+        [ninja, "-C", build, "ggml-base"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode != 0
+    assert "this llama.cpp is not the declared one, see vendor/README.md" in done.stdout
+    assert "llama_context_params.n_ctx size" in done.stdout
+    assert not [*build.rglob("*ggml-base.*so")]

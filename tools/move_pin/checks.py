@@ -19,7 +19,6 @@ from pathlib import Path
 from tools.move_pin.archives import ROOT
 
 KERNELS = "native/kernels"
-NEEDED = "tests/native/test_needed.py"
 TRAPS = "tests/native/test_traps.py"
 
 #: Tests that fail when llama.cpp does not call, or no longer has, what a rule replaces.
@@ -55,27 +54,37 @@ REACHED: dict[str, tuple[str, ...]] = {
 #: Tests that fail when llama.cpp has corrected what a rule is for. What only makes things faster
 #: than they are upstream has none: that is measured (``vendor/README.md``).
 STILL_NEEDED: dict[str, tuple[str, ...]] = {
+    "attention_heads": (
+        f"{KERNELS}/attention_heads/test_attention_heads.py"
+        "::test_without_the_rule_sums_are_in_half_precision",
+    ),
     "amx_tile_config": (
         f"{KERNELS}/amx_tile_config/test_amx_tile_config.py"
         "::test_without_our_header_gcc_12_drops_it",
     ),
-    "gelu": (f"{NEEDED}::test_gelu_is_still_looked_up_in_a_table",),
-    "huge_pages": (f"{NEEDED}::test_memory_is_still_taken_without_asking_for_huge_pages",),
-    "llamafile_prefetch": (f"{NEEDED}::test_products_of_two_columns_still_have_no_prefetches",),
+    "gelu": (f"{KERNELS}/gelu/test_gelu.py::test_without_the_rule_it_is_looked_up_in_a_table",),
+    "huge_pages": (f"{KERNELS}/huge_pages/test_huge_pages.py::test_without_the_rule_nobody_asks",),
+    "llamafile_prefetch": (
+        f"{KERNELS}/llamafile_prefetch/test_llamafile_prefetch.py"
+        "::test_without_the_rule_kernels_do_not_prefetch",
+    ),
     "no_avx512fp16": (
         f"{KERNELS}/no_avx512fp16/test_no_avx512fp16.py"
         "::test_without_the_rule_a_head_is_all_remainder",
     ),
-    "prints_to_log": (f"{NEEDED}::test_errors_are_still_printed",),
+    "prints_to_log": (
+        f"{KERNELS}/prints_to_log/test_prints_to_log.py::test_every_file_that_prints_is_known",
+    ),
     "tensor_alignment": (
         f"{KERNELS}/tensor_alignment/test_tensor_alignment.py::test_without_the_rule_they_do_not",
     ),
-    "window_cells": (f"{NEEDED}::test_cells_of_a_window_are_still_removed_on_trial",),
+    "window_cells": (
+        f"{KERNELS}/window_cells/test_window_cells_rule.py"
+        "::test_without_the_rule_cells_are_removed_on_trial",
+    ),
 }
 #: Rules that are there because they are faster.
-MEASURED = frozenset(
-    {"attention_heads", "attention_tiles", "half_products", "q8_products", "weight_panels"}
-)
+MEASURED = frozenset({"attention_tiles", "half_products", "q8_products", "weight_panels"})
 
 _STATES = """
 import json

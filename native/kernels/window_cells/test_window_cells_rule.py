@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.native.builds import ROOT, configured
+from tools.move_pin.touched import functions
 
 pytestmark = pytest.mark.slow
 
@@ -50,3 +51,13 @@ def test_a_fault_that_is_not_where_it_was_does_not_come_back_in_silence(
     assert done.returncode != 0
     assert "LLAMA_PY_WINDOW_CELLS" in done.stderr
     assert "docs/upstream-notes.md" in done.stderr
+
+
+def test_without_the_rule_cells_are_removed_on_trial(llama_cpp: Path) -> None:
+    """When this fails, llama.cpp places batches otherwise, and the rule may have done its work."""
+    text = (llama_cpp / "src" / "llama-kv-cache.cpp").read_text(encoding="utf-8")
+    found = functions(text)
+    assert "apply_ubatch(" in found["llama_kv_cache::prepare"]
+    placed = found["llama_kv_cache::apply_ubatch"]
+    assert "if (seq_pos_max_rm[s] == -1)" in placed
+    assert "seq_rm(s," in placed
