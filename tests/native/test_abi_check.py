@@ -132,7 +132,7 @@ def test_a_build_of_another_llama_cpp_ends_with_a_sentence(
     header.write_text(text.replace("uint32_t n_ctx; ", "uint64_t n_ctx; ", 1), encoding="utf-8")
     assert header.read_text(encoding="utf-8") != text
     monkeypatch.setenv("LLAMA_PY_LLAMA_CPP_DIR", str(other))
-    configure = [cmake, "-S", generate.CHECKOUT, "-B", build, "-G", "Ninja"]
+    configure = [cmake, "-S", str(generate.CHECKOUT), "-B", str(build), "-G", "Ninja"]
     subprocess.run(configure, check=True, capture_output=True)
     done = subprocess.run(
         [ninja, "-C", build, "ggml-base"], capture_output=True, text=True, check=False

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from llama_py._native import ggml_h as G
 from llama_py._native import llama_h as C
 from llama_py.core.batch import Batch
 from llama_py.core.model import Model
@@ -53,11 +54,11 @@ class Raw:
     def row(self) -> Floats:
         """The logits behind the last token of the batch."""
         found = C.llama_get_logits_ith(self.pointer, -1)
-        return np.ctypeslib.as_array(found, (self.n_vocab,)).copy()
+        return np.array(np.ctypeslib.as_array(found, (self.n_vocab,)), np.float32)
 
     def floats(self, found: Any) -> Floats:
         """A vector as wide as the model."""
-        return np.ctypeslib.as_array(found, (self.model.n_embd,)).copy()
+        return np.array(np.ctypeslib.as_array(found, (self.model.n_embd,)), np.float32)
 
 
 @contextlib.contextmanager
@@ -122,7 +123,7 @@ def test_an_aborted_batch_leaves_the_micro_batches_that_were_done() -> None:
             calls.append(C.llama_memory_seq_pos_max(context.memory, 0))
             return calls[-1] >= 16  # the second micro-batch has its cells already
 
-        callback = C.ggml_abort_callback(abort)
+        callback = G.ggml_abort_callback(abort)
         C.llama_set_abort_callback(context.pointer, callback, None)
         assert context.decode(TOKENS) == 2
         assert C.llama_memory_seq_pos_max(context.memory, 0) == 15
@@ -136,7 +137,7 @@ def test_a_partial_state_loads_into_a_sequence_that_it_does_not_belong_to(kind: 
         assert context.decode(TOKENS) == 0
         size = C.llama_state_seq_get_size_ext(context.pointer, 0, flags)
         assert size < C.llama_state_seq_get_size(context.pointer, 0)
-        state = ctypes.create_string_buffer(size)
+        state = (ctypes.c_uint8 * size)()
         assert C.llama_state_seq_get_data_ext(context.pointer, state, size, 0, flags) == size
         assert C.llama_state_seq_set_data_ext(context.pointer, state, size, 1, flags) == size
         assert context.decode([7], len(TOKENS), 1) == 0

@@ -115,9 +115,9 @@ def decisions(found: Differences, checks: list[Result]) -> Iterator[str]:
         yield "Templates and parsers: the forging, own-words and parser tests on each new template."
     if found.server["routes"] or found.server["defaults"]:
         yield "llama-server: docs/llama-server.md has its routes and defaults (the port!)."
-    for each in sorted({t.file for t in found.touched if t.removed}):
-        yield f"{each} is gone, and our code names it."
-    named = sorted({t.part for t in found.touched if t.named})
+    for file in sorted({each.file for each in found.touched if each.removed}):
+        yield f"{file} is gone, and our code names it."
+    named = sorted({each.part for each in found.touched if each.named})
     if named:
         yield f"Functions that our code names changed; compare each: {_names(named)}."
 
