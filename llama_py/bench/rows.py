@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -62,9 +63,10 @@ def run(options: argparse.Namespace) -> Report:
                 ours[rows].append(steps.speed(rows))
                 if tools is not None:
                     theirs[rows].append(float(tools.bench(rows, 0, 3)[0]["avg_ts"]))
-        gigabytes = steps.size_bytes / 1e9
+    gigabytes = _bytes_of_a_step(resolve_model(options.model)) / 1e9
     bandwidth = options.bandwidth or _bandwidth(options.threads)
-    report.notes.append(f"the model has {gigabytes:.2f} GB, the memory gives {bandwidth:.1f} GB/s")
+    read = f"a step reads {gigabytes:.2f} GB of weights, the memory gives {bandwidth:.1f} GB/s"
+    report.notes.append(read)
     columns = ("rows", "llama_py", "by one row", "memory allows", "llama-bench", "ratio")
     table = report.table("tokens a second", *columns)
     for rows in options.rows:
@@ -78,6 +80,15 @@ def run(options: argparse.Namespace) -> Report:
             median(ratios(ours[rows], theirs[rows])) if tools else None,
         )
     return report
+
+
+def _bytes_of_a_step(path: str) -> int:
+    """Bytes of the weights that are read whole: all but embeddings with an output of their own."""
+    from llama_py.gguf.reader import read_header
+
+    tensors = {each.name: each.n_bytes for each in read_header(Path(path)).tensors}
+    embeddings = tensors.get("token_embd.weight", 0) if "output.weight" in tensors else 0
+    return sum(tensors.values()) - embeddings
 
 
 def _tools(options: argparse.Namespace, n_ctx: int, report: Report) -> NativeTools | None:
@@ -98,7 +109,6 @@ class _Steps:
         from llama_py.params import ContextParams
 
         self._model = Model(resolve_model(options.model))
-        self.size_bytes = self._model.size_bytes
         size = max(options.rows)
         params = ContextParams(
             n_ctx=n_ctx,
