@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Any, Protocol
 
 from llama_py.chat.calls.grammar import CallFormat, answer_of, grammar_of_calls, parser_of_calls
@@ -104,7 +104,8 @@ class ChatTemplate:
         self._learned: tuple[tuple[str, str], ...] | None = None
         self._get_info = cache(handle.info)
         self._quick = QuickRenderer(self._get_info, bos, eos)
-        self._slots = ProbedSlots(self._prompt_alone)
+        # Of the handle alone: a method of this object would hold it in a circle.
+        self._slots = ProbedSlots(partial(_prompt_alone, handle))
 
     @classmethod
     def from_model(
@@ -492,11 +493,13 @@ class ChatTemplate:
         return tuple(dict.fromkeys([*known, *self._learned]))
 
     def _prompt_of(self, messages: list[dict[str, Any]]) -> str:
-        return self._prompt_alone({"messages": messages, "add_generation_prompt": False, "now": 0})
+        inputs = {"messages": messages, "add_generation_prompt": False, "now": 0}
+        return _prompt_alone(self._handle, inputs)
 
-    def _prompt_alone(self, inputs: dict[str, Any]) -> str:
-        """The prompt of these inputs, in the quickest way."""
-        try:
-            return str(self._handle.apply({**inputs, "prompt_only": True})["prompt"])
-        except TemplateError:  # a family may need what llama.cpp adds to its messages
-            return str(self._handle.apply(inputs)["prompt"])
+
+def _prompt_alone(handle: TemplateHandle, inputs: dict[str, Any]) -> str:
+    """The prompt of these inputs, in the quickest way."""
+    try:
+        return str(handle.apply({**inputs, "prompt_only": True})["prompt"])
+    except TemplateError:  # a family may need what llama.cpp adds to its messages
+        return str(handle.apply(inputs)["prompt"])
