@@ -236,9 +236,9 @@ struct Q6K {
 };
 
 // Types with blocks of 32: the first half of a block is in the low bits, the second one in the high bits.
-struct Q40 {
-    using Row = block_q4_0;
-    static constexpr int  SIZE = 32, SUB = 32, OFFSET = 8;
+template <typename Quantized, int subtracted> struct FourBits {
+    using Row = Quantized;
+    static constexpr int  SIZE = 32, SUB = 32, OFFSET = subtracted;
     static constexpr bool MINIMA = false, MINIMUM = false;
     static constexpr int  D = 256;
 
@@ -249,13 +249,14 @@ struct Q40 {
 
     const uint8_t * at;
     static constexpr int part(int i) { return i; }
-    explicit FORCED_INLINE Q40(const uint8_t * at) : at(at) {}
+    explicit FORCED_INLINE FourBits(const uint8_t * at) : at(at) {}
 
     template <int, int step> FORCED_INLINE Integers weights() const {
         return nibbles(load(at + 64*(step % 4)), step >= 4);
     }
     template <int> FORCED_INLINE Floats scale() const { return halves(at + D); }
 };
+using Q40 = FourBits<block_q4_0, 8>;
 
 struct Q41 {
     using Row = block_q4_1;
@@ -351,25 +352,12 @@ static FORCED_INLINE Integers from_table(Integers places) {
     return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(values), places);
 }
 
-struct IQ4NL {
-    using Row = block_iq4_nl;
-    static constexpr int  SIZE = 32, SUB = 32, OFFSET = 128;
-    static constexpr bool MINIMA = false, MINIMUM = false;
-    static constexpr int  D = 256;
+struct IQ4NL : FourBits<block_iq4_nl, 128> {
+    using FourBits::FourBits;
 
-    static void fill(uint8_t * to, const Row * const * rows) {
-        interleave<Row>(to, rows, [](const Row & r) { return (const uint8_t *) r.qs; }, 16);
-        beside<Row>(to + D, rows, [](const Row & r) { return (const uint8_t *) &r.d; }, 1, 2);
+    template <int sub, int step> FORCED_INLINE Integers weights() const {
+        return from_table(FourBits::weights<sub, step>());
     }
-
-    const uint8_t * at;
-    static constexpr int part(int i) { return i; }
-    explicit FORCED_INLINE IQ4NL(const uint8_t * at) : at(at) {}
-
-    template <int, int step> FORCED_INLINE Integers weights() const {
-        return from_table(nibbles(load(at + 64*(step % 4)), step >= 4));
-    }
-    template <int> FORCED_INLINE Floats scale() const { return halves(at + D); }
 };
 
 struct IQ4XS {
