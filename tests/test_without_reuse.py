@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from random import Random
 from typing import Any
 
 import pytest
@@ -36,6 +37,22 @@ def test_two_equal_calls_give_one_text_and_others_are_reused(llm: Llama) -> None
     again = llm.create_chat_completion(OTHER, max_tokens=4)
     assert cached(again) == other["usage"]["prompt_tokens"] - 1, "others are left alone"
     assert cached(llm.create_chat_completion(QUESTION, max_tokens=4)) > 4, "and it is kept itself"
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_equal_calls_are_equal_wherever_there_is_room(threads: int) -> None:
+    """To the bit, in a memory that others fill, and that they leave in pieces."""
+    random = Random(3)
+    seen = set()
+    with Llama(demo_model_path(), n_ctx=700, n_threads=threads, n_threads_batch=threads) as llm:
+        for _ in range(24):
+            for _ in range(random.randint(0, 2)):
+                text = f"{random.random()} My name is Alice. " * random.randint(1, 12)
+                other = [{"role": "user", "content": text}]
+                llm.create_chat_completion(other, max_tokens=random.randint(1, 40))
+            reply = llm.create_chat_completion(QUESTION, logprobs=True, top_logprobs=2, **OFF)
+            seen.add(str(reply["choices"][0]["logprobs"]))
+    assert len(seen) == 1
 
 
 def test_its_prompt_has_the_tokens_of_its_text(llm: Llama) -> None:

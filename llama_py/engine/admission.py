@@ -23,6 +23,8 @@ __all__ = ["Admission"]
 _WORTH_WAITING = 32
 #: Cells that each running request is left to grow into before a preempted one comes back.
 _GROWTH = 64
+#: Cells for a reply without a limit, whose request is to be alone in its cells.
+_REPLY = 1024
 #: Steps after which is looked whether cells run out soon.
 _LOOK = 32
 
@@ -135,6 +137,8 @@ class Admission:
         try:
             self._resolve_again(running)
             reuse, most = self._reusable(running)
+            if not request.reuse:
+                self._make_whole_room(running)
             lease = self._cache.acquire(
                 running.prompt, request.session, reuse=reuse, most=most, owner=running
             )
@@ -157,6 +161,17 @@ class Admission:
         self._count(record, lease.info.reused)
         self._requests.report(running, lease.held)
         return True
+
+    def _make_whole_room(self, running: Generation) -> None:
+        """Free all cells that it will need, so that they lie in the order of its tokens.
+
+        Those that others leave while it generates may lie before its prompt, and what is added up
+        in another order is rounded otherwise: equal calls would not be equal.
+        """
+        left = running.request.generation.max_tokens
+        reply = _REPLY if left is None else left - len(running.record.generated)
+        cells = len(running.prompt.tokens) + reply
+        self._cache.make_room_for(min(cells, self._cache.memory.n_ctx))
 
     def _resolve_again(self, running: Generation) -> None:
         """Replies that were cached since it was submitted may save evaluating their text."""

@@ -401,6 +401,11 @@ class SequenceCache:
         """Offload the least recently used idle sequence; False if there is none."""
         return self._live.make_room()
 
+    def make_room_for(self, cells: int) -> None:
+        """Offload idle sequences until so many cells are free, or none is left."""
+        while self._live.missing(cells) > 0 and self._live.make_room():
+            pass
+
     def copy_prefix(self, source: LiveSequence, length: int) -> LiveSequence:
         """A sequence that holds the first ``length`` tokens of another.
 

@@ -20,8 +20,8 @@ from llama_py.memory.sequences import (
     Namespace,
     ResolvedPrompt,
     as_tokens,
-    common_prefix,
     cut_at,
+    shared_by,
 )
 from llama_py.memory.stores import Stores
 
@@ -300,19 +300,18 @@ class LiveSet:
             self._index.checkpoints.add(tokens, state, namespace, pinned=pinned)
 
     def cells_used(self) -> int:
-        """Cells in use: tokens of all sequences, those that share a prefix counted once.
+        """Cells in use: tokens of all sequences, those that are copies of others counted once.
 
         From any thread: while sequences change, it is about as many.
         """
         if not self._traits.shares_cells:
             return sum(len(sequence.tokens) for sequence in [*self.by_number.values()])
         total = 0
-        seen: list[tuple[Namespace, NDArray[np.int32]]] = []
+        seen: list[LiveSequence] = []
         for sequence in [*self.by_number.values()]:
-            tokens = as_tokens(sequence.tokens)
-            others = [held for namespace, held in seen if namespace == sequence.namespace]
-            total += len(tokens) - max((common_prefix(tokens, held) for held in others), default=0)
-            seen.append((sequence.namespace, tokens))
+            shared = max((_shared(sequence, other) for other in seen), default=0)
+            total += len(sequence.tokens) - shared
+            seen.append(sequence)
         return total
 
     # -- pins -----------------------------------------------------------------------------------
@@ -339,3 +338,10 @@ class LiveSet:
         record = along.get(len(prompt.tokens))
         if record is not None:
             record.pinned = pinned
+
+
+def _shared(one: LiveSequence, other: LiveSequence) -> int:
+    """Cells that two sequences share. Equal tokens that were evaluated twice have cells twice."""
+    shortest = min(len(one.tokens), len(other.tokens))
+    shared = shared_by(one.runs, other.runs)
+    return shortest if shared is None else min(shared, shortest)

@@ -13,7 +13,7 @@ import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
+from itertools import takewhile, zip_longest
 from typing import Literal, cast
 
 import numpy as np
@@ -41,6 +41,7 @@ __all__ = [
     "common_prefix",
     "cut_at",
     "first_run",
+    "shared_by",
 ]
 
 #: The first cell of each stretch, ascending, and the number of the stretch. The last one is open:
@@ -61,6 +62,14 @@ def first_run() -> Runs:
 def cut_at(runs: Runs, count: int) -> Runs:
     """Only the first ``count`` cells are still the same: after a cut, and of a fork."""
     return (*(run for run in runs if run[0] < count), (count, next(_numbers)))
+
+
+def shared_by(one: Runs, other: Runs) -> int | None:
+    """How many first cells two sequences share; None: all that the shorter one has."""
+    for mine, theirs in zip_longest(one, other):
+        if mine != theirs:
+            return min(run[0] for run in (mine, theirs) if run is not None)
+    return None
 
 
 def cells_of(runs: Runs, start: int, end: int) -> Runs:

@@ -15,16 +15,24 @@ function(llama_py_exchange variable rule old new)
     set(${variable} "${changed}" PARENT_SCOPE)
 endfunction()
 
+# The text of a source file, with what rules before this one have exchanged in it.
+function(llama_py_source_text variable folder name)
+    get_property(text GLOBAL PROPERTY "llama_py_corrected_${name}")
+    if (NOT text)
+        file(READ "${folder}/${name}" text)
+    endif()
+    set(${variable} "${text}" PARENT_SCOPE)
+endfunction()
+
 # Compiles a changed copy in place of a source file of a target, which names it relative to its folder.
 function(llama_py_compile_copy target folder name text)
+    get_property(corrected GLOBAL PROPERTY LLAMA_PY_CORRECTED)
+    set_property(GLOBAL PROPERTY "llama_py_corrected_${name}" "${text}")
+    if (name IN_LIST corrected)  # by another rule: that one exchanged the source
+        return()
+    endif()
+    set_property(GLOBAL APPEND PROPERTY LLAMA_PY_CORRECTED "${name}")
     set(copy "${CMAKE_CURRENT_BINARY_DIR}/corrected/${name}")
-    set(present "")
-    if (EXISTS "${copy}")
-        file(READ "${copy}" present)
-    endif()
-    if (NOT present STREQUAL text)  # else it would be compiled again each time
-        file(WRITE "${copy}" "${text}")
-    endif()
     get_target_property(sources ${target} SOURCES)
     list(REMOVE_ITEM sources "${name}")
     set_target_properties(${target} PROPERTIES SOURCES "${sources}")
@@ -32,4 +40,20 @@ function(llama_py_compile_copy target folder name text)
     set_source_files_properties("${copy}" TARGET_DIRECTORY ${target}
         PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${folder}/${name}")
+endfunction()
+
+# Writes the copies, when all rules have changed them.
+function(llama_py_write_copies)
+    get_property(corrected GLOBAL PROPERTY LLAMA_PY_CORRECTED)
+    foreach (name IN LISTS corrected)
+        get_property(text GLOBAL PROPERTY "llama_py_corrected_${name}")
+        set(copy "${CMAKE_CURRENT_BINARY_DIR}/corrected/${name}")
+        set(present "")
+        if (EXISTS "${copy}")
+            file(READ "${copy}" present)
+        endif()
+        if (NOT present STREQUAL text)  # else it would be compiled again each time
+            file(WRITE "${copy}" "${text}")
+        endif()
+    endforeach()
 endfunction()

@@ -31,6 +31,9 @@ REACHED: dict[str, tuple[str, ...]] = {
         f"{KERNELS}/attention_tiles/test_attention_tiles.py"
         "::test_what_the_rule_changes_is_still_there",
     ),
+    "cell_order": (
+        f"{KERNELS}/cell_order/test_cell_order.py::test_what_the_rule_changes_is_still_there",
+    ),
     "half_products": (
         f"{KERNELS}/half_products/test_half_products.py"
         "::test_what_the_rule_specializes_is_still_there",
@@ -62,6 +65,7 @@ STILL_NEEDED: dict[str, tuple[str, ...]] = {
         f"{KERNELS}/amx_tile_config/test_amx_tile_config.py"
         "::test_without_our_header_gcc_12_drops_it",
     ),
+    "cell_order": (f"{KERNELS}/cell_order/test_cell_order.py::test_without_the_rule_they_do",),
     "gelu": (f"{KERNELS}/gelu/test_gelu.py::test_without_the_rule_it_is_looked_up_in_a_table",),
     "huge_pages": (f"{KERNELS}/huge_pages/test_huge_pages.py::test_without_the_rule_nobody_asks",),
     "llamafile_prefetch": (

@@ -574,7 +574,7 @@ static int64_t heads_at_once(const ggml_tensor * dst, int64_t head) {
 }
 
 // Whether there are neighbouring tokens that attend to much the same cells: those of a prompt, and not of several
-// replies. The first two are looked at, by every sixteenth cell.
+// replies. The first two are looked at. By all cells: what is computed must not depend on where these lie.
 static bool are_alike(const ggml_tensor * dst) {
     const ggml_tensor * mask = dst->src[3];
     if (dst->src[0]->ne[1] < 2) {
@@ -583,15 +583,21 @@ static bool are_alike(const ggml_tensor * dst) {
     if (!mask || mask->ne[1] < 2) {
         return true;
     }
-    int both = 0;
-    int one  = 0;
+    const int64_t cells = dst->src[1]->ne[1];
     const ggml_fp16_t * first  = (const ggml_fp16_t *) mask->data;
     const ggml_fp16_t * second = (const ggml_fp16_t *) ((const char *) mask->data + mask->nb[1]);
-    for (int64_t c = 0; c < dst->src[1]->ne[1]; c += 16) {
-        const bool a = first[c] != 0xfc00;
-        const bool b = second[c] != 0xfc00;
-        both += a && b;
-        one  += a != b;
+    int64_t both = 0;
+    int64_t one  = 0;
+    int64_t c = 0;
+    for (; c + BLOCK <= cells; c += BLOCK) {
+        const uint64_t a = ~equal_bits(first + c, 0xfc00);
+        const uint64_t b = ~equal_bits(second + c, 0xfc00);
+        both += __builtin_popcountll(a & b);
+        one  += __builtin_popcountll(a ^ b);
+    }
+    for (; c < cells; ++c) {
+        both += first[c] != 0xfc00 && second[c] != 0xfc00;
+        one  += (first[c] != 0xfc00) != (second[c] != 0xfc00);
     }
     return 2*both >= one;
 }
@@ -608,30 +614,114 @@ static bool can_attend(const ggml_compute_params * params, const ggml_tensor * d
         && (!mask || mask->ne[2] == 1);
 }
 
-// All heads of one token over a part of the cells: [greatest, sum, values] of each.
-static void attend_in_part(
-        const ggml_tensor * dst, int64_t first, int64_t from, int64_t to, float * partials, int64_t stride) {
-    LLAMA_PY_REACHED(attention_heads);
-    if (first > 0) {
-        return;  // it was computed with the first head
+// The cells that one token attends to.
+struct Attended {
+    const ggml_fp16_t * mask;  // or none: all of them
+    int64_t cells;
+
+    uint64_t bits(int64_t cell) const {
+        const int64_t count = MIN((int64_t) BLOCK, cells - cell);
+        if (mask && count == BLOCK) {
+            return ~equal_bits(mask + cell, 0xfc00);
+        }
+        uint64_t bits = 0;
+        for (int64_t c = 0; c < count; ++c) {
+            bits |= (uint64_t) (!mask || mask[cell + c] != 0xfc00) << c;
+        }
+        return bits;
     }
+
+    int64_t count() const {
+        int64_t count = 0;
+        for (int64_t cell = 0; cell < cells; cell += BLOCK) {
+            count += __builtin_popcountll(bits(cell));
+        }
+        return count;
+    }
+
+    // Where the cell lies before which it attends to so many.
+    int64_t behind(int64_t count) const {
+        for (int64_t cell = 0; cell < cells; cell += BLOCK) {
+            uint64_t left = bits(cell);
+            const int64_t here = __builtin_popcountll(left);
+            if (count < here) {
+                for (; count; --count) {
+                    left &= left - 1;
+                }
+                return cell + __builtin_ctzll(left);
+            }
+            count -= here;
+        }
+        return cells;
+    }
+};
+
+// From so many cells on, each thread attends to a part of them; with fewer, a part of the heads to all.
+static constexpr int64_t LEAST_IN_PARTS = 512;
+
+static void store_partials(Rows & rows, float * partials, int64_t stride) {
+    for (int row = 0; row < rows.count; ++row) {
+        float * partial = partials + rows.heads[row]*stride;
+        partial[0] = rows.greatest[row];
+        partial[1] = rows.sum[row];
+        memcpy(partial + 2, rows.values(row), rows.width*sizeof(float));
+    }
+}
+
+// Heads [head, end) of one token over the cells [from, to).
+static void attend_heads(
+        const ggml_tensor * dst, int64_t head, int64_t end, int64_t from, int64_t to, bool sinks,
+        float * partials, int64_t stride) {
     Rows rows;
-    for (int64_t head = 0; head < dst->src[0]->ne[2]; head += rows.count) {
-        const int64_t count = heads_at_once(dst, head);
+    for (; head < end; head += rows.count) {
+        const int64_t count = MIN(end - head, heads_at_once(dst, head));
         rows.count = 0;
         while (rows.count < count) {
             add_row(dst, 0, head + rows.count, 0, rows);
         }
         attend_to_cells(dst, 0, from, to, rows);
-        for (int row = 0; row < rows.count; ++row) {
-            if (from == 0) {
-                add_sink(dst, head + row, row, rows);
-            }
-            float * partial = partials + (head + row)*stride;
-            partial[0] = rows.greatest[row];
-            partial[1] = rows.sum[row];
-            memcpy(partial + 2, rows.values(row), rows.width*sizeof(float));
+        for (int row = 0; sinks && row < rows.count; ++row) {
+            add_sink(dst, head + row, row, rows);
         }
+        store_partials(rows, partials, stride);
+    }
+}
+
+// The part of one thread of the heads of one token: [greatest, sum, values] of each. ggml gives each thread a range
+// of cells. What a token attends to may lie in one of them, or in several: so they are shared out by how many it
+// attends to. That makes the same sums wherever they lie, and gives each thread as much to do. Few cells are summed
+// as ggml does it in a small memory: in one go, and the heads are shared out, in the same pieces.
+static void attend_in_part(
+        const ggml_compute_params * params, const ggml_tensor * dst, int64_t first, float * partials, int64_t stride) {
+    LLAMA_PY_REACHED(attention_heads);
+    if (first > 0) {
+        return;  // it was computed with the first head
+    }
+    const ggml_tensor * mask = dst->src[3];
+    const int64_t heads = dst->src[0]->ne[2];
+    const int64_t nth   = params->nth;
+    const int64_t ith   = params->ith;
+    const Attended attended = {mask ? (const ggml_fp16_t *) mask->data : nullptr, dst->src[1]->ne[1]};
+    const int64_t count = attended.count();
+    if (count >= LEAST_IN_PARTS) {
+        const int64_t share = (attended.cells + nth - 1)/nth;         // of ggml, for each thread that it calls
+        const int64_t called = (attended.cells + share - 1)/share;
+        const int64_t part = ((count + called - 1)/called + BLOCK - 1)/BLOCK*BLOCK;
+        const int64_t from = attended.behind(MIN(count, ith*part));
+        const int64_t to   = attended.behind(MIN(count, (ith + 1)*part));
+        attend_heads(dst, 0, heads, from, to, ith == 0, partials, stride);
+        return;
+    }
+    for (int64_t head = 0; head < heads; ++head) {
+        partials[head*stride]     = -INFINITY;
+        partials[head*stride + 1] = 0.0f;
+    }
+    int64_t pieces = 4*nth;
+    const int64_t height = (heads + pieces - 1)/pieces;
+    pieces = nth == 1 || (heads + height - 1)/height < nth ? nth : (heads + height - 1)/height;
+    const int64_t rows = (heads + pieces - 1)/pieces;
+    for (int64_t piece = ith; piece*rows < heads; piece += nth) {
+        attend_heads(dst, piece*rows, MIN((piece + 1)*rows, heads), 0, attended.cells, true, partials, stride);
     }
 }
 
@@ -706,7 +796,7 @@ static void ggml_compute_forward_flash_attn_ext_f16_one_chunk(
         ggml_compute_forward_flash_attn_ext_f16_one_chunk(
             params, dst, (int) ir0, (int) ir1, ic_start, ic_end, partials, partial_stride);
     } else if (partials) {
-        llama_py::attend_in_part(dst, ir0, ic_start, ic_end, partials, partial_stride);
+        llama_py::attend_in_part(params, dst, ir0, partials, partial_stride);
     } else {
         llama_py::attend_whole(dst, ir0, ir1);
     }

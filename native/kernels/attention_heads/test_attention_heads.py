@@ -190,6 +190,45 @@ def test_attention_is_that_of_float64(name: str, tokens: int, threads: int) -> N
     )
 
 
+def moved(of: Given, offset: int, cells: int) -> Given:
+    """The same, behind so many cells of others, and with others behind it."""
+    random = np.random.default_rng(offset)
+    memory = []
+    for each in (of.k, of.v):
+        place = random.normal(size=(*each.shape[:2], cells, each.shape[3]))
+        place[:, :, offset : offset + each.shape[2]] = each
+        memory.append(place)
+    assert of.mask is not None
+    mask = np.full((*of.mask.shape[:3], cells), -np.inf)
+    mask[..., offset : offset + of.mask.shape[3]] = of.mask
+    return replace(of, k=memory[0], v=memory[1], mask=mask)
+
+
+#: Among them those by which blocks of 64 and vectors are cut elsewhere, and a cell lies alone.
+OFFSETS = (1, 12, 15, 63, 64, 200, 511)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize(
+    "case",
+    [
+        *(Case(tokens=tokens, cells=tokens + 3) for tokens in (1, 2, 3, 28, 70)),
+        Case(cells=400, heads=9, heads_kv=3),
+        Case(cells=400, heads=16, heads_kv=1),
+        Case(cells=515, sinks=True),
+        Case(cells=700, heads=9, heads_kv=3),
+        Case(cells=700, tokens=20),
+    ],
+    ids=lambda case: f"{case.tokens}-{case.cells}-{case.heads}",
+)
+def test_sums_do_not_depend_on_where_the_cells_lie(case: Case, threads: int) -> None:
+    """An equal call is computed elsewhere, beside what others have left, to the same bits."""
+    of = given(case)
+    as_first = computed(case, of, threads)
+    for offset in OFFSETS:
+        np.testing.assert_array_equal(computed(case, moved(of, offset, 1280), threads), as_first)
+
+
 @pytest.mark.parametrize("tokens", [1, 16])
 def test_without_the_rule_sums_are_in_half_precision(tokens: int) -> None:
     """When this fails, ggml sums otherwise, and the rule may have done its work."""

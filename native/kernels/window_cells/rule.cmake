@@ -22,7 +22,7 @@ function(llama_py_window_cells)
         return()
     endif()
     set(folder "${LLAMA_PY_SOURCE_DIR}/src")
-    file(READ "${folder}/llama-kv-cache.cpp" text)
+    llama_py_source_text(text "${folder}" llama-kv-cache.cpp)
     llama_py_exchange(text LLAMA_PY_WINDOW_CELLS
         "llama_kv_cache::slot_info_vec_t llama_kv_cache::prepare("
         "${llama_py_on_trial}\nllama_kv_cache::slot_info_vec_t llama_kv_cache::prepare(")

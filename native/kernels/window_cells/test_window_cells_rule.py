@@ -22,7 +22,8 @@ def test_the_cells_of_windows_can_be_left_as_llama_cpp_has_them(gcc: str, tmp_pa
     (command,), rules = configured(tmp_path / "on", gcc, source)
     assert rules["LLAMA_PY_WINDOW_CELLS"] == "applied"
     assert "/corrected/llama-kv-cache.cpp" in command
-    (command,), rules = configured(tmp_path / "off", gcc, source, "-DLLAMA_PY_WINDOW_CELLS=OFF")
+    off = "-DLLAMA_PY_WINDOW_CELLS=OFF", "-DLLAMA_PY_CELL_ORDER=OFF"
+    (command,), rules = configured(tmp_path / "off", gcc, source, *off)
     assert rules["LLAMA_PY_WINDOW_CELLS"] == "off"
     assert "/corrected/" not in command
 
