@@ -43,7 +43,8 @@ def evaluate(context: Context, tokens: range, at: int, seq: int) -> Row:
     batch.add(list(tokens), at, seq, False)
     batch.outputs[len(tokens) - 1] = 1
     assert context.decode(batch) == 0
-    return context.logits(len(tokens) - 1).copy()
+    row: Row = context.logits(len(tokens) - 1).copy()
+    return row
 
 
 def reply(context: Context, *, gone_after: int | None) -> list[Row]:
