@@ -1,10 +1,10 @@
-# Weights of four to six bits in panels of sixteen rows (panels.h).
+# Weights of four to six bits in panels of sixteen rows, or eight (panels.h).
 option(LLAMA_PY_WEIGHT_PANELS
-    "Arrange quantized weights for sixteen rows at once; needs AVX-512 with VNNI" ON)
+    "Arrange quantized weights for many rows at once; needs AVX2, and is at its best with VNNI" ON)
 
 llama_py_header_rule(LLAMA_PY_WEIGHT_PANELS weight_panels.h
     FOR ${gcc_or_clang_for_x86}
-    INSTRUCTIONS "defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512DQ__)"
+    INSTRUCTIONS "defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)"
     SOURCES ggml/src/ggml-cpu/ggml-cpu.cpp)
 if (LLAMA_PY_WEIGHT_PANELS AND gcc_or_clang_for_x86)
     foreach (backend IN LISTS GGML_AVAILABLE_BACKENDS)

@@ -1,7 +1,8 @@
-"""Products of quantized matrices in panels of sixteen rows (``panels.h``)."""
+"""Products of quantized matrices in panels of rows (``panels.h``)."""
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,8 @@ TYPES = {
 }
 #: Numbers of a column that share a scale.
 SHARED = {"Q4_K": 256, "Q5_K": 256, "Q6_K": 256, "IQ4_XS": 256}
+#: What GCC calls CPUs whose instructions panels are made for, and Linux the last of these.
+CPUS = {"haswell": "avx2", "alderlake": "avx_vnni", "icelake-server": "avx512_vnni"}
 #: In an order by which the sums of a panel's parts begin and end differently.
 LENGTHS = (256, 768, 1536)
 
@@ -73,7 +76,7 @@ def panels() -> G.ggml_backend_buffer_type_t:
     for each in extra_buffer_types():
         if G.ggml_backend_buft_name(each) == b"CPU_PANELS":
             return each
-    pytest.skip("this CPU has no AVX-512 with VNNI, or the rule is off")
+    pytest.skip("this build is for a CPU without AVX2, or the rule is off")
 
 
 Multiply = Callable[..., npt.NDArray[np.float32]]
@@ -248,7 +251,7 @@ def test_the_list_of_types_is_still_made_where_the_rule_adds_to_it(llama_cpp: Pa
     assert text.count("ggml_backend_cpu_repack_buffer_type") == 2
 
 
-@pytest.mark.parametrize("cpu", ["icelake-server", "sapphirerapids"])
+@pytest.mark.parametrize("cpu", [*CPUS, "sapphirerapids"])
 def test_it_compiles_for_cpus_that_have_the_instructions(
     gcc: str, llama_cpp: Path, cpu: str
 ) -> None:
@@ -260,3 +263,55 @@ def test_it_compiles_for_cpus_that_have_the_instructions(
         *(gcc, f"-march={cpu}", "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", *includes),
         *("-fsyntax-only", folder / "weight_panels.cpp"),
     )
+
+
+def built_alone(gcc: str, llama_cpp: Path, cpu: str, folder: Path, *flags: str) -> Path:
+    """The program that multiplies without ggml, for a kind of CPU."""
+    linux = Path("/proc/cpuinfo")
+    if not (linux.exists() and f" {CPUS[cpu]} " in f"{linux.read_text(encoding='utf-8')} "):
+        pytest.skip(f"this CPU has no {CPUS[cpu]}")
+    program = folder / cpu
+    source = Path(__file__).with_name("panels_alone.cpp")
+    builds.run(
+        *(gcc, f"-march={cpu}", "-std=c++17", "-O1", *flags, f"-I{llama_cpp / 'ggml/src'}"),
+        *(source, "-o", program),
+    )
+    return program
+
+
+def multiplied_alone(
+    program: Path, weights: Weights, columns: npt.NDArray[np.float32]
+) -> npt.NDArray[np.float32]:
+    shape = (*weights.values.shape, len(columns))
+    done = subprocess.run(
+        [program, weights.kind, *map(str, shape), "1"],
+        input=weights.data.tobytes() + columns.tobytes(),
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()[-2000:]
+    return np.frombuffer(done.stdout, np.float32).reshape(len(columns), -1)
+
+
+def check_alone(program: Path) -> None:
+    for kind in TYPES:
+        weights = quantized(kind, 48, 768)
+        for columns in (1, 3, 8, 17):
+            given = exact_columns(kind, columns, 768)
+            whole = multiplied_alone(program, weights, given)
+            assert error(whole, weights, given) < 3e-7, kind
+            np.testing.assert_array_equal(multiplied_alone(program, weights, given[:1]), whole[:1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cpu", CPUS)
+def test_products_on_other_cpus(gcc: str, llama_cpp: Path, tmp_path: Path, cpu: str) -> None:
+    """Panels of eight rows, and each kind of instructions: as far as this machine has them."""
+    check_alone(built_alone(gcc, llama_cpp, cpu, tmp_path))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("cpu", CPUS)
+def test_no_address_is_wrong(gcc: str, llama_cpp: Path, tmp_path: Path, cpu: str) -> None:
+    flags = "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"
+    check_alone(built_alone(gcc, llama_cpp, cpu, tmp_path, *flags))

@@ -1,8 +1,10 @@
-// A type of buffers whose weights lie in panels of sixteen rows (panels.h), for products of matrices.
+// A type of buffers whose weights lie in panels (panels.h), for products of matrices.
 //
 // ggml's own "CPU_REPACK" has the same place in its list of such types, and multiplies by 256 bits at a time; more
 // than three columns at once, in fours, others each by itself. Here all columns pass while the weights are there.
-#if defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512DQ__)
+#include "panel_vectors.h"
+
+#ifdef LLAMA_PY_PANELS
 
 #include "panels.h"
 

@@ -5,7 +5,9 @@
 #ifndef LLAMA_PY_WEIGHT_PANELS_H
 #define LLAMA_PY_WEIGHT_PANELS_H
 
-#if defined(GGML_USE_CPU_REPACK) && defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512DQ__)
+#include "panel_vectors.h"
+
+#if defined(GGML_USE_CPU_REPACK) && defined(LLAMA_PY_PANELS)
 
 #include "repack.h"
 
