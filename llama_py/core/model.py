@@ -14,6 +14,7 @@ from llama_py._native import ggml_h
 from llama_py._native import llama_h as C
 from llama_py.core import logs
 from llama_py.core.handle import Handle
+from llama_py.core.host.mapped_files import MappedFiles
 from llama_py.core.model_files import ModelFiles
 from llama_py.core.mtp_check import check_heads
 from llama_py.core.native_load import NativeLoad, ProgressCallback
@@ -79,7 +80,10 @@ class Model(Handle[C.llama_model_p]):
         logs.install()
         printing = logs.Printing() if verbose else None
         try:
-            self._load(NativeLoad(progress), partial(_free, C.llama_model_free, printing))
+            self._load(
+                NativeLoad(progress, self._note(files)),
+                partial(_free, C.llama_model_free, printing),
+            )
             files.check()
             self._mapped = files if self.params.use_mmap else None
             self.vocab = Vocab(self)
@@ -91,6 +95,11 @@ class Model(Handle[C.llama_model_p]):
             if printing is not None:
                 printing.close()
             raise
+
+    def _note(self, files: ModelFiles) -> Callable[[float], None] | None:
+        """What to do while it is being loaded."""
+        mapped = self.params.use_mmap and not self.params.use_mlock
+        return MappedFiles(files.paths).note if mapped else None
 
     def _load(self, loading: NativeLoad, free: Callable[[C.llama_model_p], None]) -> None:
         struct, self._kept_alive = _model_struct(self.params)

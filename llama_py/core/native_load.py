@@ -33,13 +33,17 @@ class NativeLoad:
 
     Args:
         progress: called by the thread that calls ``run``.
+        note: called with the same, before it, by the thread that loads.
 
     Attributes:
         stopped: ``progress`` returned False.
     """
 
-    def __init__(self, progress: ProgressCallback | None) -> None:
+    def __init__(
+        self, progress: ProgressCallback | None, note: Callable[[float], None] | None = None
+    ) -> None:
         self.stopped = False
+        self._note = note
         self._progress = progress
         self._error: BaseException | None = None
         self._asker = threading.get_ident()
@@ -98,6 +102,8 @@ class NativeLoad:
     def _on_progress(self, done: float, _data: Any) -> bool:
         """The C callback, in the thread that loads. Nothing may be raised here."""
         try:
+            if self._note is not None:
+                self._note(done)
             if self._progress is not None and not self.stopped:
                 if threading.get_ident() == self._asker:
                     self._ask(done)

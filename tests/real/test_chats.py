@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import Any
 
 import jsonschema
@@ -168,3 +170,28 @@ def test_equal_calls_without_reuse_are_equal(smollm2: Llama) -> None:
         assert len({str(reply["choices"][0]["message"]["content"]) for reply in replies}) == 1
     again = smollm2.create_chat_completion(other, temperature=0, max_tokens=4)
     assert again.cache["reused"] == known["usage"]["prompt_tokens"] - 1
+
+
+_HELD = """
+import sys
+from pathlib import Path
+from llama_py import Llama
+from llama_py.core.host.machine import own_memory
+
+before = own_memory()
+with Llama(sys.argv[1], n_ctx=256):
+    print(Path(sys.argv[1]).stat().st_size, *(b - a for a, b in zip(before, own_memory())))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="as Linux tells it")
+def test_weights_that_were_copied_are_not_held_twice(qwen05: Llama) -> None:
+    """Arranged for the CPU, and mapped: what was copied out of the file is given back."""
+    done = subprocess.run(
+        [sys.executable, "-c", _HELD, str(qwen05.model_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    size, own, mapped = map(int, done.stdout.split())
+    assert own + mapped < 1.25 * size

@@ -13,7 +13,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["addresses_left", "available_bytes", "memory_bytes", "memory_left", "usable_cores"]
+__all__ = [
+    "addresses_left",
+    "available_bytes",
+    "memory_bytes",
+    "memory_left",
+    "own_memory",
+    "usable_cores",
+]
 
 #: The first version writes "no limit" as the largest number that is a multiple of a page.
 _NO_LIMIT = 1 << 60
@@ -53,8 +60,14 @@ def available_bytes(root: Path = Path("/")) -> int:
     """
     fields = _fields(root / "proc/meminfo")
     free = fields["MemAvailable"] if "MemAvailable" in fields else memory_bytes(root)
-    mapped = _fields(root / "proc/self/status").get("RssFile", 0)
+    _, mapped = own_memory(root)
     return max(0, min([free, *_left_in_groups(root)]) - mapped)
+
+
+def own_memory(root: Path = Path("/")) -> tuple[int, int]:
+    """Bytes that this process has in memory: its own, and pages of files; 0 if nobody tells."""
+    fields = _fields(root / "proc/self/status")
+    return fields.get("RssAnon", 0), fields.get("RssFile", 0)
 
 
 def memory_left(root: Path = Path("/")) -> int:

@@ -1,0 +1,68 @@
+"""``MappedFiles``: pages of a file that stay in this process's memory although nobody needs them.
+
+Weights that are arranged for the CPU's instructions are copied out of the mapped file, and what was
+read of it stays mapped: a model would take its size twice, while it is loaded and for good.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from llama_py.core.host.machine import own_memory
+
+__all__ = ["MappedFiles"]
+
+#: Pages are given back each time that so much of the files was loaded.
+_STEP = 0.1
+#: Where the process's own memory grows by less than so much of what was loaded, the files are used
+#: where they are mapped.
+_COPIED = 0.25
+
+
+class MappedFiles:
+    """Gives back the pages of files that are copied while they are loaded.
+
+    The system reads them again from its cache where they are needed after all. On Linux; elsewhere
+    nothing is done.
+
+    Args:
+        paths: the files.
+    """
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        self._paths = {os.path.realpath(path) for path in paths}
+        self._size = sum(Path(path).stat().st_size for path in self._paths)
+        self._before, _ = own_memory()
+        self._next = _STEP
+
+    def note(self, loaded: float) -> None:
+        """So much of the files was loaded, 0.0 to 1.0. Raises nothing."""
+        if loaded < self._next or not sys.platform.startswith("linux"):
+            return
+        self._next = min(1.0, loaded + _STEP) if loaded < 1.0 else 2.0
+        own, mapped = own_memory()
+        if mapped and own - self._before >= _COPIED * loaded * self._size:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        advise = ctypes.CDLL(None).madvise
+        advise.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+        for start, end in self._mappings():
+            advise(start, end - start, mmap.MADV_DONTNEED)
+
+    def _mappings(self) -> Iterator[tuple[int, int]]:
+        """Where the files are mapped, to be read only: nothing that was written is lost."""
+        try:
+            lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape")
+        except OSError:
+            return
+        for line in lines.splitlines():
+            place, rights, _, _, _, *path = line.split(maxsplit=5)
+            if rights.startswith("r-") and path and path[0] in self._paths:
+                start, _, end = place.partition("-")
+                yield int(start, 16), int(end, 16)
