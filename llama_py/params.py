@@ -155,6 +155,7 @@ class ModelParams:
         vocab_only: load the vocabulary and no weights.
         use_mmap: map the file instead of reading it.
         use_mlock: keep the weights from being swapped out.
+        repack: arrange quantized weights for the CPU, which copies them out of the mapped file.
         kv_overrides: metadata values to replace: ``{key: bool | int | float | str}``.
         check_tensors: look for NaN and Inf in the weights while loading.
         load_mtp: load the next-token heads as well.
@@ -168,6 +169,7 @@ class ModelParams:
     vocab_only: bool = _M["vocab_only"]
     use_mmap: bool = _M["use_mmap"]
     use_mlock: bool = _M["use_mlock"]
+    repack: bool = _M["repack"]
     kv_overrides: Mapping[str, bool | int | float | str] | None = None
     check_tensors: bool = _M["check_tensors"]
     load_mtp: bool = False

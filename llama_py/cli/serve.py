@@ -61,6 +61,8 @@ _LLAMA_SERVER = {
     "--ubatch-size": "it is n_ubatch of a model in the file of --config",
     "--mlock": "it is use_mlock of a model in the file of --config",
     "--no-mmap": "it is use_mmap of a model in the file of --config",
+    "-nr": "it is repack of a model in the file of --config",
+    "--no-repack": "it is repack of a model in the file of --config",
     "-md": "it is --speculative draft=FILE here",
     "--model-draft": "it is --speculative draft=FILE here",
     "--ssl-cert-file": "it is --tls-cert here",

@@ -266,6 +266,7 @@ def _model_struct(params: ModelParams) -> tuple[C.llama_model_params, list[Any]]
     struct.split_mode = params.split_mode
     struct.main_gpu = params.main_gpu
     struct.load_mode = int(params.use_mmap) + 2 * int(params.use_mlock)
+    struct.use_extra_bufts = params.repack
     struct.vocab_only = params.vocab_only
     struct.check_tensors = params.check_tensors
     struct.load_mtp = params.load_mtp

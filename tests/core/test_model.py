@@ -98,7 +98,7 @@ def test_only_the_vocabulary() -> None:
 
 
 @pytest.mark.parametrize(
-    "params", [{"use_mmap": False}, {"use_mlock": True}, {"check_tensors": True}]
+    "params", [{"use_mmap": False}, {"use_mlock": True}, {"check_tensors": True}, {"repack": False}]
 )
 def test_ways_of_loading(params: dict[str, Any]) -> None:
     with Model(FULL, ModelParams(**params)) as model:
