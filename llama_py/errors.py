@@ -104,7 +104,8 @@ class LibraryNotFoundError(NativeLibraryError):
 
 
 class LibraryLoadError(NativeLibraryError):
-    """A native library is there, but the system refuses to load it."""
+    """A native library is there, but the system refuses to load it, or it was built from a
+    llama.cpp whose structs and functions are others than this version declares."""
 
 
 class SymbolNotFoundError(LlamaError, AttributeError):
