@@ -45,7 +45,7 @@ class Graph:
             shape: in the order of numpy, if it is not the array's (blocks of several numbers).
         """
         values = np.ascontiguousarray(values)
-        whole = (1,) * (4 - values.ndim) + values.shape if shape is None else (1, 1, *shape)
+        whole = (1,) * (4 - len(shape or values.shape)) + (shape or values.shape)
         kind = _FLOATS[values.dtype] if kind is None else kind
         made = G.ggml_new_tensor_4d(self.context, kind, *whole[::-1])
         data = G.ggml_get_data(made)

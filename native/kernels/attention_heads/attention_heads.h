@@ -34,6 +34,8 @@ static void ggml_compute_forward_flash_attn_ext_f16_one_chunk(
 
 LLAMA_PY_REACHABLE(attention_heads)
 
+#include "attention_cells.h"
+
 namespace llama_py {
 
 #ifdef LLAMA_PY_WIDE
@@ -84,10 +86,9 @@ static constexpr int MOST_MASKS = 16;
 // A line of the cache, which is what is fetched.
 template <typename T> static constexpr int64_t LINE = 64/sizeof(T);
 
-template <typename T>
-static inline void fetch(const T * from, int64_t n) {
-    for (int64_t d = 0; d < n; d += LINE<T>) {
-        __builtin_prefetch(from + d);
+static inline void fetch(const void * from, int64_t bytes) {
+    for (int64_t b = 0; b < bytes; b += 64) {
+        __builtin_prefetch((const char *) from + b);
     }
 }
 
@@ -133,8 +134,12 @@ template <typename T> struct Ahead {
 struct Memory {
     const char * keys;
     size_t key_stride;
+    size_t key_bytes;
+    Widen widen_keys;
     const char * values;
     size_t value_stride;
+    size_t value_bytes;
+    Widen widen_values;
 };
 
 struct Scoring {
@@ -454,7 +459,9 @@ static Memory memory_of(const ggml_tensor * dst, int64_t head, int64_t batch) {
     const int64_t other = batch/(dst->src[0]->ne[3]/k->ne[3]);
     return {
         (const char *) k->data + group*k->nb[2] + other*k->nb[3], k->nb[1],
+        ggml_row_size(k->type, k->ne[0]), widens(k->type),
         (const char *) v->data + group*v->nb[2] + other*v->nb[3], v->nb[1],
+        ggml_row_size(v->type, v->ne[0]), widens(v->type),
     };
 }
 
@@ -466,13 +473,13 @@ template <typename T> struct Walk {
     Picking<T> picking;
 };
 
-// Rows from ``first`` on, as many as fit: which of them pass together, and by which masks, which are those of the
+// Rows from ``first`` on up to ``last``, as many as fit: which of them pass together, and by which masks, which are those of the
 // tokens that cells are picked for.
 template <typename T>
-static void plan(const ggml_tensor * dst, const Rows & rows, int first, Walk<T> & walk) {
+static void plan(const ggml_tensor * dst, const Rows & rows, int first, int last, Walk<T> & walk) {
     const int64_t shared = heads_that_share(dst);
     int & tokens = walk.picking.tokens;
-    for (walk.end = first; walk.end < rows.count; ++walk.end) {
+    for (walk.end = first; walk.end < last; ++walk.end) {
         const int row = walk.end;
         const int64_t group = rows.heads[row]/shared;
         const bool same_group = row > first && rows.heads[row - 1]/shared == group;
@@ -498,7 +505,7 @@ static void plan(const ggml_tensor * dst, const Rows & rows, int first, Walk<T> 
 template <typename T>
 static void fetch_keys(const Cells<T> & cells, const Pass & pass, int64_t n) {
     for (int c = 0; c < cells.count; ++c) {
-        fetch(cells.keys[c] + pass.to_keys, n);
+        fetch(cells.keys[c] + pass.to_keys, n*(int64_t) sizeof(T));
     }
 }
 
@@ -522,29 +529,92 @@ static void attend_in_blocks(Walk<T> & walk, const Scoring & scoring, Rows & row
 }
 
 template <typename T>
-static void attend_to(const ggml_tensor * dst, int64_t batch, int64_t from, int64_t to, Rows & rows) {
-    const Scoring scoring = scoring_of(dst);
-    const int64_t shared  = heads_that_share(dst);
-    if (rows.heads[0]/shared == rows.heads[rows.count - 1]/shared && fits_tile(rows, scoring)) {
-        attend_as_tile<T>(rows, from, to, memory_of(dst, rows.heads[0], batch), scoring);
-        return;
-    }
+static void attend_to(
+        const ggml_tensor * dst, int64_t batch, int64_t from, int64_t to, const Scoring & scoring, Rows & rows) {
     for (int first = 0; first < rows.count;) {
         Walk<T> walk;
         walk.picking.memory = memory_of(dst, 0, batch);
         walk.picking.next = from;
         walk.picking.end  = to;
-        plan(dst, rows, first, walk);
+        plan(dst, rows, first, rows.count, walk);
         attend_in_blocks(walk, scoring, rows);
         first = walk.end;
     }
 }
 
+// Cells of any type, widened a block at a time for the rows that share them.
+struct Widened {
+    Cells<uint8_t> cells;
+    Cells<float> numbers;
+    alignas(64) float keys[BLOCK*WIDEST];
+    alignas(64) float values[BLOCK*WIDEST];
+
+    void widen(const Memory & memory, const Scoring & scoring, int tokens) {
+        for (int c = 0; c < BLOCK; ++c) {  // those behind the last one are read, and not used
+            const int64_t last = MIN(c, cells.count - 1);
+            numbers.keys[c]   = keys + last*scoring.n_keys;
+            numbers.values[c] = values + last*scoring.n_values;
+        }
+        for (int c = 0; c < cells.count; ++c) {
+            if (c + FETCHED < cells.count) {
+                fetch(cells.keys[c + FETCHED], memory.key_bytes);
+                fetch(cells.values[c + FETCHED], memory.value_bytes);
+            }
+            memory.widen_keys((const char *) cells.keys[c], scoring.n_keys, keys + c*scoring.n_keys);
+            memory.widen_values((const char *) cells.values[c], scoring.n_values, values + c*scoring.n_values);
+        }
+        memcpy(numbers.masks, cells.masks, tokens*sizeof(cells.masks[0]));
+        numbers.count = cells.count;
+    }
+};
+
+// The rows of one head of the cells.
+static int rows_of_group(const ggml_tensor * dst, const Rows & rows, int first) {
+    const int64_t shared = heads_that_share(dst);
+    int end = first + 1;
+    while (end < rows.count && rows.heads[end]/shared == rows.heads[first]/shared) {
+        ++end;
+    }
+    return end;
+}
+
+static void attend_widened(
+        const ggml_tensor * dst, int64_t batch, int64_t from, int64_t to, const Scoring & scoring, Rows & rows) {
+    Widened widened;
+    for (int first = 0; first < rows.count;) {
+        Walk<uint8_t> walk;
+        walk.picking.memory = memory_of(dst, rows.heads[first], batch);
+        walk.picking.next = from;
+        walk.picking.end  = to;
+        plan(dst, rows, first, rows_of_group(dst, rows, first), walk);
+        for (walk.picking.pick(widened.cells); widened.cells.count; walk.picking.pick(widened.cells)) {
+            widened.widen(walk.picking.memory, scoring, walk.picking.tokens);
+            for (int p = 0; p < walk.count; ++p) {
+                Pass pass = walk.passes[p];
+                pass.to_keys = pass.to_values = 0;  // these cells are of one head
+                attend_some<float>(rows, pass, widened.numbers, scoring, {nullptr, 0});
+            }
+        }
+        first = walk.end;
+    }
+}
+
+// Whether cells have to be widened before they are computed with.
+static bool are_widened(const ggml_tensor * dst) {
+    const ggml_type type = dst->src[1]->type;
+    return type != dst->src[2]->type || (type != GGML_TYPE_F16 && type != GGML_TYPE_F32);
+}
+
 static void attend_to_cells(const ggml_tensor * dst, int64_t batch, int64_t from, int64_t to, Rows & rows) {
-    if (dst->src[1]->type == GGML_TYPE_F16) {
-        attend_to<ggml_fp16_t>(dst, batch, from, to, rows);
+    const Scoring scoring = scoring_of(dst);
+    if (rows_of_group(dst, rows, 0) == rows.count && fits_tile(rows, scoring)) {
+        attend_as_tile(rows, from, to, memory_of(dst, rows.heads[0], batch), scoring);
+    } else if (are_widened(dst)) {
+        attend_widened(dst, batch, from, to, scoring, rows);
+    } else if (dst->src[1]->type == GGML_TYPE_F16) {
+        attend_to<ggml_fp16_t>(dst, batch, from, to, scoring, rows);
     } else {
-        attend_to<float>(dst, batch, from, to, rows);
+        attend_to<float>(dst, batch, from, to, scoring, rows);
     }
 }
 
@@ -607,8 +677,8 @@ static bool can_attend(const ggml_compute_params * params, const ggml_tensor * d
     const ggml_tensor * k    = dst->src[1];
     const ggml_tensor * v    = dst->src[2];
     const ggml_tensor * mask = dst->src[3];
-    return !params->use_ref && q->type == GGML_TYPE_F32 && k->type == v->type
-        && (k->type == GGML_TYPE_F16 || k->type == GGML_TYPE_F32)
+    return !params->use_ref && q->type == GGML_TYPE_F32
+        && (!are_widened(dst) || (widens(k->type) && widens(v->type) && k->ne[0] <= WIDEST && v->ne[0] <= WIDEST))
         && k->ne[0]%WIDTH == 0 && v->ne[0]%WIDTH == 0 && v->ne[0] <= MOST_SUMS
         && k->ne[2] == v->ne[2] && q->ne[2]%k->ne[2] == 0
         && (!mask || mask->ne[2] == 1);
@@ -734,10 +804,16 @@ static void finish_row(const ggml_tensor * dst, int64_t token, int64_t batch, in
     memcpy(out, rows.values(row), rows.width*sizeof(float));
 }
 
-// Rows counted token by token: all heads of the first, then those of the next.
-static void attend_apart(const ggml_tensor * dst, int64_t index, int64_t end) {
+// Rows counted token by token: all heads of the first, then those of the next. Where cells have to be widened, and
+// there is enough to do for each thread, heads that share them are not divided: whoever has the first does all.
+static void attend_apart(const ggml_compute_params * params, const ggml_tensor * dst, int64_t index, int64_t end) {
     const int64_t heads  = dst->src[0]->ne[2];
     const int64_t tokens = dst->src[0]->ne[1];
+    const int64_t shared = heads_that_share(dst);
+    if (are_widened(dst) && heads/shared*tokens*dst->src[0]->ne[3] >= params->nth) {
+        index = (index + shared - 1)/shared*shared;
+        end   = (end + shared - 1)/shared*shared;
+    }
     Rows rows;
     for (; index < end; index += rows.count) {
         const int64_t head  = index%heads;
@@ -778,12 +854,12 @@ static void attend_together(const ggml_tensor * dst, int64_t index, int64_t end)
     }
 }
 
-static void attend_whole(const ggml_tensor * dst, int64_t index, int64_t end) {
+static void attend_whole(const ggml_compute_params * params, const ggml_tensor * dst, int64_t index, int64_t end) {
     LLAMA_PY_REACHED(attention_heads);
     if (are_alike(dst)) {
         attend_together(dst, index, end);
     } else {
-        attend_apart(dst, index, end);
+        attend_apart(params, dst, index, end);
     }
 }
 
@@ -798,7 +874,7 @@ static void ggml_compute_forward_flash_attn_ext_f16_one_chunk(
     } else if (partials) {
         llama_py::attend_in_part(params, dst, ir0, partials, partial_stride);
     } else {
-        llama_py::attend_whole(dst, ir0, ir1);
+        llama_py::attend_whole(params, dst, ir0, ir1);
     }
 }
 

@@ -92,24 +92,16 @@ static void turn_queries(const Rows & rows, const Scoring & scoring, Tile & tile
     }
 }
 
-template <typename T>
-static inline void widen(const char * cell, int64_t n, float * into) {
-    for (int64_t d = 0; d < n; d += WIDTH) {
-        store(into + d, load((const T *) cell + d));
-    }
-}
-
-template <typename T>
 static void widen_cells(const Memory & memory, const Scoring & scoring, Tile & tile) {
     for (int c = 0; c < tile.count; ++c) {
         const int64_t cell = tile.cells[c];
         if (c + FETCHED < tile.count) {
             const int64_t ahead = tile.cells[c + FETCHED];
-            fetch((const T *) (memory.keys + ahead*memory.key_stride), scoring.n_keys);
-            fetch((const T *) (memory.values + ahead*memory.value_stride), scoring.n_values);
+            fetch(memory.keys + ahead*memory.key_stride, memory.key_bytes);
+            fetch(memory.values + ahead*memory.value_stride, memory.value_bytes);
         }
-        widen<T>(memory.keys + cell*memory.key_stride, scoring.n_keys, tile.keys + c*scoring.n_keys);
-        widen<T>(memory.values + cell*memory.value_stride, scoring.n_values, tile.values + c*scoring.n_values);
+        memory.widen_keys(memory.keys + cell*memory.key_stride, scoring.n_keys, tile.keys + c*scoring.n_keys);
+        memory.widen_values(memory.values + cell*memory.value_stride, scoring.n_values, tile.values + c*scoring.n_values);
     }
     for (int c = tile.count; c%OF_PANEL; ++c) {  // computed, and not used
         memset(tile.keys + c*scoring.n_keys, 0, scoring.n_keys*sizeof(float));
@@ -236,9 +228,8 @@ static void sum_panel(Rows & rows, int panel, int64_t n, const Tile & tile) {
     }
 }
 
-template <typename T>
 static void attend_block(Rows & rows, const Memory & memory, const Scoring & scoring, Tile & tile) {
-    widen_cells<T>(memory, scoring, tile);
+    widen_cells(memory, scoring, tile);
     for (int panel = 0; panel < rows.count; panel += PANEL) {
         score_panel(panel, scoring, tile);
         if (!tile.plain) {
@@ -251,7 +242,6 @@ static void attend_block(Rows & rows, const Memory & memory, const Scoring & sco
     tile.plain = true;
 }
 
-template <typename T>
 static void attend_as_tile(Rows & rows, int64_t from, int64_t to, const Memory & memory, const Scoring & scoring) {
     Tile tile;
     for (int r = rows.count; r < whole_panels(rows.count); ++r) {
@@ -265,12 +255,12 @@ static void attend_as_tile(Rows & rows, int64_t from, int64_t to, const Memory &
             tile.plain = tile.plain && plain;
             tile.cells[tile.count++] = cell + __builtin_ctzll(bits);
             if (tile.count == BLOCK) {
-                attend_block<T>(rows, memory, scoring, tile);
+                attend_block(rows, memory, scoring, tile);
             }
         }
     }
     if (tile.count) {
-        attend_block<T>(rows, memory, scoring, tile);
+        attend_block(rows, memory, scoring, tile);
     }
 }
 

@@ -8,6 +8,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -30,6 +31,8 @@ class Case:
     tokens: int = 1
     batch: int = 1
     memory: type[np.floating[Any]] = np.float16
+    keys: str = ""  # other types, one of STORED
+    values: str = ""
     masked: bool = True
     softcap: float = 0.0
     max_bias: float = 0.0
@@ -95,6 +98,21 @@ def slopes(case: Case) -> Array:
     return np.concatenate([even, odd])
 
 
+#: What cells may be besides F16 and F32, by ggml's names.
+STORED = ("BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL")
+
+
+def stored(values: Array, kind: str) -> tuple[npt.NDArray[np.uint8], Array]:
+    """Numbers as cells of such a type have them, and what they are."""
+    number, flat = getattr(G, f"GGML_TYPE_{kind}"), values.astype(np.float32)
+    length = values.shape[-1]
+    rows = flat.size // length
+    data = np.zeros((rows, G.ggml_row_size(number, length)), np.uint8)
+    G.ggml_quantize_chunk(number, flat.ctypes.data, data.ctypes.data, 0, rows, length, None)
+    back = gguf.quants.dequantize(data, gguf.GGMLQuantizationType[kind])
+    return data, back.reshape(values.shape).astype(np.float64)
+
+
 def expected(case: Case, given: Given) -> Array:
     """In float64: (batch, tokens, heads, value)."""
     shared = case.heads // case.heads_kv
@@ -122,7 +140,12 @@ def computed(
     """By ggml: (batch, tokens, heads, value)."""
     with Graph() as graph:
         queries = graph.tensor(given.q.astype(np.float32))
-        keys, values = (graph.tensor(each.astype(case.memory)) for each in (given.k, given.v))
+        keys, values = (
+            graph.tensor(stored(each, kind)[0], getattr(G, f"GGML_TYPE_{kind}"), each.shape)
+            if kind
+            else graph.tensor(each.astype(case.memory))
+            for each, kind in ((given.k, case.keys), (given.v, case.values))
+        )
         mask = None if given.mask is None else graph.tensor(given.mask.astype(np.float16))
         made = G.ggml_flash_attn_ext(
             graph.context, queries, keys, values, mask, case.scale, case.max_bias, case.softcap
@@ -218,8 +241,10 @@ OFFSETS = (1, 12, 15, 63, 64, 200, 511)
         Case(cells=515, sinks=True),
         Case(cells=700, heads=9, heads_kv=3),
         Case(cells=700, tokens=20),
+        Case(cells=700, keys="Q8_0", values="Q4_0", memory=np.float32),
+        Case(cells=700, tokens=20, keys="Q8_0", values="Q8_0", memory=np.float32),
     ],
-    ids=lambda case: f"{case.tokens}-{case.cells}-{case.heads}",
+    ids=lambda case: f"{case.tokens}-{case.cells}-{case.heads}{case.keys}",
 )
 def test_sums_do_not_depend_on_where_the_cells_lie(case: Case, threads: int) -> None:
     """An equal call is computed elsewhere, beside what others have left, to the same bits."""
@@ -227,6 +252,29 @@ def test_sums_do_not_depend_on_where_the_cells_lie(case: Case, threads: int) -> 
     as_first = computed(case, of, threads)
     for offset in OFFSETS:
         np.testing.assert_array_equal(computed(case, moved(of, offset, 1280), threads), as_first)
+
+
+@pytest.mark.parametrize(("tokens", "threads"), [(1, 1), (1, 3), (3, 2), (16, 2), (70, 3)])
+@pytest.mark.parametrize("keys", ["", *STORED])
+@pytest.mark.parametrize("values", ["", "same"])
+def test_cells_of_any_type(keys: str, values: str, tokens: int, threads: int) -> None:
+    """Prompts, replies, and replies to others; keys and values may be of two types."""
+    values = keys if values else "Q8_0"
+    for case in (
+        Case(cells=700, others=True),
+        Case(cells=440, heads=9, heads_kv=3, key=128, value=64, sinks=True),
+        Case(cells=321, heads=40, heads_kv=2, replies=True, max_bias=8.0),
+        Case(cells=130, heads=4, heads_kv=4, key=256, value=256, batch=2),
+    ):
+        case = replace(case, tokens=tokens, keys=keys, values=values, memory=np.float32)
+        of = given(case)
+        read = replace(
+            of,
+            k=stored(of.k, keys)[1] if keys else of.k,
+            v=stored(of.v, values)[1] if values else of.v,
+        )
+        got = computed(case, of, threads)
+        np.testing.assert_allclose(got, expected(case, read), rtol=0, atol=2e-5)
 
 
 @pytest.mark.parametrize("tokens", [1, 16])

@@ -108,7 +108,7 @@ static void ggml_compute_forward_flash_attn_ext_tiled(
     LLAMA_PY_REACHED(attention_tiles);
 #ifdef LLAMA_PY_ATTENDS  // attention_heads.h, which is faster than tiles
     if (llama_py::can_attend(params, dst)) {
-        llama_py::attend_whole(dst, ir0, ir1);
+        llama_py::attend_whole(params, dst, ir0, ir1);
         return;
     }
 #endif
