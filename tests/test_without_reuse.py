@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from llama_py import AsyncLlama, ChatSession, Llama, demo_model_path
+from tests.models import tiny_model
 from tests.server.serving import Server, demo_settings, serving
 
 QUESTION = [{"role": "user", "content": "Count to 9."}]
@@ -53,6 +54,39 @@ def test_equal_calls_are_equal_wherever_there_is_room(threads: int) -> None:
             reply = llm.create_chat_completion(QUESTION, logprobs=True, top_logprobs=2, **OFF)
             seen.add(str(reply["choices"][0]["logprobs"]))
     assert len(seen) == 1
+
+
+def test_what_is_pinned_stays_and_others_are_brought_back() -> None:
+    """Room is made for a reply that may be long, and not at any price."""
+    with Llama(demo_model_path(), n_ctx=1024, n_threads=1) as llm:
+        warmed = [{"role": "system", "content": "You are brief. " * 20}]
+        llm.prewarm(warmed)
+        other = llm.create_chat_completion(OTHER, max_tokens=4)
+        llm.create_chat_completion(QUESTION, temperature=0, reuse=False)
+        asked = llm.create_chat_completion([*warmed, *QUESTION], max_tokens=2)
+        assert asked.cache["action"] in ("continue", "fork"), "it never left the memory"
+        assert cached(asked) > 40
+        again = llm.create_chat_completion(OTHER, max_tokens=4)
+        assert cached(again) == other["usage"]["prompt_tokens"] - 1
+
+
+def test_nobody_leaves_for_room_that_is_not_to_be_had() -> None:
+    """Beside a reply that is busy with most of it; and where sequences take no cells."""
+    with Llama(demo_model_path(), n_ctx=1024, n_threads=1) as llm:
+        llm.create_chat_completion(OTHER, max_tokens=4)
+        long = llm.tokenize(b"one two three " * 200)[:600]
+        running = llm.create_completion(long, max_tokens=200, stream=True, ignore_eos=True)
+        next(running)
+        llm.create_chat_completion(QUESTION, temperature=0, max_tokens=500, reuse=False)
+        again = llm.create_chat_completion(OTHER, max_tokens=4)
+        assert again.cache["action"] in ("continue", "fork"), "it never left the memory"
+        running.close()
+    with Llama(str(tiny_model("recurrent")), n_ctx=512, n_threads=1) as llm:
+        llm.create_completion(list(range(30, 330)), max_tokens=2)
+        llm.create_completion(list(range(40, 340)), max_tokens=2, reuse=False)
+        again = llm.create_completion(list(range(30, 330)), max_tokens=2)
+        assert again.cache["action"] != "load"
+        assert cached(again) > 250
 
 
 def test_its_prompt_has_the_tokens_of_its_text(llm: Llama) -> None:

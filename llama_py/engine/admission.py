@@ -23,7 +23,7 @@ __all__ = ["Admission"]
 _WORTH_WAITING = 32
 #: Cells that each running request is left to grow into before a preempted one comes back.
 _GROWTH = 64
-#: Cells for a reply without a limit, whose request is to be alone in its cells.
+#: Cells for a reply that are freed before it begins, at most.
 _REPLY = 1024
 #: Steps after which is looked whether cells run out soon.
 _LOOK = 32
@@ -163,15 +163,15 @@ class Admission:
         return True
 
     def _make_whole_room(self, running: Generation) -> None:
-        """Free all cells that it will need, so that they lie in the order of its tokens.
+        """Free the cells that it will need, so that they lie in the order of its tokens.
 
         Those that others leave while it generates may lie before its prompt, and what is added up
         in another order is rounded otherwise: equal calls would not be equal.
         """
-        left = running.request.generation.max_tokens
-        reply = _REPLY if left is None else left - len(running.record.generated)
-        cells = len(running.prompt.tokens) + reply
-        self._cache.make_room_for(min(cells, self._cache.memory.n_ctx))
+        most = running.request.generation.max_tokens
+        left = _REPLY if most is None else most - len(running.record.generated)
+        cells = len(running.prompt.tokens) + min(left, _REPLY)
+        self._cache.make_room_for(min(cells, self._cache.limit))
 
     def _resolve_again(self, running: Generation) -> None:
         """Replies that were cached since it was submitted may save evaluating their text."""

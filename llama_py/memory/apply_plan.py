@@ -167,9 +167,10 @@ class PlanApplier:
         # Asked before ``source`` may have to make room for its own copy, and forgets all of it.
         tokens, positions = [*source.tokens], source.positions
         spelling = source.text, source.offsets, source.sources
-        runs = cut_at(source.runs, keep)
+        runs, shares = cut_at(source.runs, keep), cut_at(source.shares, keep)
         try:
-            self._copy_cells(source, target, keep)
+            if self._copy_cells(source, target, keep):
+                target.shares = shares
             # More than ``keep`` may have been copied; it is cut below.
             target.tokens, target.positions = tokens, positions
             target.spell(*spelling)
@@ -191,7 +192,8 @@ class PlanApplier:
         self._index.commit(target)
         return target
 
-    def _copy_cells(self, source: LiveSequence, target: LiveSequence, keep: int) -> None:
+    def _copy_cells(self, source: LiveSequence, target: LiveSequence, keep: int) -> bool:
+        """Returns whether both have the same cells now, and not the same in cells of their own."""
         memory = self._memory
         if keep == len(source.tokens) or self._traits.cuts_copies:
             memory.seq_cp(source.number, target.number)
@@ -203,6 +205,8 @@ class PlanApplier:
             # An idle source needs no more than what was copied, while ``target`` may be cut.
             if not source.busy and not self._traits.shares_cells:
                 self._live.swap(source, target)
+            return False
+        return True
 
     def _window_of(self, target: LiveSequence) -> CheckpointRecord:
         """The window of a sequence that was just copied, so that it can get cells of its own.

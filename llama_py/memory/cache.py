@@ -178,7 +178,7 @@ class SequenceCache:
         return self._stores.dropped
 
     def cells_used(self) -> int:
-        """Cells in use: tokens of all sequences, those that share a prefix counted once."""
+        """Cells in use: tokens of all sequences, those that are copies of others counted once."""
         return self._live.cells_used()
 
     # -- prompts --------------------------------------------------------------------------------
@@ -402,9 +402,8 @@ class SequenceCache:
         return self._live.make_room()
 
     def make_room_for(self, cells: int) -> None:
-        """Offload idle sequences until so many cells are free, or none is left."""
-        while self._live.missing(cells) > 0 and self._live.make_room():
-            pass
+        """Offload idle sequences until so many cells are free, but for those that are pinned."""
+        self._live.make_room_for(cells)
 
     def copy_prefix(self, source: LiveSequence, length: int) -> LiveSequence:
         """A sequence that holds the first ``length`` tokens of another.

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from llama_py.errors import LlamaError, StateError
 from llama_py.memory.index import CacheIndex
-from llama_py.memory.kinds import MemoryTraits, SequenceMemory
+from llama_py.memory.kinds import MemoryKind, MemoryTraits, SequenceMemory
 from llama_py.memory.saving import Saving
 from llama_py.memory.sequences import (
     LiveSequence,
@@ -134,6 +134,22 @@ class LiveSet:
             return False
         self.evict(victim)
         return True
+
+    def make_room_for(self, cells: int) -> None:
+        """Offload idle sequences until so many cells are free, but for those that are pinned.
+
+        None if that is not to be had, because others are busy with too many; nor where sequences
+        take no cells.
+        """
+        busy = sum(len(each.tokens) for each in self.by_number.values() if each.busy)
+        if self._traits.kind is MemoryKind.RECURRENT or busy + cells > self._memory.n_ctx:
+            return
+        kept = self._stores.pins.keepers()
+        while self.missing(cells) > 0:
+            victim = self.next_to_leave()
+            if victim is None or victim.reserved or victim in kept:
+                return
+            self.evict(victim)
 
     def evict(self, sequence: LiveSequence) -> None:
         """Offload a sequence in the store, and free its cells."""
@@ -277,6 +293,7 @@ class LiveSet:
         if self.cut(sequence, keep):
             del sequence.tokens[keep:]
             sequence.runs = cut_at(sequence.runs, keep)
+            sequence.shares = cut_at(sequence.shares, keep)
         else:
             self.empty(sequence)
 
@@ -343,5 +360,5 @@ class LiveSet:
 def _shared(one: LiveSequence, other: LiveSequence) -> int:
     """Cells that two sequences share. Equal tokens that were evaluated twice have cells twice."""
     shortest = min(len(one.tokens), len(other.tokens))
-    shared = shared_by(one.runs, other.runs)
+    shared = shared_by(one.shares, other.shares)
     return shortest if shared is None else min(shared, shortest)

@@ -162,6 +162,7 @@ class LiveSequence:
         offloaded_key, saved_key: its entries in the stores, if an older state of it is there.
         offloaded_length, saved_length: tokens that it had when it was written there last.
         runs: which cells it has, so that the stores keep one copy of those it shares.
+        shares: the same of what lies in memory: what was loaded again lies there a second time.
         pending: the tokens that were sampled last and are not in memory: one, as a rule. The index
             knows their text, so that a reply which ends with them is found whole: its tokens are
             kept, and the prompt is cut behind them, where the next message begins.
@@ -188,6 +189,7 @@ class LiveSequence:
     saved_key: str | None = None
     saved_length: int = 0
     runs: Runs = field(default_factory=first_run)
+    shares: Runs = field(default_factory=first_run)
     pending: tuple[int, ...] = ()
     pending_ends: frozenset[int] = frozenset()
     indexed: int = 0
@@ -208,7 +210,7 @@ class LiveSequence:
         self.offloaded_key = self.saved_key = None
         self.offloaded_length = self.saved_length = 0
         count = len(self.tokens)
-        self.runs = cut_at(self.runs, count)
+        self.runs, self.shares = cut_at(self.runs, count), cut_at(self.shares, count)
         self.passed_on = tuple((name, min(length, count)) for name, length in self.passed_on)
 
     def pass_on(self) -> None:

@@ -174,6 +174,7 @@ def test_equal_calls_without_reuse_are_equal(smollm2: Llama) -> None:
 
 _HELD = """
 import sys
+from pathlib import Path
 from llama_py import Llama
 from llama_py.core.host.machine import own_memory
 
@@ -200,5 +201,6 @@ def test_weights_that_were_copied_are_not_held_twice(qwen05: Llama) -> None:
     """Arranged for the CPU, and mapped: what was copied out of the file is given back."""
     own, mapped = held(qwen05.model_path, "yes")
     assert own + mapped < 1.25
-    own, _ = held(qwen05.model_path, "no")
+    own, mapped = held(qwen05.model_path, "no")
     assert own < 0.3, "processes share the rest"
+    assert mapped > 0.9, "and nothing of it is given back"

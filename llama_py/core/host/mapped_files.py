@@ -37,12 +37,16 @@ class MappedFiles:
     def __init__(self, paths: Iterable[Path]) -> None:
         self._paths = {os.path.realpath(path) for path in paths}
         self._size = sum(Path(path).stat().st_size for path in self._paths)
-        self._before, _ = own_memory()
+        self._before: int | None = None
         self._next = _STEP
 
     def note(self, loaded: float) -> None:
-        """So much of the files was loaded, 0.0 to 1.0. Raises nothing."""
-        if loaded < self._next or not sys.platform.startswith("linux"):
+        """So much of the files was loaded, 0.0 to 1.0; first when no tensor was."""
+        if not sys.platform.startswith("linux"):
+            return
+        if self._before is None:
+            self._before, _ = own_memory()
+        if loaded < self._next:
             return
         self._next = min(1.0, loaded + _STEP) if loaded < 1.0 else 2.0
         own, mapped = own_memory()
@@ -56,13 +60,13 @@ class MappedFiles:
             advise(start, end - start, mmap.MADV_DONTNEED)
 
     def _mappings(self) -> Iterator[tuple[int, int]]:
-        """Where the files are mapped, to be read only: nothing that was written is lost."""
+        """Where the files are mapped as llama.cpp does it: shared, and to be read only."""
         try:
-            lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape")
+            lines = Path("/proc/self/maps").read_bytes().split(b"\n")
         except OSError:
             return
-        for line in lines.splitlines():
-            place, rights, _, _, _, *path = line.split(maxsplit=5)
-            if rights.startswith("r-") and path and path[0] in self._paths:
-                start, _, end = place.partition("-")
+        for line in lines:
+            fields = line.split(maxsplit=5)
+            if len(fields) == 6 and fields[1] == b"r--s" and os.fsdecode(fields[5]) in self._paths:
+                start, _, end = fields[0].partition(b"-")
                 yield int(start, 16), int(end, 16)

@@ -71,7 +71,8 @@ def needs(info: GGUFInfo, params: ModelParams, context: ContextParams) -> Needs:
     logits = rows * (info.n_vocab or 0) * 4
     weights = info.n_bytes
     # Weights are mapped, and kept a second time in an order that the CPU is fast with.
-    addresses = 2 * weights + cells + logits + _RESERVE
+    copies = 2 if params.repack else 1
+    addresses = copies * weights + cells + logits + _RESERVE
     memory = (0 if params.use_mmap else weights) + (cells if _usual(info) else 0)
     return Needs(addresses, memory)
 

@@ -757,6 +757,12 @@ static void attend_heads(
     }
 }
 
+// Threads that ggml calls, whatever the number of cells is, from as many on as it divides at all (512): it gives
+// each ceil(cells/nth) of them, and with many threads nothing is left for the last ones.
+static int64_t threads_called(int64_t nth) {
+    return (512*nth + nth + 511)/(nth + 512);
+}
+
 // The part of one thread of the heads of one token: [greatest, sum, values] of each. ggml gives each thread a range
 // of cells. What a token attends to may lie in one of them, or in several: so they are shared out by how many it
 // attends to. That makes the same sums wherever they lie, and gives each thread as much to do. Few cells are summed
@@ -771,11 +777,10 @@ static void attend_in_part(
     const int64_t heads = dst->src[0]->ne[2];
     const int64_t nth   = params->nth;
     const int64_t ith   = params->ith;
+    const int64_t called = threads_called(nth);
     const Attended attended = {mask ? (const ggml_fp16_t *) mask->data : nullptr, dst->src[1]->ne[1]};
     const int64_t count = attended.count();
     if (count >= LEAST_IN_PARTS) {
-        const int64_t share = (attended.cells + nth - 1)/nth;         // of ggml, for each thread that it calls
-        const int64_t called = (attended.cells + share - 1)/share;
         const int64_t part = ((count + called - 1)/called + BLOCK - 1)/BLOCK*BLOCK;
         const int64_t from = attended.behind(MIN(count, ith*part));
         const int64_t to   = attended.behind(MIN(count, (ith + 1)*part));
@@ -786,12 +791,16 @@ static void attend_in_part(
         partials[head*stride]     = -INFINITY;
         partials[head*stride + 1] = 0.0f;
     }
-    int64_t pieces = 4*nth;
-    const int64_t height = (heads + pieces - 1)/pieces;
-    pieces = nth == 1 || (heads + height - 1)/height < nth ? nth : (heads + height - 1)/height;
+    if (ith >= called) {
+        return;
+    }
+    const int64_t height = (heads + 4*nth - 1)/(4*nth);
+    const int64_t chunks = (heads + height - 1)/height;
+    const int64_t pieces = nth == 1 || chunks < nth || ggml_is_numa() ? nth : chunks;
     const int64_t rows = (heads + pieces - 1)/pieces;
-    for (int64_t piece = ith; piece*rows < heads; piece += nth) {
-        attend_heads(dst, piece*rows, MIN((piece + 1)*rows, heads), 0, attended.cells, true, partials, stride);
+    const int64_t from = attended.behind(0);
+    for (int64_t head = ith*rows; head < heads; head += called*rows) {
+        attend_heads(dst, head, MIN(head + rows, heads), from, attended.cells, true, partials, stride);
     }
 }
 

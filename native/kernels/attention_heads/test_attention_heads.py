@@ -254,6 +254,15 @@ def test_sums_do_not_depend_on_where_the_cells_lie(case: Case, threads: int) -> 
         np.testing.assert_array_equal(computed(case, moved(of, offset, 1280), threads), as_first)
 
 
+@pytest.mark.parametrize("threads", [23, 28, 36, 48, 79])
+@pytest.mark.parametrize("cells", [512, 700])
+def test_no_head_is_lost_with_many_threads(cells: int, threads: int) -> None:
+    """ggml has no cells for the last of many threads, and does not call them."""
+    case = Case(heads=64, heads_kv=8, cells=300)
+    of = moved(given(case), 100, cells)
+    np.testing.assert_allclose(computed(case, of, threads), expected(case, of), rtol=0, atol=2e-5)
+
+
 @pytest.mark.parametrize(("tokens", "threads"), [(1, 1), (1, 3), (3, 2), (16, 2), (70, 3)])
 @pytest.mark.parametrize("keys", ["", *STORED])
 @pytest.mark.parametrize("values", ["", "same"])
