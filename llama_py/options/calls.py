@@ -99,8 +99,8 @@ class ReplyOptions(SamplingOptions, CriteriaOptions, total=False):
         Default(True),
         Doc(
             "False: nothing that is in memory is taken for this call, so that its whole prompt is "
-            "evaluated ([why](reuse.md#a-call-without-reuse)); other conversations stay there, unless "
-            "its reply needs their room."
+            "evaluated ([why](reuse.md#a-call-without-reuse)); other conversations stay there, "
+            "unless its reply needs their room."
         ),
     ]
     on_progress: Annotated[
