@@ -200,7 +200,7 @@ def held(model: str, repack: str) -> tuple[float, float]:
 def test_weights_that_were_copied_are_not_held_twice(qwen05: Llama) -> None:
     """Arranged for the CPU, and mapped: what was copied out of the file is given back."""
     own, mapped = held(qwen05.model_path, "yes")
-    assert own + mapped < 1.25
+    assert own + mapped < 1.4
     own, mapped = held(qwen05.model_path, "no")
     assert own < 0.3, "processes share the rest"
     assert mapped > 0.9, "and nothing of it is given back"
