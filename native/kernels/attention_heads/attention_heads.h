@@ -13,10 +13,17 @@
 // partials for one token, of which each thread attends to a part of the cells with all heads, one call for
 // each; and without for a range of all rows, which are counted differently here: see attend_apart and
 // attend_together.
+//
+// What a row becomes does not depend on what is computed with it, nor by how many threads: a token of a prompt, of
+// a draft that is verified and of a reply gets the same bits. So rows and tiles add the same numbers in the same
+// order: those of a score by lanes (``tree``), cells in blocks of 64 of those that a token attends to, and blocks
+// in parts of 512 cells (``Parts``), which threads can share. Only where neighbouring tokens attend to other cells
+// and not to more (a window, or conversations that share their beginning) blocks begin elsewhere.
 #ifndef LLAMA_PY_ATTENTION_HEADS_H
 #define LLAMA_PY_ATTENTION_HEADS_H
 
 #include "../reached.h"
+#include "../thread_memory.h"
 #include "../vectors.h"
 #include "common.h"
 #include "ops.h"
@@ -41,7 +48,7 @@ namespace llama_py {
 #ifdef LLAMA_PY_WIDE
 static constexpr int MOST_HEADS = 4;  // whose sums fit into the registers
 
-static inline float  sum(Floats v)           { return _mm512_reduce_add_ps(v); }
+static inline float  first(Floats v)         { return _mm512_cvtss_f32(v); }
 static inline float  greatest(Floats v)      { return _mm512_reduce_max_ps(v); }
 static inline uint64_t attended(Floats mask) { return _mm512_cmp_ps_mask(mask, all(-INFINITY), _CMP_NEQ_OQ); }
 static inline __m256 half(Floats v) {
@@ -55,11 +62,7 @@ static inline __m256 half(Floats v) { return v; }
 static inline uint64_t attended(Floats mask) {
     return _mm256_movemask_ps(_mm256_cmp_ps(mask, all(-INFINITY), _CMP_NEQ_OQ));
 }
-static inline float  sum(Floats v) {
-    __m128 x = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
-    x = _mm_add_ps(x, _mm_movehl_ps(x, x));
-    return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
-}
+static inline float  first(Floats v)  { return _mm256_cvtss_f32(v); }
 static inline float  greatest(Floats v) {
     __m128 x = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
     x = _mm_max_ps(x, _mm_movehl_ps(x, x));
@@ -67,10 +70,24 @@ static inline float  greatest(Floats v) {
 }
 #endif
 
-// The sums of four vectors.
+// The sums of four vectors, in the order of ``tree``.
 static inline __m128 sums(Floats a, Floats b, Floats c, Floats d) {
     const __m256 pairs = _mm256_hadd_ps(_mm256_hadd_ps(half(a), half(b)), _mm256_hadd_ps(half(c), half(d)));
     return _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1));
+}
+
+static inline float sum(Floats v) {
+    return _mm_cvtss_f32(sums(v, v, v, v));
+}
+
+// The exponential of a number up to 0 as that of a vector, to the bit. Seldom needed, and so not inlined.
+static __attribute__((noinline)) float exponential(float x) {
+    return first(ggml_v_expf(all(fmaxf(x, -1000.0f))));
+}
+
+// By what sums are multiplied when the greatest score becomes another one.
+static inline float change(float before, float now) {
+    return before == now ? 1.0f : exponential(before - now);
 }
 
 // Cells that are computed together: what is computed of them stays in the nearest cache.
@@ -79,6 +96,8 @@ static constexpr int AT_ONCE = 4;
 // Rows that pass over the cells together, and the floats that their sums may take.
 static constexpr int MOST_ROWS = 128;
 static constexpr int64_t MOST_SUMS = 8192;
+// Cells that are summed by themselves, and then added to those before them.
+static constexpr int64_t PART = 512;
 
 // Without a tile, rows pass over the cells in so many passes at most, and attend to them by so many masks.
 static constexpr int MOST_PASSES = 32;
@@ -104,6 +123,8 @@ template <typename T> struct Cells {
 struct Rows {
     int count = 0;
     int64_t width;
+    float * partials = nullptr;  // or where sums of a part go: [part][head][greatest, sum, values]
+    int64_t heads_of_part;
     int64_t heads[MOST_ROWS];
     const float * queries[MOST_ROWS];
     const ggml_fp16_t * masks[MOST_ROWS];
@@ -113,6 +134,12 @@ struct Rows {
     alignas(64) float sums[MOST_SUMS];
 
     float * values(int row) { return sums + row*width; }
+
+    void clear(int row) {
+        greatest[row] = -INFINITY;
+        sum[row] = 0.0f;
+        memset(values(row), 0, width*sizeof(float));
+    }
 };
 
 // Rows that share keys and values: which, and how far behind those of the first head these are.
@@ -206,9 +233,9 @@ static inline float weigh(float * scores, int padded, float & greatest_so_far, f
         store(scores + c, weight);
         total = plus(total, weight);
     }
-    const float factor = before == now ? 1.0f : expf(before - now);
+    const float factor = change(before, now);
     greatest_so_far = now;
-    sum_so_far = sum_so_far*factor + sum(total);
+    sum_so_far = fmaf(sum_so_far, factor, sum(total));
     return factor;
 }
 
@@ -400,12 +427,6 @@ template <typename T> struct Picking {
     }
 };
 
-} // namespace llama_py
-
-#include "attention_prompts.h"
-
-namespace llama_py {
-
 static float slope_of(const ggml_tensor * dst, uint32_t head) {
     float max_bias;
     memcpy(&max_bias, (const float *) dst->op_params + 1, sizeof(float));
@@ -419,6 +440,12 @@ static float slope_of(const ggml_tensor * dst, uint32_t head) {
     return head < log2_of ? powf(m0, head + 1) : powf(m1, 2*(head - log2_of) + 1);
 }
 
+static const ggml_fp16_t * mask_of(const ggml_tensor * dst, int64_t token, int64_t batch) {
+    const ggml_tensor * mask = dst->src[3];
+    const char * data = (const char *) mask->data + token*mask->nb[1] + (batch%mask->ne[3])*mask->nb[3];
+    return (const ggml_fp16_t *) data;
+}
+
 static void add_row(const ggml_tensor * dst, int64_t token, int64_t head, int64_t batch, Rows & rows) {
     const ggml_tensor * q    = dst->src[0];
     const ggml_tensor * mask = dst->src[3];
@@ -428,13 +455,10 @@ static void add_row(const ggml_tensor * dst, int64_t token, int64_t head, int64_
     rows.queries[row]  = (const float *) ((const char *) q->data + token*q->nb[1] + head*q->nb[2] + batch*q->nb[3]);
     rows.masks[row]    = nullptr;
     if (mask) {
-        const char * data = (const char *) mask->data + token*mask->nb[1] + (batch%mask->ne[3])*mask->nb[3];
-        rows.masks[row] = (const ggml_fp16_t *) data;
+        rows.masks[row] = mask_of(dst, token, batch);
     }
     rows.slopes[row]   = slope_of(dst, head);
-    rows.greatest[row] = -INFINITY;
-    rows.sum[row]      = 0.0f;
-    memset(rows.values(row), 0, rows.width*sizeof(float));
+    rows.clear(row);
 }
 
 static Scoring scoring_of(const ggml_tensor * dst) {
@@ -502,6 +526,101 @@ static void plan(const ggml_tensor * dst, const Rows & rows, int first, int last
     }
 }
 
+// Adds what a part of the cells gave a row to what those before it did.
+static void add_part(
+        float & greatest_so_far, float & sum_so_far, float * values_so_far, float greatest, float sum,
+        const float * values, int64_t width) {
+    if (greatest == -INFINITY) {
+        return;  // it attends to none of them
+    }
+    if (greatest_so_far == -INFINITY) {
+        greatest_so_far = greatest;
+        sum_so_far = sum;
+        memcpy(values_so_far, values, width*sizeof(float));
+        return;
+    }
+    const float now = fmaxf(greatest_so_far, greatest);
+    const float before  = change(greatest_so_far, now);
+    const float of_part = change(greatest, now);
+    greatest_so_far = now;
+    sum_so_far = fmaf(sum_so_far, before, sum*of_part);
+    for (int64_t d = 0; d < width; d += WIDTH) {
+        const Floats added = times(load(values + d), all(of_part));
+        store(values_so_far + d, fma(load(values_so_far + d), all(before), added));
+    }
+}
+
+// The parts of the cells that rows [first, end) pass over: what they give is added up, or kept for whoever does that.
+class Parts {
+  public:
+    Parts(Rows & rows, int first, int end) : rows(rows), first(first), end(end) {}
+
+    // Before each block of cells.
+    void begin_block() {
+        if (blocks == PART/BLOCK) {
+            end_part();
+            for (int row = first; row < end; ++row) {
+                rows.clear(row);
+            }
+            blocks = 0;
+        }
+        ++blocks;
+    }
+
+    // Behind the last one.
+    void finish() {
+        if (rows.partials || part) {
+            end_part();
+        }
+        for (int row = first; part && !rows.partials && row < end; ++row) {
+            rows.greatest[row] = greatest[row];
+            rows.sum[row]      = sum[row];
+            memcpy(rows.values(row), values(row), rows.width*sizeof(float));
+        }
+    }
+
+  private:
+    Rows & rows;
+    int first;
+    int end;
+    int64_t blocks = 0;
+    int64_t part = 0;
+    float greatest[MOST_ROWS];
+    float sum[MOST_ROWS];
+    alignas(64) float sums[MOST_SUMS];
+
+    float * values(int row) { return sums + row*rows.width; }
+
+    void end_part() {
+        for (int row = first; row < end; ++row) {
+            if (rows.partials) {
+                store_part(row);
+                continue;
+            }
+            if (part == 0) {
+                greatest[row] = -INFINITY;
+                sum[row] = 0.0f;
+                memset(values(row), 0, rows.width*sizeof(float));
+            }
+            add_part(greatest[row], sum[row], values(row), rows.greatest[row], rows.sum[row], rows.values(row), rows.width);
+        }
+        ++part;
+    }
+
+    void store_part(int row) {
+        float * partial = rows.partials + (part*rows.heads_of_part + rows.heads[row])*(2 + rows.width);
+        partial[0] = rows.greatest[row];
+        partial[1] = rows.sum[row];
+        memcpy(partial + 2, rows.values(row), rows.width*sizeof(float));
+    }
+};
+
+} // namespace llama_py
+
+#include "attention_prompts.h"
+
+namespace llama_py {
+
 template <typename T>
 static void fetch_keys(const Cells<T> & cells, const Pass & pass, int64_t n) {
     for (int c = 0; c < cells.count; ++c) {
@@ -513,6 +632,7 @@ static void fetch_keys(const Cells<T> & cells, const Pass & pass, int64_t n) {
 template <typename T>
 static void attend_in_blocks(Walk<T> & walk, const Scoring & scoring, Rows & rows) {
     const Pass * passes = walk.passes;
+    Parts parts(rows, passes[0].first, walk.end);
     Cells<T> blocks[2];
     walk.picking.pick(blocks[0]);
     fetch_keys(blocks[0], passes[0], scoring.n_keys);
@@ -520,12 +640,14 @@ static void attend_in_blocks(Walk<T> & walk, const Scoring & scoring, Rows & row
         const Cells<T> & cells = blocks[i];
         Cells<T> & following = blocks[!i];
         walk.picking.pick(following);
+        parts.begin_block();
         for (int p = 0; p < walk.count - 1; ++p) {
             attend_some<T>(rows, passes[p], cells, scoring, {cells.keys, passes[p + 1].to_keys});
         }
         const Ahead<T> ahead = {following.count ? following.keys : nullptr, passes[0].to_keys};
         attend_some(rows, passes[walk.count - 1], cells, scoring, ahead);
     }
+    parts.finish();
 }
 
 template <typename T>
@@ -587,14 +709,17 @@ static void attend_widened(
         walk.picking.next = from;
         walk.picking.end  = to;
         plan(dst, rows, first, rows_of_group(dst, rows, first), walk);
+        Parts parts(rows, first, walk.end);
         for (walk.picking.pick(widened.cells); widened.cells.count; walk.picking.pick(widened.cells)) {
             widened.widen(walk.picking.memory, scoring, walk.picking.tokens);
+            parts.begin_block();
             for (int p = 0; p < walk.count; ++p) {
                 Pass pass = walk.passes[p];
                 pass.to_keys = pass.to_values = 0;  // these cells are of one head
                 attend_some<float>(rows, pass, widened.numbers, scoring, {nullptr, 0});
             }
         }
+        parts.finish();
         first = walk.end;
     }
 }
@@ -643,33 +768,35 @@ static int64_t heads_at_once(const ggml_tensor * dst, int64_t head) {
     return MIN(end - head, most_rows(dst));
 }
 
-// Whether there are neighbouring tokens that attend to much the same cells: those of a prompt, and not of several
-// replies. The first two are looked at. By all cells: what is computed must not depend on where these lie.
-static bool are_alike(const ggml_tensor * dst) {
-    const ggml_tensor * mask = dst->src[3];
-    if (dst->src[0]->ne[1] < 2) {
-        return false;
-    }
-    if (!mask || mask->ne[1] < 2) {
+// Whether a token attends to much the same cells as the one before it: the next one of a prompt, and not one of
+// another conversation. By all cells: what is computed must not depend on where these lie.
+static bool goes_on(const ggml_tensor * dst, int64_t token, int64_t batch) {
+    if (!dst->src[3]) {
         return true;
     }
     const int64_t cells = dst->src[1]->ne[1];
-    const ggml_fp16_t * first  = (const ggml_fp16_t *) mask->data;
-    const ggml_fp16_t * second = (const ggml_fp16_t *) ((const char *) mask->data + mask->nb[1]);
+    const ggml_fp16_t * before = mask_of(dst, token - 1, batch);
+    const ggml_fp16_t * now    = mask_of(dst, token, batch);
     int64_t both = 0;
     int64_t one  = 0;
     int64_t c = 0;
     for (; c + BLOCK <= cells; c += BLOCK) {
-        const uint64_t a = ~equal_bits(first + c, 0xfc00);
-        const uint64_t b = ~equal_bits(second + c, 0xfc00);
+        const uint64_t a = ~equal_bits(before + c, 0xfc00);
+        const uint64_t b = ~equal_bits(now + c, 0xfc00);
         both += __builtin_popcountll(a & b);
         one  += __builtin_popcountll(a ^ b);
     }
     for (; c < cells; ++c) {
-        both += first[c] != 0xfc00 && second[c] != 0xfc00;
-        one  += (first[c] != 0xfc00) != (second[c] != 0xfc00);
+        both += before[c] != 0xfc00 && now[c] != 0xfc00;
+        one  += (before[c] != 0xfc00) != (now[c] != 0xfc00);
     }
     return 2*both >= one;
+}
+
+// Whether a step has a prompt, at its beginning or at its end, and not only replies.
+static bool has_prompt(const ggml_tensor * dst) {
+    const int64_t tokens = dst->src[0]->ne[1];
+    return tokens > 1 && (goes_on(dst, 1, 0) || goes_on(dst, tokens - 1, 0));
 }
 
 static bool can_attend(const ggml_compute_params * params, const ggml_tensor * dst) {
@@ -709,9 +836,9 @@ struct Attended {
         return count;
     }
 
-    // Where the cell lies before which it attends to so many.
-    int64_t behind(int64_t count) const {
-        for (int64_t cell = 0; cell < cells; cell += BLOCK) {
+    // Where the cell lies before which it attends to so many more, from a cell on.
+    int64_t behind(int64_t cell, int64_t count) const {
+        for (; cell < cells; cell += BLOCK) {
             uint64_t left = bits(cell);
             const int64_t here = __builtin_popcountll(left);
             if (count < here) {
@@ -726,23 +853,12 @@ struct Attended {
     }
 };
 
-// From so many cells on, each thread attends to a part of them; with fewer, a part of the heads to all.
-static constexpr int64_t LEAST_IN_PARTS = 512;
-
-static void store_partials(Rows & rows, float * partials, int64_t stride) {
-    for (int row = 0; row < rows.count; ++row) {
-        float * partial = partials + rows.heads[row]*stride;
-        partial[0] = rows.greatest[row];
-        partial[1] = rows.sum[row];
-        memcpy(partial + 2, rows.values(row), rows.width*sizeof(float));
-    }
-}
-
-// Heads [head, end) of one token over the cells [from, to).
+// Heads [head, end) of one token over the cells [from, to): what each part of them gives.
 static void attend_heads(
-        const ggml_tensor * dst, int64_t head, int64_t end, int64_t from, int64_t to, bool sinks,
-        float * partials, int64_t stride) {
+        const ggml_tensor * dst, int64_t head, int64_t end, int64_t from, int64_t to, float * partials) {
     Rows rows;
+    rows.partials = partials;
+    rows.heads_of_part = dst->src[0]->ne[2];
     for (; head < end; head += rows.count) {
         const int64_t count = MIN(end - head, heads_at_once(dst, head));
         rows.count = 0;
@@ -750,10 +866,6 @@ static void attend_heads(
             add_row(dst, 0, head + rows.count, 0, rows);
         }
         attend_to_cells(dst, 0, from, to, rows);
-        for (int row = 0; sinks && row < rows.count; ++row) {
-            add_sink(dst, head + row, row, rows);
-        }
-        store_partials(rows, partials, stride);
     }
 }
 
@@ -763,44 +875,106 @@ static int64_t threads_called(int64_t nth) {
     return (512*nth + nth + 511)/(nth + 512);
 }
 
-// The part of one thread of the heads of one token: [greatest, sum, values] of each. ggml gives each thread a range
-// of cells. What a token attends to may lie in one of them, or in several: so they are shared out by how many it
-// attends to. That makes the same sums wherever they lie, and gives each thread as much to do. Few cells are summed
-// as ggml does it in a small memory: in one go, and the heads are shared out, in the same pieces.
-static void attend_in_part(
-        const ggml_compute_params * params, const ggml_tensor * dst, int64_t first, float * partials, int64_t stride) {
+// How threads share the heads of one token. A piece is some of the heads over a part of the cells; pieces are
+// counted part by part, and each thread does some that follow each other.
+class Shares {
+  public:
+    Shares(const ggml_tensor * dst, int64_t count, int64_t threads)
+        : count(count), threads(threads), heads(dst->src[0]->ne[2]) {
+        const int64_t shared = heads_that_share(dst);
+        const int64_t groups = heads/shared;
+        // Heads that share cells are divided only where that makes shares more equal.
+        pieces = groups;
+        for (int64_t divided = 2; 10*longest()*threads > 11*count*pieces && divided <= shared; divided *= 2) {
+            pieces = groups*divided;
+        }
+        if (10*longest()*threads > 11*count*pieces) {
+            pieces = heads;
+        }
+    }
+
+    int64_t parts() const { return (count + PART - 1)/PART; }
+    int64_t first(int64_t thread) const {
+        const int64_t before = thread*count*pieces/threads;
+        const int64_t part   = before/(PART*pieces);
+        const int64_t cells  = of_part(part);
+        return part*pieces + (cells ? (before - part*PART*pieces + cells/2)/cells : 0);
+    }
+    int64_t part_of(int64_t piece) const { return piece/pieces; }
+    int64_t head_of(int64_t piece, int64_t more = 0) const { return (piece%pieces + more)*heads/pieces; }
+    int64_t piece_of(int64_t head) const { return ((head + 1)*pieces + heads - 1)/heads - 1; }
+    int64_t pieces_of_part() const { return pieces; }
+    int64_t cells_of(int64_t part, int64_t parts) const { return MIN(count, (part + parts)*PART) - part*PART; }
+    // From a piece on, those that are of the same part, or whole parts.
+    int64_t behind_alike(int64_t piece, int64_t end) const {
+        const int64_t whole = (end - piece)/pieces*pieces;
+        return piece%pieces == 0 && whole ? piece + whole : MIN(end, (piece/pieces + 1)*pieces);
+    }
+
+  private:
+    int64_t count;
+    int64_t threads;
+    int64_t heads;
+    int64_t pieces;
+
+    int64_t of_part(int64_t part) const { return MIN(PART, MAX(0, count - part*PART)); }
+
+    int64_t cells_before(int64_t piece) const {
+        return piece/pieces*PART*pieces + piece%pieces*of_part(piece/pieces);
+    }
+    int64_t longest() const {
+        int64_t most = 0;
+        for (int64_t thread = 0; thread < threads; ++thread) {
+            most = MAX(most, cells_before(first(thread + 1)) - cells_before(first(thread)));
+        }
+        return most;
+    }
+};
+
+// What a thread has computed of one token, for whoever adds it up: in the place of ggml's partials of the first head.
+struct Done {
+    const float * partials;  // [part][head][stride], from the thread's first part on
+    int64_t count;           // cells that the token attends to
+};
+
+static int64_t stride_of(const ggml_tensor * dst) {
+    return 2 + dst->src[2]->ne[0];
+}
+
+// The share of one thread of the heads of one token. ggml gives each thread a range of cells. What a token attends to
+// may lie in one of them, or in several: so they are shared out by how many it attends to.
+static void attend_in_part(const ggml_compute_params * params, const ggml_tensor * dst, int64_t first, float * partials) {
     LLAMA_PY_REACHED(attention_heads);
-    if (first > 0) {
+    const int64_t threads = threads_called(params->nth);
+    if (first > 0 || params->ith >= threads) {
         return;  // it was computed with the first head
     }
     const ggml_tensor * mask = dst->src[3];
-    const int64_t heads = dst->src[0]->ne[2];
-    const int64_t nth   = params->nth;
-    const int64_t ith   = params->ith;
-    const int64_t called = threads_called(nth);
-    const Attended attended = {mask ? (const ggml_fp16_t *) mask->data : nullptr, dst->src[1]->ne[1]};
+    const int64_t heads  = dst->src[0]->ne[2];
+    const int64_t stride = stride_of(dst);
+    const Attended attended = {mask ? mask_of(dst, 0, 0) : nullptr, dst->src[1]->ne[1]};
     const int64_t count = attended.count();
-    if (count >= LEAST_IN_PARTS) {
-        const int64_t part = ((count + called - 1)/called + BLOCK - 1)/BLOCK*BLOCK;
-        const int64_t from = attended.behind(MIN(count, ith*part));
-        const int64_t to   = attended.behind(MIN(count, (ith + 1)*part));
-        attend_heads(dst, 0, heads, from, to, ith == 0, partials, stride);
-        return;
-    }
-    for (int64_t head = 0; head < heads; ++head) {
-        partials[head*stride]     = -INFINITY;
-        partials[head*stride + 1] = 0.0f;
-    }
-    if (ith >= called) {
-        return;
-    }
-    const int64_t height = (heads + 4*nth - 1)/(4*nth);
-    const int64_t chunks = (heads + height - 1)/height;
-    const int64_t pieces = nth == 1 || chunks < nth || ggml_is_numa() ? nth : chunks;
-    const int64_t rows = (heads + pieces - 1)/pieces;
-    const int64_t from = attended.behind(0);
-    for (int64_t head = ith*rows; head < heads; head += called*rows) {
-        attend_heads(dst, head, MIN(head + rows, heads), from, attended.cells, true, partials, stride);
+    const Shares shares(dst, count, threads);
+    const int64_t end = shares.first(params->ith + 1);
+    int64_t piece = shares.first(params->ith);
+    const int64_t first_part = shares.part_of(piece);
+    const int64_t parts = piece < end ? shares.part_of(end - 1) + 1 - first_part : 1;
+
+    static thread_local ThreadMemory memory_of_thread;
+    float * memory = (float *) memory_of_thread.reserve(parts*heads*stride*sizeof(float));
+    const Done done = {memory, count};
+    memcpy(partials, &done, sizeof(done));
+
+    int64_t part = 0;
+    int64_t from = 0;
+    for (int64_t behind; piece < end; piece = behind) {
+        behind = shares.behind_alike(piece, end);
+        const int64_t parts = MAX(1, (behind - piece)/shares.pieces_of_part());
+        from = attended.behind(from, (shares.part_of(piece) - part)*PART);
+        part = shares.part_of(piece);
+        const int64_t to = attended.behind(from, shares.cells_of(part, parts));
+        float * into = memory + (part - first_part)*heads*stride;
+        attend_heads(dst, shares.head_of(piece), shares.head_of(behind - 1, 1), from, to, into);
     }
 }
 
@@ -811,6 +985,38 @@ static void finish_row(const ggml_tensor * dst, int64_t token, int64_t batch, in
     ggml_vec_scale_f32(rows.width, rows.values(row), sum == 0.0f ? 0.0f : 1.0f/sum);
     char * out = (char *) dst->data + head*dst->nb[1] + token*dst->nb[2] + batch*dst->nb[3];
     memcpy(out, rows.values(row), rows.width*sizeof(float));
+}
+
+// Adds up what the threads have computed of one token, part by part; each of them does some of the heads.
+static void add_parts(const ggml_compute_params * params, const ggml_tensor * dst) {
+    const int64_t heads   = dst->src[0]->ne[2];
+    const int64_t stride  = stride_of(dst);
+    const int64_t threads = threads_called(params->nth);
+    // As ggml's function of the same name as the overload below has it.
+    const int64_t before  = params->nth*(dst->src[1]->ne[0] + 2*dst->src[2]->ne[0] + CACHE_LINE_SIZE_F32);
+    const float * slots   = (const float *) params->wdata + before;
+    const auto done_by = [&](int64_t thread) {
+        Done done;
+        memcpy(&done, slots + thread*stride, sizeof(done));
+        return done;
+    };
+    const Shares shares(dst, done_by(0).count, threads);
+    Rows rows;
+    for (int64_t head = params->ith; head < heads; head += params->nth) {
+        rows.count = 0;
+        add_row(dst, 0, head, 0, rows);
+        int64_t thread = 0;
+        for (int64_t part = 0; part < shares.parts(); ++part) {
+            const int64_t piece = part*shares.pieces_of_part() + shares.piece_of(head);
+            while (shares.first(thread + 1) <= piece) {
+                ++thread;
+            }
+            const int64_t of_thread = part - shares.part_of(shares.first(thread));
+            const float * partial = done_by(thread).partials + (of_thread*heads + head)*stride;
+            add_part(rows.greatest[0], rows.sum[0], rows.values(0), partial[0], partial[1], partial + 2, rows.width);
+        }
+        finish_row(dst, 0, 0, 0, rows);
+    }
 }
 
 // Rows counted token by token: all heads of the first, then those of the next. Where cells have to be widened, and
@@ -841,7 +1047,7 @@ static void attend_apart(const ggml_compute_params * params, const ggml_tensor *
 }
 
 // Rows counted by what they share: heads that share keys and values, of one token and then of the next; and then
-// those that share others.
+// those that share others. Tokens of two conversations are not computed together.
 static void attend_together(const ggml_tensor * dst, int64_t index, int64_t end) {
     const int64_t shared   = heads_that_share(dst);
     const int64_t of_group = shared*dst->src[0]->ne[1];
@@ -854,7 +1060,11 @@ static void attend_together(const ggml_tensor * dst, int64_t index, int64_t end)
         const int64_t last  = MIN(MIN(end, (group + 1)*of_group), index + most_rows(dst));
         rows.count = 0;
         for (int64_t i = index; i < last; ++i) {
-            add_row(dst, i%of_group/shared, head + i%shared, batch, rows);
+            const int64_t token = i%of_group/shared;
+            if (i > index && i%shared == 0 && !goes_on(dst, token, batch)) {
+                break;
+            }
+            add_row(dst, token, head + i%shared, batch, rows);
         }
         attend_to_cells(dst, batch, 0, dst->src[1]->ne[1], rows);
         for (int row = 0; row < rows.count; ++row) {
@@ -865,7 +1075,7 @@ static void attend_together(const ggml_tensor * dst, int64_t index, int64_t end)
 
 static void attend_whole(const ggml_compute_params * params, const ggml_tensor * dst, int64_t index, int64_t end) {
     LLAMA_PY_REACHED(attention_heads);
-    if (are_alike(dst)) {
+    if (has_prompt(dst)) {
         attend_together(dst, index, end);
     } else {
         attend_apart(params, dst, index, end);
@@ -881,9 +1091,22 @@ static void ggml_compute_forward_flash_attn_ext_f16_one_chunk(
         ggml_compute_forward_flash_attn_ext_f16_one_chunk(
             params, dst, (int) ir0, (int) ir1, ic_start, ic_end, partials, partial_stride);
     } else if (partials) {
-        llama_py::attend_in_part(params, dst, ir0, partials, partial_stride);
+        llama_py::attend_in_part(params, dst, ir0, partials);
     } else {
         llama_py::attend_whole(params, dst, ir0, ir1);
+    }
+}
+
+// ggml adds up a range of cells for each thread, with an int64_t for their number.
+static void ggml_flash_attn_ext_reduce_partials(
+        const ggml_compute_params * params, ggml_tensor * dst, const int64_t n_chunks, const int64_t chunk_size);
+
+static void ggml_flash_attn_ext_reduce_partials(
+        const ggml_compute_params * params, ggml_tensor * dst, int n_chunks, int64_t chunk_size) {
+    if (llama_py::can_attend(params, dst)) {
+        llama_py::add_parts(params, dst);
+    } else {
+        ggml_flash_attn_ext_reduce_partials(params, dst, (int64_t) n_chunks, chunk_size);
     }
 }
 

@@ -11,7 +11,7 @@
 namespace llama_py {
 
 static constexpr int PANEL = 2*WIDTH;             // rows whose scores are computed together
-static constexpr int OF_PANEL = WIDTH/2;          // with so many cells
+static constexpr int OF_PANEL = WIDTH/2;                // with so many cells
 static constexpr int SUMMED = 8;                  // rows whose values are summed together
 static constexpr int FETCHED = 8;                 // how many cells before they are widened
 static constexpr int64_t WIDEST = 256;
@@ -20,7 +20,7 @@ static constexpr int64_t MOST_QUERIES = 16384;
 static_assert(MOST_ROWS%PANEL == 0 && BLOCK%OF_PANEL == 0 && BLOCK == 64, "whole panels, whole blocks");
 
 struct Tile {
-    alignas(64) float queries[MOST_QUERIES];      // [panel][d][row]
+    alignas(64) float queries[MOST_QUERIES];      // [panel][d, in the order of ``tree``][row]
     alignas(64) float keys[BLOCK*WIDEST];         // [cell][d]
     alignas(64) float values[BLOCK*WIDEST];
     alignas(64) float scores[BLOCK*PANEL];        // [cell][row]
@@ -82,12 +82,30 @@ static inline uint64_t attended_by_any(const Rows & rows, int64_t cell, int coun
     return any & every;
 }
 
+// The numbers of a row are added as if they lay in a vector, lane by lane: those of a lane in their order, then lanes
+// as ``sums`` does it. ``next`` gives those of lane 0, of lane 8 (where there are sixteen), of lane 1, ...
+template <typename Sum, int LANES, typename Next> static inline Sum tree(Next & next) {
+    if constexpr (LANES == 1) {
+        return next();
+    } else {
+        const Sum sum = tree<Sum, LANES/2>(next);
+        return plus(sum, tree<Sum, LANES/2>(next));
+    }
+}
+
+// The lane that is added so many lanes later than the first.
+static inline int64_t lane_of(int64_t place) {
+    return WIDTH > 8 ? place/2 + place%2*8 : place;
+}
+
 static void turn_queries(const Rows & rows, const Scoring & scoring, Tile & tile) {
+    const int64_t of_lane = scoring.n_keys/WIDTH;
     memset(tile.queries, 0, whole_panels(rows.count)*scoring.n_keys*sizeof(float));
     for (int r = 0; r < rows.count; ++r) {
         float * into = tile.queries + r/PANEL*PANEL*scoring.n_keys + r%PANEL;
         for (int64_t d = 0; d < scoring.n_keys; ++d) {
-            into[d*PANEL] = rows.queries[r][d]*scoring.scale;
+            const int64_t lane = lane_of(d/of_lane);
+            into[d*PANEL] = rows.queries[r][lane + d%of_lane*WIDTH];
         }
     }
 }
@@ -108,26 +126,49 @@ static void widen_cells(const Memory & memory, const Scoring & scoring, Tile & t
     }
 }
 
+// Of each of a few cells for the rows of a panel.
+struct Products {
+    Floats of[OF_PANEL][2];
+};
+
+static inline Products plus(const Products & a, const Products & b) {
+    Products sum;
+    for (int i = 0; i < OF_PANEL; ++i) {
+        sum.of[i][0] = plus(a.of[i][0], b.of[i][0]);
+        sum.of[i][1] = plus(a.of[i][1], b.of[i][1]);
+    }
+    return sum;
+}
+
+// Those of one lane; ``query`` goes on to the next one.
+static inline Products of_lane(const float *& query, const float * key, int64_t n) {
+    Products sum;
+    for (int i = 0; i < OF_PANEL; ++i) {
+        sum.of[i][0] = sum.of[i][1] = all(0.0f);
+    }
+    for (int64_t d = 0; d < n; d += WIDTH, query += PANEL) {
+        const Floats first  = load(query);
+        const Floats second = load(query + WIDTH);
+        for (int i = 0; i < OF_PANEL; ++i) {
+            const Floats one = all(key[i*n + d]);
+            sum.of[i][0] = fma(first, one, sum.of[i][0]);
+            sum.of[i][1] = fma(second, one, sum.of[i][1]);
+        }
+    }
+    return sum;
+}
+
 static void score_panel(int panel, const Scoring & scoring, Tile & tile) {
+    const Floats scale = all(scoring.scale);
     for (int c = 0; c < tile.count; c += OF_PANEL) {
         const float * query = tile.queries + panel*scoring.n_keys;
         const float * key   = tile.keys + c*scoring.n_keys;
-        Floats sum[OF_PANEL][2];
+        int64_t place = 0;
+        auto next = [&] { return of_lane(query, key + lane_of(place++), scoring.n_keys); };
+        const Products sum = tree<Products, WIDTH>(next);
         for (int i = 0; i < OF_PANEL; ++i) {
-            sum[i][0] = sum[i][1] = all(0.0f);
-        }
-        for (int64_t d = 0; d < scoring.n_keys; ++d, query += PANEL, ++key) {
-            const Floats first  = load(query);
-            const Floats second = load(query + WIDTH);
-            for (int i = 0; i < OF_PANEL; ++i) {
-                const Floats one = all(key[i*scoring.n_keys]);
-                sum[i][0] = fma(first, one, sum[i][0]);
-                sum[i][1] = fma(second, one, sum[i][1]);
-            }
-        }
-        for (int i = 0; i < OF_PANEL; ++i) {
-            store(tile.scores + (c + i)*PANEL, sum[i][0]);
-            store(tile.scores + (c + i)*PANEL + WIDTH, sum[i][1]);
+            store(tile.scores + (c + i)*PANEL, times(sum.of[i][0], scale));
+            store(tile.scores + (c + i)*PANEL + WIDTH, times(sum.of[i][1], scale));
         }
     }
     for (int i = 0; scoring.softcap != 0.0f && i < tile.count*PANEL; ++i) {
@@ -139,7 +180,7 @@ static void add_masks(const Rows & rows, int panel, Tile & tile) {
     for (int r = panel; r < MIN(panel + PANEL, rows.count); ++r) {
         float * score = tile.scores + r - panel;
         for (int c = 0; c < tile.count; ++c) {
-            score[c*PANEL] += rows.slopes[r]*_cvtsh_ss(rows.masks[r][tile.cells[c]]);
+            score[c*PANEL] = fmaf(rows.slopes[r], _cvtsh_ss(rows.masks[r][tile.cells[c]]), score[c*PANEL]);
         }
     }
 }
@@ -150,19 +191,30 @@ static void weigh_panel(Rows & rows, int panel, Tile & tile) {
     for (int lane = 0; lane < PANEL; lane += WIDTH) {
         float * greatest_of = rows.greatest + panel + lane;
         float * sum_of      = rows.sum + panel + lane;
+        for (int c = tile.count; c%WIDTH; ++c) {
+            store(tile.scores + c*PANEL + lane, all(-INFINITY));
+        }
         const Floats before = load(greatest_of);
         Floats now = before;
         for (int c = 0; c < tile.count; ++c) {
             now = greater(now, load(tile.scores + c*PANEL + lane));
         }
         const Floats less = greater(now, all(-FLT_MAX));
-        Floats total = all(0.0f);
-        for (int c = 0; c < tile.count; ++c) {
-            float * score = tile.scores + c*PANEL + lane;
-            const Floats weight = ggml_v_expf(greater(minus(load(score), less), all(-1000.0f)));
-            store(score, weight);
-            total = plus(total, weight);
+        Floats of_lane[WIDTH];
+        for (int i = 0; i < WIDTH; ++i) {
+            of_lane[i] = all(0.0f);
         }
+        for (int c = 0; c < tile.count; c += WIDTH) {
+            for (int i = 0; i < WIDTH; ++i) {
+                float * score = tile.scores + (c + i)*PANEL + lane;
+                const Floats weight = ggml_v_expf(greater(minus(load(score), less), all(-1000.0f)));
+                store(score, weight);
+                of_lane[i] = plus(of_lane[i], weight);
+            }
+        }
+        int64_t place = 0;
+        auto next = [&] { return of_lane[lane_of(place++)]; };
+        const Floats total = tree<Floats, WIDTH>(next);
         const Floats factor = ggml_v_expf(greater(minus(before, less), all(-1000.0f)));
         store(tile.factors + lane, factor);
         store(greatest_of, now);
@@ -228,7 +280,8 @@ static void sum_panel(Rows & rows, int panel, int64_t n, const Tile & tile) {
     }
 }
 
-static void attend_block(Rows & rows, const Memory & memory, const Scoring & scoring, Tile & tile) {
+static void attend_block(Rows & rows, const Memory & memory, const Scoring & scoring, Tile & tile, Parts & parts) {
+    parts.begin_block();
     widen_cells(memory, scoring, tile);
     for (int panel = 0; panel < rows.count; panel += PANEL) {
         score_panel(panel, scoring, tile);
@@ -244,6 +297,7 @@ static void attend_block(Rows & rows, const Memory & memory, const Scoring & sco
 
 static void attend_as_tile(Rows & rows, int64_t from, int64_t to, const Memory & memory, const Scoring & scoring) {
     Tile tile;
+    Parts parts(rows, 0, rows.count);
     for (int r = rows.count; r < whole_panels(rows.count); ++r) {
         rows.greatest[r] = rows.sum[r] = 0.0f;
     }
@@ -255,13 +309,14 @@ static void attend_as_tile(Rows & rows, int64_t from, int64_t to, const Memory &
             tile.plain = tile.plain && plain;
             tile.cells[tile.count++] = cell + __builtin_ctzll(bits);
             if (tile.count == BLOCK) {
-                attend_block(rows, memory, scoring, tile);
+                attend_block(rows, memory, scoring, tile, parts);
             }
         }
     }
     if (tile.count) {
-        attend_block(rows, memory, scoring, tile);
+        attend_block(rows, memory, scoring, tile, parts);
     }
+    parts.finish();
 }
 
 } // namespace llama_py

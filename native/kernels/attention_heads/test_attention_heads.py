@@ -254,6 +254,71 @@ def test_sums_do_not_depend_on_where_the_cells_lie(case: Case, threads: int) -> 
         np.testing.assert_array_equal(computed(case, moved(of, offset, 1280), threads), as_first)
 
 
+def alone(of: Given, token: int) -> Given:
+    """One of its tokens, which attends to the same cells."""
+    assert of.mask is not None
+    return replace(of, q=of.q[:, :, token : token + 1], mask=of.mask[:, :, token : token + 1])
+
+
+#: What steps have, and what cells and models may be: parts of 512 cells, and blocks of 64, end within and without.
+ALIKE = {
+    "few cells": Case(cells=130),
+    "a part": Case(cells=512),
+    "a part and one": Case(cells=513, heads=9, heads_kv=3),
+    "several parts": Case(cells=1500, heads=12, heads_kv=2, key=128, value=128),
+    "all heads share": Case(cells=700, heads=16, heads_kv=1),
+    "heads of their own": Case(cells=700, heads=5, heads_kv=5, key=48, value=80),
+    "long heads": Case(cells=600, heads=4, heads_kv=1, key=256, value=256),
+    "heads that fit no tile": Case(cells=600, heads=20, heads_kv=1, key=576, value=512),
+    "single precision": Case(cells=700, memory=np.float32),
+    "soft cap, slopes, sinks": Case(cells=1100, softcap=30.0, max_bias=8.0, sinks=True),
+    "streams": Case(cells=600, batch=2),
+    "gaps": Case(cells=1500, others=True),
+    "q8_0": Case(cells=700, keys="Q8_0", values="Q8_0", memory=np.float32),
+    "q8_0 and q4_0": Case(cells=1100, keys="Q8_0", values="Q4_0", memory=np.float32),
+    "bf16": Case(cells=700, keys="BF16", values="BF16", memory=np.float32),
+}
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_a_token_becomes_the_same_whatever_is_computed_with_it(name: str) -> None:
+    """As one of a prompt, of a draft, alone, with any number of threads: to the bit."""
+    case = ALIKE[name]
+    for tokens, threads in ((2, 1), (3, 2), (5, 1), (8, 3), (16, 2), (70, 2), (100, 1)):
+        step = replace(case, tokens=tokens)
+        of = given(step)
+        together = computed(step, of, threads)
+        for token in {0, tokens // 2, tokens - 1}:
+            for count in (1, 2, 3, 5):
+                np.testing.assert_array_equal(
+                    computed(replace(case, tokens=1), alone(of, token), count)[:, 0],
+                    together[:, token],
+                    err_msg=f"token {token} of {tokens}, {threads} threads; alone {count} threads",
+                )
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("order", ["reply first", "reply last", "prompts and replies"])
+def test_a_token_becomes_the_same_beside_other_conversations(order: str, threads: int) -> None:
+    """Several conversations share a buffer of cells and a step: some with one token, some with more."""
+    lengths = {"reply first": (1, 20), "reply last": (20, 1), "prompts and replies": (1, 9, 1, 30)}
+    counts, own = lengths[order], 640
+    tokens, cells = sum(counts), own * len(counts)
+    case = Case(tokens=tokens, cells=cells)
+    of = given(replace(case, masked=False))
+    mask, row = np.full((1, 1, tokens, cells), -np.inf), 0
+    for number, count in enumerate(counts):
+        for behind in range(count):
+            seen = number * own + own - 30 - count + behind
+            mask[..., row, number * own : seen] = 0.0
+            row += 1
+    of = replace(of, mask=mask)
+    together = computed(case, of, threads)
+    for token in range(tokens):
+        one = computed(replace(case, tokens=1), alone(of, token), 2)
+        np.testing.assert_array_equal(one[:, 0], together[:, token], err_msg=f"token {token}")
+
+
 @pytest.mark.parametrize("threads", [23, 28, 36, 48, 79])
 @pytest.mark.parametrize("cells", [512, 700])
 def test_no_head_is_lost_with_many_threads(cells: int, threads: int) -> None:
@@ -306,3 +371,8 @@ def test_what_the_rule_replaces_is_still_called_as_it_was(llama_cpp: Path) -> No
         "params, dst, q_head, q_head + 1, ic_start, ic_end, chunk_partials, partial_stride",
         "params, dst, ir0, ir1, 0, nek1, nullptr, 0",
     ]
+    assert "ggml_flash_attn_ext_reduce_partials(params, dst, nth, chunk_size);" in text
+    assert "const int nth = params->nth;" in text
+    assert "partials_base = (float *) params->wdata + nth * (DK + 2*DV + CACHE_LINE_SIZE_F32);" in re.sub(
+        " +", " ", text
+    )

@@ -17,7 +17,9 @@
 
 #define GGML_COMMON_DECL_CPP
 #include "ggml-common.h"
+#include "ggml-cpu-impl.h"
 #include "ggml-impl.h"
+#include "llamafile/sgemm.h"
 #include "../reached.h"
 #include "../thread_memory.h"
 #include "../vectors.h"
@@ -466,6 +468,26 @@ template <> class tinyBLAS_Q0_AVX<block_q8_0, block_q8_0, float> {
 };
 
 } // namespace
+
+// llamafile leaves a single column to the product of a row by a column, which adds in another order. It is multiplied
+// here like one of several: what a token becomes does not depend on how many are computed with it.
+static bool llama_py_sgemm_of_several(
+        const ggml_compute_params * params, int64_t m, int64_t n, int64_t k, const void * A, int64_t lda, const void * B,
+        int64_t ldb, void * C, int64_t ldc, int Atype, int Btype, int Ctype);
+
+bool llamafile_sgemm(
+        const ggml_compute_params * params, int64_t m, int64_t n, int64_t k, const void * A, int64_t lda, const void * B,
+        int64_t ldb, void * C, int64_t ldc, int Atype, int Btype, int Ctype) {
+    if (n != 1 || Atype != GGML_TYPE_Q8_0 || Btype != GGML_TYPE_Q8_0 || Ctype != GGML_TYPE_F32) {
+        return llama_py_sgemm_of_several(params, m, n, k, A, lda, B, ldb, C, ldc, Atype, Btype, Ctype);
+    }
+    tinyBLAS_Q0_AVX<block_q8_0, block_q8_0, float> product(
+        k, (const block_q8_0 *) A, lda, (const block_q8_0 *) B, ldb, (float *) C, ldc, params->ith, params->nth);
+    product.matmul(m, n);
+    return true;
+}
+
+#define llamafile_sgemm llama_py_sgemm_of_several
 
 #endif
 #endif

@@ -1,0 +1,111 @@
+"""To the bit: logits do not depend on how tokens are batched, beside what, or by how many threads.
+
+That holds for quantized weights and flash attention on the CPU, where kernels of this library
+compute both; it is what makes a greedy reply the same whatever was reused, drafted or running.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from llama_py import AsyncLlama, Llama, PromptLookup, demo_model_path
+from llama_py.core.backend import system_info
+
+#: AMX lays weights out anew, and multiplies one row and several in two ways.
+pytestmark = pytest.mark.skipif(
+    "AVX2 = 1" not in system_info() or "AMX_INT8 = 1" in system_info(),
+    reason="other CPUs round by the number of tokens",
+)
+LENGTH = 700  # more than a part of the cells, which threads share
+THREADS = (1, 2, 3)
+
+
+@pytest.fixture(scope="module")
+def loaded() -> Iterator[dict[int, Llama]]:
+    models = {
+        threads: Llama(demo_model_path(), n_ctx=1024, n_threads=threads, n_threads_batch=threads)
+        for threads in THREADS
+    }
+    yield models
+    for llm in models.values():
+        llm.close()
+
+
+def tokens_of(llm: Llama) -> list[int]:
+    text = " ".join(f"{number} days after, the keeper wrote:" for number in range(120))
+    return llm.tokenize(text)[:LENGTH]
+
+
+def evaluated(llm: Llama, pieces: list[int]) -> npt.NDArray[np.float32]:
+    """The logits behind the tokens, evaluated in pieces of these lengths, and then what is left."""
+    llm.reset()
+    tokens = tokens_of(llm)
+    for length in pieces:
+        llm.eval(tokens[:length])
+        tokens = tokens[length:]
+    if tokens:
+        llm.eval(tokens)
+    return llm.last_logits.copy()
+
+
+@settings(deadline=None, max_examples=20)
+@example([1] * 40)
+@example([640, 1, 1, 2, 3, 15, 16, 17])
+@given(st.lists(st.integers(1, 40), max_size=15))
+def test_however_a_text_is_cut(loaded: dict[int, Llama], pieces: list[int]) -> None:
+    whole = evaluated(loaded[1], [])
+    for llm in loaded.values():
+        np.testing.assert_array_equal(evaluated(llm, pieces), whole)
+
+
+def asked(llm: Llama, prompt: list[int], **options: Any) -> str:
+    reply: Any = llm.create_completion(
+        prompt, max_tokens=40, temperature=0, logprobs=3, ignore_eos=True, **options
+    )
+    return str(reply["choices"][0]["logprobs"])
+
+
+def test_whether_it_is_drafted(loaded: dict[int, Llama]) -> None:
+    llm = loaded[2]
+    prompt = tokens_of(llm)[:300]
+    plain = asked(llm, prompt, speculative=False)
+    before = llm.metrics["accepted"]
+    assert asked(llm, prompt, speculative=PromptLookup()) == plain
+    assert llm.metrics["accepted"] > before, "nothing was drafted"
+
+
+def test_whatever_was_reused(loaded: dict[int, Llama]) -> None:
+    llm = loaded[2]
+    prompt = tokens_of(llm)
+    fresh = {count: asked(llm, prompt[:count], reuse=False) for count in (90, 250, 600)}
+    for count in (600, 90, 250, 600):
+        assert asked(llm, prompt[:count]) == fresh[count]
+        assert llm.runtime.last.ended is not None
+
+
+def test_beside_other_replies(loaded: dict[int, Llama]) -> None:
+    tokens = tokens_of(loaded[1])
+    prompts = [tokens[start : start + 20 + 90 * start // 50] for start in (0, 50, 150, 250)]
+    alone = [asked(loaded[1], prompt) for prompt in prompts]
+
+    async def together() -> list[str]:
+        async with AsyncLlama(demo_model_path(), n_ctx=4096, n_seq_max=4, n_threads=2) as llm:
+            replies: Any = await asyncio.gather(
+                *(
+                    llm.create_completion(
+                        prompt, max_tokens=40, temperature=0, logprobs=3, ignore_eos=True
+                    )
+                    for prompt in prompts
+                )
+            )
+            return [str(reply["choices"][0]["logprobs"]) for reply in replies]
+
+    assert asyncio.run(together()) == alone
