@@ -25,6 +25,7 @@ BENCHMARKS = {
     "stream-gaps": "llama_py.bench.stream_gaps",
     "models": "llama_py.bench.rounds",
     "speculative": "llama_py.bench.speculative",
+    "drafts": "llama_py.bench.drafts",
     "serve": "llama_py.bench.serve",
     "replay": "llama_py.bench.replay",
     "empty-reply": "llama_py.bench.empty_reply",

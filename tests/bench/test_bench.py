@@ -31,6 +31,7 @@ SMALL = {
     "stream-gaps": "--prompt 700 --repeats 1 --n-batch 64 --at-once 4 --each 30",
     "kv-memory": "--model demo --n-ctx 512 --prompt 40 --max-tokens 4",
     "speculative": "--model demo --prompt 40 --generate 30 --streams 2 --repeats 1",
+    "drafts": "--model demo --kinds edit list --prompts 1 --generate 12",
 }
 #: What ``llama-py bench`` has.
 OWN = (*package.BENCHMARKS, *package.COMMANDS)

@@ -260,7 +260,7 @@ def alone(of: Given, token: int) -> Given:
     return replace(of, q=of.q[:, :, token : token + 1], mask=of.mask[:, :, token : token + 1])
 
 
-#: What steps have, and what cells and models may be: parts of 512 cells, and blocks of 64, end within and without.
+#: What cells and models may be; blocks of 64 cells and parts of 512 end behind them, and among them.
 ALIKE = {
     "few cells": Case(cells=130),
     "a part": Case(cells=512),
@@ -300,7 +300,7 @@ def test_a_token_becomes_the_same_whatever_is_computed_with_it(name: str) -> Non
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("order", ["reply first", "reply last", "prompts and replies"])
 def test_a_token_becomes_the_same_beside_other_conversations(order: str, threads: int) -> None:
-    """Several conversations share a buffer of cells and a step: some with one token, some with more."""
+    """Several share a buffer of cells and a step: some with one token, some with more."""
     lengths = {"reply first": (1, 20), "reply last": (20, 1), "prompts and replies": (1, 9, 1, 30)}
     counts, own = lengths[order], 640
     tokens, cells = sum(counts), own * len(counts)
@@ -373,6 +373,7 @@ def test_what_the_rule_replaces_is_still_called_as_it_was(llama_cpp: Path) -> No
     ]
     assert "ggml_flash_attn_ext_reduce_partials(params, dst, nth, chunk_size);" in text
     assert "const int nth = params->nth;" in text
-    assert "partials_base = (float *) params->wdata + nth * (DK + 2*DV + CACHE_LINE_SIZE_F32);" in re.sub(
-        " +", " ", text
+    assert (
+        "partials_base = (float *) params->wdata + nth * (DK + 2*DV + CACHE_LINE_SIZE_F32);"
+        in re.sub(" +", " ", text)
     )
