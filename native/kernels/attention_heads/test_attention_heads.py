@@ -260,7 +260,7 @@ def alone(of: Given, token: int) -> Given:
     return replace(of, q=of.q[:, :, token : token + 1], mask=of.mask[:, :, token : token + 1])
 
 
-#: What cells and models may be; blocks of 64 cells and parts of 512 end behind them, and among them.
+#: What cells and models may be; blocks of 64 cells and parts of 512 end behind and among them.
 ALIKE = {
     "few cells": Case(cells=130),
     "a part": Case(cells=512),
