@@ -29,7 +29,7 @@ LENGTH = 700  # more than a part of the cells, which threads share
 
 @pytest.fixture(scope="module")
 def llm() -> Iterator[Llama]:
-    with Llama(demo_model_path(), n_ctx=1024, n_threads=1, n_threads_batch=1) as llm:
+    with Llama(demo_model_path(), n_ctx=4096, n_threads=1, n_threads_batch=1) as llm:
         yield llm
 
 
@@ -47,7 +47,8 @@ def evaluated(llm: Llama, pieces: list[int]) -> npt.NDArray[np.float32]:
         tokens = tokens[length:]
     if tokens:
         llm.eval(tokens)
-    return llm.last_logits.copy()
+    logits: npt.NDArray[np.float32] = llm.last_logits.copy()
+    return logits
 
 
 @settings(deadline=None, max_examples=10)
