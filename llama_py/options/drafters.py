@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from llama_py.errors import ParameterError, ParameterTypeError, shown
 from llama_py.options.checks import check_bool, check_number
-from llama_py.options.lookup import LONGEST_MATCH, followed
+from llama_py.options.lookup import LONGEST_MATCH, followed, renamed
 from llama_py.options.values import read_path
 
 if TYPE_CHECKING:
@@ -58,7 +58,8 @@ class PromptLookup:
 
     It needs no model and takes microseconds. It pays where a reply repeats its prompt: editing,
     correcting, quoting, extracting, calling tools. Where a reply differs in a few tokens from what
-    it repeats, the draft goes on behind them.
+    it repeats, the draft goes on behind them; a token that became another one is expected to do so
+    again.
 
     Attributes:
         ngram: how many of the last tokens must have occurred before.
@@ -82,8 +83,7 @@ class PromptLookup:
             return ()
         period = len(tokens) - start
         if period >= self.n_draft:
-            found: list[int] = tokens[start : start + self.n_draft].tolist()
-            return found
+            return renamed(tokens, start, self.n_draft)
         # The text repeats itself with this period: it may go on doing so.
         return [int(tokens[start + index % period]) for index in range(self.n_draft)]
 

@@ -10,12 +10,14 @@ if TYPE_CHECKING:
 
     Tokens: TypeAlias = NDArray[np.intc]
 
-__all__ = ["LONGEST_MATCH", "followed"]
+__all__ = ["LONGEST_MATCH", "followed", "renamed"]
 
 #: Tokens before a match that are compared to choose between several matches.
 LONGEST_MATCH = 32
 #: An edit: at most so many tokens since it began, in place of at most so many others.
 _TAIL, _GONE = 6, 6
+#: So many of the last tokens are compared with what they repeat, to learn what is called otherwise.
+_COMPARED = 512
 #: Tokens before an edit that must be those of what is edited, and by how many times ``ngram``.
 _BEFORE, _TIMES = 6, 2
 
@@ -36,6 +38,39 @@ def followed(tokens: Tokens, ngram: int) -> int | None:
     if ngram == 1 or len(tokens) <= _TAIL:
         return None
     return _behind_an_edit(tokens, max(_BEFORE, _TIMES * ngram))
+
+
+def renamed(tokens: Tokens, start: int, count: int) -> list[int]:
+    """``count`` tokens from ``start`` on, as they may be repeated: renamed where others were.
+
+    A token that was repeated as another one, between two that were repeated as they are, is taken
+    to be called otherwise from then on. What it became where the same token came before it counts
+    first, and what it became last counts then.
+
+    Args:
+        tokens: int32 ``(n,)``.
+        start: as ``followed`` gives it; at most ``n - count``.
+    """
+    found: list[int] = tokens[start : start + count].tolist()
+    known = min(start, len(tokens) - start, _COMPARED)
+    source, said = tokens[start - known : start], tokens[len(tokens) - known :]
+    same = source == said
+    alone = ~same[1:-1] & same[:-2] & same[2:]
+    if not alone.any():
+        return found
+    names = {*source[1:-1][alone].tolist()}
+    before = [int(tokens[start - 1]), *found]
+    return [
+        _called(token, before[index], source, said) if token in names else token
+        for index, token in enumerate(found)
+    ]
+
+
+def _called(token: int, before: int, source: Tokens, said: Tokens) -> int:
+    """What a token became last, rather behind the token before it."""
+    places = (source[1:] == token).nonzero()[0] + 1
+    alike = places[source[places - 1] == before]
+    return int(said[(alike if len(alike) else places)[-1]])
 
 
 def _behind_an_edit(tokens: Tokens, before: int) -> int | None:

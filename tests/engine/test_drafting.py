@@ -15,6 +15,7 @@ from llama_py.engine.drafts.payoff import Drafting, Durations, StepCosts, Wish
 from llama_py.engine.scheduler import Draft, plan_step
 from llama_py.errors import ParameterError, ParameterTypeError
 from llama_py.options.drafters import as_speculative, read_speculative
+from llama_py.options.lookup import followed, renamed
 
 
 def lookup(tokens: list[int], ngram: int = 2, n_draft: int = 4) -> list[int]:
@@ -49,6 +50,12 @@ def test_nothing_to_look_up(tokens: list[int]) -> None:
 @given(st.lists(st.integers(0, 3), max_size=60), st.integers(1, 4), st.integers(0, 12))
 def test_a_lookup_is_what_a_search_finds(tokens: list[int], ngram: int, n_draft: int) -> None:
     found = lookup(tokens, ngram, n_draft)
+    numbers = np.array(tokens, np.intc)
+    start = followed(numbers, ngram)
+    if start is not None and found:  # as it was, before anything is renamed
+        found = [
+            [*tokens, *found][start + index % (len(tokens) - start)] for index in range(n_draft)
+        ]
     last = tokens[len(tokens) - ngram :]
     places = [
         end
@@ -82,6 +89,43 @@ def test_a_copy_goes_on_behind_an_edit(edited: list[int]) -> None:
     assert lookup([*source, 200, *copy], ngram=3) == [9, 10, 11, 12]
     assert lookup([*source, 200, *copy[-4:]], ngram=3) == [], "no copy: it may be chance"
     assert lookup([*source, 200, *copy, 98], ngram=3) != [9, 10, 11, 12]
+
+
+def test_a_name_that_became_another_one_becomes_it_again() -> None:
+    source = [*range(50, 60), 1, 60, 61, 1, 62, 63, 2, 64, 65, 1, 66, 67, 1, 68]
+    copy = [77 if token == 1 else token for token in source]
+    assert lookup([*source, 200, *copy[:16]], ngram=3, n_draft=8) == copy[16:24]
+    assert lookup([*source, 200, *copy[:12]], ngram=2, n_draft=5) == copy[12:17]
+    assert lookup([*source, 200, *source[:16]], ngram=3, n_draft=8) == source[16:24]
+
+
+def test_a_name_that_stays_in_one_place_stays_there() -> None:
+    """In a string, for example, which the same token comes before."""
+    source = [*range(50, 60), 5, 1, 60, 61, 9, 1, 62, 63, 5, 1, 64, 65, 9, 1, 66, 67, 8, 1, 68]
+    copy = [*range(50, 60), 5, 1, 60, 61, 9, 77, 62, 63]
+    assert lookup([*source, 200, *copy], ngram=3, n_draft=11) == [
+        5,
+        1,
+        64,
+        65,
+        9,
+        77,
+        66,
+        67,
+        8,
+        77,
+        68,
+    ]
+
+
+@given(st.lists(st.integers(0, 3), min_size=8, max_size=60), st.data())
+def test_what_is_renamed_was_so_before(tokens: list[int], data: st.DataObject) -> None:
+    start = data.draw(st.integers(1, len(tokens) - 1))
+    count = data.draw(st.integers(0, len(tokens) - start))
+    found = renamed(np.array(tokens, np.intc), start, count)
+    pairs = set(zip(tokens[:start][::-1], tokens[::-1], strict=False))
+    for token, source in zip(found, tokens[start : start + count], strict=True):
+        assert token == source or (source, token) in pairs
 
 
 def test_an_edit_of_what_was_said_just_now() -> None:
