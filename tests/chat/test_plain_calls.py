@@ -64,7 +64,7 @@ ANSWERS = [
     f"[{CALL}",
     f"[{CALL},]",
     f"[{CALL} {CALL}]",
-    f"{CALL}, {CALL}",
+    f"{CALL}; {CALL}",
     CALL.replace("get_weather", "get_weather2"),
     CALL.replace("get_weather", "get"),
     CALL.replace("3", '"3"'),
@@ -171,7 +171,24 @@ def test_only_tools_that_may_be_called_count() -> None:
     assert calls_of(told(stream_of(tool_choice=choice), ADD, 5)[0])
 
 
-@pytest.mark.parametrize("text", [f"[{CALL}, {ADD}]", f"{CALL}\n{ADD}"])
+SEVERAL = [f"[{CALL}, {ADD}]", f"{CALL}\n{ADD}", f"{CALL}, {ADD}", f"{CALL} ,\n\n{ADD}\n"]
+
+
+@pytest.mark.parametrize("text", SEVERAL)
+def test_several_calls(text: str) -> None:
+    reply, _ = told(stream_of(), text, 4)
+    assert [name for name, _ in calls_of(reply)] == [WEATHER[0], "add"]
+    assert not reply.content.strip()
+
+
+@pytest.mark.parametrize("text", [f"{CALL},", f"{CALL},,{ADD}", f",{CALL}", f"[{CALL}],{ADD}"])
+def test_commas_that_separate_no_calls(text: str) -> None:
+    reply, _ = told(stream_of(), text, 4)
+    assert reply.content == text
+    assert not reply.tool_calls
+
+
+@pytest.mark.parametrize("text", SEVERAL)
 def test_several_calls_only_where_several_are_allowed(text: str) -> None:
     assert told(stream_of(parallel_tool_calls=False), text, 4)[0].content == text
     one, _ = told(stream_of(parallel_tool_calls=False), f"[{CALL}]", 4)

@@ -233,7 +233,7 @@ class _Scanner:
         self._fenced = self._closed = False
         self._listed: bool | None = None  # None until the first bracket; then: whether in a list
         self._list_ended = False
-        self._comma = False  # within the list, one was read
+        self._comma = False  # one was read, behind a call
         self._open: list[_Object | str] = []  # objects of calls, and brackets of other values
         self._wants = "start"
         self._string: int | None = None  # where the string began that is being read
@@ -254,7 +254,7 @@ class _Scanner:
     def calls(self) -> tuple[FoundCall, ...]:
         """The calls that the whole text is; () if something is missing."""
         whole = not self._open and self._fenced == self._closed
-        ended = self._listed is False or self._list_ended
+        ended = (self._listed is False and not self._comma) or self._list_ended
         return tuple(self._found) if whole and ended and self._wants == "start" else ()
 
     # ---- around the calls ----------------------------------------------------------------------
@@ -278,13 +278,17 @@ class _Scanner:
         elif letter == "{" and self._may_begin():
             self._listed, self._comma = bool(self._listed), False
             self._begin()
-        elif letter == "," and self._listed and self._found and not self._comma:
+        elif letter == "," and self._may_be_followed():
             self._comma = True
         elif letter == "]" and self._listed and self._found and not self._comma:
             self._list_ended = True
         else:
             raise _Misfit
         return True
+
+    def _may_be_followed(self) -> bool:
+        """Whether a comma may stand here; Llama 3 writes some between calls without a list, too."""
+        return bool(self._found) and not self._comma and bool(self._listed or self._several)
 
     def _may_begin(self) -> bool:
         if not self._found:
