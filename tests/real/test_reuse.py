@@ -1,7 +1,8 @@
 """Reuse on real, quantized weights: as near to a fresh context as batches are to each other.
 
-Quantized products round otherwise when a prompt is cut otherwise, with no reuse at all. So the
-difference that reuse makes is compared with the one that cuts make, of the same prompt.
+On some CPUs, and behind a window, quantized products round otherwise when a prompt is cut
+otherwise, with no reuse at all. So the difference that reuse makes is compared with the one that
+cuts make, of the same prompt. Where cuts make none, reuse makes none (``test_same_bits``).
 """
 
 from __future__ import annotations
@@ -88,5 +89,4 @@ def compare(llm: Llama, prompts: list[list[int]], common: int) -> None:
         found.append(divergence(row, after(llm, tokens)))
         assert llm.cache_info["reused"] == len(tokens) - 1, llm.cache_info
     print(f"{len(prompts[0])} tokens: cuts {noise:.2e}, reuse", *(f"{each:.2e}" for each in found))
-    assert noise > 0
     assert max(found) <= FACTOR * noise
