@@ -28,7 +28,6 @@ __all__ = ["add_arguments", "run"]
 #: What is asked of a drafter for a kind of reply; of every other one, that it costs nothing.
 _LEAST = {("code", "model"): 1.3, ("edit", "lookup"): 1.8}
 _NOT_SLOWER = 0.97
-_NOBODY = "plain"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

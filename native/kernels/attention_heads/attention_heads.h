@@ -969,10 +969,10 @@ static void attend_in_part(const ggml_compute_params * params, const ggml_tensor
     int64_t from = 0;
     for (int64_t behind; piece < end; piece = behind) {
         behind = shares.behind_alike(piece, end);
-        const int64_t parts = MAX(1, (behind - piece)/shares.pieces_of_part());
+        const int64_t whole = MAX(1, (behind - piece)/shares.pieces_of_part());
         from = attended.behind(from, (shares.part_of(piece) - part)*PART);
         part = shares.part_of(piece);
-        const int64_t to = attended.behind(from, shares.cells_of(part, parts));
+        const int64_t to = attended.behind(from, shares.cells_of(part, whole));
         float * into = memory + (part - first_part)*heads*stride;
         attend_heads(dst, shares.head_of(piece), shares.head_of(behind - 1, 1), from, to, into);
     }
