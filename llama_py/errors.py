@@ -16,6 +16,7 @@ The tree (each class also derives from the builtin that callers of similar libra
     ├── ParameterError            (ValueError)     an argument is out of range or contradictory
     │   ├── ParameterTypeError    (TypeError)      an argument has the wrong type
     │   └── UnknownParameterError (TypeError)      an argument that does not exist
+    ├── MediaError                (ValueError)     a picture or sound that cannot be used
     ├── DownloadError             (OSError)        a model cannot be downloaded
     ├── MissingPackageError       (ImportError)    an optional package is not installed
     ├── ClosedError               (RuntimeError)   the object was closed before this call
@@ -61,6 +62,7 @@ __all__ = [
     "LibraryLoadError",
     "LibraryNotFoundError",
     "LlamaError",
+    "MediaError",
     "MissingPackageError",
     "ModelChangedError",
     "ModelLoadError",
@@ -167,6 +169,10 @@ class ParameterTypeError(ParameterError, TypeError):
 
 class UnknownParameterError(ParameterError, TypeError):
     """An argument that does not exist; the message names the nearest one that does."""
+
+
+class MediaError(LlamaError, ValueError):
+    """A picture or a sound that is damaged, of an unknown format, too large, or not allowed."""
 
 
 class DownloadError(LlamaError, OSError):

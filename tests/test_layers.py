@@ -25,14 +25,15 @@ ALLOWED: dict[str, set[str]] = {
     "gguf": {"errors"},
     "core": {"_native", "gguf", *LEAVES},
     "states": {"errors", "forks"},
+    "media": {"errors"},
     "memory": {"states", "errors", "forks"},
     "engine": {"core", "memory", "states", *LEAVES},
     "chat": {"core", *LEAVES},
     "embeddings": {"core", *LEAVES},
-    "dialects": {"chat", "embeddings", "engine", *LEAVES},
+    "dialects": {"chat", "embeddings", "engine", "media", *LEAVES},
     # "llama_cpp" for the types of the C pointers that it offers
     "api": {"llama_cpp", "core", "memory", "states", "engine", "chat", "dialects", "hub", *LEAVES}
-    | {"embeddings"},
+    | {"embeddings", "gguf", "media"},
 }
 ALLOWED["server"] = {"api", "demo", *ALLOWED["api"]}
 #: What a person starts: it may import everything.

@@ -12,9 +12,11 @@ import time
 from collections.abc import Container, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 from llama_py import forks
+from llama_py.api.media import ModelMedia, find_projector
 from llama_py.core.context import Context
 from llama_py.core.host import profiles
 from llama_py.core.host.footprint import expected_bytes, room_for_model
@@ -27,6 +29,7 @@ from llama_py.engine.clock import Clock
 from llama_py.engine.driver import Driver
 from llama_py.engine.engine import Engine
 from llama_py.errors import ParameterError
+from llama_py.media.sources import MediaLimits
 from llama_py.memory.cache import CacheLimits, SequenceCache
 from llama_py.memory.kinds import traits_of
 from llama_py.memory.saving import Copying
@@ -79,6 +82,7 @@ class LoadedModel:
         "_making",
         "_model",
         "_process",
+        "media",
     )
 
     def __init__(
@@ -88,8 +92,11 @@ class LoadedModel:
         setup: Setup | None = None,
         *,
         in_place: bool = False,
+        media: ModelMedia | None = None,
     ) -> None:
         self._model = model
+        #: Its pictures and sounds; None: it does not generate.
+        self.media = media
         self._generating = generating
         self._embed_with = setup
         self._in_place = in_place
@@ -239,6 +246,8 @@ class LoadedModel:
             self._generating.driver.refuse_callbacks()
         if self._embedding_queue is not None:
             self._embedding_queue.close()
+        if self.media is not None and not self.inherited:
+            self.media.close()
         if self._generating is not None:
             self._generating.driver.close()
             store = self._generating.cache.saved
@@ -284,13 +293,14 @@ def load(arguments: Mapping[str, Any], given: Container[str] = ()) -> LoadedMode
             return LoadedModel(model, None)
         if model.is_encoder:
             _refuse_drafts(model, speculative)
-            running, adapters = None, _adapters(model, arguments)
+            running, adapters, media = None, _adapters(model, arguments), None
         else:
             context = _context(model, context_params, given)
             running, adapters = _start(model, context, arguments, speculative)
+            media = _media(model, running, arguments)
         packed = replace(context_params, embeddings=True, kv_unified=True, moe_cache_size=0)
         setup = Setup(packed, tuple(adapters))
-        return LoadedModel(model, running, setup, in_place=arguments["in_place"])
+        return LoadedModel(model, running, setup, in_place=arguments["in_place"], media=media)
     except BaseException:  # also Ctrl-C: who tries again must have the memory for it
         model.close()  # with what was made from it
         raise
@@ -354,6 +364,26 @@ def _start(
         in_place=arguments["in_place"],
     )
     return _Generating(context, cache, driver), adapters
+
+
+def _media(model: Model, running: _Generating, arguments: Mapping[str, Any]) -> ModelMedia:
+    """Pictures and sounds. A projector that was named is loaded now, one that lies there later."""
+    given, driver = arguments["mmproj"], running.driver
+    path = find_projector(model.path, model.n_embd) if given == "auto" else given
+    media = ModelMedia(
+        model,
+        running.context,
+        None if path is None else Path(path),
+        MediaLimits(
+            paths=tuple(map(Path, arguments["media_paths"] or ())), urls=arguments["allow_urls"]
+        ),
+        use_gpu=model.params.n_gpu_layers != 0,
+        tokens=(arguments["image_min_tokens"], arguments["image_max_tokens"]),
+        attach=driver.attach_media,
+    )
+    if given not in (None, "auto"):
+        _ = media.encoder
+    return media
 
 
 def _either(arguments: Mapping[str, Any], name: str, other: str) -> Any:

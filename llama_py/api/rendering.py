@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING, Any
 from llama_py.api.loading import LoadedModel
 from llama_py.chat.constraints import render_constrained
 from llama_py.chat.content import render_content
+from llama_py.chat.conversation import Audio, Image
 from llama_py.chat.formats import ChatFormat, get_chat_format
 from llama_py.chat.formats.builtin import builtin_name
+from llama_py.chat.media import render_media
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.rendered import RenderedChat
 from llama_py.chat.templates.jinja import explain_refusal
 from llama_py.chat.templates.markup import Markup
 from llama_py.chat.templates.template import ChatTemplate
 from llama_py.core.vocab import Vocab
-from llama_py.errors import ParameterTypeError, TemplateError, shown
+from llama_py.engine.media import Medium
+from llama_py.errors import ParameterError, ParameterTypeError, TemplateError, shown
 from llama_py.options.checks import whole_text
 
 if TYPE_CHECKING:
@@ -194,7 +197,17 @@ class Rendering:
         if request.json_calls is None and not self._settings.json_calls:
             request = replace(request, json_calls=False)
         mode = self._settings.special_tokens_in_content
-        return render_content(request, as_it_is, self._markup_of_chats, mode)
+
+        def safely(request: ChatRequest) -> RenderedChat:
+            return render_content(request, as_it_is, self._markup_of_chats, mode)
+
+        return render_media(request, safely, self._read_medium)
+
+    def _read_medium(self, part: Image | Audio, where: str) -> Medium:
+        media = self._loaded.media
+        if media is None:
+            raise ParameterError(f"{where}: this model generates nothing, so it sees nothing")
+        return media.read(part, where)
 
     def _markup_of_chats(self) -> Markup:
         if self._markup is None:

@@ -7,7 +7,7 @@ here is checked; who makes them has checked what came in.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 __all__ = [
@@ -41,20 +41,23 @@ class Image:
     Attributes:
         data: the encoded file; empty if there is only a ``url``.
         media_type: such as ``image/png``; empty if it is not known.
+        marker: what the template gets in its place (``chat.media``).
     """
 
-    data: bytes = b""
+    data: bytes = field(default=b"", repr=False)
     media_type: str = ""
-    url: str = ""
+    url: str = field(default="", repr=False)
+    marker: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Audio:
-    """A recording: the encoded file."""
+    """A recording; its attributes are those of ``Image``."""
 
-    data: bytes = b""
+    data: bytes = field(default=b"", repr=False)
     media_type: str = ""
-    url: str = ""
+    url: str = field(default="", repr=False)
+    marker: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,15 +12,10 @@ from typing import Any
 
 from llama_py.chat.checks import check_json
 from llama_py.chat.conversation import (
-    Audio,
-    Image,
     Message,
-    Part,
-    Text,
     Tool,
     ToolCall,
     ToolChoice,
-    ToolResult,
 )
 from llama_py.chat.schemas.bounds import check_bounds, check_tools
 from llama_py.errors import ParameterError, ParameterTypeError, shown
@@ -63,20 +58,6 @@ def _check_messages(messages: Sequence[Message]) -> None:
             raise ParameterTypeError(
                 f"messages[{index}] must be a Message, not {shown(message)}; "
                 "llm.render_chat(messages) takes messages in OpenAI's form"
-            )
-        for part in message.parts:
-            if not isinstance(part, Text):
-                _check_readable(part, index)
-
-
-def _check_readable(part: Part, index: int) -> None:
-    """Raise for pictures and sounds."""
-    for each in part.content if isinstance(part, ToolResult) else (part,):
-        if isinstance(each, (Image, Audio)):
-            what = "an image" if isinstance(each, Image) else "a recording"
-            raise ParameterError(
-                f"messages[{index}] contains {what}, and models read text only here; send what is "
-                "in it as text"
             )
 
 

@@ -40,6 +40,8 @@ class RenderedChat:
         plain_calls: what calls the reply may consist of in plain JSON, or None if none count.
         plain_ranges: (start, end) in characters of the prompt, ascending and disjoint: content of
             users and tools that looks like special tokens and is read as plain text.
+        media: (start, end, what) in characters of the prompt, ascending: markers, and what the
+            prompt gets in their places.
         inline_reasoning: the reasoning that is found in the reply is told as content, in its marks.
     """
 
@@ -62,4 +64,5 @@ class RenderedChat:
     constraint: Callable[[], TokenConstraint] | None = None
     plain_calls: PlainCalls | None = None
     plain_ranges: tuple[tuple[int, int], ...] = ()
+    media: tuple[tuple[int, int, Any], ...] = ()
     inline_reasoning: bool = False

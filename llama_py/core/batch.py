@@ -2,6 +2,7 @@
 
 The arrays belong to numpy and the C struct points into them, so setting a batch of any size is five
 slice assignments and no per-token work. Token ``i`` belongs to exactly one sequence.
+``VectorBatch`` has vectors in place of tokens.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from llama_py._native import llama_h as C
 from llama_py.errors import ParameterError
 
-__all__ = ["Batch"]
+__all__ = ["Batch", "VectorBatch"]
 
 IntSequence = Sequence[int] | NDArray[np.int32]
 
@@ -107,6 +108,44 @@ class Batch:
         self.outputs[index] = 1
         self.struct.n_tokens = index + 1
         return index
+
+
+class VectorBatch:
+    """Vectors of a picture or a sound in place of tokens, all of one sequence.
+
+    Args:
+        vectors: float32 ``(n, n_embd_inp)``.
+        positions: int32 ``(p, n)``, a row for each number that a position consists of.
+        output: the logits of the last one are wanted.
+
+    Attributes:
+        struct: the ``llama_batch`` to pass to C.
+    """
+
+    def __init__(
+        self,
+        vectors: NDArray[np.float32],
+        positions: NDArray[np.int32],
+        sequence: int,
+        output: bool,
+    ) -> None:
+        count = len(vectors)
+        self._vectors = np.ascontiguousarray(vectors)
+        self._positions = np.ascontiguousarray(positions)
+        self._sequences = np.full(count, sequence, np.int32)
+        self._counts = np.ones(count, np.int32)
+        self._rows = self._sequences.ctypes.data + 4 * np.arange(count, dtype=np.intp)
+        self._outputs = np.zeros(count, np.int8)
+        self._outputs[-1:] = output
+        self.struct = C.llama_batch(
+            n_tokens=count,
+            token=None,
+            embd=_pointer(self._vectors, ctypes.c_float),
+            pos=_pointer(self._positions, ctypes.c_int32),
+            n_seq_id=_pointer(self._counts, ctypes.c_int32),
+            seq_id=_pointer(self._rows, ctypes.POINTER(ctypes.c_int32)),
+            logits=_pointer(self._outputs, ctypes.c_int8),
+        )
 
 
 def _pointer(array: NDArray[np.generic], kind: type) -> object:

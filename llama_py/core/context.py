@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from llama_py._native import llama_h as C
 from llama_py.core import backend, logs
 from llama_py.core.abort import Abort
-from llama_py.core.batch import Batch
+from llama_py.core.batch import Batch, VectorBatch
 from llama_py.core.handle import Handle
 from llama_py.core.host.core_turns import TURNS, Share
 from llama_py.core.host.footprint import MEMORY_SHARE, bytes_per_cell, chosen_n_ctx
@@ -161,6 +161,42 @@ class Context(Handle[C.llama_context_p]):
             with TURNS.turn(self.share):
                 return int(C.llama_decode(self.pointer, batch.struct))
         return int(C.llama_decode(self.pointer, batch.struct))
+
+    def decode_vectors(
+        self,
+        vectors: NDArray[np.float32],
+        positions: NDArray[np.int32],
+        seq: int,
+        *,
+        output: bool,
+        causal: bool,
+    ) -> int:
+        """Evaluate vectors in place of tokens, in as many steps as ``n_batch`` takes.
+
+        Args:
+            vectors: float32 ``(n, n_embd_inp)``.
+            positions: int32 ``(p, n)``; p is 1, or 4 with M-RoPE.
+            output: the logits of the last one are wanted, at the index that it has in its batch.
+            causal: False lets each see all others; all of them are one micro-batch then.
+
+        Returns:
+            What ``decode`` does. After a failure, earlier steps stay in the memory.
+        """
+        if not causal:
+            C.llama_set_causal_attn(self.pointer, False)
+        try:
+            for start in range(0, len(vectors), self.n_batch):
+                stop = min(start + self.n_batch, len(vectors))
+                last = output and stop == len(vectors)
+                part = VectorBatch(vectors[start:stop], positions[:, start:stop], seq, last)
+                with TURNS.turn(self.share):
+                    code = int(C.llama_decode(self.pointer, part.struct))
+                if code:
+                    return code
+            return 0
+        finally:
+            if not causal:
+                C.llama_set_causal_attn(self.pointer, True)
 
     def warm_up(self) -> None:
         """Evaluate two tokens, and clear the memory again.

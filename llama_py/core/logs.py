@@ -21,7 +21,7 @@ from typing_extensions import Self
 from llama_py import forks
 from llama_py._native import ggml_h, llama_h
 
-__all__ = ["LOGGER", "ErrorLines", "Printing", "install"]
+__all__ = ["LOGGER", "ErrorLines", "Printing", "install", "install_for_media"]
 
 LOGGER = logging.getLogger("llama_py")
 LOGGER.addHandler(logging.NullHandler())
@@ -113,6 +113,14 @@ def install() -> None:
             llama_h.llama_log_set(callback, None)
             _installed = callback  # C keeps the pointer: so must we
             _keep_interrupts()
+
+
+def install_for_media() -> None:
+    """Send libmtmd's log there as well. It loads the library."""
+    from llama_py._native import mtmd_h
+
+    install()
+    mtmd_h.mtmd_helper_log_set(_installed, None)
 
 
 def _receive(level: int, text: bytes | None, _data: Any) -> None:

@@ -13,6 +13,7 @@ from llama_py.chat.rendered import RenderedChat
 from llama_py.chat.vocab import VocabLike
 from llama_py.dialects.budget import budget_for
 from llama_py.dialects.context import CallContext
+from llama_py.engine.media import PlacedMedium
 from llama_py.engine.request import GenerationRequest, Prompt
 from llama_py.errors import ParameterTypeError
 from llama_py.options import ChatOptions, CompletionOptions, CriteriaOptions
@@ -136,6 +137,15 @@ def chat_prompt(rendered: RenderedChat) -> Prompt:
         text=text.encode("utf-8", "surrogatepass"),
         boundaries=_byte_offsets(text, rendered.message_starts),
         plain=_byte_ranges(text, rendered.plain_ranges),
+        media=_placed(text, rendered),
+    )
+
+
+def _placed(text: str, rendered: RenderedChat) -> tuple[PlacedMedium, ...]:
+    places = _byte_ranges(text, [(start, end) for start, end, _ in rendered.media])
+    media = [medium for _, _, medium in rendered.media]
+    return tuple(
+        PlacedMedium(start, end, medium) for (start, end), medium in zip(places, media, strict=True)
     )
 
 

@@ -123,6 +123,7 @@ class Admission:
             return False
         mine = waiting.prompt
         shared = min(mine.shared_with(other.lease.prompt), len(mine.tokens) - 1)
+        shared = mine.border(shared)
         if shared <= other.lease.held:
             return False
         if shared - self._cache.best_keep(mine) < _WORTH_WAITING:

@@ -64,7 +64,8 @@ class Books:
         if outcome.code:
             self._failed(outcome.code, plan)
             return
-        self._budget.note(streams, tokens, outcome.last)
+        if plan.vectors is None:
+            self._budget.note(streams, tokens, outcome.last)
         if not plan.steps:
             if drafting:
                 self._drafts.observe(plan, outcome.rows)

@@ -23,6 +23,7 @@ from llama_py.engine.engine import Engine
 from llama_py.engine.generation import Generation
 from llama_py.engine.loop import CLOSED, LOOK, EngineJob, Loop
 from llama_py.engine.mailbox import Command, Mailbox
+from llama_py.engine.media import MediaEncoder
 from llama_py.engine.preparing import prepare
 from llama_py.engine.request import GenerationRequest
 from llama_py.errors import ClosedError, LlamaError, QueueFullError
@@ -34,6 +35,10 @@ T = TypeVar("T")
 
 #: Seconds that a driver which nobody refers to any more waits for its thread.
 _PATIENCE = 5.0
+
+
+def _look() -> None:
+    """A command for an engine that waits for something that is there now."""
 
 
 class Driver:
@@ -140,6 +145,16 @@ class Driver:
             self.wait_for(mailbox.ended.is_set)
             while not mailbox.ended.wait(LOOK):
                 self.check_alive()
+
+    def attach_media(self, encoder: MediaEncoder) -> None:
+        """From now on prompts may have pictures and sounds, which this encodes."""
+        loop, media, runner = self._loop, self.engine.media, self.engine.runner
+
+        def wake() -> None:
+            loop.commands.put(_look)
+            runner.hurry()
+
+        media.encoder, media.wake = encoder, None if self._in_place else wake
 
     def resume(self, mailbox: Mailbox) -> None:
         """Go on with a call that was paused because nobody read what came."""

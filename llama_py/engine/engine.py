@@ -23,6 +23,7 @@ from llama_py.engine.clock import Clock
 from llama_py.engine.drafts.proposals import Drafts
 from llama_py.engine.generation import Generation
 from llama_py.engine.in_flight import InFlight
+from llama_py.engine.media_steps import MediaSteps
 from llama_py.engine.metrics import Metrics
 from llama_py.engine.prefill_budget import PrefillBudget
 from llama_py.engine.request import Output
@@ -54,6 +55,7 @@ class Engine:
 
     Attributes:
         requests: the requests in flight, the metrics, and the last logits.
+        media: pictures and sounds of prompts; its ``encoder`` is set where the model has one.
         worked: the last step did something; False if it found nothing that can go on.
         stepping: a step is in progress, which is true in callbacks only.
     """
@@ -80,8 +82,15 @@ class Engine:
         self._drafts = Drafts(self.requests, cache, context, speculative)
         self._prefill_budget = PrefillBudget()
         self._transfers = cache.transfers
+        self.media = MediaSteps(self.requests, clock)
         self._planner = StepPlanner(
-            self.requests, cache, context, self.runner, self._drafts, self._prefill_budget
+            self.requests,
+            cache,
+            context,
+            self.runner,
+            self._drafts,
+            self._prefill_budget,
+            self.media,
         )
         self._books = Books(
             self.requests,

@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 from llama_py.core.sampling.history import TokenHistory
 from llama_py.core.sampling.sampler import Sampler
 from llama_py.engine.drafts.payoff import Drafting
+from llama_py.engine.media import MediaCells, Medium
 from llama_py.engine.reply_text import ReplyText
 from llama_py.engine.request import GenerationRequest, Record
+from llama_py.memory.media_tokens import media_length
 from llama_py.memory.sequences import Lease, ResolvedPrompt
 
 __all__ = ["Generation", "RequestState"]
@@ -156,12 +158,41 @@ class Generation:
         return self.lease.remaining if self.lease is not None else 0
 
     @property
+    def at_media(self) -> bool:
+        """Whether its prompt goes on with a picture or a sound."""
+        lease = self.lease
+        if lease is None or not lease.prompt.has_media or not lease.remaining:
+            return False
+        return bool(lease.prompt.tokens[lease.held] < 0)
+
+    def next_stretch(self) -> tuple[Medium, MediaCells] | None:
+        """What its prompt goes on with, if that is a picture or a sound; None: nobody has it.
+
+        Raises:
+            RuntimeError: it is at no picture.
+        """
+        lease = self.lease
+        if lease is None:
+            raise RuntimeError("a request without a sequence was scheduled")
+        tokens, held = lease.prompt.tokens, lease.held
+        key = tokens[held : held + media_length(tokens, held)].tobytes()
+        for placed in self.request.prompt.media:
+            stretch = placed.medium.stretches.get(key)
+            if stretch is not None:
+                return placed.medium, stretch
+        return None
+
+    @property
     def chunk_limit(self) -> int:
-        """Prompt tokens until somebody goes on from there, or until their logits must be read."""
+        """Prompt tokens until somebody goes on from there, or until their logits must be read, or
+        until a picture or a sound follows."""
         lease = self.lease
         if lease is None:
             return 0
         limit = lease.remaining
+        if lease.prompt.has_media:
+            media = np.flatnonzero(lease.prompt.tokens[lease.held :] < 0)
+            limit = min(limit, int(media[0])) if len(media) else limit
         if self.request.targets or self.request.generation.prompt_logprobs:
             limit = max(0, self.first_output - lease.held) + _LOGPROB_CHUNK
         return min(limit, lease.cuts[0] - lease.held) if lease.cuts else limit

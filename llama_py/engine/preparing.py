@@ -15,6 +15,7 @@ from llama_py.engine.generation import Generation
 from llama_py.engine.request import GenerationRequest, Record
 from llama_py.memory.cache import SequenceCache
 from llama_py.memory.sequences import ResolvedPrompt
+from llama_py.memory.text_keys import TextMedium
 
 __all__ = ["prepare", "resolve"]
 
@@ -71,6 +72,7 @@ def resolve(request: GenerationRequest, cache: SequenceCache, vocab: Vocab) -> R
             add_special=prompt.add_special,
             namespace=request.namespace,
             fresh=not request.reuse,
+            media=[TextMedium(each.start, each.end, each.medium.tokens) for each in prompt.media],
         )
     if not request.targets:  # which are thousands that begin alike, checked by whoever made them
         vocab.check_tokens(prompt.tokens)
@@ -80,4 +82,4 @@ def resolve(request: GenerationRequest, cache: SequenceCache, vocab: Vocab) -> R
 def begin_sampler(running: Generation) -> None:
     """Show the prompt to penalties and processors."""
     if running.sampler.remembers:
-        running.sampler.begin(running.record.tokens)
+        running.sampler.begin([token for token in running.record.tokens if token >= 0])

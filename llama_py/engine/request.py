@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from llama_py.engine.media import PlacedMedium
 from llama_py.memory.sequences import ReuseInfo
 from llama_py.options.drafters import Speculative
 from llama_py.params import GenerationParams, SamplingParams
@@ -42,6 +43,7 @@ class Prompt:
         plain: (start, end) byte offsets in ``text``, ascending and disjoint, between which nothing
             is read as a special token: the text of one that overlaps such a range is tokenized as
             the characters it consists of.
+        media: pictures and sounds, in order, in place of what ``text`` has there.
     """
 
     text: bytes | None = None
@@ -49,6 +51,7 @@ class Prompt:
     boundaries: tuple[int, ...] = ()
     add_special: bool = True
     plain: tuple[tuple[int, int], ...] = ()
+    media: tuple[PlacedMedium, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

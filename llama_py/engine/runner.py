@@ -13,8 +13,9 @@ from llama_py.core.context import Context
 from llama_py.core.steps import Steps
 from llama_py.engine.clock import Clock
 from llama_py.engine.generation import Generation
+from llama_py.engine.media_steps import MediaVectors
 from llama_py.engine.metrics import Metrics
-from llama_py.engine.scheduler import Decode, Entry, StepPlan, Verify
+from llama_py.engine.scheduler import Decode, Entry, Prefill, StepPlan, Verify
 from llama_py.engine.tuned_threads import TunedThreads
 
 __all__ = ["Runner", "StepOutcome"]
@@ -77,6 +78,8 @@ class Runner:
         """Decode a step, or several where C chooses the tokens."""
         if plan.steps and self.steps is not None:
             return self._run_steps(plan, self.steps)
+        if isinstance(plan.vectors, MediaVectors):
+            return self._run_media(plan.prefills[0], plan.vectors)
         self._batch.struct.n_tokens = 0
         rows = self._add(plan)
         if not (self.abortable and plan.prefills):
@@ -133,6 +136,32 @@ class Runner:
             outcome.rows = [entries.index(entry) for entry in plan.decodes]
             outcome.chosen = [chosen[row] for row in outcome.rows] if ends else []
         return outcome
+
+    def _run_media(self, entry: Prefill[Generation], media: MediaVectors) -> StepOutcome:
+        """A picture or a sound: all of its cells."""
+        running, lease = entry.request, entry.request.lease
+        if lease is None:
+            raise RuntimeError("a request without a sequence was scheduled")
+        cells, clock = media.cells, self._clock
+        self.prefilling = (running.number,) if self.abortable else ()
+        start, self.decoding = clock(), True
+        try:
+            code = self.context.decode_vectors(
+                media.rows,
+                cells.placed(lease.position),
+                lease.sequence.number,
+                output=lease.held + entry.count == len(lease.prompt.tokens),
+                causal=cells.causal,
+            )
+            self.context.synchronize()
+        finally:
+            self.decoding, self.prefilling = False, ()
+        seconds = clock.took(entry.count, clock() - start)
+        self.metrics.decode_seconds += seconds
+        self.metrics.steps += 1
+        # The index counts within the last batch that the cells were evaluated in.
+        last = (entry.count - 1) % self.n_batch
+        return StepOutcome(code, [last], seconds, seconds)
 
     def hurry(self, wanted: bool = True) -> None:
         """Let no further step begin before commands are looked for. From any thread."""

@@ -139,6 +139,8 @@ class StepPlan(Generic[R]):
         steps: where C chooses the next tokens by itself, how many steps it may make of this at
             once; 0: the tokens are chosen from the logits.
         seconds: when it ends at the latest, where it can be ended; None is any time.
+        vectors: what the cells of a picture or a sound are evaluated with, which is the only entry
+            then; None: there are tokens.
     """
 
     decodes: tuple[Decode[R], ...] = ()
@@ -146,6 +148,7 @@ class StepPlan(Generic[R]):
     prefills: tuple[Prefill[R], ...] = ()
     steps: int = 0
     seconds: float | None = None
+    vectors: object = None
 
     def __len__(self) -> int:
         return len(self.decodes) + len(self.verifies) + len(self.prefills)

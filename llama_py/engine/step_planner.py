@@ -13,6 +13,7 @@ from llama_py.core.context import Context
 from llama_py.engine.drafts.proposals import Drafts
 from llama_py.engine.generation import Generation, RequestState
 from llama_py.engine.in_flight import InFlight
+from llama_py.engine.media_steps import MediaSteps
 from llama_py.engine.prefill_budget import PrefillBudget
 from llama_py.engine.runner import Runner
 from llama_py.engine.scheduler import Decode, Draft, StepPlan, plan_step
@@ -42,8 +43,10 @@ class StepPlanner:
         runner: Runner,
         drafts: Drafts,
         budget: PrefillBudget,
+        media: MediaSteps,
     ) -> None:
         self._requests = requests
+        self._media = media
         self._cache = cache
         self._runner = runner
         self._drafts = drafts
@@ -111,6 +114,14 @@ class StepPlanner:
     def _mixed(
         self, running: Sequence[Generation], drafts: Mapping[Generation, Draft]
     ) -> StepPlan[Generation]:
+        if any(each.at_media for each in running):
+            step = self._media.plan(running)
+            if step is not None:
+                return step
+            running = [each for each in running if not each.at_media and not each.ended]
+            if not running:
+                return StepPlan()
+        self._media.others_go()
         plan = plan_step(
             running,
             self._n_batch,

@@ -15,6 +15,7 @@ from llama_py.memory.index import CacheIndex, CheckpointRecord
 from llama_py.memory.kinds import MemoryTraits, SequenceMemory
 from llama_py.memory.live import LiveSet
 from llama_py.memory.plan import Action, ReusePlan
+from llama_py.memory.positions import Positions
 from llama_py.memory.saving import Saving, load_cells
 from llama_py.memory.sequences import (
     CacheInfo,
@@ -280,6 +281,7 @@ class PlanApplier:
         try:
             self._load_checkpoint(target, record, info)
             target.tokens = prompt.tokens[: plan.keep].tolist()
+            target.positions = prompt.positions
             if not self._live.cut(target, plan.keep):
                 raise StateError(f"it does not end after {plan.keep} tokens")
         except BaseException:
@@ -332,6 +334,7 @@ class PlanApplier:
                 return None
             self._load_state(sequence, lambda: load_cells(self._memory, sequence.number, stored))
             sequence.tokens = stored.tokens.tolist()
+        sequence.positions = Positions.of(stored.tokens)
         if not self._live.agrees(sequence):
             self._live.drop(sequence)
             raise StateError("a stored state holds other positions than it says; it was not used")

@@ -41,7 +41,7 @@ from llama_py.memory.sequences import (
 )
 from llama_py.memory.state_loader import StateLoad, StateLoader
 from llama_py.memory.stores import Fingerprint, Refused, Stores
-from llama_py.memory.text_keys import TextKeys, Tokenizer
+from llama_py.memory.text_keys import TextKeys, TextMedium, Tokenizer
 from llama_py.memory.transfers import Transfers
 from llama_py.states.prefix import TokenInput
 from llama_py.states.state import StoredState
@@ -201,6 +201,7 @@ class SequenceCache:
         add_special: bool = True,
         namespace: Namespace | None = None,
         fresh: bool = False,
+        media: Sequence[TextMedium] = (),
     ) -> ResolvedPrompt:
         """Resolve a prompt given as text. Cached replies in it keep their tokens.
 
@@ -211,6 +212,7 @@ class SequenceCache:
             plain: ascending disjoint byte ranges in which nothing is read as a special token.
             namespace: that of the cache by default.
             fresh: all of its tokens are those of its text, whatever is cached.
+            media: pictures and sounds, in order, in place of what the text has there.
 
         Raises:
             ContextOverflowError: it does not fit, with a token left to generate.
@@ -218,7 +220,7 @@ class SequenceCache:
         """
         own = self._or_default(namespace)
         return self._resolver.from_text(
-            text, boundaries, plain, own, add_special=add_special, fresh=fresh
+            text, boundaries, plain, own, add_special=add_special, fresh=fresh, media=media
         )
 
     def _or_default(self, namespace: Namespace | None) -> Namespace:
@@ -268,6 +270,7 @@ class SequenceCache:
             self.saving.finish(sequence)
             sequence.pass_on()
         sequence.session = info.session = session
+        sequence.positions = prompt.positions
         sequence.touch()
         _describe(info, sequence, prompt)
         if info.reused == len(prompt.tokens) - 1:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from llama_py.errors import LlamaError, StateError
 from llama_py.memory.index import CacheIndex
 from llama_py.memory.kinds import MemoryKind, MemoryTraits, SequenceMemory
+from llama_py.memory.positions import TEXT
 from llama_py.memory.saving import Saving
 from llama_py.memory.sequences import (
     LiveSequence,
@@ -179,7 +180,7 @@ class LiveSet:
         """Forget what a sequence holds."""
         self._saving.give_up(sequence)
         self._index.remove(sequence)
-        sequence.tokens = []
+        sequence.tokens, sequence.positions = [], TEXT
         sequence.pending = ()
         sequence.forget_text_after(0)
         sequence.forget_stored()
@@ -195,7 +196,7 @@ class LiveSet:
 
     def agrees(self, sequence: LiveSequence) -> bool:
         """Whether the memory ends where ``sequence`` does."""
-        return self._memory.pos_max(sequence.number) + 1 == sequence.end
+        return self._memory.pos_max(sequence.number) == sequence.last
 
     def trim(self, sequence: LiveSequence) -> None:
         """Remove from the memory what was decoded beyond ``sequence.tokens``."""
@@ -246,7 +247,7 @@ class LiveSet:
         """
         end = sequence.positions.after(keep)
         removed = self._memory.seq_rm(sequence.number, end, -1)
-        return removed and self._memory.pos_max(sequence.number) + 1 == end
+        return removed and self._memory.pos_max(sequence.number) == sequence.positions.last(keep)
 
     def load_part(
         self,

@@ -44,19 +44,22 @@ class Planner:
     def decide(self, prompt: ResolvedPrompt, most: int | None = None) -> Decision:
         """How to begin ``prompt``, of which at most ``most`` tokens may be reused."""
         matches = self._index.match(prompt.tokens, prompt.namespace)
-        held = [self._view(sequence, matched) for sequence, matched in held_by(matches)]
+        held = [
+            self._view(sequence, prompt.border(matched)) for sequence, matched in held_by(matches)
+        ]
         held += [
             HeldPrefix(
                 source,
                 found.length,
-                found.matched,
+                prompt.border(found.matched),
                 found.pos_min,
                 stored=True,
                 checkpoints=found.checkpoints,
+                positions=prompt.positions,
             )
             for source, found in self._stores.find(prompt.tokens, prompt.namespace)
         ]
-        count = len(prompt.tokens) if most is None else most + 1
+        count = prompt.border(len(prompt.tokens) - 1 if most is None else most) + 1
         checkpoints = sorted(self._index.checkpoints.along(matches))
         return Decision(plan_reuse(self._traits, count, held, checkpoints), held)
 
@@ -99,7 +102,7 @@ class Planner:
         """
         if not self._traits.needs_checkpoints:
             return []
-        last = len(prompt.tokens) - 1
+        last = prompt.border(len(prompt.tokens) - 1)
         cuts: list[int] = []
         before = kept
         for boundary in sorted({*prompt.boundaries[:1], *prompt.boundaries[-2:-1]}):

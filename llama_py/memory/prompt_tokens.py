@@ -21,6 +21,7 @@ from enum import IntFlag
 import numpy as np
 from numpy.typing import NDArray
 
+from llama_py.memory.media_tokens import border
 from llama_py.memory.text_keys import MARK, PromptText, TextKeys
 from llama_py.states.prefix import TextPath
 
@@ -90,7 +91,7 @@ def _certain(path: TextPath, key: bytes) -> int:
     marked = np.frombuffer(key, np.uint8)[path.offsets[:-1]] == MARK[0]
     marked[1:] &= path.sources[:-1] != Source.SAMPLED
     found = np.flatnonzero(marked)
-    count = int(found[-1]) if len(found) else 0
+    count = border(path.tokens, int(found[-1])) if len(found) else 0
     return count if path.offsets[count] else 0
 
 

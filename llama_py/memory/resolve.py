@@ -16,7 +16,7 @@ from llama_py.memory.index import CacheIndex
 from llama_py.memory.prompt_tokens import Reading, read_prompt
 from llama_py.memory.sequences import Namespace, ResolvedPrompt, as_tokens
 from llama_py.memory.stores import Stores
-from llama_py.memory.text_keys import MARK, PromptText, TextKeys
+from llama_py.memory.text_keys import MARK, PromptText, TextKeys, TextMedium
 from llama_py.states.prefix import TextPath, TokenInput
 
 __all__ = ["PromptResolver"]
@@ -53,17 +53,18 @@ class PromptResolver:
         *,
         add_special: bool,
         fresh: bool = False,
+        media: Sequence[TextMedium] = (),
     ) -> ResolvedPrompt:
         """See ``SequenceCache.resolve_text``."""
         least = self._text_keys.fewest_tokens(text, self._limit)
         if least > self._limit:
             raise ContextOverflowError(least, self._limit, self._limit, at_least=True)
-        if MARK in text:  # no UTF-8: its key would say nothing
+        if MARK in text and not media:  # no UTF-8: its key would say nothing
             tokens = self._text_keys.tokenizer.tokenize(
                 text, add_special=add_special, parse_special=True
             )
             return self.from_tokens(tokens, namespace)
-        prompt = self._text_keys.mark(text, plain)
+        prompt = self._text_keys.mark(text, plain, media)
         reading = self._read(prompt, namespace, add_special=add_special, fresh=fresh)
         self._check(len(reading.tokens))
         return ResolvedPrompt(

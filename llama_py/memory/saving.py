@@ -322,7 +322,8 @@ class Saving:
         return Copying(sequence, store, state, cells)
 
     def _cells_per_piece(self, sequence: LiveSequence) -> int | None:
-        if not self._comes_apart():
+        # Cells of a picture that share one position cannot be told apart by positions.
+        if not self._comes_apart() or not sequence.positions.as_tokens:
             return None
         return max(1, int(self.piece // self._bytes_per_cell(sequence)))
 

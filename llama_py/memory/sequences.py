@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypedDict
 
+from llama_py.memory.media_tokens import any_media, border
 from llama_py.memory.positions import TEXT, Positions
 from llama_py.memory.prompt_tokens import Source
 from llama_py.memory.text_keys import TextKeys
@@ -205,6 +206,11 @@ class LiveSequence:
         """The position of the next token."""
         return self.positions.after(len(self.tokens))
 
+    @property
+    def last(self) -> int:
+        """The largest position that its tokens take, -1 if there are none."""
+        return self.positions.last(len(self.tokens))
+
     def forget_stored(self) -> None:
         """It becomes another branch: what the stores have of it stays there."""
         self.offloaded_key = self.saved_key = None
@@ -249,6 +255,8 @@ class ResolvedPrompt:
         by_text: how many tokens come from a cached text instead of the tokenizer.
         sources: uint8 ``(n,)``, where each comes from (``text.Source``), or None.
         namespace: only what is cached in this namespace can be reused for it.
+        has_media: there are pictures or sounds among the tokens (``media_tokens``).
+        positions: which positions the tokens take.
     """
 
     tokens: NDArray[np.int32]
@@ -258,6 +266,17 @@ class ResolvedPrompt:
     by_text: int = 0
     sources: NDArray[np.uint8] | None = None
     namespace: Namespace = ()
+    has_media: bool = field(init=False, default=False)
+    positions: Positions = field(init=False, default=TEXT)
+
+    def __post_init__(self) -> None:
+        self.has_media = any_media(self.tokens)
+        if self.has_media:
+            self.positions = Positions.of(self.tokens)
+
+    def border(self, count: int) -> int:
+        """The largest number of leading tokens, ``count`` at most, that it can be cut to."""
+        return border(self.tokens, count) if self.has_media else count
 
     def message_at(self, position: int) -> int | None:
         """Index of the message that a token belongs to, or None if it is not known."""

@@ -7,6 +7,9 @@ the mark if the token is special; tokens stand for a text exactly where their ke
 
 Which texts are special is asked of the vocabulary, and where they stand is found as llama.cpp's
 tokenizer finds it (``tokenizer_st_partition`` of llama-vocab.cpp): longer ones first.
+
+A picture or a sound in a prompt has tokens of its own (``media_tokens``), and what stands for it in
+the key is what spells them. The texts before and behind it are tokenized each by itself.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from numpy.typing import NDArray
 
 from llama_py.errors import TokenizationError
 
-__all__ = ["MARK", "PromptText", "TextKeys", "TokenKey", "Tokenizer"]
+__all__ = ["MARK", "PromptText", "TextKeys", "TextMedium", "TokenKey", "Tokenizer"]
 
 #: Stands before a special token in a key.
 MARK = b"\xff"
@@ -63,6 +66,14 @@ class Tokenizer(Protocol):
         """Bytes of the longest token."""
 
 
+class TextMedium(NamedTuple):
+    """A picture or a sound in a text, or in its key: where its place is, and its tokens."""
+
+    start: int
+    end: int
+    tokens: Sequence[int]
+
+
 @dataclass(frozen=True, slots=True)
 class PromptText:
     """A text, and where its special tokens are.
@@ -71,18 +82,31 @@ class PromptText:
         key: the text with a mark before each special token; offsets below count in it.
         specials: ``(start, end)`` of each special token with its mark, ascending.
         literal: ``(start, end)`` of texts of special tokens that stand for their characters.
-        starts: int64, where in the text (not in the key) each special token begins.
+        starts: int64 ``(n,)``, where in the text (not in the key) the special tokens begin, and the
+            places of pictures and sounds.
+        longer: int64 ``(n + 1,)``, by how many bytes the key is longer than the text behind so many
+            of these.
+        media: pictures and sounds, in order.
     """
 
     key: bytes
     specials: tuple[Range, ...]
     literal: tuple[Range, ...]
     starts: NDArray[np.int64]
+    longer: NDArray[np.int64]
+    media: tuple[TextMedium, ...] = ()
 
     def in_key(self, offsets: Sequence[int]) -> NDArray[np.int64]:
         """Offsets in the text as offsets in the key."""
         places = np.asarray(offsets, np.int64)
-        return places + np.searchsorted(self.starts, places, "left")
+        return places + self.longer[np.searchsorted(self.starts, places, "left")]
+
+    def between(self, start: int, stop: int) -> PromptText:
+        """A stretch of the key without pictures, to be tokenized by itself."""
+        specials = _within(self.specials, start, stop)
+        literal = _within(self.literal, start, stop)
+        none = np.zeros(0, np.int64)
+        return PromptText(self.key[start:stop], specials, literal, none, np.zeros(1, np.int64))
 
 
 class TokenKey(NamedTuple):
@@ -117,6 +141,8 @@ class TextKeys:
         """The key of a token, and what the tokenizer does around it."""
         known = self._tokens.get(token)
         if known is None:
+            if token < 0:  # of a picture: there are too many to remember
+                return TokenKey(MARK + b"%08x" % -token, True, False, False)
             text, special = self.tokenizer.piece(token), self.tokenizer.is_special(token)
             if special and text in self._special_texts:
                 text = MARK + text
@@ -142,13 +168,18 @@ class TextKeys:
 
     # ---- where special tokens are --------------------------------------------------------------
 
-    def mark(self, text: bytes, plain: Iterable[Range] = ()) -> PromptText:
+    def mark(
+        self, text: bytes, plain: Iterable[Range] = (), media: Sequence[TextMedium] = ()
+    ) -> PromptText:
         """The key of a text that special tokens are parsed in.
 
         Args:
             plain: ascending disjoint ranges of the text in which nothing is a special token.
+            media: pictures and sounds, in order, in place of what the text has there.
         """
         inside = [*plain]
+        if media:
+            return self._mark_around(text, inside, media)
         found = free = self._heads.find(text)
         literal: list[Range] = []
         if inside:
@@ -167,7 +198,31 @@ class TextKeys:
             for start, end in sorted(literal)
         )
         starts = np.array(begins, np.int64)
-        return PromptText(b"".join(parts), tuple(specials), kept, starts)
+        longer = np.arange(len(begins) + 1, dtype=np.int64)
+        return PromptText(b"".join(parts), tuple(specials), kept, starts, longer)
+
+    def _mark_around(
+        self, text: bytes, plain: list[Range], media: Sequence[TextMedium]
+    ) -> PromptText:
+        """The key of a text with pictures: what is between them by itself."""
+        whole = _Joined()
+        at = 0
+        for medium in media:
+            whole.add(self.mark(text[at : medium.start], _within(plain, at, medium.start)), at)
+            whole.add_medium(medium, self._spelled(medium.tokens))
+            at = medium.end
+        whole.add(self.mark(text[at:], _within(plain, at, len(text))), at)
+        return whole.text()
+
+    def _spelled(self, tokens: Sequence[int]) -> bytes:
+        """The key of tokens that follow each other, as ``prompt_tokens.align`` reads them."""
+        pieces, opens = list[bytes](), True
+        for token in tokens:
+            opened, of_token = opens, self.of(token)
+            piece, opens = of_token.text, of_token.special
+            drops = opened and not opens and self.adds_space
+            pieces.append(piece.removeprefix(b" ") if drops else piece)
+        return b"".join(pieces)
 
     # ---- tokens --------------------------------------------------------------------------------
 
@@ -178,6 +233,8 @@ class TextKeys:
             start: offset in the key: 0, or where a special token begins, so that the tokenizer
                 splits there whatever comes before.
         """
+        if text.media:
+            return self._read_around(text, start, add_special)
         if start == 0 and not text.literal:
             return self._read(text.key, add_special)
         before, behind = self.added if add_special else ([], [])
@@ -186,6 +243,23 @@ class TextKeys:
             part = text.key[begin:stop]
             tokens += self._read_literal(text, begin, stop) if literal else self._read(part, False)
         return tokens + behind
+
+    def _read_around(self, text: PromptText, start: int, add_special: bool) -> list[int]:
+        """Tokens of a text with pictures; ``start`` is in none of them."""
+        before, behind = self.added if add_special else ([], [])
+        tokens = [] if start else [*before]
+        at = start
+        for medium in text.media:
+            if medium.start < start:
+                continue
+            tokens += self._read_between(text, at, medium.start)
+            tokens += medium.tokens
+            at = medium.end
+        return tokens + self._read_between(text, at, len(text.key)) + behind
+
+    def _read_between(self, text: PromptText, start: int, stop: int) -> list[int]:
+        part = text.between(start, stop)
+        return self.read(part, add_special=False) if part.key else []
 
     def fewest_tokens(self, text: bytes, enough: int) -> int:
         """A number of tokens that a text has at least, found without tokenizing it.
@@ -285,6 +359,50 @@ class TextKeys:
         return tokens
 
 
+class _Joined:
+    """The key of a text that is put together from parts."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._length = 0
+        self._specials: list[Range] = []
+        self._literal: list[Range] = []
+        self._media: list[TextMedium] = []
+        self._starts: list[int] = []
+        self._longer = [0]
+
+    def add(self, part: PromptText, at: int) -> None:
+        """Append a part, which begins at ``at`` in the text."""
+        self._specials += [(a + self._length, b + self._length) for a, b in part.specials]
+        self._literal += [(a + self._length, b + self._length) for a, b in part.literal]
+        self._starts += (part.starts + at).tolist()
+        self._longer += (part.longer[1:] + self._longer[-1]).tolist()
+        self._append(part.key)
+
+    def add_medium(self, medium: TextMedium, key: bytes) -> None:
+        """Append what stands for a picture."""
+        end = self._length + len(key)
+        self._media.append(TextMedium(self._length, end, medium.tokens))
+        self._starts.append(medium.start)
+        self._longer.append(self._longer[-1] + len(key) - (medium.end - medium.start))
+        self._append(key)
+
+    def _append(self, key: bytes) -> None:
+        self._parts.append(key)
+        self._length += len(key)
+
+    def text(self) -> PromptText:
+        """The whole."""
+        return PromptText(
+            b"".join(self._parts),
+            tuple(self._specials),
+            tuple(self._literal),
+            np.array(self._starts, np.int64),
+            np.array(self._longer, np.int64),
+            tuple(self._media),
+        )
+
+
 class _Heads:
     """Finds special texts, by their first two bytes.
 
@@ -339,6 +457,11 @@ def _start(place: Range) -> int:
 
 def _end(place: Range) -> int:
     return place[1]
+
+
+def _within(ranges: Sequence[Range], start: int, stop: int) -> tuple[Range, ...]:
+    """The ranges that lie in ``[start, stop)``, counted from there."""
+    return tuple((a - start, b - start) for a, b in ranges if start <= a and b <= stop)
 
 
 def _overlaps(place: Range, ranges: Sequence[Range]) -> bool:

@@ -31,9 +31,11 @@ from llama_py.options.values import (
     ToolForm,
     read_adapter_path,
     read_flash,
+    read_folders,
     read_numa,
     read_overrides,
     read_policy,
+    read_projector_path,
     read_shares,
     read_tokenizer,
     unavailable,
@@ -271,6 +273,41 @@ class LoadOptions(ModelOptions, ContextOptions, total=False):
         Doc("A LoRA adapter in a GGUF file."),
     ]
     lora_scale: Annotated[float, Default(1.0), Doc("How strong the adapter is.")]
+    mmproj: Annotated[
+        str | os.PathLike[str] | None,
+        Default("auto"),
+        Reads(read_projector_path),
+        Flag("--mmproj", metavar="FILE", help="the projector for pictures and sounds"),
+        Doc(
+            "The projector for pictures and sounds, an `mmproj-....gguf`. `auto` is the one in the "
+            "model's folder, if there is just one that fits; None is none."
+        ),
+    ]
+    image_min_tokens: Annotated[
+        int | None,
+        Range(1, _LARGEST),
+        Flag("--image-min-tokens", metavar="N", help="least tokens of a picture"),
+        Doc("Tokens of a picture, at least, for projectors of pictures of any size."),
+    ]
+    image_max_tokens: Annotated[
+        int | None,
+        Range(1, _LARGEST),
+        Flag("--image-max-tokens", metavar="N", help="most tokens of a picture"),
+        Doc("The same, at most: larger pictures are made smaller, and cost less."),
+    ]
+    media_paths: Annotated[
+        Sequence[str | os.PathLike[str]] | None,
+        Reads(read_folders),
+        Doc("Folders below which messages may name files of pictures and sounds; none by default."),
+    ]
+    allow_urls: Annotated[
+        bool,
+        Default(False),
+        Doc(
+            "Fetch pictures and sounds from `http` and `https` addresses in messages, though never "
+            "from this machine or its network."
+        ),
+    ]
     chat_format: Annotated[
         str | None, Doc("The name of a chat format, in place of the model's own template.")
     ]

@@ -253,6 +253,27 @@ def read_path(name: str, value: Any) -> str:
         return path
 
 
+def read_folders(name: str, value: Any) -> tuple[str, ...]:
+    """Folders, as absolute paths: what the current one is may change."""
+    if isinstance(value, (str, bytes, os.PathLike)) or not isinstance(value, Sequence):
+        raise ParameterTypeError(f"{name} must be a list of folders, not {described(value)}")
+    return tuple(str(Path(read_path(name, each)).absolute()) for each in value)
+
+
+def read_projector_path(name: str, value: Any) -> str | None:
+    """A projector's file, "auto", or None.
+
+    Raises:
+        ModelNotFoundError: there is no such file.
+    """
+    if value is None or value == "auto":
+        return value  # type: ignore[no-any-return]
+    path = read_path(name, value)
+    if not Path(path).is_file():
+        raise ModelNotFoundError(f"there is no projector at {path}")
+    return path
+
+
 def read_adapter_path(name: str, value: Any) -> str:
     """The path of a LoRA adapter, which is there."""
     path = read_path(name, value)

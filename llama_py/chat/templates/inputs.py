@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from llama_py.chat.conversation import (
+    Audio,
+    Image,
     Message,
     Part,
     Text,
@@ -118,7 +120,13 @@ def _call(call: ToolCall) -> Values:
 
 
 def _content(parts: Sequence[Part]) -> str | list[Values]:
-    texts = [part.text for part in parts if isinstance(part, Text)]
-    if len(texts) > 1:
-        return [{"type": "text", "text": text} for text in texts]
-    return texts[0] if texts else ""
+    values = [_value(part) for part in parts if isinstance(part, Text | Image | Audio)]
+    if len(values) > 1 or (values and values[0]["type"] != "text"):
+        return values
+    return values[0]["text"] if values else ""
+
+
+def _value(part: Text | Image | Audio) -> Values:
+    if isinstance(part, Text):
+        return {"type": "text", "text": part.text}
+    return {"type": "media_marker", "text": part.marker}

@@ -14,6 +14,8 @@ from typing import Any, Literal, cast
 
 from llama_py.chat.checks import check_json, check_text, read_arguments
 from llama_py.chat.conversation import (
+    Audio,
+    Image,
     Message,
     Role,
     Text,
@@ -23,6 +25,8 @@ from llama_py.chat.conversation import (
     ToolChoice,
     ToolResult,
 )
+from llama_py.dialects.media_parts import MEDIA_PARTS as _MEDIA_PARTS
+from llama_py.dialects.media_parts import read_media_part
 from llama_py.errors import ParameterError, ParameterTypeError, shown
 from llama_py.options.checks import whole_text
 
@@ -32,7 +36,6 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 _SPEAKERS = ("user", "assistant", "system", "developer")
 TOOL_CHOICES = ("auto", "none", "required")
 _Mode = Literal["auto", "none", "required"]
-_MEDIA_PARTS = ("image_url", "image", "input_image", "input_audio", "audio_url", "video_url")
 
 
 def _check_mapping(value: Any, where: str) -> Mapping[str, Any]:
@@ -50,7 +53,11 @@ def _check_sequence(value: Any, where: str) -> Sequence[Any]:
 # ---- content --------------------------------------------------------------------------------
 
 
-def _part(part: Any, where: str) -> Text:
+def _part(part: Any, where: str) -> Text | Image | Audio:
+    if isinstance(part, str):
+        return Text(whole_text(part, where))
+    if isinstance(part, (Image, Audio)):
+        return part
     if not isinstance(part, Mapping):
         raise ParameterTypeError(
             f'{where} must be a part such as {{"type": "text", "text": ...}}, not {shown(part)}'
@@ -61,14 +68,13 @@ def _part(part: Any, where: str) -> Text:
     if kind == "refusal":
         return Text(check_text(part.get("refusal"), f"{where}.refusal"))
     if kind in _MEDIA_PARTS:
-        raise ParameterError(
-            f"{where} is a part of type {kind!r}, and models read text only here: there are no "
-            "pictures and no recordings; send what is in it as text"
-        )
-    raise ParameterError(f'{where}.type is {shown(kind)}; expected "text"')
+        return read_media_part(part, kind, where)
+    raise ParameterError(
+        f'{where}.type is {shown(kind)}; expected "text", "image_url" or "input_audio"'
+    )
 
 
-def _content(message: Mapping[str, Any], role: str, where: str) -> tuple[Text, ...]:
+def _content(message: Mapping[str, Any], role: str, where: str) -> tuple[Text | Image | Audio, ...]:
     content = message.get("content")
     if isinstance(content, str):
         return (Text(whole_text(content, f"{where}.content")),)
@@ -202,8 +208,8 @@ def _message(given: Any, previous: Sequence[Message], where: str) -> Message:
 
 
 def _said(
-    message: Mapping[str, Any], content: tuple[Text, ...], where: str
-) -> tuple[Thinking | Text | ToolCall, ...]:
+    message: Mapping[str, Any], content: tuple[Text | Image | Audio, ...], where: str
+) -> tuple[Thinking | Text | Image | Audio | ToolCall, ...]:
     """The reasoning, the text and the calls of an assistant's message."""
     reasoning = message.get("reasoning_content") or message.get("reasoning")
     thoughts = [Thinking(check_text(reasoning, f"{where}.reasoning_content"))] if reasoning else []

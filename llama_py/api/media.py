@@ -1,0 +1,126 @@
+"""``ModelMedia``: pictures and sounds of a model's calls, and the projector that encodes them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from llama_py.chat.conversation import Audio, Image
+from llama_py.core.context import Context
+from llama_py.core.model import Model
+from llama_py.core.projector import Projector
+from llama_py.engine.media import MediaEncoder, Medium
+from llama_py.errors import LlamaError, MediaError, ParameterError
+from llama_py.gguf.reader import read_header
+from llama_py.media.sources import MediaLimits, check_file, read_url
+
+__all__ = ["ModelMedia", "find_projector"]
+
+
+def find_projector(model_path: Path, width: int) -> Path | None:
+    """The one projector for a model of this width in its folder; None if there is none, or several.
+
+    They are called ``mmproj...gguf``, or have it in their names.
+    """
+    found = []
+    for path in sorted(model_path.parent.glob("*mmproj*.gguf")):
+        try:
+            scalars = read_header(path).scalars
+        except (LlamaError, OSError):
+            continue
+        widths = {scalars.get(f"clip.{kind}.projection_dim") for kind in ("vision", "audio")}
+        if scalars.get("general.architecture") == "clip" and width in widths:
+            found.append(path)
+    return found[0] if len(found) == 1 else None
+
+
+class ModelMedia:
+    """See the module. Safe to use from several threads.
+
+    Args:
+        path: the projector's file; None: the model reads text only.
+        limits: what may be read.
+        use_gpu: let it compute on a GPU.
+        tokens: least and most cells of a picture, None for what the projector's file says.
+        attach: called with the encoder when it was made.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        context: Context,
+        path: Path | None,
+        limits: MediaLimits,
+        *,
+        use_gpu: bool,
+        tokens: tuple[int | None, int | None],
+        attach: Callable[[MediaEncoder], None],
+    ) -> None:
+        self.limits = limits
+        self.path = path
+        self._model = model
+        self._context = context
+        self._use_gpu = use_gpu
+        self._tokens = tokens
+        self._attach = attach
+        self._encoder: MediaEncoder | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def loaded(self) -> MediaEncoder | None:
+        """The encoder, if it was needed before."""
+        return self._encoder
+
+    @property
+    def encoder(self) -> MediaEncoder:
+        """The encoder, which is loaded when it is asked for first.
+
+        Raises:
+            ParameterError: the model has no projector.
+            ModelLoadError: it cannot be loaded.
+        """
+        with self._lock:
+            if self._encoder is None:
+                self._encoder = self._made()
+                self._attach(self._encoder)
+            return self._encoder
+
+    def _made(self) -> MediaEncoder:
+        if self.path is None:
+            raise ParameterError(
+                f"{self._model.path.name} was loaded without a projector, so it reads text only: "
+                "pictures and sounds need mmproj=FILE, the mmproj-....gguf that belongs to the "
+                "model (it is found by itself if it is the only one in the model's folder)"
+            )
+        least, most = self._tokens
+        projector = Projector(
+            self._model,
+            self.path,
+            use_gpu=self._use_gpu,
+            n_threads=self._context.n_threads_batch,
+            image_min_tokens=least,
+            image_max_tokens=most,
+        )
+        context = self._context
+        return MediaEncoder(projector, n_ubatch=min(context.n_ubatch, context.n_batch))
+
+    def read(self, part: Image | Audio, where: str) -> Medium:
+        """What the prompt gets in place of a part of a message.
+
+        Raises:
+            ParameterError: there is no projector, or it has no encoder for this.
+            MediaError: the file cannot be used, or may not be read.
+        """
+        encoder = self.encoder
+        data = part.data or read_url(part.url, where, self.limits)
+        found = check_file(data, where, self.limits)
+        if found.kind != ("image" if isinstance(part, Image) else "audio"):
+            wanted = "a picture" if isinstance(part, Image) else "a sound"
+            raise MediaError(f"{where} should be {wanted}, and the file is {found.media_type}")
+        return encoder.read(data, where)
+
+    def close(self) -> None:
+        """Free the projector."""
+        if self._encoder is not None:
+            self._encoder.close()

@@ -1,0 +1,262 @@
+"""Where the bytes of a picture or a sound come from: data URLs, files, addresses, arrays.
+
+Nothing is read that was not allowed: files only below the folders that the caller names, addresses
+only where they are switched on, and then never those of the machine itself or of its network.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import ipaddress
+import os
+import re
+import socket
+import struct
+import urllib.parse
+import zlib
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from pathlib import Path
+from typing import Any
+
+from llama_py.errors import MediaError, ParameterTypeError
+from llama_py.media.files import MediaFile, look_at
+
+__all__ = ["MediaLimits", "check_file", "decode_base64", "picture_bytes", "read_url", "sound_bytes"]
+
+_DATA = re.compile(r"data:([^,;]*)((?:;[^,;]*)*),", re.DOTALL)
+_REDIRECTS = (301, 302, 303, 307, 308)
+
+
+@dataclass(frozen=True, slots=True)
+class MediaLimits:
+    """What may be read.
+
+    Attributes:
+        paths: folders below which files may be read (``file://`` addresses, and paths).
+        urls: ``http`` and ``https`` addresses may be fetched.
+        most_bytes: of one file.
+        most_pixels: of one picture, as its header says.
+        most_media: pictures and sounds in one prompt.
+        seconds: for fetching one, redirects included.
+        redirects: that are followed.
+    """
+
+    paths: tuple[Path, ...] = ()
+    urls: bool = False
+    most_bytes: int = 32 << 20
+    most_pixels: int = 64_000_000
+    most_media: int = 64
+    seconds: float = 10.0
+    redirects: int = 3
+
+
+def check_file(data: bytes, where: str, limits: MediaLimits) -> MediaFile:
+    """Raise ``MediaError`` unless a file may be decoded."""
+    if len(data) > limits.most_bytes:
+        raise MediaError(f"{where} has {len(data)} bytes; at most {limits.most_bytes} are allowed")
+    found = look_at(data, where)
+    if found.width * found.height > limits.most_pixels:
+        raise MediaError(
+            f"{where} is a picture of {found.width} by {found.height} pixels; at most "
+            f"{limits.most_pixels} pixels are allowed, so make it smaller"
+        )
+    return found
+
+
+def decode_base64(text: str, where: str) -> bytes:
+    """The bytes of base64, with or without white space.
+
+    Raises:
+        MediaError: it is none.
+    """
+    try:
+        return base64.b64decode("".join(text.split()), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise MediaError(f"{where} is no base64: {error}") from None
+
+
+def read_url(url: str, where: str, limits: MediaLimits) -> bytes:
+    """The file at an address, or a path.
+
+    Raises:
+        MediaError: it cannot be read, or may not be.
+    """
+    if url.startswith("data:"):
+        return _data(url, where)
+    scheme = urllib.parse.urlsplit(url).scheme.lower() if "://" in url else ""
+    if scheme in ("http", "https"):
+        if not limits.urls:
+            raise MediaError(
+                f"{where} is at an address, and those are not fetched (allow_urls); send the file "
+                "itself as data:image/png;base64,..."
+            )
+        return _Fetch(where, limits).get(url)
+    if scheme not in ("", "file"):
+        raise MediaError(f"{where} has an address of the kind {scheme!r}; send a data: URL")
+    return _file(url, where, limits)
+
+
+def _data(url: str, where: str) -> bytes:
+    head = _DATA.match(url)
+    if head is None:
+        raise MediaError(f"{where} is no data URL: data:image/png;base64,... is expected")
+    body = url[head.end() :]
+    if "base64" in head[2].lower():
+        return decode_base64(urllib.parse.unquote(body), where)
+    return urllib.parse.unquote_to_bytes(body)
+
+
+def _file(url: str, where: str, limits: MediaLimits) -> bytes:
+    name = urllib.parse.unquote(urllib.parse.urlsplit(url).path) if "://" in url else url
+    if not limits.paths:
+        raise MediaError(
+            f"{where} is the path of a file, and none may be read (media_paths); send the file "
+            "itself as data:image/png;base64,..."
+        )
+    try:
+        path = Path(name).resolve(strict=True)
+        if not any(path.is_relative_to(each.resolve()) for each in limits.paths):
+            raise MediaError(f"{where} is not below the folders that may be read (media_paths)")
+        with path.open("rb") as file:
+            return file.read(limits.most_bytes + 1)
+    except (OSError, ValueError) as error:
+        raise MediaError(f"{where} cannot be read: {error}") from None
+
+
+class _Fetch:
+    """Fetches one file. Addresses of this machine and of private networks are refused, also those
+    that a name or a redirect leads to: the connection goes to the very address that was checked."""
+
+    def __init__(self, where: str, limits: MediaLimits) -> None:
+        self._where = where
+        self._limits = limits
+
+    def get(self, url: str) -> bytes:
+        for _ in range(self._limits.redirects + 1):
+            answer = self._ask(url)
+            if isinstance(answer, bytes):
+                return answer
+            url = urllib.parse.urljoin(url, answer)
+        raise MediaError(f"{self._where} is behind more than {self._limits.redirects} redirects")
+
+    def _ask(self, url: str) -> bytes | str:
+        """The file, or the address that it is at."""
+        parts = urllib.parse.urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise MediaError(f"{self._where} leads to an address that is not fetched")
+        try:
+            port = parts.port or (443 if parts.scheme == "https" else 80)
+            connection = self._connect(parts.scheme, parts.hostname, port)
+            try:
+                return self._read(connection, parts)
+            finally:
+                connection.close()
+        except (OSError, HTTPException, ValueError) as error:
+            raise MediaError(f"{self._where} cannot be fetched: {error}") from None
+
+    def _connect(self, scheme: str, host: str, port: int) -> HTTPConnection:
+        address = self._allowed_address(host, port)
+        kind = HTTPSConnection if scheme == "https" else HTTPConnection
+        connection = kind(host, port, timeout=self._limits.seconds)
+        # The name is looked up once: what was checked is what is connected to.
+        raw = socket.create_connection((address, port), timeout=self._limits.seconds)
+        if isinstance(connection, HTTPSConnection):
+            import ssl
+
+            raw = ssl.create_default_context().wrap_socket(raw, server_hostname=host)
+        connection.sock = raw
+        return connection
+
+    def _allowed_address(self, host: str, port: int) -> str:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = [str(each[4][0]) for each in found]
+        for address in addresses:
+            if not ipaddress.ip_address(address.partition("%")[0]).is_global:
+                raise MediaError(
+                    f"{self._where} is at an address of this machine or of a private network, "
+                    "which is not fetched"
+                )
+        return addresses[0]
+
+    def _read(self, connection: HTTPConnection, parts: urllib.parse.SplitResult) -> bytes | str:
+        target = urllib.parse.urlunsplit(("", "", parts.path or "/", parts.query, ""))
+        connection.request("GET", target, headers={"Accept": "image/*, audio/*"})
+        answer = connection.getresponse()
+        if answer.status in _REDIRECTS:
+            return answer.getheader("Location") or ""
+        if answer.status != 200:
+            raise MediaError(f"{self._where} cannot be fetched: HTTP status {answer.status}")
+        most = self._limits.most_bytes
+        data = answer.read(most + 1)
+        if len(data) > most:
+            raise MediaError(f"{self._where} has more than the {most} bytes that are allowed")
+        return data
+
+
+# -- what Python programs have --------------------------------------------------------------------
+
+
+def picture_bytes(source: Any) -> bytes:
+    """A picture as a file: from a path, bytes, an array ``(h, w, 3)``, or an image of Pillow."""
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return bytes(source)
+    if isinstance(source, (str, os.PathLike)):
+        return _own_file(source)
+    if hasattr(source, "save") and hasattr(source, "convert"):  # Pillow
+        out = io.BytesIO()
+        source.convert("RGB").save(out, format="PNG")
+        return out.getvalue()
+    return _png(source)
+
+
+def _own_file(source: str | os.PathLike[str]) -> bytes:
+    try:
+        return Path(source).read_bytes()
+    except OSError as error:
+        raise MediaError(f"{os.fspath(source)} cannot be read: {error}") from None
+
+
+def _png(source: Any) -> bytes:
+    """An array as PNG, without compression to speak of."""
+    import numpy as np
+
+    pixels = np.asarray(source)
+    if pixels.ndim == 2:
+        pixels = np.repeat(pixels[:, :, None], 3, axis=2)
+    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] not in (3, 4):
+        raise ParameterTypeError(
+            "a picture is a path, bytes, an image of Pillow, or a uint8 array (height, width, 3), "
+            f"not {type(source).__name__} of {pixels.dtype} {pixels.shape}"
+        )
+    height, width = pixels.shape[:2]
+    rows = np.zeros((height, 1 + 3 * width), np.uint8)
+    rows[:, 1:] = pixels[:, :, :3].reshape(height, -1)
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    chunks = ((b"IHDR", head), (b"IDAT", zlib.compress(rows.tobytes(), 1)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        for kind, body in chunks
+    )
+
+
+def sound_bytes(source: Any, sample_rate: int | None = None) -> bytes:
+    """A sound as a file: from a path, bytes, or float samples ``(n,)`` with their rate."""
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return bytes(source)
+    if isinstance(source, (str, os.PathLike)):
+        return _own_file(source)
+    import numpy as np
+
+    samples = np.asarray(source, np.float32)
+    if samples.ndim != 1 or not sample_rate:
+        raise ParameterTypeError(
+            "a sound is a path, bytes, or samples (n,) with their sample_rate, not "
+            f"{type(source).__name__} of shape {samples.shape}"
+        )
+    body = samples.astype("<f4").tobytes()
+    head = struct.pack("<4sIHHIIHH", b"fmt ", 16, 3, 1, sample_rate, 4 * sample_rate, 4, 32)
+    data = head + struct.pack("<4sI", b"data", len(body)) + body
+    return struct.pack("<4sI4s", b"RIFF", 4 + len(data), b"WAVE") + data
