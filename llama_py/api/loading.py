@@ -375,7 +375,11 @@ def _media(model: Model, running: _Generating, arguments: Mapping[str, Any]) -> 
         running.context,
         None if path is None else Path(path),
         MediaLimits(
-            paths=tuple(map(Path, arguments["media_paths"] or ())), urls=arguments["allow_urls"]
+            paths=tuple(map(Path, arguments["media_paths"] or ())),
+            urls=arguments["allow_urls"],
+            most_bytes=arguments["max_media_bytes"],
+            most_pixels=arguments["max_image_pixels"],
+            most_media=arguments["max_media"],
         ),
         use_gpu=model.params.n_gpu_layers != 0,
         tokens=(arguments["image_min_tokens"], arguments["image_max_tokens"]),

@@ -201,7 +201,9 @@ class Rendering:
         def safely(request: ChatRequest) -> RenderedChat:
             return render_content(request, as_it_is, self._markup_of_chats, mode)
 
-        return render_media(request, safely, self._read_medium)
+        media = self._loaded.media
+        most = media.limits.most_media if media is not None else 0
+        return render_media(request, safely, self._read_medium, most)
 
     def _read_medium(self, part: Image | Audio, where: str) -> Medium:
         media = self._loaded.media

@@ -16,7 +16,7 @@ from typing import Any
 from llama_py.chat.conversation import Audio, Image, Message, Part, ToolResult
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.rendered import RenderedChat
-from llama_py.errors import TemplateError
+from llama_py.errors import MediaError, TemplateError
 
 __all__ = ["media_of", "render_media"]
 
@@ -40,19 +40,26 @@ def render_media(
     request: ChatRequest,
     render: Callable[[ChatRequest], RenderedChat],
     read: Callable[[Media, str], Any],
+    most: int,
 ) -> RenderedChat:
     """Render a conversation that may have pictures and sounds.
 
     Args:
         render: renders a request with ``marker`` set in each of them.
         read: what the prompt gets in place of one; its place in the conversation is for errors.
+        most: how many there may be.
 
     Raises:
         TemplateError: the template leaves one out.
+        MediaError: there are too many, or one cannot be used.
     """
     found = [*media_of(request.messages)]
     if not found:
         return render(request)
+    if len(found) > most:
+        raise MediaError(
+            f"messages has {len(found)} pictures and sounds; at most {most} are allowed (max_media)"
+        )
     media = [read(part, where) for where, part in found]
     secret = secrets.token_hex(12)
     counted = iter(range(len(found)))

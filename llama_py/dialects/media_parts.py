@@ -35,8 +35,6 @@ def read_media_part(part: Mapping[str, Any], kind: str, where: str) -> Image | A
     if kind == "video_url":
         raise ParameterError(f"{where} is a video, and no model here sees films; send pictures")
     given = part.get("image_url" if kind == "input_image" else kind)
-    if kind == "image" and isinstance(given, Image):
-        return given
     url = given.get("url") if isinstance(given, Mapping) else given
     name = f"{where}.{'image_url' if kind == 'input_image' else kind}"
     if not isinstance(url, str):

@@ -98,15 +98,19 @@ class Planner:
         The first boundary ends what conversations have in common, and the last message but the
         reply's opening is where the next edit or another question parts from this prompt. They are
         left out where a checkpoint shortly *before* serves as well: what comes behind a boundary
-        may be as short as it likes.
+        may be as short as it likes. Behind the last picture there is one as well: another question
+        about it is to evaluate no picture.
         """
         if not self._traits.needs_checkpoints:
             return []
         last = prompt.border(len(prompt.tokens) - 1)
         cuts: list[int] = []
         before = kept
-        for boundary in sorted({*prompt.boundaries[:1], *prompt.boundaries[-2:-1]}):
-            if before + _CUT_DISTANCE <= boundary < last:
+        behind = prompt.behind_media
+        for boundary in sorted({*prompt.boundaries[:1], *prompt.boundaries[-2:-1], behind}):
+            if (
+                boundary == behind and before < boundary < last
+            ) or before + _CUT_DISTANCE <= boundary < last:
                 cuts.append(boundary)
                 before = boundary
         opening = prompt.boundaries[-1] if prompt.boundaries else last

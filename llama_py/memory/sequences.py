@@ -278,6 +278,11 @@ class ResolvedPrompt:
         """The largest number of leading tokens, ``count`` at most, that it can be cut to."""
         return border(self.tokens, count) if self.has_media else count
 
+    @property
+    def behind_media(self) -> int:
+        """After how many tokens the last picture or sound has ended; 0 if there is none."""
+        return int(np.flatnonzero(self.tokens < 0)[-1]) + 1 if self.has_media else 0
+
     def message_at(self, position: int) -> int | None:
         """Index of the message that a token belongs to, or None if it is not known."""
         return bisect_right(self.boundaries, position) if self.boundaries else None

@@ -308,6 +308,18 @@ class LoadOptions(ModelOptions, ContextOptions, total=False):
             "from this machine or its network."
         ),
     ]
+    max_media_bytes: Annotated[
+        int, Range(1, 2**40), Default(32 << 20), Doc("Of one picture or sound, as a file.")
+    ]
+    max_image_pixels: Annotated[
+        int,
+        Range(1, 2**40),
+        Default(64_000_000),
+        Doc("Of one picture, as its header says; larger ones are refused before they are decoded."),
+    ]
+    max_media: Annotated[
+        int, Range(0, _LARGEST), Default(64), Doc("Pictures and sounds in one conversation.")
+    ]
     chat_format: Annotated[
         str | None, Doc("The name of a chat format, in place of the model's own template.")
     ]

@@ -28,6 +28,7 @@ from llama_py.chat.conversation import (
 from llama_py.dialects.media_parts import MEDIA_PARTS as _MEDIA_PARTS
 from llama_py.dialects.media_parts import read_media_part
 from llama_py.errors import ParameterError, ParameterTypeError, shown
+from llama_py.media import objects
 from llama_py.options.checks import whole_text
 
 __all__ = ["read_messages", "read_response_format", "read_tool_choice", "read_tools"]
@@ -56,8 +57,10 @@ def _check_sequence(value: Any, where: str) -> Sequence[Any]:
 def _part(part: Any, where: str) -> Text | Image | Audio:
     if isinstance(part, str):
         return Text(whole_text(part, where))
-    if isinstance(part, (Image, Audio)):
-        return part
+    if isinstance(part, objects.Image):
+        return Image(part.data, part.media_type)
+    if isinstance(part, objects.Audio):
+        return Audio(part.data, part.media_type)
     if not isinstance(part, Mapping):
         raise ParameterTypeError(
             f'{where} must be a part such as {{"type": "text", "text": ...}}, not {shown(part)}'
