@@ -108,9 +108,8 @@ class Planner:
         before = kept
         behind = prompt.behind_media
         for boundary in sorted({*prompt.boundaries[:1], *prompt.boundaries[-2:-1], behind}):
-            if (
-                boundary == behind and before < boundary < last
-            ) or before + _CUT_DISTANCE <= boundary < last:
+            distance = 1 if boundary == behind else _CUT_DISTANCE
+            if before + distance <= boundary < last:
                 cuts.append(boundary)
                 before = boundary
         opening = prompt.boundaries[-1] if prompt.boundaries else last

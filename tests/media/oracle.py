@@ -1,4 +1,4 @@
-"""The oracle of tests with media: libmtmd's own helper, which evaluates a prompt from its beginning.
+"""The oracle of tests with media: the helper of libmtmd evaluates a prompt from its beginning.
 
 A prompt is a list of parts: texts, pictures (uint8 ``(height, width, 3)``) and sounds (float32
 ``(samples,)``, of one channel, at the projector's rate). The helper splits it into chunks, encodes
@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Self
 
-from llama_py._native import ggml_h
 from llama_py._native import llama_h as C
 from llama_py._native import mtmd_h as M
 from llama_py.core import logs
@@ -28,7 +27,7 @@ from llama_py.core.model import Model
 from llama_py.params import ContextParams
 from tests.media.pictures import Picture, Sound
 
-__all__ = ["Chunk", "MediaOracle", "Part", "helper_chunks", "helper_logits"]
+__all__ = ["Chunk", "MediaOracle", "Part", "Row", "helper_chunks", "helper_logits"]
 
 Part = str | Picture | Sound
 Row = npt.NDArray[np.float32]
@@ -38,9 +37,11 @@ _KINDS = {
     M.MTMD_INPUT_CHUNK_TYPE_IMAGE: "image",
     M.MTMD_INPUT_CHUNK_TYPE_AUDIO: "audio",
 }
-
-#: What libmtmd says goes where the rest of llama.cpp's log goes. C keeps the pointer.
-_say = ggml_h.ggml_log_callback(logs._receive)
+_FLASH_ATTN = {
+    None: C.LLAMA_FLASH_ATTN_TYPE_AUTO,
+    False: C.LLAMA_FLASH_ATTN_TYPE_DISABLED,
+    True: C.LLAMA_FLASH_ATTN_TYPE_ENABLED,
+}
 
 
 class Chunk(NamedTuple):
@@ -53,7 +54,7 @@ class Chunk(NamedTuple):
         tokens: the ids of a text; empty for media.
         positions: of each token of an image, from the chunk's first one: (t, x, y).
         non_causal: whether its tokens see each other, and not only those before them.
-        id: of media; that of a part if it has one chunk or more.
+        id: of media: the SHA-256 of its pixels or samples, for all chunks of a part.
     """
 
     kind: str
@@ -97,7 +98,8 @@ class MediaOracle:
     By default flash attention is off and the cells are in F32, as in ``tests.memory.oracle``.
 
     Args:
-        flash_attn: for the text model and for the encoder.
+        flash_attn: for the text model.
+        encoder_flash_attn: for the encoder; None lets libmtmd decide.
         parse_special: whether texts may hold special tokens.
         add_special: whether libmtmd adds the tokens with which the model's prompts begin and end.
         limits: fields of ``mtmd_context_params``, such as ``image_max_tokens``.
@@ -112,6 +114,7 @@ class MediaOracle:
         n_batch: int = 512,
         n_ubatch: int = 512,
         flash_attn: bool = False,
+        encoder_flash_attn: bool | None = None,
         type_k: int | None = 0,
         type_v: int | None = 0,
         swa_full: bool = True,
@@ -135,7 +138,7 @@ class MediaOracle:
         self._media: M.mtmd_context_p | None = None
         try:
             self.context = Context(self.model, params)
-            self._media = _open(self.model, Path(mmproj_path), flash_attn, limits)
+            self._media = _open(self.model, Path(mmproj_path), encoder_flash_attn, limits)
         except BaseException:
             self.close()
             raise
@@ -161,20 +164,27 @@ class MediaOracle:
 
     def logits(self, parts: Sequence[Part], after: Sequence[int] = ()) -> Row:
         """Return the next token's logits after a prompt and the tokens that follow it: a copy."""
-        position = self._evaluate(parts)
-        if after:
-            self._decode(after, position)
-        return self._last(len(after))
+        position, row = self._evaluate(parts)
+        return self.decode(after, position) if after else row
 
     def greedy(self, parts: Sequence[Part], count: int) -> tuple[list[int], Row]:
         """Return the ``count`` most likely tokens after a prompt, and the last one's logits."""
-        position, row = self._evaluate(parts), self._last(0)
+        position, row = self._evaluate(parts)
         found = [int(row.argmax())]
         while len(found) < count:
-            self._decode(found[-1:], position + len(found) - 1)
-            row = self._last(1)
+            row = self.decode(found[-1:], position + len(found) - 1)
             found.append(int(row.argmax()))
         return found, row
+
+    def decode(self, tokens: Sequence[int], position: int) -> Row:
+        """Decode tokens behind what is in the memory; return the logits after them: a copy."""
+        batch = Batch(len(tokens))
+        outputs = np.zeros(len(tokens), np.int8)
+        outputs[-1] = 1
+        batch.set([*tokens], position, 0, outputs)
+        assert self.context.decode(batch) == 0
+        row: Row = self.context.logits(-1).copy()
+        return row
 
     def chunks(self, parts: Sequence[Part]) -> list[Chunk]:
         """Return what libmtmd makes of a prompt."""
@@ -194,8 +204,8 @@ class MediaOracle:
                     found.append(np.ctypeslib.as_array(rows, shape).copy())
         return found
 
-    def _evaluate(self, parts: Sequence[Part]) -> int:
-        """Decode a prompt into the empty memory; return the position behind it."""
+    def _evaluate(self, parts: Sequence[Part]) -> tuple[int, Row]:
+        """Decode a prompt into the empty memory; return the position behind it, and the logits."""
         self.context.clear()
         position = ctypes.c_int32(0)
         with self._tokenized(parts) as chunks, logs.ErrorLines() as lines:
@@ -210,19 +220,8 @@ class MediaOracle:
                 ctypes.byref(position),
             )
         assert code == 0, f"{code}: {lines}"
-        return position.value
-
-    def _decode(self, tokens: Sequence[int], position: int) -> None:
-        batch = Batch(len(tokens))
-        outputs = np.zeros(len(tokens), np.int8)
-        outputs[-1] = 1
-        batch.set([*tokens], position, 0, outputs)
-        assert self.context.decode(batch) == 0
-
-    def _last(self, count: int) -> Row:
-        """Copy the logits of the last of ``count`` tokens, or of what the helper decoded last."""
-        row: Row = self.context.logits(count - 1).copy()
-        return row
+        row: Row = self.context.logits(-1).copy()
+        return position.value, row
 
     @contextmanager
     def _tokenized(self, parts: Sequence[Part]) -> Iterator[M.mtmd_input_chunks_p]:
@@ -259,13 +258,13 @@ class MediaOracle:
         )
 
 
-def _open(model: Model, path: Path, flash_attn: bool, limits: dict[str, int]) -> M.mtmd_context_p:
-    M.mtmd_helper_log_set(_say, None)
+def _open(
+    model: Model, path: Path, flash_attn: bool | None, limits: dict[str, int]
+) -> M.mtmd_context_p:
+    logs.install_for_media()
     params = M.mtmd_context_params_default()
     params.n_threads, params.print_timings, params.warmup = 1, False, False
-    params.flash_attn_type = (
-        C.LLAMA_FLASH_ATTN_TYPE_ENABLED if flash_attn else C.LLAMA_FLASH_ATTN_TYPE_DISABLED
-    )
+    params.flash_attn_type = _FLASH_ATTN[flash_attn]
     for name, value in limits.items():
         setattr(params, name, value)
     with logs.ErrorLines() as lines:

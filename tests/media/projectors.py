@@ -1,7 +1,8 @@
 """Tiny projectors (mmproj files) with random weights, one for every way of showing media.
 
 ``tiny_projector("mlp")`` returns the path of a GGUF of well under 1 MB, which is made from a seed
-when it is first asked for, and kept beside the tiny models. ``write_projector`` writes one anywhere.
+when it is first asked for, and kept beside the tiny models. ``write_projector`` writes one
+anywhere.
 
 ==============  ======================================================================
 kind            what libmtmd makes of it
@@ -11,14 +12,15 @@ gemma3          16 tokens that see each other (not causal), between two special 
 qwen2vl_merger  a token for each 14 x 14 pixels (4 to 64), with positions in two
                 dimensions, between two special tokens
 gemma4ua        sounds: a token for each 40 ms, between two special tokens
-mlp_tiles       llava 1.6: 16 tokens for the whole picture and for each tile of it, as
-                one chunk for each, with nothing between them
+mlp_tiles       llava 1.6: 16 tokens for the whole picture, and if it has more than 56
+                pixels, for each of its two or four tiles: one chunk for each, with
+                nothing between them
 omni            pictures as with mlp, and sounds as with gemma4ua
 ==============  ======================================================================
 
 Of the audio encoders that libmtmd knows, gemma4ua has the least to load: one matrix. All that are
-like Whisper compute 1500 positions for the shortest sound, and those with a conformer need more than
-twenty tensors for each layer.
+like Whisper compute 1500 positions for the shortest sound, and those with a conformer need more
+than twenty tensors for each layer.
 
 The weights are scaled so that a picture or a sound is as loud as the embeddings of tokens in the
 tiny models: a lost or wrong one changes the next logits. The encoders use SiLU, which is exact in

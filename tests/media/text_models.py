@@ -1,7 +1,7 @@
 """Tiny text models that read pictures and sounds.
 
-They are those of ``tests.models``, with the special tokens that libmtmd writes around media in their
-vocabulary, and one more kind, ``mrope`` (qwen2vl): full attention, with positions in three
+They are those of ``tests.models``, with the special tokens that libmtmd writes around media in
+their vocabulary, and one more kind, ``mrope`` (qwen2vl): full attention, with positions in three
 dimensions (time, height, width).
 """
 
