@@ -68,11 +68,13 @@ class Chunks(Handle[M.mtmd_input_chunks_p]):
     """What a file became.
 
     Attributes:
+        digest: of the pixels or samples, in whatever format they came.
         parts: in order, lists of text tokens, and ``Cells``.
     """
 
-    def __init__(self, pointer: M.mtmd_input_chunks_p, projector: Projector) -> None:
+    def __init__(self, pointer: M.mtmd_input_chunks_p, projector: Projector, digest: bytes) -> None:
         super().__init__(pointer, M.mtmd_input_chunks_free, projector)
+        self.digest = digest
         self.parts = [
             projector.describe(M.mtmd_input_chunks_get(pointer, index), index)
             for index in range(M.mtmd_input_chunks_size(pointer))
@@ -214,7 +216,7 @@ class Projector(Handle[M.mtmd_context_p]):
         if code != 0:
             M.mtmd_input_chunks_free(chunks)
             raise MediaError(f"{where} cannot be used: {str(lines) or code}")
-        return Chunks(chunks, self)
+        return Chunks(chunks, self, _digest(bitmap))
 
     # -- chunks ---------------------------------------------------------------------------------
 
@@ -269,6 +271,16 @@ class Projector(Handle[M.mtmd_context_p]):
             rows = np.empty((int(M.mtmd_input_chunk_get_n_tokens(chunk)), self._width), np.float32)
             ctypes.memmove(rows.ctypes.data, M.mtmd_get_output_embd(pointer), rows.nbytes)
         return rows
+
+
+def _digest(bitmap: Any) -> bytes:
+    """Of the pixels or samples, and their number."""
+    size = int(M.mtmd_bitmap_get_n_bytes(bitmap))
+    address = ctypes.cast(M.mtmd_bitmap_get_data(bitmap), ctypes.c_void_p).value or 0
+    shape = (M.mtmd_bitmap_is_audio(bitmap), M.mtmd_bitmap_get_nx(bitmap))
+    found = hashlib.sha256(repr(shape).encode())
+    found.update((ctypes.c_ubyte * size).from_address(address))
+    return found.digest()
 
 
 def _files(path: Path) -> ModelFiles:

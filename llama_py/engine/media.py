@@ -51,7 +51,7 @@ class Medium:
     """A picture or a sound as a prompt has it.
 
     Attributes:
-        digest: of the file, the encoder and its settings.
+        digest: of its pixels or samples, the encoder and its settings.
         tokens: the texts around and within it, and the ids of its cells.
         stretches: what there are vectors for, by their ``key``.
         data: the file.
@@ -115,13 +115,14 @@ class MediaEncoder:
             MediaError: it is damaged, or cannot be used.
             ParameterError: the projector has no encoder for it.
         """
-        digest = hashlib.sha256(self.projector.fingerprint.encode() + data).digest()
+        name = hashlib.sha256(data).digest()
         with self._lock:
-            known = self._media.get(digest)
+            known = self._media.get(name)
             if known is not None:
-                self._media.move_to_end(digest)
+                self._media.move_to_end(name)
                 return known
         chunks = self.projector.split(data, where)
+        digest = hashlib.sha256(self.projector.fingerprint.encode() + chunks.digest).digest()
         medium = _medium(digest, chunks, data, where)
         for stretch in medium.stretches.values():
             cells = stretch.cells
@@ -132,7 +133,7 @@ class MediaEncoder:
                     f"{cells.count}"
                 )
         with self._lock:
-            self._media[digest] = medium
+            self._media[name] = medium
             self._chunks[digest] = chunks
             while len(self._media) > _MOST_MEDIA:
                 self._media.popitem(last=False)

@@ -47,7 +47,7 @@ EXACT = 1e-6
 class Conversation:
     """Messages of one chat."""
 
-    messages: list[dict[str, str]] = field(default_factory=list)
+    messages: list[dict[str, Any]] = field(default_factory=list)
     session: str | None = None
 
 
@@ -88,7 +88,7 @@ class Driver:
             "type_v": F32,
         }
         self.tolerance = tolerance
-        self.oracle = Oracle(path, n_ctx=N_CTX, flash_attn=flash_attn)
+        self.oracle = self.make_oracle(flash_attn)
         self.llm = self.load()
         self.cuts = CutRecorder()
         self.cuts.watch(self.llm)
@@ -96,6 +96,14 @@ class Driver:
         self.operations = 0
         self.worst = 0.0
         self.conversations: list[Conversation] = []
+
+    def make_oracle(self, flash_attn: bool) -> Oracle:
+        """What says what is right."""
+        return Oracle(self.path, n_ctx=N_CTX, flash_attn=flash_attn)
+
+    def say(self, words: Sequence[int]) -> Any:
+        """The content of a message of the user."""
+        return text_of(words)
 
     def load(self) -> Llama:
         """Load the model; what is saved of it is in segments of some 20 tokens."""
@@ -148,7 +156,8 @@ class Driver:
         for number in range(context.n_seq_max):
             sequence = cache.live.get(number)
             held = len(sequence.tokens) if sequence is not None else 0
-            assert context.pos_max(number) + 1 == held, (number, held)
+            last = sequence.last if sequence is not None else -1
+            assert context.pos_max(number) == last, (number, held)
 
     def last_request(self) -> Record:
         request: Record = self.llm.runtime.last.record
@@ -195,7 +204,7 @@ class Driver:
 
     def turn(self, index: int, words: Sequence[int], n_reply: int) -> None:
         conversation = self.pick(index)
-        conversation.messages.append({"role": "user", "content": text_of(words)})
+        conversation.messages.append({"role": "user", "content": self.say(words)})
         reply = self._run(conversation, n_reply)
         if reply is None:
             del conversation.messages[1:]  # too long: begin again
@@ -209,7 +218,10 @@ class Driver:
         place %= len(conversation.messages)
         del conversation.messages[place + 1 :]
         role = conversation.messages[place]["role"]
-        conversation.messages[place] = {"role": role, "content": text_of(words)}
+        conversation.messages[place] = {
+            "role": role,
+            "content": self.say(words) if role == "user" else text_of(words),
+        }
         if role != "user":
             conversation.messages.append({"role": "user", "content": "go"})
         self._reply(conversation, 2)
@@ -242,7 +254,7 @@ class Driver:
 
     def cancel(self, index: int, words: Sequence[int], after: int) -> None:
         conversation = self.pick(index)
-        messages = [*conversation.messages, {"role": "user", "content": text_of(words)}]
+        messages = [*conversation.messages, {"role": "user", "content": self.say(words)}]
         try:
             stream = self.llm.create_chat_completion(
                 messages, temperature=0.0, max_tokens=8, ignore_eos=True, stream=True
@@ -313,7 +325,8 @@ class Driver:
         """A completion of tokens that something cached may begin with."""
         sequences = [seq for seq in self.llm.runtime.loaded.cache.live.values() if seq.tokens]
         head = sequences[index % len(sequences)].tokens if sequences else []
-        tokens = head[: cut % (len(head) + 1)] + self.llm.tokenize(text_of(words), add_bos=False)
+        words_only = next((i for i, token in enumerate(head) if token < 0), len(head))
+        tokens = head[: cut % (words_only + 1)] + self.llm.tokenize(text_of(words), add_bos=False)
         if not 0 < len(tokens) < N_CTX - 4:
             return
         self.llm.create_completion(tokens, temperature=0.0, max_tokens=4, ignore_eos=True)
@@ -322,7 +335,7 @@ class Driver:
     def together(self, index: int, words: Sequence[int], others: Sequence[int]) -> None:
         """Two streams at once, the second forking from the first while it is busy."""
         conversation = self.pick(index)
-        texts = (text_of(words), text_of(words) + text_of(others))
+        texts = (self.say(words), self.say([*words, *others]))
         requests: list[Record] = []
         streams = []
         for text in texts:
@@ -357,7 +370,7 @@ class Driver:
         )
         requests: list[Record] = [stream._outcome.records[0]]
         next(stream)
-        messages = [*conversation.messages, {"role": "user", "content": text_of(words)}]
+        messages = [*conversation.messages, {"role": "user", "content": self.say(words)}]
         try:
             self.llm.create_chat_completion(
                 messages, temperature=0.0, max_tokens=5, ignore_eos=True
@@ -376,7 +389,7 @@ class Driver:
     def drafted(self, index: int, words: Sequence[int], n_reply: int, right: int) -> None:
         """A turn whose reply is drafted, with a mistake after ``right`` tokens of each draft."""
         conversation = self.pick(index)
-        conversation.messages.append({"role": "user", "content": text_of(words)})
+        conversation.messages.append({"role": "user", "content": self.say(words)})
         try:
             response = self.llm.create_chat_completion(
                 conversation.messages,
@@ -396,7 +409,7 @@ class Driver:
         """Two drafted streams at once; the first is left after ``stop`` pieces."""
         conversation = self.pick(index)
         streams, requests = [], []
-        for number, text in enumerate((text_of(words), text_of(words[::-1]) + "0 1")):
+        for number, text in enumerate((self.say(words), self.say([*words[::-1], 7]))):
             messages = [*conversation.messages, {"role": "user", "content": text}]
             try:
                 stream = self.llm.create_chat_completion(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -155,14 +156,16 @@ def run(
     kv_unified: bool = True,
     random: bool = False,
     tight: bool = False,
+    make: Callable[..., Driver] = Driver,
 ) -> Driver:
     """Run the machine ``runs`` times on one driver; returns it, with its worst error.
 
     Args:
+        make: the driver.
         tight: sequences have windows as wide as a quarter of the context, which few have room for.
     """
     with tempfile.TemporaryDirectory() as directory:
-        driver = Driver(
+        driver = make(
             tiny_model(kind, n_swa=N_CTX // 4) if tight else tiny_model(kind),
             Path(directory),
             n_seq_max=6 if tight else 3,
