@@ -145,6 +145,7 @@ class Scripted:
         models: ids of its models.
         unloaded: which of them are loaded by their first request.
         n_ctx: tokens that the context holds.
+        modalities: what the model reads beside texts.
         key: the key that it wants, or "".
         requests: bodies of the chats, in order.
         per_message: tokens that it counts for each message.
@@ -157,6 +158,7 @@ class Scripted:
         self.models = ["model"]
         self.unloaded: set[str] = set()
         self.n_ctx = 4096
+        self.modalities = {"vision": False, "audio": False}
         self.key = ""
         self.requests = Requests()
         self.sessions: list[dict[str, Any]] = []
@@ -207,7 +209,8 @@ class Scripted:
     async def _props(self, request: Request) -> Response:
         params = {"temperature": 0.2, "top_p": 0.95, "top_k": 40, "min_p": 0.05}
         settings = {"n_ctx": self.n_ctx, "params": params}
-        return self._refusal(request) or JSONResponse({"default_generation_settings": settings})
+        props = {"default_generation_settings": settings, "modalities": self.modalities}
+        return self._refusal(request) or JSONResponse(props)
 
     async def _models(self, request: Request) -> Response:
         data = [self._model(name) for name in self.models]

@@ -194,7 +194,7 @@ _FORGET = """async () => {
     await Promise.all((await indexedDB.databases()).map(gone));
 }"""
 _OPEN = """const open = () => new Promise((resolve) => {
-    const request = indexedDB.open(`llama-py ${location.pathname}`, 1);
+    const request = indexedDB.open(`llama-py ${location.pathname}`);
     request.onsuccess = () => resolve(request.result);
 });"""
 _STORED = f"""async () => {{

@@ -355,7 +355,7 @@ def test_files_are_attached_and_taken_away(chat: Site, told: Scripted, tmp_path:
 def test_the_reply_is_begun(chat: Site, told: Scripted) -> None:
     told.will([text(" two."), finish()])
     tab_to(chat, "Add to the message")
-    press(chat, "Enter", "ArrowDown", "Enter")
+    press(chat, "Enter", "End", "Enter")
     chat.page.keyboard.type("One,")
     press(chat, "Tab", "Tab")
     expect(chat.field).to_be_focused()

@@ -203,11 +203,11 @@ def test_a_value_out_of_range_is_refused_in_words(chat: Site, told: Scripted) ->
 
 
 def test_files_go_before_the_question(chat: Site, told: Scripted, tmp_path: Path) -> None:
-    good, bad = tmp_path / "notes.md", tmp_path / "picture.png"
+    good, bad = tmp_path / "notes.md", tmp_path / "program.bin"
     good.write_text("Use ```fences``` here.\n", encoding="utf-8")
     bad.write_bytes(b"\x89PNG\0\xff")
     chat.page.set_input_files("input[type=file][multiple]", [good, bad])
-    chat.shows("picture.png is not a text file")
+    chat.shows("program.bin is not a text file")
     chat.say("What is this?")
     content = told.requests[0]["messages"][0]["content"]
     assert content == "File notes.md:\n````\nUse ```fences``` here.\n````\n\nWhat is this?"

@@ -4,6 +4,7 @@ import { Api } from "./api.js";
 import { exportAll, importAll } from "./backup.js";
 import { Chat } from "./chat.js";
 import { Conversation, newRecord } from "./conversation.js";
+import { Library } from "./media/library.js";
 import { systemWithSummary } from "./overflow.js";
 import { Prefs } from "./prefs.js";
 import { ServerState } from "./server.js";
@@ -38,6 +39,7 @@ class App {
     wantsKey: () => this.#enterKey({ asked: true }),
   });
   #store;
+  #library = new Library(() => this.#store);
   #chat;
   #records = [];
   #conversation = null;
@@ -62,7 +64,8 @@ class App {
     // As long as the server has not said what there is, the model that was chosen before.
     const model = () => this.#server.model || this.#prefs.get("model");
     const choice = () => ({ model: model(), limit: this.#server.limit });
-    this.#chat = new Chat({ api: this.#api, store: this.#store, name, choice, events });
+    const parts = { api: this.#api, store: this.#store, library: this.#library };
+    this.#chat = new Chat({ ...parts, name, choice, events });
     this.#records = await this.#store.conversations();
     if (!this.#store.lasting) note("This browser keeps nothing: conversations are gone with the page.");
     addEventListener("hashchange", () => this.#route());
@@ -80,6 +83,7 @@ class App {
     });
     this.#thread = new Thread(this.#messageActions());
     this.#composer = new Composer({
+      library: this.#library,
       send: (message) => this.#send(message),
       stop: () => this.#chat.stop(this.#conversation),
       editLast: () => this.#editLast(),
@@ -170,6 +174,7 @@ class App {
     await this.#chat.end(id);
     const record = this.#records.find((each) => each.id === id);
     const messages = await this.#store.messages(id);
+    await this.#library.hold(messages);
     this.#records = this.#records.filter((each) => each !== record);
     await this.#chat.remove(id);
     this.#api.forgetSession(id).catch(() => {}); // a server without sessions forgets by itself
@@ -188,6 +193,7 @@ class App {
     const on = (run) => (id, ...rest) => run(this.#conversation, id, ...rest);
     const followed = (run) => on((...args) => this.#followed(run(...args)));
     return {
+      library: this.#library,
       say: note,
       choose: on((conversation, id) => this.#choose(conversation, id)),
       again: followed((conversation, id) => this.#chat.again(conversation, id)),
@@ -243,6 +249,7 @@ class App {
   async #removeMessage(conversation, id) {
     if (this.#chat.replyOf(conversation.id)) return;
     const removed = conversation.remove(id);
+    await this.#library.hold(removed);
     await this.#store.removeMessages(removed);
     await this.#chat.save(conversation);
     note(removed.length > 1 ? `${removed.length} messages were deleted.` : "The message was deleted.", async () => {
@@ -273,7 +280,7 @@ class App {
     await this.#store.save({ records: [record] });
     await this.#goTo(record.id);
     // What was not answered yet is asked again over there.
-    if (reply.status === "failed") this.#send({ text: asked.content, files: asked.files });
+    if (reply.status === "failed") this.#send({ text: asked.content, files: asked.files, media: asked.media });
   }
 
   async #enterKey({ asked = false, id } = {}) {
@@ -384,8 +391,9 @@ class App {
   }
 
   #showServer() {
-    const { models, model, words } = this.#server;
+    const { models, model, words, reads } = this.#server;
     this.#composer.showModels(models, model);
+    this.#composer.showReads(reads);
     showStart(document.getElementById("start"), model, (starter) => this.#begin(starter));
     say(document.getElementById("banner"), words);
     if (this.#conversation) this.#show();

@@ -1,13 +1,16 @@
 // All conversations as one JSON file, and back.
 
 import { newId, newRecord } from "./conversation.js";
+import { dataUrl, fromDataUrl, mediaFields } from "./media/library.js";
+import { sha256 } from "./media/sha256.js";
 import { cleanOptions } from "./request.js";
 
 const FORMAT = "llama-py-chat";
-const VERSION = 1;
+/** From the second version on, there may be pictures and sounds. */
+const VERSION = 2;
 const ROLES = ["user", "assistant", "tool"];
 
-/** Everything, or the conversations with the given ids, as text. */
+/** Everything, or the conversations with the given ids: pieces of a text. */
 export async function exportAll(store, ids = null) {
   const records = await store.conversations();
   const wanted = ids ? records.filter((record) => ids.includes(record.id)) : records;
@@ -15,8 +18,23 @@ export async function exportAll(store, ids = null) {
   for (const record of wanted) {
     conversations.push({ ...record, messages: await store.messages(record.id) });
   }
-  const head = { format: FORMAT, version: VERSION, exported: new Date().toISOString() };
-  return JSON.stringify({ ...head, conversations }, null, 1);
+  const media = await mediaOf(store, conversations);
+  const version = media.length ? VERSION : 1;
+  const head = { format: FORMAT, version, exported: new Date().toISOString() };
+  const text = JSON.stringify({ ...head, conversations, ...(media.length ? { media: {} } : {}) }, null, 1);
+  // Many pictures are more than fits into one string.
+  return media.length ? [text.replace(/\}\s*\}$/, ""), ...media, "\n }\n}"] : [text];
+}
+
+/** Each picture and sound once, as lines of a JSON object from digests to data URLs. */
+async function mediaOf(store, conversations) {
+  const messages = conversations.flatMap((each) => each.messages);
+  const lines = [];
+  for (const digest of new Set(messages.flatMap(({ digests = [] }) => digests))) {
+    const blob = await store.media(digest);
+    if (blob) lines.push(`${lines.length ? "," : ""}\n  "${digest}": "${await dataUrl(blob)}"`);
+  }
+  return lines;
 }
 
 /**
@@ -27,7 +45,9 @@ export async function exportAll(store, ids = null) {
  * @throws {Error} whose message says what is wrong with the file; nothing was added then
  */
 export async function importAll(store, text) {
-  const conversations = readFile(text).map(readConversation);
+  const file = readFile(text);
+  const conversations = file.conversations.map(readConversation);
+  const found = readMedia(file.media ?? {});
   const kept = new Map((await store.conversations()).map((record) => [record.id, record]));
   const records = [];
   const messages = [];
@@ -42,7 +62,8 @@ export async function importAll(store, text) {
     records.push(record);
     messages.push(...own);
   }
-  await store.save({ records, messages });
+  const used = new Set(messages.flatMap(({ digests = [] }) => digests));
+  await store.save({ records, messages, media: found.filter(({ digest }) => used.has(digest)) });
   return { added: records.length, known };
 }
 
@@ -59,7 +80,15 @@ function readFile(text) {
   if (file.version > VERSION) {
     throw new Error("This file was written by a newer version. Update the server first.");
   }
-  return file.conversations;
+  return file;
+}
+
+function readMedia(given) {
+  return Object.entries(given).map(([digest, url], index) => {
+    const read = fromDataUrl(url);
+    if (read && sha256(read.bytes) === digest) return { digest, blob: read.blob };
+    throw new Error(`Picture or sound ${index + 1} of the file cannot be read.`);
+  });
 }
 
 function readConversation(given, index) {
@@ -77,7 +106,7 @@ function readConversation(given, index) {
 
 const RECORD = newRecord({ leaf: "", firstSeen: "" });
 const MESSAGE = { reasoning: "", call: "", name: "", finish: "", model: "", edited: true };
-const NUMBERS = { usage: ["prompt", "reused", "reply"], speed: ["first", "rate", "thought"] };
+const NUMBERS = { usage: ["prompt", "reused", "reply", "pictures", "sounds"], speed: ["first", "rate", "thought"] };
 
 /** A message with the fields that are known and of the right type; null if it is none. */
 function readMessage(given, conversation) {
@@ -103,13 +132,25 @@ function fieldsLike(template, given) {
   return Object.fromEntries(named.map((name) => [name, given[name]]));
 }
 
-function lists({ calls, files, logprobs }) {
+function lists({ calls, files, media, logprobs }) {
   const read = {};
   if (areAll(calls, ["id", "name", "arguments"])) read.calls = calls;
   if (areAll(files, ["name", "text"])) read.files = files;
+  if (areAll(media, ["digest", "kind", "name"])) Object.assign(read, mediaFields(media.filter(isMedia).map(readOne)));
   const tokens = areAll(logprobs, ["token"]) && logprobs.every((each) => Number.isFinite(each.logprob));
   if (tokens) read.logprobs = logprobs;
   return read;
+}
+
+function isMedia({ kind, size, width, height, seconds }) {
+  const numbers = { picture: [size, width, height], sound: [size, seconds] }[kind];
+  return numbers?.every((number) => Number.isFinite(number));
+}
+
+function readOne({ digest, kind, name, size, width, height, seconds, from }) {
+  if (kind === "sound") return { digest, kind, name, size, seconds };
+  const larger = Number.isFinite(from?.width) && Number.isFinite(from?.height);
+  return { digest, kind, name, size, width, height, ...(larger ? { from } : {}) };
 }
 
 function areAll(list, texts) {

@@ -2,6 +2,7 @@
 // replies that are running; a conversation goes on while another one is shown.
 
 import { Conversation } from "./conversation.js";
+import { countMedia, mediaFields } from "./media/library.js";
 import { chooseFirst, counter, summaryBody } from "./overflow.js";
 import { Reply } from "./reply.js";
 import { chatBody } from "./request.js";
@@ -15,6 +16,7 @@ const OTHER_TABS = 400;
 export class Chat {
   #api;
   #store;
+  #library;
   #choice;
   #events;
   #tabs;
@@ -27,6 +29,7 @@ export class Chat {
    * @param {object} parts
    * @param {import("./api.js").Api} parts.api
    * @param {object} parts.store
+   * @param {import("./media/library.js").Library} parts.library
    * @param {() => {model?: string, limit?: number}} parts.choice the model, and how many tokens its
    *   context holds
    * @param {string} parts.name of the page, the same in all its tabs
@@ -34,9 +37,10 @@ export class Chat {
    *   called with the conversation: it changed, its running reply grew, a reply ended; with its id:
    *   another tab has changed or deleted it
    */
-  constructor({ api, store, name, choice, events }) {
+  constructor({ api, store, library, name, choice, events }) {
     this.#api = api;
     this.#store = store;
+    this.#library = library;
     this.#choice = choice;
     this.#events = events;
     const isOurs = (id) => [...this.#running.values()].some((each) => each.message.id === id);
@@ -71,14 +75,14 @@ export class Chat {
    * Adds a message of the user and has it answered.
    *
    * @param {Conversation} conversation
-   * @param {{text: string, files?: object[], begin?: string}} message `begin`: what the reply
-   *   begins with
+   * @param {{text: string, files?: object[], media?: object[], begin?: string}} message `begin`:
+   *   what the reply begins with
    */
-  send(conversation, { text, files = [], begin = "" }) {
-    const fields = { role: "user", content: text, ...(files.length ? { files } : {}) };
-    const message = conversation.add(fields);
+  send(conversation, { text, files = [], media = [], begin = "" }) {
+    const attached = { ...(files.length ? { files } : {}), ...mediaFields(media) };
+    const message = conversation.add({ role: "user", content: text, ...attached });
     const { record } = conversation;
-    if (!record.title) record.title = titleFrom(text || files[0]?.name || "");
+    if (!record.title) record.title = titleFrom(text || (files[0] ?? media[0])?.name || "");
     record.draft = "";
     return this.answer(conversation, message, begin);
   }
@@ -118,9 +122,9 @@ export class Chat {
 
   /** Says something else at the place of a message of the user, as a new branch. */
   editUser(conversation, id, text) {
-    const { parent, files } = conversation.get(id);
-    const fields = { role: "user", content: text, ...(files ? { files } : {}) };
-    const message = conversation.add(fields, parent);
+    const { parent, files, media } = conversation.get(id);
+    const attached = { ...(files ? { files } : {}), ...mediaFields(media) };
+    const message = conversation.add({ role: "user", content: text, ...attached }, parent);
     const { record } = conversation;
     if (!parent && !record.renamed && text) record.title = titleFrom(text); // it was its words
     return this.answer(conversation, message);
@@ -161,9 +165,11 @@ export class Chat {
   #run(conversation, message, upTo, part) {
     if (this.#running.has(conversation.id)) return undefined;
     const path = conversation.pathTo(upTo.id);
+    const seen = path.slice(conversation.firstSeenIn(path));
     const reply = new Reply({
       api: this.#api,
-      body: chatBody(conversation, path, { ...this.#choice(), part }),
+      body: async () => chatBody(conversation, seen, { ...(await this.#choiceFor(seen)), part }),
+      media: countMedia(seen),
       message,
       changed: () => this.#events.grew(conversation),
     });
@@ -172,6 +178,11 @@ export class Chat {
     reply.finished = this.#finish(conversation, reply, path);
     this.#tabs.hold(message.id, reply.finished);
     return reply.finished;
+  }
+
+  /** The model, its limit, and the pictures and sounds of a path. */
+  async #choiceFor(path) {
+    return { ...this.#choice(), urls: await this.#library.dataUrls(path) };
   }
 
   async #finish(conversation, reply, path) {
@@ -204,8 +215,15 @@ export class Chat {
 
   /** Writes the record of a conversation, and messages, that may have been deleted before. */
   async put(record, messages = []) {
-    await this.#store.save({ records: [record], messages });
+    await this.#write({ records: [record], messages });
     this.#tabs.tell({ changed: record.id });
+  }
+
+  // The pictures and sounds of messages are written with them, if they are not there yet.
+  async #write(what) {
+    const media = this.#library.unsavedOf(what.messages);
+    await this.#store.save({ ...what, media });
+    this.#library.saved(media);
   }
 
   #changedElsewhere(id) {
@@ -225,7 +243,7 @@ export class Chat {
     if (this.#removed.has(conversation.id)) return;
     conversation.record.updated = Date.now();
     this.#events.changed(conversation);
-    await this.#store.save({ records: [conversation.record], messages, of });
+    await this.#write({ records: [conversation.record], messages, of });
     if (!this.#running.has(conversation.id)) this.#tabs.tell({ changed: conversation.id });
   }
 
@@ -257,11 +275,11 @@ export class Chat {
     return true;
   }
 
-  #firstThatFits(conversation, path, { tokens, limit } = {}, less) {
+  async #firstThatFits(conversation, path, { tokens, limit } = {}, less) {
     const holds = limit ?? this.#choice().limit ?? 2048;
     const seen = path.slice(conversation.firstSeenIn(path));
     const known = { path: seen, tokens: tokens ?? holds };
-    const count = counter(this.#api, conversation, known, this.#choice());
+    const count = counter(this.#api, conversation, known, await this.#choiceFor(path));
     return chooseFirst(conversation, path, holds, count, less);
   }
 
@@ -277,7 +295,8 @@ export class Chat {
     const first = await this.#firstThatFits(conversation, path, reply.error, false);
     if (!first) throw new Error("What is to be summarised does not fit into the context.");
     const from = path.findIndex((message) => message.id === first);
-    const body = summaryBody(conversation, path.slice(from), this.#choice());
+    const seen = path.slice(from);
+    const body = summaryBody(conversation, seen, await this.#choiceFor(seen));
     let summary = "";
     for await (const chunk of this.#api.chat(body, signal)) {
       summary += chunk.choices?.[0]?.delta?.content ?? "";

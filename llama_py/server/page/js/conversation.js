@@ -12,11 +12,13 @@
  * @property {{id: string, name: string, arguments: string}[]} [calls] of tools
  * @property {string} [call] of a tool's result: id of the call
  * @property {{name: string, text: string}[]} [files]
+ * @property {import("./media/library.js").Media[]} [media] pictures and sounds
+ * @property {string[]} [digests] of them, each once
  * @property {number} created in milliseconds
  * @property {"running"|"done"|"stopped"|"failed"} [status] of replies
  * @property {object} [error] of a reply that failed: `kind`, `message` and details of `ApiError`
  * @property {string} [finish] why the reply ended: "stop", "length", "tool_calls"
- * @property {object} [usage] `prompt`, `reused`, `reply`: tokens
+ * @property {object} [usage] `prompt`, `reused`, `reply`: tokens; `pictures`, `sounds` of the prompt
  * @property {object} [speed] `first`: milliseconds to the first token; `rate`: tokens a second;
  *   `thought`: milliseconds of reasoning
  * @property {object[]} [logprobs] of every token of the reply

@@ -9,6 +9,7 @@ const PATIENCE = 5;
 export class Reply {
   #api;
   #body;
+  #media;
   #changed;
   #abort = new AbortController();
   #wake = null;
@@ -30,14 +31,16 @@ export class Reply {
   /**
    * @param {object} parts
    * @param {import("./api.js").Api} parts.api
-   * @param {object} parts.body of the request
+   * @param {() => Promise<object>} parts.body of the request
+   * @param {{pictures: number, sounds: number}} parts.media in it
    * @param {import("./conversation.js").Message} parts.message where the reply goes; if it has
    *   content, the reply goes on from there
    * @param {() => void} parts.changed called when there is something new to show
    */
-  constructor({ api, body, message, changed }) {
+  constructor({ api, body, media, message, changed }) {
     this.#api = api;
     this.#body = body;
+    this.#media = media;
     this.#changed = changed;
     this.message = message;
   }
@@ -104,7 +107,8 @@ export class Reply {
   }
 
   async #receive() {
-    for await (const chunk of this.#api.chat(this.#body, this.#abort.signal)) {
+    const body = await this.#body();
+    for await (const chunk of this.#api.chat(body, this.#abort.signal)) {
       this.#answers = true;
       if (chunk.prompt_progress) this.#read(chunk.prompt_progress);
       else if (this.phase === "sending" || this.phase === "busy") this.#enter("waiting");
@@ -191,7 +195,7 @@ export class Reply {
   }
 
   #noteReuse(prompt, reused) {
-    this.message.usage = { reply: 0, ...this.message.usage, prompt, reused };
+    this.message.usage = { reply: 0, ...this.message.usage, ...this.#media, prompt, reused };
   }
 
   #time(timings) {

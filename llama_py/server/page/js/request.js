@@ -25,15 +25,16 @@ export const PARAMETERS = [
  * @param {import("./conversation.js").Conversation} conversation
  * @param {import("./conversation.js").Message[]} path messages up to the one to reply to; the last
  *   one may be the beginning of the reply
- * @param {{model?: string, part?: "content"}} [choice] `part`: what of a reply that has begun is to
- *   go on; its content, even if there is nothing of it yet, or whatever came last
+ * @param {{model?: string, part?: "content", urls?: Map<string, string>}} [choice] `part`: what of a
+ *   reply that has begun is to go on; its content, even if there is nothing of it yet, or whatever
+ *   came last; `urls`: data URLs of the pictures and sounds, by digest
  */
-export function chatBody(conversation, path, { model, part } = {}) {
+export function chatBody(conversation, path, { model, part, urls } = {}) {
   const { options, system, id } = conversation.record;
   const begun = path.at(-1)?.role === "assistant";
   return {
     ...(model ? { model } : {}),
-    messages: chatMessages(system, path.slice(conversation.firstSeenIn(path))),
+    messages: chatMessages(system, path.slice(conversation.firstSeenIn(path)), urls),
     stream: true,
     stream_options: { include_usage: true },
     return_progress: true,
@@ -77,8 +78,8 @@ function schemaFormat(schema) {
 }
 
 /** Messages in the form of the API. */
-export function chatMessages(system, path) {
-  const messages = path.filter(saysSomething).map(chatMessage);
+export function chatMessages(system, path, urls) {
+  const messages = path.filter(saysSomething).map((message) => chatMessage(message, urls));
   return system.trim() ? [{ role: "system", content: system }, ...messages] : messages;
 }
 
@@ -87,11 +88,11 @@ function saysSomething({ role, content, calls, reasoning }) {
   return role !== "assistant" || Boolean(content || calls?.length || reasoning);
 }
 
-function chatMessage(message) {
+function chatMessage(message, urls) {
   if (message.role === "tool") {
     return { role: "tool", tool_call_id: message.call, content: message.content };
   }
-  if (message.role === "user") return { role: "user", content: withFiles(message) };
+  if (message.role === "user") return { role: "user", content: userContent(message, urls) };
   const reply = { role: "assistant", content: message.content };
   if (message.reasoning) reply.reasoning_content = message.reasoning;
   if (message.calls?.length) {
@@ -103,6 +104,20 @@ function chatMessage(message) {
     if (!message.content) reply.content = null;
   }
   return reply;
+}
+
+/** A text, or a list of parts: pictures and sounds come before what is said of them. */
+function userContent(message, urls) {
+  const text = withFiles(message);
+  if (!message.media?.length) return text;
+  const parts = message.media.map(({ kind, digest }) => mediaPart(kind, urls.get(digest)));
+  return text ? [...parts, { type: "text", text }] : parts;
+}
+
+function mediaPart(kind, url) {
+  if (kind === "picture") return { type: "image_url", image_url: { url } };
+  const data = url.slice(url.indexOf(",") + 1);
+  return { type: "input_audio", input_audio: { data, format: "wav" } };
 }
 
 /** Files come before the question, each in a fence that is longer than any inside. */

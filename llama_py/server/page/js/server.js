@@ -32,6 +32,17 @@ export class ServerState {
     return this.#props.default_generation_settings?.n_ctx ?? meta?.n_ctx;
   }
 
+  /** Whether the model sees and hears; the list of models tells it of those that are not loaded. */
+  get reads() {
+    const model = this.models.find(({ id }) => id === this.model);
+    const listed = model?.architecture?.input_modalities ?? [];
+    const { vision, audio } = this.#props.modalities ?? {};
+    return {
+      pictures: Boolean(vision || listed.includes("image")),
+      sounds: Boolean(audio || listed.includes("audio")),
+    };
+  }
+
   /** The server's defaults of the parameters. */
   get defaults() {
     return this.#props.default_generation_settings?.params ?? {};

@@ -1,6 +1,6 @@
 // Conversations in the browser's database (IndexedDB). They never leave the browser by themselves.
 
-const VERSION = 1;
+const VERSION = 2;
 
 /** The browser's database, or one in memory where it has none (some private windows). */
 export async function openStore(name) {
@@ -13,12 +13,20 @@ export async function openStore(name) {
 
 function openDatabase(name) {
   const opening = indexedDB.open(name, VERSION);
-  opening.onupgradeneeded = () => {
-    opening.result.createObjectStore("conversations", { keyPath: "id" });
-    const messages = opening.result.createObjectStore("messages", { keyPath: "id" });
-    messages.createIndex("conversation", "conversation");
-  };
+  opening.onupgradeneeded = ({ oldVersion }) => upgrade(opening, oldVersion);
   return result(opening);
+}
+
+function upgrade({ result: database, transaction }, from) {
+  if (from < 1) {
+    database.createObjectStore("conversations", { keyPath: "id" });
+    const messages = database.createObjectStore("messages", { keyPath: "id" });
+    messages.createIndex("conversation", "conversation");
+  }
+  if (from < 2) {
+    database.createObjectStore("media", { keyPath: "digest" });
+    transaction.objectStore("messages").createIndex("digests", "digests", { multiEntry: true });
+  }
 }
 
 function result(request) {
@@ -51,8 +59,9 @@ class Store {
   }
 
   async #write(change) {
-    const transaction = this.#database.transaction(["conversations", "messages"], "readwrite");
-    change(transaction.objectStore("conversations"), transaction.objectStore("messages"));
+    const names = ["conversations", "messages", "media"];
+    const transaction = this.#database.transaction(names, "readwrite");
+    change(...names.map((name) => transaction.objectStore(name)));
     await finished(transaction);
   }
 
@@ -67,13 +76,19 @@ class Store {
     return result(this.#read("messages").index("conversation").getAll(conversation));
   }
 
+  /** The bytes of a picture or a sound, as a blob; undefined if they are not there. */
+  async media(digest) {
+    return (await result(this.#read("media").get(digest)))?.blob;
+  }
+
   /**
-   * Writes records and messages, all or nothing; with `of`, the id of a conversation, nothing if that
-   * is not there any more.
+   * Writes records, messages, and the pictures and sounds of these, all or nothing; with `of`, the id
+   * of a conversation, nothing if that is not there any more.
    */
-  save({ records = [], messages = [], of }) {
-    return this.#write((conversations, stored) => {
+  save({ records = [], messages = [], media = [], of }) {
+    return this.#write((conversations, stored, kept) => {
       const put = () => {
+        for (const each of media) kept.put(each);
         for (const record of records) conversations.put(record);
         for (const message of messages) stored.put(message);
       };
@@ -84,17 +99,16 @@ class Store {
     });
   }
 
+  /** Removes messages, and the pictures and sounds that no other message has. */
   removeMessages(messages) {
-    return this.#write((_, stored) => {
-      for (const message of messages) stored.delete(message.id);
-    });
+    return this.#write((_, stored, media) => removeAll(messages, stored, media));
   }
 
   removeConversation(id) {
-    return this.#write((conversations, stored) => {
+    return this.#write((conversations, stored, media) => {
       conversations.delete(id);
-      const keys = stored.index("conversation").getAllKeys(id);
-      keys.onsuccess = () => keys.result.forEach((key) => stored.delete(key));
+      const own = stored.index("conversation").getAll(id);
+      own.onsuccess = () => removeAll(own.result, stored, media);
     });
   }
 
@@ -112,10 +126,19 @@ class Store {
   }
 }
 
+function removeAll(messages, stored, media) {
+  for (const message of messages) stored.delete(message.id);
+  for (const digest of new Set(messages.flatMap(({ digests = [] }) => digests))) {
+    const users = stored.index("digests").count(digest);
+    users.onsuccess = () => users.result || media.delete(digest);
+  }
+}
+
 /** The same, until the page is closed. */
 class MemoryStore {
   #records = new Map();
   #messages = new Map();
+  #media = new Map();
   lasting = false;
 
   async conversations() {
@@ -126,14 +149,21 @@ class MemoryStore {
     return [...this.#messages.values()].filter((each) => each.conversation === conversation);
   }
 
-  async save({ records = [], messages = [], of }) {
+  async media(digest) {
+    return this.#media.get(digest);
+  }
+
+  async save({ records = [], messages = [], media = [], of }) {
     if (of && !this.#records.has(of)) return;
+    for (const { digest, blob } of media) this.#media.set(digest, blob);
     for (const record of records) this.#records.set(record.id, structuredClone(record));
     for (const message of messages) this.#messages.set(message.id, structuredClone(message));
   }
 
   async removeMessages(messages) {
     for (const message of messages) this.#messages.delete(message.id);
+    const used = new Set([...this.#messages.values()].flatMap(({ digests = [] }) => digests));
+    for (const digest of this.#media.keys()) if (!used.has(digest)) this.#media.delete(digest);
   }
 
   async removeConversation(id) {

@@ -39,9 +39,28 @@ export function probability(share) {
   return `${(share * 100).toFixed(1)} %`;
 }
 
+/** The tokens of a prompt, and what among them was a picture or a sound. */
+export function promptSize({ prompt, pictures, sounds }) {
+  const media = [pictures && plural(pictures, "picture"), sounds && plural(sounds, "sound")];
+  const named = media.filter(Boolean).join(", ");
+  return named ? `${tokens(prompt)} (${named})` : tokens(prompt);
+}
+
 /** What was reused of a prompt, as one sentence. */
-export function reuse({ prompt, reused }) {
-  return `reused ${count(reused)} of ${tokens(prompt)}`;
+export function reuse({ reused, ...size }) {
+  return `reused ${count(reused)} of ${promptSize(size)}`;
+}
+
+/** Bytes as "3 kB" or "1.2 MB". */
+export function bytes(number) {
+  if (number < 999_500) return `${count(Math.max(1, number / 1000))} kB`;
+  return `${(number / 1_000_000).toFixed(1)} MB`;
+}
+
+/** Seconds as "0:05". */
+export function clock(seconds) {
+  const whole = Math.round(seconds);
+  return `${Math.floor(whole / 60)}:${String(whole % 60).padStart(2, "0")}`;
 }
 
 /** Groups of the list of conversations. */
@@ -95,6 +114,10 @@ const FAILURES = {
   timeout: {
     title: "It took too long",
     text: ({ message }) => `${sentence(message)} What had come by then is kept.`,
+  },
+  missing: {
+    title: "A picture or sound is gone",
+    text: ({ message }) => `${sentence(message)} Edit the message and attach it again, or delete it.`,
   },
   refused: {
     title: "The server refused the request",

@@ -1,20 +1,22 @@
 // Where a message is written: grows with its text, takes files, says which model answers and how
 // much of the context is used.
 
+import { whyNoRecording } from "../media/recorder.js";
 import { count } from "../words.js";
+import { Attachments, whyNot } from "./attachments.js";
 import { fill, h, icon, iconButton, say } from "./dom.js";
 import { openMenu } from "./menu.js";
 import { bar, setBar } from "./progress.js";
+import { RecordingRow } from "./recording.js";
 
-/** The largest file that is taken, in bytes: the text goes into the context. */
-const LARGEST_FILE = 1 << 20;
+/** What the window for files offers first; elsewhere anything can be chosen. */
+const ACCEPT = { picture: "image/*", sound: "audio/*", text: "" };
 
 export class Composer {
   #form = document.getElementById("composer");
   #text = document.getElementById("message");
   #begin = document.getElementById("begin");
   #beginRow = document.getElementById("begin-row");
-  #fileList = document.getElementById("files");
   #model = document.getElementById("model");
   #modelName = document.getElementById("model-name");
   #meter = document.getElementById("meter");
@@ -22,11 +24,15 @@ export class Composer {
   #meterText = h("span", {});
   #send;
   #picker;
-  #files = [];
+  #attachments;
+  #recording;
+  #reads = { pictures: false, sounds: false };
+  #seeButton;
+  #hearButton;
   #actions;
   #running = false;
 
-  /** @param {object} actions `send`, `stop`, `editLast`, `chooseModel`, `draft`, `say` */
+  /** @param {object} actions `send`, `stop`, `editLast`, `chooseModel`, `draft`, `say`; `library` */
   constructor(actions) {
     this.#actions = actions;
     this.#send = h("button", { class: "icon-button main", type: "submit" });
@@ -37,13 +43,26 @@ export class Composer {
       "aria-haspopup": "menu",
       "aria-expanded": "false",
     });
-    document.getElementById("composer-tools").append(more, this.#picker);
+    this.#seeButton = iconButton("picture", "Attach pictures", () => this.#choose("picture"));
+    this.#hearButton = iconButton("microphone", "Record a sound", () => this.#recording.begin());
+    document.getElementById("composer-tools").append(more, this.#seeButton, this.#hearButton, this.#picker);
+    this.#attachments = new Attachments({
+      library: actions.library,
+      say: actions.say,
+      removed: () => this.focus(),
+    });
+    this.#recording = new RecordingRow({
+      recorded: (file) => this.#attach([file]),
+      ended: () => this.focus(),
+      say: actions.say,
+    });
     document.getElementById("begin-close").append(
       iconButton("close", "Let the model begin the reply", () => this.#showBegin(false)),
     );
     this.#meter.append(this.#meterBar, this.#meterText);
     this.#listen();
     this.show({ running: false });
+    this.showReads(this.#reads);
   }
 
   #listen() {
@@ -62,9 +81,15 @@ export class Composer {
       if (event.key === "Escape") this.#showBegin(false);
     });
     const main = document.getElementById("main");
-    main.addEventListener("dragover", (event) => event.preventDefault());
+    const over = (is) => this.#form.classList.toggle("taking", is);
+    main.addEventListener("dragover", (event) => {
+      event.preventDefault();
+      over(event.dataTransfer.types.includes("Files"));
+    });
+    main.addEventListener("dragleave", () => over(false));
     main.addEventListener("drop", (event) => {
       event.preventDefault();
+      over(false);
       this.#attach(event.dataTransfer.files);
     });
   }
@@ -89,6 +114,14 @@ export class Composer {
     fill(this.#model, models.map(({ id }) => h("option", { value: id, selected: id === chosen }, id)));
   }
 
+  /** @param {{pictures: boolean, sounds: boolean}} reads what the chosen model reads */
+  showReads(reads) {
+    this.#reads = reads;
+    this.#attachments.reads = reads;
+    this.#seeButton.hidden = !reads.pictures;
+    this.#hearButton.hidden = !reads.sounds || Boolean(whyNoRecording());
+  }
+
   /** How much of the context a conversation takes; nothing while that is not known. */
   showUse(tokens, limit) {
     // The last token of a reply is not in the context before the next one is asked for.
@@ -109,8 +142,7 @@ export class Composer {
   /** Puts a text into the field. */
   fill(text) {
     this.#text.value = text;
-    this.#files = [];
-    this.#showFiles();
+    this.#attachments.clear();
     this.#showBegin(false, false);
     this.#grow();
   }
@@ -122,13 +154,27 @@ export class Composer {
       this.#actions.stop();
       return;
     }
-    const message = { text: this.#text.value.trim(), files: this.#files, begin: this.#begin.value };
-    if (!message.text && !message.files.length) {
+    const { pending, problem, content } = this.#attachments;
+    if (pending) {
+      this.#sendAfter(pending);
+      return;
+    }
+    const message = { text: this.#text.value.trim(), ...content, begin: this.#begin.value };
+    const empty = !message.text && !content.files.length && !content.media.length;
+    if (problem) this.#actions.say(`${problem} Take away what it cannot read, or choose another model.`);
+    if (problem || empty) {
       this.focus();
       return;
     }
     this.fill("");
     this.#actions.send(message);
+  }
+
+  // What is sent meanwhile, or written, is not sent twice.
+  async #sendAfter(reading) {
+    const text = this.#text.value;
+    await reading;
+    if (this.#text.value === text && !this.#attachments.pending) this.#submit();
   }
 
   #keys(event) {
@@ -153,10 +199,28 @@ export class Composer {
   // -- what is added ------------------------------------------------------------------------------
 
   #menu(button) {
+    const { sounds } = this.#reads;
     openMenu(button, [
-      { label: "Attach text files", icon: "attach", run: () => this.#picker.click() },
+      { label: "Attach text files", icon: "attach", run: () => this.#choose("text") },
+      this.#offer("picture", "Attach pictures"),
+      this.#offer("sound", "Attach sounds"),
+      sounds && {
+        label: "Record a sound",
+        icon: "microphone",
+        whyNot: whyNoRecording(),
+        run: () => this.#recording.begin(),
+      },
       { label: "Begin the reply", icon: "onward", run: () => this.#showBegin(true) },
     ]);
+  }
+
+  #offer(kind, label) {
+    return { label, icon: kind, whyNot: whyNot(kind, this.#reads), run: () => this.#choose(kind) };
+  }
+
+  #choose(kind) {
+    this.#picker.accept = ACCEPT[kind];
+    this.#picker.click();
   }
 
   #showBegin(shown, focus = true) {
@@ -165,52 +229,19 @@ export class Composer {
     if (focus) (shown ? this.#begin : this.#text).focus();
   }
 
+  // Office programs add a picture of the text that was copied; it is the text that is meant.
   #paste(event) {
-    if (!event.clipboardData.files.length) return;
+    const files = [...event.clipboardData.files];
+    const text = event.clipboardData.getData("text/plain").trim();
+    if (!files.length || (text && files.every(({ name }) => name !== text))) return;
     event.preventDefault();
-    this.#attach(event.clipboardData.files);
+    this.#attach(files);
   }
 
   async #attach(files) {
-    for (const file of files) {
-      try {
-        this.#files.push({ name: file.name, text: await readText(file) });
-      } catch (error) {
-        this.#actions.say(error.message);
-      }
-    }
+    const reading = this.#attachments.add(files);
     this.#picker.value = "";
-    this.#showFiles();
     this.focus();
+    await reading;
   }
-
-  #showFiles() {
-    this.#fileList.hidden = !this.#files.length;
-    fill(this.#fileList, this.#files.map((file, index) => this.#fileChip(file, index)));
-  }
-
-  #fileChip({ name, text }, index) {
-    const remove = iconButton("close", `Remove ${name}`, () => {
-      this.#files = this.#files.filter((_, at) => at !== index);
-      this.#showFiles();
-      this.focus();
-    });
-    const size = h("span", { class: "size" }, `${count(Math.ceil(text.length / 1000))} k`);
-    return h("li", {}, icon("file"), h("span", {}, name), size, remove);
-  }
-}
-
-/** The text of a file; an error in words if it is none. */
-async function readText(file) {
-  if (file.size > LARGEST_FILE) {
-    throw new Error(`${file.name} is too large: files may have up to 1 MB of text.`);
-  }
-  const bytes = await file.arrayBuffer();
-  try {
-    const text = new TextDecoder("utf-8", { fatal: true }).decode(bytes);
-    if (!text.includes("\0")) return text;
-  } catch {
-    // said below
-  }
-  throw new Error(`${file.name} is not a text file, and only texts can be attached.`);
 }

@@ -73,6 +73,10 @@ const PATHS = {
   send: "M12 19V6M6.5 11.5 12 6l5.5 5.5",
   stop: "M7 7h10v10H7z",
   attach: "M19 11.5l-7.2 7.2a4.6 4.6 0 0 1-6.5-6.5l7.6-7.6a3.1 3.1 0 0 1 4.4 4.4l-7.5 7.5a1.6 1.6 0 0 1-2.2-2.2l6.7-6.8",
+  picture: "M4 5h16v14H4zM4.5 17l5-5 4 4 2.5-2.5 3.5 3.5M15.5 9.5h.01",
+  sound: "M5 10v4h3l4 3.5v-11L8 10zM15.5 9.2a4 4 0 0 1 0 5.6M18 6.8a7.4 7.4 0 0 1 0 10.4",
+  microphone: "M12 4a2.6 2.6 0 0 0-2.6 2.6v5a2.6 2.6 0 0 0 5.2 0v-5A2.6 2.6 0 0 0 12 4ZM6.5 11.5a5.5 5.5 0 0 0 11 0M12 17v3.5",
+  play: "M8 5.5v13l10.5-6.5z",
   more: "M6 12h.01M12 12h.01M18 12h.01",
   onward: "M5 12h13M12.5 6.5 18 12l-5.5 5.5",
   tool: "M9 4.5c-2.2 0-2.5 1.2-2.5 3.2 0 2.6-.3 4.3-2.5 4.3 2.2 0 2.5 1.7 2.5 4.3 0 2 .3 3.2 2.5 3.2M15 4.5c2.2 0 2.5 1.2 2.5 3.2 0 2.6.3 4.3 2.5 4.3-2.2 0-2.5 1.7-2.5 4.3 0 2-.3 3.2-2.5 3.2",
@@ -146,9 +150,9 @@ export async function copyText(text) {
   return undefined;
 }
 
-/** Hands a text to the browser as a file to keep. */
-export function download(name, text, type = "application/json") {
-  const url = URL.createObjectURL(new Blob([text], { type }));
+/** Hands the pieces of a text to the browser as a file to keep. */
+export function download(name, pieces, type = "application/json") {
+  const url = URL.createObjectURL(new Blob(pieces, { type }));
   h("a", { href: url, download: name }).click();
   setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }

@@ -6,7 +6,8 @@ import { h, icon } from "./dom.js";
  * Opens a menu.
  *
  * @param {HTMLElement} button where it opens
- * @param {({label: string, icon: string, run: () => void, danger?: boolean}|false)[]} entries
+ * @param {({label: string, icon: string, run: () => void, danger?: boolean, whyNot?: string}|false)[]}
+ *   entries `whyNot`: in words, if it cannot be chosen
  */
 export function openMenu(button, entries) {
   const close = () => {
@@ -29,14 +30,17 @@ export function openMenu(button, entries) {
   items[0].focus({ preventScroll: true });
 }
 
-function menuItem({ label, icon: name, run, danger }, close, button) {
+function menuItem({ label, icon: name, run, danger, whyNot }, close, button) {
   const choose = () => {
+    if (whyNot) return;
     close();
     button.focus();
     run();
   };
   const props = { type: "button", role: "menuitem", tabIndex: -1, class: danger ? "danger" : "" };
-  return h("button", { ...props, onclick: choose }, icon(name), h("span", {}, label));
+  if (whyNot) props["aria-disabled"] = "true";
+  const words = h("span", {}, label, whyNot && h("small", {}, whyNot));
+  return h("button", { ...props, onclick: choose }, icon(name), words);
 }
 
 function keys(event, items, close, button) {

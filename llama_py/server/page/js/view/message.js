@@ -8,6 +8,7 @@ import { count, duration, rate, tokens } from "../words.js";
 import { certaintyView } from "./certainty.js";
 import { copyText, fill, h, icon, iconButton, say } from "./dom.js";
 import { editInPlace } from "./editor.js";
+import { mediaList } from "./media.js";
 import { openMenu } from "./menu.js";
 import { limitNotice, failureNotice } from "./notices.js";
 import { Progress, reuseNote } from "./progress.js";
@@ -62,6 +63,8 @@ class UserView {
   #actions;
   #text = h("div", { class: "text" });
   #files = h("ul", { class: "files", "aria-label": "Attached files" });
+  #media = h("ul", { class: "media", "aria-label": "Pictures and sounds" });
+  #panel = h("div", { class: "panel" }, this.#files, this.#text);
   #branches;
   #edit;
   #shown = "";
@@ -77,7 +80,8 @@ class UserView {
       "article",
       { class: "message user" },
       h("h2", { class: "unseen" }, "You"),
-      h("div", { class: "panel" }, this.#files, this.#text),
+      this.#media,
+      this.#panel,
       h("footer", {}, this.#branches.element, h("span", { class: "actions" }, copy, this.#edit, more)),
     );
   }
@@ -94,8 +98,12 @@ class UserView {
     this.#text.replaceChildren();
     if (userMarkdown) new Markdown(this.#text).show(message.content);
     else this.#text.textContent = message.content;
-    fill(this.#files, (message.files ?? []).map(attachment));
-    this.#files.hidden = !message.files?.length;
+    const { content, files = [], media = [] } = message;
+    fill(this.#files, files.map(attachment));
+    this.#files.hidden = !files.length;
+    fill(this.#media, mediaList(media, this.#actions.library));
+    this.#media.hidden = !media.length;
+    this.#panel.hidden = !content && !files.length;
   }
 
   /** Lets the text be changed in place. */
@@ -103,7 +111,7 @@ class UserView {
     if (this.#edit.disabled || this.element.querySelector(".editor")) return;
     const send = (text) => this.#actions.editUser(this.#message.id, text);
     const parts = { text: this.#message.content, label: "Edit the message", buttons: { Send: send } };
-    editInPlace(this.element.querySelector(".panel"), parts);
+    editInPlace(this.#panel, parts);
   }
 
   #menu(button) {

@@ -1,7 +1,7 @@
 // What happens before the first word: how much of the prompt is read, and how much of it was in
 // memory already. The same bar, small, stays at the reply.
 
-import { count, duration, percent, reuse, tokens } from "../words.js";
+import { count, duration, percent, promptSize, reuse } from "../words.js";
 import { h, say } from "./dom.js";
 
 /** A bar of two parts: what was reused and what was read. Widths are shares of the whole. */
@@ -38,13 +38,13 @@ export class Progress {
 
   /** @param {import("../reply.js").Reply} reply @param {boolean} loads the model comes first */
   show(reply, loads) {
-    const { phase, progress } = reply;
+    const { phase, progress, message } = reply;
     const read = phase === "prompt" && progress;
     this.element.classList.toggle("idle", !read);
     this.#tryNow.hidden = phase !== "busy";
     say(this.#label, this.#labelOf(reply, loads));
     this.element.setAttribute("aria-label", this.#label.textContent);
-    if (read) this.#showRead(progress);
+    if (read) this.#showRead(progress, message.usage);
     else this.#showNothing(phase);
   }
 
@@ -63,22 +63,24 @@ export class Progress {
     say(this.#detail, phase === "busy" ? "Nothing is lost: the message is kept here." : "");
   }
 
-  #showRead({ total, cache, processed }) {
+  #showRead({ total, cache, processed }, { pictures, sounds }) {
     const share = total ? processed / total : 0;
     this.element.setAttribute("aria-valuenow", Math.floor(100 * share));
     setBar(this.#bar, cache / total, (processed - cache) / total);
     say(this.#share, percent(share));
     const left = total - processed;
-    const reused = cache ? reuse({ prompt: total, reused: cache }) : tokens(total);
+    const size = { prompt: total, pictures, sounds };
+    const reused = cache ? reuse({ ...size, reused: cache }) : promptSize(size);
     say(this.#detail, left ? `${reused} · ${count(left)} to go` : reused);
   }
 }
 
 /** What was reused for a finished reply. */
-export function reuseNote({ prompt, reused }) {
+export function reuseNote(usage) {
+  const { prompt, reused } = usage;
   const note = h("span", { class: "reuse", title: "Tokens of the prompt that were in memory already" });
   const share = bar({ class: "small", "aria-hidden": "true" });
   setBar(share, reused / prompt, (prompt - reused) / prompt);
-  note.append(share, reuse({ prompt, reused }));
+  note.append(share, reuse(usage));
   return note;
 }
