@@ -163,13 +163,17 @@ class MediaOracle:
         return self._media
 
     def logits(self, parts: Sequence[Part], after: Sequence[int] = ()) -> Row:
-        """Return the next token's logits after a prompt and the tokens that follow it: a copy."""
-        position, row = self._evaluate(parts)
-        return self.decode(after, position) if after else row
+        """Return the next token's logits after a prompt and the tokens that follow it: a copy.
+
+        The helper wants none behind media, so a prompt must end with text (that which libmtmd
+        writes around media is enough), or with tokens that follow it.
+        """
+        position = self._evaluate(parts)
+        return self.decode(after, position) if after else self._last()
 
     def greedy(self, parts: Sequence[Part], count: int) -> tuple[list[int], Row]:
         """Return the ``count`` most likely tokens after a prompt, and the last one's logits."""
-        position, row = self._evaluate(parts)
+        position, row = self._evaluate(parts), self._last()
         found = [int(row.argmax())]
         while len(found) < count:
             row = self.decode(found[-1:], position + len(found) - 1)
@@ -183,6 +187,9 @@ class MediaOracle:
         outputs[-1] = 1
         batch.set([*tokens], position, 0, outputs)
         assert self.context.decode(batch) == 0
+        return self._last()
+
+    def _last(self) -> Row:
         row: Row = self.context.logits(-1).copy()
         return row
 
@@ -204,8 +211,8 @@ class MediaOracle:
                     found.append(np.ctypeslib.as_array(rows, shape).copy())
         return found
 
-    def _evaluate(self, parts: Sequence[Part]) -> tuple[int, Row]:
-        """Decode a prompt into the empty memory; return the position behind it, and the logits."""
+    def _evaluate(self, parts: Sequence[Part]) -> int:
+        """Decode a prompt into the empty memory; return the position behind it."""
         self.context.clear()
         position = ctypes.c_int32(0)
         with self._tokenized(parts) as chunks, logs.ErrorLines() as lines:
@@ -220,8 +227,7 @@ class MediaOracle:
                 ctypes.byref(position),
             )
         assert code == 0, f"{code}: {lines}"
-        row: Row = self.context.logits(-1).copy()
-        return position.value, row
+        return position.value
 
     @contextmanager
     def _tokenized(self, parts: Sequence[Part]) -> Iterator[M.mtmd_input_chunks_p]:
