@@ -32,6 +32,8 @@ from llama_py.gguf.reader import read_header
 
 __all__ = ["Cells", "Chunks", "Projector"]
 
+#: Types of which a picture is another one in another place of the prompt: padded, or numbered.
+_PLACED = frozenset({"deepseek4v", "hunyuanvl"})
 #: A sound of fewer samples makes libmtmd end the process.
 _FEWEST_SAMPLES = 1024
 
@@ -48,7 +50,7 @@ class Cells:
         causal: each sees only those before it; else all see all others, within one micro-batch.
         grid: int32 ``(p, count)``, their positions if the first one is 0, one row (or with M-RoPE
             four: time, row, column, and one that is not used).
-        moves: int32 ``(p, 1)``, 1 where a row moves with the position of the first.
+        moves: int32 ``(p, count)``, 1 where that moves with the position of the first.
     """
 
     index: int
@@ -226,27 +228,30 @@ class Projector(Handle[M.mtmd_context_p]):
         if kind == M.MTMD_INPUT_CHUNK_TYPE_TEXT:
             count = ctypes.c_size_t()
             tokens = M.mtmd_input_chunk_get_tokens_text(chunk, ctypes.pointer(count))
-            return [int(tokens[place]) for place in range(count.value)]
-        count_of_cells = int(M.mtmd_input_chunk_get_n_tokens(chunk))
-        flat = self._mrope and kind == M.MTMD_INPUT_CHUNK_TYPE_IMAGE
-        grid, moves = self._grid(chunk, count_of_cells, flat=flat)
+            found = [int(tokens[place]) for place in range(count.value)]
+            if min(found, default=0) < 0:
+                raise InvalidModelError(
+                    f"{self.model.path} lacks tokens that the projector {self.path} puts around "
+                    "pictures: they do not belong together"
+                )
+            return found
+        grid, moves = self._grid(chunk, kind)
         return Cells(
             index,
-            count_of_cells,
+            grid.shape[1],
             int(M.mtmd_input_chunk_get_n_pos(chunk)),
-            flat,
+            len(grid) > 1 and grid.shape[1] > 1 and not grid[0].any(),
             not M.mtmd_decode_use_non_causal(self.pointer, chunk),
             grid,
             moves,
         )
 
-    def _grid(
-        self, chunk: Any, count: int, *, flat: bool
-    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        if not flat:
+    def _grid(self, chunk: Any, kind: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        count = int(M.mtmd_input_chunk_get_n_tokens(chunk))
+        if not self._mrope or kind != M.MTMD_INPUT_CHUNK_TYPE_IMAGE:
             rows = 4 if self._mrope else 1
             row = np.arange(count, dtype=np.int32)
-            return np.tile(row, (rows, 1)), np.ones((rows, 1), np.int32)
+            return np.tile(row, (rows, 1)), np.ones((rows, count), np.int32)
         image = M.mtmd_input_chunk_get_tokens_image(chunk)
         at0, at1 = (np.zeros((count, 4), np.int32) for _ in range(2))
         for start, places in ((0, at0), (1, at1)):
@@ -254,7 +259,7 @@ class Projector(Handle[M.mtmd_context_p]):
             M.mtmd_helper_image_get_decoder_pos(image, start, room)
             for place, each in enumerate(room):
                 places[place] = (each.t, each.y, each.x, each.z)
-        return np.ascontiguousarray(at0.T), (at1 - at0)[:1].T.astype(np.int32)
+        return np.ascontiguousarray(at0.T), np.ascontiguousarray((at1 - at0).T)
 
     def encode(self, chunks: Chunks, index: int) -> NDArray[np.float32]:
         """The vectors of the cells of a chunk, float32 ``(count, n_embd_inp)``: a copy.
@@ -295,6 +300,12 @@ def _files(path: Path) -> ModelFiles:
         raise InvalidModelError(
             f"{path} is no projector: its architecture is {kind!r}, and theirs is 'clip'; a "
             "projector's file is usually called mmproj-....gguf"
+        )
+    projector = {header.scalars.get(f"clip.{kind}projector_type") for kind in ("", "vision.")}
+    if projector & _PLACED:
+        raise InvalidModelError(
+            f"{path} is a projector of the type {', '.join(map(str, projector & _PLACED))}, whose "
+            "pictures depend on what stands before them in the prompt; that is not supported"
         )
     starts = (header.data_offset + tensor.offset for tensor in header.tensors)
     return ModelFiles({path: (header.data_offset, *starts)})

@@ -148,10 +148,11 @@ class Driver:
 
     def attach_media(self, encoder: MediaEncoder) -> None:
         """From now on prompts may have pictures and sounds, which this encodes."""
-        loop, media, runner = self._loop, self.engine.media, self.engine.runner
+        # Neither the engine nor the loop, which refer to this.
+        commands, media, runner = self._loop.commands, self.engine.media, self.engine.runner
 
         def wake() -> None:
-            loop.commands.put(_look)
+            commands.put(_look)
             runner.hurry()
 
         media.encoder, media.wake = encoder, None if self._in_place else wake

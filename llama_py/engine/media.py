@@ -184,6 +184,15 @@ class MediaEncoder:
                 return False
         return True
 
+    def forget(self) -> None:
+        """Forget what was encoded."""
+        with self._lock:
+            self._vectors.clear()
+            self.used_bytes = 0
+
+    def __del__(self) -> None:
+        self._jobs.put(None)
+
     def close(self) -> None:
         """End the thread, and free the projector."""
         self._jobs.put(None)
