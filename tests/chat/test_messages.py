@@ -8,7 +8,6 @@ import pytest
 
 from llama_py import Llama, demo_model_path
 from llama_py.chat.conversation import (
-    Audio,
     Image,
     Message,
     Text,
@@ -76,19 +75,6 @@ def test_a_text_is_a_list_of_one_text(name: str) -> None:
     template = families.load(name)
     one, other = (template.render(chat_request(each, now=0)) for each in (texts, parts))
     assert one == other
-
-
-@pytest.mark.parametrize(
-    ("messages", "what"),
-    [
-        ([HELLO, Message("user", (Text("See:"), PICTURE))], r"messages\[1\] contains an image"),
-        ([Message("tool", (ToolResult("c", (PICTURE,)),))], r"messages\[0\] contains an image"),
-        ([Message("user", (Audio(b"x"),))], r"messages\[0\] contains a recording"),
-    ],
-)
-def test_pictures_are_refused(messages: list[Message], what: str) -> None:
-    with pytest.raises(ParameterError, match=f"{what}, and models read text only here"):
-        ChatRequest(tuple(messages))
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,11 @@ import numpy as np
 
 from llama_py import Audio, Image, Llama
 from llama_py.engine.media import MediaEncoder
-from tests.media.oracle import MediaOracle, Part, Picture, Row
-from tests.media.pictures import RATE
+from tests.media.oracle import MediaOracle, Part
+from tests.media.pictures import RATE, Picture
 from tests.media.projectors import tiny_projector
 from tests.media.text_models import media_model
-from tests.memory.oracle import nmse
+from tests.memory.oracle import Row, nmse
 
 __all__ = ["Talk", "talk"]
 

@@ -257,7 +257,7 @@ def test_sampling_with_penalties_and_grammar_beside_a_picture() -> None:
         again = talking.ask(["What is ", DISC, " this?"], max_tokens=8, reuse=False, **options)
         assert first["choices"][0]["message"] == again["choices"][0]["message"]
         schema = {"type": "object", "properties": {"colour": {"enum": ["red", "blue"]}}}
-        schema["required"] = ["colour"]  # type: ignore[assignment]
+        schema["required"] = ["colour"]
         reply = talking.ask(
             ["What is ", DISC, " this?"],
             max_tokens=40,
