@@ -17,6 +17,7 @@ ARGUMENTS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    "--use-fake-device-for-media-stream",
 ]
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 

@@ -145,7 +145,9 @@ class Scripted:
         models: ids of its models.
         unloaded: which of them are loaded by their first request.
         n_ctx: tokens that the context holds.
-        modalities: what the model reads beside texts.
+        modalities: what the models read beside texts, as it says of one.
+        blind: ids of models that read nothing else.
+        listed: the same, as it says in the list of all; None is nothing.
         key: the key that it wants, or "".
         requests: bodies of the chats, in order.
         per_message: tokens that it counts for each message.
@@ -159,6 +161,8 @@ class Scripted:
         self.unloaded: set[str] = set()
         self.n_ctx = 4096
         self.modalities = {"vision": False, "audio": False}
+        self.blind: set[str] = set()
+        self.listed: list[str] | None = None
         self.key = ""
         self.requests = Requests()
         self.sessions: list[dict[str, Any]] = []
@@ -209,7 +213,8 @@ class Scripted:
     async def _props(self, request: Request) -> Response:
         params = {"temperature": 0.2, "top_p": 0.95, "top_k": 40, "min_p": 0.05}
         settings = {"n_ctx": self.n_ctx, "params": params}
-        props = {"default_generation_settings": settings, "modalities": self.modalities}
+        read = {} if request.query_params.get("model") in self.blind else self.modalities
+        props = {"default_generation_settings": settings, "modalities": read}
         return self._refusal(request) or JSONResponse(props)
 
     async def _models(self, request: Request) -> Response:
@@ -218,7 +223,11 @@ class Scripted:
 
     def _model(self, name: str) -> dict[str, Any]:
         status = "unloaded" if name in self.unloaded else "loaded"
-        return {"id": name, "object": "model", "status": {"value": status}}
+        model = {"id": name, "object": "model", "status": {"value": status}}
+        return model if self.listed is None else {**model, "architecture": self._architecture()}
+
+    def _architecture(self) -> dict[str, Any]:
+        return {"input_modalities": self.listed, "output_modalities": ["text"]}
 
     async def _sessions(self, request: Request) -> Response:
         return JSONResponse({"object": "list", "data": self.sessions})

@@ -32,9 +32,9 @@ export async function readPicture(file, name) {
   }
 }
 
-/** The first bytes of a file as characters. */
+/** The first bytes of a file as characters, which are the same below 0x80 and from 0xa0 on. */
 async function beginning(file) {
-  return new TextDecoder("latin1").decode(await file.slice(0, 1 << 16).arrayBuffer());
+  return new TextDecoder("windows-1252").decode(await file.slice(0, 1 << 16).arrayBuffer());
 }
 
 async function fitting(file, head, image) {
@@ -55,7 +55,7 @@ const scaled = (length, scale) => Math.max(1, Math.round(length * scale));
 // What decodes them for the model knows neither transparency nor which side of a photo is up.
 function typeThatStays(head) {
   if (/^\xff\xd8\xff/.test(head)) return head.includes("Exif\0\0") ? null : "image/jpeg";
-  if (!head.startsWith("\x89PNG\r\n\x1a\n")) return null;
+  if (!head.startsWith("PNG\r\n\x1a\n", 1)) return null;
   const seeThrough = head.charCodeAt(25) & 4 || head.includes("tRNS");
   return seeThrough || head.includes("eXIf") ? null : "image/png";
 }
