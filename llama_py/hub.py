@@ -20,13 +20,24 @@ from typing import Any, Protocol
 
 from llama_py.errors import DownloadError, ModelNotFoundError, ParameterError
 
-__all__ = ["DownloadError", "Hub", "HuggingFace", "download", "select"]
+__all__ = [
+    "DownloadError",
+    "Hub",
+    "HuggingFace",
+    "download",
+    "download_projector",
+    "projector_for",
+    "select",
+    "select_projector",
+]
 
 _log = logging.getLogger("llama_py")
 
 _SPLIT = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 #: Taken, in this order, when nothing is said about the quantization (as llama.cpp does).
 _USUAL = ("Q4_K_M", "Q8_0")
+#: The same for projectors, which are small, and lose more by quantization than they save.
+_USUAL_PROJECTORS = ("F16", "Q8_0", "BF16", "F32")
 _MOST_LISTED = 30
 
 PathLike = str | os.PathLike[str]
@@ -82,6 +93,95 @@ def download(
     return paths[0]
 
 
+def download_projector(
+    repo_id: str,
+    wanted: str | None = None,
+    local_dir: PathLike | None = None,
+    cache_dir: PathLike | None = None,
+    *,
+    beside: str = "",
+    hub: Hub | None = None,
+) -> str:
+    """Download the projector of a repository (for pictures and sounds), and return its path.
+
+    Args:
+        repo_id: as for ``download``; a quantization in it is that of the model.
+        wanted: a file of the repository or a pattern; None takes the one that
+            ``select_projector`` names.
+        beside: the file of the model, if it is known.
+
+    Raises:
+        ParameterError: no file matches, or several do; the message lists them.
+        ModelNotFoundError, DownloadError: as for ``download``.
+    """
+    repo, _, _ = repo_id.partition(":")
+    hub = hub or HuggingFace(local_dir, cache_dir)
+    if wanted is not None and not _is_pattern(wanted):
+        return hub.fetch(repo, wanted)
+    files = hub.list_files(repo)
+    if wanted is not None:
+        found = sorted(name for name in files if name.endswith(".gguf") and _fits(name, wanted))
+    else:
+        found = select_projector(files, beside)
+    if len(found) == 1:
+        return hub.fetch(repo, found[0])
+    what = "are projectors" if wanted is None else f"fit {wanted!r}"
+    if not found:
+        listed = _listed(filter(_is_projector, files)).replace("GGUF files", "projectors")
+        raise ParameterError(f"no files in {repo} {what}; {listed}")
+    raise ParameterError(
+        f"{len(found)} files in {repo} {what}: {', '.join(found)}; say which one is meant"
+    )
+
+
+def projector_for(
+    repo_id: str,
+    model_path: str,
+    wanted: PathLike = "auto",
+    local_dir: PathLike | None = None,
+    cache_dir: PathLike | None = None,
+    *,
+    hub: Hub | None = None,
+) -> str | None:
+    """The path of the projector for a model that was downloaded.
+
+    Args:
+        wanted: a file of this machine, a file of the repository, a pattern, or ``"auto"``, with
+            which None is returned if there is none, or if it is not clear which one is meant.
+    """
+    given = os.fspath(wanted)
+    if given != "auto":
+        if Path(given).is_file():
+            return given
+        return download_projector(repo_id, given, local_dir, cache_dir, hub=hub)
+    repo, _, _ = repo_id.partition(":")
+    hub = hub or HuggingFace(local_dir, cache_dir)
+    try:
+        files = [name for name in hub.list_files(repo) if _is_projector(name)]
+    except DownloadError:  # the model was here, without a list of what else there is
+        return None
+    beside = next((name for name in _folders(files) if _ends(model_path, name)), "")
+    found = select_projector(files, str(PurePosixPath(beside, Path(model_path).name)))
+    if len(found) > 1:
+        _log.warning(
+            "%s has several projectors for pictures and sounds, and none is taken: %s; say which "
+            "with mmproj=",
+            repo,
+            ", ".join(found),
+        )
+    return hub.fetch(repo, found[0]) if len(found) == 1 else None
+
+
+def _folders(files: Iterable[str]) -> list[str]:
+    """The folders of files, the deepest first."""
+    return sorted({str(PurePosixPath(name).parent) for name in files}, key=len, reverse=True)
+
+
+def _ends(path: str, folder: str) -> bool:
+    parts = PurePosixPath(folder).parts
+    return bool(parts) and Path(path).parent.parts[-len(parts) :] == parts
+
+
 def _split_reference(repo_id: str, filename: str | None) -> tuple[str, str | None]:
     repo, _, quant = repo_id.partition(":")
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo) or (":" in repo_id and not quant):
@@ -126,12 +226,46 @@ def _models(files: Iterable[str]) -> dict[str, list[str]]:
     """First file -> all files, for each model. Projectors are left out."""
     models: dict[str, list[str]] = {}
     for name in sorted(files):
-        if not name.endswith(".gguf") or PurePosixPath(name).name.startswith("mmproj"):
+        if not name.endswith(".gguf") or _is_projector(name):
             continue
         part = _SPLIT.search(name)
         first = f"{name[: part.start()]}-00001-of-{part[2]}.gguf" if part else name
         models.setdefault(first, []).append(name)
     return models
+
+
+def _is_projector(name: str) -> bool:
+    return "mmproj" in PurePosixPath(name).name.lower() and name.endswith(".gguf")
+
+
+def select_projector(files: Iterable[str], beside: str = "") -> list[str]:
+    """The projector that is meant if nobody says which; several, if that is not clear.
+
+    Those in the folder of the model come before others, those with the most of the model's name
+    before those with less of it, and then F16 before Q8_0, BF16, F32 and all else.
+    """
+    found = sorted(filter(_is_projector, files))
+    folder = PurePosixPath(beside).parent
+    found = [name for name in found if PurePosixPath(name).parent == folder] or found
+    for rank in (lambda name: -_alike(name, beside), _quant_rank):
+        best = min(map(rank, found), default=0)
+        found = [name for name in found if rank(name) == best]
+    return found
+
+
+def _quant_rank(name: str) -> int:
+    ranks = (rank for rank, quant in enumerate(_USUAL_PROJECTORS) if _has_quant(name, quant))
+    return next(ranks, len(_USUAL_PROJECTORS))
+
+
+def _alike(name: str, model: str) -> int:
+    """How many words of a projector's name are in the model's, but for quantizations."""
+    words, of_model = (
+        {*re.split(r"[-_.]", PurePosixPath(each).name.lower().removesuffix(".gguf"))}
+        for each in (name, model)
+    )
+    plain = {word for word in words if not re.fullmatch(r"b?f(16|32)|i?q\d.*|k|m|s|0|1", word)}
+    return len(plain & of_model)
 
 
 def _usual(models: dict[str, list[str]]) -> dict[str, list[str]]:

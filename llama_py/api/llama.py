@@ -638,17 +638,27 @@ class Llama(LlamaCppNames, CacheNames):
     ) -> Self:
         """Download a GGUF from the Hugging Face hub (extra ``hub``), and load it.
 
+        With it comes a projector for pictures and sounds, if the repository has one. Of several,
+        those in the folder of the model and with most of its name come first, and then F16 before
+        Q8_0, BF16, F32 and all else. If that leaves more than one, none is taken, and a warning
+        names them.
+
         Args:
             repo_id: for example ``"Qwen/Qwen3-0.6B-GGUF"``.
             filename: a file name or a pattern such as ``"*Q8_0.gguf"``; None if there is one only.
             additional_files: further files to download.
+            options: those of ``Llama``; ``mmproj`` is a projector of the repository or a pattern
+                (``"*mmproj*Q8_0.gguf"``), a file of this machine, ``"auto"``, or None for none.
 
         Raises:
-            ParameterError: the pattern matches no file, or several.
+            ParameterError: a pattern matches no file, or several.
         """
-        from llama_py.hub import download
+        from llama_py.hub import download, projector_for
 
         path = download(repo_id, filename, additional_files, local_dir, cache_dir)
+        wanted = options.get("mmproj", "auto")
+        if wanted is not None:
+            options["mmproj"] = projector_for(repo_id, path, wanted, local_dir, cache_dir)
         return cls(path, **options)
 
 

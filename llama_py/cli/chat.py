@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from llama_py.cli import options
+from llama_py.cli.attachments import Attachments, read_file
 from llama_py.cli.commands import Commands
 from llama_py.cli.terminal import Interrupts, LineReader, is_terminal, note, sentence
 from llama_py.errors import ContextOverflowError, LlamaError, ParameterError
@@ -29,7 +30,8 @@ def add_parser(commands: Any) -> None:
         help="ask one question, or talk",
         description="Talk to a model. With a PROMPT, or when standard input is not a terminal, "
         "one reply is printed; otherwise a conversation begins, in which /help lists the commands.",
-        epilog='example: llama-py chat -m model.gguf --temp 0 "Why is the sky blue?"',
+        epilog='examples: llama-py chat -m model.gguf --temp 0 "Why is the sky blue?"; '
+        'llama-py chat -m model.gguf --image cat.png "What is this?"',
     )
     parser.add_argument("prompt", nargs="?", help='the question; "-" reads it from standard input')
     parser.add_argument(
@@ -40,6 +42,17 @@ def add_parser(commands: Any) -> None:
         "message per line of standard input",
     )
     parser.add_argument("-s", "--system", metavar="TEXT", help="the system message")
+    for kind, shown in (
+        ("image", "a picture (PNG, JPEG, GIF, BMP)"),
+        ("audio", "a sound (WAV, MP3, FLAC)"),
+    ):
+        parser.add_argument(
+            f"--{kind}",
+            metavar="FILE",
+            action="append",
+            default=[],
+            help=f"{shown} that goes with the first message; may be repeated",
+        )
     parser.add_argument("--load", metavar="FILE", help="go on with a conversation saved by /save")
     parser.add_argument(
         "--json-schema", metavar="SCHEMA", help="the reply follows this JSON schema (text or file)"
@@ -68,8 +81,12 @@ def _run(parsed: argparse.Namespace) -> int:
         prompt = sys.stdin.read().strip()
         if not prompt:
             raise ParameterError('standard input is empty; give a prompt: llama-py chat "Hello!"')
+    files = [(path, read_file("image", path)) for path in parsed.image]
+    files += [(path, read_file("audio", path)) for path in parsed.audio]
     with options.load_model(parsed) as llm:
         chat = Chat(llm, _session(llm, parsed, sampling), stats=parsed.stats)
+        for path, sent in files:
+            chat.attached.add(sent, path)
         if not talks:
             chat.say(prompt)
             return 0
@@ -96,11 +113,13 @@ class Chat:
 
     Attributes:
         session: the conversation; ``/load`` replaces it.
+        attached: pictures and sounds for the next message.
     """
 
     def __init__(self, llm: Llama, session: ChatSession, *, stats: bool = False) -> None:
         self.llm = llm
         self.session = session
+        self.attached = Attachments(llm)
         self._stats = stats
         self._colours = is_terminal(sys.stdout)
 
@@ -167,7 +186,9 @@ class Chat:
         if text is None:
             reply = session.regenerate(stream=True, on_progress=on_progress)
         else:
-            reply = session.send(text, stream=True, on_progress=on_progress)
+            content = self.attached.content(text)
+            reply = session.send(content, stream=True, on_progress=on_progress)
+            self.attached.clear()
         turns = sum(message["role"] == "user" for message in session.dropped)
         if turns:
             what = "the oldest turn was" if turns == 1 else f"the {turns} oldest turns were"

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from llama_py.cli.attachments import read_file
 from llama_py.cli.terminal import note, sentence
 from llama_py.errors import LlamaError
 
 if TYPE_CHECKING:
     from llama_py.api.llama import Llama
     from llama_py.api.sessions.session import ChatSession
+    from llama_py.cli.attachments import Attachments
 
 __all__ = ["Commanded", "Commands"]
 
 _HELP = """\
 /reset          begin again; the system message stays
 /system TEXT    set the system message; without TEXT, show it
+/image FILE     show a picture with the next message
+/audio FILE     let it hear a sound with the next message
 /retry          ask for the last reply again
 /save FILE      save the conversation
 /load FILE      go on with a saved conversation
@@ -29,6 +33,7 @@ class Commanded(Protocol):
 
     llm: Llama
     session: ChatSession
+    attached: Attachments
 
     def attempt(self, text: str | None) -> None:
         """Say something (None: ask for the last reply again)."""
@@ -40,6 +45,8 @@ class Commands:
     def __init__(self, chat: Commanded) -> None:
         self._chat = chat
         self._known = {
+            "audio": lambda path: self._attach("audio", path),
+            "image": lambda path: self._attach("image", path),
             "help": self._help,
             "info": self._info,
             "load": self._load,
@@ -69,6 +76,7 @@ class Commands:
 
     def _reset(self, _rest: str) -> None:
         self._chat.session.reset()
+        self._chat.attached.clear()
         note("the conversation begins again")
 
     def _system(self, text: str) -> None:
@@ -80,6 +88,13 @@ class Commands:
 
     def _retry(self, _rest: str) -> None:
         self._chat.attempt(None)
+
+    def _attach(self, kind: str, path: str) -> None:
+        if not path:
+            note(f"say which: /{kind} FILE")
+            return
+        count = self._chat.attached.add(read_file(kind, path), path)
+        note(f"{path} goes with the next message, as {count} tokens")
 
     def _save(self, path: str) -> None:
         if not path:

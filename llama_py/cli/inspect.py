@@ -7,11 +7,12 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llama_py.cli import options
+from llama_py.cli import options, projectors
 from llama_py.errors import InvalidModelError
 from llama_py.version import LLAMA_CPP_COMMIT, __version__
 
@@ -30,8 +31,10 @@ def add_parser(commands: Any) -> None:
         "inspect",
         help="show what is in a model file, or what is installed",
         description="Show what is in a GGUF file: architecture, size, kind of memory, context "
-        "length, chat template, metadata. Without a file: the version, the pinned llama.cpp, "
-        "libraries, backends, devices, CPU features and build options of this installation.",
+        "length, chat template, metadata, and the projectors for pictures and sounds beside it; or "
+        "what such a projector (mmproj-....gguf) is. Without a file: the version, the pinned "
+        "llama.cpp, libraries, backends, devices, CPU features and build options of this "
+        "installation.",
     )
     options.add_model_file(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -44,8 +47,10 @@ def add_parser(commands: Any) -> None:
 def _run(parsed: argparse.Namespace) -> int:
     if parsed.file or parsed.model or parsed.hf:
         path = options.model_path(parsed.file or parsed.model, parsed.hf)
-        report = model_report(path)
-        shown = _model_text(report, parsed.full)
+        projector = projectors.describe(path)
+        report = projector or model_report(path)
+        show = _projector_text if projector else _model_text
+        shown = show(report, parsed.full)
     else:
         report = installation_report()
         shown = _installation_text(report)
@@ -81,6 +86,7 @@ def model_report(path: str) -> dict[str, Any]:
         "vocabulary": info.n_vocab,
         "context_length": info.context_length,
         "chat_template": info.chat_template,
+        "projectors": projectors.beside(info.path, info.metadata, info.architecture),
         "memory": kind,
         "window": facts.n_swa,
         "layers": facts.n_layer,
@@ -169,19 +175,59 @@ def _model_text(report: Mapping[str, Any], full: bool) -> Iterator[str]:
             ("memory", f"{report['memory']}{window}"),
             ("context length", report["context_length"]),
             ("vocabulary", report["vocabulary"]),
+            *(("projector", text) for text in _projectors(report["projectors"])),
         ]
     )
     yield "\ndefaults on this machine"
     for name, default in report["defaults"].items():
         yield f"  {name} = {default['value']} ({default['from']})"
+    yield from _metadata_text(report, full)
+    yield "\nchat template"
+    yield from _template_text(report["chat_template"], full)
+
+
+def _metadata_text(report: Mapping[str, Any], full: bool) -> Iterator[str]:
     yield "\nmetadata"
     for key, value in sorted(report["metadata"].items()):
         if key != "tokenizer.chat_template":
             yield f"  {key} = {_short(value, full)}"
     for key, array in sorted(report["arrays"].items()):
         yield f"  {key} = {array['length']} x {array['type']}"
-    yield "\nchat template"
-    yield from _template_text(report["chat_template"], full)
+
+
+def _projectors(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What lies beside a model, and whether it is used."""
+    for each in found:
+        name, why = Path(each["path"]).name, each["unused"]
+        yield f"{name}, {_senses(each)}" + (f"; not used by itself: {why}" if why else "")
+
+
+def _senses(projector: Mapping[str, Any]) -> str:
+    return " and ".join(
+        f"{verb} ({projector['kinds'][kind]})"
+        for kind, verb in (("vision", "sees"), ("audio", "hears"))
+        if kind in projector["kinds"]
+    )
+
+
+def _projector_text(report: Mapping[str, Any], full: bool) -> Iterator[str]:
+    sizes = report["picture"]
+    pixels = f"{sizes['size']} x {sizes['size']} pixels, in patches of {sizes['patch']}"
+    widths = ", ".join(map(str, report["widths"]))
+    yield from _rows(
+        [
+            ("file", report["path"]),
+            ("name", report["name"]),
+            ("architecture", "clip: a projector, for pictures and sounds (mmproj=)"),
+            ("kind", _senses(report)),
+            ("pictures", pixels if sizes["size"] else None),
+            ("for models of", f"{widths} values a token" if widths else None),
+            ("parameters", _count(report["parameters"])),
+            ("size", _bytes(report["bytes"])),
+            ("tensors", report["tensors"]),
+        ]
+    )
+    yield from _metadata_text(report, full)
 
 
 def _template_text(template: str | None, full: bool) -> Iterator[str]:

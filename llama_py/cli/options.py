@@ -32,6 +32,7 @@ __all__ = [
     "load_model",
     "meaning_of",
     "model_path",
+    "projector_of",
     "read_argument",
     "read_template",
     "sampling",
@@ -262,6 +263,13 @@ def model_path(model: str | None, hf: str | None) -> str:
     return demo_model_path()
 
 
+def projector_of(hf: str, model: str) -> str | None:
+    """The projector in the repository that a model was downloaded from, if it has one."""
+    from llama_py.hub import projector_for
+
+    return projector_for(hf, model)
+
+
 def load_model(parsed: argparse.Namespace) -> Llama:
     """Load the model, with a progress bar if it takes long and somebody is looking."""
     from llama_py.api.llama import Llama
@@ -269,6 +277,8 @@ def load_model(parsed: argparse.Namespace) -> Llama:
 
     path = model_path(parsed.model, parsed.hf)
     options = _given(parsed, LOAD)
+    if parsed.hf is not None and "mmproj" not in options:
+        options["mmproj"] = projector_of(parsed.hf, path)
     if "n_threads" in options:
         options["n_threads_batch"] = options["n_threads"]
     progress = ProgressLine("loading the model", enabled=sys.stderr.isatty() and not parsed.verbose)

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from llama_py.chat.constraints import constrain_plain
-from llama_py.chat.conversation import Message, Text
+from llama_py.chat.conversation import Audio, Image, Message, Text
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.rendered import RenderedChat
 from llama_py.chat.templates.system import FixedSlots, place_system
@@ -107,7 +107,11 @@ class BuiltinFormat:
         return apply_named_template(self._name, said[:-1], opening=True) + said[-1][1]
 
     def _said(self, message: Message) -> tuple[str, str]:
-        texts = [part.text for part in message.parts if isinstance(part, Text)]
+        texts = [
+            part.text if isinstance(part, Text) else part.marker
+            for part in message.parts
+            if isinstance(part, Text | Image | Audio)
+        ]
         if message.role == "tool" or len(texts) < len(message.parts):
             raise self._no_tools()
         role = "system" if message.role == "developer" else message.role

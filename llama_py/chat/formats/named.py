@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from llama_py.chat.conversation import Message, Text
+from llama_py.chat.conversation import Audio, Image, Message, Text
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.rendered import RenderedChat
 from llama_py.chat.templates.system import FixedSlots, place_system
@@ -120,8 +120,12 @@ def _split_system(messages: Sequence[Message]) -> tuple[str, list[Message]]:
 
 
 def _plain_text(message: Message) -> str:
-    """The text of a message, its parts joined by line breaks."""
-    return "\n".join(part.text for part in message.parts if isinstance(part, Text))
+    """The text of a message, its parts joined by line breaks; markers where pictures are."""
+    return "\n".join(
+        part.text if isinstance(part, Text) else part.marker
+        for part in message.parts
+        if isinstance(part, Text | Image | Audio)
+    )
 
 
 def _lines(user: str, assistant: str, end: str = "\n", **rest: Any) -> NamedFormat:

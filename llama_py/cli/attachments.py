@@ -1,0 +1,74 @@
+"""Pictures and sounds that go with the next message of ``llama-py chat``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llama_py.chat import conversation
+from llama_py.errors import ParameterError
+from llama_py.media.objects import Audio, Image
+
+if TYPE_CHECKING:
+    from llama_py.api.llama import Llama
+
+__all__ = ["Attachments", "read_file"]
+
+
+class Attachments:
+    """See the module.
+
+    Args:
+        llm: what they are shown to; it has to have a projector.
+    """
+
+    def __init__(self, llm: Llama) -> None:
+        self._llm = llm
+        self._parts: list[dict[str, Any]] = []
+
+    def add(self, sent: Image | Audio, name: str) -> int:
+        """Attach a file that was read; how many tokens of a prompt it is.
+
+        Raises:
+            MediaError: it cannot be used.
+            ParameterError: the model cannot see, or not hear.
+        """
+        media = self._llm.runtime.loaded.media
+        if media is None:
+            raise ParameterError(f"{name}: this model generates nothing, so it sees nothing")
+        own = conversation.Image if isinstance(sent, Image) else conversation.Audio
+        medium = media.read(own(sent.data, sent.media_type), name)
+        self._parts.append(_part(sent))
+        return len(medium.tokens)
+
+    def content(self, text: str) -> Any:
+        """What a message with this text says, in OpenAI's form."""
+        if not self._parts:
+            return text
+        return [*self._parts, {"type": "text", "text": text}]
+
+    def clear(self) -> None:
+        """They were sent, or are not to be."""
+        self._parts = []
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+
+def read_file(kind: str, path: str) -> Image | Audio:
+    """The file of an ``image`` or an ``audio``.
+
+    Raises:
+        MediaError: it cannot be read.
+    """
+    file = Path(path).expanduser()
+    return Image(file) if kind == "image" else Audio(file)
+
+
+def _part(sent: Image | Audio) -> dict[str, Any]:
+    """In JSON, so that the conversation can be saved."""
+    if isinstance(sent, Image):
+        return {"type": "image_url", "image_url": {"url": sent.data_url()}}
+    head, _, data = sent.data_url().partition(",")
+    form = head.removeprefix("data:audio/").partition(";")[0]
+    return {"type": "input_audio", "input_audio": {"data": data, "format": form}}
