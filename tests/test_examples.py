@@ -1,4 +1,5 @@
-"""Every script in ``examples/`` runs on the bundled model and prints what it promises."""
+"""Every script in ``examples/`` runs, on the bundled model or on tiny ones that see and hear, and
+prints what it promises."""
 
 from __future__ import annotations
 
@@ -11,6 +12,9 @@ from pathlib import Path
 import pytest
 
 import llama_py
+from tests.media.pictures import chirp, disc, gradient, png, wav
+from tests.media.projectors import tiny_projector
+from tests.media.text_models import media_model
 from tests.patience import PATIENCE
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
@@ -31,6 +35,14 @@ EXPECTED = {
         r"Your name is Alice\.",
         r"\[[1-9]\d* of \d+ prompt tokens were in memory\]",
     ],
+    "ask_twice.py": [
+        r"> What is in this picture\?",
+        r"\[0 of \d+ prompt tokens were in memory, \d+ ms\]",
+        r"> Which colours does it have\?",
+        r"\[2\d of \d+ prompt tokens were in memory, \d+ ms\]",
+    ],
+    "compare_pictures.py": [r"\[[1-9]\d* of \d+ prompt tokens were in memory\]"],
+    "describe_picture.py": [r"\[\d+ tokens with the picture\]"],
     "embeddings_cluster.py": [
         r"0 \['What is 2 \+ 3\?', 'What is 4 \+ 1\?', 'What is 7 \+ 2\?'\]",
         r"1 \['What is the capital of France\?', .*Spain.*Italy",
@@ -73,8 +85,28 @@ EXPECTED = {
         r"text_completion",
     ],
     "threads.py": [rf"{number}: {number} \+ 1 = {number + 1}\." for number in range(8)],
+    "transcribe.py": [r"\[\d+ tokens with the sound\]"],
     "tools.py": [r"get_weather\(\{'city': 'Paris'\}\)", r"It is 21 degrees and sunny in Paris\."],
 }
+
+
+#: script -> the files that it is given beside a model and a projector
+GIVEN = {
+    "ask_twice.py": ["a.png"],
+    "compare_pictures.py": ["a.png", "b.png"],
+    "describe_picture.py": ["a.png"],
+    "transcribe.py": ["a.wav"],
+}
+
+
+def arguments(name: str, folder: Path) -> list[str]:
+    """What a script is called with: tiny models that see and hear, and drawn pictures."""
+    if name not in GIVEN:
+        return []
+    (folder / "a.png").write_bytes(png(disc()))
+    (folder / "b.png").write_bytes(png(gradient()))
+    (folder / "a.wav").write_bytes(wav(chirp()))
+    return [str(media_model("full")), str(tiny_projector("omni")), *GIVEN[name]]
 
 
 def test_every_example_is_here() -> None:
@@ -86,7 +118,7 @@ def test_examples_run(name: str, tmp_path: Path) -> None:
     package = Path(llama_py.__file__).resolve().parents[1]
     environment = {**os.environ, "PYTHONPATH": str(package), "PYTHONIOENCODING": "utf-8"}
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(EXAMPLES / name)],
+        [sys.executable, "-W", "error", str(EXAMPLES / name), *arguments(name, tmp_path)],
         cwd=tmp_path,
         env=environment,
         capture_output=True,

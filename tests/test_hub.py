@@ -16,9 +16,20 @@ import pytest
 
 from llama_py import Llama, demo_model_path
 from llama_py.errors import LlamaError, ModelNotFoundError, ParameterError
-from llama_py.hub import DownloadError, HuggingFace, download, select
+from llama_py.hub import (
+    DownloadError,
+    HuggingFace,
+    download,
+    download_projector,
+    projector_for,
+    select,
+    select_projector,
+)
+from tests.media.projectors import tiny_projector
 from tests.patience import PATIENCE
 
+#: Values of an embedding of the bundled model.
+DEMO_WIDTH = 192
 REPO = "owner/model-GGUF"
 SPLIT = [f"Q8_0/model-Q8_0-{n:05}-of-00003.gguf" for n in (1, 2, 3)]
 FILES = [
@@ -144,6 +155,55 @@ def test_long_lists_are_cut() -> None:
         select(many, "nothing*", None, REPO)
 
 
+# ---- projectors ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("files", "beside", "expected"),
+    [
+        (["m.gguf", "mmproj.gguf"], "m.gguf", ["mmproj.gguf"]),
+        (["mmproj-Q8_0.gguf", "mmproj-F16.gguf", "mmproj-BF16.gguf"], "", ["mmproj-F16.gguf"]),
+        (["mmproj-F32.gguf", "mmproj-bf16.gguf", "mmproj-q8_0.gguf"], "", ["mmproj-q8_0.gguf"]),
+        (
+            ["x-2b-mmproj-f16.gguf", "x-7b-mmproj-f16.gguf"],
+            "x-7b-Q8_0.gguf",
+            ["x-7b-mmproj-f16.gguf"],
+        ),
+        (["a/mmproj-f16.gguf", "b/mmproj-f32.gguf"], "b/m.gguf", ["b/mmproj-f32.gguf"]),
+        (["a/mmproj-f16.gguf"], "b/m.gguf", ["a/mmproj-f16.gguf"]),
+        (["mmproj-one.gguf", "mmproj-two.gguf"], "m.gguf", ["mmproj-one.gguf", "mmproj-two.gguf"]),
+        (["m.gguf", "mmproj.txt"], "m.gguf", []),
+    ],
+)
+def test_the_projector_that_is_meant(files: list[str], beside: str, expected: list[str]) -> None:
+    assert select_projector(files, beside) == expected
+
+
+def test_a_projector_by_name_or_pattern() -> None:
+    shelf = Shelf()
+    assert download_projector(REPO, "mmproj-model-f16.gguf", hub=shelf).endswith("-f16.gguf")
+    assert shelf.listed == 0
+    assert download_projector(f"{REPO}:Q8_0", "mmproj*", hub=shelf).endswith("-f16.gguf")
+    assert download_projector(REPO, hub=shelf) == "/cache/mmproj-model-f16.gguf"
+    with pytest.raises(ParameterError, match=r"'\*none\*'; there are: mmproj-model-f16.gguf"):
+        download_projector(REPO, "*none*", hub=shelf)
+    with pytest.raises(ParameterError, match="say which"):
+        download_projector(REPO, hub=Shelf(["mmproj-a.gguf", "mmproj-b.gguf"]))
+
+
+def test_no_projector_and_several(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert projector_for(REPO, "/cache/m.gguf", hub=Shelf(["m.gguf"])) is None
+    found = projector_for(REPO, "/cache/model-f16.gguf", hub=Shelf())
+    assert found == "/cache/mmproj-model-f16.gguf"
+    assert (
+        projector_for(REPO, "/cache/m.gguf", hub=Shelf(["mmproj-a.gguf", "mmproj-b.gguf"])) is None
+    )
+    assert "mmproj-a.gguf, mmproj-b.gguf; say which with mmproj=" in caplog.text
+    own = tmp_path / "mine.gguf"
+    own.touch()
+    assert projector_for(REPO, "/cache/m.gguf", own, hub=Shelf()) == str(own)
+
+
 # ---- huggingface_hub -------------------------------------------------------------------------
 
 
@@ -211,6 +271,16 @@ def test_from_pretrained_downloads_and_loads(fake: FakeModule, tmp_path: Path) -
             "cache_dir": tmp_path / "c",
         }
     ]
+
+
+def test_from_pretrained_finds_the_projector(fake: FakeModule) -> None:
+    (fake.folder / "mmproj-tiny-f16.gguf").symlink_to(tiny_projector("mlp", DEMO_WIDTH))
+    for given, seen in ({}, True), ({"mmproj": None}, False), ({"mmproj": "*tiny*"}, True):
+        with Llama.from_pretrained("a/b", "*Q8_0.gguf", n_ctx=256, **given) as llm:
+            media = llm.runtime.loaded.media
+            assert media is not None
+            assert (media.path is not None) == seen
+    assert [call["filename"] for call in fake.calls].count("mmproj-tiny-f16.gguf") == 2
 
 
 @pytest.mark.parametrize(

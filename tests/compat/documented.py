@@ -1,11 +1,12 @@
 """What the documentation of llama-cpp-python shows, as a program for its runner.
 
-Started as ``python -m llama_py.compat documented.py MODEL``; prints a JSON object with what each
-example gave. It imports nothing of llama_py.
+Started as ``python -m llama_py.compat documented.py MODEL MMPROJ PICTURE``; prints a JSON object
+with what each example gave. It imports nothing of llama_py.
 """
 
 from __future__ import annotations
 
+import base64
 import ctypes
 import json
 import sys
@@ -17,7 +18,7 @@ from llama_cpp import Llama, LlamaCache, LlamaGrammar
 from llama_cpp.llama_chat_format import Llava15ChatHandler
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
-PATH = sys.argv[1]
+PATH, PROJECTOR, PICTURE = sys.argv[1:]
 JSON_MESSAGES = [
     {"role": "system", "content": "You are a helpful assistant that outputs in JSON."},
     {"role": "user", "content": "Who won the world series in 2020"},
@@ -106,11 +107,32 @@ def function_calling() -> Any:
 
 @example
 def multimodal() -> Any:
-    try:
-        Llava15ChatHandler(clip_model_path="path/to/llava/mmproj.bin")
-    except NotImplementedError as error:
-        return str(error)
-    return None
+    chat_handler = Llava15ChatHandler(clip_model_path=PROJECTOR)
+    llm = Llama(
+        model_path=PATH,
+        chat_handler=chat_handler,
+        n_ctx=2048,  # n_ctx should be increased to accommodate the image embedding
+        verbose=False,
+    )
+    return llm.create_chat_completion(
+        messages=[
+            {"role": "system", "content": "You are an assistant who perfectly describes images."},
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "What's in this image?"},
+                    {"type": "image_url", "image_url": {"url": image_to_base64_data_uri(PICTURE)}},
+                ],
+            },
+        ],
+        max_tokens=4,
+    )
+
+
+def image_to_base64_data_uri(file_path: str) -> str:
+    with open(file_path, "rb") as img_file:  # noqa: PTH123 - as it is shown there
+        base64_data = base64.b64encode(img_file.read()).decode("utf-8")
+        return f"data:image/png;base64,{base64_data}"
 
 
 @example

@@ -234,8 +234,8 @@ def test_formats_by_name(llm: Any) -> None:
     assert guess({"tokenizer.chat_template": "x"}) is None
 
 
-def test_pictures_are_refused_with_a_sentence() -> None:
-    with pytest.raises(NotImplementedError, match="does not show pictures"):
+def test_addresses_of_pictures() -> None:
+    with pytest.raises(ValueError, match=r"Clip model path does not exist: mmproj\.gguf"):
         llama_chat_format.Llava15ChatHandler("mmproj.gguf")
     parts = [{"type": "image_url", "image_url": {"url": "a.png"}}, {"type": "text", "text": "x"}]
     urls = llama_chat_format.Llava15ChatHandler.get_image_urls([{"role": "user", "content": parts}])
