@@ -197,6 +197,8 @@ def _configuration(parsed: argparse.Namespace) -> Configuration:
     if parsed.hf is not None:
         model = options.model_path(None, parsed.hf)
     values = {name: given[f"model_{name}"] for name in MODEL_FLAGS}
+    if parsed.hf is not None and values["mmproj"] is None:
+        values["mmproj"] = options.projector_of(parsed.hf, str(model))
     if values["chat_template"] is not None:
         values["chat_template"] = options.read_template(values["chat_template"], "--chat-template")
     return read_configuration(

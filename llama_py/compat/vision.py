@@ -44,6 +44,19 @@ __all__ = [
     "Qwen25VLChatHandler",
 ]
 
+#: Formats of the server's settings that mean a handler: which one.
+SERVED: Mapping[str, str] = {
+    "llava-1-5": "Llava15ChatHandler",
+    "llava-1-6": "Llava16ChatHandler",
+    "obsidian": "ObsidianChatHandler",
+    "moondream": "MoondreamChatHandler",
+    "nanollava": "NanoLlavaChatHandler",
+    "llama-3-vision-alpha": "Llama3VisionAlphaChatHandler",
+    "minicpm-v-2.6": "MiniCPMv26ChatHandler",
+    "qwen2.5-vl": "Qwen25VLChatHandler",
+    "gemma4": "Gemma4ChatHandler",
+    "mtmd": "MTMDChatHandler",
+}
 #: Which projector a model has is changed by one thread at a time.
 _CHOOSING = threading.Lock()
 
@@ -227,6 +240,21 @@ class _Pictures:
 
 
 # ---- what they are made of -------------------------------------------------------------------
+
+
+def handler_for(chat_format: str | None, projector: str | None, repo_id: str | None) -> Any:
+    """The handler that settings of a server mean; None for none of pictures.
+
+    Args:
+        projector: its file, or with ``repo_id`` one of that repository.
+    """
+    name = SERVED.get(chat_format or "", "MTMDChatHandler" if chat_format is None else "")
+    if projector is None or not name:
+        return None
+    kind = globals()[name]
+    if repo_id is not None:
+        return kind.from_pretrained(repo_id, projector, verbose=False)
+    return kind(clip_model_path=projector, verbose=False)
 
 
 def _url(part: Mapping[str, Any]) -> str:

@@ -218,3 +218,24 @@ def test_one_model_sees_by_one_projector() -> None:
         llm.chat_handler = vision.MTMDChatHandler(projector("gemma3"))
         with pytest.raises(ValueError, match="already"):
             llm.create_chat_completion(asked(data_url(disc())), max_tokens=1)
+
+
+def test_settings_of_the_server_mean_handlers() -> None:
+    from llama_py.compat.llama_cpp.server.app import native_settings
+    from llama_py.compat.llama_cpp.server.model import LlamaProxy
+    from llama_py.compat.llama_cpp.server.settings import ModelSettings, ServerSettings
+
+    settings = ModelSettings(
+        model=str(media_model("full")),
+        chat_format="llava-1-5",
+        clip_model_path=projector(),
+        n_ctx=1024,
+        use_mlock=False,
+        verbose=False,
+    )
+    with closing(LlamaProxy.load_llama_from_model_settings(settings)) as llm:
+        assert isinstance(llm.chat_handler, vision.Llava15ChatHandler)
+        assert llm.create_chat_completion(asked(data_url(disc())), max_tokens=1)["choices"]
+    model = native_settings(ServerSettings(), [settings]).models[0]
+    assert model.options["mmproj"] == projector()
+    assert model.options["chat_format"] == "vicuna"

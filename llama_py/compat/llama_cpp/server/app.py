@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from llama_py.compat import vision
 from llama_py.compat.llama_cpp.server.model import LlamaProxy, arguments_of
 from llama_py.compat.llama_cpp.server.settings import (
     ConfigFileSettings,
@@ -114,12 +115,38 @@ def _native_model(settings: ModelSettings) -> Any:
     given = {**LOADING_DEFAULTS, **arguments_of(settings)}
     options = native_options(given, {}, finder.defaults())
     if settings.chat_format is not None:
-        options["chat_format"] = settings.chat_format
+        name = _FORMATS.get(settings.chat_format, settings.chat_format)
+        if name:
+            options["chat_format"] = name
+    if settings.clip_model_path is not None:
+        options["mmproj"] = _projector(settings)
     return NativeModelSettings(
         settings.model_alias or settings.model,
         path,
         options={name: each for name, each in options.items() if name in MODEL_OPTIONS},
     )
+
+
+#: Formats of models that see -> those of llama_py that are the same but for pictures; empty for
+#: the template in the model's file.
+_FORMATS = {
+    **dict.fromkeys(vision.SERVED, ""),
+    "llava-1-5": "vicuna",
+    "llava-1-6": "vicuna",
+    "llama-3-vision-alpha": "llama-3",
+    "minicpm-v-2.6": "qwen",
+    "nanollava": "chatml",
+    "qwen2.5-vl": "qwen",
+}
+
+
+def _projector(settings: ModelSettings) -> str:
+    path = str(settings.clip_model_path)
+    if settings.hf_model_repo_id is None:
+        return path
+    from llama_py.hub import download_projector
+
+    return download_projector(settings.hf_model_repo_id, path)
 
 
 # ---- what programs ask the module for --------------------------------------------------------

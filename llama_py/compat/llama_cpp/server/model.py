@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from llama_py.compat import vision
 from llama_py.compat.llama_cpp import llama_cache, llama_chat_format
 from llama_py.compat.llama_cpp.llama import Llama
 from llama_py.compat.llama_cpp.llama_speculative import LlamaPromptLookupDecoding
@@ -80,6 +81,8 @@ class LlamaProxy:
             more["chat_handler"] = llama_chat_format.hf_autotokenizer_to_chat_completion_handler(
                 name
             )
+        elif (handler := _pictures(settings)) is not None:
+            more["chat_handler"], more["chat_format"] = handler, None
         elif settings.chat_format == "hf-tokenizer-config":
             with open(settings.hf_tokenizer_config_path, encoding="utf-8") as file:  # noqa: PTH123
                 handler = llama_chat_format.hf_tokenizer_config_to_chat_completion_handler
@@ -96,11 +99,18 @@ class LlamaProxy:
         return llm
 
 
+def _pictures(settings: ModelSettings) -> Any:
+    """A handler for pictures, where the settings have a projector."""
+    return vision.handler_for(
+        settings.chat_format, settings.clip_model_path, settings.hf_model_repo_id
+    )
+
+
 def arguments_of(settings: ModelSettings) -> dict[str, Any]:
     """Arguments of ``Llama`` for a model of the settings."""
     given = settings.model_dump()
     found = {name: given[name] for name in ModelSettings.model_fields if name not in _NOT_OF_LLAMA}
-    if str(found["chat_format"]).startswith("hf-"):
+    if str(found["chat_format"]).startswith("hf-") or found["chat_format"] in vision.SERVED:
         found["chat_format"] = None
     if settings.kv_overrides is not None:
         found["kv_overrides"] = dict(map(_override, settings.kv_overrides))
