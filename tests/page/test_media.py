@@ -200,6 +200,17 @@ def test_what_is_sent_at_once_waits_for_its_picture(seeing: Site, told: Scripted
     assert len(parts_of(told.requests[0])) == 2
 
 
+def test_what_cannot_be_read_is_not_left_out_silently(seeing: Site, told: Scripted) -> None:
+    seeing.field.fill("Look")
+    files = [file_of("big.png", png(noise(1, 1500, 1500))), file_of("cut.png", b"\x89PNG")]
+    seeing.page.set_input_files("#composer input[type=file]", files)
+    seeing.field.press("Enter")
+    seeing.shows(re.compile("cut.png is not a picture"))
+    expect(chips(seeing)).to_contain_text(["big.png"])
+    assert seeing.field.input_value() == "Look"
+    assert not told.requests
+
+
 # ---- formats and sizes ---------------------------------------------------------------------------
 
 MAKE = """async ([type, width, height]) => {

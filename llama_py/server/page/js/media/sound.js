@@ -50,7 +50,7 @@ function wav(samples) {
   word(36, "data");
   bytes.setUint32(40, 2 * samples.length, true);
   samples.forEach((sample, at) => {
-    const level = Math.round(sample * 32768);
+    const level = Math.round(sample * (sample < 0 ? 32768 : 32767));
     bytes.setInt16(44 + 2 * at, Math.max(-32768, Math.min(32767, level)), true);
   });
   return new Blob([bytes], { type: "audio/wav" });

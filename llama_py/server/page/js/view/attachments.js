@@ -28,7 +28,7 @@ export class Attachments {
   #reads = { pictures: false, sounds: false };
   #files = [];
   #chips = new WeakMap();
-  #reading = Promise.resolve();
+  #reading = null;
 
   /**
    * @param {object} parts `library`; `say`, which tells what went wrong; `removed`, called when
@@ -46,7 +46,7 @@ export class Attachments {
     this.#show();
   }
 
-  /** Some file is not read to its end yet: what it is until then. */
+  /** While files are read: resolves when they are, to whether all could be. */
   get pending() {
     return this.#files.some((file) => file.pending) ? this.#reading : null;
   }
@@ -69,19 +69,21 @@ export class Attachments {
     this.#show();
   }
 
-  /** Adds files, one after the other; resolves when all are read. */
+  /** Adds files, which are read one after the other. */
   add(files) {
+    const before = this.pending ?? Promise.resolve(true);
     const places = Array.from(files, (file) => ({ file, name: file.name, pending: true }));
     this.#files.push(...places);
     this.#show();
-    this.#reading = this.#reading.then(async () => {
-      for (const place of places) await this.#read(place);
+    this.#reading = before.then(async (all) => {
+      let good = all;
+      for (const place of places) good = (await this.#read(place)) && good;
+      return good;
     });
-    return this.#reading;
   }
 
   async #read(place) {
-    if (!this.#files.includes(place)) return;
+    if (!this.#files.includes(place)) return true;
     let read = [];
     try {
       read = [await this.#contentOf(place.file)];
@@ -91,6 +93,7 @@ export class Attachments {
     const at = this.#files.indexOf(place);
     if (at >= 0) this.#files.splice(at, 1, ...read);
     this.#show();
+    return read.length > 0;
   }
 
   async #contentOf(file) {

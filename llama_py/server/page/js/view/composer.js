@@ -170,11 +170,11 @@ export class Composer {
     this.#actions.send(message);
   }
 
-  // What is sent meanwhile, or written, is not sent twice.
+  // Not if a file could not be read, or something else was written meanwhile.
   async #sendAfter(reading) {
     const text = this.#text.value;
-    await reading;
-    if (this.#text.value === text && !this.#attachments.pending) this.#submit();
+    const good = await reading;
+    if (good && this.#text.value === text && !this.#attachments.pending) this.#submit();
   }
 
   #keys(event) {
@@ -238,10 +238,9 @@ export class Composer {
     this.#attach(files);
   }
 
-  async #attach(files) {
-    const reading = this.#attachments.add(files);
-    this.#picker.value = "";
+  #attach(files) {
+    this.#attachments.add(files);
+    this.#picker.value = ""; // the same file can be chosen again
     this.focus();
-    await reading;
   }
 }
