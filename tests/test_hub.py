@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from llama_py import Llama, demo_model_path
+from llama_py.compat.vision import MoondreamChatHandler
 from llama_py.errors import LlamaError, ModelNotFoundError, ParameterError
 from llama_py.hub import (
     DownloadError,
@@ -25,8 +26,10 @@ from llama_py.hub import (
     select,
     select_projector,
 )
+from tests.media.pictures import disc, png
 from tests.media.projectors import tiny_projector
 from tests.patience import PATIENCE
+from tests.test_cli import run
 
 #: Values of an embedding of the bundled model.
 DEMO_WIDTH = 192
@@ -281,6 +284,25 @@ def test_from_pretrained_finds_the_projector(fake: FakeModule) -> None:
             assert media is not None
             assert (media.path is not None) == seen
     assert [call["filename"] for call in fake.calls].count("mmproj-tiny-f16.gguf") == 2
+
+
+def test_the_command_line_finds_the_projector(fake: FakeModule) -> None:
+    (fake.folder / "mmproj-tiny-f16.gguf").symlink_to(tiny_projector("mlp", DEMO_WIDTH))
+    picture = fake.folder / "disc.png"
+    picture.write_bytes(png(disc()))
+    done = run("chat", "--hf", "a/b:Q8_0", "--image", str(picture), "-n", "4", "--stats", "What?")
+    assert done.returncode == 0, done.stderr
+    assert "0 tokens reused" in done.stderr
+    configured = run("serve", "--hf", "a/b:Q8_0", "--print-config")
+    assert f'mmproj = "{fake.folder / "mmproj-tiny-f16.gguf"}"' in configured.stdout
+
+
+def test_a_handler_of_the_drop_in_comes_from_the_hub(fake: FakeModule) -> None:
+    (fake.folder / "tiny-mmproj-f16.gguf").touch()
+    handler = MoondreamChatHandler.from_pretrained("a/b", "*mmproj*", verbose=False)
+    assert Path(handler.clip_model_path).name == "tiny-mmproj-f16.gguf"
+    with pytest.raises(ValueError, match=r"no files in a/b fit '\*none\*'"):
+        MoondreamChatHandler.from_pretrained("a/b", "*none*")
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ class _Pictures:
 
     def _with_system(self, messages: list[Any]) -> list[Any]:
         text = self.DEFAULT_SYSTEM_MESSAGE
-        if text is None or any(message["role"] == "system" for message in messages):
+        if text is None or any(message.get("role") == "system" for message in messages):
             return messages
         return [{"role": "system", "content": text}, *messages]
 
@@ -176,14 +176,17 @@ class _Pictures:
         def seen(part: Any) -> Any:
             if not isinstance(part, Mapping) or part.get("type") != "image_url":
                 return part
-            url = _url(part)
+            try:
+                url = _url(part)
+            except (KeyError, TypeError):  # whoever reads the message says what is wrong
+                return part
             if own or not (limited or _is_remote(url)):
                 return Image(self.load_image(url))
             return part
 
         return [
             {**message, "content": [seen(part) for part in message["content"]]}
-            if message["role"] == "user" and isinstance(message.get("content"), list)
+            if message.get("role") == "user" and isinstance(message.get("content"), list)
             else message
             for message in messages
         ]

@@ -17,6 +17,7 @@ from llama_py.options.marks import (
     Default,
     Doc,
     Flag,
+    NoneCounts,
     Numbered,
     Range,
     Reads,
@@ -276,6 +277,7 @@ class LoadOptions(ModelOptions, ContextOptions, total=False):
     mmproj: Annotated[
         str | os.PathLike[str] | None,
         Default("auto"),
+        NoneCounts(),
         Reads(read_projector_path),
         Flag("--mmproj", metavar="FILE", help="the projector for pictures and sounds"),
         Doc(
