@@ -34,4 +34,5 @@ def test_pictures_stand_between_the_texts_around_them(llm: Llama, name: str) -> 
     reply = llm.create_chat_completion(SAID, max_tokens=1)
     texts = [{"role": "user", "content": ["Look:", "What is it?"]}]
     plain = llm.create_chat_completion(texts, max_tokens=1)
-    assert reply["usage"]["prompt_tokens"] >= plain["usage"]["prompt_tokens"] + 16
+    # Line breaks between texts may be gone where a picture is between them.
+    assert reply["usage"]["prompt_tokens"] >= plain["usage"]["prompt_tokens"] + 14
