@@ -20,6 +20,7 @@ BENCHMARKS = {
     "speculative": "benchmarks.speculative",
     "serve": "benchmarks.serve",
     "embed": "benchmarks.embed",
+    "media": "benchmarks.media",
     "replay": "benchmarks.replay",
     "savings": "benchmarks.savings",
 }

@@ -65,7 +65,11 @@ def settle() -> None:
 
 @contextmanager
 def our_server(
-    options: argparse.Namespace, n_ctx: int, parallel: int, speculative: str = ""
+    options: argparse.Namespace,
+    n_ctx: int,
+    parallel: int,
+    speculative: str = "",
+    more: Sequence[str] = (),
 ) -> Iterator[ServerProcess]:
     """``llama-py serve`` with the model of ``options`` and ``n_ctx`` tokens for all streams."""
     flash = {"default": [], "on": ["flash_attn = true"], "off": ["flash_attn = false"]}
@@ -78,6 +82,7 @@ def our_server(
         f"kv_unified = {'true' if options.kv_unified == 'on' else 'false'}",
         *flash[options.flash_attn],
         *([f"speculative = {_quoted(speculative)}"] if speculative else []),
+        *more,
     ]
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder, "serve.toml")

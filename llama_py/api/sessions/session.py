@@ -21,6 +21,7 @@ from typing_extensions import Self, Unpack
 
 from llama_py.api.call import ChatReply
 from llama_py.api.sessions import session_file
+from llama_py.api.sessions.session_media import UserContent, as_content
 from llama_py.api.sessions.session_reply import TurnStream
 from llama_py.chat.messages import check_names
 from llama_py.dialects.openai.messages import read_messages, read_tools
@@ -106,22 +107,23 @@ class ChatSession:
 
     @overload
     def send(
-        self, text: str, *, stream: Literal[False] = ..., **sampling: Unpack[TurnOptions]
+        self, text: UserContent, *, stream: Literal[False] = ..., **sampling: Unpack[TurnOptions]
     ) -> str: ...
     @overload
     def send(
-        self, text: str, *, stream: Literal[True], **sampling: Unpack[TurnOptions]
+        self, text: UserContent, *, stream: Literal[True], **sampling: Unpack[TurnOptions]
     ) -> TurnStream: ...
     @overload
     def send(
-        self, text: str, *, stream: bool, **sampling: Unpack[TurnOptions]
+        self, text: UserContent, *, stream: bool, **sampling: Unpack[TurnOptions]
     ) -> str | TurnStream: ...
     def send(
-        self, text: str, *, stream: bool = False, **sampling: Unpack[TurnOptions]
+        self, text: UserContent, *, stream: bool = False, **sampling: Unpack[TurnOptions]
     ) -> str | TurnStream:
         """Say something; the text of the reply.
 
         Args:
+            text: a text, or a list of texts, pictures (``Image``) and sounds (``Audio``).
             stream: return a ``TurnStream``, which gives the text piece by piece.
             sampling: options of ``create_chat_completion`` for this turn only.
 
@@ -134,7 +136,7 @@ class ChatSession:
                 f"the last reply calls tools ({', '.join(self._open_ids())}); answer them with "
                 "send_tool_result(), or take the reply back with regenerate() or edit()"
             )
-        new = [*self._results, {"role": "user", "content": text}]
+        new = [*self._results, {"role": "user", "content": as_content(text)}]
         return self._turn([*self._messages, *new], stream, sampling)
 
     @overload
@@ -271,7 +273,7 @@ class ChatSession:
         rest = self._messages[1:] if self.system is not None else self._messages
         self._messages = [{"role": "system", "content": text}, *rest] if text else [*rest]
 
-    def edit(self, index: int, text: str) -> None:
+    def edit(self, index: int, text: UserContent) -> None:
         """Change what was said at ``index`` of ``messages``, and forget what came after it.
 
         A reply that is still coming is given up. After a change of one's own words,
@@ -285,7 +287,7 @@ class ChatSession:
             raise ParameterError(f"index={index}: there are {count} messages")
         self._give_up_reply()
         index %= count
-        message = {**self._messages[index], "content": text}
+        message = {**self._messages[index], "content": as_content(text)}
         message.pop("tool_calls", None)
         self._messages = [*self._messages[:index], message]
         self._results = []

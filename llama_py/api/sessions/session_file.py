@@ -17,6 +17,7 @@ from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from llama_py.api.sessions.session_media import media_folder, with_files, without_files
 from llama_py.errors import (
     LlamaError,
     ParameterError,
@@ -88,7 +89,11 @@ def _write(path: Path, session: Mapping[str, Any], state: StoredState | None) ->
     new, new_state = _beside(path), _beside(_state_path(path))
     try:
         described = _write_state(new_state, state) if state is not None else None
+        folder = media_folder(path)
+        messages, names = without_files(session["messages"], folder)
+        results, more = without_files(session["tool_results"], folder)
         content = {"format": _FORMAT, "version": _VERSION, **session, "state": described}
+        content |= {"messages": messages, "tool_results": results}
         text = json.dumps(content, ensure_ascii=False, indent=2) + "\n"
         new.write_text(text, encoding="utf-8")
         if described is not None:
@@ -99,6 +104,17 @@ def _write(path: Path, session: Mapping[str, Any], state: StoredState | None) ->
         new_state.unlink(missing_ok=True)
     if described is None:
         _state_path(path).unlink(missing_ok=True)
+    _remove_others(folder, names | more)
+
+
+def _remove_others(folder: Path, names: set[str]) -> None:
+    """Pictures that the conversation does not have any more."""
+    if folder.is_dir():
+        for each in folder.iterdir():
+            if each.name not in names:
+                each.unlink(missing_ok=True)
+        if not names:
+            folder.rmdir()
 
 
 def _state_path(path: Path) -> Path:
@@ -170,6 +186,8 @@ def _checked(path: Path, saved: dict[str, Any]) -> dict[str, Any]:
     from llama_py.dialects.openai.messages import read_messages, read_tools
 
     out = {"state": None, "tools": None, "tool_results": [], **saved}
+    for name in ("messages", "tool_results"):
+        out[name] = with_files(out.get(name), media_folder(path))
     for name in ("messages", "tool_results"):
         if not isinstance(out.get(name), list):
             raise StateError(f"{path} is damaged: {name} is not a list")

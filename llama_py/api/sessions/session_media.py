@@ -1,0 +1,154 @@
+"""Pictures and sounds of a session: as parts of its messages, and as files beside a saved one.
+
+In memory a message has them as data URLs, which any JSON can hold. A saved session has each of them
+once, as a file named by its digest, in a folder beside the JSON.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from llama_py.errors import MediaError, StateError
+from llama_py.media.files import look_at
+from llama_py.media.objects import Audio, Image
+from llama_py.media.sources import MediaLimits, read_url
+
+__all__ = ["UserContent", "as_content", "media_folder", "with_files", "without_files"]
+
+#: What a user says: a text, or texts, pictures and sounds in order.
+UserContent: TypeAlias = str | Sequence[str | Image | Audio | Mapping[str, Any]]
+
+_SCHEME = "media:"
+_NAME = re.compile(r"[0-9a-f]{64}\.[a-z0-9]{1,8}")
+_Messages = Sequence[Mapping[str, Any]]
+
+
+def as_content(content: UserContent) -> Any:
+    """What a message holds: JSON."""
+    if isinstance(content, str) or not isinstance(content, Sequence):
+        return content
+    return [_part(part) for part in content]
+
+
+def _part(part: Any) -> Any:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    if isinstance(part, Image):
+        return {"type": "image_url", "image_url": {"url": part.data_url()}}
+    if isinstance(part, Audio):
+        data = base64.b64encode(part.data).decode()
+        format = part.media_type.partition("/")[2]
+        return {"type": "input_audio", "input_audio": {"data": data, "format": format}}
+    return part
+
+
+def media_folder(path: Path) -> Path:
+    """Where the pictures and sounds of a saved session are."""
+    return path.with_name(f"{path.name}.media")
+
+
+def without_files(messages: _Messages, folder: Path) -> tuple[list[Any], set[str]]:
+    """Messages that name their pictures and sounds, which are written into ``folder``.
+
+    Returns:
+        The messages, and the names of the files.
+
+    Raises:
+        OSError: one cannot be written.
+    """
+    names: set[str] = set()
+
+    def keep(data: bytes) -> str:
+        kind = look_at(data, "a picture or sound").format
+        name = f"{hashlib.sha256(data).hexdigest()}.{kind}"
+        names.add(name)
+        path = folder / name
+        if not path.exists():
+            folder.mkdir(exist_ok=True)
+            part = path.with_name(f".{name}.part")
+            part.write_bytes(data)
+            part.replace(path)
+        return _SCHEME + name
+
+    return [_replaced(message, keep) for message in messages], names
+
+
+def with_files(messages: Any, folder: Path) -> Any:
+    """The same messages with what the files of ``folder`` hold.
+
+    Raises:
+        StateError: one is not there, or is not what it was.
+    """
+    if not isinstance(messages, list):
+        return messages
+    return [_filled(message, folder) for message in messages]
+
+
+def _replaced(message: Mapping[str, Any], keep: Any) -> Mapping[str, Any]:
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    return {**message, "content": [_without_file(part, keep) for part in content]}
+
+
+def _without_file(part: Any, keep: Any) -> Any:
+    try:
+        for holder, field, data in _files_of(part):
+            return {**part, part["type"]: {**holder, field: keep(data)}}
+    except MediaError:  # what it is was never asked: it stays as it is
+        pass
+    return part
+
+
+def _files_of(part: Any) -> Iterator[tuple[Mapping[str, Any], str, bytes]]:
+    """Of a part with a file in itself: what holds it, its field there, and the bytes."""
+    if not isinstance(part, Mapping):
+        return
+    if part.get("type") == "image_url":
+        given = part.get("image_url")
+        holder = given if isinstance(given, Mapping) else {"url": given}
+        url = holder.get("url")
+        if isinstance(url, str) and url.startswith("data:"):
+            yield holder, "url", read_url(url, "a picture", MediaLimits())
+    if part.get("type") == "input_audio" and isinstance(part.get("input_audio"), Mapping):
+        holder = part["input_audio"]
+        if isinstance(data := holder.get("data"), str):
+            yield holder, "data", read_url(f"data:;base64,{data}", "a sound", MediaLimits())
+
+
+def _filled(message: Any, folder: Path) -> Any:
+    if not isinstance(message, dict) or not isinstance(message.get("content"), list):
+        return message
+    return {**message, "content": [_with_file(part, folder) for part in message["content"]]}
+
+
+def _with_file(part: Any, folder: Path) -> Any:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind not in ("image_url", "input_audio") or not isinstance(part.get(kind), dict):
+        return part
+    holder, field = part[kind], "url" if kind == "image_url" else "data"
+    name = holder.get(field)
+    if not isinstance(name, str) or not name.startswith(_SCHEME):
+        return part
+    data = _read(folder, name.removeprefix(_SCHEME))
+    encoded = base64.b64encode(data).decode()
+    media_type = look_at(data, name).media_type
+    value = f"data:{media_type};base64,{encoded}" if field == "url" else encoded
+    return {**part, kind: {**holder, field: value}}
+
+
+def _read(folder: Path, name: str) -> bytes:
+    if not _NAME.fullmatch(name):
+        raise StateError(f"the saved conversation names a picture {name!r}, which is no digest")
+    try:
+        data = (folder / name).read_bytes()
+    except OSError as error:
+        raise StateError(f"the picture or sound {folder / name} cannot be read: {error}") from None
+    if hashlib.sha256(data).hexdigest() != name.partition(".")[0]:
+        raise StateError(f"the picture or sound {folder / name} is not what it was")
+    return data

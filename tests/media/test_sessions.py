@@ -1,0 +1,70 @@
+"""Sessions with pictures: said, edited, forked, saved and opened."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from llama_py import Audio, ChatSession, Image, StateError
+from tests.media import pictures
+from tests.media.talking import talk
+
+DISC, STRIPES = Image(pictures.disc()), Image(pictures.stripes())
+
+
+def test_a_session_goes_on_about_its_picture() -> None:
+    with talk() as talking:
+        session = ChatSession(talking.llm, temperature=0.0, max_tokens=4)
+        session.send(["What is ", DISC, " this?"])
+        session.send("And its colour?")
+        assert talking.encoded == 1
+        branch = session.fork()
+        branch.send("And its size?")
+        assert talking.encoded == 1
+        session.edit(0, ["What is ", STRIPES, " this?"])
+        session.regenerate()
+        assert talking.encoded == 2
+
+
+def test_a_saved_session_has_each_picture_once_and_opens_elsewhere(tmp_path: Path) -> None:
+    path = tmp_path / "talk.json"
+    with talk("full", "omni") as talking:
+        session = ChatSession(talking.llm, temperature=0.0, max_tokens=4)
+        session.send([DISC, "and once more", DISC, "and", STRIPES])
+        session.send(["Listen: ", Audio(pictures.tone(), pictures.RATE)])
+        session.save(path)
+        expected = session.fork().send("Go on.")
+        messages = session.messages
+    names = sorted(each.suffix for each in (tmp_path / "talk.json.media").iterdir())
+    assert names == [".png", ".png", ".wav"]
+    assert "base64" not in path.read_text()
+    with talk("full", "omni") as talking:
+        opened = ChatSession.load(talking.llm, path, temperature=0.0, max_tokens=4)
+        assert opened.messages == messages
+        assert opened.send("Go on.") == expected
+        assert talking.encoded == 0  # the state has the cells of all of them
+        opened.edit(0, "No picture any more.")
+        opened.save(path)
+    assert not (tmp_path / "talk.json.media").exists()
+
+
+def test_a_picture_that_was_changed_on_disk_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "talk.json"
+    with talk() as talking:
+        session = ChatSession(talking.llm, temperature=0.0, max_tokens=4)
+        session.send(["What is ", DISC, " this?"])
+        session.save(path, state=False)
+        (file,) = (tmp_path / "talk.json.media").iterdir()
+        file.write_bytes(STRIPES.data)
+        with pytest.raises(StateError, match="is not what it was"):
+            ChatSession.load(talking.llm, path)
+        file.unlink()
+        with pytest.raises(StateError, match="cannot be read"):
+            ChatSession.load(talking.llm, path)
+        saved = json.loads(path.read_text())
+        saved["messages"][0]["content"][1]["image_url"]["url"] = "media:../../etc/passwd"
+        path.write_text(json.dumps(saved))
+        with pytest.raises(StateError, match="no digest"):
+            ChatSession.load(talking.llm, path)
