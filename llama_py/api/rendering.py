@@ -22,7 +22,14 @@ from llama_py.chat.templates.markup import Markup
 from llama_py.chat.templates.template import ChatTemplate
 from llama_py.core.vocab import Vocab
 from llama_py.engine.media import Medium
-from llama_py.errors import ParameterError, ParameterTypeError, TemplateError, shown
+from llama_py.errors import (
+    LlamaError,
+    ParameterError,
+    ParameterTypeError,
+    TemplateError,
+    shown,
+)
+from llama_py.gguf.reader import read_header
 from llama_py.options.checks import whole_text
 
 if TYPE_CHECKING:
@@ -36,6 +43,7 @@ __all__ = [
     "Rendering",
     "check_template",
     "find_format",
+    "projector_senses",
 ]
 
 _log = logging.getLogger("llama_py")
@@ -71,6 +79,17 @@ def check_template(text: str) -> str | None:
     return None
 
 
+def projector_senses(path: Path) -> tuple[bool, bool]:
+    """Whether a projector sees, and whether it hears, as its header says.
+
+    Raises:
+        InvalidModelError, OSError: it is no GGUF file, or cannot be read.
+    """
+    scalars = read_header(path).scalars
+    sees, hears = (bool(scalars.get(f"clip.has_{kind}_encoder")) for kind in ("vision", "audio"))
+    return sees, hears
+
+
 def find_format(name: str | None) -> ChatFormat | None:
     """The chat format of this name, None for None.
 
@@ -102,6 +121,10 @@ class ModelContext:
     last_n_tokens_size: int
     spm_infill: bool
     render_chat: Callable[[ChatRequest], RenderedChat]
+    medium: Callable[[Image | Audio, str], Medium]
+    sees: bool = False
+    hears: bool = False
+    max_media: int = 0
     sampling: Mapping[str, Any] = field(default_factory=dict)
     max_tokens: int | None = None
 
@@ -128,6 +151,7 @@ class Rendering:
         self._text = template
         self._tool_form = tool_form
         self._template: ChatTemplate | None = None
+        self._senses: tuple[bool, bool] | None = None
         self.chat_format = chat_format
 
     @property
@@ -169,7 +193,8 @@ class Rendering:
 
     def call_context(self) -> ModelContext:
         """The facts for a call that comes now."""
-        model, settings = self._loaded.model, self._settings
+        model, settings, media = self._loaded.model, self._settings, self._loaded.media
+        sees, hears = self.senses
         return ModelContext(
             model.vocab,
             model.metadata,
@@ -178,7 +203,26 @@ class Rendering:
             settings.last_n_tokens_size,
             settings.spm_infill,
             self.render,
+            self._read_medium,
+            sees,
+            hears,
+            0 if media is None else media.limits.most_media,
         )
+
+    @property
+    def senses(self) -> tuple[bool, bool]:
+        """Whether the model sees, and whether it hears; no projector is loaded to find out."""
+        media = self._loaded.media
+        if media is None or media.path is None:
+            return False, False
+        if media.loaded is not None:
+            return media.loaded.projector.sees, media.loaded.projector.hears
+        if self._senses is None:
+            try:
+                self._senses = projector_senses(media.path)
+            except (LlamaError, OSError):  # whoever needs it is told
+                self._senses = False, False
+        return self._senses
 
     def render(self, request: ChatRequest) -> RenderedChat:
         """The prompt of a conversation, and how its reply is to be read.
@@ -209,7 +253,7 @@ class Rendering:
         media = self._loaded.media
         if media is None:
             raise ParameterError(f"{where}: this model generates nothing, so it sees nothing")
-        return media.read(part, where)
+        return media.read(part, getattr(part, "where", "") or where)
 
     def _markup_of_chats(self) -> Markup:
         if self._markup is None:

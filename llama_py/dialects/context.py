@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from llama_py.chat.conversation import Audio, Image
     from llama_py.chat.messages import ChatRequest
     from llama_py.chat.rendered import RenderedChat
     from llama_py.chat.vocab import VocabLike
+    from llama_py.engine.media import Medium
 
 __all__ = ["CallContext"]
 
@@ -47,6 +49,25 @@ class CallContext(Protocol):
     #: Most tokens of replies to calls that do not say; None: what the call's own default is.
     @property
     def max_tokens(self) -> int | None: ...
+
+    #: Whether pictures, and sounds, can be in a prompt.
+    @property
+    def sees(self) -> bool: ...
+
+    @property
+    def hears(self) -> bool: ...
+
+    #: Most pictures and sounds of a prompt.
+    @property
+    def max_media(self) -> int: ...
+
+    def medium(self, part: Image | Audio, where: str) -> Medium:
+        """What a prompt gets in place of a picture or a sound.
+
+        Raises:
+            ParameterError: there is no projector for it.
+            MediaError: it cannot be used, or may not be read.
+        """
 
     def render_chat(self, request: ChatRequest) -> RenderedChat:
         """Render a conversation with the model's template, or the chosen chat format."""

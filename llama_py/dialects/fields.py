@@ -64,6 +64,11 @@ class Fields:
         """The place of a field."""
         return f"{self._where}.{name}" if self._where else name
 
+    @property
+    def where(self) -> str:
+        """Its own place."""
+        return self._where
+
     def __contains__(self, name: str) -> bool:
         return self.values.get(name) is not None
 

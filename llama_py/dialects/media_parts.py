@@ -1,17 +1,42 @@
-"""Parts of messages with pictures and sounds, in the forms of OpenAI's APIs."""
+"""Parts of messages with pictures and sounds, in the forms of OpenAI's APIs, and llama-server's
+prompts with a marker in the text for each of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from llama_py.chat.checks import check_text
-from llama_py.chat.conversation import Audio, Image
-from llama_py.errors import ParameterError, ParameterTypeError, shown
+from llama_py.chat.conversation import Audio, Image, Message, Part, Text, ToolResult
+from llama_py.chat.messages import ChatRequest
+from llama_py.chat.rendered import RenderedChat
+from llama_py.dialects.context import CallContext
+from llama_py.engine.media import PlacedMedium
+from llama_py.engine.request import Prompt
+from llama_py.errors import MediaError, ParameterError, ParameterTypeError, TemplateError, shown
+from llama_py.media.files import look_at
 from llama_py.media.sources import decode_base64
+from llama_py.options.checks import whole_text
 
-__all__ = ["MEDIA_PARTS", "read_media_part"]
+__all__ = [
+    "MEDIA_MARKER",
+    "MEDIA_PARTS",
+    "MarkedPrompt",
+    "PlacedAudio",
+    "PlacedImage",
+    "is_picture_url",
+    "prompt_with_media",
+    "read_marked_prompt",
+    "read_media_part",
+    "render_results",
+]
 
+#: Stands for a picture or a sound in the text of a prompt that has them beside it.
+MEDIA_MARKER: Final = "<__media__>"
+#: The words of a tool's result that has none, where its pictures are shown behind it.
+_SHOWN_BELOW = "[What the tool returned is shown in the next message.]"
 #: Chat completions: ``image_url``, ``input_audio``; Responses: ``input_image``; and others.
 MEDIA_PARTS: Final = (
     "image_url",
@@ -23,6 +48,28 @@ MEDIA_PARTS: Final = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class PlacedImage(Image):
+    """A picture that knows its place in what was sent, which errors name.
+
+    A conversation may have other places: neighbours of the same role become one message.
+    """
+
+    where: str = field(default="", repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedAudio(Audio):
+    """A recording that knows its place; see ``PlacedImage``."""
+
+    where: str = field(default="", repr=False, compare=False)
+
+
+def is_picture_url(url: str) -> bool:
+    """Whether it is a data URL that says that it holds a picture, of whatever format."""
+    return url[:11].lower() == "data:image/"
+
+
 def read_media_part(part: Mapping[str, Any], kind: str, where: str) -> Image | Audio:
     """A part of one of these types. What an address leads to is read later.
 
@@ -31,7 +78,7 @@ def read_media_part(part: Mapping[str, Any], kind: str, where: str) -> Image | A
         MediaError: its base64 is none.
     """
     if kind == "input_audio":
-        return _sound(part.get("input_audio"), f"{where}.input_audio")
+        return _sound(part.get("input_audio"), where)
     if kind == "video_url":
         raise ParameterError(f"{where} is a video, and no model here sees films; send pictures")
     given = part.get("image_url" if kind == "input_image" else kind)
@@ -42,12 +89,133 @@ def read_media_part(part: Mapping[str, Any], kind: str, where: str) -> Image | A
             f'{name} must be an address such as "data:image/png;base64,...", or an object with '
             f"it as url, not {shown(url)}"
         )
-    return (Audio if kind == "audio_url" else Image)(url=check_text(url, name))
+    kinds = PlacedAudio if kind == "audio_url" else PlacedImage
+    return kinds(url=check_text(url, name), where=where)
 
 
-def _sound(given: Any, where: str) -> Audio:
+def _sound(given: Any, place: str) -> Audio:
+    where = f"{place}.input_audio"
     if not isinstance(given, Mapping) or not isinstance(given.get("data"), str):
         raise ParameterTypeError(
             f'{where} must be an object {{"data": BASE64, "format": "wav"}}, not {shown(given)}'
         )
-    return Audio(decode_base64(given["data"], f"{where}.data"), f"audio/{given.get('format')}")
+    data = decode_base64(given["data"], f"{where}.data")
+    return PlacedAudio(data, f"audio/{given.get('format')}", where=place)
+
+
+# ---- prompts ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedPrompt:
+    """A prompt with ``MEDIA_MARKER`` in its text in place of each of its media.
+
+    Attributes:
+        where: its place in the body.
+    """
+
+    text: str
+    files: tuple[bytes, ...] = field(repr=False)
+    where: str
+
+
+def read_marked_prompt(given: Mapping[str, Any], where: str) -> MarkedPrompt | None:
+    """``{"prompt_string": ..., "multimodal_data": [BASE64, ...]}``; None if there are no data.
+
+    Raises:
+        ParameterError: it has another form, or another number of markers.
+        MediaError: its base64 is none.
+    """
+    data = given.get("multimodal_data")
+    if data is None or data == []:
+        return None
+    name = f"{where}.multimodal_data"
+    if not isinstance(data, list) or not all(isinstance(each, str) for each in data):
+        raise ParameterTypeError(f"{name} must be a list of texts in base64, not {shown(data)}")
+    text = given.get("prompt_string")
+    if not isinstance(text, str):
+        raise ParameterTypeError(f"{where}.prompt_string must be a string, not {shown(text)}")
+    markers = text.count(MEDIA_MARKER)
+    if markers != len(data):
+        raise ParameterError(
+            f"{name} has {len(data)} entries, and prompt_string has {MEDIA_MARKER} {markers} "
+            "times; each stands for one"
+        )
+    files = tuple(decode_base64(each, f"{name}[{i}]") for i, each in enumerate(data))
+    return MarkedPrompt(whole_text(text, where), files, where)
+
+
+def prompt_with_media(context: CallContext, given: MarkedPrompt) -> Prompt:
+    """What the engine evaluates.
+
+    Raises:
+        ParameterError: the model has no projector for them.
+        MediaError: there are too many, or one cannot be used.
+    """
+    name = f"{given.where}.multimodal_data"
+    if not (context.sees or context.hears):
+        raise ParameterError(f"{name}: this model reads text only (it has no projector)")
+    if len(given.files) > context.max_media:
+        raise MediaError(
+            f"{name} has {len(given.files)} pictures and sounds; at most {context.max_media} are "
+            "allowed (max_media)"
+        )
+    text, media = given.text.encode(), []
+    places = re.finditer(re.escape(MEDIA_MARKER.encode()), text)
+    for index, (place, data) in enumerate(zip(places, given.files, strict=True)):
+        where = f"{name}[{index}]"
+        part = (Image if look_at(data, where).kind == "image" else Audio)(data)
+        medium = context.medium(part, where)
+        media.append(PlacedMedium(place.start(), place.end(), medium))
+    return Prompt(text=text, media=tuple(media))
+
+
+# ---- results of tools --------------------------------------------------------------------------
+
+
+def render_results(
+    request: ChatRequest, render: Callable[[ChatRequest], RenderedChat]
+) -> RenderedChat:
+    """Render a conversation. Many templates write only words of a tool's result; then its pictures
+    and sounds are shown by the user, right behind the results.
+
+    Such a template does so in every turn, so that prompts still begin alike.
+
+    Raises:
+        TemplateError, ParameterError, MediaError: as ``render``.
+    """
+    try:
+        return render(request)
+    except TemplateError:
+        messages = _behind_results(request.messages)
+        if messages == request.messages:
+            raise
+        return render(replace(request, messages=messages))
+
+
+def _behind_results(messages: Sequence[Message]) -> tuple[Message, ...]:
+    out: list[Message] = []
+    shown: list[Image | Audio] = []
+    for message in messages:
+        if message.role == "tool":
+            parts = tuple(_without_media(part, shown) for part in message.parts)
+            out.append(replace(message, parts=parts))
+            continue
+        if shown and message.role == "user":
+            message = replace(message, parts=(*shown, *message.parts))
+        elif shown:
+            out.append(Message("user", tuple(shown)))
+        shown.clear()
+        out.append(message)
+    return (*out, Message("user", tuple(shown))) if shown else tuple(out)
+
+
+def _without_media(part: Part, shown: list[Image | Audio]) -> Part:
+    if not isinstance(part, ToolResult):
+        return part
+    media = [each for each in part.content if isinstance(each, Image | Audio)]
+    if not media:
+        return part
+    shown += media
+    words = [each for each in part.content if isinstance(each, Text)]
+    return replace(part, content=tuple(words) or (Text(_SHOWN_BELOW),))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from llama_py.chat.vocab import VocabLike
 from llama_py.dialects.failures import Kind, RequestError
+from llama_py.dialects.media_parts import MEDIA_MARKER, MarkedPrompt, read_marked_prompt
 from llama_py.errors import ParameterError, ParameterTypeError, shown
 from llama_py.options.checks import check_bool, check_number, whole_text
 
@@ -14,6 +16,7 @@ __all__ = [
     "as_bool",
     "detokenize",
     "mixed_tokens",
+    "prompt_bytes",
     "read_prompts",
     "tokenize",
     "tokens_of",
@@ -36,8 +39,8 @@ def as_bool(body: Mapping[str, Any], name: str, default: bool) -> bool:
 # ---- prompts ---------------------------------------------------------------------------------
 
 
-def read_prompts(value: Any, most: int) -> list[str | list[Any]]:
-    """The prompts that ``prompt`` means: texts, or lists of token ids and texts.
+def read_prompts(value: Any, most: int) -> list[str | list[Any] | MarkedPrompt]:
+    """The prompts that ``prompt`` means: texts, lists of token ids and texts, or texts with media.
 
     A list that contains a number is one prompt; any other list has a prompt in each item.
 
@@ -46,9 +49,10 @@ def read_prompts(value: Any, most: int) -> list[str | list[Any]]:
 
     Raises:
         ParameterError: it is no prompt, or there are too many.
+        MediaError: the base64 of a picture or sound is none.
     """
     if isinstance(value, (Mapping, str)):
-        return [_one_prompt(value)]
+        return [_one_prompt(value, "prompt")]
     if not _is_list(value):
         raise ParameterTypeError(f"prompt must be {_PROMPT}, not {shown(value)}")
     if not value:
@@ -57,13 +61,14 @@ def read_prompts(value: Any, most: int) -> list[str | list[Any]]:
         return [_mixed(value)]
     if len(value) > most:
         raise ParameterError(f"prompt has {len(value)} prompts; at most {most} are allowed")
-    return [_one_prompt(item) for item in value]
+    return [_one_prompt(item, f"prompt[{place}]") for place, item in enumerate(value)]
 
 
-def _one_prompt(item: Any) -> str | list[Any]:
+def _one_prompt(item: Any, where: str) -> str | list[Any] | MarkedPrompt:
     if isinstance(item, Mapping):
-        if item.get("multimodal_data"):
-            raise ParameterError("prompt: multimodal_data is not supported by this model")
+        marked = read_marked_prompt(item, where)
+        if marked is not None:
+            return marked
         item = item.get("prompt_string")
     if isinstance(item, str):
         return whole_text(item, "prompt")
@@ -112,6 +117,14 @@ def mixed_tokens(
             check_number(f"{name}[{place}]", item, 0, vocab.n_tokens - 1, integer=True)
             tokens.append(int(item))
     return tokens
+
+
+def prompt_bytes(vocab: VocabLike, tokens: Sequence[int]) -> bytes:
+    """The text of a prompt, special tokens as their text, and a marker in place of media."""
+    texts: list[bytes] = []
+    for cells, group in groupby(tokens, key=lambda token: token < 0):
+        texts += [MEDIA_MARKER.encode()] if cells else map(vocab.piece, group)
+    return b"".join(texts)
 
 
 # ---- endpoints -------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ class WireReply(Protocol):
         """Frames that end a stream with an error, at any time after ``open``."""
 
     def whole(self) -> Any:
-        """The reply without a stream, as an object of JSON, when its last event was fed."""
+        """The reply without a stream, when its last event was fed: an object of JSON, or a text."""
 
 
 @dataclass(slots=True)

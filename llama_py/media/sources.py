@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import io
 import ipaddress
 import os
 import re
 import socket
 import struct
+import threading
+import time
 import urllib.parse
 import zlib
 from dataclasses import dataclass
@@ -27,6 +30,8 @@ from llama_py.media.files import MediaFile, look_at
 __all__ = ["MediaLimits", "check_file", "decode_base64", "picture_bytes", "read_url", "sound_bytes"]
 
 _DATA = re.compile(r"data:([^,;]*)((?:;[^,;]*)*),", re.DOTALL)
+#: Addresses of IPv6 that end in one of IPv4.
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _REDIRECTS = (301, 302, 303, 307, 308)
 
 
@@ -126,6 +131,27 @@ def _file(url: str, where: str, limits: MediaLimits) -> bytes:
         raise MediaError(f"{where} cannot be read: {error}") from None
 
 
+def _is_public(text: str) -> bool:
+    """Whether an address is one of the internet: also that within an address of IPv6 that leads
+    to one of IPv4."""
+    address = ipaddress.ip_address(text)
+    if isinstance(address, ipaddress.IPv6Address):
+        number = int(address)
+        inner = address.ipv4_mapped or address.sixtofour
+        if inner is None and address in _NAT64:
+            inner = ipaddress.IPv4Address(number & 0xFFFFFFFF)
+        if inner is not None:
+            return _is_public(str(inner))
+        if address.teredo is not None or address.is_site_local or number >> 32 == 0:
+            return False
+    return address.is_global and not address.is_multicast and not address.is_reserved
+
+
+def _shut(connection: Any) -> None:
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+
+
 class _Fetch:
     """Fetches one file. Addresses of this machine and of private networks are refused, also those
     that a name or a redirect leads to: the connection goes to the very address that was checked."""
@@ -133,6 +159,7 @@ class _Fetch:
     def __init__(self, where: str, limits: MediaLimits) -> None:
         self._where = where
         self._limits = limits
+        self._end = time.monotonic() + limits.seconds
 
     def get(self, url: str) -> bytes:
         for _ in range(self._limits.redirects + 1):
@@ -150,9 +177,15 @@ class _Fetch:
         try:
             port = parts.port or (443 if parts.scheme == "https" else 80)
             connection = self._connect(parts.scheme, parts.hostname, port)
+            raw = connection.sock
+            # However slowly it sends, byte by byte: then its connection ends.
+            watch = threading.Timer(self._left(), _shut, (raw,))
+            watch.daemon = True
+            watch.start()
             try:
                 return self._read(connection, parts)
             finally:
+                watch.cancel()
                 connection.close()
         except (OSError, HTTPException, ValueError) as error:
             raise MediaError(f"{self._where} cannot be fetched: {error}") from None
@@ -162,19 +195,34 @@ class _Fetch:
         kind = HTTPSConnection if scheme == "https" else HTTPConnection
         connection = kind(host, port, timeout=self._limits.seconds)
         # The name is looked up once: what was checked is what is connected to.
-        raw = socket.create_connection((address, port), timeout=self._limits.seconds)
+        raw = socket.create_connection((address, port), timeout=self._left())
         if isinstance(connection, HTTPSConnection):
             import ssl
 
-            raw = ssl.create_default_context().wrap_socket(raw, server_hostname=host)
+            try:
+                raw = ssl.create_default_context().wrap_socket(raw, server_hostname=host)
+            except BaseException:
+                raw.close()
+                raise
         connection.sock = raw
         return connection
+
+    def _left(self) -> float:
+        """Seconds that are left for all of it.
+
+        Raises:
+            TimeoutError: none.
+        """
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(f"it took longer than {self._limits.seconds:g} seconds")
+        return left
 
     def _allowed_address(self, host: str, port: int) -> str:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         addresses = [str(each[4][0]) for each in found]
         for address in addresses:
-            if not ipaddress.ip_address(address.partition("%")[0]).is_global:
+            if not _is_public(address.partition("%")[0]):
                 raise MediaError(
                     f"{self._where} is at an address of this machine or of a private network, "
                     "which is not fetched"
@@ -191,6 +239,7 @@ class _Fetch:
             raise MediaError(f"{self._where} cannot be fetched: HTTP status {answer.status}")
         most = self._limits.most_bytes
         data = answer.read(most + 1)
+        self._left()  # it may have been cut off
         if len(data) > most:
             raise MediaError(f"{self._where} has more than the {most} bytes that are allowed")
         return data

@@ -36,11 +36,11 @@ from llama_py.server.adapting import adapted
 from llama_py.server.errors import failure_event, sign_of_life
 from llama_py.server.pool.pool import ServedModel
 from llama_py.server.service import Service, caller_of, service_of
-from llama_py.server.transport.bodies import model_of, read_body
+from llama_py.server.transport.bodies import model_of, read_body, read_form
 from llama_py.server.transport.event_stream import EventStream
 from llama_py.server.transport.extras import BODY, abort, client_left
 
-__all__ = ["Exchange", "Parse", "respond"]
+__all__ = ["Exchange", "Parse", "respond", "respond_to_form"]
 
 #: Makes the call of a body, for a model, in a worker thread.
 Parse = Callable[[dict[str, Any], ServedModel], WireCall]
@@ -67,6 +67,14 @@ async def respond(request: Request, parse: Parse) -> Response:
     service = service_of(request)
     body = await read_body(request, service.settings)
     return await Exchange(request, service).run(body, parse)
+
+
+async def respond_to_form(request: Request, parse: Parse) -> Response:
+    """The same for a request that carries a form (``transport.forms``)."""
+    service = service_of(request)
+    form = await read_form(request, service.settings)
+    stream = str(form.get("stream", "")).lower() in ("true", "1")
+    return await Exchange(request, service).run({**form, "stream": stream}, parse)
 
 
 class _Sent(Response):
@@ -275,16 +283,18 @@ class Exchange:
             raise RequestError.of(self.failure)
         reply = call.encoder(events.records)
 
-        def encode() -> bytes:
+        def encode() -> bytes | str:
             self._feed(reply, batch)
-            return json_bytes(self._complete(reply))
+            value = self._complete(reply)
+            return value if isinstance(value, str) else json_bytes(value)
 
         if len(batch) <= _SHORT:
             body = encode()
         else:
             loop = asyncio.get_running_loop()
             body = await loop.run_in_executor(self._service.workers, encode)
-        return Response(body, media_type="application/json")
+        kind = "text/plain" if isinstance(body, str) else "application/json"
+        return Response(body, media_type=kind)
 
     def _complete(self, reply: WireReply) -> object:
         """The whole reply; or raise what it ended with, and how much there was by then."""

@@ -8,12 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from llama_py.chat.conversation import Audio, Image
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.rendered import RenderedChat
 from llama_py.chat.templates.template import ChatTemplate
 from llama_py.core.vocab import Vocab
+from llama_py.engine.media import Medium
 from llama_py.engine.reply_text import ReplyText
 from llama_py.engine.request import Event, FinishEvent, Record, TokenEvent, TokenLogprobs
+from llama_py.errors import ParameterError
 from llama_py.params import RANDOM_SEED
 
 
@@ -30,8 +33,14 @@ class Context:
     spm_infill: bool = False
     sampling: dict[str, Any] = field(default_factory=dict)
     max_tokens: int | None = None
+    sees: bool = False
+    hears: bool = False
+    max_media: int = 8
     rendered: int = 0
     asked: ChatRequest | None = None
+
+    def medium(self, part: Image | Audio, where: str) -> Medium:
+        raise ParameterError(f"{where}: nothing is seen or heard here")
 
     def render_chat(self, request: ChatRequest) -> RenderedChat:
         self.rendered += 1

@@ -20,8 +20,19 @@ from itertools import groupby
 from typing import Any
 
 from llama_py.chat.checks import check_json, check_text
-from llama_py.chat.conversation import Message, Part, Role, Text, Thinking, ToolCall, ToolResult
+from llama_py.chat.conversation import (
+    Image,
+    Message,
+    Part,
+    Role,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+)
+from llama_py.dialects.media_parts import PlacedImage, is_picture_url
 from llama_py.errors import ParameterError, ParameterTypeError, shown
+from llama_py.media.sources import decode_base64
 
 __all__ = [
     "HIDDEN",
@@ -53,6 +64,9 @@ _PLACEHOLDERS = {"", *_INSTEAD.values()}
 #: What separates the texts of one message.
 _BETWEEN = "\n"
 
+#: What users and tools say, in order.
+Said = str | Image
+
 
 def read_system(value: Any) -> tuple[Message, ...]:
     """The system prompt: one message, or none.
@@ -75,32 +89,36 @@ def with_texts_in_results(messages: Sequence[Message]) -> tuple[Message, ...]:
     out: list[Message] = []
     for message in messages:
         if message.role in ("user", "system") and out and out[-1].role == "tool":
-            out[-1] = _extended(out[-1], message.text)
+            out[-1] = _extended(out[-1], message)
         else:
             out.append(message)
     return tuple(out)
 
 
-def _extended(message: Message, text: str) -> Message:
+def _extended(message: Message, more: Message) -> Message:
     (result,) = message.parts
     if not isinstance(result, ToolResult):
         return message
-    said = [part.text for part in result.content if isinstance(part, Text)]
-    content = (Text("\n\n".join(each for each in (*said, text) if each)),)
-    return replace(message, parts=(replace(result, content=content),))
+    said = _said_in((*result.content, *more.parts))
+    return replace(message, parts=(replace(result, content=_parts_of(said, "\n\n")),))
 
 
-def read_messages(value: Any) -> tuple[Message, ...]:
+def read_messages(value: Any, *, sees: bool = False) -> tuple[Message, ...]:
     """The messages of a request. Neighbours of the same role are one message.
 
+    Args:
+        sees: the model sees pictures. Else a text stands for each: agents send screenshots to
+            models that read text only, and have to go on.
+
     Raises:
+        MediaError: the base64 of a picture is none.
         ParameterError: with the place of the first mistake.
     """
     given = check_list(value, "messages")
     if not given:
         raise ParameterError("messages is empty; a conversation needs at least one message")
     names: dict[str, str] = {}
-    messages = [each for i, one in enumerate(given) for each in _message(one, names, i)]
+    messages = [each for i, one in enumerate(given) for each in _message(one, names, i, sees)]
     if not messages:
         raise ParameterError("messages has no content; a conversation needs something to answer")
     return tuple(_united(messages))
@@ -183,7 +201,7 @@ def _without_billing(text: str) -> str:
 # ---- messages --------------------------------------------------------------------------------
 
 
-def _message(value: Any, names: dict[str, str], number: int) -> Iterator[Message]:
+def _message(value: Any, names: dict[str, str], number: int, sees: bool) -> Iterator[Message]:
     where = f"messages[{number}]"
     message = check_object(value, where)
     role, content = message.get("role"), message.get("content")
@@ -194,16 +212,22 @@ def _message(value: Any, names: dict[str, str], number: int) -> Iterator[Message
     elif role == "assistant":
         yield from _assistant(content, names, f"{where}.content")
     elif role == "user":
-        yield from _user(content, names, f"{where}.content")
+        yield from _user(content, names, f"{where}.content", sees)
     else:
         raise ParameterError(f"{where}.role is {shown(role)}; expected user, assistant or system")
 
 
 @dataclass(slots=True)
 class _Side:
-    """The blocks of one message, by kind."""
+    """The blocks of one message, by kind.
 
+    Attributes:
+        sees: pictures can be read.
+    """
+
+    sees: bool = False
     texts: list[str] = field(default_factory=list)
+    said: list[Said] = field(default_factory=list)
     thoughts: list[str] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
     results: list[ToolResult] = field(default_factory=list)
@@ -232,6 +256,28 @@ def _assistant(content: Any, names: dict[str, str], where: str) -> Iterator[Mess
 
 def _joined(texts: Sequence[str]) -> str:
     return _BETWEEN.join(text for text in texts if text)
+
+
+def _parts_of(said: Sequence[Said], between: str = _BETWEEN) -> tuple[Text | Image, ...]:
+    """Texts and pictures in order; texts side by side are one. Never nothing."""
+    parts: list[Text | Image] = []
+    for each in said:
+        last = parts[-1] if parts else None
+        if isinstance(each, Image):
+            parts.append(each)
+        elif each and isinstance(last, Text):
+            parts[-1] = Text(f"{last.text}{between}{each}")
+        elif each:
+            parts.append(Text(each))
+    return tuple(parts) or (Text(""),)
+
+
+def _said_in(parts: Sequence[Part]) -> list[Said]:
+    return [
+        part.text if isinstance(part, Text) else part
+        for part in parts
+        if isinstance(part, Text | Image)
+    ]
 
 
 def _thought(block: Mapping[str, Any], place: str) -> str:
@@ -263,14 +309,14 @@ def _id(block: Mapping[str, Any], place: str, key: str) -> str:
 # ---- what users and tools say ------------------------------------------------------------------
 
 
-def _user(content: Any, names: Mapping[str, str], where: str) -> Iterator[Message]:
-    side = _Side()
+def _user(content: Any, names: Mapping[str, str], where: str, sees: bool) -> Iterator[Message]:
+    side = _Side(sees)
     for kind, block, place in _blocks(content, where):
         if kind == "tool_result":
-            side.results.append(_result(block, names, place))
+            side.results.append(_result(block, names, place, sees))
         else:
             _add_foreign(side, kind, block, place)
-    if side.unread and not (side.results or {*side.texts} - _PLACEHOLDERS):
+    if side.unread and not (side.results or {*side.said} - _PLACEHOLDERS):
         raise ParameterError(
             f"{where} has nothing but blocks of the type {', '.join(side.unread[:3])}, which this "
             "model cannot read; add a text"
@@ -278,13 +324,14 @@ def _user(content: Any, names: Mapping[str, str], where: str) -> Iterator[Messag
     # Templates want results right behind their calls, wherever the text stands.
     for result in side.results:
         yield Message("tool", (result,))
-    said = _joined(side.texts)
-    if said or not side.results:
-        yield Message("user", (Text(said),))
+    if any(side.said) or not side.results:
+        yield Message("user", _parts_of(side.said))
 
 
-def _result(block: Mapping[str, Any], names: Mapping[str, str], place: str) -> ToolResult:
-    side = _Side()
+def _result(
+    block: Mapping[str, Any], names: Mapping[str, str], place: str, sees: bool
+) -> ToolResult:
+    side = _Side(sees)
     content = block.get("content")
     for kind, part, where in _blocks("" if content is None else content, f"{place}.content"):
         _add_foreign(side, kind, part, where)
@@ -292,36 +339,75 @@ def _result(block: Mapping[str, Any], names: Mapping[str, str], place: str) -> T
     if failed is not None and not isinstance(failed, bool):
         raise ParameterTypeError(f"{place}.is_error must be true or false, not {shown(failed)}")
     call_id = _id(block, place, "tool_use_id")
-    said = (Text(_joined(side.texts)),)
-    return ToolResult(call_id, said, bool(failed), names.get(call_id, ""))
+    return ToolResult(call_id, _parts_of(side.said), bool(failed), names.get(call_id, ""))
 
 
 def _add_foreign(side: _Side, kind: str, block: Mapping[str, Any], place: str) -> None:
     """Add a block that a user or a tool may have."""
     read = _READERS.get(kind)
-    text = None if read is None else read(block, place)
-    if text is not None:
-        side.texts.append(text)
+    found: list[Said] | None = None
+    if kind == "document":
+        found = _document(block, place, side.sees)
+    elif kind == "image" and side.sees:
+        found = [_picture(block, place)]
+    elif read is not None:
+        found = [read(block, place)]
+    if found is not None:
+        side.said += found
         return
     side.unread.append(kind)
     if kind in _INSTEAD:
-        side.texts.append(_INSTEAD[kind])
+        side.said.append(_INSTEAD[kind])
     else:
         note_ignored("blocks of users", kind[:60])
 
 
-def _document(block: Mapping[str, Any], place: str) -> str | None:
-    """The words of a document, None if there is no text in it."""
-    source = check_object(block.get("source"), f"{place}.source")
+def _picture(block: Mapping[str, Any], place: str) -> Image:
     where = f"{place}.source"
-    if source.get("type") == "text":
-        text: str | None = check_text(source.get("data"), f"{where}.data")
-    elif source.get("type") == "content":
-        text = _texts_of(source.get("content"), f"{where}.content")
-    else:
-        text = None
-    heads = [_optional(block, key, place) for key in ("title", "context")]
-    return None if text is None else _joined([*heads, text])
+    source = check_object(block.get("source"), where)
+    kind = source.get("type")
+    if kind == "base64":
+        media_type = _optional(source, "media_type", where)
+        data = decode_base64(check_text(source.get("data"), f"{where}.data"), f"{where}.data")
+        return PlacedImage(data, media_type, where=place)
+    if kind == "url":
+        return PlacedImage(url=check_text(source.get("url"), f"{where}.url"), where=place)
+    if kind == "file":
+        raise ParameterError(
+            f"{where} is a file of Anthropic's, and none is stored here; send its data as base64"
+        )
+    raise ParameterError(f"{where}.type is {shown(kind)}; expected base64 or url")
+
+
+def _document(block: Mapping[str, Any], place: str, sees: bool) -> list[Said] | None:
+    """What of a document can be read: words and pictures, None if there is nothing."""
+    where = f"{place}.source"
+    source = check_object(block.get("source"), where)
+    kind = source.get("type")
+    found: list[Said] | None = None
+    if kind == "text":
+        found = [check_text(source.get("data"), f"{where}.data")]
+    elif kind == "content":
+        found = _contents_of(source.get("content"), f"{where}.content", sees)
+    elif sees and (kind == "base64" and _is_picture(source)):
+        found = [_picture(block, place)]
+    if found is None:
+        return None
+    return [*(_optional(block, key, place) for key in ("title", "context")), *found]
+
+
+def _is_picture(source: Mapping[str, Any]) -> bool:
+    return is_picture_url(f"data:{source.get('media_type')}")
+
+
+def _contents_of(content: Any, where: str, sees: bool) -> list[Said]:
+    found: list[Said] = []
+    for kind, block, place in _blocks(content, where):
+        if kind == "text":
+            found.append(_text(block, place))
+        elif kind == "image":
+            found.append(_picture(block, place) if sees else _INSTEAD["image"])
+    return found
 
 
 def _optional(block: Mapping[str, Any], key: str, place: str) -> str:
@@ -343,9 +429,8 @@ def _reference(block: Mapping[str, Any], place: str) -> str:
     return f"Tool: {check_text(block.get('tool_name'), f'{place}.tool_name')}"
 
 
-_READERS: dict[str, Callable[[Mapping[str, Any], str], str | None]] = {
+_READERS: dict[str, Callable[[Mapping[str, Any], str], str]] = {
     "text": _text,
-    "document": _document,
     "search_result": _search_result,
     "tool_reference": _reference,
 }
@@ -365,9 +450,9 @@ def _one(role: Role, messages: Sequence[Message]) -> Message:
         return messages[0]
     parts = [part for message in messages for part in message.parts]
     thought = _joined([part.text for part in parts if isinstance(part, Thinking)])
-    text = _joined([part.text for part in parts if isinstance(part, Text)])
+    words = _said_in(parts)
     calls = [part for part in parts if isinstance(part, ToolCall)]
     said: list[Part] = [Thinking(thought)] if thought else []
-    if text or role == "user":
-        said.append(Text(text))
+    if any(words) or role == "user":
+        said += _parts_of(words)
     return Message(role, (*said, *calls))

@@ -22,6 +22,7 @@ from llama_py.dialects.context import CallContext
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.fields import whole, whole_number
 from llama_py.dialects.limits import RequestLimits
+from llama_py.dialects.media_parts import render_results
 from llama_py.dialects.requests import NO_PROMPT, chat_requests, is_opening
 from llama_py.dialects.sampling import read_generation, read_sampling
 from llama_py.dialects.token_texts import as_bool
@@ -71,7 +72,7 @@ def read_call(
     thinking = _thinking(body)
     stops = _stops(body, limits)
     wanted = _wanted(context, body, stops, session)
-    request = _chat_request(body, limits, thinking)
+    request = _chat_request(body, limits, thinking, sees=context.sees)
     rendered = _rendered(context, request)
     head = MessageHead(model, stops, thinking.shown, request_id)
 
@@ -82,24 +83,27 @@ def read_call(
 
 
 def _rendered(context: CallContext, request: ChatRequest) -> RenderedChat:
+    def render(request: ChatRequest) -> RenderedChat:
+        return render_results(request, context.render_chat)
+
     try:
-        return render_leniently(request, context.render_chat)
+        return render_leniently(request, render)
     except TemplateError:
         messages = with_texts_in_results(request.messages)
         if messages == request.messages:
             raise
         # A template that refuses this refuses it in every turn, so that prompts still begin alike.
-        return render_leniently(replace(request, messages=messages), context.render_chat)
+        return render_leniently(replace(request, messages=messages), render)
 
 
 # ---- the conversation --------------------------------------------------------------------------
 
 
 def _chat_request(
-    body: Mapping[str, Any], limits: RequestLimits, thinking: _Thinking
+    body: Mapping[str, Any], limits: RequestLimits, thinking: _Thinking, *, sees: bool
 ) -> ChatRequest:
     _check_counts(body, limits)
-    messages = read_messages(body.get("messages"))
+    messages = read_messages(body.get("messages"), sees=sees)
     tools = enforceable(read_tools(body.get("tools")))
     given = body.get("tools") or ()
     choice, parallel = read_tool_choice(body.get("tool_choice"), tools, given)

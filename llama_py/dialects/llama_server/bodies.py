@@ -20,6 +20,7 @@ from llama_py.dialects.llama_server.options import (
     read_stop_texts,
 )
 from llama_py.dialects.llama_server.wire import NativeReply, Shape
+from llama_py.dialects.media_parts import MarkedPrompt, prompt_with_media
 from llama_py.dialects.openai.bodies import note_unknown, placed
 from llama_py.dialects.token_texts import as_bool, mixed_tokens, read_prompts
 from llama_py.dialects.wire import WireCall, WireReply
@@ -58,6 +59,7 @@ def read_native(
 
     Raises:
         RequestError, ParameterError: a field is wrong; the message names it and what is allowed.
+        MediaError: a picture or sound cannot be used.
         GrammarError: ``grammar`` or ``json_schema`` cannot be enforced.
     """
     if body.get("prompt") is None:
@@ -65,7 +67,7 @@ def read_native(
     with placed(body):
         fresh = not as_bool(body, "cache_prompt", True)
         given = read_prompts(body["prompt"], limits.max_prompts)
-        prompts = [_prompt(context.vocab, each, fresh=fresh) for each in given]
+        prompts = [_prompt(context, each, fresh=fresh) for each in given]
         return _call(context, body, limits, _Asker(model, session, expose_prompt), prompts)
 
 
@@ -90,8 +92,11 @@ def read_infill(
         return _call(context, body, limits, _Asker(model, session, expose_prompt), [prompt])
 
 
-def _prompt(vocab: VocabLike, value: str | list[Any], *, fresh: bool) -> Prompt:
+def _prompt(context: CallContext, value: str | list[Any] | MarkedPrompt, *, fresh: bool) -> Prompt:
     """``fresh``: with tokens of its own, also where a cached reply has others for the same text."""
+    vocab = context.vocab
+    if isinstance(value, MarkedPrompt):
+        return prompt_with_media(context, value)
     if isinstance(value, str) and value and not fresh:
         return Prompt(text=value.encode())
     tokens = mixed_tokens(vocab, "prompt", value, add_special=True, parse_special=True)

@@ -10,6 +10,7 @@ from llama_py.chat.vocab import VocabLike
 from llama_py.dialects.failures import Failure, openai_error
 from llama_py.dialects.llama_server.line_limits import Indentation
 from llama_py.dialects.logprobs import LogprobEntry, LogprobQueue, reply_piece
+from llama_py.dialects.token_texts import prompt_bytes
 from llama_py.dialects.usage import PromptProgress, make_timings
 from llama_py.dialects.wire_json import frame, text_bytes
 from llama_py.engine.request import Event, FinishEvent, Record, TokenEvent
@@ -228,7 +229,7 @@ class NativeReply:
             "timings": make_timings([record], len(reply.tokens)),
         }
         if shape.expose_prompt:
-            text = b"".join(map(self._vocab.piece, record.tokens))
+            text = prompt_bytes(self._vocab, record.tokens)
             final["prompt"] = text.decode("utf-8", "replace")
         if reply.probs:
             final["completion_probabilities"] = reply.probs

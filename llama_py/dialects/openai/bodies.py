@@ -24,7 +24,7 @@ from llama_py.dialects.openai.wire import ChatWireReply, CompletionWireReply
 from llama_py.dialects.token_texts import as_bool
 from llama_py.dialects.wire import WireCall, WireReply
 from llama_py.engine.request import Record
-from llama_py.errors import GrammarError, ParameterError
+from llama_py.errors import GrammarError, MediaError, ParameterError
 from llama_py.options import CHAT, COMPLETION, Table
 
 __all__ = ["NOT_HERE", "note_unknown", "placed", "read_chat", "read_completion"]
@@ -234,6 +234,11 @@ def placed(body: Mapping[str, Any]) -> Iterator[None]:
             if _is_missing(body, place[0]):
                 failure = replace(failure_of(error), kind=Kind.MISSING)
                 raise RequestError.of(failure) from None
+        raise
+    except MediaError as error:
+        place = _PLACE.match(str(error))
+        if place is not None and re.split(r"[.\[]", place[0])[0] in body:
+            raise RequestError.of(replace(failure_of(error), param=place[0])) from None
         raise
     except GrammarError as error:
         error.param = next((name for name in _CONSTRAINTS if body.get(name)), None)

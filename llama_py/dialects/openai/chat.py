@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from typing_extensions import Unpack
@@ -15,6 +16,7 @@ from llama_py.chat.reasoning import reasoning_of
 from llama_py.chat.rendered import RenderedChat
 from llama_py.chat.vocab import VocabLike
 from llama_py.dialects.context import CallContext
+from llama_py.dialects.media_parts import render_results
 from llama_py.dialects.openai.encode import ResponseHead
 from llama_py.dialects.openai.encode_chat import ChatEncoder
 from llama_py.dialects.openai.messages import (
@@ -105,7 +107,7 @@ def parse_chat(
         options, context, max_tokens=max_tokens if max_tokens > 0 else None, logprobs=logprobs
     )
     sampling = read_sampling(CHAT, options, context, read_grammar(options, context))
-    render = context.render_chat
+    render = partial(render_results, render=context.render_chat)
     rendered = render_leniently(request, render) if lenient_tools else render(request)
     reasoning = reasoning_of(rendered)
     if "grammar" in options and reasoning.possible:

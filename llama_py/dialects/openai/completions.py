@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any
@@ -13,6 +13,7 @@ from typing_extensions import Unpack
 from llama_py.chat.vocab import VocabLike
 from llama_py.dialects.context import CallContext
 from llama_py.dialects.infill import infill_tokens
+from llama_py.dialects.media_parts import MarkedPrompt, prompt_with_media, read_marked_prompt
 from llama_py.dialects.openai.encode import CompletionEncoder, ResponseHead
 from llama_py.dialects.requests import read_grammar, read_request, requests_of
 from llama_py.dialects.sampling import read_generation, read_sampling
@@ -23,6 +24,10 @@ from llama_py.options.checks import check_number, whole_text
 from llama_py.params import GenerationParams
 
 __all__ = ["CompletionCall", "parse_completion"]
+
+
+#: A prompt as it was given.
+_Given = str | list[int] | MarkedPrompt
 
 
 @dataclass(slots=True)
@@ -75,10 +80,13 @@ def parse_completion(
     """Check the arguments of ``create_completion``.
 
     Args:
-        prompt: a text, a list of token ids, or a list of either.
+        prompt: a text, a list of token ids, an object ``{"prompt_string": ..., "multimodal_data":
+            [BASE64, ...]}`` (pictures and sounds in place of the markers in the text), or a list
+            of these.
 
     Raises:
         ParameterError: an argument is wrong; the message names it and what is allowed.
+        MediaError: a picture or sound cannot be used.
     """
     options = COMPLETION.read(given)
     head = ResponseHead.read(options, stream, context, "cmpl")
@@ -133,9 +141,11 @@ def _best_of(options: CompletionOptions, stream: bool) -> tuple[int, int]:
     return n, best_of
 
 
-def _prompts(prompt: Any, context: CallContext) -> list[str | list[int]]:
+def _prompts(prompt: Any, context: CallContext) -> list[_Given]:
     if isinstance(prompt, np.ndarray):
         prompt = prompt.tolist()
+    if isinstance(prompt, Mapping):
+        return [_one_prompt(prompt, context, "prompt")]
     if isinstance(prompt, str):
         prompt = [prompt]
     elif isinstance(prompt, bytes) or not isinstance(prompt, Sequence):
@@ -146,10 +156,15 @@ def _prompts(prompt: Any, context: CallContext) -> list[str | list[int]]:
         prompt = [prompt]
     if len(prompt) > MAX_CHOICES:
         raise ParameterError(f"prompt has {len(prompt)} texts; at most {MAX_CHOICES} are allowed")
-    return [_one_prompt(item, context) for item in prompt]
+    return [_one_prompt(item, context, f"prompt[{i}]") for i, item in enumerate(prompt)]
 
 
-def _one_prompt(item: Any, context: CallContext) -> str | list[int]:
+def _one_prompt(item: Any, context: CallContext, where: str) -> _Given:
+    if isinstance(item, Mapping):
+        marked = read_marked_prompt(item, where)
+        if marked is not None:
+            return marked
+        item = item.get("prompt_string")
     if isinstance(item, str):
         return whole_text(item, "prompt")
     if isinstance(item, bytes) or not isinstance(item, Sequence):
@@ -164,7 +179,9 @@ def _one_prompt(item: Any, context: CallContext) -> str | list[int]:
     return [int(token) for token in item]
 
 
-def _prompt_text(context: CallContext, prompt: str | list[int]) -> str:
+def _prompt_text(context: CallContext, prompt: _Given) -> str:
+    if isinstance(prompt, MarkedPrompt):
+        return prompt.text
     if isinstance(prompt, str):
         return prompt
     tokens = prompt[1:] if prompt[:1] == [context.vocab.bos] else prompt
@@ -174,18 +191,24 @@ def _prompt_text(context: CallContext, prompt: str | list[int]) -> str:
 def _engine_prompts(
     options: CompletionOptions,
     context: CallContext,
-    prompts: list[str | list[int]],
+    prompts: list[_Given],
     generation: GenerationParams,
 ) -> list[Prompt]:
     suffix = options.get("suffix")
+    texts = [prompt for prompt in prompts if not isinstance(prompt, MarkedPrompt)]
+    if len(texts) < len(prompts) and (suffix is not None or generation.prompt_logprobs):
+        what = "echo with logprobs" if suffix is None else "suffix"
+        raise ParameterError(f"{what} contradicts a prompt with multimodal_data: it is not text")
     if suffix is None:
         return [_plain_prompt(context, prompt) for prompt in prompts]
     if generation.prompt_logprobs:
         raise ParameterError("echo with logprobs contradicts suffix: an infill prompt is not text")
-    return [Prompt(tokens=infill_tokens(context, prompt, suffix)) for prompt in prompts]
+    return [Prompt(tokens=infill_tokens(context, prompt, suffix)) for prompt in texts]
 
 
-def _plain_prompt(context: CallContext, prompt: str | list[int]) -> Prompt:
+def _plain_prompt(context: CallContext, prompt: _Given) -> Prompt:
+    if isinstance(prompt, MarkedPrompt):
+        return prompt_with_media(context, prompt)
     if not prompt and not (prompt == "" and context.vocab.add_bos):
         if context.vocab.bos < 0:
             raise ParameterError("prompt is empty, and this model has no BOS token to begin with")

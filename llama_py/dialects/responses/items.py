@@ -10,21 +10,35 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 from llama_py.chat.checks import read_arguments, wrapped_arguments
-from llama_py.chat.conversation import Message, Part, Role, Text, Thinking, ToolCall, ToolResult
+from llama_py.chat.conversation import (
+    Audio,
+    Image,
+    Message,
+    Part,
+    Role,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+)
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.fields import Fields, as_text, missing, wrong_type, wrong_value
+from llama_py.dialects.media_parts import PlacedImage, is_picture_url, read_media_part
 from llama_py.dialects.responses.tools import Tools, custom_arguments, skipped
 from llama_py.errors import ParameterError, shown
 
 __all__ = [
     "CALL_ID",
+    "NO_SENSES",
     "InputHistory",
     "Item",
+    "Senses",
     "conversation_of",
     "input_items",
     "sealed",
@@ -32,6 +46,20 @@ __all__ = [
 ]
 
 Item = Mapping[str, Any]
+#: What somebody said, or a tool returned.
+Content = tuple[Text | Image | Audio, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Senses:
+    """Which parts beside texts the model can be shown. A text stands for all others: agents send
+    screenshots to models that read text only, and have to go on."""
+
+    sees: bool = False
+    hears: bool = False
+
+
+NO_SENSES = Senses()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +82,7 @@ _OWN_LETTERS = re.compile(rf"{CALL_ID}(?:[0-9a-f]{{12}}_)?")
 _SEAL = "llama-py:"
 
 _TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
-#: Parts that a model that reads text cannot be shown.
+#: Parts that a model that reads text cannot be shown, and how they are called.
 _MEDIA = {
     "input_image": "image",
     "computer_screenshot": "image",
@@ -106,7 +134,9 @@ def _resolved(item: Fields, find: Callable[[str], Item | None]) -> Item:
     return found
 
 
-def conversation_of(items: Sequence[Item], tools: Tools, known: int = 0) -> list[Message]:
+def conversation_of(
+    items: Sequence[Item], tools: Tools, known: int = 0, senses: Senses = NO_SENSES
+) -> list[Message]:
     """The messages that items are.
 
     Args:
@@ -114,9 +144,10 @@ def conversation_of(items: Sequence[Item], tools: Tools, known: int = 0) -> list
         known: how many items at the beginning are from earlier turns, which were stored.
 
     Raises:
-        RequestError: an item is wrong; with its place.
+        RequestError, ParameterError: an item is wrong; with its place.
+        MediaError: the base64 of a sound is none.
     """
-    reader = _ItemReader(tools)
+    reader = _ItemReader(tools, senses)
     for index, item in enumerate(items):
         new = index - known
         reader.read(Fields(item, f"input[{new}]" if new >= 0 else f"the stored item {index}"))
@@ -132,22 +163,23 @@ class _Turn:
 
     role: Role
     thoughts: list[str] = field(default_factory=list)
-    texts: list[str] = field(default_factory=list)
+    said: list[Content] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
 
     def message(self) -> Message:
-        text = _MESSAGES.join(filter(None, self.texts))
+        content = _joined([part for each in self.said for part in each], _MESSAGES)
         parts: list[Part] = [Thinking("\n".join(self.thoughts))] if self.thoughts else []
-        if text or self.role != "assistant":
-            parts.append(Text(text))
+        if content or self.role != "assistant":
+            parts += content or [Text("")]
         return Message(self.role, (*parts, *self.calls))
 
 
 class _ItemReader:
     """Collects items as messages."""
 
-    def __init__(self, tools: Tools) -> None:
+    def __init__(self, tools: Tools, senses: Senses) -> None:
         self._tools = tools
+        self._senses = senses
         self._messages: list[Message] = []
         self._turn: _Turn | None = None
         #: Calls without a result: id -> name.
@@ -194,10 +226,12 @@ class _ItemReader:
         role = item.get("role")
         if role in ("system", "developer"):
             self._end()
-            self._messages.append(Message(role, (Text(_text(item, "content")),)))
-        elif role in ("user", "assistant"):
-            text = _text(item, "content", alone=role == "assistant")
-            self._side(role).texts.append(text)
+            self._messages.append(Message(role, _content(item, "content", NO_SENSES)))
+        elif role == "user":
+            self._side(role).said.append(_content(item, "content", self._senses))
+        elif role == "assistant":
+            content = _content(item, "content", NO_SENSES, alone=True)
+            self._side(role).said.append(content)
         else:
             expected = "user, assistant, developer or system"
             raise wrong_value(item.place("role"), f"is {shown(role)}; expected {expected}")
@@ -232,7 +266,8 @@ class _ItemReader:
             raise missing(item.place("call_id"), problem)
         call_id = next(iter(self._open)) if given is None else _own_id(given)
         name = self._open.pop(call_id, "")
-        result = ToolResult(call_id, (Text(_text(item, "output", alone=True)),), name=name)
+        content = _content(item, "output", self._senses, alone=True)
+        result = ToolResult(call_id, content, name=name)
         self._messages.append(Message("tool", (result,)))
 
 
@@ -252,8 +287,22 @@ def _arguments(text: str) -> str:
 # ---- content ---------------------------------------------------------------------------------
 
 
-def _text(item: Fields, name: str, *, alone: bool = False) -> str:
-    """The text of a content, with a note in place of each picture.
+def _joined(parts: Sequence[Text | Image | Audio], between: str) -> list[Text | Image | Audio]:
+    """The parts in order; texts side by side are one, and those that are empty none."""
+    joined: list[Text | Image | Audio] = []
+    for part in parts:
+        last = joined[-1] if joined else None
+        if not isinstance(part, Text):
+            joined.append(part)
+        elif part.text and isinstance(last, Text):
+            joined[-1] = Text(f"{last.text}{between}{part.text}")
+        elif part.text:
+            joined.append(part)
+    return joined
+
+
+def _content(item: Fields, name: str, senses: Senses, *, alone: bool = False) -> Content:
+    """The parts of a content, with a note in place of what the model cannot be shown.
 
     Args:
         alone: there may be nothing but pictures: an agent has to go on when a tool has returned a
@@ -261,24 +310,61 @@ def _text(item: Fields, name: str, *, alone: bool = False) -> str:
     """
     content, where = item.get(name), item.place(name)
     if isinstance(content, str):
-        return as_text(content, where)
+        return (Text(as_text(content, where)),)
     if content is None and not alone:
         raise missing(where, "it must be a string or a list of parts")
-    texts: list[str] = []
+    parts: list[Text | Image | Audio] = []
     lost: list[str] = []
     for index, value in enumerate(item.list(name)):
         part = Fields(value, f"{where}[{index}]")
         kind = part.get("type")
-        if isinstance(kind, str) and kind in _MEDIA:
+        if not isinstance(kind, str) or kind not in _MEDIA:
+            parts.append(Text(_part(part)))
+            continue
+        medium = _medium(part, kind, senses)
+        if medium is None:
             lost.append(_MEDIA[kind])
-            texts.append(f"[Here was a part of the type {kind}; this model reads text only.]")
+            note = f"[Here was a part of the type {kind}; this model {_reads(senses)}.]"
+            parts.append(Text(note))
         else:
-            texts.append(_part(part))
-    if lost and len(lost) == len(texts) and not alone:
+            parts.append(medium)
+    if lost and len(lost) == len(parts) and not alone:
         raise wrong_value(
-            where, f"has no text beside its {lost[0]}, and this model reads only text"
+            where, f"has no text beside its {lost[0]}, and this model {_reads(senses)}"
         )
-    return _PARTS.join(texts)
+    # Texts side by side are joined as they are: an empty one is a line of its own.
+    return tuple(_merged(parts)) or (Text(""),)
+
+
+def _merged(parts: Sequence[Text | Image | Audio]) -> Iterator[Text | Image | Audio]:
+    for texts, group in groupby(parts, key=lambda part: isinstance(part, Text)):
+        if texts:
+            yield Text(_PARTS.join(part.text for part in group if isinstance(part, Text)))
+        else:
+            yield from group
+
+
+def _reads(senses: Senses) -> str:
+    others = [*(["sees pictures"] if senses.sees else []), *(["hears"] if senses.hears else [])]
+    return f"reads text and {' and '.join(others)}, no more" if others else "reads text only"
+
+
+def _medium(part: Fields, kind: str, senses: Senses) -> Image | Audio | None:
+    """A picture or a sound, None if the model cannot be shown it."""
+    if kind == "input_audio":
+        return read_media_part(part.values, kind, part.where) if senses.hears else None
+    if not senses.sees:
+        return None
+    if kind == "input_file":
+        url = part.get("file_data")
+        if not (isinstance(url, str) and is_picture_url(url)):
+            return None
+        return PlacedImage(url=url, where=part.where)
+    if part.get("image_url") is None and part.get("file_id") is not None:
+        raise wrong_value(
+            part.place("file_id"), "names a file, and none is stored here; send it as image_url"
+        )
+    return read_media_part(part.values, "input_image", part.where)
 
 
 def _part(part: Fields) -> str:

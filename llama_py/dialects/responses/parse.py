@@ -17,12 +17,14 @@ from llama_py.dialects.context import CallContext
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.fields import Fields, missing, whole, wrong_type, wrong_value
 from llama_py.dialects.limits import RequestLimits
+from llama_py.dialects.media_parts import render_results
 from llama_py.dialects.openai.bodies import note_unknown
 from llama_py.dialects.requests import NO_PROMPT, chat_requests
 from llama_py.dialects.responses.encode import AskedResponse, ResponsesReply
 from llama_py.dialects.responses.items import (
     InputHistory,
     Item,
+    Senses,
     conversation_of,
     input_items,
 )
@@ -110,14 +112,17 @@ def parse_responses(
     _check_names(fields, limits)
     earlier, new = _earlier(fields, history), _new_items(fields, history)
     tools = _tools(fields, limits)
-    request = _chat_request(fields, [*earlier.items, *new], len(earlier.items), tools, limits)
+    items, senses = [*earlier.items, *new], Senses(context.sees, context.hears)
+    messages = _messages(fields, items, len(earlier.items), tools, limits, senses)
+    request = _chat_request(fields, messages, tools)
     wanted = _wanted(fields, context, limits, session)
     repeated = repeated_fields(fields, model, wanted.sampling, _effort(fields))
     keep = None if fields.flag("store") is False else partial(history.keep, earlier, new)
     asked = _asked(fields, repeated, tools, wanted.generation.logprobs is not None, keep)
     if truncate is not None and fields.text("truncation") == "auto":
         request = truncate(request)
-    rendered = render_leniently(request, context.render_chat)
+    render = partial(render_results, render=context.render_chat)
+    rendered = render_leniently(request, render)
 
     def encoder(records: Sequence[Record]) -> WireReply:
         return ResponsesReply(asked, records, context.vocab, rendered)
@@ -207,18 +212,27 @@ def _tools(fields: Fields, limits: RequestLimits) -> Tools:
     return tools
 
 
-def _chat_request(
-    fields: Fields, items: Sequence[Item], known: int, tools: Tools, limits: RequestLimits
-) -> ChatRequest:
+def _messages(
+    fields: Fields,
+    items: Sequence[Item],
+    known: int,
+    tools: Tools,
+    limits: RequestLimits,
+    senses: Senses,
+) -> list[Message]:
     if len(items) > limits.max_messages:
         raise wrong_value("input", f"has {len(items)} items; at most {limits.max_messages} go")
-    messages = conversation_of(items, tools, known)
+    messages = conversation_of(items, tools, known, senses)
     if not messages:
         raise wrong_value("input", "contains nothing that a model could answer")
-    budget = fields.integer("reasoning_budget", -1)
     instructions = fields.text("instructions")
     if instructions:
         messages.insert(0, Message("system", (Text(instructions),)))
+    return messages
+
+
+def _chat_request(fields: Fields, messages: Sequence[Message], tools: Tools) -> ChatRequest:
+    budget = fields.integer("reasoning_budget", -1)
     return ChatRequest(
         tuple(messages),
         tools=enforceable(tools.offered),

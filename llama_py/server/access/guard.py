@@ -34,6 +34,8 @@ __all__ = ["Guard", "needs"]
 _log = logging.getLogger("llama_py.server")
 
 #: Characters that cannot harm a log or a header.
+#: What carries a file instead of JSON.
+_FORM = "multipart/form-data"
 _ID = re.compile(r"[A-Za-z0-9._:=+/@-]{1,128}")
 #: Answered to everybody at any time: whether the server is there, and well.
 _PROBES = frozenset({"/health", "/v1/health", "/livez", "/readyz", "/api/hello"})
@@ -210,8 +212,9 @@ class Guard:
         ):
             return None
         kind = (asked.first(b"content-type") or "").partition(";")[0].strip().lower()
-        if kind != "application/json":
-            message = f"send Content-Type: application/json, and not {kind or 'none'}"
+        wanted = _FORM if asked.path.endswith("/audio/transcriptions") else "application/json"
+        if kind != wanted:
+            message = f"send Content-Type: {wanted}, and not {kind or 'none'}"
             return Failure(Kind.MEDIA_TYPE, message)
         encoding = (asked.first(b"content-encoding") or "identity").strip().lower()
         if encoding != "identity":

@@ -132,9 +132,9 @@ class Access:
 class Limits:
     """Limits on what one request may ask for."""
 
-    max_body_bytes: Annotated[int, Range(1024, _LARGEST), Doc("Bytes of a request's body.")] = (
-        32 << 20
-    )
+    max_body_bytes: Annotated[
+        int, Range(1024, _LARGEST), Doc("Bytes of a request's body; pictures have 4/3 of theirs.")
+    ] = 48 << 20
     max_header_bytes: Annotated[
         int, Range(1024, _LARGEST), Doc("Bytes of a request's line and headers.")
     ] = 32 << 10

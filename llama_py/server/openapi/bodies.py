@@ -43,9 +43,10 @@ def request_schemas(settings: Settings) -> dict[str, Schema]:
         "ChatCompletionRequest": _chat(settings),
         "CompletionRequest": _completion(settings),
         "ChatMessage": _CHAT_MESSAGE,
-        "ContentPart": any_of(_TEXT_PART, _IMAGE_PART),
+        "ContentPart": any_of(_TEXT_PART, _IMAGE_PART, _SOUND_PART),
         "Tool": record({"type": one_of_texts("function"), "function": _TOOL}, ["type", "function"]),
         **_embeddings(settings),
+        "TranscriptionRequest": _TRANSCRIPTION,
         **_responses(settings),
         **_anthropic(settings),
         **_native(settings),
@@ -81,6 +82,28 @@ _TEXT_PART = record({"type": one_of_texts("text"), "text": STRING}, ["type", "te
 _IMAGE = record({"url": said(STRING, "`data:` with Base64.")}, ["url"])
 _IMAGE_PART = record(
     {"type": one_of_texts("image_url"), "image_url": _IMAGE}, ["type", "image_url"]
+)
+_SOUND = record({"data": said(STRING, "Base64."), "format": STRING}, ["data"])
+_SOUND_PART = record(
+    {"type": one_of_texts("input_audio"), "input_audio": _SOUND}, ["type", "input_audio"]
+)
+_TRANSCRIPTION = record(
+    {
+        "file": said({"type": "string", "format": "binary"}, "A sound: WAV, MP3 or FLAC."),
+        "model": STRING,
+        "language": said(STRING, "What is spoken, as the model's instruction names it."),
+        "prompt": said(STRING, "In place of the instruction."),
+        "response_format": one_of_texts("json", "text"),
+        "temperature": NUMBER,
+        "max_tokens": INTEGER,
+        "stream": BOOLEAN,
+    },
+    ["file"],
+)
+#: llama-server's: a marker in the text for each of the media.
+_MARKED = said(
+    record({"prompt_string": STRING, "multimodal_data": listing(STRING)}, ["prompt_string"]),
+    "A text with `<__media__>` in place of each picture or sound, and those in Base64.",
 )
 _TOOL = record(
     {
@@ -150,7 +173,7 @@ def _chat(settings: Settings) -> Schema:
 
 def _completion(settings: Settings) -> Schema:
     prompts = any_of(STRING, listing(STRING, maxItems=settings.max_prompts), _TOKENS)
-    prompts["anyOf"].append(listing(_TOKENS, maxItems=settings.max_prompts))
+    prompts["anyOf"] += [listing(_TOKENS, maxItems=settings.max_prompts), _MARKED]
     return record(
         {
             "model": _MODEL,
@@ -328,7 +351,10 @@ def _native(settings: Settings) -> dict[str, Schema]:
     return {
         "NativeCompletionRequest": record(
             {
-                "prompt": said(any_of(STRING, _TOKENS, listing(any_of(STRING, _TOKENS))), "Text."),
+                "prompt": said(
+                    any_of(STRING, _TOKENS, _MARKED, listing(any_of(STRING, _TOKENS, _MARKED))),
+                    "Text.",
+                ),
                 **_native_options(settings),
             },
             ["prompt"],

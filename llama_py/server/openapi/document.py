@@ -92,7 +92,7 @@ def _operation(operation: Operation, path: str, settings: Settings) -> dict[str,
     if parameters:
         described["parameters"] = parameters
     if operation.body is not None:
-        content = {"application/json": {"schema": reference(operation.body)}}
+        content = {operation.body_type: {"schema": reference(operation.body)}}
         described["requestBody"] = {"required": True, "content": content}
     return described
 

@@ -31,6 +31,7 @@ class Operation:
         reply: the schema of the reply; None if there is none, or if it is not JSON.
         events: what a stream consists of, if ``stream`` asks for one.
         media_type: of a reply that is not JSON.
+        body_type: of what it takes.
         failures: how it may fail, beside what every operation may.
         public: no key is needed.
     """
@@ -44,6 +45,7 @@ class Operation:
     reply: str | None = None
     events: str = ""
     media_type: str = "application/json"
+    body_type: str = "application/json"
     failures: Sequence[Kind] = ()
     parameters: Sequence[Parameter] = ()
     public: bool = False
@@ -101,6 +103,19 @@ OPERATIONS: tuple[Operation, ...] = (
         body="CompletionRequest",
         reply="Completion",
         events="`data:` lines with `CompletionChunk`s, then `data: [DONE]`.",
+        failures=_ANSWERED,
+    ),
+    Operation(
+        "POST",
+        ("/v1/audio/transcriptions", "/audio/transcriptions"),
+        "OpenAI",
+        "Write down a recording",
+        "For models that hear: `audio` is among their `input_modalities`.",
+        "TranscriptionRequest",
+        "Transcription",
+        "`data:` lines with `transcript.text.delta`, then `transcript.text.done` and "
+        "`data: [DONE]`.",
+        body_type="multipart/form-data",
         failures=_ANSWERED,
     ),
     Operation(

@@ -65,6 +65,7 @@ def reply_schemas() -> dict[str, Schema]:
         **_NATIVE,
         **_SESSIONS,
         **_SNAPSHOTS,
+        "Transcription": record({"text": STRING, "usage": OBJECT}, ["text"]),
         "Description": OBJECT,
         "Status": record({"status": STRING}, ["status"]),
     }
@@ -195,7 +196,7 @@ _MODELS: dict[str, Schema] = {
             "owned_by": STRING,
             "architecture": record(
                 {
-                    "input_modalities": listing(one_of_texts("text")),
+                    "input_modalities": listing(one_of_texts("text", "image", "audio")),
                     "output_modalities": listing(one_of_texts("text")),
                 },
                 ["input_modalities", "output_modalities"],

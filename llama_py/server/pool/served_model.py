@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from llama_py.engine.metrics import Metrics
 from llama_py.errors import ClosedError
 from llama_py.server.defaults import sampling_of, served
+from llama_py.server.pool.senses import senses_of
 
 if TYPE_CHECKING:
     from llama_py.api.llama import Llama
@@ -53,6 +54,7 @@ class ServedModel:
         self.status = ModelStatus.UNLOADED
         self.meta: Mapping[str, int] | None = None
         self.problem: str | None = None
+        self._senses: tuple[bool, bool] | None = None
         self._llama: Llama | None = None
         #: What was counted until it was loaded last, and what has counted since: its engine, or the
         #: metrics that this has left. One value, which threads see as a whole.
@@ -83,6 +85,13 @@ class ServedModel:
         return before + last.metrics, last
 
     @property
+    def senses(self) -> tuple[bool, bool]:
+        """Whether it sees, and whether it hears; also while it is not loaded."""
+        if self._senses is None:
+            self._senses = senses_of(self.settings)
+        return self._senses
+
+    @property
     def context(self) -> CallContext:
         """The facts that parsing a request needs; within a lease only."""
         defaults = self._defaults
@@ -101,6 +110,7 @@ class ServedModel:
             "n_vocab": model.vocab.n_tokens,
             "size": model.size_bytes,
         }
+        self._senses = llama.runtime.rendering.senses
         if llama.runtime.loaded.generates:
             before, last = self._counted
             self._counted = (

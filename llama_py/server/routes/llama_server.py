@@ -14,10 +14,12 @@ from llama_py.chat.formats.builtin import BUILTIN_PREFIX
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.llama_server.bodies import read_infill, read_native, slot_session
 from llama_py.dialects.llama_server.options import described, read_native_sampling
+from llama_py.dialects.media_parts import MEDIA_MARKER
 from llama_py.dialects.openai.bodies import placed, read_chat
 from llama_py.dialects.session_ids import session_of
 from llama_py.dialects.token_texts import detokenize, tokenize, tokens_of
 from llama_py.dialects.wire import WireCall
+from llama_py.engine.request import Prompt
 from llama_py.errors import TemplateError
 from llama_py.options.checks import read_text
 from llama_py.params import GenerationParams
@@ -126,10 +128,18 @@ async def _apply_template(request: Request) -> Response:
 
     def answer(model: ServedModel, body: Body) -> Body:
         call = read_chat(model.context, {**body, "stream": False}, limits, model.id)
-        text = call.requests[0].prompt.text or b""
-        return {"prompt": text.decode("utf-8", "surrogatepass")}
+        return {"prompt": _with_markers(call.requests[0].prompt)}
 
     return await _answer(request, answer)
+
+
+def _with_markers(prompt: Prompt) -> str:
+    """The text of a prompt, ready for ``prompt_string``."""
+    text, parts, end = prompt.text or b"", [], 0
+    for medium in prompt.media:
+        parts += [text[end : medium.start], MEDIA_MARKER.encode()]
+        end = medium.end
+    return b"".join([*parts, text[end:]]).decode("utf-8", "surrogatepass")
 
 
 # ---- the server ------------------------------------------------------------------------------
@@ -142,11 +152,13 @@ async def _props(request: Request) -> Response:
     expose = service.settings.expose_prompts
     async with service.models.probe(name) as model:
         told = service.models.find(name)
+        sees, hears = told.senses
         path = told.settings.path if expose else Path(told.settings.path).name
         props = {
             "model_alias": told.id,
             "model_path": str(path),
-            "modalities": {"vision": False, "video": False, "audio": False},
+            "modalities": {"vision": sees, "video": False, "audio": hears},
+            "media_marker": MEDIA_MARKER,
             "endpoint_slots": True,
             "endpoint_props": False,
             "endpoint_metrics": service.settings.metrics,

@@ -92,11 +92,16 @@ def _openai(model: ServedModel) -> dict[str, Any]:
         "object": "model",
         "created": model.created,
         "owned_by": "llama_py",
-        "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
+        "architecture": {"input_modalities": _reads(model), "output_modalities": ["text"]},
         "aliases": [*model.aliases],
         "meta": model.meta,
         "status": status,
     }
+
+
+def _reads(model: ServedModel) -> list[str]:
+    sees, hears = model.senses
+    return ["text", *(["image"] if sees else []), *(["audio"] if hears else [])]
 
 
 def _native(model: ServedModel) -> dict[str, Any]:
@@ -118,7 +123,7 @@ def _native(model: ServedModel) -> dict[str, Any]:
         "type": "model",
         "description": "",
         "tags": [""],
-        "capabilities": ["completion"],
+        "capabilities": ["completion", *(["multimodal"] if any(model.senses) else [])],
         "parameters": "",
         "details": details,
     }

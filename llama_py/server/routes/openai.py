@@ -11,11 +11,12 @@ from starlette.responses import JSONResponse, Response
 
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.openai.bodies import placed, read_chat, read_completion
+from llama_py.dialects.openai.transcriptions import read_transcription
 from llama_py.dialects.session_ids import session_of
 from llama_py.dialects.wire import WireCall
 from llama_py.errors import shown
 from llama_py.server.counting import count_tokens
-from llama_py.server.exchange import respond
+from llama_py.server.exchange import respond, respond_to_form
 from llama_py.server.pool.pool import ServedModel
 from llama_py.server.routes.common import Routes
 from llama_py.server.service import service_of, tenant_of
@@ -34,6 +35,16 @@ async def _chat(request: Request) -> Response:
 @ROUTES.post("/v1/completions", "/completions")
 async def _completion(request: Request) -> Response:
     return await respond(request, partial(_parse, request, read_completion))
+
+
+@ROUTES.post("/v1/audio/transcriptions", "/audio/transcriptions")
+async def _transcription(request: Request) -> Response:
+    def parse(form: dict[str, Any], model: ServedModel) -> WireCall:
+        with placed(form):
+            session = session_of({}, request.headers)
+            return read_transcription(model.context, form, model.id, session)
+
+    return await respond_to_form(request, parse)
 
 
 @ROUTES.post("/v1/chat/completions/input_tokens", "/chat/completions/input_tokens")

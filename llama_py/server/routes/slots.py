@@ -12,6 +12,7 @@ from starlette.responses import Response
 from llama_py.api.kept.conversations import Conversations, HeldConversation, Which
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.session_ids import label_of, owner_of
+from llama_py.dialects.token_texts import prompt_bytes
 from llama_py.errors import (
     ConversationBusyError,
     ConversationMissingError,
@@ -61,7 +62,7 @@ def _slots(model: ServedModel, tenant: str, *, expose: bool) -> list[dict[str, A
         if each is not None and each.namespace == namespace:
             slot["session"] = owner_of(each.session)[1] if each.session else None
             if expose:
-                text = model.llama.vocab.detokenize(each.tokens, special=True)
+                text = prompt_bytes(model.llama.vocab, each.tokens)
                 slot["prompt"] = text.decode("utf-8", "replace")
         slots.append(slot)
     return slots

@@ -14,13 +14,14 @@ from llama_py.dialects.failures import Kind, RequestError
 from llama_py.errors import shown
 from llama_py.server.config.settings import Settings
 from llama_py.server.transport.extras import abort
+from llama_py.server.transport.forms import parse_form
 
 try:
     import orjson
 except ImportError:
     orjson = None  # type: ignore[assignment]
 
-__all__ = ["model_of", "parse_body", "read_body"]
+__all__ = ["model_of", "parse_body", "read_body", "read_form"]
 
 #: Bytes that take the event loop less time to parse than another thread takes to wake up.
 _SMALL = 64 << 10
@@ -32,6 +33,23 @@ async def read_body(request: Request, settings: Settings) -> dict[str, Any]:
     Raises:
         RequestError: it is too large, no JSON, not an object, or nested too deeply.
     """
+    data = await _read(request, settings)
+    if len(data) <= _SMALL:
+        return parse_body(data, settings.max_json_depth)
+    return await asyncio.to_thread(parse_body, data, settings.max_json_depth)
+
+
+async def read_form(request: Request, settings: Settings) -> dict[str, Any]:
+    """Read the form that a request carries: texts, and bytes for files.
+
+    Raises:
+        RequestError: it is too large, or no form.
+    """
+    data = await _read(request, settings)
+    return await asyncio.to_thread(parse_form, data, request.headers.get("content-type", ""))
+
+
+async def _read(request: Request, settings: Settings) -> bytes:
     limit = settings.max_body_bytes
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and len(declared) < 20 and int(declared) > limit:
@@ -48,10 +66,7 @@ async def read_body(request: Request, settings: Settings) -> dict[str, Any]:
             chunks.append(chunk)
     finally:
         patience.end()
-    data = b"".join(chunks)
-    if len(data) <= _SMALL:
-        return parse_body(data, settings.max_json_depth)
-    return await asyncio.to_thread(parse_body, data, settings.max_json_depth)
+    return b"".join(chunks)
 
 
 def model_of(body: Mapping[str, Any]) -> str | None:

@@ -1,0 +1,34 @@
+"""``senses_of``: whether a model sees and hears, from its files: nothing is loaded for that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from llama_py.api.media import find_projector
+from llama_py.api.rendering import projector_senses
+from llama_py.errors import LlamaError
+from llama_py.gguf.reader import read_header
+
+if TYPE_CHECKING:
+    from llama_py.server.config.settings import ModelSettings
+
+__all__ = ["senses_of"]
+
+
+def senses_of(settings: ModelSettings) -> tuple[bool, bool]:
+    """Whether the model will see, and hear, when it is loaded."""
+    given = settings.options.get("mmproj", "auto")
+    try:
+        path = _beside(Path(settings.path)) if given == "auto" else given
+        return (False, False) if path is None else projector_senses(Path(path))
+    except (LlamaError, OSError, ValueError):  # loading says what is wrong
+        return False, False
+
+
+def _beside(model: Path) -> Path | None:
+    if not any(model.parent.glob("*mmproj*.gguf")):
+        return None
+    scalars = read_header(model).scalars
+    width = scalars.get(f"{scalars.get('general.architecture')}.embedding_length")
+    return find_projector(model, width) if isinstance(width, int) else None
