@@ -119,7 +119,7 @@ class Calls:
         if prompt.tokens is not None:
             return [*prompt.tokens]
         text_keys = self._loaded.cache.text_keys
-        text = text_keys.mark(prompt.text or b"", prompt.plain)
+        text = text_keys.mark(prompt.text or b"", prompt.plain, prompt.text_media)
         return text_keys.read(text, add_special=prompt.add_special)
 
 

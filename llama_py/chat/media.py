@@ -22,6 +22,9 @@ __all__ = ["media_of", "render_media"]
 
 Media = Image | Audio
 
+#: What the markers of this process have in them.
+_SECRET = secrets.token_hex(12)
+
 
 def media_of(messages: Sequence[Message]) -> Iterator[tuple[str, Media]]:
     """The pictures and sounds of a conversation, each with its place in it."""
@@ -61,7 +64,7 @@ def render_media(
             f"messages has {len(found)} pictures and sounds; at most {most} are allowed (max_media)"
         )
     media = [read(part, where) for where, part in found]
-    secret = secrets.token_hex(12)
+    secret = _secret_of(request.messages)
     counted = iter(range(len(found)))
     messages = tuple(
         replace(message, parts=tuple(_marked(part, secret, counted) for part in message.parts))
@@ -80,6 +83,12 @@ def render_media(
     return replace(
         rendered, media=tuple((start, end, media[number]) for start, end, number in places)
     )
+
+
+def _secret_of(messages: Sequence[Message]) -> str:
+    """The same for prompts that are compared with each other; another one if a message has it."""
+    known = repr(messages)
+    return _SECRET if _SECRET not in known else secrets.token_hex(12)
 
 
 def _marker(secret: str, number: str) -> str:

@@ -15,7 +15,6 @@ from llama_py.engine.generation import Generation
 from llama_py.engine.request import GenerationRequest, Record
 from llama_py.memory.cache import SequenceCache
 from llama_py.memory.sequences import ResolvedPrompt
-from llama_py.memory.text_keys import TextMedium
 
 __all__ = ["prepare", "resolve"]
 
@@ -72,7 +71,7 @@ def resolve(request: GenerationRequest, cache: SequenceCache, vocab: Vocab) -> R
             add_special=prompt.add_special,
             namespace=request.namespace,
             fresh=not request.reuse,
-            media=[TextMedium(each.start, each.end, each.medium.tokens) for each in prompt.media],
+            media=prompt.text_media,
         )
     if not request.targets:  # which are thousands that begin alike, checked by whoever made them
         vocab.check_tokens(prompt.tokens)

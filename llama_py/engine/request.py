@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from llama_py.engine.media import PlacedMedium
 from llama_py.memory.sequences import ReuseInfo
+from llama_py.memory.text_keys import TextMedium
 from llama_py.options.drafters import Speculative
 from llama_py.params import GenerationParams, SamplingParams
 
@@ -52,6 +53,11 @@ class Prompt:
     add_special: bool = True
     plain: tuple[tuple[int, int], ...] = ()
     media: tuple[PlacedMedium, ...] = ()
+
+    @property
+    def text_media(self) -> list[TextMedium]:
+        """What the prompt's tokens have in place of its pictures and sounds."""
+        return [TextMedium(each.start, each.end, each.medium.tokens) for each in self.media]
 
 
 @dataclass(frozen=True, slots=True)

@@ -329,3 +329,8 @@ def test_del_frees_the_projector_and_ends_its_thread() -> None:
         if each.name == "llama_py-media":
             each.join(5)
             assert not each.is_alive()
+
+
+def test_scores_are_of_texts() -> None:
+    with talk() as talking, pytest.raises(ValueError, match="pictures or sounds"):
+        talking.llm.score([talking.message(["What is ", DISC, " this?"])], ["a disc"])

@@ -300,7 +300,8 @@ class ModelCache:
             raise ParameterError("these messages leave nothing to evaluate ahead of time")
         end = starts[-1]
         plain = tuple((start, min(stop, end)) for start, stop in first.plain if start < end)
-        return Prompt(text=a[:end], boundaries=tuple(starts[:-1]), plain=plain)
+        media = tuple(each for each in first.media if each.end <= end)
+        return Prompt(text=a[:end], boundaries=tuple(starts[:-1]), plain=plain, media=media)
 
     def pin(self, what: Prewarmed | str) -> None:
         """Keep a beginning in memory: it is evicted only when nothing else is left.

@@ -196,7 +196,7 @@ class States:
     def of_prompt(self, prompt: Prompt, session: str) -> StoredState | None:
         """The longest state that holds a prompt's beginning and nothing else, or None."""
         cache = self._loaded.cache
-        text = cache.text_keys.mark(prompt.text or b"", prompt.plain).key
+        text = cache.text_keys.mark(prompt.text or b"", prompt.plain, prompt.text_media).key
         found = self._loaded.driver.run(lambda: self._longest(session, text))
         return self._loaded.copied(found) if isinstance(found, Copying) else found
 
@@ -228,7 +228,9 @@ class States:
     def mostly_cached(self, prompt: Prompt) -> bool:
         """Whether more than half of a prompt need not be evaluated."""
         cache = self._loaded.cache
-        resolved = cache.resolve_text(prompt.text or b"", plain=prompt.plain)
+        resolved = cache.resolve_text(
+            prompt.text or b"", plain=prompt.plain, media=prompt.text_media
+        )
         best: int = self._loaded.driver.run(lambda: cache.best_keep(resolved))
         return 2 * best >= len(resolved.tokens)
 

@@ -125,6 +125,11 @@ class ScoringJob:
         vocab = self._runtime.loaded.model.vocab
         if _is_conversation(prefix):
             prompt = self._runtime.calls.prompt_of(prefix, options)
+            if prompt.media:
+                raise ParameterError(
+                    "score() reads text only: there are pictures or sounds among the messages; "
+                    "ask with create_chat_completion(..., logprobs=True)"
+                )
             start = Prefix((*self._runtime.calls.tokens_of(prompt),))
         elif options:
             raise ParameterError(f"{next(iter(options))} has no meaning without messages")
