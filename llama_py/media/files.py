@@ -7,6 +7,7 @@ MP3 and FLAC.
 
 from __future__ import annotations
 
+import math
 import struct
 from dataclasses import dataclass
 from typing import Literal
@@ -21,6 +22,11 @@ Kind = Literal["image", "audio"]
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 #: JPEG markers without a length behind them.
 _BARE = frozenset([0x01, *range(0xD0, 0xDA)])
+#: Forms of WAV with so many bytes for each sample: integers, floats, A-law, mu-law, and what says
+#: which of them further behind.
+_SAMPLED = frozenset([1, 3, 6, 7, 0xFFFE])
+#: Bytes in which an MP3 may say how many frames it has, and seconds of the usual one.
+_FIRST_FRAME, _LONGEST_FRAME = 4096, 1152 / 32000
 #: Formats that people send, and that are not read.
 _OTHERS = (
     (b"<svg", "SVG"),
@@ -40,12 +46,14 @@ class MediaFile:
         kind: a picture or a sound.
         format: ``png``, ``jpeg``, ``gif``, ``bmp``, ``wav``, ``mp3``, ``flac``.
         width, height: of a picture, as its header says; 0 for sounds.
+        seconds: of a sound, as its headers say; 0 for pictures, and where they say nothing.
     """
 
     kind: Kind
     format: str
     width: int = 0
     height: int = 0
+    seconds: float = 0.0
 
     @property
     def media_type(self) -> str:
@@ -109,12 +117,57 @@ def _jpeg_size(data: bytes) -> tuple[int, int]:
 
 def _sound(data: bytes) -> MediaFile | None:
     if data[:4] == b"RIFF" and data[8:12] == b"WAVE":
-        return MediaFile("audio", "wav")
-    if data[:4] == b"fLaC":
-        return MediaFile("audio", "flac")
-    if data[:3] == b"ID3" or (data[0] == 0xFF and data[1] & 0xE0 == 0xE0):
-        return MediaFile("audio", "mp3")
+        return MediaFile("audio", "wav", seconds=_wav_seconds(data))
+    at = _behind_tags(data)
+    if data[at : at + 4] == b"fLaC":
+        return MediaFile("audio", "flac", seconds=_flac_seconds(data[at : at + 26]))
+    if at or (data[0] == 0xFF and data[1] & 0xE0 == 0xE0):
+        return MediaFile("audio", "mp3", seconds=_mp3_seconds(data[at : at + _FIRST_FRAME]))
     return None
+
+
+# The decoder allocates what a header says, so that a few bytes could ask for terabytes.
+
+
+def _behind_tags(data: bytes) -> int:
+    """Where the sound begins: behind the tags of ID3, which FLAC may have as well as MP3."""
+    at = 0
+    while data[at : at + 3] == b"ID3":
+        a, b, c, d = data[at + 6 : at + 10]
+        footer = 10 if data[at + 5] & 0x10 else 0
+        at += 10 + ((a & 127) << 21 | (b & 127) << 14 | (c & 127) << 7 | (d & 127)) + footer
+    return at
+
+
+def _wav_seconds(data: bytes) -> float:
+    """0 without a format, which is for the decoder to complain about."""
+    at = 12
+    while at + 8 <= len(data):
+        name, size = struct.unpack("<4sI", data[at : at + 8])
+        if name == b"fmt " and at + 24 <= len(data):
+            form, channels, rate, _, _, bits = struct.unpack("<HHIIHH", data[at + 8 : at + 24])
+            if form not in _SAMPLED:
+                return math.inf  # its samples cannot be counted from its bytes
+            frame = max(1, channels * bits // 8)
+            return len(data) / frame / rate if rate else 0.0
+        at += 8 + size + size % 2
+    return 0.0
+
+
+def _flac_seconds(head: bytes) -> float:
+    (numbers,) = struct.unpack(">Q", head[18:26])
+    rate, samples = numbers >> 44, numbers & (1 << 36) - 1
+    return samples / rate if rate else math.inf
+
+
+def _mp3_seconds(frame: bytes) -> float:
+    """0 if there is no count of its frames; then they are counted when it is decoded."""
+    for name, place in ((b"Xing", 8), (b"Info", 8), (b"VBRI", 14)):
+        at = frame.find(name)
+        if at >= 0 and (name == b"VBRI" or frame[at + 7] & 1):
+            (frames,) = struct.unpack(">I", frame[at + place : at + place + 4])
+            return float(frames * _LONGEST_FRAME)
+    return 0.0
 
 
 def _described(data: bytes) -> str:

@@ -11,6 +11,7 @@ import binascii
 import contextlib
 import io
 import ipaddress
+import math
 import os
 import re
 import socket
@@ -45,6 +46,7 @@ class MediaLimits:
         most_bytes: of one file.
         most_pixels: of one picture, as its header says.
         most_media: pictures and sounds in one prompt.
+        most_seconds: of one sound, as its header says.
         seconds: for fetching one, redirects included.
         redirects: that are followed.
     """
@@ -54,6 +56,7 @@ class MediaLimits:
     most_bytes: int = 32 << 20
     most_pixels: int = 64_000_000
     most_media: int = 64
+    most_seconds: float = 7200.0
     seconds: float = 10.0
     redirects: int = 3
 
@@ -67,6 +70,13 @@ def check_file(data: bytes, where: str, limits: MediaLimits) -> MediaFile:
         raise MediaError(
             f"{where} is a picture of {found.width} by {found.height} pixels; at most "
             f"{limits.most_pixels} pixels are allowed, so make it smaller"
+        )
+    if math.isinf(found.seconds):
+        raise MediaError(f"{where} does not say how long it is; send WAV with samples, or MP3")
+    if found.seconds > limits.most_seconds:
+        raise MediaError(
+            f"{where} says that it has {found.seconds:.0f} seconds of sound; at most "
+            f"{limits.most_seconds:.0f} are allowed"
         )
     return found
 

@@ -149,8 +149,8 @@ WRONG: dict[str, tuple[Any, str]] = {
         r"messages\[0\]\.content must be a string, not bytes; decode it first",
     ),
     "plain part": (
-        [{"role": "user", "content": [{"type": "text", "text": "a"}, "x"]}],
-        r"messages\[0\]\.content\[1\] must be a part such as .*, not 'x'",
+        [{"role": "user", "content": [{"type": "text", "text": "a"}, 7]}],
+        r"messages\[0\]\.content\[1\] must be a part such as .*, not 7",
     ),
     "marker": (
         [{"role": "user", "content": [{"type": "media_marker", "text": "<__media__>"}]}],
