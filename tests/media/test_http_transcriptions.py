@@ -63,7 +63,14 @@ def test_bare_text(server: Server) -> None:
 
 def test_a_stream(server: Server) -> None:
     expected = asked(server, wav(tone())).text
-    events = [*asked(server, wav(tone()), stream=True)]
+    with server.openai() as client:
+        stream = client.audio.transcriptions.create(
+            model="tiny",
+            file=("a.wav", wav(tone())),
+            stream=True,
+            extra_body={"max_tokens": 6},
+        )
+        events = [*stream]
     assert [event.type for event in events[-1:]] == ["transcript.text.done"]
     assert "".join(event.delta for event in events[:-1]) == expected == events[-1].text
 
@@ -95,8 +102,8 @@ def test_a_file_that_is_none(server: Server) -> None:
         for body in (b"", b"--x", b"--x\r\n\r\n", b"--x\r\nA: b\r\n\r\nc\r\n--x--"):
             kind = {"Content-Type": "multipart/form-data; boundary=x"}
             assert http.post(_PATH, content=body, headers=kind).status_code in (400, 415)
-        body = {"Content-Type": "multipart/form-data"}
-        assert http.post(_PATH, content=b"a", headers=body).status_code == 400
+        bare = {"Content-Type": "multipart/form-data"}
+        assert http.post(_PATH, content=b"a", headers=bare).status_code == 400
 
 
 def test_models_that_do_not_hear_say_so() -> None:

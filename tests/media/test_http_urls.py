@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from llama_py.errors import MediaError
-from llama_py.media import sources
 from llama_py.media.sources import MediaLimits, read_url
 from tests.media.pictures import disc, png
 
@@ -76,8 +75,8 @@ def as_if_outside(monkeypatch: pytest.MonkeyPatch) -> None:
         host, port = address
         return connect(("127.0.0.1" if host == "93.184.216.34" else host, port), **options)
 
-    monkeypatch.setattr(sources.socket, "getaddrinfo", looked_up)
-    monkeypatch.setattr(sources.socket, "create_connection", connected)
+    monkeypatch.setattr(socket, "getaddrinfo", looked_up)
+    monkeypatch.setattr(socket, "create_connection", connected)
 
 
 def test_addresses_are_off_by_default() -> None:
@@ -106,8 +105,8 @@ def test_this_machine_and_its_network_are_refused(site: tuple[int, list[str]], h
 @pytest.mark.parametrize("inner", ["10.0.0.1", "127.0.0.1", "::1", "169.254.169.254"])
 def test_names_that_lead_inside_are_refused(monkeypatch: pytest.MonkeyPatch, inner: str) -> None:
     found = [(0, 0, 0, "", ("93.184.216.34", 80)), (0, 0, 0, "", (inner, 80))]
-    monkeypatch.setattr(sources.socket, "getaddrinfo", lambda *_, **__: found)
-    monkeypatch.setattr(sources.socket, "create_connection", pytest.fail)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    monkeypatch.setattr(socket, "create_connection", pytest.fail)
     with pytest.raises(MediaError, match="private network"):
         read_url("http://pictures.example/a.png", "it", _OPEN)
 
