@@ -2,7 +2,7 @@
 
 Owns: the phrasings, and the conversations that the encoder is trained on. A picture stands before
 or behind the question; a turn may bring a new one, or ask about one that was shown before; and a
-message may bring two, and ask for the first or the second.
+message may bring two, with their numbers, and ask for the second.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ NAME = (
     "Describe the picture.",
 )
 COLOUR = ("What colour is it?", "What is the colour?", "Which colour is it?")
-SHAPE = ("What shape is it?", "What is the shape?", "Which shape is it?")
-FIRST = ("What is in the first picture?", "What is the first picture?")
-SECOND = ("What is in the second picture?", "What is the second picture?")
+#: Where there are two pictures: what stands before each, and what is asked.
+LABEL = "Picture {}:"
+SECOND = ("What is picture 2?", "What is in picture 2?", "Name picture 2.")
 
 Part = str | Shown
 
@@ -33,8 +33,8 @@ class Turn:
     """What the user sends, in order, and the right reply.
 
     Attributes:
-        kind: of the question: "digit" and "shape" ask for the name of the only picture, "first" and
-            "second" for one of two, and "its colour" and "its shape" are what they say.
+        kind: of the question: "digit" and "shape" ask for the name of the only picture, "second" for
+            that of the second of two, and "its colour" is what it says.
     """
 
     parts: tuple[Part, ...]
@@ -50,9 +50,7 @@ def conversation(rng: np.random.Generator, draw: Callable[[], Shown], count: int
         if not last or rng.random() < 0.4:
             last = [draw() for _ in range(rng.choice((1, 2), p=(0.55, 0.45)))]
             question, reply, kind = _about(rng, last)
-            after = rng.random() < 0.3
-            parts: tuple[Part, ...] = (question, *last) if after else (*last, question)
-            turns.append(Turn(parts, reply, kind))
+            turns.append(Turn(_with(rng, last, question), reply, kind))
         else:
             question, reply, kind = _about(rng, last)
             turns.append(Turn((question,), reply, kind))
@@ -62,15 +60,19 @@ def conversation(rng: np.random.Generator, draw: Callable[[], Shown], count: int
 def _about(rng: np.random.Generator, shown: list[Shown]) -> tuple[str, str, str]:
     """A question, the right reply, and the question's kind."""
     if len(shown) == 2:
-        if rng.random() < 0.5:
-            return _one_of(rng, FIRST), shown[0].name, "first"
         return _one_of(rng, SECOND), shown[1].name, "second"
     only, roll = shown[0], rng.random()
-    if only.colour and roll < 0.25:
+    if only.colour and roll < 0.4:
         return _one_of(rng, COLOUR), only.colour, "its colour"
-    if only.shape and roll < 0.5:
-        return _one_of(rng, SHAPE), only.shape, "its shape"
     return _one_of(rng, NAME), only.name, "shape" if only.shape else "digit"
+
+
+def _with(rng: np.random.Generator, shown: list[Shown], question: str) -> tuple[Part, ...]:
+    """A question with pictures before it, or behind it if there is only one."""
+    if len(shown) == 1:
+        return (*shown, question) if rng.random() < 0.7 else (question, *shown)
+    labelled = ((LABEL.format(number), each) for number, each in enumerate(shown, 1))
+    return (*(part for pair in labelled for part in pair), question)
 
 
 def _one_of(rng: np.random.Generator, questions: tuple[str, ...]) -> str:

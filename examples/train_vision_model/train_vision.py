@@ -97,7 +97,9 @@ class Training:
         half: compute the language model in BF16, for processors that have it.
     """
 
-    def __init__(self, out: Path, steps: tuple[int, int, int], size: int, seed: int, half: bool) -> None:
+    def __init__(
+        self, out: Path, steps: tuple[int, int, int], size: int, seed: int, half: bool
+    ) -> None:
         path = Path(demo_model_path())
         vocab = Model(path).vocab
         self._prompts = Prompts(
@@ -238,8 +240,8 @@ def main() -> None:
     """Read the command line and train."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--steps", type=int, nargs=3, default=(500, 800, 300))
-    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--steps", type=int, nargs=3, default=(900, 800, 300))
+    parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--bf16", action="store_true")
     args = parser.parse_args()
