@@ -165,9 +165,9 @@ WRONG: dict[str, tuple[Any, str]] = {
         r"messages\[2\]\.content must be a string, not 21; .*json\.dumps\(result\)",
     ),
     "part": ([{"role": "user", "content": [{"type": "x"}]}], r"content\[0\]\.type is 'x'"),
-    "image": (
-        [{"role": "user", "content": [{"type": "image_url", "image_url": "u"}]}],
-        "models read text only here",
+    "video": (
+        [{"role": "user", "content": [{"type": "video_url", "video_url": "u"}]}],
+        "no model here sees films",
     ),
     "part text": ([{"role": "user", "content": [{"type": "text"}]}], r"content\[0\]\.text must"),
     "call type": (
