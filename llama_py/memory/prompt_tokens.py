@@ -21,7 +21,6 @@ from enum import IntFlag
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_py.memory.media_tokens import border
 from llama_py.memory.text_keys import MARK, PromptText, TextKeys
 from llama_py.states.prefix import TextPath
 
@@ -63,7 +62,7 @@ def read_prompt(
     Args:
         path: cached tokens whose key ``text.key`` begins with, as ``match_text`` finds them.
     """
-    certain = _certain(path, text.key) if path is not None else 0
+    certain = _certain(path, text) if path is not None else 0
     place = int(path.offsets[certain]) if path is not None else 0
     rest = text_keys.read(text, place, add_special=add_special)
     added = len(text_keys.added[0]) if add_special and not place else 0
@@ -80,18 +79,24 @@ def read_prompt(
     return Reading(path.tokens[:kept].tolist() + rest, offsets, sources, kept)
 
 
-def _certain(path: TextPath, key: bytes) -> int:
-    """How many tokens of the path are before its last special token.
+def _certain(path: TextPath, text: PromptText) -> int:
+    """How many tokens of the path are before its last special token, or before or behind a picture.
 
     There the tokenizer splits, in what was cached and in the prompt. (A special token that only the
     prompt has there does not count: what is before it was tokenized together with other text.) 0 if
     nothing that has any text is before it. A special token within a reply does not count either:
-    the reply stays whole.
+    the reply stays whole. Nor do those of a picture: it has all of its tokens, or none.
     """
-    marked = np.frombuffer(key, np.uint8)[path.offsets[:-1]] == MARK[0]
+    marked = np.frombuffer(text.key, np.uint8)[path.offsets[:-1]] == MARK[0]
     marked[1:] &= path.sources[:-1] != Source.SAMPLED
     found = np.flatnonzero(marked)
-    count = border(path.tokens, int(found[-1])) if len(found) else 0
+    count = int(found[-1]) if len(found) else 0
+    place, end = int(path.offsets[count]), int(path.offsets[-1])
+    for medium in text.media:
+        whole = medium.end <= end
+        if medium.start < place < medium.end or (whole and place < medium.end):
+            place = medium.end if whole else medium.start
+            count = int(np.searchsorted(path.offsets, place))
     return count if path.offsets[count] else 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,8 +31,10 @@ class Talk:
         oracle: evaluates each prompt from the beginning, by libmtmd's helper.
     """
 
-    def __init__(self, kind: str, projector: str, **options: Any) -> None:
-        model, path = media_model(kind), tiny_projector(projector)
+    def __init__(
+        self, kind: str, projector: str, model: Path | None = None, **options: Any
+    ) -> None:
+        model, path = model or media_model(kind), tiny_projector(projector)
         given = {"n_ctx": 1024, "n_seq_max": 4, "n_threads": 1, "flash_attn": False, "mmproj": path}
         self.options: dict[str, Any] = {**given, "type_k": 0, "type_v": 0, **options}
         self.model = model

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from tests.media import pictures
 from tests.media.oracle import Part
 from tests.media.talking import cells, talk
 from tests.memory.oracle import nmse
+from tests.models import tiny_model
 
 DISC, STRIPES, WIDE = pictures.disc(), pictures.stripes(), pictures.gradient(70, 42)
 TONE, CHIRP = pictures.tone(), pictures.chirp()
@@ -334,3 +336,17 @@ def test_del_frees_the_projector_and_ends_its_thread() -> None:
 def test_scores_are_of_texts() -> None:
     with talk() as talking, pytest.raises(ValueError, match="pictures or sounds"):
         talking.llm.score([talking.message(["What is ", DISC, " this?"])], ["a disc"])
+
+
+@pytest.mark.parametrize("kind", ["full", "iswa", "hybrid"])
+def test_marks_around_a_picture_that_the_vocabulary_lacks_are_plain_text(kind: str) -> None:
+    """Words and the mark before or behind a picture are never tokenized together."""
+    questions = ["a?", "b?", "b? no: c", ">b", "_of_image> d"]
+    with talk(kind, "gemma3", model=tiny_model(kind)) as talking:
+        for first, second in product(questions, questions):
+            talking.llm.reset()
+            for question in (first, second, first + second):
+                assert talking.error(["see <start", DISC, question, DISC, "end"]) <= EXACT
+                found = talking.llm.runtime.last.record.tokens
+                talking.ask(["see <start", DISC, question, DISC, "end"], reuse=False)
+                assert found == talking.llm.runtime.last.record.tokens
