@@ -622,6 +622,12 @@ def test_axe_finds_nothing_grave_about_media(visit: Open, told: Scripted) -> Non
     assert not problems(site), "with an entry that cannot be chosen"
 
 
+def middle(element: Any) -> float:
+    """How far down it is."""
+    box = element.bounding_box()
+    return float(box["y"] + box["height"] / 2)
+
+
 @pytest.mark.parametrize("width", [390, 320])
 def test_media_on_a_phone(visit: Open, told: Scripted, width: int) -> None:
     told.modalities = BOTH
@@ -631,9 +637,13 @@ def test_media_on_a_phone(visit: Open, told: Scripted, width: int) -> None:
     attach(site, DISC, wide, CHIRP)
     assert not overflows(site)
     expect(site.button("Send")).to_be_in_viewport()
+    told.will([text("Two."), finish(), usage(2011, 1830, 20)])
     site.say("What are these?")
     is_drawn(site, 2)
     assert not overflows(site)
+    expect(site.page.locator("#meter")).to_be_visible()
+    if width == 390:  # all in one row
+        assert middle(site.button("Send")) == pytest.approx(middle(site.button("Attach pictures")))
     site.button("Enlarge disc.png").click()
     assert not overflows(site)
 

@@ -134,7 +134,8 @@ export class Attachments {
     if (pending) return [icon("file"), words("is read …")];
     if (kind === "picture") return [picture(file, this.#library), words(aboutMedia(file))];
     if (kind === "sound") return [sound(file, this.#library)];
-    return [icon("file"), words(`${count(Math.ceil(text.length / 1000))} k`)];
+    const size = h("span", { class: "size" }, `${count(Math.ceil(text.length / 1000))} k`);
+    return [icon("file"), h("span", {}, name), size];
   }
 }
 
