@@ -33,8 +33,8 @@ class Turn:
     """What the user sends, in order, and the right reply.
 
     Attributes:
-        kind: of the question: "digit" and "shape" ask for the name of the only picture, "second" for
-            that of the second of two, and "its colour" is what it says.
+        kind: of the question: "digit" and "shape" ask for the name of the only picture, "second"
+            for that of the second of two, and "its colour" is what it says.
     """
 
     parts: tuple[Part, ...]
