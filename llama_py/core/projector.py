@@ -155,6 +155,8 @@ class Projector(Handle[M.mtmd_context_p]):
             MediaError: it is damaged, or cannot be used.
         """
         opt = M.mtmd_helper_init_opt_default()
+        # What is no picture would be given to ffprobe, a program that is looked for in PATH.
+        opt.video_params.ffmpeg_bin_dir = os.fsencode(os.devnull)
         buffer = (ctypes.c_uint8 * len(data)).from_buffer_copy(data)
         with logs.ErrorLines() as lines:
             made = M.mtmd_helper_bitmap_init_from_buf(self.pointer, buffer, len(data), False, opt)
