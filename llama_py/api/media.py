@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from llama_py.chat.conversation import Audio, Image
+from llama_py.chat.conversation import AudioPart, ImagePart
 from llama_py.core.context import Context
 from llama_py.core.model import Model
 from llama_py.core.projector import Projector
@@ -26,11 +26,13 @@ def find_projector(model_path: Path, width: int) -> Path | None:
     found = []
     for path in sorted(model_path.parent.glob("*mmproj*.gguf")):
         try:
-            scalars = read_header(path).scalars
+            header = read_header(path)
         except (LlamaError, OSError):
             continue
-        widths = {scalars.get(f"clip.{kind}.projection_dim") for kind in ("vision", "audio")}
-        if scalars.get("general.architecture") == "clip" and width in widths:
+        # What is said to be the projection's width is that of CLIP in some files.
+        sizes = (tensor.shape for tensor in header.tensors if tensor.name.startswith("mm."))
+        fits = any(width in shape for shape in sizes)
+        if header.scalars.get("general.architecture") == "clip" and fits:
             found.append(path)
     return found[0] if len(found) == 1 else None
 
@@ -105,7 +107,7 @@ class ModelMedia:
         context = self._context
         return MediaEncoder(projector, n_ubatch=min(context.n_ubatch, context.n_batch))
 
-    def read(self, part: Image | Audio, where: str) -> Medium:
+    def read(self, part: ImagePart | AudioPart, where: str) -> Medium:
         """What the prompt gets in place of a part of a message.
 
         Raises:
@@ -115,8 +117,8 @@ class ModelMedia:
         encoder = self.encoder
         data = part.data or read_url(part.url, where, self.limits)
         found = check_file(data, where, self.limits)
-        if found.kind != ("image" if isinstance(part, Image) else "audio"):
-            wanted = "a picture" if isinstance(part, Image) else "a sound"
+        if found.kind != ("image" if isinstance(part, ImagePart) else "audio"):
+            wanted = "a picture" if isinstance(part, ImagePart) else "a sound"
             raise MediaError(f"{where} should be {wanted}, and the file is {found.media_type}")
         return encoder.read(data, where)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from llama_py.api.loading import LoadedModel
 from llama_py.chat.constraints import render_constrained
 from llama_py.chat.content import render_content
-from llama_py.chat.conversation import Audio, Image
+from llama_py.chat.conversation import AudioPart, ImagePart
 from llama_py.chat.formats import ChatFormat, get_chat_format
 from llama_py.chat.formats.builtin import builtin_name
 from llama_py.chat.media import render_media
@@ -121,7 +121,7 @@ class ModelContext:
     last_n_tokens_size: int
     spm_infill: bool
     render_chat: Callable[[ChatRequest], RenderedChat]
-    medium: Callable[[Image | Audio, str], Medium]
+    medium: Callable[[ImagePart | AudioPart, str], Medium]
     sees: bool = False
     hears: bool = False
     max_media: int = 0
@@ -249,7 +249,7 @@ class Rendering:
         most = media.limits.most_media if media is not None else 0
         return render_media(request, safely, self._read_medium, most)
 
-    def _read_medium(self, part: Image | Audio, where: str) -> Medium:
+    def _read_medium(self, part: ImagePart | AudioPart, where: str) -> Medium:
         media = self._loaded.media
         if media is None:
             raise ParameterError(f"{where}: this model generates nothing, so it sees nothing")

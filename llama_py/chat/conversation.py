@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 __all__ = [
-    "Audio",
-    "Image",
+    "AudioPart",
+    "ImagePart",
     "Message",
     "Part",
     "Role",
@@ -35,7 +35,7 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class ImagePart:
     """A picture: its bytes, or where it is.
 
     Attributes:
@@ -51,8 +51,8 @@ class Image:
 
 
 @dataclass(frozen=True, slots=True)
-class Audio:
-    """A recording; its attributes are those of ``Image``."""
+class AudioPart:
+    """A recording; its attributes are those of ``ImagePart``."""
 
     data: bytes = field(default=b"", repr=False)
     media_type: str = ""
@@ -93,12 +93,12 @@ class ToolResult:
     """
 
     call_id: str
-    content: tuple[Text | Image | Audio, ...] = ()
+    content: tuple[Text | ImagePart | AudioPart, ...] = ()
     is_error: bool = False
     name: str = ""
 
 
-Part = Text | Image | Audio | Thinking | ToolCall | ToolResult
+Part = Text | ImagePart | AudioPart | Thinking | ToolCall | ToolResult
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from llama_py.chat.conversation import Audio, Image, Message, Part, ToolResult
+from llama_py.chat.conversation import AudioPart, ImagePart, Message, Part, ToolResult
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.rendered import RenderedChat
 from llama_py.errors import MediaError, TemplateError
 
 __all__ = ["media_of", "render_media"]
 
-Media = Image | Audio
+Media = ImagePart | AudioPart
 
 #: What the markers of this process have in them.
 _SECRET = secrets.token_hex(12)
@@ -31,11 +31,11 @@ def media_of(messages: Sequence[Message]) -> Iterator[tuple[str, Media]]:
     for index, message in enumerate(messages):
         for number, part in enumerate(message.parts):
             where = f"messages[{index}].content[{number}]"
-            if isinstance(part, Image | Audio):
+            if isinstance(part, ImagePart | AudioPart):
                 yield where, part
             elif isinstance(part, ToolResult):
                 for inner, each in enumerate(part.content):
-                    if isinstance(each, Image | Audio):
+                    if isinstance(each, ImagePart | AudioPart):
                         yield f"messages[{index}].content[{inner}]", each
 
 
@@ -96,7 +96,7 @@ def _marker(secret: str, number: str) -> str:
 
 
 def _marked(part: Any, secret: str, counted: Iterator[int]) -> Part:
-    if isinstance(part, Image | Audio):
+    if isinstance(part, ImagePart | AudioPart):
         return replace(part, marker=_marker(secret, str(next(counted))))
     if isinstance(part, ToolResult):
         content: tuple[Any, ...] = tuple(_marked(each, secret, counted) for each in part.content)

@@ -36,7 +36,7 @@ class Attachments:
         media = self._llm.runtime.loaded.media
         if media is None:
             raise ParameterError(f"{name}: this model generates nothing, so it sees nothing")
-        own = conversation.Image if isinstance(sent, Image) else conversation.Audio
+        own = conversation.ImagePart if isinstance(sent, Image) else conversation.AudioPart
         medium = media.read(own(sent.data, sent.media_type), name)
         self._parts.append(_part(sent))
         return len(medium.tokens)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from llama_py.chat.conversation import Audio, Image
+    from llama_py.chat.conversation import AudioPart, ImagePart
     from llama_py.chat.messages import ChatRequest
     from llama_py.chat.rendered import RenderedChat
     from llama_py.chat.vocab import VocabLike
@@ -61,7 +61,7 @@ class CallContext(Protocol):
     @property
     def max_media(self) -> int: ...
 
-    def medium(self, part: Image | Audio, where: str) -> Medium:
+    def medium(self, part: ImagePart | AudioPart, where: str) -> Medium:
         """What a prompt gets in place of a picture or a sound.
 
         Raises:

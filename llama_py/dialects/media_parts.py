@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from llama_py.chat.checks import check_text
-from llama_py.chat.conversation import Audio, Image, Message, Part, Text, ToolResult
+from llama_py.chat.conversation import AudioPart, ImagePart, Message, Part, Text, ToolResult
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.rendered import RenderedChat
 from llama_py.dialects.context import CallContext
@@ -49,7 +49,7 @@ MEDIA_PARTS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedImage(Image):
+class PlacedImage(ImagePart):
     """A picture that knows its place in what was sent, which errors name.
 
     A conversation may have other places: neighbours of the same role become one message.
@@ -59,7 +59,7 @@ class PlacedImage(Image):
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedAudio(Audio):
+class PlacedAudio(AudioPart):
     """A recording that knows its place; see ``PlacedImage``."""
 
     where: str = field(default="", repr=False, compare=False)
@@ -70,7 +70,7 @@ def is_picture_url(url: str) -> bool:
     return url[:11].lower() == "data:image/"
 
 
-def read_media_part(part: Mapping[str, Any], kind: str, where: str) -> Image | Audio:
+def read_media_part(part: Mapping[str, Any], kind: str, where: str) -> ImagePart | AudioPart:
     """A part of one of these types. What an address leads to is read later.
 
     Raises:
@@ -93,7 +93,7 @@ def read_media_part(part: Mapping[str, Any], kind: str, where: str) -> Image | A
     return kinds(url=check_text(url, name), where=where)
 
 
-def _sound(given: Any, place: str) -> Audio:
+def _sound(given: Any, place: str) -> AudioPart:
     where = f"{place}.input_audio"
     if not isinstance(given, Mapping) or not isinstance(given.get("data"), str):
         raise ParameterTypeError(
@@ -164,7 +164,7 @@ def prompt_with_media(context: CallContext, given: MarkedPrompt) -> Prompt:
     places = re.finditer(re.escape(MEDIA_MARKER.encode()), text)
     for index, (place, data) in enumerate(zip(places, given.files, strict=True)):
         where = f"{name}[{index}]"
-        part = (Image if look_at(data, where).kind == "image" else Audio)(data)
+        part = (ImagePart if look_at(data, where).kind == "image" else AudioPart)(data)
         medium = context.medium(part, where)
         media.append(PlacedMedium(place.start(), place.end(), medium))
     return Prompt(text=text, media=tuple(media))
@@ -195,7 +195,7 @@ def render_results(
 
 def _behind_results(messages: Sequence[Message]) -> tuple[Message, ...]:
     out: list[Message] = []
-    shown: list[Image | Audio] = []
+    shown: list[ImagePart | AudioPart] = []
     for message in messages:
         if message.role == "tool":
             parts = tuple(_without_media(part, shown) for part in message.parts)
@@ -210,10 +210,10 @@ def _behind_results(messages: Sequence[Message]) -> tuple[Message, ...]:
     return (*out, Message("user", tuple(shown))) if shown else tuple(out)
 
 
-def _without_media(part: Part, shown: list[Image | Audio]) -> Part:
+def _without_media(part: Part, shown: list[ImagePart | AudioPart]) -> Part:
     if not isinstance(part, ToolResult):
         return part
-    media = [each for each in part.content if isinstance(each, Image | Audio)]
+    media = [each for each in part.content if isinstance(each, ImagePart | AudioPart)]
     if not media:
         return part
     shown += media

@@ -21,12 +21,14 @@ import time
 import urllib.parse
 import zlib
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llama_py.errors import MediaError, ParameterTypeError
 from llama_py.media.files import MediaFile, look_at
+
+if TYPE_CHECKING:
+    from http.client import HTTPConnection
 
 __all__ = ["MediaLimits", "check_file", "decode_base64", "picture_bytes", "read_url", "sound_bytes"]
 
@@ -181,6 +183,9 @@ class _Fetch:
 
     def _ask(self, url: str) -> bytes | str:
         """The file, or the address that it is at."""
+        # Loading a model needs neither this nor ssl.
+        from http.client import HTTPException as http_error  # noqa: N813
+
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise MediaError(f"{self._where} leads to an address that is not fetched")
@@ -197,11 +202,13 @@ class _Fetch:
             finally:
                 watch.cancel()
                 connection.close()
-        except (OSError, HTTPException, ValueError) as error:
+        except (OSError, http_error, ValueError) as error:
             raise MediaError(f"{self._where} cannot be fetched: {error}") from None
 
     def _connect(self, scheme: str, host: str, port: int) -> HTTPConnection:
         address = self._allowed_address(host, port)
+        from http.client import HTTPConnection, HTTPSConnection
+
         kind = HTTPSConnection if scheme == "https" else HTTPConnection
         connection = kind(host, port, timeout=self._limits.seconds)
         # The name is looked up once: what was checked is what is connected to.

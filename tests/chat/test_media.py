@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from llama_py.chat.conversation import Audio, Image, Message, Text, ToolResult
+from llama_py.chat.conversation import AudioPart, ImagePart, Message, Text, ToolResult
 from llama_py.chat.media import media_of, render_media
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.rendered import RenderedChat
 from llama_py.errors import MediaError, TemplateError
 from tests.chat import families
 
-ONE, OTHER = Image(b"one"), Image(b"other")
+ONE, OTHER = ImagePart(b"one"), ImagePart(b"other")
 
 
 def request(*messages: Message) -> ChatRequest:
@@ -57,7 +57,7 @@ def test_pictures_of_earlier_turns_stay(name: str) -> None:
 
 
 def test_sounds_are_media_too() -> None:
-    found = rendered(families.names()[0], Message("user", (Audio(b"tone"), Text("Listen."))))
+    found = rendered(families.names()[0], Message("user", (AudioPart(b"tone"), Text("Listen."))))
     assert "[tone]" in shown(found)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from llama_py import Llama, demo_model_path
 from llama_py.chat.conversation import (
-    Image,
+    ImagePart,
     Message,
     Text,
     Thinking,
@@ -25,7 +25,7 @@ from tests.chat.families import TOOLS, USER
 from tests.chat.openai import chat_request
 
 HELLO = Message("user", (Text("Hello"),))
-PICTURE = Image(b"x", "image/png")
+PICTURE = ImagePart(b"x", "image/png")
 
 
 def test_what_templates_get() -> None:

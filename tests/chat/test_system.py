@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from llama_py.chat.content import render_content
 from llama_py.chat.conversation import (
-    Image,
+    ImagePart,
     Message,
     Role,
     Text,
@@ -123,7 +123,7 @@ def test_nothing_comes_between_a_call_and_its_results(slots: FixedSlots) -> None
 
 
 def test_pictures_stay_where_they_are() -> None:
-    picture = Image(b"x")
+    picture = ImagePart(b"x")
     (message,) = place_system((Message("user", (Text("See"), picture)), S), ONE_SLOT)
     assert message.parts == (Text("See"), picture, Text("S"))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from llama_py.chat.conversation import Audio, Image
+from llama_py.chat.conversation import AudioPart, ImagePart
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.rendered import RenderedChat
 from llama_py.chat.templates.template import ChatTemplate
@@ -39,7 +39,7 @@ class Context:
     rendered: int = 0
     asked: ChatRequest | None = None
 
-    def medium(self, part: Image | Audio, where: str) -> Medium:
+    def medium(self, part: ImagePart | AudioPart, where: str) -> Medium:
         raise ParameterError(f"{where}: nothing is seen or heard here")
 
     def render_chat(self, request: ChatRequest) -> RenderedChat:

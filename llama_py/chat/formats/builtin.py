@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from llama_py.chat.constraints import constrain_plain
-from llama_py.chat.conversation import Audio, Image, Message, Text
+from llama_py.chat.conversation import AudioPart, ImagePart, Message, Text
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.rendered import RenderedChat
 from llama_py.chat.templates.system import FixedSlots, place_system
@@ -110,7 +110,7 @@ class BuiltinFormat:
         texts = [
             part.text if isinstance(part, Text) else part.marker
             for part in message.parts
-            if isinstance(part, Text | Image | Audio)
+            if isinstance(part, Text | ImagePart | AudioPart)
         ]
         if message.role == "tool" or len(texts) < len(message.parts):
             raise self._no_tools()

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from llama_py.chat.conversation import Audio, Image, Message, Text
+from llama_py.chat.conversation import AudioPart, ImagePart, Message, Text
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.rendered import RenderedChat
 from llama_py.chat.templates.system import FixedSlots, place_system
@@ -124,7 +124,7 @@ def _plain_text(message: Message) -> str:
     return "\n".join(
         part.text if isinstance(part, Text) else part.marker
         for part in message.parts
-        if isinstance(part, Text | Image | Audio)
+        if isinstance(part, Text | ImagePart | AudioPart)
     )
 
 

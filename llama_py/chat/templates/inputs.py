@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from llama_py.chat.conversation import (
-    Audio,
-    Image,
+    AudioPart,
+    ImagePart,
     Message,
     Part,
     Text,
@@ -120,13 +120,13 @@ def _call(call: ToolCall) -> Values:
 
 
 def _content(parts: Sequence[Part]) -> str | list[Values]:
-    values = [_value(part) for part in parts if isinstance(part, Text | Image | Audio)]
+    values = [_value(part) for part in parts if isinstance(part, Text | ImagePart | AudioPart)]
     if len(values) > 1 or (values and values[0]["type"] != "text"):
         return values
     return values[0]["text"] if values else ""
 
 
-def _value(part: Text | Image | Audio) -> Values:
+def _value(part: Text | ImagePart | AudioPart) -> Values:
     if isinstance(part, Text):
         return {"type": "text", "text": part.text}
     return {"type": "media_marker", "text": part.marker}

@@ -21,7 +21,7 @@ from typing import Any
 
 from llama_py.chat.checks import check_json, check_text
 from llama_py.chat.conversation import (
-    Image,
+    ImagePart,
     Message,
     Part,
     Role,
@@ -65,7 +65,7 @@ _PLACEHOLDERS = {"", *_INSTEAD.values()}
 _BETWEEN = "\n"
 
 #: What users and tools say, in order.
-Said = str | Image
+Said = str | ImagePart
 
 
 def read_system(value: Any) -> tuple[Message, ...]:
@@ -258,12 +258,12 @@ def _joined(texts: Sequence[str]) -> str:
     return _BETWEEN.join(text for text in texts if text)
 
 
-def _parts_of(said: Sequence[Said], between: str = _BETWEEN) -> tuple[Text | Image, ...]:
+def _parts_of(said: Sequence[Said], between: str = _BETWEEN) -> tuple[Text | ImagePart, ...]:
     """Texts and pictures in order; texts side by side are one. Never nothing."""
-    parts: list[Text | Image] = []
+    parts: list[Text | ImagePart] = []
     for each in said:
         last = parts[-1] if parts else None
-        if isinstance(each, Image):
+        if isinstance(each, ImagePart):
             parts.append(each)
         elif each and isinstance(last, Text):
             parts[-1] = Text(f"{last.text}{between}{each}")
@@ -276,7 +276,7 @@ def _said_in(parts: Sequence[Part]) -> list[Said]:
     return [
         part.text if isinstance(part, Text) else part
         for part in parts
-        if isinstance(part, Text | Image)
+        if isinstance(part, Text | ImagePart)
     ]
 
 
@@ -362,7 +362,7 @@ def _add_foreign(side: _Side, kind: str, block: Mapping[str, Any], place: str) -
         note_ignored("blocks of users", kind[:60])
 
 
-def _picture(block: Mapping[str, Any], place: str) -> Image:
+def _picture(block: Mapping[str, Any], place: str) -> ImagePart:
     where = f"{place}.source"
     source = check_object(block.get("source"), where)
     kind = source.get("type")

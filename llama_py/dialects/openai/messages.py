@@ -14,8 +14,8 @@ from typing import Any, Literal, cast
 
 from llama_py.chat.checks import check_json, check_text, read_arguments
 from llama_py.chat.conversation import (
-    Audio,
-    Image,
+    AudioPart,
+    ImagePart,
     Message,
     Role,
     Text,
@@ -54,13 +54,13 @@ def _check_sequence(value: Any, where: str) -> Sequence[Any]:
 # ---- content --------------------------------------------------------------------------------
 
 
-def _part(part: Any, where: str) -> Text | Image | Audio:
+def _part(part: Any, where: str) -> Text | ImagePart | AudioPart:
     if isinstance(part, str):
         return Text(whole_text(part, where))
     if isinstance(part, objects.Image):
-        return Image(part.data, part.media_type)
+        return ImagePart(part.data, part.media_type)
     if isinstance(part, objects.Audio):
-        return Audio(part.data, part.media_type)
+        return AudioPart(part.data, part.media_type)
     if not isinstance(part, Mapping):
         raise ParameterTypeError(
             f'{where} must be a part such as {{"type": "text", "text": ...}}, not {shown(part)}'
@@ -77,7 +77,9 @@ def _part(part: Any, where: str) -> Text | Image | Audio:
     )
 
 
-def _content(message: Mapping[str, Any], role: str, where: str) -> tuple[Text | Image | Audio, ...]:
+def _content(
+    message: Mapping[str, Any], role: str, where: str
+) -> tuple[Text | ImagePart | AudioPart, ...]:
     content = message.get("content")
     if isinstance(content, str):
         return (Text(whole_text(content, f"{where}.content")),)
@@ -211,8 +213,8 @@ def _message(given: Any, previous: Sequence[Message], where: str) -> Message:
 
 
 def _said(
-    message: Mapping[str, Any], content: tuple[Text | Image | Audio, ...], where: str
-) -> tuple[Thinking | Text | Image | Audio | ToolCall, ...]:
+    message: Mapping[str, Any], content: tuple[Text | ImagePart | AudioPart, ...], where: str
+) -> tuple[Thinking | Text | ImagePart | AudioPart | ToolCall, ...]:
     """The reasoning, the text and the calls of an assistant's message."""
     reasoning = message.get("reasoning_content") or message.get("reasoning")
     thoughts = [Thinking(check_text(reasoning, f"{where}.reasoning_content"))] if reasoning else []

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llama_py.chat.checks import check_text
-from llama_py.chat.conversation import Audio, Message, Text
+from llama_py.chat.conversation import AudioPart, Message, Text
 from llama_py.chat.messages import ChatRequest
 from llama_py.chat.rendered import RenderedChat
 from llama_py.chat.stream import ChatStream, Delta
@@ -74,7 +74,7 @@ def _messages(context: CallContext, form: Mapping[str, Any], data: bytes) -> tup
     said = prompt or ("" if system else _INSTRUCTION)
     if language:
         said = f"{said} (language: {language})".lstrip()
-    sound: Audio = PlacedAudio(data, where="file")
+    sound: AudioPart = PlacedAudio(data, where="file")
     parts = (Text(said), sound) if said else (sound,)
     opening = (Message("system", (Text(system),)),) if system else ()
     return (*opening, Message("user", parts))

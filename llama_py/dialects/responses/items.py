@@ -17,8 +17,8 @@ from typing import Any
 
 from llama_py.chat.checks import read_arguments, wrapped_arguments
 from llama_py.chat.conversation import (
-    Audio,
-    Image,
+    AudioPart,
+    ImagePart,
     Message,
     Part,
     Role,
@@ -47,7 +47,7 @@ __all__ = [
 
 Item = Mapping[str, Any]
 #: What somebody said, or a tool returned.
-Content = tuple[Text | Image | Audio, ...]
+Content = tuple[Text | ImagePart | AudioPart, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,9 +287,11 @@ def _arguments(text: str) -> str:
 # ---- content ---------------------------------------------------------------------------------
 
 
-def _joined(parts: Sequence[Text | Image | Audio], between: str) -> list[Text | Image | Audio]:
+def _joined(
+    parts: Sequence[Text | ImagePart | AudioPart], between: str
+) -> list[Text | ImagePart | AudioPart]:
     """The parts in order; texts side by side are one, and those that are empty none."""
-    joined: list[Text | Image | Audio] = []
+    joined: list[Text | ImagePart | AudioPart] = []
     for part in parts:
         last = joined[-1] if joined else None
         if not isinstance(part, Text):
@@ -313,7 +315,7 @@ def _content(item: Fields, name: str, senses: Senses, *, alone: bool = False) ->
         return (Text(as_text(content, where)),)
     if content is None and not alone:
         raise missing(where, "it must be a string or a list of parts")
-    parts: list[Text | Image | Audio] = []
+    parts: list[Text | ImagePart | AudioPart] = []
     lost: list[str] = []
     for index, value in enumerate(item.list(name)):
         part = Fields(value, f"{where}[{index}]")
@@ -336,7 +338,9 @@ def _content(item: Fields, name: str, senses: Senses, *, alone: bool = False) ->
     return tuple(_merged(parts)) or (Text(""),)
 
 
-def _merged(parts: Sequence[Text | Image | Audio]) -> Iterator[Text | Image | Audio]:
+def _merged(
+    parts: Sequence[Text | ImagePart | AudioPart],
+) -> Iterator[Text | ImagePart | AudioPart]:
     for texts, group in groupby(parts, key=lambda part: isinstance(part, Text)):
         if texts:
             yield Text(_PARTS.join(part.text for part in group if isinstance(part, Text)))
@@ -349,7 +353,7 @@ def _reads(senses: Senses) -> str:
     return f"reads text and {' and '.join(others)}, no more" if others else "reads text only"
 
 
-def _medium(part: Fields, kind: str, senses: Senses) -> Image | Audio | None:
+def _medium(part: Fields, kind: str, senses: Senses) -> ImagePart | AudioPart | None:
     """A picture or a sound, None if the model cannot be shown it."""
     if kind == "input_audio":
         return read_media_part(part.values, kind, part.where) if senses.hears else None
