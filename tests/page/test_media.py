@@ -358,23 +358,11 @@ def test_other_sounds_become_one_channel_of_sixteen_kilohertz(seeing: Site, told
     assert np.abs(heard[200:-200] - left[200:-200] / 2).max() < 0.05
 
 
-#: What the server must allow for the microphone; its policy may forbid it for now.
-MICROPHONE = "camera=(), geolocation=(), microphone=(self)"
-
-
 @pytest.fixture
 def recorder(visit: Open, told: Scripted) -> Site:
     """The page where the microphone may be used."""
     told.modalities = BOTH
     site = visit(told.url, permissions=["microphone"])
-
-    def allow(route: Any) -> None:
-        answer = route.fetch()
-        headers = {**answer.headers, "permissions-policy": MICROPHONE}
-        route.fulfill(response=answer, headers=headers)
-
-    site.page.route(f"{told.url}/", allow)
-    site.reload()
     expect(site.button("Record a sound")).to_be_visible()
     return site
 
