@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from llama_py._native import llama_h
+from llama_py.core import logs
 from llama_py.errors import LlamaError
 
 __all__ = ["MIXTURES", "quantize_file"]
@@ -28,10 +29,12 @@ def quantize_file(source: Path, target: Path, quant: str) -> None:
     """Write ``target`` with the matrices of ``source``, which is not quantized, as ``quant``.
 
     Raises:
-        LlamaError: llama.cpp refuses; its log says why.
+        LlamaError: llama.cpp refuses.
     """
+    logs.install()
     params = llama_h.llama_model_quantize_default_params()
     params.ftype = MIXTURES[quant]
     params.nthread = os.cpu_count() or 1
-    if llama_h.llama_model_quantize(bytes(source), bytes(target), params):
-        raise LlamaError(f"{source} could not be quantized as {quant}")
+    with logs.ErrorLines() as errors:
+        if llama_h.llama_model_quantize(bytes(source), bytes(target), params):
+            raise LlamaError(f"{source} could not be quantized as {quant}: {errors}")
