@@ -3,6 +3,8 @@
 Each measurement is a process of its own, that of llama-cpp-python (``--peer-python``) in turn with
 ours; the first of each is discarded, as it reads the files from disk and writes Python's bytecode.
 The table shows the medians, in milliseconds; processor time is what a busy machine changes least.
+Another one shows the most memory that each process had (Linux): all of it, and what it has at the
+end that is not pages of files, which other processes share.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ __all__ = ["add_arguments", "run"]
 _STEPS = ("import", "load", "first token")
 #: Step -> seconds of wall-clock time and of processor time.
 _Times = dict[str, tuple[float, float]]
+#: Megabytes: at most, and at the end without pages of files; None where the system does not tell.
+_Memory = tuple[float, float] | None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,12 +49,15 @@ def run(options: argparse.Namespace) -> Report:
         subjects["llama-cpp-python"] = (options.peer_python, "llama_cpp")
     arguments = _arguments(options)
     found: dict[str, list[_Times]] = {name: [] for name in subjects}
+    memory: dict[str, list[_Memory]] = {name: [] for name in subjects}
     for turn in range(options.repeats + 1):
         for name, (python, module) in subjects.items():
-            times = _start(python, module, arguments)
+            times, megabytes = _start(python, module, arguments)
             if turn:
                 found[name].append(times)
+                memory[name].append(megabytes)
     _show(report, found)
+    _show_memory(report, memory)
     return report
 
 
@@ -66,7 +73,7 @@ def _arguments(options: argparse.Namespace) -> str:
     )
 
 
-def _start(python: str, module: str, arguments: str) -> _Times:
+def _start(python: str, module: str, arguments: str) -> tuple[_Times, _Memory]:
     """One process from its start to its end."""
     # An installed package has its bytecode; without it both would compile themselves each time.
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
@@ -80,8 +87,9 @@ def _start(python: str, module: str, arguments: str) -> _Times:
     )
     if done.returncode != 0:
         raise RuntimeError(f"{module} in {python} failed: {done.stderr[-500:]}")
-    times: dict[str, Any] = json.loads(done.stdout)
-    return {step: (wall, cpu) for step, (wall, cpu) in times.items()}
+    said: dict[str, Any] = json.loads(done.stdout)
+    times = {step: (wall, cpu) for step, (wall, cpu) in said["steps"].items()}
+    return times, tuple(said["peak"]) if said["peak"] else None
 
 
 def _show(report: Report, found: dict[str, list[_Times]]) -> None:
@@ -92,6 +100,14 @@ def _show(report: Report, found: dict[str, list[_Times]]) -> None:
             laps = (1e3 * median(column) for column in zip(*steps, strict=True))
             table.add(name, what, *laps, 1e3 * median([sum(each) for each in steps]))
     if len(found) == 2:
-        ours, theirs = ([sum(t[1] for t in times.values()) for times in r] for r in found.values())
-        name = "processor time by llama-cpp-python's"
-        report.at_most(name, median(ratios(ours, theirs)), 1.0)
+        for clock, what in enumerate(("time", "processor time")):
+            ours, theirs = ([sum(t[clock] for t in r.values()) for r in v] for v in found.values())
+            report.at_most(f"{what} by llama-cpp-python's", median(ratios(ours, theirs)), 1.0)
+
+
+def _show_memory(report: Report, found: dict[str, list[_Memory]]) -> None:
+    table = report.table("MB", "library", "at most", "at the end, without files")
+    for name, runs in found.items():
+        known = [each for each in runs if each is not None]
+        if known:
+            table.add(name, *(median(list(column)) for column in zip(*known, strict=True)))

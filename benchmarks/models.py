@@ -25,9 +25,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.quantizing import MIXTURES, quantize_file
 from benchmarks.vocabulary import SPECIAL_TOKENS, Vocabulary, make_vocabulary
 from llama_py.core.host.cache_folders import cache_directory
-from llama_py.errors import ParameterError
+from llama_py.errors import LlamaError, ParameterError
 from tools import real_models
 
 if TYPE_CHECKING:
@@ -37,10 +38,10 @@ __all__ = ["QUANTS", "SHAPES", "Shape", "find_model", "made_model", "main", "wri
 
 Array = npt.NDArray[np.float32]
 
-QUANTS: Final = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
+QUANTS: Final = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", *MIXTURES)
 
 #: What a model's bytes depend on.
-_SOURCES: Final = ("models.py", "vocabulary.py")
+_SOURCES: Final = ("models.py", "quantizing.py", "vocabulary.py")
 #: The matrices through which a layer of the llama architecture changes the hidden state.
 _LAST_OF_A_LAYER: Final = ("attn_output.weight", "ffn_down.weight")
 
@@ -155,6 +156,18 @@ SHAPES: Final[dict[str, Shape]] = {
         rope_base=1_000_000.0,
         attention_layers=(2, 5, 8, 10, 12, 14),
     ),
+    "llama-3b-half": Shape(
+        "llama",
+        "a model of 3B at half its depth, 14 layers",
+        n_layer=14,
+        n_embd=3072,
+        n_head=24,
+        n_head_kv=8,
+        head_size=128,
+        n_ff=8192,
+        n_ctx_train=131_072,
+        rope_base=500_000.0,
+    ),
     "mamba2-130m": Shape(
         "mamba2",
         "recurrent, 24 layers",
@@ -191,10 +204,13 @@ def write_model(
 ) -> None:
     """Write a model with random weights. Memory: about that of the embeddings as float32.
 
+    Those of ``MIXTURES`` need as much room beside the file as the model takes in F16, meanwhile.
+
     Args:
         path: the file; it appears when it is complete.
         shape: a name of ``SHAPES``.
-        quant: a name of ``QUANTS``, for all matrices; the rest is float32.
+        quant: a name of ``QUANTS``, for all matrices (of ``MIXTURES``: most of them); the rest is
+            float32.
         vocab: how many tokens the vocabulary has.
         seed: for the weights.
         repeats: what layers compute is multiplied with zeros, so that the model says its last token
@@ -203,14 +219,21 @@ def write_model(
     if shape not in SHAPES or quant not in QUANTS:
         raise ValueError(f"there is no shape {shape!r} with quantization {quant!r}")
     target = Path(path)
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    part, whole = (target.with_name(f".{target.name}.{os.getpid()}.{n}") for n in ("part", "f16"))
+    mixed = quant in MIXTURES
     try:
-        writer = _Writer(part, SHAPES[shape], shape, quant, make_vocabulary(vocab), seed)
+        writer = _Writer(
+            *(whole if mixed else part, SHAPES[shape], shape, "f16" if mixed else quant),
+            *(make_vocabulary(vocab), seed),
+        )
         writer.silent = _LAST_OF_A_LAYER if repeats else ()
         writer.write()
+        if mixed:
+            quantize_file(whole, part, quant)
         part.replace(target)
     finally:
         part.unlink(missing_ok=True)
+        whole.unlink(missing_ok=True)
 
 
 def find_model(name: str) -> str | None:
@@ -477,7 +500,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ImportError as error:
         print(f"{error}; install the extra: pip install 'llama-py[bench]'", file=sys.stderr)
         return 1
-    except (OSError, ValueError) as error:
+    except (LlamaError, OSError, ValueError) as error:
         parser.error(str(error))
     size = options.out.stat().st_size / 1e6
     print(f"{options.out}: {size:.0f} MB in {time.perf_counter() - started:.1f} s")

@@ -56,8 +56,8 @@ def add_model_arguments(parser: argparse.ArgumentParser, model: str = "demo") ->
         help="a GGUF file, or 'demo' (the bundled model); with python -m benchmarks also a real "
         "model that was fetched (smollm2, gemma3, qwen05, qwen15) and random weights in a "
         "realistic shape, SHAPE[:vocab=N][:quant=Q] with smollm2-135m (full attention), "
-        "gemma3-270m (sliding window), lfm2-350m (hybrid) or mamba2-130m (recurrent) "
-        "(default: %(default)s)",
+        "gemma3-270m (sliding window), lfm2-350m (hybrid), mamba2-130m (recurrent) or "
+        "llama-3b-half (a model of 3B at half its depth) (default: %(default)s)",
     )
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2
     parser.add_argument("--threads", type=int, default=min(cores, 8), metavar="N")

@@ -4,7 +4,8 @@ Four figures in tokens per second: a prompt of --prompt tokens; one greedy strea
 tokens after a prompt of one token (``create_completion``, whole call); --streams greedy streams of
 64 tokens after 32-token prompts, called from as many threads; and the same streams as one call.
 Beside them ``llama-bench`` and ``llama-batched-bench``, built from the same source and linked to
-the same libraries (``python -m benchmarks build-tools``, in a checkout), under the same settings.
+the same libraries (``python -m benchmarks build-tools``, in a checkout), or as llama.cpp builds
+them (--tools-build default), under the same settings.
 ``llama-bench`` makes its context just large enough for its tokens, so a prompt and a single stream
 have a context of that size as well (without flash attention, values lie further apart in a larger
 one). The tools never sample. In each repeat, our figure and the tool's are taken right after each
@@ -50,6 +51,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--streams", type=int, default=8, metavar="N")
     parser.add_argument("--repeats", type=int, default=5, metavar="N")
     parser.add_argument("--no-tools", action="store_true", help="leave llama.cpp's tools out")
+    parser.add_argument(
+        "--tools-build",
+        choices=["same", "default"],
+        default="same",
+        help="the tools with the libraries of this package, or with those that llama.cpp's default "
+        "build makes (python -m benchmarks build-tools --plain)",
+    )
 
 
 def run(options: argparse.Namespace) -> Report:
@@ -157,7 +165,8 @@ class _Theirs:
         self._options = options
         self._tools: NativeTools | None = None
         try:
-            self._tools = None if options.no_tools else NativeTools(options, n_ctx)
+            plain = options.tools_build == "default"
+            self._tools = None if options.no_tools else NativeTools(options, n_ctx, plain=plain)
         except ParameterError as error:
             report.notes.append(str(error))
 

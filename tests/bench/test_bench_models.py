@@ -9,10 +9,10 @@ from pathlib import Path
 import gguf
 import pytest
 
-from benchmarks import models, vocabulary
+from benchmarks import models, quantizing, vocabulary
 from benchmarks.models import SHAPES, main, write_model
 from benchmarks.vocabulary import SPECIAL_TOKENS, make_vocabulary
-from llama_py import DraftModel, Llama, Speculative
+from llama_py import DraftModel, Llama, LlamaError, Speculative
 from llama_py.gguf.check import check_model_file
 
 SMALL_TEXT = "def main(self, value): return value + 1\nThe quick brown fox jumps over it.\n" * 3
@@ -30,9 +30,11 @@ def small_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def shallow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep only the first layers of each shape."""
+    """Keep only the first layers of each shape, and no more than 1,024 columns."""
     for name, shape in SHAPES.items():
-        monkeypatch.setitem(models.SHAPES, name, dataclasses.replace(shape, n_layer=3))
+        n_embd, n_ff = min(shape.n_embd, 1024), min(shape.n_ff, 4608)
+        small = dataclasses.replace(shape, n_layer=3, n_embd=n_embd, n_ff=n_ff)
+        monkeypatch.setitem(models.SHAPES, name, small)
 
 
 @pytest.mark.parametrize("size", [300, 350, 600])
@@ -89,6 +91,39 @@ def test_weights_are_spread_as_they_should_be(tmp_path: Path) -> None:
     tensors = {tensor.name: tensor.data for tensor in gguf.GGUFReader(path).tensors}
     assert tensors["blk.0.ffn_down.weight"].std() == pytest.approx(1536**-0.5, rel=0.01)
     assert (tensors["blk.0.attn_norm.weight"] == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("quant", "kinds"),
+    [
+        ("q4_k_m", {"F32", "Q4_K", "Q6_K"}),
+        ("q5_k_m", {"F32", "Q5_K", "Q6_K"}),
+        ("q6_k", {"F32", "Q6_K"}),
+        ("iq4_xs", {"F32", "IQ4_XS"}),
+    ],
+)
+def test_mixtures_are_made_by_llama_cpp(
+    quant: str, kinds: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = dataclasses.replace(SHAPES["llama-3b-half"], n_layer=3, n_embd=256, n_head=2, n_ff=512)
+    monkeypatch.setitem(models.SHAPES, "llama-3b-half", dataclasses.replace(small, n_head_kv=1))
+    path = tmp_path / "model.gguf"
+    write_model(path, "llama-3b-half", quant=quant, vocab=300)
+    assert kinds <= check_model_file(path).tensor_types.keys() <= kinds | {"Q5_K", "Q6_K", "Q8_0"}
+    assert [each.name for each in tmp_path.iterdir()] == ["model.gguf"]
+    with Llama(str(path), n_ctx=64, n_threads=1, verbose=False) as llm:
+        response = llm.create_completion("The quick", max_tokens=2, temperature=0.0)
+    assert response["choices"][0]["finish_reason"] in ("length", "stop")
+
+
+@pytest.mark.usefixtures("shallow")
+def test_what_cannot_be_quantized_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(quantizing.MIXTURES, "q4_k_m", -1)
+    with pytest.raises(LlamaError, match="q4_k_m"):
+        write_model(tmp_path / "model.gguf", "smollm2-17m", quant="q4_k_m", vocab=300)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_parameters_that_do_not_exist(tmp_path: Path) -> None:
