@@ -16,8 +16,8 @@ Picture = NDArray[np.uint8]
 Mask = NDArray[np.bool_]
 
 SIZE = 32
-#: A square is called a box: the language model cannot spell the word.
-SHAPES = ("circle", "box", "triangle", "cross")
+#: A square is called a tile: the language model cannot spell "square".
+SHAPES = ("circle", "tile", "triangle", "cross")
 #: Hue in degrees, and how far a picture's may be from it.
 COLOURS = {"red": (0, 10), "yellow": (54, 7), "green": (122, 18), "blue": (226, 16)}
 #: All that a picture may show.
@@ -65,7 +65,7 @@ def _mask(rng: np.random.Generator, shape: str) -> Mask:
     inside: Mask
     if shape == "circle":
         inside = x**2 + y**2 < 0.9
-    elif shape == "box":
+    elif shape == "tile":
         inside = np.maximum(abs(x), abs(y)) < 0.8
     elif shape == "triangle":
         inside = (y < 0.75) & (abs(x) < (y + 0.95) * 0.55)

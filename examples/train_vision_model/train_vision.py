@@ -240,7 +240,7 @@ def main() -> None:
     """Read the command line and train."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--steps", type=int, nargs=3, default=(900, 800, 300))
+    parser.add_argument("--steps", type=int, nargs=3, default=(900, 2000, 300))
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--bf16", action="store_true")
