@@ -90,11 +90,7 @@ class ModelMedia:
 
     def _made(self) -> MediaEncoder:
         if self.path is None:
-            raise ParameterError(
-                f"{self._model.path.name} was loaded without a projector, so it reads text only: "
-                "pictures and sounds need mmproj=FILE, the mmproj-....gguf that belongs to the "
-                "model (it is found by itself if it is the only one in the model's folder)"
-            )
+            raise ParameterError(self._missing)
         least, most = self._tokens
         projector = Projector(
             self._model,
@@ -107,6 +103,14 @@ class ModelMedia:
         context = self._context
         return MediaEncoder(projector, n_ubatch=min(context.n_ubatch, context.n_batch))
 
+    @property
+    def _missing(self) -> str:
+        return (
+            f"{self._model.path.name} was loaded without a projector, so it reads text only: "
+            "pictures and sounds need mmproj=FILE, the mmproj-....gguf that belongs to the "
+            "model (it is found by itself if it is the only one in the model's folder)"
+        )
+
     def read(self, part: ImagePart | AudioPart, where: str) -> Medium:
         """What the prompt gets in place of a part of a message.
 
@@ -114,6 +118,8 @@ class ModelMedia:
             ParameterError: there is no projector, or it has no encoder for this.
             MediaError: the file cannot be used, or may not be read.
         """
+        if self.path is None:
+            raise ParameterError(f"{where} is a picture or a sound, and {self._missing}")
         encoder = self.encoder
         data = part.data or read_url(part.url, where, self.limits)
         found = check_file(data, where, self.limits)

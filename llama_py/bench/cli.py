@@ -38,7 +38,7 @@ COMMANDS = {
 
 #: What has to be asked of ``python -m benchmarks``.
 _IN_A_CHECKOUT = frozenset(
-    ("build-tools", "embed", "kv-memory", "loading", "make-model", "savings", "store")
+    ("build-tools", "embed", "kv-memory", "loading", "make-model", "media", "savings", "store")
 )
 
 

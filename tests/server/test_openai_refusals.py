@@ -52,7 +52,11 @@ WRONG: list[tuple[dict[str, Any], str, str | None]] = [
     ({"messages": ["Hello"]}, "invalid_type", "messages[0]"),
     ({"messages": [SUM, {"role": "robot", "content": ""}]}, "invalid_value", "messages[1].role"),
     ({"messages": [SUM, {"role": "user"}]}, MISSING, "messages[1].content"),
-    (user([{"type": "image_url", "image_url": {}}]), "invalid_value", "messages[0].content[0]"),
+    (
+        user([{"type": "image_url", "image_url": {}}]),
+        "invalid_type",
+        "messages[0].content[0].image_url",
+    ),
     (user([{"type": "text"}]), MISSING, "messages[0].content[0].text"),
     ({"messages": [{"content": "Hello"}]}, MISSING, "messages[0].role"),
     ({"messages": [SUM, None]}, "invalid_type", "messages[1]"),
