@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import queue
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,6 +30,8 @@ __all__ = ["MediaCells", "MediaEncoder", "Medium", "PlacedMedium"]
 
 _log = logging.getLogger("llama_py")
 
+#: How much behind (a nice value).
+_BEHIND = 6
 #: Files whose tokens are remembered.
 _MOST_MEDIA = 512
 #: Preprocessed pictures that are kept until they are encoded: some are 10 MB.
@@ -237,12 +242,23 @@ class MediaEncoder:
 
 def _work(jobs: queue.SimpleQueue[Callable[[], None] | None]) -> None:
     """The thread: it does not refer to the encoder, whose end ends it."""
+    _go_behind()
     while (job := jobs.get()) is not None:
         try:
             job()
         except Exception:  # of what nobody waits for: the thread must live on
             _log.exception("a picture or sound could not be encoded")
         del job
+
+
+def _go_behind() -> None:
+    """Let the streams have the cores: this thread, and those that it starts, take what they leave.
+
+    On Linux, where threads have priorities of their own.
+    """
+    if sys.platform == "linux":
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _BEHIND)
 
 
 def _medium(digest: bytes, chunks: Chunks, data: bytes, where: str) -> Medium:
