@@ -250,7 +250,7 @@ class Engine:
         every: bool,
         wanted: Callable[[], bool],
     ) -> list[NDArray[np.float32]]:
-        position = len(sequence.tokens)
+        position = sequence.end
         code = ABORTED
         while code == ABORTED or (code == 1 and self.cache.make_room()):
             if not wanted():

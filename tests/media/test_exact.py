@@ -350,3 +350,18 @@ def test_marks_around_a_picture_that_the_vocabulary_lacks_are_plain_text(kind: s
                 found = talking.llm.runtime.last.record.tokens
                 talking.ask(["see <start", DISC, question, DISC, "end"], reuse=False)
                 assert found == talking.llm.runtime.last.record.tokens
+
+
+@pytest.mark.parametrize(("kind", "projector"), [("full", "mlp"), ("mrope", "qwen2vl_merger")])
+def test_tokens_by_hand_go_on_behind_a_restored_picture(kind: str, projector: str) -> None:
+    with talk(kind, projector) as talking:
+        message = talking.message(["Look at ", DISC, " what is it?"])
+        talking.ask_all([message])
+        talking.llm.snapshot("seen")
+        talking.llm.restore("seen")
+        found = len(talking.llm.eval_tokens)
+        talking.llm.eval([97, 98, 99])
+        parts = talking.parts([message], [DISC])
+        whole = talking.llm.runtime.last.record
+        assert found == len(whole.tokens)
+        assert nmse(talking.llm.last_logits, talking.oracle.logits(parts, [97, 98, 99])) <= 1e-9
