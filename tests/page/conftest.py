@@ -100,3 +100,12 @@ def chat(visit: Open, told: Scripted) -> Site:
     site = visit(told.url)
     expect(site.page.locator("#model-name")).to_have_text("model")
     return site
+
+
+@pytest.fixture
+def seeing(visit: Open, told: Scripted) -> Site:
+    """The page of a scripted server whose model sees and hears."""
+    told.modalities = {"vision": True, "audio": True}
+    site = visit(told.url)
+    expect(site.button("Attach pictures")).to_be_visible()
+    return site
