@@ -171,6 +171,15 @@ class Vocab(Handle[C.llama_vocab_p]):
                 count = C.llama_token_to_piece(pointer, token, buffer, -count, 0, special)
         return buffer.raw[: max(0, count)]
 
+    def _read_pieces(self, tokens: Iterable[int]) -> None:
+        """Read what ``piece`` will be asked for: a third of the time for thousands of tokens."""
+        buffer = ctypes.create_string_buffer(64)
+        with self.in_use() as pointer:
+            for token in tokens:
+                count = C.llama_token_to_piece(pointer, token, buffer, 64, 0, True)
+                if count >= 0:  # else it is longer
+                    self._pieces[token] = buffer.raw[:count]
+
     def detokenize(self, tokens: Iterable[int], *, special: bool = False) -> bytes:
         """The bytes of several tokens, one after the other."""
         piece = self.piece if special else self.plain_piece
@@ -223,7 +232,9 @@ class Vocab(Handle[C.llama_vocab_p]):
         """
         if self._special_texts is None:
             found: dict[bytes, bool] = {}
-            for token, attribute in self._special_attributes():
+            special = self._special_attributes()
+            self._read_pieces([token for token, _ in special])
+            for token, attribute in special:
                 if (piece := self.piece(token)).strip():
                     always = not attribute & _PARSED
                     found[piece] = found.get(piece, False) or always
