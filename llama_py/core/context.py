@@ -73,6 +73,9 @@ class Context(Handle[C.llama_context_p]):
     Args:
         threads_fixed: the numbers of threads in ``params`` are to stay as they are; by default,
             they are if one is given.
+        beside: computes with the threads of this one, which never decodes at the same time. Those
+            of another pool go on spinning for a few milliseconds behind each decode, on cores
+            that this one needs then.
 
     Raises:
         ContextCreationError: with llama.cpp's reason (usually: not enough memory).
@@ -84,6 +87,7 @@ class Context(Handle[C.llama_context_p]):
         params: ContextParams | None = None,
         *,
         threads_fixed: bool | None = None,
+        beside: Context | None = None,
     ) -> None:
         self.model = model
         given = params or ContextParams()
@@ -92,7 +96,9 @@ class Context(Handle[C.llama_context_p]):
             threads_fixed = given.n_threads is not None or given.n_threads_batch is not None
         self._threads_fixed = threads_fixed
         _check_sizes(self.params, model)
-        self._threads = ThreadPools()
+        self._threads: ThreadPools = ThreadPools() if beside is None else beside._threads
+        self._free_threads: Callable[[], None] = self._threads.free if beside is None else _nothing
+        self._beside: tuple[Context, ...] = () if beside is None else (beside,)
         self.abort = Abort()
         self.adapters: tuple[tuple[str, float], ...] = ()
         try:
@@ -100,13 +106,13 @@ class Context(Handle[C.llama_context_p]):
             self._prepare()
         except BaseException:  # also Ctrl-C: a context may take gigabytes
             self.close()
-            self._threads.free()
+            self._free_threads()
             self.abort.close()
             raise
 
     def _make(self) -> None:
         struct, lines = _context_struct(self.params), logs.ErrorLines()
-        free = partial(_free, C.llama_free, self._threads.free, self.abort.close)
+        free = partial(_free, C.llama_free, self._free_threads, self.abort.close)
         spare = _has_spare(self.params, self.model)
         struct.n_seq_max += spare
         self.spare = self.params.n_seq_max if spare else None
@@ -115,7 +121,7 @@ class Context(Handle[C.llama_context_p]):
             with lines, self.model.in_use() as model:
                 made = C.llama_init_from_model(model, struct)
                 if made:
-                    Handle.__init__(self, made, free, self.model, self.abort)
+                    Handle.__init__(self, made, free, self.model, self.abort, *self._beside)
 
         # It logs much, and takes seconds on a GPU: a Ctrl-C would be lost in the main thread.
         if in_main_thread():
@@ -441,7 +447,8 @@ def _free(
 
 
 def _nothing() -> None:
-    """Do nothing: making a context cannot be stopped, so it is waited for and then freed."""
+    """Do nothing: making a context cannot be stopped, so it is waited for and then freed; threads
+    of another one are not freed with this one."""
 
 
 def _address_function(

@@ -56,7 +56,7 @@ class NextTokenHeads:
             type_v=None,
             moe_cache_size=0,
         )
-        self.context = Context(target.model, params)
+        self.context = Context(target.model, params, beside=target)
         self.n_embd = target.model.n_embd_out
         self.chunk = min(self.context.n_batch, self.context.n_ubatch)
         self._batch = Batch(self.chunk)

@@ -90,7 +90,7 @@ class OpenDraftModel:
                 type_v=None,
                 moe_cache_size=0,
             )
-            self._context = Context(self._model, params)
+            self._context = Context(self._model, params, beside=target)
         except BaseException:
             self._model.close()
             raise
