@@ -28,7 +28,10 @@ _POLL = 1
 
 
 class ThreadPools:
-    """The pools of one context: one for single tokens and one for batches, or one for both."""
+    """The pools of one context: one for single tokens and one for batches, or one for both.
+
+    A draft model's context computes with those of its target, one after the other.
+    """
 
     def __init__(self) -> None:
         self._pools: dict[int, G.ggml_threadpool_t] = {}
