@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +38,9 @@ SHARED = {"Q4_K": 256, "Q5_K": 256, "Q6_K": 256, "IQ4_XS": 256}
 CPUS = {"haswell": "avx2", "alderlake": "avx_vnni", "icelake-server": "avx512_vnni"}
 #: In an order by which the sums of a panel's parts begin and end differently.
 LENGTHS = (256, 768, 1536)
+
+
+ROOT = Path(__file__).parents[3]
 
 
 @dataclass(frozen=True)
@@ -240,6 +246,80 @@ def taken(panels: G.ggml_backend_buffer_type_t, kind: str, shape: tuple[int, ...
         answer = G.ggml_backend_dev_supports_op(device, result)
         G.ggml_backend_buffer_free(buffer)
         return answer
+
+
+HUGE = """
+import re, sys, time
+sys.path.insert(0, {root!r})
+import numpy as np
+from llama_py._native import ggml_h as G
+from llama_py.core.rules import extra_buffer_types
+
+types = {{G.ggml_backend_buft_name(each): each for each in extra_buffer_types()}}
+context = G.ggml_init(G.ggml_init_params(mem_size=1 << 20, mem_buffer=None, no_alloc=True))
+tensors = [G.ggml_new_tensor_2d(context, G.GGML_TYPE_Q4_0, 4096, 8192) for _ in range(2)]
+buffer = G.ggml_backend_alloc_ctx_tensors_from_buft(context, types[b"CPU_PANELS"])
+size = G.ggml_nbytes(tensors[0])
+zeros = np.zeros(size, np.uint8)
+for tensor in tensors:
+    G.ggml_backend_tensor_set(tensor, zeros.ctypes.data, 0, size)
+
+def huge():
+    text = open("/proc/self/smaps").read()
+    begin = G.ggml_backend_buffer_get_base(buffer)
+    end = begin + 2 * size
+    area = r"^([0-9a-f]+)-([0-9a-f]+) .*?^AnonHugePages: +([0-9]+) kB"
+    areas = [(int(a, 16), int(b, 16), int(kb)) for a, b, kb in re.findall(area, text, re.M | re.S)]
+    return sum(kb << 10 for a, b, kb in areas if b > begin and a < end) / (end - begin)
+"""
+LATER = """
+before = huge()
+end = time.monotonic() + 60
+while huge() < 0.8 and time.monotonic() < end:
+    time.sleep(0.1)
+print(before, huge())
+G.ggml_backend_buffer_free(buffer)
+"""
+#: Freed while nothing, something or everything is huge, and in a child that has no such thread.
+FREED = """
+import os
+time.sleep({seconds})
+child = os.fork()
+if child == 0:
+    G.ggml_backend_buffer_free(buffer)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+start = time.monotonic()
+G.ggml_backend_buffer_free(buffer)
+print(time.monotonic() - start)
+"""
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="huge pages are Linux's")
+
+
+@linux_only
+def test_panels_are_in_small_pages_first_and_then_in_huge_ones(
+    panels: object, run_python: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    """Huge ones take seconds to load in a virtual machine; small ones make replies slower."""
+    enabled = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    release = tuple(int(part) for part in re.findall(r"[0-9]+", os.uname().release)[:2])
+    if not enabled.is_file() or "[never]" in enabled.read_text() or release < (6, 1):
+        pytest.skip("this system makes no huge pages of small ones when it is asked")
+    done = run_python(HUGE.format(root=str(ROOT)) + LATER)
+    assert done.returncode == 0, done.stderr
+    before, after = map(float, done.stdout.split())
+    assert before < 0.2
+    assert after >= 0.8
+
+
+@linux_only
+@pytest.mark.parametrize("seconds", [0, 3.01, 5])
+def test_panels_are_freed_whatever_their_pages_are(
+    panels: object, run_python: Callable[..., subprocess.CompletedProcess[str]], seconds: float
+) -> None:
+    done = run_python(HUGE.format(root=str(ROOT)) + FREED.format(seconds=seconds))
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 2
 
 
 def test_the_list_of_types_is_still_made_where_the_rule_adds_to_it(llama_cpp: Path) -> None:

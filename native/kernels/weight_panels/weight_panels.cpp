@@ -6,6 +6,7 @@
 
 #ifdef LLAMA_PY_PANELS
 
+#include "huge_later.h"
 #include "panels.h"
 
 #include "../reached.h"
@@ -16,6 +17,7 @@
 #include "traits.h"
 
 #include <algorithm>
+#include <cstring>
 #include <thread>
 #include <vector>
 
@@ -323,15 +325,42 @@ ggml_status init_tensor(ggml_backend_buffer_t, ggml_tensor * tensor) {
     return GGML_STATUS_SUCCESS;
 }
 
-void set_tensor(ggml_backend_buffer_t, ggml_tensor * tensor, const void * data, size_t offset, size_t size) {
+// Of each buffer, in place of the context of the CPU's.
+struct Memory {
+    void * base;
+    void (*free_base)(ggml_backend_buffer_t);
+    HugeLater pages;
+};
+
+Memory & memory_of(ggml_backend_buffer_t buffer) { return *(Memory *) buffer->context; }
+
+void free_buffer(ggml_backend_buffer_t buffer) {
+    Memory * const memory = &memory_of(buffer);
+    const auto free_base  = memory->free_base;
+    buffer->context = memory->base;
+    delete memory;
+    free_base(buffer);
+}
+
+void * get_base(ggml_backend_buffer_t buffer) { return memory_of(buffer).base; }
+
+void clear(ggml_backend_buffer_t buffer, uint8_t value) { memset(get_base(buffer), value, buffer->size); }
+
+void set_tensor(ggml_backend_buffer_t buffer, ggml_tensor * tensor, const void * data, size_t offset, size_t size) {
     GGML_ASSERT(offset == 0 && size == ggml_nbytes(tensor) && tensor->extra);
     ((const Weights *) tensor->extra)->arrange(tensor, (const char *) data);
+    memory_of(buffer).pages.wrote(size);
 }
 
 ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, size_t size) {
     ggml_backend_buffer_t buffer = ggml_backend_buft_alloc_buffer(ggml_backend_cpu_buffer_type(), size);
     if (buffer) {
+        auto * const memory       = new Memory{buffer->context, buffer->iface.free_buffer, {buffer->context, size}};
         buffer->buft              = type;
+        buffer->context           = memory;
+        buffer->iface.free_buffer = free_buffer;
+        buffer->iface.get_base    = get_base;
+        buffer->iface.clear       = clear;
         buffer->iface.init_tensor = init_tensor;
         buffer->iface.set_tensor  = set_tensor;
         buffer->iface.get_tensor  = nullptr;
