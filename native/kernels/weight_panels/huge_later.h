@@ -10,7 +10,7 @@
 
 #include <cstddef>
 
-#if defined(__linux__)
+#if defined(__linux__) && !defined(LLAMA_PY_SMALL_PAGES)
 
 #include <atomic>
 #include <chrono>
