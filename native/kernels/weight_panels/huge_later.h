@@ -36,8 +36,8 @@ class HugeLater {
   public:
     // Of memory that is empty so far.
     HugeLater(void * memory, size_t size) : state(std::make_shared<State>()), left(size) {
-        state->begin = ((uintptr_t) memory + HUGE - 1)/HUGE*HUGE;
-        state->end   = ((uintptr_t) memory + size)/HUGE*HUGE;
+        state->begin = ((uintptr_t) memory + PAGE - 1)/PAGE*PAGE;
+        state->end   = ((uintptr_t) memory + size)/PAGE*PAGE;
         if (state->begin >= state->end || !are_given()) {
             left = 0;  // nothing to do
         } else if (madvise((void *) state->begin, state->end - state->begin, MADV_NOHUGEPAGE) != 0) {
@@ -63,7 +63,7 @@ class HugeLater {
             return;
         }
         left -= bytes < left ? bytes : left;
-        if (left >= HUGE) {  // tensors may be followed by a few bytes
+        if (left >= PAGE) {  // tensors may be followed by a few bytes
             return;
         }
         left = 0;
@@ -78,7 +78,7 @@ class HugeLater {
     }
 
   private:
-    static constexpr uintptr_t HUGE = 2 << 20;
+    static constexpr uintptr_t PAGE = 2 << 20;  // a huge one
     // In which a first prompt is evaluated.
     static constexpr auto WAITING = std::chrono::seconds(3);
 
@@ -111,8 +111,8 @@ class HugeLater {
             (void) madvise((void *) state->begin, state->end - state->begin, MADV_HUGEPAGE);
         }
         int refused = 0;
-        for (uintptr_t page = state->begin; page < state->end && !state->stop && refused < 16; page += HUGE) {
-            refused += madvise((void *) page, HUGE, MADV_COLLAPSE) != 0;
+        for (uintptr_t page = state->begin; page < state->end && !state->stop && refused < 16; page += PAGE) {
+            refused += madvise((void *) page, PAGE, MADV_COLLAPSE) != 0;
         }
         state->runs = false;
     }
