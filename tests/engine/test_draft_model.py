@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -62,6 +63,23 @@ def test_poor_drafts_change_nothing(poor: Rig) -> None:
 def test_streams_side_by_side(poor: Rig) -> None:
     poor.llm.reset()
     finish(poor, *[ask(words(10 + n, 20 + 9 * n), 10 + n) for n in range(10)])
+
+
+def threads_with(speculative: Speculative | None) -> int:
+    """How many threads this process has while a model with four of its own has replied."""
+    options: Any = {"n_ctx": 256, "n_threads": 4, "verbose": False, "speculative": speculative}
+    with Llama(str(tiny_model("full")), **options) as llm:
+        for _ in zip(range(12), llm.generate(words(1, 40), temp=0.0), strict=False):
+            pass
+        return len(os.listdir("/proc/self/task"))
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="threads are counted on Linux")
+def test_it_computes_with_the_threads_of_its_target() -> None:
+    """Those of two pools spin beside each other, on the same cores."""
+    threads_with(None)  # libraries start some of their own
+    alone = threads_with(None)
+    assert threads_with(drafting(tiny_model("full"))) == alone
 
 
 def test_the_same_model_is_always_right(make_rig: MakeRig) -> None:
