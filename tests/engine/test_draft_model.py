@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,9 @@ from llama_py.memory.sequences import ResolvedPrompt
 from tests.engine.conftest import MakeRig
 from tests.engine.rig import EXACT, Asked, Rig, ask, words
 from tests.models import tiny_model
+
+
+TASKS = Path("/proc/self/task")
 
 
 def drafting(path: Any, **options: Any) -> Speculative:
@@ -66,15 +69,15 @@ def test_streams_side_by_side(poor: Rig) -> None:
 
 
 def threads_with(speculative: Speculative | None) -> int:
-    """How many threads this process has while a model with four of its own has replied."""
-    options: Any = {"n_ctx": 256, "n_threads": 4, "verbose": False, "speculative": speculative}
+    """How many threads this process has while a model that computes with two has replied."""
+    options: Any = {"n_ctx": 256, "n_threads": 2, "verbose": False, "speculative": speculative}
     with Llama(str(tiny_model("full")), **options) as llm:
         for _ in zip(range(12), llm.generate(words(1, 40), temp=0.0), strict=False):
             pass
-        return len(os.listdir("/proc/self/task"))
+        return sum(1 for _ in TASKS.iterdir())
 
 
-@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="threads are counted on Linux")
+@pytest.mark.skipif(not TASKS.is_dir(), reason="threads are counted on Linux")
 def test_it_computes_with_the_threads_of_its_target() -> None:
     """Those of two pools spin beside each other, on the same cores."""
     threads_with(None)  # libraries start some of their own
