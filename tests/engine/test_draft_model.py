@@ -17,7 +17,6 @@ from tests.engine.conftest import MakeRig
 from tests.engine.rig import EXACT, Asked, Rig, ask, words
 from tests.models import tiny_model
 
-
 TASKS = Path("/proc/self/task")
 
 
