@@ -307,6 +307,7 @@ def test_a_recording_is_discarded(recorder: Site) -> None:
 def test_without_a_microphone_it_says_so(visit: Open, told: Scripted) -> None:
     told.modalities = BOTH
     site = visit(told.url, script="delete Navigator.prototype.mediaDevices;")
+    expect(site.button("Attach pictures")).to_be_visible()  # what it offers is known
     site.button("Add to the message").click()
     entry = site.page.get_by_role("menuitem", name="Record a sound")
     expect(entry).to_be_disabled()
