@@ -29,7 +29,7 @@ ALLOWED: dict[str, set[str]] = {
     "memory": {"states", "errors", "forks"},
     "engine": {"core", "memory", "states", *LEAVES},
     "chat": {"core", *LEAVES},
-    "embeddings": {"core", *LEAVES},
+    "embeddings": {"core", "media", *LEAVES},
     "dialects": {"chat", "embeddings", "engine", "media", *LEAVES},
     # "llama_cpp" for the types of the C pointers that it offers
     "api": {"llama_cpp", "core", "memory", "states", "engine", "chat", "dialects", "hub", *LEAVES}

@@ -13,7 +13,7 @@ from typing import Any
 from llama_py.options import CHAT, COMPLETION, EMBEDDER, LOAD, SAMPLE, Table
 from llama_py.options.calls import PromptOptions, ReplyOptions, RequestOptions, TurnOptions
 from llama_py.options.describe import markdown_table
-from llama_py.options.loading import ContextOptions, ModelOptions
+from llama_py.options.loading import ContextOptions, MediaOptions, ModelOptions
 from llama_py.options.sampling import CriteriaOptions, SamplingOptions
 
 PAGE = Path(__file__).parent.parent / "docs" / "options.md"
@@ -40,7 +40,8 @@ Options of `create_completion`, `create_chat_completion`, the turns of a session
 
 _REPLY = "Options of `create_completion`, `create_chat_completion` and the turns of a session.\n"
 _OF_EMBEDDER = """\
-It has the options of the model as well (the first table). See [embeddings](embeddings.md).
+It has the options of the model and of pictures and sounds as well (the first and the third
+table). See [embeddings](embeddings.md).
 """
 _OF_GENERATE = """\
 These two have the options that say how a token is chosen, and other names from llama-cpp-python.
@@ -54,10 +55,12 @@ def page() -> str:
     reply = [*_names(CriteriaOptions), *_own(ReplyOptions, SamplingOptions, CriteriaOptions)]
     of_completions = _others(COMPLETION, ReplyOptions, RequestOptions)
     of_chats = _own(TurnOptions, ReplyOptions, PromptOptions)
-    rest = _others(LOAD, ModelOptions, ContextOptions)
+    of_embedder = _others(EMBEDDER, ModelOptions, MediaOptions)
+    rest = _others(LOAD, ModelOptions, ContextOptions, MediaOptions)
     texts = [
         _section("Loading: the model", "", LOAD, _names(ModelOptions)),
         _section("Loading: the context", "", LOAD, _names(ContextOptions)),
+        _section("Loading: pictures and sounds", "", LOAD, _names(MediaOptions)),
         _section("Loading: everything else", "", LOAD, rest),
         _section("How a token is chosen", _DEFAULTS, COMPLETION, sampling),
         _section("When a reply ends, and what is reported", _REPLY, CHAT, reply),
@@ -65,7 +68,7 @@ def page() -> str:
         _section("Completions only", "", COMPLETION, of_completions),
         _section("Chats and sessions: the prompt", "", CHAT, _names(PromptOptions)),
         _section("Chats and sessions: the reply", "", CHAT, of_chats),
-        _section("`Embedder`", _OF_EMBEDDER, EMBEDDER, _others(EMBEDDER, ModelOptions)),
+        _section("`Embedder`", _OF_EMBEDDER, EMBEDDER, of_embedder),
         _section("`sample` and `generate`", _OF_GENERATE, SAMPLE, _others(SAMPLE, SamplingOptions)),
     ]
     return "\n".join([_HEAD, *texts])

@@ -9,7 +9,7 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Container, Hashable, Iterator, Mapping
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -28,6 +28,7 @@ from llama_py.embeddings.queue import EmbeddingQueue
 from llama_py.engine.clock import Clock
 from llama_py.engine.driver import Driver
 from llama_py.engine.engine import Engine
+from llama_py.engine.media import MediaEncoder
 from llama_py.errors import ParameterError
 from llama_py.media.sources import MediaLimits
 from llama_py.memory.cache import CacheLimits, SequenceCache
@@ -41,7 +42,7 @@ from llama_py.states.ram import LlamaRAMCache
 from llama_py.states.state import StoredState
 from llama_py.version import LLAMA_CPP_COMMIT
 
-__all__ = ["LoadedModel", "lacks_memory", "load"]
+__all__ = ["LoadedModel", "lacks_memory", "load", "model_media"]
 
 _log = logging.getLogger("llama_py")
 
@@ -95,7 +96,7 @@ class LoadedModel:
         media: ModelMedia | None = None,
     ) -> None:
         self._model = model
-        #: Its pictures and sounds; None: it does not generate.
+        #: Its pictures and sounds; None: it is an encoder, or has no weights.
         self.media = media
         self._generating = generating
         self._embed_with = setup
@@ -297,7 +298,13 @@ def load(arguments: Mapping[str, Any], given: Container[str] = ()) -> LoadedMode
         else:
             context = _context(model, context_params, given)
             running, adapters = _start(model, context, arguments, speculative)
-            media = _media(model, running, arguments)
+            media = model_media(
+                model,
+                arguments,
+                n_ubatch=min(context.n_ubatch, context.n_batch),
+                n_threads=lambda: context.n_threads_batch,
+                attach=running.driver.attach_media,
+            )
         packed = replace(context_params, embeddings=True, kv_unified=True, moe_cache_size=0)
         setup = Setup(packed, tuple(adapters))
         return LoadedModel(model, running, setup, in_place=arguments["in_place"], media=media)
@@ -366,13 +373,24 @@ def _start(
     return _Generating(context, cache, driver), adapters
 
 
-def _media(model: Model, running: _Generating, arguments: Mapping[str, Any]) -> ModelMedia:
-    """Pictures and sounds. A projector that was named is loaded now, one that lies there later."""
-    given, driver = arguments["mmproj"], running.driver
+def model_media(
+    model: Model,
+    arguments: Mapping[str, Any],
+    *,
+    n_ubatch: int,
+    n_threads: Callable[[], int],
+    attach: Callable[[MediaEncoder], None] = lambda _: None,
+) -> ModelMedia:
+    """Pictures and sounds. A projector that was named is loaded now, one that lies there later.
+
+    Args:
+        arguments: with those of ``options.MediaOptions``.
+        n_ubatch, n_threads, attach: as of ``ModelMedia``.
+    """
+    given = arguments["mmproj"]
     path = find_projector(model.path, model.n_embd) if given == "auto" else given
     media = ModelMedia(
         model,
-        running.context,
         None if path is None else Path(path),
         MediaLimits(
             paths=tuple(map(Path, arguments["media_paths"] or ())),
@@ -381,9 +399,11 @@ def _media(model: Model, running: _Generating, arguments: Mapping[str, Any]) -> 
             most_pixels=arguments["max_image_pixels"],
             most_media=arguments["max_media"],
         ),
+        n_ubatch=n_ubatch,
+        n_threads=n_threads,
         use_gpu=model.params.n_gpu_layers != 0,
         tokens=(arguments["image_min_tokens"], arguments["image_max_tokens"]),
-        attach=driver.attach_media,
+        attach=attach,
     )
     if given not in (None, "auto"):
         _ = media.encoder

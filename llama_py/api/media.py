@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from llama_py.chat.conversation import AudioPart, ImagePart
-from llama_py.core.context import Context
 from llama_py.core.model import Model
 from llama_py.core.projector import Projector
 from llama_py.engine.media import MediaEncoder, Medium
@@ -43,6 +42,8 @@ class ModelMedia:
     Args:
         path: the projector's file; None: the model reads text only.
         limits: what may be read.
+        n_ubatch: most cells that can see each other.
+        n_threads: how many threads are to encode, asked when the projector is loaded.
         use_gpu: let it compute on a GPU.
         tokens: least and most cells of a picture, None for what the projector's file says.
         attach: called with the encoder when it was made.
@@ -51,10 +52,11 @@ class ModelMedia:
     def __init__(
         self,
         model: Model,
-        context: Context,
         path: Path | None,
         limits: MediaLimits,
         *,
+        n_ubatch: int,
+        n_threads: Callable[[], int],
         use_gpu: bool,
         tokens: tuple[int | None, int | None],
         attach: Callable[[MediaEncoder], None],
@@ -62,7 +64,8 @@ class ModelMedia:
         self.limits = limits
         self.path = path
         self._model = model
-        self._context = context
+        self._n_ubatch = n_ubatch
+        self._n_threads = n_threads
         self._use_gpu = use_gpu
         self._tokens = tokens
         self._attach = attach
@@ -96,12 +99,11 @@ class ModelMedia:
             self._model,
             self.path,
             use_gpu=self._use_gpu,
-            n_threads=self._context.n_threads_batch,
+            n_threads=self._n_threads(),
             image_min_tokens=least,
             image_max_tokens=most,
         )
-        context = self._context
-        return MediaEncoder(projector, n_ubatch=min(context.n_ubatch, context.n_batch))
+        return MediaEncoder(projector, n_ubatch=self._n_ubatch)
 
     @property
     def _missing(self) -> str:

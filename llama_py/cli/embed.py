@@ -1,4 +1,4 @@
-"""``llama-py embed``: the vectors of lines, as lines of JSON or as a file of numpy's."""
+"""``llama-py embed``: vectors of lines or pictures, as lines of JSON or as a file of numpy's."""
 
 from __future__ import annotations
 
@@ -38,12 +38,20 @@ def add_parser(commands: Any) -> None:
     """Add ``embed`` to the subcommands of ``llama-py``."""
     parser = commands.add_parser(
         "embed",
-        help="vectors of lines of text",
-        description="Embed each line of a text: one line of JSON for each, or an array in a file.",
+        help="vectors of lines of text, or of pictures",
+        description="Embed each line of a text, or each picture: one line of JSON for each, or an "
+        "array in a file.",
         epilog="example: llama-py embed -m all-MiniLM-L6-v2.gguf notes.txt -o notes.npy",
     )
     parser.add_argument(
         "file", nargs="?", help='a text file; standard input if absent or "-"; empty lines count'
+    )
+    parser.add_argument(
+        "--image",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="embed this picture, and no text; may be given several times",
     )
     parser.add_argument(
         "-o",
@@ -72,12 +80,16 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(parsed: argparse.Namespace) -> int:
-    lines = _lines(parsed.file)
+    if parsed.image and parsed.file is not None:
+        raise ParameterError(f"--image: {parsed.file} is embedded in a call of its own")
+    from llama_py.media.objects import Image
+
+    lines = [] if parsed.image else _lines(parsed.file)
     with _load(parsed) as embedder:
         progress = ProgressLine("embedding", enabled=sys.stderr.isatty())
         with progress, _naming_lines(lines, parsed.file):
             vectors = embedder.embed(
-                lines,
+                [Image(name) for name in parsed.image] or lines,
                 normalize=not parsed.raw,
                 dimensions=parsed.dimensions,
                 truncate=parsed.truncate,
@@ -115,7 +127,7 @@ def _naming_lines(lines: list[str], name: str | None) -> Iterator[None]:
         yield
     except (InputTooLongError, ParameterError, TokenizationError) as error:
         found = _INPUT.match(str(error))
-        if found is None:
+        if found is None or not lines:
             raise
         number = int(found[1])
         where = f"line {number + 1} of {_source(name)}"

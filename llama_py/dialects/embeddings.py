@@ -16,11 +16,12 @@ from llama_py.chat.vocab import VocabLike
 from llama_py.dialects.failures import Kind, RequestError, failure_of
 from llama_py.dialects.fields import Fields, as_text, wrong_type, wrong_value
 from llama_py.dialects.limits import RequestLimits
+from llama_py.dialects.media_parts import MEDIA_PARTS, marked_parts, read_marked_prompt
 from llama_py.dialects.openai.bodies import note_unknown
 from llama_py.dialects.token_texts import mixed_tokens
 from llama_py.dialects.wire_json import json_bytes, vector_bytes
 from llama_py.embeddings.inputs import is_single
-from llama_py.errors import ParameterError, TokenizationError, shown
+from llama_py.errors import MediaError, ParameterError, TokenizationError, shown
 
 __all__ = ["EmbeddingBody", "encode_native", "encode_openai", "naming", "read_embedding"]
 
@@ -39,7 +40,7 @@ class EmbeddingBody:
     """A request that was read.
 
     Attributes:
-        inputs: texts, or lists of token ids.
+        inputs: texts, lists of token ids, or objects with parts in ``content``.
         base64: vectors are wanted as the bytes of little-endian float32 numbers.
         normalize: vectors of length 1 are wanted, or not; None: the client did not say.
         native: the answer is llama-server's own, and not OpenAI's.
@@ -58,8 +59,9 @@ def read_embedding(
 ) -> EmbeddingBody:
     """The body of ``/v1/embeddings``, or of ``/embeddings`` with ``content``.
 
-    Beside OpenAI's forms of ``input`` there are llama-server's: an object with ``prompt_string`` or
-    with ``content`` (a list of text parts), and a list of token ids and texts, which is one input.
+    Beside OpenAI's forms of ``input`` there are llama-server's: an object with ``prompt_string``
+    (and ``multimodal_data``) or with ``content`` (a list of parts), and a list of token ids and
+    texts, which is one input.
 
     Raises:
         RequestError: it cannot be answered.
@@ -98,9 +100,11 @@ def _inputs(given: Any, name: str, limits: RequestLimits, vocab: VocabLike) -> l
     return [_input(each, place, vocab) for each, place in zip(inputs, places, strict=True)]
 
 
-def _input(given: Any, place: str, vocab: VocabLike) -> str | list[Any]:
+def _input(given: Any, place: str, vocab: VocabLike) -> str | list[Any] | dict[str, Any]:
     if isinstance(given, Mapping):
-        given = _text_of(Fields(given, place))
+        given = _object(Fields(given, place))
+        if isinstance(given, dict):
+            return given
     if isinstance(given, str):
         if not given:
             raise wrong_value(place, "is an empty text; there is nothing to embed")
@@ -119,24 +123,26 @@ def _is_mixed(given: Any) -> bool:
     return any(isinstance(each, int) and not isinstance(each, bool) for each in given)
 
 
-def _text_of(given: Fields) -> str:
-    """The text of an object: ``prompt_string``, or the parts in ``content`` as one text."""
+def _object(given: Fields) -> str | dict[str, Any]:
+    """The text of an object: ``prompt_string``, or the parts in ``content`` as one text; with
+    pictures or sounds among them, an object with parts in ``content``."""
     if "content" not in given:
-        if given.get("multimodal_data"):
-            place = given.place("multimodal_data")
-            raise wrong_value(place, "holds pictures or sound; only text can be embedded")
+        marked = read_marked_prompt(given.values, given.where)
+        if marked is not None:
+            return {"content": marked_parts(marked)}
         return given.needed_text("prompt_string")
     parts = given.list("content")
     place = given.place("content")
-    texts = []
-    for index, part in enumerate(parts):
-        fields = Fields(part, f"{place}[{index}]")
-        if fields.get("type") != "text":
+    fields = [Fields(part, f"{place}[{index}]") for index, part in enumerate(parts)]
+    for part in fields:
+        kind = part.get("type")
+        if kind != "text" and kind not in MEDIA_PARTS:
             raise wrong_value(
-                fields.place("type"), f"is {shown(fields.get('type'))}; only text can be embedded"
+                part.place("type"), f"is {shown(kind)}; expected text, image_url or input_audio"
             )
-        texts.append(fields.needed_text("text"))
-    return "".join(texts)
+    if all(part.get("type") == "text" for part in fields):
+        return "".join(part.needed_text("text") for part in fields)
+    return {"content": parts}
 
 
 def _normalized(fields: Fields) -> bool | None:
@@ -154,7 +160,7 @@ def naming(*fields: str) -> Iterator[None]:
     """Let errors say which field they are about: their messages begin with its place."""
     try:
         yield
-    except (ParameterError, TokenizationError) as error:
+    except (MediaError, ParameterError, TokenizationError) as error:
         place = re.match(r"(\w+)(\[\d+\])?", str(error))
         if place is None or place[1] not in fields:
             raise

@@ -27,6 +27,7 @@ __all__ = [
     "PlacedAudio",
     "PlacedImage",
     "is_picture_url",
+    "marked_parts",
     "prompt_with_media",
     "read_marked_prompt",
     "read_media_part",
@@ -143,6 +144,23 @@ def read_marked_prompt(given: Mapping[str, Any], where: str) -> MarkedPrompt | N
         )
     files = tuple(decode_base64(each, f"{name}[{i}]") for i, each in enumerate(data))
     return MarkedPrompt(whole_text(text, where), files, where)
+
+
+def marked_parts(given: MarkedPrompt) -> list[str | ImagePart | AudioPart]:
+    """The texts of a prompt, and between them its pictures and sounds.
+
+    Raises:
+        MediaError: one is of no known format.
+    """
+    name = f"{given.where}.multimodal_data"
+    texts = given.text.split(MEDIA_MARKER)
+    parts: list[str | ImagePart | AudioPart] = [texts[0]]
+    for index, (data, text) in enumerate(zip(given.files, texts[1:], strict=True)):
+        where = f"{name}[{index}]"
+        is_picture = look_at(data, where).kind == "image"
+        kind = PlacedImage if is_picture else PlacedAudio
+        parts += [kind(data, where=where), text]
+    return parts
 
 
 def prompt_with_media(context: CallContext, given: MarkedPrompt) -> Prompt:

@@ -8,7 +8,7 @@ handed to it before the context has been made for it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from llama_py.core.batch import Batch
 from llama_py.core.context import Context, default_n_ctx
 from llama_py.core.host.core_turns import Share
 from llama_py.core.host.machine import usable_cores
-from llama_py.embeddings.inputs import Tokens
+from llama_py.embeddings.inputs import Input, MediaInput, VectorPiece, Tokens
 from llama_py.embeddings.pooling import POOLINGS, Rows
 from llama_py.errors import DecodeError, ParameterError
 from llama_py.params import ContextParams
@@ -131,7 +131,7 @@ class Computer:
         #: Whether a long input may be computed piece by piece.
         self._in_pieces = model.is_causal and setup.params.attention_type != _NON_CAUSAL
 
-    def rows(self, inputs: Sequence[Tokens]) -> list[Rows]:
+    def rows(self, inputs: Sequence[Input]) -> list[Rows]:
         """The vectors of the tokens of each input, float32 ``(n_tokens, n_embd_out)``.
 
         Raises:
@@ -139,16 +139,29 @@ class Computer:
             ContextCreationError: there is too little memory.
         """
         context = self._context(inputs, ranks=False)
+        texts = [each for each in inputs if not isinstance(each, MediaInput)]
+        found = iter(self._rows_of_texts(context, texts) if texts else ())
+        return [
+            self._piece_by_piece(context, each.pieces)
+            if isinstance(each, MediaInput)
+            else next(found)
+            for each in inputs
+        ]
+
+    def _rows_of_texts(self, context: Context, inputs: Sequence[Tokens]) -> list[Rows]:
         if len(inputs) == 1 and len(inputs[0]) > context.n_ubatch:
-            return [self._piece_by_piece(context, inputs[0])]
+            return [self._piece_by_piece(context, inputs)]
         self._run(context, inputs)
         ends = np.cumsum([len(each) for each in inputs])
         return np.split(context.embeddings(int(ends[-1])), ends[:-1])
 
-    def scores(self, inputs: Sequence[Tokens]) -> list[Rows]:
-        """The outputs of the classification head for each input: float32 ``(n_labels,)``."""
+    def scores(self, inputs: Sequence[Input]) -> list[Rows]:
+        """The outputs of the classification head for each input: float32 ``(n_labels,)``.
+
+        None of them has pictures.
+        """
         context = self._context(inputs, ranks=True)
-        self._run(context, inputs)
+        self._run(context, [each for each in inputs if not isinstance(each, MediaInput)])
         width = self._model.n_labels
         return [context.pooled(seq, width) for seq in range(len(inputs))]
 
@@ -171,16 +184,37 @@ class Computer:
             batch.add(tokens, 0, seq, True)
         self._decode(context, batch)
 
-    def _piece_by_piece(self, context: Context, tokens: Tokens) -> Rows:
+    def _piece_by_piece(self, context: Context, pieces: Sequence[Tokens | VectorPiece]) -> Rows:
         context.clear(data=False)
-        pieces = []
-        for start in range(0, len(tokens), context.n_ubatch):
-            piece = tokens[start : start + context.n_ubatch]
-            batch = Batch(len(piece))
-            batch.add(piece, start, 0, True)
-            self._decode(context, batch)
-            pieces.append(context.embeddings(len(piece)))
-        return np.concatenate(pieces)
+        found: list[Rows] = []
+        place = 0
+        for piece in pieces:
+            if isinstance(piece, VectorPiece):
+                found += self._rows_of_vectors(context, piece, place)
+                place += piece.cells.positions
+                continue
+            for start in range(0, len(piece), context.n_ubatch):
+                tokens = piece[start : start + context.n_ubatch]
+                batch = Batch(len(tokens))
+                batch.add(tokens, place + start, 0, True)
+                self._decode(context, batch)
+                found.append(context.embeddings(len(tokens)))
+            place += len(piece)
+        return np.concatenate(found)
+
+    def _rows_of_vectors(self, context: Context, piece: VectorPiece, place: int) -> Iterator[Rows]:
+        places = piece.cells.placed(place)
+        for start in range(0, len(piece.rows), context.n_batch):
+            part = slice(start, start + context.n_batch)
+            vectors = piece.rows[part]
+            with context.in_use():
+                code = context.decode_vectors(
+                    vectors, places[:, part], 0, output=True, causal=piece.cells.causal
+                )
+                if code == 0:
+                    context.synchronize()
+            _check(code, len(vectors))
+            yield context.embeddings(len(vectors))
 
     def _decode(self, context: Context, batch: Batch) -> None:
         with context.in_use():  # another thread may close the model meanwhile
@@ -188,16 +222,11 @@ class Computer:
             code = context.encode(batch) if encodes else context.decode(batch)
             if code == 0:
                 context.synchronize()
-        if code != 0:
-            raise DecodeError(
-                f"llama.cpp could not embed a batch of {len(batch)} tokens (code {code}); "
-                "the next call works",
-                code,
-            )
+        _check(code, len(batch))
 
     # -- contexts ---------------------------------------------------------------------------------
 
-    def _context(self, inputs: Sequence[Tokens], *, ranks: bool) -> Context:
+    def _context(self, inputs: Sequence[Input], *, ranks: bool) -> Context:
         """A context that takes these inputs at once, or a single one piece by piece."""
         context = self._contexts.get(ranks)
         needed = sum(map(len, inputs))
@@ -239,4 +268,14 @@ class Computer:
             flash_attn=flash,
             type_k=_F32 if exact and params.type_k is None else params.type_k,
             type_v=_F32 if exact and params.type_v is None else params.type_v,
+        )
+
+
+def _check(code: int, count: int) -> None:
+    """Raise unless a batch was computed."""
+    if code != 0:
+        raise DecodeError(
+            f"llama.cpp could not embed a batch of {count} tokens (code {code}); the next call "
+            "works",
+            code,
         )

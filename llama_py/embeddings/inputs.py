@@ -1,9 +1,13 @@
-"""The inputs of callers as tokens: read, checked and, if that is wanted, truncated."""
+"""The inputs of callers as tokens: read, checked and, if that is wanted, truncated.
+
+One with pictures or sounds has vectors among them (``MediaInput``).
+"""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -16,26 +20,80 @@ from llama_py.errors import (
     TokenizationError,
     shown,
 )
+from llama_py.media.objects import Audio, Image
 from llama_py.options.checks import whole_text
 
 if TYPE_CHECKING:
+    from llama_py.core.projector import Cells
     from llama_py.core.vocab import Vocab
 
-__all__ = ["EmbeddingInput", "Tokens", "as_list", "fitted", "is_single", "tokenized"]
+__all__ = [
+    "EmbeddingInput",
+    "Input",
+    "MediaInput",
+    "VectorPiece",
+    "Tokens",
+    "as_list",
+    "fitted",
+    "has_parts",
+    "is_single",
+    "tokenized",
+]
 
 Tokens = NDArray[np.int32]
-#: A text, or its tokens.
-EmbeddingInput: TypeAlias = "str | bytes | Sequence[int]"
+#: A text, or its tokens; a picture or a sound, or ``{"content": [PART, ...]}`` with several.
+EmbeddingInput: TypeAlias = "str | bytes | Sequence[int] | Image | Audio | Mapping[str, Any]"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VectorPiece:
+    """A stretch of a picture or a sound.
+
+    Attributes:
+        rows: float32 ``(n, n_embd_inp)``.
+        cells: where they go.
+    """
+
+    rows: NDArray[np.float32] = field(repr=False)
+    cells: Cells
+
+    def __len__(self) -> int:
+        """Cells."""
+        return len(self.rows)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MediaInput:
+    """An input with pictures or sounds.
+
+    Attributes:
+        pieces: in order, tokens, and vectors in place of them.
+    """
+
+    pieces: tuple[Tokens | VectorPiece, ...]
+
+    def __len__(self) -> int:
+        """Cells of the memory that it takes."""
+        return sum(map(len, self.pieces))
+
+
+#: What is computed.
+Input: TypeAlias = "Tokens | MediaInput"
 
 
 def is_single(inputs: Any) -> bool:
-    """Whether this is one input, and not a list of them: a text, or a list of token ids."""
-    if isinstance(inputs, (str, bytes, bytearray)):
+    """Whether this is one input, and not a list of them: a text, a list of token ids, a picture."""
+    if isinstance(inputs, (str, bytes, bytearray)) or has_parts(inputs):
         return True
     if isinstance(inputs, np.ndarray):
         return inputs.ndim == 1 and inputs.dtype.kind in "iu"
     first = inputs[0] if isinstance(inputs, (list, tuple)) and inputs else None
     return isinstance(first, (int, np.integer)) and not isinstance(first, bool)
+
+
+def has_parts(given: Any) -> bool:
+    """Whether an input is a picture, a sound, or an object with several of them and texts."""
+    return isinstance(given, (Image, Audio)) or (isinstance(given, Mapping) and "content" in given)
 
 
 def as_list(inputs: Any, name: str = "inputs") -> list[Any]:
@@ -46,22 +104,21 @@ def as_list(inputs: Any, name: str = "inputs") -> list[Any]:
     """
     if is_single(inputs):
         return [inputs]
-    if not isinstance(inputs, Iterable) or isinstance(inputs, dict):
-        raise ParameterTypeError(f"{name} must be texts or lists of token ids, not {shown(inputs)}")
+    if not isinstance(inputs, Iterable) or isinstance(inputs, Mapping):
+        raise ParameterTypeError(
+            f"{name} must be texts, lists of token ids, pictures, or objects with parts in "
+            f'"content", not {shown(inputs)}'
+        )
     return [*inputs]
 
 
-def tokenized(vocab: Vocab, inputs: Sequence[Any], name: str = "inputs") -> list[Tokens]:
-    """The tokens of each input; texts get the special tokens that the model was trained with.
+def tokenized(vocab: Vocab, given: Any, where: str) -> Tokens:
+    """The tokens of an input; a text gets the special tokens that the model was trained with.
 
     Raises:
-        ParameterTypeError, ParameterError, TokenizationError: one cannot be embedded; the message
-            has its place.
+        ParameterTypeError, ParameterError, TokenizationError: it cannot be embedded; the message
+            begins with ``where``.
     """
-    return [_tokens(vocab, each, f"{name}[{index}]") for index, each in enumerate(inputs)]
-
-
-def _tokens(vocab: Vocab, given: Any, where: str) -> Tokens:
     try:
         if isinstance(given, (str, bytes, bytearray)):
             text = whole_text(given, where) if isinstance(given, str) else bytes(given)
@@ -82,20 +139,21 @@ def _token_ids(vocab: Vocab, given: Any, where: str) -> list[int]:
         ids = [*map(operator.index, given)]
     except TypeError:
         raise ParameterTypeError(
-            f"{where} must be a text or a list of token ids, not {shown(given)}"
+            f'{where} must be a text or a list of token ids, or an object with parts in "content", '
+            f"not {shown(given)}"
         ) from None
     vocab.check_tokens(ids)
     return ids
 
 
 def fitted(
-    vocab: Vocab, inputs: Sequence[Tokens], limit: int, truncate: bool, name: str = "inputs"
-) -> Sequence[Tokens]:
+    vocab: Vocab, inputs: Sequence[Input], limit: int, truncate: bool, name: str = "inputs"
+) -> Sequence[Input]:
     """Inputs of at most ``limit`` tokens.
 
     Args:
         truncate: leave out what is too much, at the end of the text; the special token behind it
-            stays, because models read from it that the text is over.
+            stays, because models read from it that the text is over. Pictures are not cut off.
 
     Raises:
         InputTooLongError: one is longer, and it was not to be truncated.
@@ -103,8 +161,12 @@ def fitted(
     if all(len(each) <= limit for each in inputs):
         return inputs
     if truncate:
-        return [_cut(vocab, each, limit) for each in inputs]
-    index = next(index for index, each in enumerate(inputs) if len(each) > limit)
+        inputs = [
+            each if isinstance(each, MediaInput) else _cut(vocab, each, limit) for each in inputs
+        ]
+    index = next((index for index, each in enumerate(inputs) if len(each) > limit), None)
+    if index is None:
+        return inputs
     raise InputTooLongError(index, len(inputs[index]), limit, name)
 
 

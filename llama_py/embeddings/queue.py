@@ -27,7 +27,7 @@ from llama_py.embeddings.computing import (
     on_gpu,
     threads_and_computers,
 )
-from llama_py.embeddings.inputs import Tokens
+from llama_py.embeddings.inputs import Input
 from llama_py.embeddings.packing import by_length, room_beside
 from llama_py.embeddings.pooling import Rows
 from llama_py.errors import ClosedError
@@ -54,7 +54,7 @@ class EmbeddingJob:
     """
 
     def __init__(
-        self, inputs: Sequence[Tokens], ranks: bool, put: Callable[[int, Rows], None]
+        self, inputs: Sequence[Input], ranks: bool, put: Callable[[int, Rows], None]
     ) -> None:
         """``put(index, rows)`` gets what was computed of an input, in no particular order."""
         self.inputs = inputs

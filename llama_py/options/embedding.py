@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Annotated, Literal
 
-from llama_py.options.loading import ModelOptions
+from llama_py.options.loading import MediaOptions, ModelOptions
 from llama_py.options.marks import Default, Doc, Flag, Range, Reads, WithoutDefault
 from llama_py.options.values import read_flash
 
@@ -14,8 +14,8 @@ Pooling = Literal["none", "mean", "cls", "last", "rank"]
 _LARGEST = 2**31 - 1
 
 
-class EmbedderOptions(ModelOptions, total=False):
-    """Options of ``Embedder``, beside the model."""
+class EmbedderOptions(ModelOptions, MediaOptions, total=False):
+    """Options of ``Embedder``, beside the model and its projector."""
 
     pooling: Annotated[
         Pooling | None,

@@ -42,7 +42,7 @@ from llama_py.options.values import (
     unavailable,
 )
 
-__all__ = ["ContextOptions", "LoadOptions", "ModelOptions"]
+__all__ = ["ContextOptions", "LoadOptions", "MediaOptions", "ModelOptions"]
 
 _LARGEST = 2**31 - 1
 #: As many as llama.cpp has room for.
@@ -253,27 +253,9 @@ class ContextOptions(TypedDict, total=False):
     ]
 
 
-class LoadOptions(ModelOptions, ContextOptions, total=False):
-    """Options of ``Llama``, beside ``model_path``."""
+class MediaOptions(TypedDict, total=False):
+    """Pictures and sounds: what encodes them, and what may be read."""
 
-    seed: Annotated[
-        int,
-        Range(-(2**31), 2**64 - 1),
-        Default(RANDOM_SEED),
-        Doc("For calls that give none; 4294967295 and -1 choose one for every call."),
-    ]
-    last_n_tokens_size: Annotated[
-        int, Range(-1, _LARGEST), Default(64), Doc("`penalty_last_n` of calls that give none.")
-    ]
-    logits_all: Annotated[
-        bool, Default(False), Doc("`eval` keeps the logits of every token, in `scores`.")
-    ]
-    lora_path: Annotated[
-        str | os.PathLike[str] | None,
-        Reads(read_adapter_path),
-        Doc("A LoRA adapter in a GGUF file."),
-    ]
-    lora_scale: Annotated[float, Default(1.0), Doc("How strong the adapter is.")]
     mmproj: Annotated[
         str | os.PathLike[str] | None,
         Default("auto"),
@@ -322,6 +304,29 @@ class LoadOptions(ModelOptions, ContextOptions, total=False):
     max_media: Annotated[
         int, Range(0, _LARGEST), Default(64), Doc("Pictures and sounds in one conversation.")
     ]
+
+
+class LoadOptions(ModelOptions, ContextOptions, MediaOptions, total=False):
+    """Options of ``Llama``, beside ``model_path``."""
+
+    seed: Annotated[
+        int,
+        Range(-(2**31), 2**64 - 1),
+        Default(RANDOM_SEED),
+        Doc("For calls that give none; 4294967295 and -1 choose one for every call."),
+    ]
+    last_n_tokens_size: Annotated[
+        int, Range(-1, _LARGEST), Default(64), Doc("`penalty_last_n` of calls that give none.")
+    ]
+    logits_all: Annotated[
+        bool, Default(False), Doc("`eval` keeps the logits of every token, in `scores`.")
+    ]
+    lora_path: Annotated[
+        str | os.PathLike[str] | None,
+        Reads(read_adapter_path),
+        Doc("A LoRA adapter in a GGUF file."),
+    ]
+    lora_scale: Annotated[float, Default(1.0), Doc("How strong the adapter is.")]
     chat_format: Annotated[
         str | None, Doc("The name of a chat format, in place of the model's own template.")
     ]

@@ -102,6 +102,7 @@ class MediaOracle:
         encoder_flash_attn: for the encoder; None lets libmtmd decide.
         parse_special: whether texts may hold special tokens.
         add_special: whether libmtmd adds the tokens with which the model's prompts begin and end.
+        embeds: the context gives vectors, of which ``last_vector`` returns one.
         limits: fields of ``mtmd_context_params``, such as ``image_max_tokens``.
     """
 
@@ -120,6 +121,7 @@ class MediaOracle:
         swa_full: bool = True,
         parse_special: bool = True,
         add_special: bool = False,
+        embeds: bool = False,
         **limits: int,
     ) -> None:
         self.parse_special, self.add_special = parse_special, add_special
@@ -134,6 +136,8 @@ class MediaOracle:
             swa_full=swa_full,
             type_k=type_k,
             type_v=type_v,
+            embeddings=embeds,
+            pooling_type=C.LLAMA_POOLING_TYPE_LAST if embeds else C.LLAMA_POOLING_TYPE_UNSPECIFIED,
         )
         self._media: M.mtmd_context_p | None = None
         try:
@@ -170,6 +174,11 @@ class MediaOracle:
         """
         position = self._evaluate(parts)
         return self.decode(after, position) if after else self._last()
+
+    def last_vector(self, parts: Sequence[Part]) -> Row:
+        """Return the vector of the last token of a prompt, float32 ``(n_embd,)``."""
+        self._evaluate(parts)
+        return self.context.pooled(0, self.model.n_embd_out)
 
     def greedy(self, parts: Sequence[Part], count: int) -> tuple[list[int], Row]:
         """Return the ``count`` most likely tokens after a prompt, and the last one's logits."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.media.pictures import chirp, disc, png, wav
+from tests.media.pictures import chirp, disc, png, stripes, wav
 from tests.media.projectors import tiny_projector
 from tests.media.text_models import media_model
 from tests.test_cli import run
@@ -31,6 +31,25 @@ def test_one_question_about_a_picture_and_a_sound(files: Path) -> None:
     plain = run("chat", *MODEL, *SEES_AND_HEARS, "--stats", "What is it?")
     assert evaluated(done.stderr) > evaluated(plain.stderr) + 16
     assert done.stdout != plain.stdout
+
+
+def test_embed_writes_a_vector_for_each_picture(files: Path) -> None:
+    picture = str(files / "disc.png")
+    (files / "other.png").write_bytes(png(stripes()))
+    model = ("-m", str(media_model("full")), *SEES_AND_HEARS)
+    done = run("embed", *model, "--image", picture, "--image", str(files / "other.png"))
+    assert done.returncode == 0, done.stderr
+    vectors = [json.loads(line)["embedding"] for line in done.stdout.splitlines()]
+    assert len(vectors) == 2
+    assert vectors[0] != vectors[1]
+    for arguments, words in (
+        ((*model, "--image", str(files / "none.png")), "cannot be read"),
+        ((*model, "--image", picture, "notes.txt"), "notes.txt is embedded in a call of its own"),
+        ((*model[:2], "--mmproj", str(files / "none.gguf"), "--image", picture), "no projector"),
+    ):
+        done = run("embed", *arguments)
+        assert done.returncode != 0
+        assert words in done.stderr
 
 
 def evaluated(text: str) -> int:

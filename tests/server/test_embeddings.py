@@ -119,6 +119,7 @@ def test_as_many_inputs_as_openai_takes(client: Any) -> None:
         client.embeddings.create(model="x", input=[*inputs, "one more"])
 
 
+PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
 BAD: list[tuple[dict[str, Any], str | None, str]] = [
     ({}, "input", "missing"),
     ({"input": None}, "input", "missing"),
@@ -126,13 +127,14 @@ BAD: list[tuple[dict[str, Any], str | None, str]] = [
     ({"input": {"a": 1}}, "input.prompt_string", "missing"),
     (
         {"input": ["a", {"prompt_string": "b", "multimodal_data": ["aGk="]}]},
-        "input[1].multimodal_data",
-        "only text can be embedded",
+        "input[1]",
+        "has 1 entries, and prompt_string has",
     ),
     ({"input": {"content": "a"}}, "input.content", "must be a list"),
     ({"input": {"content": []}}, "input", "is an empty text"),
-    ({"input": ["a", {"content": [{"type": "x"}]}]}, "input[1].content[0].type", "only text"),
-    ({"input": {"content": [{"type": "image_url"}]}}, "input.content[0].type", "only text"),
+    ({"input": ["a", {"content": [{"type": "x"}]}]}, "input[1].content[0].type", "expected text"),
+    ({"input": {"content": [{"type": "image_url"}]}}, "input[0]", "must be an address"),
+    ({"input": {"content": [PICTURE]}}, "input[0]", "embeds texts only"),
     ({"input": ""}, "input", "is an empty text"),
     ({"input": []}, "input", "is an empty list"),
     ({"input": ["a", ""]}, "input[1]", "is an empty text"),

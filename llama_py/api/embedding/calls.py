@@ -18,8 +18,10 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from llama_py.api.embedding.media_inputs import read_media_input
+from llama_py.api.media import ModelMedia
 from llama_py.core.model import Model
-from llama_py.embeddings.inputs import Tokens, as_list, fitted, is_single, tokenized
+from llama_py.embeddings.inputs import Input, as_list, fitted, has_parts, is_single, tokenized
 from llama_py.embeddings.pairs import Pairs
 from llama_py.embeddings.pooling import POOLINGS, Rows, check_dimensions, pool, shorten
 from llama_py.embeddings.queue import EmbeddingJob, EmbeddingQueue
@@ -153,12 +155,20 @@ class EmbeddingCalls:
     """Checks and queues calls for one model.
 
     Args:
+        media: its pictures and sounds; None: it reads texts only.
         pooling: how the vectors of a text become one, None for the model's own way.
     """
 
-    def __init__(self, model: Model, queue: EmbeddingQueue, pooling: str | None = None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        queue: EmbeddingQueue,
+        media: ModelMedia | None,
+        pooling: str | None = None,
+    ) -> None:
         self._model = model
         self._embedding_queue = queue
+        self._media = media
         self.pooling = pooling or own_pooling(model) or "mean"
 
     @property
@@ -218,7 +228,7 @@ class EmbeddingCalls:
         """What the classification head makes of each input: float32 ``(n, n_labels)``."""
         check_bool("normalize", normalize)
         self._check_head()
-        tokens = self._tokens(inputs, truncate, "inputs")
+        tokens = self._tokens(inputs, truncate, "inputs", texts_only=True)
         table = np.empty((len(tokens), self._model.n_labels), np.float32)
 
         def finish() -> NDArray[np.float32]:
@@ -295,16 +305,26 @@ class EmbeddingCalls:
             )
         return how
 
-    def _tokens(self, inputs: Any, truncate: bool, name: str) -> Sequence[Tokens]:
+    def _tokens(
+        self, inputs: Any, truncate: bool, name: str, *, texts_only: bool = False
+    ) -> Sequence[Input]:
         check_bool("truncate", truncate)
         self._embedding_queue.check()
         vocab = self._model.vocab
-        tokens = tokenized(vocab, as_list(inputs, name), name)
-        return fitted(vocab, tokens, self._embedding_queue.limit, truncate, name)
+        read: list[Input] = []
+        for index, each in enumerate(as_list(inputs, name)):
+            where = f"{name}[{index}]"
+            if not has_parts(each):
+                read.append(tokenized(vocab, each, where))
+            elif texts_only:
+                raise ParameterError(f"{where}: pictures and sounds cannot be classified")
+            else:
+                read.append(read_media_input(self._model, self._media, each, where))
+        return fitted(vocab, read, self._embedding_queue.limit, truncate, name)
 
     def _start(
         self,
-        tokens: Sequence[Tokens],
+        tokens: Sequence[Input],
         put: Callable[[int, Rows], None],
         finish: Callable[[], T],
         *,

@@ -1,4 +1,5 @@
-"""``Embedder``: vectors of texts, and the order of documents by a query, from a GGUF model."""
+"""``Embedder``: vectors of texts and pictures, and the order of documents by a query, from a GGUF
+model."""
 
 from __future__ import annotations
 
@@ -12,10 +13,10 @@ from numpy.typing import NDArray
 from typing_extensions import Self, Unpack
 
 from llama_py.api.embedding.calls import EmbeddingCalls, Progress, Ranked
-from llama_py.api.loading import LoadedModel
+from llama_py.api.loading import LoadedModel, model_media
 from llama_py.core import backend
 from llama_py.core.model import Model
-from llama_py.embeddings.computing import Setup, check_embeds
+from llama_py.embeddings.computing import Setup, check_embeds, threads_and_computers
 from llama_py.embeddings.inputs import EmbeddingInput
 from llama_py.errors import ParameterError, ParameterTypeError
 from llama_py.options import EMBEDDER, EmbedderOptions
@@ -68,8 +69,9 @@ class Embedder:
         self._owned = llama is None
         self._loaded = llama.runtime.loaded if llama is not None else _load(model_path, given)
         try:
+            loaded = self._loaded
             self.calls = EmbeddingCalls(
-                self._loaded.model, self._loaded.embedding_queue, given["pooling"]
+                loaded.model, loaded.embedding_queue, loaded.media, given["pooling"]
             )
         except BaseException:
             if self._owned:
@@ -120,7 +122,12 @@ class Embedder:
         timeout: float | None = None,
         progress: Progress | None = None,
     ) -> NDArray[np.float32]:
-        """Embed texts, or lists of token ids (which get no special tokens).
+        """Embed texts, lists of token ids (which get no special tokens), or pictures and sounds.
+
+        A decoder with a projector (``mmproj``) embeds an ``Image``, an ``Audio``, or an object
+        ``{"content": [PART, ...]}`` with parts as of a message::
+
+            embedder.embed([Image("cat.png"), {"content": [Image("cat.png"), "What is this?"]}])
 
         Args:
             normalize: vectors of length 1, whose inner product is their cosine.
@@ -251,7 +258,12 @@ def _load(model_path: Any, given: Any) -> LoadedModel:
     model = Model(path, params, progress=given["progress"], verbose=given["verbose"])
     try:
         check_embeds(model)
-        return LoadedModel(model, None, Setup(context), in_place=given["in_place"])
+        setup = Setup(context)
+        media = None
+        if not model.is_encoder:
+            threads, _ = threads_and_computers(model, context)
+            media = model_media(model, given, n_ubatch=context.n_ubatch, n_threads=lambda: threads)
+        return LoadedModel(model, None, setup, in_place=given["in_place"], media=media)
     except BaseException:
         model.close()
         raise

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from llama_py.api.embedding.calls import EmbeddingCalls, own_pooling
 from llama_py.api.loading import LoadedModel
 from llama_py.dialects.openai.types import CreateEmbeddingResponse
+from llama_py.embeddings.inputs import as_list
 from llama_py.embeddings.pooling import POOLINGS
 
 __all__ = ["EmbeddingLists", "VectorLists"]
@@ -39,7 +40,8 @@ class EmbeddingLists:
     def calls(self) -> EmbeddingCalls:
         """What queues calls; a model without a way of pooling of its own is pooled by the mean."""
         name = next((name for name, each in POOLINGS.items() if each == self._given), None)
-        return EmbeddingCalls(self._loaded.model, self._loaded.embedding_queue, name)
+        loaded = self._loaded
+        return EmbeddingCalls(loaded.model, loaded.embedding_queue, loaded.media, name)
 
     def lists(
         self, inputs: str | Sequence[str], normalize: bool, truncate: bool
@@ -61,7 +63,7 @@ class EmbeddingLists:
 
     def response(self, inputs: str | Sequence[str], model: str) -> CreateEmbeddingResponse:
         """See ``Llama.create_embedding``."""
-        texts = [inputs] if isinstance(inputs, str) else inputs
+        texts = inputs if isinstance(inputs, (list, tuple)) else as_list(inputs, "input")
         vectors, count = self.lists(texts, False, True)
         return {
             "object": "list",

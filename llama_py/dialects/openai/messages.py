@@ -31,7 +31,7 @@ from llama_py.errors import ParameterError, ParameterTypeError, shown
 from llama_py.media import objects
 from llama_py.options.checks import whole_text
 
-__all__ = ["read_messages", "read_response_format", "read_tool_choice", "read_tools"]
+__all__ = ["read_messages", "read_parts", "read_response_format", "read_tool_choice", "read_tools"]
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 _SPEAKERS = ("user", "assistant", "system", "developer")
@@ -57,6 +57,8 @@ def _check_sequence(value: Any, where: str) -> Sequence[Any]:
 def _part(part: Any, where: str) -> Text | ImagePart | AudioPart:
     if isinstance(part, str):
         return Text(whole_text(part, where))
+    if isinstance(part, ImagePart | AudioPart):
+        return part
     if isinstance(part, objects.Image):
         return ImagePart(part.data, part.media_type)
     if isinstance(part, objects.Audio):
@@ -77,6 +79,16 @@ def _part(part: Any, where: str) -> Text | ImagePart | AudioPart:
     )
 
 
+def read_parts(content: Any, where: str) -> tuple[Text | ImagePart | AudioPart, ...]:
+    """A list of parts of a message, as ``content`` has it.
+
+    Raises:
+        ParameterError, MediaError: it is none, or a part cannot be read.
+    """
+    parts = _check_sequence(content, where)
+    return tuple(_part(part, f"{where}[{i}]") for i, part in enumerate(parts))
+
+
 def _content(
     message: Mapping[str, Any], role: str, where: str
 ) -> tuple[Text | ImagePart | AudioPart, ...]:
@@ -92,7 +104,7 @@ def _content(
         )
     if isinstance(content, (bytes, bytearray)) or not isinstance(content, Sequence):
         raise ParameterTypeError(_wrong_content(content, role, f"{where}.content"))
-    return tuple(_part(part, f"{where}.content[{i}]") for i, part in enumerate(content))
+    return read_parts(content, f"{where}.content")
 
 
 def _wrong_content(content: Any, role: str, where: str) -> str:

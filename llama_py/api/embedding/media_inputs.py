@@ -1,0 +1,107 @@
+"""Inputs with pictures and sounds: read, encoded, and put among the tokens of their texts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from llama_py.api.media import ModelMedia
+from llama_py.chat.conversation import AudioPart, ImagePart, Text
+from llama_py.core.model import Model
+from llama_py.dialects.openai.messages import read_parts
+from llama_py.embeddings.inputs import MediaInput, VectorPiece, Tokens
+from llama_py.engine.media import Medium
+from llama_py.errors import MediaError, ParameterError, TokenizationError
+from llama_py.memory.media_tokens import media_length
+
+__all__ = ["read_media_input"]
+
+
+def read_media_input(
+    model: Model, media: ModelMedia | None, given: Any, where: str
+) -> Tokens | MediaInput:
+    """An input as what is computed. Its pictures are encoded here, by the calling thread.
+
+    Args:
+        media: the model's pictures and sounds; None: it is an encoder, which reads texts only.
+        given: ``Image``, ``Audio``, or ``{"content": [PART, ...]}`` with parts as of a message.
+        where: what it is called in errors.
+
+    Raises:
+        ParameterError, MediaError, TokenizationError: it cannot be embedded.
+    """
+    parts = _parts(given, where)
+    pieces: list[Tokens | VectorPiece] = []
+    n_media = 0
+    for index, part in enumerate(parts):
+        place = f"{where}.content[{index}]" if isinstance(given, Mapping) else where
+        if isinstance(part, Text):
+            pieces.append(_tokens(model, part.text, place))
+            continue
+        n_media += 1
+        pieces += _encoded(_readable(model, media, place, n_media), part, place)
+    return _with_ends(model, pieces, where)
+
+
+def _parts(given: Any, where: str) -> tuple[Text | ImagePart | AudioPart, ...]:
+    if isinstance(given, Mapping):
+        return read_parts(given["content"], f"{where}.content")
+    return read_parts([given], where)
+
+
+def _readable(model: Model, media: ModelMedia | None, where: str, n_media: int) -> ModelMedia:
+    if media is None or not model.is_causal:
+        raise ParameterError(
+            f"{where} is a picture or a sound, and {model.path.name} ({model.architecture}) embeds "
+            "texts only"
+        )
+    if n_media > media.limits.most_media:
+        raise MediaError(
+            f"{where} is one too many: at most {media.limits.most_media} pictures and sounds are "
+            "allowed (max_media)"
+        )
+    return media
+
+
+def _tokens(model: Model, text: str, where: str) -> Tokens:
+    try:
+        return np.array(model.vocab.tokenize(text, add_special=False), np.int32)
+    except TokenizationError as error:
+        raise TokenizationError(f"{where}: {error}") from None
+
+
+def _encoded(
+    media: ModelMedia, part: ImagePart | AudioPart, where: str
+) -> list[Tokens | VectorPiece]:
+    """A picture or a sound, with the tokens that its projector puts around and into it."""
+    medium: Medium = media.read(part, getattr(part, "where", "") or where)
+    tokens = np.array(medium.tokens, np.int32)
+    pieces: list[Tokens | VectorPiece] = []
+    place = 0
+    while place < len(tokens):
+        count = media_length(tokens, place)
+        if not count:
+            ends = np.flatnonzero(tokens[place:] < 0)
+            count = int(ends[0]) if len(ends) else len(tokens) - place
+            pieces.append(tokens[place : place + count])
+        else:
+            stretch = medium.stretches[tokens[place : place + count].tobytes()]
+            pieces.append(VectorPiece(media.encoder.vectors(medium, stretch), stretch.cells))
+        place += count
+    return pieces
+
+
+def _with_ends(model: Model, pieces: list[Tokens | VectorPiece], where: str) -> Tokens | MediaInput:
+    """With the special tokens that the model was trained with around an input."""
+    vocab = model.vocab
+    first = [vocab.bos] if vocab.add_bos and vocab.bos >= 0 else []
+    last = [vocab.eos] if vocab.add_eos and vocab.eos >= 0 else []
+    around = [np.array(first, np.int32), *pieces, np.array(last, np.int32)]
+    found = tuple(each for each in around if isinstance(each, VectorPiece) or len(each))
+    if not found:
+        raise ParameterError(f"{where} has no tokens, so that there is nothing to embed")
+    if not any(isinstance(each, VectorPiece) for each in found):
+        return np.concatenate([each for each in found if not isinstance(each, VectorPiece)])
+    return MediaInput(found)
