@@ -19,7 +19,7 @@ from llama_py.core.batch import Batch
 from llama_py.core.context import Context, default_n_ctx
 from llama_py.core.host.core_turns import Share
 from llama_py.core.host.machine import usable_cores
-from llama_py.embeddings.inputs import Input, MediaInput, VectorPiece, Tokens
+from llama_py.embeddings.inputs import Input, MediaInput, Tokens, VectorPiece
 from llama_py.embeddings.pooling import POOLINGS, Rows
 from llama_py.errors import DecodeError, ParameterError
 from llama_py.params import ContextParams

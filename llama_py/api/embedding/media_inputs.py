@@ -11,7 +11,7 @@ from llama_py.api.media import ModelMedia
 from llama_py.chat.conversation import AudioPart, ImagePart, Text
 from llama_py.core.model import Model
 from llama_py.dialects.openai.messages import read_parts
-from llama_py.embeddings.inputs import MediaInput, VectorPiece, Tokens
+from llama_py.embeddings.inputs import MediaInput, Tokens, VectorPiece
 from llama_py.engine.media import Medium
 from llama_py.errors import MediaError, ParameterError, TokenizationError
 from llama_py.memory.media_tokens import media_length
