@@ -202,6 +202,17 @@ class Engine:
             self.stepping = False
         return self.take_outputs()
 
+    @property
+    def may_copy_ahead(self) -> bool:
+        """Whether ``copy_ahead`` may have something to do while no request is in flight."""
+        requests = self.requests
+        return self._transfers.may_copy_ahead and not (requests.running or requests.waiting)
+
+    def copy_ahead(self) -> None:
+        """Begin to copy what the next conversation displaces; the next steps go on with it."""
+        if self.may_copy_ahead:
+            self._transfers.copy_ahead()
+
     # -- without a request ----------------------------------------------------------------------
 
     def evaluate(

@@ -27,6 +27,8 @@ MOST_EVENTS = 256
 LOOK = 0.5
 #: Most seconds in one wait: a timeout may be longer than what a clock can express.
 _LONGEST = 3600.0
+#: Seconds without a request after which the engine copies ahead what will have to make room.
+_PAUSE = 0.05
 #: Seconds that the end of the process waits for a store to write what was left.
 _LAST_MOMENTS = 10.0
 #: Steps, and seconds of them, that may be made at once for whole replies: time that nobody sees,
@@ -111,14 +113,29 @@ class Loop:
             return
         self.thread = threading.current_thread()
         self.begun.set()
-        commands = self.commands
         while not self.stopped:
             if self.has_commands():
                 self.obey()
             elif not self.step():
-                with suppress(queue.Empty):
-                    self._run_command(commands.get(timeout=self._time_left()))
+                self._await_command()
         self.obey()  # who comes too late finds the engine closed
+
+    def _await_command(self) -> None:
+        """Wait for a command, or until somebody's time is over.
+
+        Whoever goes on at once with a conversation that just ended finds the engine waiting; a
+        little later it uses the time.
+        """
+        left, ahead = self._time_left(), self.engine.may_copy_ahead
+        if ahead:
+            left = _PAUSE if left is None else min(left, _PAUSE)
+        try:
+            command = self.commands.get(timeout=left)
+        except queue.Empty:
+            if ahead:
+                self.engine.copy_ahead()
+        else:
+            self._run_command(command)
 
     def has_commands(self) -> bool:
         """Whether commands have come. Those that come from now on are waited for (``hurry``)."""

@@ -36,6 +36,7 @@ class LiveSet:
 
     Attributes:
         by_number: the sequences in memory.
+        displaced: one had to make room for another one since this was set to False.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class LiveSet:
         self._stores = stores
         self._saving = saving
         self.by_number: dict[int, LiveSequence] = {}
+        self.displaced = False
 
     def __contains__(self, sequence: LiveSequence) -> bool:
         return self.by_number.get(sequence.number) is sequence
@@ -154,6 +156,7 @@ class LiveSet:
 
     def evict(self, sequence: LiveSequence) -> None:
         """Offload a sequence in the store, and free its cells."""
+        self.displaced = True
         self.offload(sequence)
         self.drop(sequence)
 

@@ -177,6 +177,26 @@ class Saving:
         self.advance(job)
         return job
 
+    def offload_ahead(self, sequence: LiveSequence) -> bool:
+        """Begin to copy an idle sequence that may have to make room; False if it is not done.
+
+        Not if older copies would have to go for it, nor if it is long and cannot be taken apart,
+        which would keep a request waiting that comes meanwhile.
+        """
+        store = self._stores.offload_store
+        if store is None or any(job.sequence is sequence for job in self.jobs):
+            return False
+        try:
+            job = self._copy_for(sequence, store)
+        except (LlamaError, MemoryError) as error:
+            _log.warning("a conversation is not copied ahead: %r", error)
+            return False
+        fits = store.used_bytes + job.nbytes <= store.capacity_bytes
+        if not fits or (job.cells is None and job.nbytes > _FEW_PIECES * self.piece):
+            return False
+        self.jobs.append(job)
+        return True
+
     def offload(self, sequence: LiveSequence, *, at_once: bool = False) -> Copying | None:
         """Begin to copy an idle sequence that has to make room; None if that is done at once.
 
@@ -208,7 +228,11 @@ class Saving:
         cells, store = self._cells_per_piece(sequence), self._stores.offload_store
         if store is None or cells is None or len(sequence.tokens) <= _FEW_PIECES * cells:
             return None
-        state = self._stores.describe(sequence)
+        return self._copy_for(sequence, store)
+
+    def _copy_for(self, sequence: LiveSequence, store: StateStore) -> Copying:
+        """A copy of a sequence for the offload store."""
+        state, cells = self._stores.describe(sequence), self._cells_per_piece(sequence)
         nbytes = state.nbytes + self._stores.memory.state_size(sequence.number)
         return Copying(sequence, store, state, cells, offloads=True, nbytes=nbytes)
 

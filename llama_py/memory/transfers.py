@@ -122,6 +122,25 @@ class Transfers:
         if self._stores.must_be_offloaded(sequence):
             self._saving.offload(sequence)
 
+    @property
+    def may_copy_ahead(self) -> bool:
+        """Whether conversations make room for each other, so that ``copy_ahead`` is worth it."""
+        return self._live.displaced
+
+    def copy_ahead(self) -> None:
+        """Nothing runs: begin to copy what has to make room for the next conversation.
+
+        Where one has had to lately, the next one that comes back will find its copy made, and need
+        not wait for it. That next one is taken to be as long as the last one.
+        """
+        self._live.displaced = False
+        latest = max(self._live.by_number.values(), key=lambda each: each.last_used, default=None)
+        if latest is None or self._saving.pending:
+            return
+        for sequence in self._live.leaving(max(1, len(latest.tokens))):
+            if self._stores.must_be_offloaded(sequence):
+                self._saving.offload_ahead(sequence)
+
     # -- for a request that waits ---------------------------------------------------------------
 
     def ready(

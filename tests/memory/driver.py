@@ -53,7 +53,7 @@ class Conversation:
 
 _OPERATIONS = {"start", "turn", "edit", "regenerate", "fork", "offload", "cancel", "overflow"}
 _OPERATIONS |= {"snapshot", "restore", "prewarm", "reset", "use_disk", "reopen", "raw", "together"}
-_OPERATIONS |= {"drafted", "drafted_together"}
+_OPERATIONS |= {"drafted", "drafted_together", "rest"}
 
 
 class Driver:
@@ -61,6 +61,7 @@ class Driver:
 
     Attributes:
         operations: how many were done.
+        copied_ahead: conversations of which copies were begun while nothing ran.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class Driver:
         self.disk: LlamaDiskCache | None = None
         self.operations = 0
         self.worst = 0.0
+        self.copied_ahead = 0
         self.conversations: list[Conversation] = []
 
     def make_oracle(self, flash_attn: bool) -> Oracle:
@@ -251,6 +253,21 @@ class Driver:
 
         self.llm.runtime.loaded.driver.run(empty)
         self.check_bookkeeping()
+
+    def rest(self, pieces: int) -> None:
+        """Nobody asks for a while: what will have to make room is copied ahead, so many pieces."""
+
+        def copy() -> None:
+            loaded = self.llm.runtime.loaded
+            loaded.cache._live.displaced = True
+            loaded.engine.copy_ahead()
+            self.copied_ahead += len(loaded.cache.saving.jobs)
+            saving = loaded.cache.saving
+            for _ in range(pieces):
+                if saving.jobs:
+                    saving._advance(saving.jobs[0])
+
+        self.llm.runtime.loaded.driver.run(copy)
 
     def cancel(self, index: int, words: Sequence[int], after: int) -> None:
         conversation = self.pick(index)

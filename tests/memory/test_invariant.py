@@ -91,6 +91,10 @@ class ReuseMachine(RuleBasedStateMachine):
     def offload(self) -> None:
         self.driver.offload()
 
+    @rule(pieces=st.integers(0, 9))
+    def rest(self, pieces: int) -> None:
+        self.driver.rest(pieces)
+
     @rule(index=place, words=words, after=st.integers(0, 3))
     def cancel(self, index: int, words: list[int], after: int) -> None:
         self.driver.cancel(index, words, after)
@@ -199,6 +203,7 @@ def run(
 def test_reuse_equals_a_fresh_context(kind: str, swa_full: bool, flash_attn: bool) -> None:
     driver = run(kind, swa_full, flash_attn, RUNS)
     assert driver.operations >= 300
+    assert driver.copied_ahead > 0
 
 
 @pytest.mark.timeout(3600)
