@@ -41,6 +41,9 @@ F32 = 0
 UNCERTAIN_TOLERANCE = 1e-9
 #: Tolerances up to this ask for equal tokens as well.
 EXACT = 1e-6
+#: Logits, whose deviation is about 2, that differ by less are equally likely: a few times what
+#: rounding does to them.
+TIE = 1e-5
 
 
 @dataclass
@@ -133,16 +136,30 @@ class Driver:
             # Noise may turn a tie: follow the tokens that were chosen.
             singles = [[token] for token in generated[:-1]]
             row = self.oracle.logits([*request.tokens, *generated[:-1]], [*runs, *singles])
-            expected = generated
         elif generated:
-            expected, row = self.oracle.greedy(request.tokens, len(generated), runs)
+            row = self.check_tokens(request, runs)
         else:
-            expected, row = [], self.oracle.logits(request.tokens, runs)
+            row = self.oracle.logits(request.tokens, runs)
         info = f"{request.cache} tokens={request.tokens} generated={generated}"
         self.compare(row, certain, info)
-        if self.tolerance < EXACT:
-            assert generated == expected, info
         self.check_bookkeeping()
+
+    def check_tokens(self, request: Record, runs: Sequence[Sequence[int]] | None = None) -> Row:
+        """The tokens that were generated are the oracle's; returns its logits for the last one.
+
+        Of two that are likeliest but for the last bit, either is right: with other rows in its
+        batch, a row may be rounded another way.
+        """
+        generated = request.generated
+        expected, row = self.oracle.greedy(request.tokens, len(generated), runs)
+        if generated == expected:
+            return row
+        info = f"{request.cache} generated={generated} expected={expected}"
+        for count, token in enumerate(generated):
+            cut = None if runs is None else [*runs, *([each] for each in generated[:count])]
+            row = self.oracle.logits([*request.tokens, *generated[:count]], cut)
+            assert row.max() - row[token] <= TIE, info
+        return row
 
     def compare(self, row: Row, certain: bool, info: str) -> None:
         """Compare the last logits with the oracle's."""
@@ -372,10 +389,8 @@ class Driver:
             for _ in stream:
                 pass
         for request in requests:
-            if len(request.generated) == 5:
-                expected, _ = self.oracle.greedy(request.tokens, 5)
-                if self.tolerance < EXACT:
-                    assert request.generated == expected, request.cache
+            if len(request.generated) == 5 and self.tolerance < EXACT:
+                self.check_tokens(request)
         self.check_bookkeeping()
 
     def beside(self, index: int, words: Sequence[int]) -> None:
@@ -398,9 +413,8 @@ class Driver:
         for _ in stream:
             pass
         for request in requests:
-            expected, _ = self.oracle.greedy(request.tokens, len(request.generated))
             if self.tolerance < EXACT:
-                assert request.generated == expected, request.cache
+                self.check_tokens(request)
         self.check_bookkeeping()
 
     def drafted(self, index: int, words: Sequence[int], n_reply: int, right: int) -> None:
@@ -447,10 +461,8 @@ class Driver:
                     break
             stream.close()
         for request in requests:
-            count = len(request.generated)
-            if count and self.tolerance < EXACT:
-                expected, _ = self.oracle.greedy(request.tokens, count)
-                assert request.generated == expected, request.cache
+            if request.generated and self.tolerance < EXACT:
+                self.check_tokens(request)
         self.check_bookkeeping()
 
     def _drafter(self, right: int) -> Speculative:
@@ -469,8 +481,7 @@ class Driver:
     def _check_drafted(self, request: Record) -> None:
         """The tokens are the oracle's; where each row was computed does not matter."""
         if self.tolerance < EXACT:
-            expected, row = self.oracle.greedy(request.tokens, len(request.generated))
-            assert request.generated == expected, request.cache
+            row = self.check_tokens(request)
         else:
             row = self.oracle.logits([*request.tokens, *request.generated[:-1]])
         self.compare(row, False, f"{request.cache} drafted={request.drafted}")
