@@ -19,6 +19,7 @@
 #include "llama_py_abort.h"
 #include "llama_py_grammar.h"
 #include "llama_py_logits.h"
+#include "llama_py_memory.h"
 #include "llama_py_nextn.h"
 #include "llama_py_steps.h"
 #include "llama_py_vocab.h"
@@ -1881,6 +1882,13 @@ VALUE(LLAMA_PY_STEPS_MOST_CANDIDATES, 64);
 VALUE(LLAMA_PY_LOGITS_OK, 0);
 VALUE(LLAMA_PY_LOGITS_WEIRD, 1);
 SIZE(enum llama_py_logits_result, 4);
+SIZE(struct llama_py_memory_row, 48);
+FIELD(struct llama_py_memory_row, device, const char *, 0, 8);
+FIELD(struct llama_py_memory_row, buffers, const char *, 8, 8);
+FIELD(struct llama_py_memory_row, on_host, _Bool, 16, 1);
+FIELD(struct llama_py_memory_row, model, size_t, 24, 8);
+FIELD(struct llama_py_memory_row, context, size_t, 32, 8);
+FIELD(struct llama_py_memory_row, compute, size_t, 40, 8);
 FUNCTION(llama_py_chat_abi_version, int32_t (*)(void));
 FUNCTION(llama_py_chat_string_free, void (*)(char *));
 FUNCTION(llama_py_chat_templates_init, struct llama_py_chat_templates * (*)(const struct llama_model *, const char *, const char *, const char *, char **));
@@ -1902,6 +1910,7 @@ FUNCTION(llama_py_grammar_accept, int32_t (*)(struct llama_sampler *, int32_t, i
 FUNCTION(llama_py_grammar_check_trigger, int32_t (*)(const char *, char **));
 FUNCTION(llama_py_logits_top, int32_t (*)(const float *, int64_t, int32_t, int32_t *, double *));
 FUNCTION(llama_py_logits_highest, int32_t (*)(const float *, int32_t));
+FUNCTION(llama_py_memory_rows, int32_t (*)(const struct llama_context *, struct llama_py_memory_row *, int32_t));
 FUNCTION(llama_py_nextn_enable, void (*)(struct llama_context *, _Bool, _Bool));
 FUNCTION(llama_py_nextn_rows, const float * (*)(struct llama_context *));
 FUNCTION(llama_py_nextn_row, const float * (*)(struct llama_context *, int32_t));
@@ -1915,4 +1924,4 @@ __declspec(dllexport)
 #elif defined(__GNUC__)
 __attribute__((visibility("default")))
 #endif
-const char llama_py_abi[] = "a1f9007d120b5e85";
+const char llama_py_abi[] = "085a29456cdbd25c";

@@ -66,6 +66,7 @@ class Model(Handle[C.llama_model_p]):
         *,
         progress: ProgressCallback | None = None,
         verbose: bool = False,
+        without_weights: bool = False,
     ) -> None:
         if not isinstance(path, (str, os.PathLike)):
             raise ParameterTypeError(
@@ -80,7 +81,11 @@ class Model(Handle[C.llama_model_p]):
         logs.install()
         printing = logs.Printing() if verbose else None
         try:
+            struct, self._kept_alive = _model_struct(self.params)
+            if without_weights:
+                struct.no_alloc, struct.load_mode = True, C.LLAMA_LOAD_MODE_NONE
             self._load(
+                struct,
                 NativeLoad(progress, self._note(files)),
                 partial(_free, C.llama_model_free, printing),
             )
@@ -101,8 +106,12 @@ class Model(Handle[C.llama_model_p]):
         mapped = self.params.use_mmap and not self.params.use_mlock
         return MappedFiles(files.paths).note if mapped else None
 
-    def _load(self, loading: NativeLoad, free: Callable[[C.llama_model_p], None]) -> None:
-        struct, self._kept_alive = _model_struct(self.params)
+    def _load(
+        self,
+        struct: C.llama_model_params,
+        loading: NativeLoad,
+        free: Callable[[C.llama_model_p], None],
+    ) -> None:
         struct.progress_callback = loading.callback()
         lines = logs.ErrorLines()
 
