@@ -1,4 +1,4 @@
-"""The command ``llama-py``: chat, generate, embed, serve, inspect, tune, bench.
+"""The command ``llama-py``: chat, generate, embed, serve, inspect, devices, tune, bench.
 
 Errors print one sentence on standard error and exit with code 2, without a traceback. Modules of
 the package are imported when a command needs them, so that ``--help`` is quick and loads no native
@@ -31,7 +31,9 @@ examples:
   git diff | llama-py chat --system "Summarise this change." -m model.gguf
   llama-py serve                          the bundled model behind HTTP
   llama-py inspect model.gguf             what is in a file
+  llama-py inspect model.gguf --fit       how much memory it takes
   llama-py inspect                        what is installed
+  llama-py devices                        what models can be loaded on
   llama-py tune -m model.gguf             find what is fastest on this machine
 
 Every command has its own --help.
@@ -96,7 +98,7 @@ def _fail(text: str) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from llama_py.cli import chat, embed, generate, inspect, serve, tune
+    from llama_py.cli import chat, devices, embed, generate, inspect, serve, tune
 
     parser = Parser(
         prog="llama-py",
@@ -111,6 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     embed.add_parser(commands)
     serve.add_parser(commands)
     inspect.add_parser(commands)
+    devices.add_parser(commands)
     tune.add_parser(commands)
     commands.add_parser("bench", help="measure, and compare with and without reuse", add_help=False)
     return parser

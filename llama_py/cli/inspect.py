@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llama_py.cli import options, projectors
-from llama_py.errors import InvalidModelError
+from llama_py.cli import fit, options, projectors
+from llama_py.cli.sizes import shown_bytes
+from llama_py.errors import InvalidModelError, ParameterError
 from llama_py.version import LLAMA_CPP_COMMIT, __version__
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["add_parser"]
 
 _LONGEST_VALUE = 100
-_UNITS = ("KiB", "MiB", "GiB", "TiB")
 
 
 def add_parser(commands: Any) -> None:
@@ -41,6 +41,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--full", action="store_true", help="print long metadata values and the whole template"
     )
+    fit.add_arguments(parser)
     parser.set_defaults(run=_run)
 
 
@@ -48,9 +49,16 @@ def _run(parsed: argparse.Namespace) -> int:
     if parsed.file or parsed.model or parsed.hf:
         path = options.model_path(parsed.file or parsed.model, parsed.hf)
         projector = projectors.describe(path)
-        report = projector or model_report(path)
-        show = _projector_text if projector else _model_text
-        shown = show(report, parsed.full)
+        if projector:
+            report, shown = projector, _projector_text(projector, parsed.full)
+        elif parsed.fit:
+            report = fit.fit_report(path, parsed)
+            shown = fit.fit_text(report)
+        else:
+            report = model_report(path)
+            shown = _model_text(report, parsed.full)
+    elif parsed.fit:
+        raise ParameterError("--fit: give the file of a model as well")
     else:
         report = installation_report()
         shown = _installation_text(report)
@@ -169,7 +177,7 @@ def _model_text(report: Mapping[str, Any], full: bool) -> Iterator[str]:
             ("name", report["name"]),
             ("architecture", report["architecture"]),
             ("parameters", _count(report["parameters"])),
-            ("size", f"{_bytes(report['bytes'])}{parts}"),
+            ("size", f"{shown_bytes(report['bytes'])}{parts}"),
             ("tensors", f"{report['tensors']}: {types}"),
             ("layers", report["layers"]),
             ("memory", f"{report['memory']}{window}"),
@@ -223,7 +231,7 @@ def _projector_text(report: Mapping[str, Any], full: bool) -> Iterator[str]:
             ("pictures", pixels if sizes["size"] else None),
             ("for models of", f"{widths} values a token" if widths else None),
             ("parameters", _count(report["parameters"])),
-            ("size", _bytes(report["bytes"])),
+            ("size", shown_bytes(report["bytes"])),
             ("tensors", report["tensors"]),
         ]
     )
@@ -303,7 +311,7 @@ def _installation_text(report: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {name:10} {path}"
     yield "\ndevices"
     for device in report["devices"]:
-        free, total = _bytes(device["free_bytes"]), _bytes(device["total_bytes"])
+        free, total = shown_bytes(device["free_bytes"]), shown_bytes(device["total_bytes"])
         yield f"  {device['name']}: {device['description']} ({device['kind']}, {free} of {total})"
     yield "\nfeatures"
     for name, values in report["features"].items():
@@ -322,13 +330,6 @@ def _rows(rows: list[tuple[str, Any]]) -> Iterator[str]:
 def _short(value: Any, full: bool) -> str:
     text = repr(value) if isinstance(value, str) else str(value)
     return text if full or len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"
-
-
-def _bytes(count: int) -> str:
-    if count < 1024:
-        return f"{count} B"
-    power = min((count.bit_length() - 1) // 10, len(_UNITS))
-    return f"{count / 1024**power:.1f} {_UNITS[power - 1]}"
 
 
 def _count(number: int) -> str:

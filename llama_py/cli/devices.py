@@ -1,0 +1,67 @@
+"""``llama-py devices``: what there is to compute with, and why something is not used."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from llama_py.cli.sizes import shown_bytes
+
+if TYPE_CHECKING:
+    from llama_py.core.device_report import DeviceReport
+
+__all__ = ["add_parser"]
+
+
+def add_parser(commands: Any) -> None:
+    """Add ``devices`` to the subcommands of ``llama-py``."""
+    parser = commands.add_parser(
+        "devices",
+        help="show what models can be loaded on, and why a GPU is not used",
+        description="Show the devices that this installation sees, with their memory, and which of "
+        "them models are loaded on; the GPUs of this machine; and why one of them is not used.",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=_run)
+
+
+def _run(parsed: argparse.Namespace) -> int:
+    from llama_py.core.device_report import device_report
+    from llama_py.core.host.profiles import build_info
+
+    report = device_report(build_info().get("backends", []))
+    if parsed.json:
+        json.dump(report.as_dict(), sys.stdout, indent=2)
+        print()
+    else:
+        print("\n".join(_lines(report)))
+    return 0
+
+
+def _lines(report: DeviceReport) -> Iterator[str]:
+    width = max(len(device["name"]) for device in report.devices)
+    for device in report.devices:
+        free, total = shown_bytes(device["free_bytes"]), shown_bytes(device["total_bytes"])
+        use = _use(device)
+        yield f"{device['name']:{width}}  {device['description']}"
+        yield f"{'':{width}}  {device['kind']}, {free} of {total} free; {use}"
+    for gpu in report.gpus:
+        driver = f"driver: {gpu.driver}" if gpu.driver else "no driver"
+        yield f"\nin this machine: {' '.join(filter(None, (gpu.vendor, gpu.id)))} ({driver})"
+    if not report.gpus and not report.backends:
+        yield "\nno GPU is seen in this machine, and this installation was built for none"
+    elif report.backends:
+        yield f"\nbuilt for: {', '.join(report.backends)}"
+    for hint in report.hints:
+        yield f"\n{hint}"
+
+
+def _use(device: Mapping[str, Any]) -> str:
+    if device["kind"] == "cpu":
+        return "has what no other device has"
+    if device["used"]:
+        return "models are loaded here (n_gpu_layers says how much of them)"
+    return "not used, because there is a better one"
