@@ -26,7 +26,7 @@ from tests.models import tiny_model
 from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parent.parent
-COMMANDS = ("chat", "generate", "embed", "serve", "inspect", "tune")
+COMMANDS = ("chat", "generate", "embed", "serve", "inspect", "devices", "tune")
 #: One thread each: several processes that wait for each other in a busy loop are slow together.
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_THREAD_LIMIT": "1"}
 #: Does not end before four million tokens; a grammar that can never end is refused.
@@ -597,3 +597,37 @@ def test_lines_can_be_edited_and_the_history_is_kept(tmp_path: Path) -> None:
     again.expect("> ")
     again.send("\x04")
     assert again.close() == 0
+
+
+# ---- devices ---------------------------------------------------------------------------------
+
+
+def test_devices_says_what_there_is_and_what_is_missing() -> None:
+    shown = run("devices").stdout
+    assert "CPU" in shown
+    assert "has what no other device has" in shown
+    report = json.loads(run("devices", "--json").stdout)
+    assert {device["name"] for device in report["devices"]} >= {"CPU"}
+    assert isinstance(report["hints"], list)
+
+
+def test_inspect_says_what_a_model_takes_before_it_is_loaded() -> None:
+    small, large = (
+        json.loads(
+            run(
+                "inspect", "--json", "--fit", demo_model_path(), "-c", size, "--n-seq-max", "2"
+            ).stdout
+        )
+        for size in ("1024", "2048")
+    )
+    assert (small["n_ctx"], small["n_seq_max"]) == (1024, 2)
+    assert sum(each["cells"] for each in large["devices"]) == 2 * sum(
+        each["cells"] for each in small["devices"]
+    )
+    assert small["fits"] is True
+    shown = run("inspect", demo_model_path(), "--fit", "-c", "1024", "-ctk", "q8_0").stdout
+    assert "it fits" in shown
+    assert "weights" in shown
+    wrong = run("inspect", "--fit")
+    assert wrong.returncode == 2
+    assert "give the file of a model" in wrong.stderr

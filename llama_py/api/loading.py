@@ -9,7 +9,7 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Callable, Container, Hashable, Iterator, Mapping
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from llama_py import forks
 from llama_py.api.media import ModelMedia, find_projector
 from llama_py.core.context import Context
+from llama_py.core.device_memory import DeviceMemory, check_devices, note_loaded
 from llama_py.core.host import profiles
 from llama_py.core.host.footprint import expected_bytes, room_for_model
 from llama_py.core.host.memory_check import check_memory
@@ -283,6 +284,7 @@ def load(arguments: Mapping[str, Any], given: Container[str] = ()) -> LoadedMode
         params = replace(params, load_mtp=True)
     backend.start(arguments["numa"])
     check_memory(arguments["model_path"], params, context_params)
+    check_devices(arguments["model_path"], params, context_params)
     model = Model(
         arguments["model_path"],
         params,
@@ -297,6 +299,7 @@ def load(arguments: Mapping[str, Any], given: Container[str] = ()) -> LoadedMode
             running, adapters, media = None, _adapters(model, arguments), None
         else:
             context = _context(model, context_params, given)
+            _log_devices(model, note_loaded(context))
             running, adapters = _start(model, context, arguments, speculative)
             media = model_media(
                 model,
@@ -311,6 +314,21 @@ def load(arguments: Mapping[str, Any], given: Container[str] = ()) -> LoadedMode
     except BaseException:  # also Ctrl-C: who tries again must have the memory for it
         model.close()  # with what was made from it
         raise
+
+
+def _log_devices(model: Model, found: Sequence[DeviceMemory]) -> None:
+    """One line: how much of a model is where."""
+    if _log.isEnabledFor(logging.INFO) and found:
+        parts = [
+            f"{each.device}: {each.weights >> 20:,} MiB of weights, {each.cells >> 20:,} of cells, "
+            f"{each.buffers >> 20:,} of buffers"
+            for each in found
+        ]
+        layers = model.params.n_gpu_layers
+        count = model.n_layer + 1
+        there = count if layers < 0 else min(layers, count)
+        on_gpu = f", {there} of {count} layers on GPUs" if len(found) > 1 else ""
+        _log.info("%s was loaded%s; %s", model.path.name, on_gpu, "; ".join(parts))
 
 
 def lacks_memory(model_path: str, options: Mapping[str, Any]) -> bool:

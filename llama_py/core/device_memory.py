@@ -8,19 +8,46 @@ reading the vocabulary does.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+import threading
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llama_py._native import chat_h
 from llama_py.core import backend
 from llama_py.core.context import Context
+from llama_py.core.host.footprint import cache_bytes
+from llama_py.core.host.memory_check import cells_are_usual
 from llama_py.core.model import Model
+from llama_py.errors import NotEnoughMemoryError
+from llama_py.gguf.check import check_model_file
 from llama_py.params import ContextParams, ModelParams
 
-__all__ = ["DeviceMemory", "Measured", "measured", "memory_by_device"]
+__all__ = [
+    "DeviceMemory",
+    "Measured",
+    "check_devices",
+    "free_by_device",
+    "measured",
+    "memory_by_device",
+    "note_loaded",
+    "noted",
+]
 
 _MOST_ROWS = 64
 _CPU = "CPU"
+#: Kinds of devices with memory of their own.
+_GPUS = ("gpu", "integrated gpu")
+#: What is left free on a device, for what its driver and its kernels need: so many bytes, or a part
+#: of a small one.
+_MARGIN, _MARGIN_SHARE = 512 << 20, 0.05
+#: What is estimated to take less of what is free is not measured.
+_SURELY_FITS = 0.5
+#: Cells that are estimated to take so many times what is free are not measured either.
+_SURELY_TOO_MUCH = 1.2
+#: Cells that are asked for where the context's size is to be what fits.
+_LEAST_CONTEXT = 4096
 _MAPPED = b"_Mapped"
 
 
@@ -82,6 +109,91 @@ def memory_by_device(context: Context) -> tuple[DeviceMemory, ...]:
     order = [device["name"] for device in backend.devices() if device["name"] != _CPU]
     names = sorted(found, key=lambda name: order.index(name) if name in order else len(order))
     return tuple(DeviceMemory(name, *found[name]) for name in names if any(found[name]))
+
+
+#: What contexts of this process take on GPUs: not every driver counts it.
+_loaded: weakref.WeakKeyDictionary[Context, tuple[DeviceMemory, ...]] = weakref.WeakKeyDictionary()
+_noting = threading.Lock()
+
+
+def note_loaded(context: Context) -> tuple[DeviceMemory, ...]:
+    """Remember what a context takes, with its model, as long as it lives; returns it."""
+    found = memory_by_device(context)
+    with _noting:
+        _loaded[context] = found
+    return found
+
+
+def noted(context: Context) -> tuple[DeviceMemory, ...]:
+    """What was remembered of a context; any thread may ask, whatever the context does."""
+    with _noting:
+        return _loaded.get(context, ())
+
+
+def free_by_device() -> dict[str, int]:
+    """Bytes that are free on each GPU, by its name.
+
+    What models of this process have there counts as taken, also if the driver does not say so.
+    """
+    with _noting:
+        own = [each for context, them in _loaded.items() if not context.closed for each in them]
+    free = {}
+    for device in backend.devices():
+        if device["kind"] in _GPUS:
+            taken = sum(each.total for each in own if each.device == device["name"])
+            left = max(0, device["total_bytes"] - taken)
+            free[device["name"]] = min(device["free_bytes"], left)
+    return free
+
+
+def check_devices(
+    path: str | os.PathLike[str], params: ModelParams, context_params: ContextParams
+) -> None:
+    """Refuse a model that the GPUs cannot hold, before it is loaded: llama.cpp would end the
+    process, or fail after minutes.
+
+    Raises:
+        NotEnoughMemoryError: with what is needed, what is free, and what to do.
+        ModelLoadError: it could not be loaded anyway.
+    """
+    free = free_by_device() if params.n_gpu_layers and not params.vocab_only else {}
+    if not free:
+        return
+    info = check_model_file(path)
+    least = context_params.n_ctx or min(_LEAST_CONTEXT, info.context_length or _LEAST_CONTEXT)
+    context_params = replace(context_params, n_ctx=least)
+    cells = cache_bytes(info, context_params)
+    if info.n_bytes + cells < _SURELY_FITS * max(free.values()):
+        return
+    everything = params.n_gpu_layers < 0 and context_params.offload_kqv
+    if everything and cells_are_usual(info) and cells > _SURELY_TOO_MUCH * sum(free.values()):
+        # Not measured: a backend may end the process over tensors that are too large for it.
+        lacking: DeviceMemory | None = DeviceMemory(next(iter(free)), 0, cells, 0)
+    else:
+        lacking = _lacking(measured(path, params, context_params), free)
+    if lacking is not None:
+        weights = f"{_mib(lacking.weights)} of weights, " if lacking.weights else ""
+        raise NotEnoughMemoryError(
+            f"{os.fspath(path)} needs {_mib(lacking.total)} on {lacking.device} "
+            f"({weights}{_mib(lacking.cells)} of cells for n_ctx={least}, {_mib(lacking.buffers)} "
+            f"of buffers), where {_mib(free[lacking.device])} are free; pass a smaller n_ctx, "
+            'n_gpu_layers for the layers that fit, or type_k="q8_0" and type_v="q8_0", or unload '
+            "other models"
+        )
+
+
+def _lacking(needed: Measured, free: Mapping[str, int]) -> DeviceMemory | None:
+    """What has no room on its device; None if everything has."""
+    for each in needed.devices:
+        if each.device in free:
+            margin = min(_MARGIN, int(_MARGIN_SHARE * free[each.device]))
+            if each.total > free[each.device] - margin:
+                return each
+    return None
+
+
+def _mib(size: int) -> str:
+    return f"{size >> 20:,} MiB"
 
 
 def _count_mapped_once(found: dict[str, list[int]], model: Model, mapped: list[Any]) -> None:

@@ -24,6 +24,7 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector
 
+from llama_py.core.device_memory import noted
 from llama_py.engine.engine import Engine
 from llama_py.engine.metrics import Histogram, Metrics
 from llama_py.server.lifecycle import Lifecycle
@@ -149,10 +150,23 @@ class _Engines(_Collector):
                     labels = [] if plain else ["model_name"]
                     family = families[name] = kind(name, help_, labels=labels)
                 family.add_metric([] if plain else [model.id], value)
+            if engine is not None:
+                _add_devices(families, model.id, engine)
             _add_ends(families, model.id, metrics)
             for name, help_, histogram in _histograms(metrics):
                 _add_histogram(families, name, help_, model.id, histogram)
         yield from families.values()
+
+
+def _add_devices(families: dict[str, Any], model: str, engine: Engine) -> None:
+    name = "llama_py_device_memory_bytes"
+    for each in noted(engine.context):
+        if name not in families:
+            help_ = "Memory that a model and its context take."
+            labels = ["model_name", "device", "what"]
+            families[name] = GaugeMetricFamily(name, help_, labels=labels)
+        for what in ("weights", "cells", "buffers"):
+            families[name].add_metric([model, each.device, what], getattr(each, what))
 
 
 def _numbers(metrics: Metrics) -> Iterator[tuple[str, type[Any], str, float]]:

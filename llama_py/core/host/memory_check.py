@@ -21,7 +21,7 @@ from llama_py.errors import NotEnoughMemoryError
 from llama_py.gguf.check import GGUFInfo, check_model_file
 from llama_py.params import ContextParams, ModelParams
 
-__all__ = ["Needs", "check_memory", "needs"]
+__all__ = ["Needs", "cells_are_usual", "check_memory", "needs"]
 
 _MIB = 1 << 20
 #: Addresses for threads, arenas and small buffers, beside what is listed in ``needs``.
@@ -73,11 +73,11 @@ def needs(info: GGUFInfo, params: ModelParams, context: ContextParams) -> Needs:
     # Weights are mapped, and kept a second time in an order that the CPU is fast with.
     copies = 2 if params.repack else 1
     addresses = copies * weights + cells + logits + _RESERVE
-    memory = (0 if params.use_mmap else weights) + (cells if _usual(info) else 0)
+    memory = (0 if params.use_mmap else weights) + (cells if cells_are_usual(info) else 0)
     return Needs(addresses, memory)
 
 
-def _usual(info: GGUFInfo) -> bool:
+def cells_are_usual(info: GGUFInfo) -> bool:
     """Whether each layer keeps a cell of the same size for each token."""
     name = info.architecture
     unusual = any(f"{name}.{key}" in info.metadata for key in _UNUSUAL)
