@@ -147,7 +147,8 @@ class ModelParams:
     """How a model file is loaded (``llama_model_params``).
 
     Attributes:
-        n_gpu_layers: layers to keep on the GPU; -1 is all of them.
+        n_gpu_layers: layers to keep on the GPU; -1 is all of them, or with ``Llama`` as many as
+            fit.
         n_cpu_moe: layers, the first ones, whose experts stay in the machine's memory; -1 is all.
         split_mode: how several GPUs share the model (0 none, 1 layer, 2 row, 3 tensor).
         main_gpu: the GPU used when ``split_mode`` is 0.

@@ -93,7 +93,8 @@ class Llama(LlamaCppNames, CacheNames):
 
     Args:
         model_path: a GGUF file (the first one, if it is split).
-        n_gpu_layers: layers on the GPU, -1 (the default) for all; ignored without a GPU.
+        n_gpu_layers: layers on the GPU, -1 (the default) for as many as there is memory for;
+            ignored without a GPU.
         n_ctx: tokens in memory, of all conversations together; 0 (the default) is the model's own
             context length, as far as there is memory for it: a quarter of what this process may
             use, or most of what is free on the GPUs.

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from llama_py import forks
 from llama_py.api.media import ModelMedia, find_projector
 from llama_py.core.context import Context
-from llama_py.core.device_memory import DeviceMemory, check_devices, note_loaded
+from llama_py.core.device_memory import DeviceMemory, fitted, note_loaded
 from llama_py.core.host import profiles
 from llama_py.core.host.footprint import expected_bytes, room_for_model
 from llama_py.core.host.memory_check import check_memory
@@ -284,7 +284,7 @@ def load(arguments: Mapping[str, Any], given: Container[str] = ()) -> LoadedMode
         params = replace(params, load_mtp=True)
     backend.start(arguments["numa"])
     check_memory(arguments["model_path"], params, context_params)
-    check_devices(arguments["model_path"], params, context_params)
+    params = fitted(arguments["model_path"], params, context_params)
     model = Model(
         arguments["model_path"],
         params,

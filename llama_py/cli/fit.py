@@ -50,18 +50,19 @@ def fit_report(path: str, parsed: argparse.Namespace) -> dict[str, Any]:
         LlamaError: an option is wrong, or the model could not be loaded.
     """
     from llama_py.core import backend
-    from llama_py.core.device_memory import measured
+    from llama_py.core.device_memory import fitted, measured
     from llama_py.core.host.machine import available_bytes
     from llama_py.params import ContextParams, ModelParams
 
     names = [*_DECIDING, "n_seq_max"]
     given = {name: getattr(parsed, name) for name in names if getattr(parsed, name) is not None}
     arguments: Mapping[str, Any] = LOAD.complete({"n_ctx": 0, **given})
-    found = measured(
-        path,
-        ModelParams(**_fields(ModelParams, arguments)),
-        ContextParams(**_fields(ContextParams, arguments)),
-    )
+    context = ContextParams(**_fields(ContextParams, arguments))
+    backend.start()
+    params = ModelParams(**_fields(ModelParams, arguments))
+    if params.n_gpu_layers < 0:
+        params = fitted(path, params, context)
+    found = measured(path, params, context)
     free = {device["name"]: device["free_bytes"] for device in backend.devices()}
     free["CPU"] = available_bytes()
     rows = [
@@ -73,6 +74,8 @@ def fit_report(path: str, parsed: argparse.Namespace) -> dict[str, Any]:
         "path": path,
         "n_ctx": found.n_ctx,
         "n_seq_max": arguments["n_seq_max"],
+        "n_gpu_layers": params.n_gpu_layers,
+        "n_cpu_moe": params.n_cpu_moe,
         "devices": rows,
         "fits": all(row["total"] <= row["free_bytes"] for row in rows),
     }
@@ -95,6 +98,8 @@ def fit_text(report: Mapping[str, Any]) -> Iterator[str]:
         cells += [cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)]
         yield "  ".join(cells)
     many = f" of {report['n_seq_max']} sequences" if report["n_seq_max"] > 1 else ""
+    if report["n_gpu_layers"] > 0 or report["n_cpu_moe"]:
+        yield f"\nn_gpu_layers={report['n_gpu_layers']} n_cpu_moe={report['n_cpu_moe']}"
     yield f"\nfor a context of {report['n_ctx']:,} tokens{many}: " + (
         "it fits" if report["fits"] else "it does not fit; take a smaller -c, -ctk q8_0, or -ngl"
     )

@@ -7,7 +7,7 @@ from typing import Any
 from llama_py._native import ggml_h, llama_h
 from llama_py.core import logs
 
-__all__ = ["devices", "start", "system_info"]
+__all__ = ["devices", "start", "system_info", "takes_tensor"]
 
 
 def start(numa: bool | int = False) -> None:
@@ -36,6 +36,25 @@ def devices() -> list[dict[str, Any]]:
         _device(ggml_h.ggml_backend_dev_get(index), kinds)
         for index in range(ggml_h.ggml_backend_dev_count())
     ]
+
+
+def takes_tensor(name: str, nbytes: int) -> bool:
+    """Whether a device computes with a tensor of so many bytes; True if there is no such device.
+
+    Some drivers bind only so much at once, and llama.cpp ends the process over a tensor in a buffer
+    that its backend cannot use.
+    """
+    pointer = ggml_h.ggml_backend_dev_by_name(name.encode())
+    if not pointer:
+        return True
+    room = ggml_h.ggml_init_params(mem_size=4096, mem_buffer=None, no_alloc=True)
+    context = ggml_h.ggml_init(room)
+    try:
+        count = max(1, nbytes // 4)
+        tensor = ggml_h.ggml_new_tensor_1d(context, ggml_h.GGML_TYPE_F32, count)
+        return bool(ggml_h.ggml_backend_dev_supports_op(pointer, tensor))
+    finally:
+        ggml_h.ggml_free(context)
 
 
 def _device(pointer: Any, kinds: dict[int, str]) -> dict[str, Any]:

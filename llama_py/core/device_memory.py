@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,13 +21,13 @@ from llama_py.core.host.footprint import cache_bytes
 from llama_py.core.host.memory_check import cells_are_usual
 from llama_py.core.model import Model
 from llama_py.errors import NotEnoughMemoryError
-from llama_py.gguf.check import check_model_file
+from llama_py.gguf.check import GGUFInfo, check_model_file
 from llama_py.params import ContextParams, ModelParams
 
 __all__ = [
     "DeviceMemory",
     "Measured",
-    "check_devices",
+    "fitted",
     "free_by_device",
     "measured",
     "memory_by_device",
@@ -146,26 +146,81 @@ def free_by_device() -> dict[str, int]:
     return free
 
 
-def check_devices(
+def fitted(
     path: str | os.PathLike[str], params: ModelParams, context_params: ContextParams
-) -> None:
-    """Refuse a model that the GPUs cannot hold, before it is loaded: llama.cpp would end the
-    process, or fail after minutes.
+) -> ModelParams:
+    """The parameters of a model with as many layers on the GPUs as they can hold, if they do not
+    say how many; else they are checked. llama.cpp would end the process over what does not fit, or
+    fail after minutes.
+
+    Of a mixture of experts, the experts of the first layers leave the GPUs before whole layers do.
 
     Raises:
-        NotEnoughMemoryError: with what is needed, what is free, and what to do.
+        NotEnoughMemoryError: so many layers have no room; with what is needed, and what to do.
         ModelLoadError: it could not be loaded anyway.
     """
     free = free_by_device() if params.n_gpu_layers and not params.vocab_only else {}
     if not free:
-        return
+        return params
+    try:
+        _check(path, params, context_params, free)
+    except NotEnoughMemoryError:
+        if params.n_gpu_layers >= 0:
+            raise
+    else:
+        return params
+    info = check_model_file(path)
+    layers = _layers(info)
+
+    def fits(changed: ModelParams) -> bool:
+        try:
+            _check(path, changed, context_params, free)
+        except NotEnoughMemoryError:
+            return False
+        return True
+
+    if info.metadata.get(f"{info.architecture}.expert_count") and not params.n_cpu_moe:
+        count = _least(layers, lambda n: fits(replace(params, n_cpu_moe=n)))
+        if count is not None:
+            return replace(params, n_cpu_moe=count)
+        params = replace(params, n_cpu_moe=-1)
+    # The last one that is counted is the output matrix.
+    off = _least(layers + 1, lambda n: fits(replace(params, n_gpu_layers=layers + 1 - n)))
+    return replace(params, n_gpu_layers=0 if off is None else layers + 1 - off)
+
+
+def _layers(info: GGUFInfo) -> int:
+    return int(info.metadata.get(f"{info.architecture}.block_count", 0))
+
+
+def _least(most: int, fits: Callable[[int], bool]) -> int | None:
+    """The least number, from 1 to ``most``, that fits, if all larger ones do; None if none does."""
+    if most < 1 or not fits(most):
+        return None
+    low, high = 0, most
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high
+
+
+def _check(
+    path: str | os.PathLike[str],
+    params: ModelParams,
+    context_params: ContextParams,
+    free: Mapping[str, int],
+) -> None:
+    """Raise ``NotEnoughMemoryError`` if the GPUs cannot hold it."""
     info = check_model_file(path)
     least = context_params.n_ctx or min(_LEAST_CONTEXT, info.context_length or _LEAST_CONTEXT)
     context_params = replace(context_params, n_ctx=least)
     cells = cache_bytes(info, context_params)
     if info.n_bytes + cells < _SURELY_FITS * max(free.values()):
         return
-    everything = params.n_gpu_layers < 0 and context_params.offload_kqv
+    some = 0 <= params.n_gpu_layers <= _layers(info)
+    everything = context_params.offload_kqv and not some
+    if context_params.offload_kqv and params.n_gpu_layers and cells_are_usual(info):
+        _check_tensors(path, cells // (2 * max(1, _layers(info))), least, free)
     if everything and cells_are_usual(info) and cells > _SURELY_TOO_MUCH * sum(free.values()):
         # Not measured: a backend may end the process over tensors that are too large for it.
         lacking: DeviceMemory | None = DeviceMemory(next(iter(free)), 0, cells, 0)
@@ -180,6 +235,19 @@ def check_devices(
             'n_gpu_layers for the layers that fit, or type_k="q8_0" and type_v="q8_0", or unload '
             "other models"
         )
+
+
+def _check_tensors(
+    path: str | os.PathLike[str], nbytes: int, n_ctx: int, free: Mapping[str, int]
+) -> None:
+    """Raise if the keys of a layer are more than a device computes with at once."""
+    for name in free:
+        if not backend.takes_tensor(name, nbytes):
+            raise NotEnoughMemoryError(
+                f"{os.fspath(path)}: the keys of one layer take {_mib(nbytes)} for n_ctx={n_ctx}, "
+                f"more than the driver of {name} binds at once; pass a smaller n_ctx, or "
+                "offload_kqv=False"
+            )
 
 
 def _lacking(needed: Measured, free: Mapping[str, int]) -> DeviceMemory | None:

@@ -33,6 +33,7 @@ from llama_py.options.values import (
     read_adapter_path,
     read_flash,
     read_folders,
+    read_layers,
     read_numa,
     read_overrides,
     read_policy,
@@ -53,11 +54,15 @@ class ModelOptions(TypedDict, total=False):
     """How a model file is loaded (``llama_model_params``)."""
 
     n_gpu_layers: Annotated[
-        int,
+        int | Literal["auto"],
+        Reads(read_layers),
         Range(-1, _LARGEST),
         Default(-1),
-        Flag("-ngl", "--n-gpu-layers", metavar="N", help="layers on the GPU (default: all)"),
-        Doc("Layers on the GPU; -1 is all of them. Without effect if there is no GPU."),
+        Flag("-ngl", "--n-gpu-layers", metavar="N", help="layers on the GPU (default: what fits)"),
+        Doc(
+            'Layers on the GPU; -1 and `"auto"` are as many as there is memory for ([devices]('
+            "devices.md#what-does-not-fit)). Without effect if there is no GPU."
+        ),
     ]
     n_cpu_moe: Annotated[
         int,

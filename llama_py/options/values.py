@@ -308,6 +308,14 @@ def read_overrides(name: str, value: Any) -> Mapping[str, bool | int | float | s
     return value  # type: ignore[no-any-return]
 
 
+def read_layers(name: str, value: Any) -> int:
+    """How many layers a GPU gets; "auto" is -1."""
+    if value == "auto":
+        return -1
+    check_number(name, value, -1, 2**31 - 1, integer=True)
+    return int(value)
+
+
 def read_flash(name: str, value: Any) -> bool | None:
     """True, False, or "auto", which is None."""
     if value is None or value == "auto":

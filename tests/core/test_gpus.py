@@ -114,9 +114,9 @@ def gpu_of(monkeypatch: pytest.MonkeyPatch, free: int, total: int = 1 << 40) -> 
     monkeypatch.setattr(backend, "devices", lambda: [device])
 
 
-def check(params: ModelParams | None = None, **options: Any) -> None:
+def check(params: ModelParams | None = None, kind: Any = "full", **options: Any) -> ModelParams:
     context = ContextParams(**{"n_ctx": 1 << 20, **options})
-    device_memory.check_devices(tiny_model("full"), params or ModelParams(), context)
+    return device_memory.fitted(tiny_model(kind), params or ModelParams(n_gpu_layers=99), context)
 
 
 def test_a_context_that_a_gpu_cannot_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,3 +142,26 @@ def test_what_models_of_this_process_have_is_not_free(monkeypatch: pytest.Monkey
     assert device_memory.free_by_device() == {"GPU0": 3 << 30}
     held.closed = True
     assert device_memory.free_by_device() == {"GPU0": 5 << 30}
+
+
+def test_as_many_layers_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is measured is the machine's: as if its memory were the GPU's, layer by layer."""
+    gpu_of(monkeypatch, 1 << 40)
+    assert check(ModelParams()).n_gpu_layers == -1, "there is room for all"
+    real = device_memory.measured
+
+    def measured(path: Any, params: ModelParams, context: ContextParams) -> Any:
+        found = real(path, ModelParams(n_gpu_layers=0), context)
+        (cpu,) = found.devices
+        there = 5 if params.n_gpu_layers < 0 else params.n_gpu_layers
+        part = device_memory.DeviceMemory("GPU0", there << 20, 0, 0)
+        return device_memory.Measured(found.n_ctx, (part, cpu))
+
+    monkeypatch.setattr(device_memory, "measured", measured)
+    for free, layers in ((9.0, -1), (3.5, 3), (1.2, 1), (0.2, 0)):
+        gpu_of(monkeypatch, int(free * (1 << 20)))
+        chosen = check(ModelParams(), n_ctx=512)
+        assert chosen.n_gpu_layers == layers, free
+    gpu_of(monkeypatch, 3 << 20)
+    with pytest.raises(NotEnoughMemoryError):
+        check(ModelParams(n_gpu_layers=4), n_ctx=512)

@@ -245,15 +245,27 @@ def test_too_little_memory_is_an_error_that_says_so() -> None:
     """Before llama.cpp is asked, which would end the process."""
     with load() as llm:
         expected = after(llm, PROMPT)
-        free = devices()[0]["free_bytes"]
-        one = measured(tiny_model("full"), ModelParams(), ContextParams(n_ctx=4096, type_k=0))
-        n_ctx = 2 * 4096 * free // one.devices[0].cells // 4096 * 4096
         with pytest.raises(NotEnoughMemoryError, match=rf"{devices()[0]['name']}.*n_ctx"):
-            load(n_ctx=n_ctx)
+            load(n_ctx=twice_the_memory(), n_gpu_layers=99)
         llm.reset()
         assert nmse(after(llm, PROMPT), expected) <= CLOSE
         with load() as other:
             assert nmse(after(other, PROMPT), expected) <= CLOSE
+
+
+def test_by_itself_it_takes_what_fits() -> None:
+    """Also if that is nothing, and the machine's memory has the cells."""
+    with load(n_ctx=twice_the_memory(), offload_kqv=True) as llm:
+        found = {each.device: each for each in memory_by_device(llm.runtime.loaded.context)}
+        assert found["CPU"].cells > 0
+        with on_cpu() as cpu:
+            assert nmse(after(llm, PROMPT), after(cpu, PROMPT)) <= SAME
+
+
+def twice_the_memory() -> int:
+    """Cells of a context for which the device has not nearly enough."""
+    one = measured(tiny_model("full"), ModelParams(), ContextParams(n_ctx=4096, type_k=0))
+    return int(2 * 4096 * devices()[0]["free_bytes"] // one.devices[0].cells // 4096 * 4096)
 
 
 class OnDevice(Driver):
