@@ -156,7 +156,6 @@ class LiveSet:
 
     def evict(self, sequence: LiveSequence) -> None:
         """Offload a sequence in the store, and free its cells."""
-        self.displaced = True
         self.offload(sequence)
         self.drop(sequence)
 
@@ -165,6 +164,7 @@ class LiveSet:
 
         It is copied in pieces, also at once, so that it can be loaded in pieces.
         """
+        self.displaced = True
         if self._stores.must_be_offloaded(sequence):
             self._saving.offload(sequence, at_once=True)
         self._saving.finish(sequence, offloads=True)

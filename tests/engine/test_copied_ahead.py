@@ -125,3 +125,18 @@ def test_what_shares_cells_is_copied_before_they_run_out() -> None:
         for prompt in (ONE, OTHER, THIRD):
             ask(llm, prompt)
         assert copied(llm, 3), "one as long as the last one would displace both"
+
+
+def test_conversations_that_begin_alike_make_room_for_each_other_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next one goes on in the same sequence, behind what both begin with."""
+    with load() as llm:
+        for prompt in (ONE, ONE[:60] + OTHER):
+            ask(llm, prompt)
+        rests(llm)
+        made = watched(llm, monkeypatch)
+        ask(llm, ONE + "and?")
+        during = [*made]
+        assert llm.runtime.last.record.cache["action"] == "load"
+        assert not during
