@@ -40,8 +40,12 @@ from llama_py.core.model import Model
 FILE = "mmproj-demo-f16.gguf"
 #: Steps between two checkpoints, and those in which the rate rises.
 EVERY, RISING = 50, 50
+#: Different vectors for each thing, in 16 cells: the fewer, the easier they are to make.
+VECTORS = 4
 #: How loud the noise is that is added to the vectors: the encoder will not make them exactly.
 NOISE = 0.3
+#: How much likelier the nearest thing is than the others.
+SHARP = 10.0
 
 Rng = np.random.Generator
 Cells = Callable[[list[Shown]], Tensor]
@@ -55,14 +59,18 @@ class Words(nn.Module):
         rows = []
         for name in NAMES:
             tokens = prompts.tokenize(name)
-            rows.append(embeddings[(tokens * CELLS)[:CELLS]])
+            rows.append(embeddings[(tokens * VECTORS)[:VECTORS]])
         table = torch.stack(rows)
         self.loudness = float(table.square().mean().sqrt())
         self.table = nn.Parameter(table + 0.1 * self.loudness * torch.randn_like(table))
 
     def forward(self, shown: list[Shown]) -> Tensor:
         """The vectors ``(n, cells, width)``."""
-        return self.table[[NAMES.index(each.name) for each in shown]]
+        return self.cells()[[NAMES.index(each.name) for each in shown]]
+
+    def cells(self) -> Tensor:
+        """The vectors of all things, ``(things, cells, width)``: neighbours have the same one."""
+        return self.table.repeat_interleave(CELLS // VECTORS, 1)
 
 
 class Stage:
@@ -153,8 +161,14 @@ class Training:
 
     def _learn_to_see(self, rng: Rng) -> Tensor:
         shown = [self._draw(rng) for _ in range(2 * self._size)]
-        wanted = self._words(shown).detach()
-        return F.mse_loss(self._seen(shown), wanted) / wanted.square().mean()
+        table, seen = self._words.cells().detach(), self._seen(shown)
+        which = torch.tensor([NAMES.index(each.name) for each in shown])
+        # 0 where they are equal. Vectors between those of two things say neither, so the nearest
+        # ones have to be those of the right thing, beside being close.
+        far = (seen[:, None] - table).square().mean((2, 3)) / table.square().mean()
+        return F.mse_loss(seen, table[which]) / table.square().mean() + F.cross_entropy(
+            -SHARP * far, which
+        )
 
     def _learn_both(self, rng: Rng) -> Tensor:
         return F.cross_entropy(*self._predicted(self._batch(rng, self._size), self._seen))

@@ -15,6 +15,7 @@ from typing_extensions import Self, Unpack
 from llama_py.api.embedding.calls import EmbeddingCalls, Progress, Ranked
 from llama_py.api.loading import LoadedModel, model_media
 from llama_py.core import backend
+from llama_py.core.device_memory import fitted
 from llama_py.core.model import Model
 from llama_py.embeddings.computing import Setup, check_embeds, threads_and_computers
 from llama_py.embeddings.inputs import EmbeddingInput
@@ -255,6 +256,7 @@ def _load(model_path: Any, given: Any) -> LoadedModel:
         raise ParameterError("vocab_only: embedding needs the weights; leave it out")
     context = ContextParams(embeddings=True, **{name: given[name] for name in _OF_CONTEXT})
     backend.start()
+    params = fitted(path, params, context)
     model = Model(path, params, progress=given["progress"], verbose=given["verbose"])
     try:
         check_embeds(model)
