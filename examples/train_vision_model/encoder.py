@@ -17,9 +17,9 @@ from torch.nn import functional as F
 
 PATCH = 8
 CELLS = (SIZE // PATCH) ** 2
-WIDTH, LAYERS, HEADS, EPS = 96, 4, 4, 1e-5
+WIDTH, LAYERS, HEADS, EPS = 192, 4, 6, 1e-5
 #: Not WIDTH: libmtmd takes two square matrices of the feed-forward part for swapped ones.
-FEED_FORWARD = 256
+FEED_FORWARD = 512
 #: How the names of the parameters in the file differ.
 _NAMES = {"blocks": "v.blk", "patch": "v.patch_embd", "post": "v.post_ln", "mm": "mm"}
 

@@ -40,8 +40,6 @@ from llama_py.core.model import Model
 FILE = "mmproj-demo-f16.gguf"
 #: Steps between two checkpoints, and those in which the rate rises.
 EVERY, RISING = 50, 50
-#: Different vectors for each thing, in 16 cells: the fewer, the easier they are to make.
-VECTORS = 4
 #: How loud the noise is that is added to the vectors: the encoder will not make them exactly.
 NOISE = 0.3
 #: How much likelier the nearest thing is than the others.
@@ -59,18 +57,14 @@ class Words(nn.Module):
         rows = []
         for name in NAMES:
             tokens = prompts.tokenize(name)
-            rows.append(embeddings[(tokens * VECTORS)[:VECTORS]])
+            rows.append(embeddings[(tokens * CELLS)[:CELLS]])
         table = torch.stack(rows)
         self.loudness = float(table.square().mean().sqrt())
         self.table = nn.Parameter(table + 0.1 * self.loudness * torch.randn_like(table))
 
     def forward(self, shown: list[Shown]) -> Tensor:
         """The vectors ``(n, cells, width)``."""
-        return self.cells()[[NAMES.index(each.name) for each in shown]]
-
-    def cells(self) -> Tensor:
-        """The vectors of all things, ``(things, cells, width)``: neighbours have the same one."""
-        return self.table.repeat_interleave(CELLS // VECTORS, 1)
+        return self.table[[NAMES.index(each.name) for each in shown]]
 
 
 class Stage:
@@ -120,8 +114,8 @@ class Training:
         self._encoder = Encoder(self._language.width)
         self._stages = [
             Stage("words", self._words, steps[0], 3e-2 * self._words.loudness),
-            Stage("seeing", self._encoder, steps[1], 2e-3),
-            Stage("both", self._encoder, steps[2], 5e-4),
+            Stage("seeing", self._encoder, steps[1], 1.5e-3),
+            Stage("both", self._encoder, steps[2], 8e-4),
         ]
         self._out, self._size, self._seed, self._half = out, size, seed, half
         self._seconds = 0.0
@@ -161,7 +155,7 @@ class Training:
 
     def _learn_to_see(self, rng: Rng) -> Tensor:
         shown = [self._draw(rng) for _ in range(2 * self._size)]
-        table, seen = self._words.cells().detach(), self._seen(shown)
+        table, seen = self._words.table.detach(), self._seen(shown)
         which = torch.tensor([NAMES.index(each.name) for each in shown])
         # 0 where they are equal. Vectors between those of two things say neither, so the nearest
         # ones have to be those of the right thing, beside being close.
@@ -254,7 +248,7 @@ def main() -> None:
     """Read the command line and train."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--steps", type=int, nargs=3, default=(900, 2000, 300))
+    parser.add_argument("--steps", type=int, nargs=3, default=(1200, 3000, 3800))
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--bf16", action="store_true")
