@@ -13,9 +13,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from playwright.sync_api import sync_playwright
 
+from tests.media.meaning import PROJECTOR, shapes
+from tests.media.pictures import png
 from tests.page.browsers import ARGUMENTS, chromium
+from tests.page.media_site import attach, file_of
 from tests.page.scripted import Gate, finish, progress, scripted, text, thought, usage
 from tests.page.site import Site
 from tests.server.serving import demo_settings, serving
@@ -147,6 +151,22 @@ def settings(site: Site) -> None:
     take(site, "settings")
 
 
+def with_pictures(window: Window) -> None:
+    """A picture is asked about on a phone, with the projector of the tests."""
+    options: dict[str, Any] = {"mmproj": str(PROJECTOR), "n_ctx": 2048}
+    with serving(demo_settings(**options)) as server:
+        site = window(server.url, viewport=PHONE, is_mobile=True, has_touch=True)
+        for name, question in (
+            ("red circle", "What is this?"),
+            ("blue triangle", "Describe the picture."),
+        ):
+            shape = next(each for each in shapes(60) if each.name == name)
+            pixels = np.kron(shape.picture, np.ones((8, 8, 1), np.uint8))
+            attach(site, file_of(f"{name}.png", png(pixels)))
+            site.say(question)
+        take(site, "picture")
+
+
 def when_the_context_is_full(window: Window) -> None:
     """What is offered, and what was left out."""
     with serving(demo_settings(n_ctx=256)) as server:
@@ -188,6 +208,7 @@ def main() -> None:
     IMAGES.mkdir(parents=True, exist_ok=True)
     with windows() as window:
         with_the_bundled_model(window)
+        with_pictures(window)
         when_the_context_is_full(window)
         with_a_script(window)
 
