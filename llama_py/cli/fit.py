@@ -35,8 +35,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="show how much memory the model would take on each device, and whether it is there; "
         "no weights are read",
     )
+    usual = LOAD["n_seq_max"].default()
     group.add_argument(
-        "--n-seq-max", metavar="N", type=int, help="conversations in memory at once (default: 1)"
+        "--n-seq-max",
+        metavar="N",
+        type=int,
+        help=f"conversations in memory at once (default: {usual})",
     )
     for option in LOAD:
         if option.name in _DECIDING:
