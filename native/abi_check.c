@@ -18,6 +18,7 @@
 #include "llama_py_chat.h"
 #include "llama_py_abort.h"
 #include "llama_py_grammar.h"
+#include "llama_py_loading.h"
 #include "llama_py_logits.h"
 #include "llama_py_memory.h"
 #include "llama_py_nextn.h"
@@ -1882,6 +1883,11 @@ VALUE(LLAMA_PY_STEPS_MOST_CANDIDATES, 64);
 VALUE(LLAMA_PY_LOGITS_OK, 0);
 VALUE(LLAMA_PY_LOGITS_WEIRD, 1);
 SIZE(enum llama_py_logits_result, 4);
+SIZE(struct llama_py_loading, 24);
+FIELD(struct llama_py_loading, step, float, 0, 4);
+FIELD(struct llama_py_loading, next, float, 4, 4);
+FIELD(struct llama_py_loading, stopped, _Bool, 8, 1);
+FIELD(struct llama_py_loading, ask, llama_py_loading_ask, 16, 8);
 SIZE(struct llama_py_memory_row, 48);
 FIELD(struct llama_py_memory_row, device, const char *, 0, 8);
 FIELD(struct llama_py_memory_row, buffers, const char *, 8, 8);
@@ -1908,6 +1914,7 @@ FUNCTION(llama_py_abort_after, void (*)(struct llama_py_abort *, double));
 FUNCTION(llama_py_grammar_apply, int32_t (*)(struct llama_sampler *, struct llama_token_data_array *, int64_t, char **));
 FUNCTION(llama_py_grammar_accept, int32_t (*)(struct llama_sampler *, int32_t, int64_t, char **));
 FUNCTION(llama_py_grammar_check_trigger, int32_t (*)(const char *, char **));
+FUNCTION(llama_py_loading_progress, _Bool (*)(float, void *));
 FUNCTION(llama_py_logits_top, int32_t (*)(const float *, int64_t, int32_t, int32_t *, double *));
 FUNCTION(llama_py_logits_highest, int32_t (*)(const float *, int32_t));
 FUNCTION(llama_py_memory_rows, int32_t (*)(const struct llama_context *, struct llama_py_memory_row *, int32_t));
@@ -1924,4 +1931,4 @@ __declspec(dllexport)
 #elif defined(__GNUC__)
 __attribute__((visibility("default")))
 #endif
-const char llama_py_abi[] = "085a29456cdbd25c";
+const char llama_py_abi[] = "e8c98092bec789a9";

@@ -25,7 +25,7 @@ import pytest
 from llama_py import Llama, LlamaGrammar, demo_model_path
 from llama_py._native import chat_h
 from llama_py._native import llama_h as C
-from llama_py.api import loading as loading
+from llama_py.api import weights as weights
 from llama_py.core import threads
 from llama_py.core.batch import Batch
 from llama_py.core.context import Context
@@ -338,7 +338,7 @@ def fail(where: str, folder: Path) -> Exception:
     }
     with (
         # What does not fit is refused before anything is loaded, where that is known.
-        patch.object(loading, "check_memory"),
+        patch.object(weights, "check_memory"),
         pytest.raises(
             (KeyError, ContextCreationError, InvalidModelError, ModelNotFoundError)
         ) as caught,
@@ -382,7 +382,7 @@ def test_retrying_with_a_smaller_context_does_not_load_a_second_model(
         return load_file(*arguments)
 
     monkeypatch.setattr(C, "llama_model_load_from_file", spied)
-    monkeypatch.setattr(loading, "check_memory", lambda *_: None)
+    monkeypatch.setattr(weights, "check_memory", lambda *_: None)
     try:
         llm = load(n_ctx=2**31 - 1)
     except ContextCreationError:

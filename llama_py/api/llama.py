@@ -11,36 +11,10 @@ from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
-import numpy as np
-from numpy.typing import NDArray
 from typing_extensions import Self, Unpack
 
-from llama_py.api.call import ChatReply, CompletionReply
-from llama_py.api.embedding.calls import Ranked
-from llama_py.api.embedding.lists import VectorLists
-from llama_py.api.kept.model_cache import ModelCache
-from llama_py.api.kept.snapshots import check_slots
 from llama_py.api.llama_cpp_names import CacheNames, LlamaCppNames
-from llama_py.api.rendering import (
-    ChatSettings,
-    check_template,
-    find_format,
-)
-from llama_py.api.reply_stream import ReplyStream
-from llama_py.api.runtime import Runtime
-from llama_py.api.scoring.scoring import Score, ScoringJob, TokenIds
-from llama_py.api.sessions.session import ChatSession
-from llama_py.chat.formats import ChatHandler
-from llama_py.chat.messages import ChatRequest
-from llama_py.chat.rendered import RenderedChat
-from llama_py.chat.templates.template import ChatTemplate
-from llama_py.core.vocab import Vocab
-from llama_py.dialects.openai.types import (
-    CreateChatCompletionStreamResponse,
-    CreateCompletionStreamResponse,
-    CreateEmbeddingResponse,
-)
-from llama_py.engine.metrics import MetricsReport
+from llama_py.api.opening import open_model
 from llama_py.errors import ParameterError
 from llama_py.options import (
     CHAT,
@@ -57,9 +31,30 @@ from llama_py.options import (
     TurnOptions,
 )
 from llama_py.options.describe import describe_options
-from llama_py.options.values import ChatPolicy, read_path
+from llama_py.options.values import ChatPolicy
 
+# Nothing of these is imported before the weights are read: api/opening.py says why.
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from llama_py.api.call import ChatReply, CompletionReply
+    from llama_py.api.embedding.calls import Ranked
+    from llama_py.api.embedding.lists import VectorLists
+    from llama_py.api.reply_stream import ReplyStream
+    from llama_py.api.scoring.scoring import Score, TokenIds
+    from llama_py.api.sessions.session import ChatSession
+    from llama_py.chat.formats import ChatHandler
+    from llama_py.chat.messages import ChatRequest
+    from llama_py.chat.rendered import RenderedChat
+    from llama_py.chat.templates.template import ChatTemplate
+    from llama_py.core.vocab import Vocab
+    from llama_py.dialects.openai.types import (
+        CreateChatCompletionStreamResponse,
+        CreateCompletionStreamResponse,
+        CreateEmbeddingResponse,
+    )
+    from llama_py.engine.metrics import MetricsReport
     from llama_py.llama_cpp import llama_context_p, llama_model_p
 
 __all__ = ["Llama"]
@@ -147,28 +142,12 @@ class Llama(LlamaCppNames, CacheNames):
     ) -> None:
         """Load a model: see the class."""
         given = LOAD.complete(options)
-        arguments: dict[str, Any] = {"model_path": read_path("model_path", model_path), **given}
-        template, chat_format = given["chat_template"], given["chat_format"]
-        if template and (named := check_template(template)):
-            template, chat_format = None, chat_format or named
-        find_format(chat_format)
-        slots = check_slots(given["prefix_cache_slots"])
         self._tokenizer = given["tokenizer"]
         self.verbose = given["verbose"]
         self.chat_handler: ChatHandler | None = given["chat_handler"]
-        settings = ChatSettings(
-            arguments["model_path"],
-            given["seed"],
-            given["last_n_tokens_size"],
-            given["spm_infill"],
-            given["special_tokens_in_content"],
-            given["json_calls"],
-            given["overflow"],
-        )
         own: dict[str, Any] = {"model_path": model_path, **options}
         #: The inside, for the packages above; it changes with the versions.
-        self.runtime = Runtime(arguments, own, settings, template, chat_format)
-        self.cache = ModelCache(self.runtime, slots)
+        self.runtime, self.cache = open_model(model_path, given, own)
 
     #: What calls get that say nothing else; may be set.
     model_path = _Setting[str]()
@@ -316,6 +295,8 @@ class Llama(LlamaCppNames, CacheNames):
             GenerationTimeout: it took too long.
             ParameterError: an argument is wrong.
         """
+        from llama_py.api.scoring.scoring import ScoringJob
+
         return ScoringJob(self.runtime, prefix, continuations, timeout, options).run()
 
     # -- embeddings ----------------------------------------------------------------------------
@@ -437,6 +418,8 @@ class Llama(LlamaCppNames, CacheNames):
         Raises:
             ParameterError, TemplateError: as ``create_chat_completion`` would.
         """
+        from llama_py.chat.messages import ChatRequest
+
         if not isinstance(messages, ChatRequest):
             return self.runtime.calls.rendered(messages, options)
         if options:
@@ -447,6 +430,8 @@ class Llama(LlamaCppNames, CacheNames):
         self, system: str | None = None, **options: Unpack[TurnOptions]
     ) -> ChatSession:
         """A new conversation; see ``ChatSession``."""
+        from llama_py.api.sessions.session import ChatSession
+
         return ChatSession(self, system, **options)
 
     # -- tokens --------------------------------------------------------------------------------

@@ -11,21 +11,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 from typing_extensions import Unpack
 
-from llama_py.api.kept.model_cache import CacheReport, ModelCache, Prewarmed
-from llama_py.api.kept.states import LlamaState, SnapshotInfo
-from llama_py.api.overflow import OverflowReport
-from llama_py.api.runtime import Runtime
 from llama_py.errors import MissingPackageError
-from llama_py.memory.sequences import ReuseInfo
 from llama_py.options import PromptOptions
 from llama_py.params import check_number
-from llama_py.states.store import StateStore
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    from llama_py.api.kept.model_cache import CacheReport, ModelCache, Prewarmed
+    from llama_py.api.kept.states import LlamaState, SnapshotInfo
+    from llama_py.api.overflow import OverflowReport
+    from llama_py.api.runtime import Runtime
     from llama_py.core.vocab import Vocab
+    from llama_py.memory.sequences import ReuseInfo
+    from llama_py.states.store import StateStore
 
 __all__ = [
     "CacheNames",

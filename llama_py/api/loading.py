@@ -1,6 +1,6 @@
 """``LoadedModel``: a model with the engine that drives it; ``load`` makes it.
 
-``load`` checks all arguments before it reads the weights, and leaves nothing behind when it fails.
+``api.weights`` has read the weights; ``load`` leaves nothing behind when it fails.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ import threading
 import time
 from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from llama_py import forks
 from llama_py.api.media import ModelMedia, find_projector
+from llama_py.api.weights import Weights, params_of
 from llama_py.core.context import Context
-from llama_py.core.device_memory import DeviceMemory, fitted, note_loaded
+from llama_py.core.device_memory import DeviceMemory, note_loaded
 from llama_py.core.host import profiles
 from llama_py.core.host.footprint import expected_bytes, room_for_model
-from llama_py.core.host.memory_check import check_memory
 from llama_py.core.lora import LoraAdapter
 from llama_py.core.model import Model
 from llama_py.embeddings.computing import Setup, check_embeds
@@ -37,7 +37,7 @@ from llama_py.memory.kinds import traits_of
 from llama_py.memory.saving import Copying
 from llama_py.memory.state_loader import StateLoad
 from llama_py.options import LOAD
-from llama_py.options.drafters import Speculative, as_speculative
+from llama_py.options.drafters import Speculative
 from llama_py.params import ContextParams, ModelParams
 from llama_py.states.ram import LlamaRAMCache
 from llama_py.states.state import StoredState
@@ -53,7 +53,6 @@ _STATE_FORMAT = 2
 _PATIENCE = 10.0
 #: ``attention_type`` of a context in which each token sees all others.
 _NON_CAUSAL = 1
-P = TypeVar("P", ModelParams, ContextParams)
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,32 +264,20 @@ def _vocabulary_only() -> ParameterError:
     )
 
 
-def load(arguments: Mapping[str, Any], given: Container[str] = ()) -> LoadedModel:
-    """Load a model.
+def load(weights: Weights, arguments: Mapping[str, Any], given: Container[str] = ()) -> LoadedModel:
+    """Make what drives a model whose weights were read.
 
     Args:
+        weights: they belong to what is returned; if this fails, they are freed.
         arguments: those of ``Llama``, as ``options.LOAD`` completed them, and ``model_path``.
         given: the names of those that somebody gave; a profile decides about others.
 
     Raises:
-        ParameterError: an argument is wrong; nothing was loaded.
-        ModelLoadError, ContextCreationError: see ``Llama``; nothing is left in memory.
+        ParameterError: an argument does not go with the model.
+        ContextCreationError: see ``Llama``; nothing is left in memory.
     """
-    from llama_py.core import backend
-
-    params, context_params = _params(ModelParams, arguments), _params(ContextParams, arguments)
-    speculative = as_speculative(_either(arguments, "speculative", "draft_model"))
-    if speculative is not None and speculative.needs_heads and not params.vocab_only:
-        params = replace(params, load_mtp=True)
-    backend.start(arguments["numa"])
-    check_memory(arguments["model_path"], params, context_params)
-    params = fitted(arguments["model_path"], params, context_params)
-    model = Model(
-        arguments["model_path"],
-        params,
-        progress=arguments["progress"],
-        verbose=arguments["verbose"],
-    )
+    model, context_params = weights.model, weights.context_params
+    speculative = weights.speculative
     try:
         if arguments["vocab_only"]:
             return LoadedModel(model, None)
@@ -341,8 +328,8 @@ def lacks_memory(model_path: str, options: Mapping[str, Any]) -> bool:
         ParameterError, ModelLoadError: it could not be loaded anyway.
     """
     arguments: Mapping[str, Any] = LOAD.complete(options)
-    params = _params(ModelParams, arguments)
-    needed = expected_bytes(model_path, params, _params(ContextParams, arguments))
+    params = params_of(ModelParams, arguments)
+    needed = expected_bytes(model_path, params, params_of(ContextParams, arguments))
     return needed > room_for_model(params)
 
 
@@ -428,13 +415,6 @@ def model_media(
     return media
 
 
-def _either(arguments: Mapping[str, Any], name: str, other: str) -> Any:
-    """The value of an option that has two names."""
-    if arguments[name] is not None and arguments[other] is not None:
-        raise ParameterError(f"{other} is another name of {name}: pass one of them")
-    return arguments[name] if arguments[name] is not None else arguments[other]
-
-
 def _refuse_drafts(model: Model, speculative: Speculative | None) -> None:
     if speculative is not None and speculative.drafters:
         raise ParameterError(
@@ -481,9 +461,3 @@ def _fingerprint(model: Model, context: Context, namespace: Hashable) -> str:
     if not p.kv_unified:  # a state of one of several buffers says how many there are
         parts += (("buffers", p.n_seq_max),)
     return repr(parts)
-
-
-def _params(kind: type[P], arguments: Mapping[str, Any]) -> P:
-    """A record of the arguments that have the names of its fields."""
-    names = [each.name for each in fields(kind) if each.name in arguments]
-    return kind(**{name: arguments[name] for name in names})

@@ -18,6 +18,7 @@ from llama_py.engine.request import FinishEvent, GenerationRequest, Record
 if TYPE_CHECKING:
     import asyncio
 
+    from llama_py.api.weights import Weights
     from llama_py.engine.async_events import AsyncEvents
 
 __all__ = ["Runtime"]
@@ -30,6 +31,7 @@ class Runtime:
     that ``del`` frees everything at once.
 
     Args:
+        weights: of the model; they belong to this, and are freed if it cannot be made.
         arguments: those of ``Llama``, as ``options.LOAD`` completed them, and ``model_path``.
         given: those that somebody gave; a copy of the ``Llama`` is made with them.
         settings: what calls get that say nothing else.
@@ -46,11 +48,12 @@ class Runtime:
         last: what the last call left behind.
 
     Raises:
-        ParameterError, ModelLoadError, ContextCreationError: see ``Llama``; nothing was loaded.
+        ParameterError, ContextCreationError: see ``Llama``; nothing is left in memory.
     """
 
     def __init__(
         self,
+        weights: Weights,
         arguments: Mapping[str, Any],
         given: dict[str, Any],
         settings: ChatSettings,
@@ -58,7 +61,7 @@ class Runtime:
         chat_format: str | None,
     ) -> None:
         named = {name for name, value in given.items() if value is not None}
-        self.loaded = loaded = load(arguments, named)
+        self.loaded = loaded = load(weights, arguments, named)
         self.given = given
         self.settings = settings
         self.last = last = LastCalls()

@@ -7,7 +7,7 @@ from typing import Any
 from llama_py._native import ggml_h, llama_h
 from llama_py.core import logs
 
-__all__ = ["devices", "start", "system_info", "takes_tensor"]
+__all__ = ["devices", "has_gpu", "start", "system_info", "takes_tensor"]
 
 
 def start(numa: bool | int = False) -> None:
@@ -36,6 +36,11 @@ def devices() -> list[dict[str, Any]]:
         _device(ggml_h.ggml_backend_dev_get(index), kinds)
         for index in range(ggml_h.ggml_backend_dev_count())
     ]
+
+
+def has_gpu() -> bool:
+    """Whether a backend sees a GPU, one of a processor among them."""
+    return any("gpu" in device["kind"] for device in devices())
 
 
 def takes_tensor(name: str, nbytes: int) -> bool:

@@ -51,6 +51,8 @@ class Model(Handle[C.llama_model_p]):
         progress: called with the fraction loaded, in the calling thread. Returning False stops the
             loading, and so does raising, or a Ctrl-C.
         verbose: print llama.cpp's log on standard error until this model is freed.
+        meanwhile: done by the calling thread while another one reads the weights; not done at all
+            where no other one does: only the main thread has them read.
 
     Raises:
         ParameterError: next-token heads are to be loaded, and it has none that could be used.
@@ -67,6 +69,7 @@ class Model(Handle[C.llama_model_p]):
         progress: ProgressCallback | None = None,
         verbose: bool = False,
         without_weights: bool = False,
+        meanwhile: Callable[[], None] | None = None,
     ) -> None:
         if not isinstance(path, (str, os.PathLike)):
             raise ParameterTypeError(
@@ -86,7 +89,7 @@ class Model(Handle[C.llama_model_p]):
                 struct.no_alloc, struct.load_mode = True, C.LLAMA_LOAD_MODE_NONE
             self._load(
                 struct,
-                NativeLoad(progress, self._note(files)),
+                NativeLoad(progress, self._mapped_files(files), meanwhile),
                 partial(_free, C.llama_model_free, printing),
             )
             files.check()
@@ -101,10 +104,10 @@ class Model(Handle[C.llama_model_p]):
                 printing.close()
             raise
 
-    def _note(self, files: ModelFiles) -> Callable[[float], None] | None:
-        """What to do while it is being loaded."""
+    def _mapped_files(self, files: ModelFiles) -> MappedFiles | None:
+        """The files whose pages are to be given back while they are loaded."""
         mapped = self.params.use_mmap and not self.params.use_mlock
-        return MappedFiles(files.paths).note if mapped else None
+        return MappedFiles(files.paths) if mapped else None
 
     def _load(
         self,
@@ -112,10 +115,10 @@ class Model(Handle[C.llama_model_p]):
         loading: NativeLoad,
         free: Callable[[C.llama_model_p], None],
     ) -> None:
-        struct.progress_callback = loading.callback()
+        kept = loading.attach(struct)
         lines = logs.ErrorLines()
 
-        def load() -> None:
+        def load(_kept: Any = kept) -> None:
             with lines:
                 pointer = C.llama_model_load_from_file(os.fsencode(self.path), struct)
             if pointer:

@@ -6,18 +6,24 @@ and calls the caller's ``progress``; what is raised there, by a signal or by ``p
 load at the next tensor. Before the first one, the system may be reading the whole file from disk
 (``mmap``), which takes minutes and cannot be stopped. That is not waited for: the load then ends
 by itself, and frees what it has.
+
+While the main thread waits, it can do something else (``meanwhile``). So the callback for each
+tensor is in C: one in Python would wait for the interpreter's lock each time.
 """
 
 from __future__ import annotations
 
+import ctypes
 import queue
 import threading
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
+from llama_py._native import chat_h
 from llama_py._native import llama_h as C
 from llama_py.core.host.interrupts import in_main_thread, run_interruptibly
+from llama_py.core.host.mapped_files import MappedFiles
 
 __all__ = ["NativeLoad", "ProgressCallback"]
 
@@ -33,26 +39,40 @@ class NativeLoad:
 
     Args:
         progress: called by the thread that calls ``run``.
-        note: called with the same, before it, by the thread that loads.
-
-    Attributes:
-        stopped: ``progress`` returned False.
+        mapped: told of the same, before it, by the thread that loads; None if nothing is mapped.
+        meanwhile: called once by the thread that calls ``run``, where another one loads.
     """
 
     def __init__(
-        self, progress: ProgressCallback | None, note: Callable[[float], None] | None = None
+        self,
+        progress: ProgressCallback | None,
+        mapped: MappedFiles | None = None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> None:
-        self.stopped = False
-        self._note = note
+        self._mapped = mapped
         self._progress = progress
+        self._meanwhile = meanwhile
         self._error: BaseException | None = None
         self._asker = threading.get_ident()
         self._questions: queue.SimpleQueue[float | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[None] = queue.SimpleQueue()
+        # ``progress`` is called for each tensor.
+        step = 0.0 if progress is not None else 1.0 if mapped is None else mapped.step
+        self._state = chat_h.llama_py_loading(
+            step=step,
+            ask=chat_h.llama_py_loading_ask(self._on_progress),
+        )
 
-    def callback(self) -> Any:
-        """For ``llama_model_params.progress_callback``; keep it while C may call it."""
-        return C.llama_progress_callback(self._on_progress)
+    @property
+    def stopped(self) -> bool:
+        """``progress`` returned False, or something was raised."""
+        return bool(self._state.stopped)
+
+    def attach(self, struct: C.llama_model_params) -> Any:
+        """Let C ask whether it is to go on. What is returned is to be kept while it may."""
+        struct.progress_callback = C.llama_progress_callback(_progress_address())
+        struct.progress_callback_user_data = ctypes.addressof(self._state)
+        return self._state
 
     def run(self, load: Callable[[], None]) -> None:
         """Call ``load``, which puts what it loaded where the caller finds it, whatever happens.
@@ -67,7 +87,7 @@ class NativeLoad:
             work = partial(self._load, load)
             run_interruptibly(work, self._stop, self._attend, _PATIENCE)
         else:
-            load()
+            self._load(load)
         error, self._error = self._error, None
         try:
             if error is not None:
@@ -79,14 +99,20 @@ class NativeLoad:
         try:
             load()
         finally:
+            # It leads here: in a circle, it would keep all that this one sees alive.
+            self._state.ask = chat_h.llama_py_loading_ask()
             self._questions.put(None)
 
     def _stop(self) -> None:
-        self.stopped = True
+        self._state.stopped = True
         self._answers.put(None)
 
     def _attend(self, seconds: float) -> None:
         """In the thread that asked for the load: answer a question, if there is one."""
+        if self._meanwhile is not None:
+            work, self._meanwhile = self._meanwhile, None
+            work()
+            return
         try:
             done = self._questions.get(timeout=seconds)
         except queue.Empty:
@@ -97,13 +123,13 @@ class NativeLoad:
 
     def _ask(self, done: float) -> None:
         if self._progress is not None and self._progress(done) is False:
-            self.stopped = True
+            self._state.stopped = True
 
     def _on_progress(self, done: float, _data: Any) -> bool:
         """The C callback, in the thread that loads. Nothing may be raised here."""
         try:
-            if self._note is not None:
-                self._note(done)
+            if self._mapped is not None:
+                self._mapped.note(done)
             if self._progress is not None and not self.stopped:
                 if threading.get_ident() == self._asker:
                     self._ask(done)
@@ -111,5 +137,12 @@ class NativeLoad:
                     self._questions.put(done)
                     self._answers.get()
         except BaseException as error:
-            self._error, self.stopped = error, True
+            self._error, self._state.stopped = error, True
         return not self.stopped
+
+
+@cache
+def _progress_address() -> int:
+    """Where the callback in C is. A cast leaves something to the collector, so it is done once."""
+    function: Any = chat_h.llama_py_loading_progress
+    return ctypes.cast(function, ctypes.c_void_p).value or 0

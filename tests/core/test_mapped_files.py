@@ -61,6 +61,24 @@ def test_what_was_copied_is_given_back(
     assert mapped[SIZE - 256 :] == bytes(range(256))
 
 
+def test_of_a_small_file_nothing_is_given_back_before_its_end(
+    file: Path, mapped: mmap.mmap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looking takes the interpreter's lock, which another thread may be using."""
+    asked: list[int] = []
+
+    def own_memory() -> tuple[int, int]:
+        asked.append(1)
+        return 1 << 30, SIZE
+
+    monkeypatch.setattr(mapped_files, "own_memory", own_memory)
+    files = MappedFiles([file])
+    for done in range(101):
+        files.note(done / 100)
+    assert files.step == 1.0
+    assert len(asked) == 2
+
+
 def test_other_files_stay(file: Path, mapped: mmap.mmap, tmp_path: Path) -> None:
     other = tmp_path / "other.gguf"
     other.write_bytes(b"x")

@@ -175,6 +175,77 @@ def test_progress_is_called_by_the_thread_that_loads(main: bool) -> None:
     assert len(seen) == 1
 
 
+# -- meanwhile -------------------------------------------------------------------------------------
+
+
+def test_the_main_thread_works_while_another_one_loads() -> None:
+    seen: list[tuple[str, int]] = []
+
+    def meanwhile() -> None:
+        seen.append(("meanwhile", threading.get_ident()))
+
+    def progress(_done: float) -> None:
+        seen.append(("progress", threading.get_ident()))
+
+    Model(tiny_model("full"), progress=progress, meanwhile=meanwhile).close()
+    assert [what for what, _ in seen][:2] == ["meanwhile", "progress"]
+    assert {where for _, where in seen} == {threading.get_ident()}
+
+
+def test_a_thread_that_loads_itself_does_nothing_meanwhile() -> None:
+    seen: list[str] = []
+
+    def load() -> None:
+        Model(tiny_model("full"), meanwhile=lambda: seen.append("meanwhile")).close()
+        seen.append("loaded")
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    thread.join()
+    assert seen == ["loaded"]
+
+
+def test_what_fails_meanwhile_stops_the_load_and_comes_out() -> None:
+    def fail() -> None:
+        raise ZeroDivisionError("in the middle")
+
+    with pytest.raises(ZeroDivisionError, match="in the middle"):
+        Model(tiny_model("full"), meanwhile=fail)
+
+
+FIRST_LOAD = """
+import _thread, sys
+from llama_py import Llama
+
+class Strike:
+    def find_spec(self, name, path, target=None):
+        if name == "llama_py.engine.engine":
+            sys.meta_path.remove(self)
+            raise KeyboardInterrupt
+
+early = {"jinja2", "llama_py.engine", "llama_py.chat"} & {*sys.modules}
+if len(sys.argv) > 2:
+    sys.meta_path.insert(0, Strike())
+    try:
+        Llama(sys.argv[1], n_ctx=256, n_threads=1)
+    except KeyboardInterrupt:
+        print("interrupted")
+with Llama(sys.argv[1], n_ctx=256, n_threads=1) as llm:
+    reply = llm.create_completion("Hello", max_tokens=3, ignore_eos=True)
+print(early or "nothing early", reply["usage"]["completion_tokens"])
+"""
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_what_calls_need_is_imported_while_the_weights_are_read(interrupted: bool) -> None:
+    """Not with the class. And a Ctrl-C in the middle of it leaves nothing half imported."""
+    command = [sys.executable, "-c", FIRST_LOAD, str(tiny_model("full"))]
+    command += ["interrupted"] if interrupted else []
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
+    said = "interrupted\n" if interrupted else ""
+    assert (done.stdout, done.stderr) == (said + "nothing early 3\n", "")
+
+
 # -- Ctrl-C ----------------------------------------------------------------------------------------
 
 INTERRUPTED = """

@@ -38,14 +38,16 @@ def run_interruptibly(
     then: what has to be freed must be put where the caller finds it.
 
     Args:
-        attend: what this thread does meanwhile, again and again, for so many seconds at most; what
-            it raises ends the computation as well.
+        attend: what this thread does meanwhile, once at least and again and again, for so many
+            seconds at most; what it raises ends the computation as well.
         patience: seconds to wait for one that was stopped. After that it is left alone: it must
             need nothing that the caller takes away, and clean up after itself.
     """
     job = _Job(compute, patience)
     try:
         _start(job)
+        if attend:
+            attend(_LOOK)
         while not job.ended.wait(0 if attend else _LOOK):
             if attend:
                 attend(_LOOK)

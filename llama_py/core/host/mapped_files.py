@@ -17,8 +17,8 @@ from llama_py.core.host.machine import own_memory
 
 __all__ = ["MappedFiles"]
 
-#: Pages are given back each time that so much of the files was loaded.
-_STEP = 0.1
+#: Pages are given back each time that so much of the files was loaded, and so many bytes.
+_STEP, _STEP_BYTES = 0.1, 64 << 20
 #: Where the process's own memory grows by less than so much of what was loaded, the files are used
 #: where they are mapped.
 _COPIED = 0.25
@@ -37,8 +37,10 @@ class MappedFiles:
     def __init__(self, paths: Iterable[Path]) -> None:
         self._paths = {os.path.realpath(path) for path in paths}
         self._size = sum(Path(path).stat().st_size for path in self._paths)
+        #: How much is loaded between two calls of ``note`` that do something, 0.0 to 1.0.
+        self.step = max(_STEP, min(1.0, _STEP_BYTES / max(1, self._size)))
         self._before: int | None = None
-        self._next = _STEP
+        self._next = self.step
 
     def note(self, loaded: float) -> None:
         """So much of the files was loaded, 0.0 to 1.0; first when no tensor was."""
@@ -48,7 +50,7 @@ class MappedFiles:
             self._before, _ = own_memory()
         if loaded < self._next:
             return
-        self._next = min(1.0, loaded + _STEP) if loaded < 1.0 else 2.0
+        self._next = min(1.0, loaded + self.step) if loaded < 1.0 else 2.0
         own, mapped = own_memory()
         if mapped and own - self._before >= _COPIED * loaded * self._size:
             self._give_back()

@@ -1,0 +1,79 @@
+"""``read_weights``: the first half of loading; ``api.loading`` has the other one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
+
+from llama_py.core import backend
+from llama_py.core.host.memory_check import check_memory
+from llama_py.core.model import Model
+from llama_py.errors import ParameterError
+from llama_py.options.drafters import Speculative, as_speculative
+from llama_py.params import ContextParams, ModelParams
+
+__all__ = ["Weights", "params_of", "read_weights"]
+
+P = TypeVar("P", ModelParams, ContextParams)
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """A model that was read, and what is to be made on it.
+
+    Attributes:
+        model: it belongs to whoever has this.
+        context_params: how its context is to be made.
+        speculative: what is to draft, or None.
+    """
+
+    model: Model
+    context_params: ContextParams
+    speculative: Speculative | None
+
+
+def read_weights(
+    arguments: Mapping[str, Any], meanwhile: Callable[[], None] | None = None
+) -> Weights:
+    """Check all arguments, and read the weights.
+
+    Args:
+        arguments: those of ``Llama``, as ``options.LOAD`` completed them, and ``model_path``.
+        meanwhile: see ``Model``.
+
+    Raises:
+        ParameterError: an argument is wrong; nothing was read.
+        ModelLoadError: see ``Llama``; nothing is left in memory.
+    """
+    params, context_params = params_of(ModelParams, arguments), params_of(ContextParams, arguments)
+    speculative = as_speculative(_either(arguments, "speculative", "draft_model"))
+    if speculative is not None and speculative.needs_heads and not params.vocab_only:
+        params = replace(params, load_mtp=True)
+    backend.start(arguments["numa"])
+    check_memory(arguments["model_path"], params, context_params)
+    if backend.has_gpu():
+        from llama_py.core.device_memory import fitted
+
+        params = fitted(arguments["model_path"], params, context_params)
+    model = Model(
+        arguments["model_path"],
+        params,
+        progress=arguments["progress"],
+        verbose=arguments["verbose"],
+        meanwhile=meanwhile,
+    )
+    return Weights(model, context_params, speculative)
+
+
+def params_of(kind: type[P], arguments: Mapping[str, Any]) -> P:
+    """A record of the arguments that have the names of its fields."""
+    names = [each.name for each in fields(kind) if each.name in arguments]
+    return kind(**{name: arguments[name] for name in names})
+
+
+def _either(arguments: Mapping[str, Any], name: str, other: str) -> Any:
+    """The value of an option that has two names."""
+    if arguments[name] is not None and arguments[other] is not None:
+        raise ParameterError(f"{other} is another name of {name}: pass one of them")
+    return arguments[name] if arguments[name] is not None else arguments[other]
