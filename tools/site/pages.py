@@ -33,6 +33,7 @@ PAGES = {
 ASSETS = {
     "llama_py/server/page/icon.svg": "assets/icon.svg",
     "tools/site/site.css": "assets/site.css",
+    "tools/site/site.js": "assets/site.js",
 }
 SCRIPTS = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 #: Where links to files that are not below ``docs`` lead.
