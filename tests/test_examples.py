@@ -21,6 +21,12 @@ EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 #: script -> patterns that its output has, in this order
 EXPECTED = {
+    "after_restart.py": [
+        r"2 \+ 3 = 5\.",
+        r"\[(\d+) of \1 prompt tokens were evaluated\]",
+        r"Your name is Anna\.",
+        r"\[1\d of 2\d\d prompt tokens were evaluated\]",
+    ],
     "asyncio_chat.py": [
         r"Hello! -> Hello!",
         r"2 \+ 3\? -> 2 \+ 3 = 5\.",

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.exposition import choose_encoder
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.metrics_core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -66,20 +66,15 @@ class ServerMetrics:
         method = record.method if known else _NO_ROUTE
         self._http.counts[method, record.route or _NO_ROUTE, str(record.status)] += 1
 
-    def page(self, accept: str) -> tuple[bytes, str]:
+    def page(self) -> tuple[bytes, str]:
         """The page for a scraper, and its content type.
 
-        Args:
-            accept: the header ``Accept``.
+        It is always the plain text: in OpenMetrics' form, which Prometheus asks for first, newer
+        versions of the library write ``llamacpp_`` where llama-server's dashboards and ours look for
+        ``llamacpp:``.
         """
-        try:
-            encode, content_type = choose_encoder(accept)
-        except (TypeError, ValueError):  # it is malformed
-            encode, content_type = choose_encoder("")
-        page = encode(self._registry)
-        if content_type.startswith("text/plain"):  # OpenMetrics knows no such counters
-            page = page.replace(_LONGEST + b"gauge", _LONGEST + b"counter")
-        return page, content_type
+        page = generate_latest(self._registry).replace(_LONGEST + b"gauge", _LONGEST + b"counter")
+        return page, CONTENT_TYPE_PLAIN_0_0_4
 
 
 class _Collector(Collector):

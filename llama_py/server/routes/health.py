@@ -62,7 +62,6 @@ async def _metrics(request: Request) -> Response:
     service = service_of(request)
     if not service.settings.metrics:
         raise RequestError(Kind.NOT_IMPLEMENTED, "metrics are off; start the server with --metrics")
-    accept = request.headers.get("accept", "")
-    page, content_type = await asyncio.to_thread(service.metrics.page, accept)
+    page, content_type = await asyncio.to_thread(service.metrics.page)
     started = str(service.metrics.since)
     return Response(page, headers={"Content-Type": content_type, _STARTED: started})

@@ -1,4 +1,4 @@
-"""The examples in ``examples/deploy``: what can be said about them without installing anything."""
+"""The files in ``deploy``: what can be said about them without installing anything."""
 
 from __future__ import annotations
 
@@ -18,12 +18,8 @@ from llama_py.cli import main
 from llama_py.server.config.configuration import Given, read_configuration
 from llama_py.server.config.settings import SETTINGS
 from llama_py.server.routes import health
+from tests.deploy.files import CLOSING, DEPLOY, DRAIN, VARIABLES, read_yaml, seconds
 from tools import server_settings
-
-DEPLOY = Path(__file__).parents[2] / "examples" / "deploy"
-VARIABLES = {setting.variable: setting for setting in SETTINGS.options.values()}
-#: Seconds that a server takes after draining, at most: last words, and writing what is kept.
-CLOSING = 20
 
 
 @pytest.fixture(autouse=True)
@@ -82,8 +78,7 @@ def test_the_unit_starts_what_there_is(
 
 
 def test_the_unit_gives_it_time_to_drain() -> None:
-    drain = SETTINGS.options["drain_seconds"].default()
-    assert int(unit()["TimeoutStopSec"][0]) >= drain + CLOSING
+    assert int(unit()["TimeoutStopSec"][0]) >= DRAIN + CLOSING
     assert unit()["RestartPreventExitStatus"] == ["2"]  # what the command line returns
 
 
@@ -117,8 +112,9 @@ def instructions() -> Iterator[tuple[str, str]]:
 
 def test_the_container_file() -> None:
     found = [*instructions()]
-    known = {"FROM", "RUN", "COPY", "ENV", "USER", "VOLUME", "EXPOSE", "STOPSIGNAL"}
+    known = {"FROM", "ARG", "RUN", "COPY", "ENV", "USER", "VOLUME", "EXPOSE", "STOPSIGNAL"}
     assert {name for name, _ in found} <= known | {"HEALTHCHECK", "ENTRYPOINT"}
+    assert [rest for name, rest in found if name == "FROM"] == ["${BASE} AS build", "${BASE}"]
     last = dict(found)
     assert int(last["USER"].partition(":")[0]) > 0
     assert json.loads(last["ENTRYPOINT"]) == ["/opt/llama-py/bin/llama-py", "serve"]
@@ -129,16 +125,17 @@ def test_the_container_file() -> None:
         if name in VARIABLES:
             VARIABLES[name].parse(value)
         else:
-            assert name.startswith("PYTHON")
+            assert name == "PATH" or name.startswith("PYTHON")
 
 
-def test_the_container_is_asked_whether_it_is_ready() -> None:
+def test_the_container_is_asked_whether_it_is_well() -> None:
+    """By its health, which is good while it drains: nobody should kill it for that."""
     check = dict(instructions())["HEALTHCHECK"]
     program = json.loads(check[check.index("[") :])
     compile(program[2], "HEALTHCHECK", "exec")
-    paths = re.findall(r"http://127\.0\.0\.1:8080(\S+?)'", program[2])
-    assert {*paths} <= {route.path for route in health.ROUTES}
-    assert paths == ["/readyz"]
+    assert "'/health'" in program[2]
+    assert "/health" in {route.path for route in health.ROUTES}
+    assert "LLAMA_PY_PORT" in VARIABLES
 
 
 def test_the_container_runs_with_little() -> None:
@@ -147,4 +144,68 @@ def test_the_container_runs_with_little() -> None:
         assert flag in text
     stop = re.search(r"--stop-timeout (\d+)", text)
     assert stop is not None
-    assert int(stop[1]) >= SETTINGS.options["drain_seconds"].default() + CLOSING
+    assert int(stop[1]) >= DRAIN + CLOSING
+
+
+# ---- several containers ------------------------------------------------------------------------
+
+
+def test_containers_get_what_they_understand() -> None:
+    services = read_yaml("compose.yaml")["services"]
+    server = services["llama-py"]
+    assert {*server["environment"]} <= {*VARIABLES, "LLAMA_PY_MODEL"}
+    assert seconds(server["stop_grace_period"]) >= DRAIN + CLOSING
+    assert (DEPLOY / server["build"]["context"] / server["build"]["dockerfile"]).is_file()
+    assert "ports" not in server, "the server is reached by the proxy only"
+    for service in services.values():
+        assert service["cap_drop"] == ["ALL"]
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
+        image = service["image"]
+        assert "build" in service or ":" in image.rpartition("/")[2], f"{image} has no version"
+
+
+def test_files_that_containers_mount_are_there() -> None:
+    content = read_yaml("compose.yaml")
+    made = {"./secrets", "./models"}  # by whoever starts them
+    for service in content["services"].values():
+        for volume in service["volumes"]:
+            source = re.sub(r"\$\{\w+:-(.*?)\}", r"\1", volume).partition(":")[0]
+            named = source in content["volumes"] or source in made
+            assert named or (DEPLOY / source).is_file(), volume
+        assert {*service.get("secrets", ())} <= {*content["secrets"]}
+        assert {*service["networks"]} <= {*content["networks"]}
+
+
+def test_containers_find_one_another() -> None:
+    services = read_yaml("compose.yaml")["services"]
+    proxy = (DEPLOY / "nginx.conf").read_text(encoding="utf-8")
+    scraped = read_yaml("prometheus.yml")["scrape_configs"][0]
+    source = read_yaml("grafana/datasources.yaml")["datasources"][0]
+    provider = read_yaml("grafana/dashboards.yaml")["providers"][0]
+    port = SETTINGS.options["port"].default()
+    assert f"server llama-py:{port};" in proxy
+    assert scraped["static_configs"][0]["targets"] == [f"llama-py:{port}"]
+    assert scraped["authorization"]["credentials_file"] == "/run/secrets/metrics-key"
+    assert source["url"] == "http://prometheus:9090"
+    assert {"llama-py", "prometheus"} <= {*services}
+    mounts = " ".join(services["grafana"]["volumes"])
+    assert f"{provider['options']['path']}/llama-py.json:ro" in mounts
+
+
+def test_keys_are_read_as_the_page_writes_them(tmp_path: Path) -> None:
+    page = (DEPLOY.parent / "docs" / "deploy.md").read_text(encoding="utf-8")
+    script = page.partition("```sh\n")[2].partition("```")[0]
+    assert "secrets/api-keys" in script
+    subprocess.run(["sh", "-eu"], input=script, text=True, cwd=tmp_path, check=True)
+    secrets = tmp_path / "deploy" / "secrets"
+    given = Given(config=None)
+    environment = {
+        "LLAMA_PY_API_KEY_FILE": str(secrets / "api-keys"),
+        "LLAMA_PY_HOST": "0.0.0.0",
+    }
+    settings = read_configuration(given, environment, demo_model_path).settings
+    settings.refuse_open_door()
+    scopes = {key.name: key.scopes for key in settings.api_keys}
+    assert scopes == {"alice": {"chat"}, "metrics": {"admin"}}
+    metrics = next(key for key in settings.api_keys if key.name == "metrics")
+    assert (secrets / "metrics-key").read_text().strip() == metrics.key
