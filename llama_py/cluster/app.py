@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
+import sys
 from collections.abc import AsyncIterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from llama_py.errors import MissingPackageError
 
-# Ray's processes ask for it when they start. Nothing is told to anybody unless it was asked for.
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+if "ray" not in sys.modules:
+    # Ray reads these when it is imported, and its processes inherit them. Nothing is told to its
+    # makers, and a cluster on one machine keeps to the loopback address (the name is historical).
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if not os.environ.get("RAY_ADDRESS"):
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
 try:
     import ray
     from ray import serve
@@ -30,7 +36,7 @@ from llama_py.cluster.gateway import ReplicaGone, gateway_app
 from llama_py.cluster.replica import Replica
 from llama_py.cluster.router import STATE, PrefixRouter, begun
 
-__all__ = ["build_app", "deploy"]
+__all__ = ["build_app", "connect", "deploy", "is_elsewhere", "stop"]
 
 #: Seconds beyond ``drain_seconds`` for writing conversations and closing models.
 _CLOSING = 20.0
@@ -48,8 +54,6 @@ def build_app(settings: ClusterSettings | None = None, **changes: Any) -> serve.
     Raises:
         ParameterError: a value is not allowed.
     """
-    from dataclasses import replace
-
     own = replace(settings if settings is not None else ClusterSettings(replicas=3), **changes)
     replicas = serve.deployment(_Replica).options(**_replica_options(own))
     gateway = serve.deployment(serve.ingress()(_Gateway)).options(
@@ -90,11 +94,11 @@ def _replica_options(settings: ClusterSettings) -> dict[str, Any]:
     return options
 
 
-def deploy(settings: ClusterSettings, *, wait: bool = False) -> None:
-    """Run it in the cluster that this process is connected to, or in one on this machine.
+def deploy(settings: ClusterSettings) -> str:
+    """Run it in the cluster that this process is connected to, or as ``connect`` says.
 
-    Args:
-        wait: return when it is stopped, and not when it is ready.
+    Returns:
+        Its address, when all replicas are ready.
 
     Raises:
         ParameterError, ModelNotFoundError, OSError: as ``ClusterSettings.check``.
@@ -102,21 +106,39 @@ def deploy(settings: ClusterSettings, *, wait: bool = False) -> None:
     settings.check()
     server = settings.server
     if not ray.is_initialized():
-        connect()
+        connect(settings)
     options = {"ssl_certfile": server.tls_cert, "ssl_keyfile": server.tls_key}
     given = {name: str(path) for name, path in options.items() if path is not None}
     serve.start(http_options=HTTPOptions(host=server.host, port=server.port, **given))
-    serve.run(build_app(settings), name=settings.name, route_prefix="/", blocking=wait)
+    serve.run(build_app(settings), name=settings.name, route_prefix="/")
+    scheme = "https" if given else "http"
+    return f"{scheme}://{server.host}:{server.port}"
 
 
-def connect() -> None:
-    """Connect to the cluster of ``RAY_ADDRESS``; without that, begin one on this machine, which
-    nobody reaches from elsewhere."""
-    quiet = {"log_to_driver": False, "logging_level": "warning"}
-    if os.environ.get("RAY_ADDRESS"):
+def stop(name: str) -> None:
+    """Drain an application of the cluster of ``RAY_ADDRESS``, and end it."""
+    ray.init(log_to_driver=False, logging_level="warning")
+    serve.delete(name)
+
+
+def connect(settings: ClusterSettings) -> None:
+    """Connect to the cluster of ``RAY_ADDRESS``; without that, begin one in this process.
+
+    That one keeps to this machine, ends with this process, and counts as many processors as the
+    replicas are to have, whether or not there are so many.
+    """
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "warning"}
+    if is_elsewhere():
         ray.init(**quiet)
-    else:
-        ray.init(include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
+        return
+    most = settings.max_replicas or settings.replicas
+    cpus = max(os.cpu_count() or 1, math.ceil(most * settings.cpus))
+    ray.init(include_dashboard=False, num_cpus=cpus, _node_ip_address="127.0.0.1", **quiet)
+
+
+def is_elsewhere() -> bool:
+    """Whether the cluster is one that goes on when this process has ended."""
+    return bool(os.environ.get("RAY_ADDRESS"))
 
 
 class _Replica:

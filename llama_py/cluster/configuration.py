@@ -110,7 +110,7 @@ def read_cluster(path: Path | None, environ: Mapping[str, str] = os.environ) -> 
         MissingPackageError: there is nothing that reads YAML.
     """
     place = path if path is not None else Path("cluster.yaml")
-    table = _parse(path) if path is not None else {"replicas": 3}
+    table = _parse(path) if path is not None else _example()
     server = _mapping(place, "server", table.pop("server", {}))
     given = Given(table=(place, server))
     settings = read_configuration(given, environ, demo_model_path).settings
@@ -123,6 +123,13 @@ def read_cluster(path: Path | None, environ: Mapping[str, str] = os.environ) -> 
         return ClusterSettings(server=settings, policy=PolicySettings(**policy), **table)
     except ParameterError as error:
         raise type(error)(f"{place}: {error}") from None
+
+
+def _example() -> dict[str, Any]:
+    """Three replicas of the bundled model, each with one thread."""
+    path = demo_model_path()
+    model = {"path": path, "n_threads": 1, "n_threads_batch": 1, "n_seq_max": 4}
+    return {"replicas": 3, "server": {"port": 8000, "model": [model]}}
 
 
 def _parse(path: Path) -> dict[str, Any]:

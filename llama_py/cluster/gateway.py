@@ -189,9 +189,7 @@ class Gateway:
         )
         return ask, body
 
-    def _hint(
-        self, request: Request, path: str, body: Mapping[str, Any], caller: Caller
-    ) -> Hint:
+    def _hint(self, request: Request, path: str, body: Mapping[str, Any], caller: Caller) -> Hint:
         tenant = caller.tenant
         try:
             name = session_of(body, request.headers)
@@ -212,9 +210,7 @@ class Gateway:
             hint = replace(hint, session=f"{tenant}\x1f\x1f{uuid.uuid4().hex}")
         return hint
 
-    def _note(
-        self, ask: Ask, tail: Tail, body: Mapping[str, Any], record: RequestRecord
-    ) -> None:
+    def _note(self, ask: Ask, tail: Tail, body: Mapping[str, Any], record: RequestRecord) -> None:
         if tail.model:
             record.model = tail.model
             record.prompt_tokens, record.cached_tokens = tail.prompt_tokens, tail.cached_tokens
@@ -337,9 +333,7 @@ class _Answer:
         last = failure_event(self.scope, failure)
         await self.send({"type": "http.response.body", "body": last, "more_body": False})
 
-    async def whole(
-        self, status: int, body: bytes, kind: bytes = b"application/json"
-    ) -> None:
+    async def whole(self, status: int, body: bytes, kind: bytes = b"application/json") -> None:
         """An answer of the gateway itself."""
         self.begun = True
         headers = [(b"content-type", kind), (b"content-length", str(len(body)).encode())]

@@ -24,7 +24,7 @@ STATE = "llama_py"
 _here: weakref.WeakSet[PrefixRouter] = weakref.WeakSet()
 
 
-class PrefixRouter(RequestRouter):
+class PrefixRouter(RequestRouter):  # type: ignore[misc]
     """See the module. The methods are Ray's."""
 
     def initialize_state(self, **settings: Any) -> None:
