@@ -84,7 +84,10 @@ def _replica_options(settings: ClusterSettings) -> dict[str, Any]:
         )
     if settings.max_replicas is None:
         return {**options, "num_replicas": settings.replicas}
+    interval = min(10.0, max(0.5, settings.upscale_seconds / 2))
     options["autoscaling_config"] = AutoscalingConfig(
+        metrics_interval_s=interval,
+        look_back_period_s=3 * interval,
         min_replicas=settings.replicas,
         max_replicas=settings.max_replicas,
         target_ongoing_requests=settings.target_requests,
