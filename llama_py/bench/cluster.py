@@ -24,7 +24,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -230,21 +230,28 @@ def one_server(options: argparse.Namespace, count: int | None = None) -> Iterato
 
 
 @contextlib.contextmanager
-def cluster(options: argparse.Namespace, *, store: bool = False, **given: Any) -> Iterator[Running]:
+def cluster(
+    options: argparse.Namespace,
+    *,
+    store: bool = False,
+    server: Mapping[str, Any] | None = None,
+    **given: Any,
+) -> Iterator[Running]:
     """A cluster on this machine.
 
     Args:
         store: the replicas share one, whatever the options say.
+        server: settings of the server.
         given: settings of the cluster.
     """
     port = free_port()
     model = {"path": resolve_model(options.model), "n_ctx": options.n_ctx}
     model |= {"n_seq_max": options.n_seq_max, "n_threads": 1, "n_threads_batch": 1}
     with tempfile.TemporaryDirectory() as place:
-        server: dict[str, Any] = {"port": port, "log_level": "warning", "model": [model]}
+        own: dict[str, Any] = {"port": port, "log_level": "warning", "model": [model]}
         if store or options.store:
-            server["session_dir"] = str(Path(place) / "sessions")
-        settings = {"replicas": options.replicas, **given, "server": server}
+            own["session_dir"] = str(Path(place) / "sessions")
+        settings = {"replicas": options.replicas, **given, "server": {**own, **(server or {})}}
         file = Path(place) / "cluster.yaml"
         file.write_text(json.dumps(settings), encoding="utf-8")  # JSON is YAML
         with _program(["cluster", "deploy", str(file)], Path(place)) as process:

@@ -35,6 +35,7 @@ from llama_py.cluster.configuration import ClusterSettings
 from llama_py.cluster.gateway import ReplicaGone, gateway_app
 from llama_py.cluster.replica import Replica
 from llama_py.cluster.router import STATE, PrefixRouter, begun
+from llama_py.server.logs import log_to
 
 __all__ = ["build_app", "connect", "deploy", "is_elsewhere", "stop"]
 
@@ -148,6 +149,7 @@ class _Replica:
     """The deployment of ``replica.Replica``."""
 
     async def __init__(self, settings: Any) -> None:  # type: ignore[misc]
+        log_to(level=settings.log_level)
         self._own = Replica(settings, serve.get_replica_context().replica_id.unique_id)
         await self._own.start()
 
@@ -175,6 +177,7 @@ class _Gateway:
     """The deployment of ``gateway.Gateway``."""
 
     def __init__(self, settings: Any, replicas: Any) -> None:
+        log_to(level=settings.log_level)
         self._settings, self._replicas = settings, _RayReplicas(replicas)
 
     def __serve_build_asgi_app__(self) -> Any:

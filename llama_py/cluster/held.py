@@ -17,15 +17,15 @@ from llama_py.cluster.hints import Hint
 
 __all__ = ["HeldTexts"]
 
-#: Finds how many of some tokens, of a namespace, are in memory.
-Find = Callable[[Sequence[int], Hashable], int]
+#: Says of each prompt, its tokens and whose they are, how many tokens are in memory.
+Find = Callable[[Sequence[tuple[Sequence[int], Hashable]]], Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Text:
     hint: Hint
     tokens: Sequence[int]
-    namespace: Hashable
+    whose: Hashable
 
 
 class HeldTexts:
@@ -33,10 +33,11 @@ class HeldTexts:
 
     Args:
         most: texts that are remembered; what continues one takes its place.
+        most_told: digests of each kind that ``look`` returns.
     """
 
-    def __init__(self, most: int = 512) -> None:
-        self._most = most
+    def __init__(self, most: int = 512, most_told: int = 8192) -> None:
+        self._most, self._most_told = most, most_told
         self._lock = threading.Lock()
         #: By the digest of their last block.
         self._texts: OrderedDict[int, _Text] = OrderedDict()
@@ -48,8 +49,12 @@ class HeldTexts:
         """Of the texts that came so far."""
         return self._bytes / self._tokens if self._tokens else 4.0
 
-    def note(self, hint: Hint, tokens: Sequence[int], namespace: Hashable) -> None:
-        """A request was answered: its prompt is in memory now."""
+    def note(self, hint: Hint, tokens: Sequence[int], whose: Hashable) -> None:
+        """A request was answered: its prompt is in memory now.
+
+        Args:
+            whose: which model and owner the tokens belong to.
+        """
         if not hint.blocks or not tokens:
             return
         with self._lock:
@@ -57,7 +62,7 @@ class HeldTexts:
             self._tokens += len(tokens)
             for digest in hint.blocks[:-1]:  # this one holds whatever those did
                 self._texts.pop(digest, None)
-            self._texts[hint.blocks[-1]] = _Text(hint, tokens, namespace)
+            self._texts[hint.blocks[-1]] = _Text(hint, tokens, whose)
             self._texts.move_to_end(hint.blocks[-1])
             for digest in hint.blocks:
                 self._lost.pop(digest, None)
@@ -70,19 +75,20 @@ class HeldTexts:
             texts = [*self._texts.values()]
         held: dict[int, None] = {}
         lost: list[int] = []
-        for text in texts:
-            there = _blocks_within(text.hint, find(text.tokens, text.namespace) / len(text.tokens))
+        found = find([(text.tokens, text.whose) for text in texts])
+        for text, count in zip(texts, found, strict=True):
+            there = _blocks_within(text.hint, count / len(text.tokens))
             held.update(dict.fromkeys(text.hint.blocks[:there]))
             lost += text.hint.blocks[there:]
         with self._lock:
             self._forget(*(digest for digest in lost if digest not in held))
             for digest in held:
                 self._lost.pop(digest, None)
-            return [*held], [*self._lost]
+            return [*held][-self._most_told :], [*self._lost]
 
     def _forget(self, *digests: int) -> None:
         self._lost.update(dict.fromkeys(digests))
-        while len(self._lost) > 8 * self._most:
+        while len(self._lost) > self._most_told:
             self._lost.popitem(last=False)
 
 

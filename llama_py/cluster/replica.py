@@ -9,21 +9,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Hashable, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 from starlette.applications import Starlette
 from starlette.types import Message
 
+from llama_py.api.llama import Llama
 from llama_py.cluster.ask import Ask, Head, Piece, Tail
 from llama_py.cluster.held import HeldTexts
 from llama_py.cluster.policy import ReplicaState
+from llama_py.errors import ClosedError
 from llama_py.server.app import create_app
 from llama_py.server.config.settings import Settings
 from llama_py.server.kept.sessions import conversations_of
 from llama_py.server.lifecycle import Phase
-from llama_py.server.logs import log_to
 from llama_py.server.service import Service
 from llama_py.server.transport.extras import CALLER
 
@@ -52,7 +54,6 @@ class Replica:
 
     async def start(self) -> None:
         """Load what is loaded at the start."""
-        log_to(level=self._settings.log_level)
         await self._stack.enter_async_context(self._app.router.lifespan_context(self._app))
 
     async def stop(self) -> None:
@@ -79,9 +80,10 @@ class Replica:
         exchange, record = state.get("exchange"), state["record"]
         if exchange is None or not exchange.records:
             return Tail()
-        for each in exchange.records:
-            if not each.request.choice and each.reason in ("stop", "length"):
-                self._held.note(ask.hint, tuple(each.tokens), each.request.namespace)
+        prompts = [each for each in exchange.records if not each.request.choice]
+        if len(prompts) == 1 and prompts[0].reason in ("stop", "length"):
+            whose = (record.model, prompts[0].request.namespace)
+            self._held.note(ask.hint, tuple(prompts[0].tokens), whose)
         return Tail(
             exchange.id,
             record.model,
@@ -98,26 +100,27 @@ class Replica:
 
     def _look(self) -> ReplicaState:
         running = waiting = room = used = 0
+        models: dict[str, Llama] = {}
         loaded = self._service.models.loaded
-        live: list[tuple[Hashable, Sequence[int]]] = []
         for model in loaded:
-            engine = model.llama.runtime.loaded.engine
+            engine = model.counted[1] if model.counted is not None else None
+            if engine is None:  # it embeds, and remembers nothing
+                continue
+            models[model.id] = model.llama
             running += len(engine.requests.running)
             waiting += len(engine.requests.waiting)
             room += engine.context.n_ctx
             used += engine.cache.cells_used()
-            held = conversations_of(model.llama).held()
-            live += [(each.namespace, each.tokens) for each in held]
-
-        def find(tokens: Sequence[int], namespace: Hashable) -> int:
-            same = (each for own, each in live if own == namespace or namespace is None)
-            return max((_common(tokens, each) for each in same), default=0)
-
         per_token = self._held.bytes_per_token
-        texts, lost = self._held.look(find)
-        models = frozenset(model.id for model in loaded)
+        texts, lost = self._held.look(partial(_in_memory, models))
         return ReplicaState(
-            running, waiting, room * per_token, used * per_token, models, tuple(texts), tuple(lost)
+            running,
+            waiting,
+            room * per_token,
+            used * per_token,
+            frozenset(model.id for model in loaded),
+            tuple(texts),
+            tuple(lost),
         )
 
     async def metrics(self) -> tuple[str, bytes]:
@@ -209,16 +212,15 @@ class _Call:
         await asyncio.wait({self._task})
 
 
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens both begin with."""
-    most = min(len(one), len(other))
-    if one[:most] == other[:most]:
-        return most
-    low, high = 0, most
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[:middle] == other[:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+def _in_memory(
+    models: Mapping[str, Llama], prompts: Sequence[tuple[Sequence[int], Any]]
+) -> Sequence[int]:
+    """How many tokens of each prompt are in memory; of a model that is not, none."""
+    counts = [0] * len(prompts)
+    for name, llama in models.items():
+        own = [index for index, (_, (model, _)) in enumerate(prompts) if model == name]
+        found = [(prompts[index][0], prompts[index][1][1]) for index in own]
+        with contextlib.suppress(ClosedError):  # it was unloaded just now
+            for index, count in zip(own, conversations_of(llama).in_memory(found), strict=True):
+                counts[index] = count
+    return counts
