@@ -32,7 +32,7 @@ from llama_py.bench.cluster_load import Outcome, Workload, play, synthetic_agent
 from llama_py.bench.http_load import Endpoint
 from llama_py.bench.report import Report, Target
 from llama_py.bench.subject import resolve_model
-from llama_py.bench.transcripts import read_transcript
+from llama_py.bench.transcripts import Transcript, read_transcript
 from llama_py.errors import LlamaError
 from llama_py.version import LLAMA_CPP_COMMIT, __version__
 
@@ -73,32 +73,50 @@ def run(options: argparse.Namespace) -> Report:
     report = Report("cluster", {**conditions, "requests": workload.requests})
     report.conditions["processors"] = os.cpu_count()
     outcomes: dict[str, Outcome] = {}
-    if "one" in parts:
+    for part in parts:
+        print(f"{time.strftime('%H:%M:%S')} {part}", file=sys.stderr, flush=True)
+        try:
+            _run_part(part, report, options, workload, outcomes)
+        except LlamaError as error:  # the other figures are worth something
+            report.fail(f"{part}: {error}")
+    _show(report, outcomes)
+    return report
+
+
+def _run_part(
+    part: str,
+    report: Report,
+    options: argparse.Namespace,
+    workload: Workload,
+    outcomes: dict[str, Outcome],
+) -> None:
+    if part == "one":
         with one_server(options) as endpoint:
             outcomes["one server"] = _played(endpoint, workload)
-    for routing in ("prefix", "default"):
-        if routing in parts:
-            with cluster(options, routing=routing) as running:
-                outcomes[routing] = _played(running.endpoint, workload)
-    _show(report, outcomes)
-    if "kill" in parts:
+    elif part == "kill":
         _kill_one(report, options, workload)
-    if "scale" in parts:
+    elif part == "scale":
         _scale(report, options)
-    return report
+    else:
+        with cluster(options, routing=part) as running:
+            outcomes[part] = _played(running.endpoint, workload)
 
 
 def workload_of(options: argparse.Namespace) -> Workload:
     """The conversations that the options describe."""
-    transcripts = [read_transcript(path) for path in options.transcripts]
-    agents = transcripts or synthetic_agents(options.agents, options.characters)
     return Workload.made(
-        agents,
+        agents_of(options),
         options.chats,
         seconds=options.seconds,
         max_tokens=options.max_tokens,
         seed=options.seed,
     )
+
+
+def agents_of(options: argparse.Namespace) -> list[Transcript]:
+    """The transcripts of the agents."""
+    transcripts = [read_transcript(path) for path in options.transcripts]
+    return transcripts or synthetic_agents(options.agents, options.characters)
 
 
 def _played(endpoint: Endpoint, workload: Workload, attempts: int = 1) -> Outcome:
@@ -110,6 +128,8 @@ def _played(endpoint: Endpoint, workload: Workload, attempts: int = 1) -> Outcom
 
 
 def _show(report: Report, outcomes: dict[str, Outcome]) -> None:
+    if not outcomes:
+        return
     table = report.table(
         "the same conversations",
         *("", "replies", "failed", "evaluated", "reused", "kept", "p50 ms", "p95 ms", "seconds"),
@@ -203,10 +223,14 @@ class Running:
         self.endpoint = endpoint
         self._process = process
 
+    def processes(self) -> list[int]:
+        """All its processes. (Linux only.)"""
+        return [self._process, *_descendants(self._process)]
+
     def replicas(self) -> list[int]:
         """The processes of its replicas. (Linux only.)"""
         found = []
-        for process in _descendants(self._process):
+        for process in self.processes():
             with contextlib.suppress(OSError):
                 name = Path(f"/proc/{process}/cmdline").read_bytes()
                 if re.match(rb"ray::ServeReplica:[^:]*:replica", name):
@@ -262,25 +286,42 @@ def cluster(
 def _program(arguments: list[str], place: Path) -> Iterator[int]:
     """``llama-py`` with these arguments, from when it says that it serves."""
     log = place / "log"
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "llama_py", *arguments], stdout=out, stderr=out
-        )
+    process = _started(arguments, log)
+    if process is None:  # Ray gives up after 30 seconds, which a busy machine may need
+        process = _started(arguments, log)
+    if process is None:
+        said = log.read_text(encoding="utf-8", errors="replace")[-2000:]
+        raise LlamaError(f"{' '.join(arguments)} does not serve: {said}")
     try:
-        end = time.monotonic() + _PATIENCE
-        while b"llama-py serves" not in log.read_bytes():
-            if process.poll() is not None or time.monotonic() > end:
-                said = log.read_text(encoding="utf-8", errors="replace")[-2000:]
-                raise LlamaError(f"{' '.join(arguments)} does not serve: {said}")
-            time.sleep(0.2)
         yield process.pid
     finally:
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(60)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        _end(process)
+
+
+def _started(arguments: list[str], log: Path) -> subprocess.Popen[bytes] | None:
+    command = [sys.executable, "-m", "llama_py", *arguments]
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out)
+    end = time.monotonic() + _PATIENCE
+    try:
+        while process.poll() is None and time.monotonic() < end:
+            if b"llama-py serves" in log.read_bytes():
+                return process
+            time.sleep(0.2)
+    except BaseException:
+        _end(process)
+        raise
+    _end(process)
+    return None
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGINT)
+    try:
+        process.wait(60)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _descendants(process: int) -> list[int]:

@@ -107,6 +107,11 @@ class _Replica:
         """Requests in flight; those of other routers are known from what it says."""
         return max(len(self.in_flight), self.state.running + self.state.waiting)
 
+    @property
+    def fill(self) -> float:
+        """Bytes of text that were sent there, or that it says it has."""
+        return self.state.used + self.added
+
     def shares(self, hint: Hint) -> int:
         """Bytes at the beginning of a request that are here."""
         shared = 0
@@ -120,7 +125,7 @@ class _Replica:
         """Bytes that something new would drive out."""
         if not self.state.room:
             return 0.0
-        return min(new, max(0.0, self.state.used + self.added + new - self.state.room))
+        return min(new, max(0.0, self.fill + new - self.state.room))
 
 
 class Policy:
@@ -166,7 +171,7 @@ class Policy:
         home = self._sessions.get(hint.session) if hint.session is not None else None
         least = min((each.load for each in self._replicas.values()), default=0)
         choices = [self._weigh(each, hint, home, least) for each in self._replicas.values()]
-        loads = {each.name: each.load for each in self._replicas.values()}
+        loads = {each.name: (each.load, each.fill) for each in self._replicas.values()}
         choices.sort(
             key=lambda each: (
                 not each.kept,

@@ -183,7 +183,7 @@ def test_a_reply_of_which_nothing_was_sent_comes_from_another_replica() -> None:
 def test_a_stream_that_breaks_off_ends_with_an_error_in_its_dialect() -> None:
     with cluster(count=2) as running, running.http() as client:
         home = ask(client, "s", LONG).headers[HEADER]
-        running.kill_after[home] = 4
+        running.kill_after[home] = 3
         with ask_streaming(client, "s", ignore_eos=True, max_tokens=500) as stream:
             frames = [line for line in stream.iter_lines() if line]
         assert frames[-1] == "data: [DONE]"
@@ -195,7 +195,7 @@ def test_a_stream_that_breaks_off_ends_with_an_error_in_its_dialect() -> None:
 
 def test_openais_client_raises_where_a_stream_breaks_off() -> None:
     with cluster(count=1) as running, running.openai() as client:
-        running.kill_after["replica-0"] = 4
+        running.kill_after["replica-0"] = 3
         stream = client.chat.completions.create(
             model="demo",
             messages=[{"role": "user", "content": "Count."}],
@@ -228,7 +228,7 @@ KEYS = (
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     place = tmp_path_factory.mktemp("sessions")
     given = {"api_keys": KEYS, "session_dir": place}
-    with cluster(demo_settings(given, n_ctx=2048, n_seq_max=4, n_threads=1)) as running:
+    with cluster(demo_settings(given, n_ctx=8192, n_seq_max=4, n_threads=1)) as running:
         yield running
 
 
@@ -268,7 +268,7 @@ def test_limits_of_a_key_hold_for_all_replicas_together(guarded: Cluster) -> Non
     root = KEYS[2].key
     body = {"messages": [{"role": "user", "content": "Count."}], "stream": True, "ignore_eos": True}
     with guarded.http(root) as one, guarded.http(root) as other:
-        with one.stream("POST", "/v1/chat/completions", json={**body, "max_tokens": 800}) as reply:
+        with one.stream("POST", "/v1/chat/completions", json={**body, "max_tokens": 7000}) as reply:
             next(reply.iter_lines())
             assert ask(other, "s", "hi").status_code == 429
         wait_until(lambda: guarded.unfinished() == 0)
