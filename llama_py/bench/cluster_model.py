@@ -20,8 +20,8 @@ from typing import Any
 
 from llama_py.bench.cluster_load import Conversation, Workload
 from llama_py.bench.http_load import percentile
-from llama_py.cluster.hints import Hint, hint_of
 from llama_py.cluster.policy import Policy, PolicySettings, ReplicaState
+from llama_py.dialects.hints import Hint, hint_of
 
 __all__ = ["ROUTINGS", "Cluster", "Constants", "Result", "simulate"]
 

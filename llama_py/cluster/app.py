@@ -30,7 +30,7 @@ except ModuleNotFoundError as error:
         f"a cluster needs the package {package}: pip install 'llama-py[ray]'"
     ) from None
 
-from llama_py.cluster.ask import Ask, Head, Piece
+from llama_py.cluster.ask import AnswerHead, Ask, Piece
 from llama_py.cluster.configuration import ClusterSettings
 from llama_py.cluster.gateway import ReplicaGone, gateway_app
 from llama_py.cluster.replica import Replica
@@ -160,7 +160,7 @@ class _Replica:
     async def metrics(self) -> tuple[str, bytes]:
         return await self._own.metrics()
 
-    async def whole(self, ask: Ask) -> tuple[Head, bytes]:
+    async def whole(self, ask: Ask) -> tuple[AnswerHead, bytes]:
         return await self._own.whole(ask)
 
     async def forget(self, ask: Ask) -> None:

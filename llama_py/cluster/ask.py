@@ -1,15 +1,13 @@
-"""What goes between the gateway and a replica: an ``Ask`` there; a ``Head``, bytes and a ``Tail``
-back.
-"""
+"""What goes between the gateway and a replica: an ``Ask`` there, and an answer in pieces back."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from llama_py.cluster.hints import Hint
+from llama_py.dialects.hints import Hint
 from llama_py.server.access.keys import Caller
 
-__all__ = ["Ask", "Head", "Piece", "Tail"]
+__all__ = ["AnswerHead", "AnswerTail", "Ask", "Piece"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +32,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class AnswerHead:
     """The beginning of an answer.
 
     Attributes:
@@ -47,7 +45,7 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
+class AnswerTail:
     """What is known of an answer when it is over.
 
     Attributes:
@@ -62,4 +60,4 @@ class Tail:
     generated_tokens: int = 0
 
 
-Piece = Head | bytes | Tail
+Piece = AnswerHead | bytes | AnswerTail

@@ -23,10 +23,10 @@ from urllib.parse import unquote
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from llama_py.cluster.ask import Ask, Head, Piece, Tail
-from llama_py.cluster.hints import Hint, hint_of
+from llama_py.cluster.ask import AnswerHead, AnswerTail, Ask, Piece
 from llama_py.cluster.pages import merged
 from llama_py.dialects.failures import Failure, Kind, RequestError, failure_of
+from llama_py.dialects.hints import Hint, hint_of
 from llama_py.dialects.session_ids import label_of, session_of
 from llama_py.errors import LlamaError, ParameterError
 from llama_py.server.access.guard import Guard
@@ -112,7 +112,7 @@ class Gateway:
         if scope["type"] == "lifespan":
             await _live(receive, send)
             return
-        answer = _Answer(scope, send)
+        answer = _ClientAnswer(scope, send)
         try:
             await self._answer(Request(scope, receive), answer)
         except ClientDisconnect:
@@ -120,7 +120,7 @@ class Gateway:
         except Exception as error:
             await answer.fail(failure_of(error), self._settings.overflow_status)
 
-    async def _answer(self, request: Request, answer: _Answer) -> None:
+    async def _answer(self, request: Request, answer: _ClientAnswer) -> None:
         path = request.url.path
         if path in ("/livez", "/api/hello"):
             await answer.whole(200, b'{"status":"ok"}')
@@ -132,15 +132,15 @@ class Gateway:
         else:
             await self._pass_on(request, answer)
 
-    async def _say_whether_ready(self, answer: _Answer) -> None:
+    async def _say_whether_ready(self, answer: _ClientAnswer) -> None:
         if not self._replicas.ready():
             message = "there is no replica yet"
             raise RequestError(Kind.UNAVAILABLE, message, retry_after=2.0)
         await answer.whole(200, b'{"status":"ok"}')
 
-    async def _pass_on(self, request: Request, answer: _Answer) -> None:
+    async def _pass_on(self, request: Request, answer: _ClientAnswer) -> None:
         data = await read_bytes(request, self._settings)
-        ask, body = self._ask_of(request, data)
+        ask = self._ask_of(request, data)
         if ask.method == "POST" and ask.path in _EVERYWHERE:
             await self._ask_all(ask, answer)
             return
@@ -155,13 +155,13 @@ class Gateway:
             leaving.cancel()
             working.cancel()
             await asyncio.wait({leaving, working})
-        self._note(ask, tail, body, answer.record)
+        self._note(ask, tail, answer.record)
         if ask.method == "DELETE" and ask.path.startswith("/v1/sessions/"):
             await self._replicas.everywhere("forget", ask)
 
     # -- what is asked --------------------------------------------------------------------------
 
-    def _ask_of(self, request: Request, data: bytes) -> tuple[Ask, Mapping[str, Any]]:
+    def _ask_of(self, request: Request, data: bytes) -> Ask:
         scope = request.scope
         caller: Caller = scope["state"]["caller"]
         body: Mapping[str, Any] = {}
@@ -177,7 +177,7 @@ class Gateway:
         headers.append((b"content-length", str(len(data)).encode()))
         hint = self._hint(request, path, body, caller)
         # A client may use one id for two requests: the router needs its own.
-        ask = Ask(
+        return Ask(
             scope["method"],
             path,
             scope.get("query_string", b""),
@@ -187,7 +187,6 @@ class Gateway:
             uuid.uuid4().hex,
             hint,
         )
-        return ask, body
 
     def _hint(self, request: Request, path: str, body: Mapping[str, Any], caller: Caller) -> Hint:
         tenant = caller.tenant
@@ -210,7 +209,9 @@ class Gateway:
             hint = replace(hint, session=f"{tenant}\x1f\x1f{uuid.uuid4().hex}")
         return hint
 
-    def _note(self, ask: Ask, tail: Tail, body: Mapping[str, Any], record: RequestRecord) -> None:
+    def _note(
+        self, ask: Ask, tail: AnswerTail, body: Mapping[str, Any], record: RequestRecord
+    ) -> None:
         if tail.model:
             record.model = tail.model
             record.prompt_tokens, record.cached_tokens = tail.prompt_tokens, tail.cached_tokens
@@ -222,7 +223,7 @@ class Gateway:
 
     # -- answers --------------------------------------------------------------------------------
 
-    async def _exchange(self, ask: Ask, answer: _Answer) -> Tail:
+    async def _exchange(self, ask: Ask, answer: _ClientAnswer) -> AnswerTail:
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 return await self._try(ask, answer)
@@ -230,18 +231,18 @@ class Gateway:
                 answer.forget()
                 if answer.begun:
                     await answer.interrupt()
-                    return Tail()
+                    return AnswerTail()
                 if attempt == _ATTEMPTS:
                     raise RequestError.of(_gone()) from None
         raise AssertionError
 
-    async def _try(self, ask: Ask, answer: _Answer) -> Tail:
-        tail, count = Tail(), 0
+    async def _try(self, ask: Ask, answer: _ClientAnswer) -> AnswerTail:
+        tail, count = AnswerTail(), 0
         stream = self._replicas.stream(ask)
         async for piece in stream:
-            if isinstance(piece, Head):
+            if isinstance(piece, AnswerHead):
                 answer.open(piece)
-            elif isinstance(piece, Tail):
+            elif isinstance(piece, AnswerTail):
                 tail = piece
             else:
                 count += 1
@@ -251,9 +252,9 @@ class Gateway:
         await answer.end()
         return tail
 
-    async def _ask_all(self, ask: Ask, answer: _Answer) -> None:
+    async def _ask_all(self, ask: Ask, answer: _ClientAnswer) -> None:
         """The answer of the first replica that refuses, or else of any."""
-        answers: Sequence[tuple[Head, bytes]] = await self._replicas.everywhere("whole", ask)
+        answers: Sequence[tuple[AnswerHead, bytes]] = await self._replicas.everywhere("whole", ask)
         if not answers:
             raise RequestError.of(_gone())
         head, body = max(answers, key=lambda each: each[0].status)
@@ -268,7 +269,7 @@ def _gone() -> Failure:
 
 
 @dataclass(slots=True, eq=False)
-class _Answer:
+class _ClientAnswer:
     """What a client is sent.
 
     Attributes:
@@ -278,7 +279,7 @@ class _Answer:
     scope: Scope
     send: Send
     begun: bool = False
-    head: Head | None = None
+    head: AnswerHead | None = None
     held: bytes = b""
     pieces: int = 0
 
@@ -294,7 +295,7 @@ class _Answer:
         headers = dict(self.head.headers) if self.head is not None else {}
         return headers.get(b"content-type", b"").startswith(b"text/event-stream")
 
-    def open(self, head: Head) -> None:
+    def open(self, head: AnswerHead) -> None:
         """Its head, which waits for what follows."""
         self.head, self.held, self.pieces = head, b"", 0
 

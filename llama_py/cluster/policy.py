@@ -22,7 +22,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from llama_py.cluster.hints import Hint
+from llama_py.dialects.hints import Hint
 
 __all__ = ["Choice", "Policy", "PolicySettings", "ReplicaState"]
 
@@ -90,7 +90,7 @@ class Choice:
 
 
 @dataclass(slots=True)
-class _Replica:
+class _KnownReplica:
     """What is known of one replica."""
 
     name: str
@@ -133,7 +133,7 @@ class Policy:
 
     def __init__(self, settings: PolicySettings | None = None) -> None:
         self.settings = settings if settings is not None else PolicySettings()
-        self._replicas: dict[str, _Replica] = {}
+        self._replicas: dict[str, _KnownReplica] = {}
         self._sessions: OrderedDict[str, str] = OrderedDict()
         #: Requests in flight, and where they are.
         self._where: dict[str, str] = {}
@@ -146,7 +146,7 @@ class Policy:
         for gone in self._replicas.keys() - set(names):
             self.drop(gone)
         for name in names:
-            self._replicas.setdefault(name, _Replica(name))
+            self._replicas.setdefault(name, _KnownReplica(name))
 
     def drop(self, name: str) -> None:
         """A replica is gone; its sessions go to others when they come."""
@@ -182,7 +182,7 @@ class Policy:
         )
         return choices
 
-    def _weigh(self, replica: _Replica, hint: Hint, home: str | None, least: int) -> Choice:
+    def _weigh(self, replica: _KnownReplica, hint: Hint, home: str | None, least: int) -> Choice:
         shared = replica.shares(hint)
         new = hint.size - shared
         before = sum(replica.in_flight.values()) + self.settings.reply_bytes * replica.load
@@ -240,7 +240,7 @@ class Policy:
         blocks = sum(len(each.blocks) for each in self._replicas.values())
         return {"blocks": blocks, "sessions": len(self._sessions)}
 
-    def _remember(self, replica: _Replica, digests: Sequence[int]) -> None:
+    def _remember(self, replica: _KnownReplica, digests: Sequence[int]) -> None:
         for digest in reversed(digests):  # a beginning without what it begins would be of no use
             replica.blocks[digest] = None
             replica.blocks.move_to_end(digest)

@@ -18,7 +18,7 @@ from starlette.applications import Starlette
 from starlette.types import Message
 
 from llama_py.api.llama import Llama
-from llama_py.cluster.ask import Ask, Head, Piece, Tail
+from llama_py.cluster.ask import AnswerHead, AnswerTail, Ask, Piece
 from llama_py.cluster.held import HeldTexts
 from llama_py.cluster.policy import ReplicaState
 from llama_py.errors import ClosedError
@@ -76,15 +76,15 @@ class Replica:
             await call.end()
         yield self._note(ask, call.state)
 
-    def _note(self, ask: Ask, state: dict[str, Any]) -> Tail:
+    def _note(self, ask: Ask, state: dict[str, Any]) -> AnswerTail:
         exchange, record = state.get("exchange"), state["record"]
         if exchange is None or not exchange.records:
-            return Tail()
+            return AnswerTail()
         prompts = [each for each in exchange.records if not each.request.choice]
         if len(prompts) == 1 and prompts[0].reason in ("stop", "length"):
             whose = (record.model, prompts[0].request.namespace)
             self._held.note(ask.hint, tuple(prompts[0].tokens), whose)
-        return Tail(
+        return AnswerTail(
             exchange.id,
             record.model,
             record.prompt_tokens or 0,
@@ -128,11 +128,11 @@ class Replica:
         page, _ = await asyncio.to_thread(self._service.metrics.page, "")
         return self.name, page
 
-    async def whole(self, ask: Ask) -> tuple[Head, bytes]:
+    async def whole(self, ask: Ask) -> tuple[AnswerHead, bytes]:
         """The whole answer to a request that is for every replica."""
-        head, body = Head(500, (), self.name), b""
+        head, body = AnswerHead(500, (), self.name), b""
         async for piece in self.exchange(ask):
-            if isinstance(piece, Head):
+            if isinstance(piece, AnswerHead):
                 head = piece
             elif isinstance(piece, bytes):
                 body += piece
@@ -183,7 +183,7 @@ class _Call:
     async def _send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = tuple(message.get("headers", ()))
-            self._out.put_nowait(Head(message["status"], headers, self._name))
+            self._out.put_nowait(AnswerHead(message["status"], headers, self._name))
         elif message.get("body"):
             self._out.put_nowait(bytes(message["body"]))
 

@@ -12,8 +12,8 @@ from typing import Any
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
 from llama_py.cluster.ask import Ask
-from llama_py.cluster.hints import Hint
 from llama_py.cluster.policy import Policy, PolicySettings, ReplicaState
+from llama_py.dialects.hints import Hint
 
 __all__ = ["STATE", "PrefixRouter", "begun"]
 

@@ -346,7 +346,10 @@ class _Answer:
         if message["type"] == "http.response.start":
             self.begun = True
             self.record.status = message["status"]
-            added = [(name.lower().encode(), text.encode()) for name, text in self.headers]
+            own = [*self.headers]
+            if self.record.prefix:
+                own.append(("X-Prefix-Id", self.record.prefix))
+            added = [(name.lower().encode(), text.encode()) for name, text in own]
             headers = [*message.get("headers", ()), *added]
             message = {**message, "headers": headers}
             self._measured = any(name == b"content-length" for name, _ in headers)

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["BLOCK", "MOST_BLOCKS", "Hint", "hint_of"]
+__all__ = ["BLOCK", "MOST_BLOCKS", "Hint", "hint_of", "opening_of"]
 
 #: Bytes of a block of a long message.
 BLOCK = 1024
@@ -67,6 +67,35 @@ def hint_of(
             blocks.append(int.from_bytes(digest, "little"))
             ends.append(size)
     return Hint(model, session, tuple(blocks), tuple(ends), size)
+
+
+def opening_of(body: Mapping[str, Any], *, owner: str = "") -> str:
+    """The name of what a conversation begins with; empty if the request has no text.
+
+    It is that of its tools, its system prompt and what the user says first, so that all turns of
+    a conversation have the same one; of a text, its first ``BLOCK`` bytes.
+
+    Args:
+        owner: whose text it is: others have another name for the same.
+    """
+    digest, found = _digest(b"", owner.encode("utf-8", "surrogatepass")), False
+    for piece in _opening(body):
+        digest, found = _digest(digest, piece.encode("utf-8", "surrogatepass")), True
+    return digest.hex() if found else ""
+
+
+def _opening(body: Mapping[str, Any]) -> Iterator[str]:
+    for name in _FIRST:
+        yield from _parts(body.get(name))
+    for name in _GROWING:
+        value = body.get(name)
+        if isinstance(value, str):
+            yield value[:BLOCK]
+        elif isinstance(value, Sequence):
+            for each in value:
+                yield _text(each)
+                if not isinstance(each, Mapping) or each.get("role") == "user":
+                    return
 
 
 def _digest(before: bytes, piece: bytes) -> bytes:
