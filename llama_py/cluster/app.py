@@ -6,11 +6,12 @@ import asyncio
 import math
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
-from llama_py.errors import MissingPackageError
+from llama_py.errors import MissingPackageError, ParameterError
 
 if "ray" not in sys.modules:
     # Ray reads these when it is imported, and its processes inherit them. Nothing is told to its
@@ -31,13 +32,13 @@ except ModuleNotFoundError as error:
     ) from None
 
 from llama_py.cluster.ask import AnswerHead, Ask, Piece
-from llama_py.cluster.configuration import ClusterSettings
+from llama_py.cluster.configuration import ClusterSettings, read_cluster
 from llama_py.cluster.gateway import ReplicaGone, gateway_app
 from llama_py.cluster.replica import Replica
 from llama_py.cluster.router import STATE, PrefixRouter, begun
 from llama_py.server.logs import log_to
 
-__all__ = ["build_app", "connect", "deploy", "is_elsewhere", "stop"]
+__all__ = ["application", "build_app", "connect", "deploy", "is_elsewhere", "stop"]
 
 #: Seconds beyond ``drain_seconds`` for writing conversations and closing models.
 _CLOSING = 20.0
@@ -66,6 +67,24 @@ def build_app(settings: ClusterSettings | None = None, **changes: Any) -> serve.
     )
     application: serve.Application = gateway.bind(own.server, replicas.bind(own.server))
     return application
+
+
+def application(arguments: Mapping[str, str]) -> serve.Application:
+    """What a file of Ray Serve, or a ``RayService`` of Kubernetes, names as ``import_path``.
+
+    Args:
+        arguments: ``config`` is the path of a file as ``llama-py cluster deploy`` takes it. Where
+            Ray listens is said in Ray's own file.
+
+    Raises:
+        ParameterError: there is another argument; or as ``ClusterSettings.check``.
+    """
+    if unknown := arguments.keys() - {"config"}:
+        raise ParameterError(f"there is no argument {min(unknown)}; expected config")
+    given = arguments.get("config")
+    settings = read_cluster(Path(given) if given is not None else None)
+    settings.check()
+    return build_app(settings)
 
 
 def _replica_options(settings: ClusterSettings) -> dict[str, Any]:

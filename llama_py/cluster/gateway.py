@@ -209,9 +209,7 @@ class Gateway:
             hint = replace(hint, session=f"{tenant}\x1f\x1f{uuid.uuid4().hex}")
         return hint
 
-    def _note(
-        self, ask: Ask, tail: AnswerTail, body: Mapping[str, Any], record: RequestRecord
-    ) -> None:
+    def _note(self, ask: Ask, tail: AnswerTail, record: RequestRecord) -> None:
         if tail.model:
             record.model = tail.model
             record.prompt_tokens, record.cached_tokens = tail.prompt_tokens, tail.cached_tokens
