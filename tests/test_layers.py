@@ -36,6 +36,7 @@ ALLOWED: dict[str, set[str]] = {
     | {"embeddings", "gguf", "media"},
 }
 ALLOWED["server"] = {"api", "demo", *ALLOWED["api"]}
+ALLOWED["cluster"] = {"server", *ALLOWED["server"]}
 #: What a person starts: it may import everything.
 TOP = {"__main__", "cli", "bench", "compat"}
 #: Modules whose whole business is the layer below: the C names under llama-cpp-python's name.
@@ -114,6 +115,19 @@ def test_only_the_context_decodes() -> None:
     }
     others = {name for name in users if not name.startswith(("bench/", "compat/"))}
     assert others <= {"core/context.py"}
+
+
+def test_ray_is_where_a_cluster_is() -> None:
+    """Ray is an extra, and whatever decides for it can be tried without it."""
+    users = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in modules()
+        if any(name.partition(".")[0] == "ray" for name in imports(path))
+    }
+    assert users == {"cluster/app.py", "cluster/router.py"}
+    for path in modules():
+        if part_of(path) not in {"cluster", "cli", "bench"}:
+            assert "cluster" not in parts_imported(path)
 
 
 def test_importing_the_package_imports_nothing_else() -> None:

@@ -29,6 +29,8 @@ BENCHMARKS = {
     "serve": "llama_py.bench.serve",
     "replay": "llama_py.bench.replay",
     "empty-reply": "llama_py.bench.empty_reply",
+    "cluster": "llama_py.bench.cluster",
+    "cluster-simulation": "llama_py.bench.cluster_simulation",
 }
 
 #: Further commands: name -> (module whose ``main`` takes arguments and returns an exit code, what).

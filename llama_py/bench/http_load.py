@@ -42,6 +42,7 @@ class Reply:
         choices: of each token, if ``logprobs`` and ``top_logprobs=2`` were asked for: its text, and
             the difference of the log-probabilities of the two likeliest.
         tokens, prompt_tokens, cached_tokens: as the server counted them.
+        headers: of the response, by lower-case names.
         error: what went wrong, or empty.
     """
 
@@ -55,6 +56,7 @@ class Reply:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     finish_reason: str = ""
+    headers: dict[str, str] = field(default_factory=dict)
     error: str = ""
 
     @property
@@ -134,6 +136,7 @@ class Endpoint:
         try:
             connection.request("POST", self._prefix + path, content, self._headers)
             response = connection.getresponse()
+            reply.headers = {name.lower(): value for name, value in response.getheaders()}
             if response.status != 200:
                 reply.error = f"{response.status}: {response.read(400).decode('utf-8', 'replace')}"
             else:

@@ -1,4 +1,4 @@
-"""The command ``llama-py``: chat, generate, embed, serve, inspect, devices, tune, bench.
+"""The command ``llama-py``: chat, generate, embed, serve, cluster, inspect, devices, tune, bench.
 
 Errors print one sentence on standard error and exit with code 2, without a traceback. Modules of
 the package are imported when a command needs them, so that ``--help`` is quick and loads no native
@@ -98,7 +98,7 @@ def _fail(text: str) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from llama_py.cli import chat, devices, embed, generate, inspect, serve, tune
+    from llama_py.cli import chat, cluster, devices, embed, generate, inspect, serve, tune
 
     parser = Parser(
         prog="llama-py",
@@ -112,6 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     generate.add_parser(commands)
     embed.add_parser(commands)
     serve.add_parser(commands)
+    cluster.add_parser(commands)
     inspect.add_parser(commands)
     devices.add_parser(commands)
     tune.add_parser(commands)

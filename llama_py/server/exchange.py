@@ -26,6 +26,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from llama_py.dialects.failures import Failure, Kind, RequestError, failure_of
+from llama_py.dialects.hints import opening_of
 from llama_py.dialects.usage import PromptProgress
 from llama_py.dialects.wire import WireCall, WireReply
 from llama_py.dialects.wire_json import json_bytes
@@ -35,6 +36,7 @@ from llama_py.errors import ContextOverflowError, RequestCancelled
 from llama_py.server.adapting import adapted
 from llama_py.server.errors import failure_event, sign_of_life
 from llama_py.server.pool.pool import ServedModel
+from llama_py.server.request_record import RequestRecord
 from llama_py.server.service import Service, caller_of, service_of
 from llama_py.server.transport.bodies import model_of, read_body, read_form
 from llama_py.server.transport.event_stream import EventStream
@@ -66,6 +68,8 @@ async def respond(request: Request, parse: Parse) -> Response:
     """
     service = service_of(request)
     body = await read_body(request, service.settings)
+    record: RequestRecord = request.scope["state"]["record"]
+    record.prefix = opening_of(body, owner=caller_of(request).tenant)
     return await Exchange(request, service).run(body, parse)
 
 

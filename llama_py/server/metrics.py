@@ -3,8 +3,9 @@
 The engines count by themselves; their numbers are read when somebody asks, and those of a model go
 on when it is loaded again. Only HTTP requests are counted here. The ``llamacpp:`` names are those
 of llama-server, so that its dashboards work; where one model is served, they have no label, as
-there. Labels come from the configuration and from routes, never from what clients send, so that
-there are only so many of them.
+there. Those with ``vllm:`` are what routers in front of several servers read: vLLM's production
+stack, and the endpoint picker of llm-d and of Kubernetes' inference gateways. Labels come from the
+configuration and from routes, never from what clients send, so that there are only so many of them.
 """
 
 from __future__ import annotations
@@ -203,6 +204,9 @@ def _numbers(metrics: Metrics) -> Iterator[tuple[str, type[Any], str, float]]:
     total, help_ = metrics.prompt_tokens, "Prompt tokens looked for in the cache."
     yield "llama_py_prefix_cache_queries", counter, help_, total
     yield "llama_py_prefix_cache_hits", counter, "... and found there.", metrics.reused
+    for name in ("vllm:prefix_cache", "vllm:gpu_prefix_cache"):  # the newer name and the older one
+        yield f"{name}_queries", counter, help_, total
+        yield f"{name}_hits", counter, "... and found there.", metrics.reused
     help_ = "Requests that had to begin again, because there was no room."
     yield "llama_py_num_preemptions", counter, help_, metrics.preempted
     yield "llama_py_draft_tokens", counter, "Tokens that were drafted.", metrics.drafted
@@ -221,7 +225,10 @@ def _states(engine: Engine | None) -> Iterator[tuple[str, type[Any], str, float]
     gauge = GaugeMetricFamily
     yield "llamacpp:requests_processing", gauge, "Requests that have a place.", running
     yield "llamacpp:requests_deferred", gauge, "Requests that wait for one.", waiting
-    yield "llama_py_kv_cache_usage_perc", gauge, "Share of the context in use; 1 is all.", used
+    yield "vllm:num_requests_running", gauge, "Requests that have a place.", running
+    yield "vllm:num_requests_waiting", gauge, "Requests that wait for one.", waiting
+    for name in ("llama_py_kv", "vllm:kv", "vllm:gpu"):
+        yield f"{name}_cache_usage_perc", gauge, "Share of the context in use; 1 is all.", used
 
 
 def _ratio(amount: float, of: float) -> float:

@@ -24,6 +24,7 @@ class RequestRecord:
         status: what was answered, 0 before that; 499 if the client left.
         model: the id of the model that answers.
         error: the kind of failure that it ended with.
+        prefix: the name of what its conversation begins with; empty if it has no text.
         prompt_tokens, cached_tokens, generated_tokens: of all prompts and replies of the call; None
             if no model was asked.
         finish: how its first reply ended.
@@ -39,6 +40,7 @@ class RequestRecord:
     status: int = 0
     model: str = ""
     error: str = ""
+    prefix: str = ""
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     generated_tokens: int | None = None

@@ -124,6 +124,38 @@ def test_probes_while_loading_and_draining(server: Server, lines: io.StringIO) -
     assert [line["route"] for line in logged(lines, 1)] == ["/healthier"]
 
 
+def test_readiness_follows_load() -> None:
+    settings = demo_settings({"ready_waiting": 1}, n_seq_max=1, n_ctx=8192)
+    body = {"messages": [{"role": "user", "content": "Count."}], "stream": True}
+    endless = {**body, "ignore_eos": True, "max_tokens": 7000}
+    with serving(settings) as server, server.http() as http, contextlib.ExitStack() as stack:
+        assert http.get("/readyz").status_code == 200
+        for _ in range(3):
+            client = stack.enter_context(server.http())
+            stack.enter_context(client.stream("POST", CHATS, json=endless))
+        until(lambda: http.get("/readyz").status_code == 503, "two of three wait")
+        assert "2 requests wait" in http.get("/readyz").json()["error"]["message"]
+        assert http.get("/health").status_code == http.get("/livez").status_code == 200
+        stack.close()
+        until(lambda: http.get("/readyz").status_code == 200, "nobody waits")
+
+
+def test_a_header_names_what_a_conversation_begins_with(http: httpx.Client) -> None:
+    def asked(*texts: str, path: str = CHATS, system: str = "Be brief.") -> str:
+        said = [{"role": "user", "content": text} for text in texts]
+        messages = [{"role": "system", "content": system}, *said]
+        answer = http.post(path, json={"messages": messages, "max_tokens": 1})
+        return str(answer.headers["x-prefix-id"])
+
+    first = asked("What is bread?")
+    assert asked("What is bread?", "And tea?") == first
+    assert asked("What is tea?") != first
+    assert asked("What is bread?", system="Be long.") != first
+    prompt = http.post("/v1/completions", json={"prompt": "What is", "max_tokens": 1})
+    assert len(prompt.headers["x-prefix-id"]) == 16
+    assert "x-prefix-id" not in http.get("/v1/models").headers
+
+
 # ---- metrics -----------------------------------------------------------------------------------
 
 
@@ -174,6 +206,13 @@ def test_metrics_count_what_happened(http: httpx.Client) -> None:
     for name in ("num_draft_tokens", "num_accepted_tokens", "num_drafts"):
         assert after[f"llamacpp:spec_decode_{name}_total", labels()] == 0
     assert 0 < after["llama_py_kv_cache_usage_perc", model] < 1
+    for name in ("kv_cache_usage_perc", "gpu_cache_usage_perc"):
+        assert after[f"vllm:{name}", model] == after["llama_py_kv_cache_usage_perc", model]
+    for name in ("num_requests_running", "num_requests_waiting"):
+        assert after[f"vllm:{name}", model] == 0
+    for name in ("prefix_cache", "gpu_prefix_cache"):
+        assert grew(f"vllm:{name}_queries_total") == prompt
+        assert grew(f"vllm:{name}_hits_total") == cached
     assert after["llama_py_model_loads_total", labels()] == 1
     requests = "llama_py_http_requests_total"
     assert grew(requests, labels(method="POST", path=CHATS, status="200")) == 3

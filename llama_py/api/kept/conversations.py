@@ -8,11 +8,12 @@ namespace of its owner. All methods may be called by any thread.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from llama_py.api.kept import by_session
 from llama_py.api.loading import LoadedModel
@@ -125,6 +126,28 @@ class Conversations:
         }
         live = sorted(self._loaded.cache.live.values(), key=lambda each: each.number)
         return [_describe(each, at_work.get(each)) for each in live]
+
+    def in_memory(self, prompts: Sequence[tuple[Sequence[int], Hashable | None]]) -> list[int]:
+        """How many tokens of each prompt need not be evaluated: a sequence or RAM has them.
+
+        Args:
+            prompts: tokens, and the namespace of the requests that have them.
+        """
+        live = [(each.namespace, np.array(each.tokens, np.int32)) for each in self.held()]
+        return [self._in_memory(np.array(each, np.int32), own, live) for each, own in prompts]
+
+    def _in_memory(
+        self,
+        tokens: NDArray[np.int32],
+        namespace: Hashable | None,
+        live: Sequence[tuple[Hashable, NDArray[np.int32]]],
+    ) -> int:
+        cache, own = self._loaded.cache, self._or_own(namespace)
+        counts = [_shared(tokens, each) for whose, each in live if whose == own]
+        store = cache.offload_store
+        if store is not None and not store.closed:
+            counts += [each.matched for each in store.find(tokens, cache.fingerprint(own))]
+        return max(counts, default=0)
 
     # -- out and in -----------------------------------------------------------------------------
 
@@ -360,6 +383,13 @@ def _check_idle(sequence: LiveSequence) -> None:
         raise ConversationBusyError(
             "a request is using this conversation; try again when it has ended"
         )
+
+
+def _shared(one: NDArray[np.int32], other: NDArray[np.int32]) -> int:
+    """How many tokens both begin with."""
+    most = min(len(one), len(other))
+    parted = np.flatnonzero(one[:most] != other[:most])
+    return int(parted[0]) if parted.size else most
 
 
 def _work(running: Generation) -> Work:

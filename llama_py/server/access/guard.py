@@ -25,7 +25,7 @@ from llama_py.server.config.settings import Settings
 from llama_py.server.errors import failure_answer, route_path
 from llama_py.server.lifecycle import Lifecycle
 from llama_py.server.request_record import RequestRecord
-from llama_py.server.transport.extras import BODY
+from llama_py.server.transport.extras import BODY, CALLER
 from llama_py.server.transport.unread import Unread
 from llama_py.tenants import working_for
 
@@ -131,6 +131,7 @@ class Guard:
             return
         asked = RequestHead(scope)
         record = RequestRecord(_request_id(asked), asked.method, asked.path)
+        record.caller = scope.get("state", {}).get(CALLER, record.caller)
         scope.setdefault("state", {}).update(request_id=record.id, record=record)
         scope["state"].setdefault(BODY, send)
         unread = Unread(scope, receive)
@@ -345,7 +346,10 @@ class _Answer:
         if message["type"] == "http.response.start":
             self.begun = True
             self.record.status = message["status"]
-            added = [(name.lower().encode(), text.encode()) for name, text in self.headers]
+            own = [*self.headers]
+            if self.record.prefix:
+                own.append(("X-Prefix-Id", self.record.prefix))
+            added = [(name.lower().encode(), text.encode()) for name, text in own]
             headers = [*message.get("headers", ()), *added]
             message = {**message, "headers": headers}
             self._measured = any(name == b"content-length" for name, _ in headers)

@@ -53,6 +53,8 @@ class Given:
         api_keys: keys, in place of those in the environment.
         settings: single values by name, checked.
         model_options: arguments of ``Llama`` by name, checked; for every model.
+        table: what a file would have, from another file that has more than that, and its path; in
+            place of ``config``.
     """
 
     config: Path | None = None
@@ -60,6 +62,7 @@ class Given:
     api_keys: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     model_options: Mapping[str, Any] = field(default_factory=dict)
+    table: tuple[Path, Mapping[str, Any]] | None = None
 
 
 @dataclass(frozen=True)
@@ -95,8 +98,10 @@ def read_configuration(
     path = given.config
     if path is None and environ.get("LLAMA_PY_CONFIG"):
         path = Path(environ["LLAMA_PY_CONFIG"])
-    if path is not None:
-        layers.add_file(path.expanduser())
+    if given.table is not None:
+        layers.add_table(*given.table)
+    elif path is not None:
+        layers.add_table(path.expanduser(), _parse_toml(path.expanduser()))
     layers.add_environment(environ)
     layers.add_flags(given)
     return layers.result(bundled)
@@ -118,8 +123,8 @@ class _Layers:
 
     # -- the file -------------------------------------------------------------------------------
 
-    def add_file(self, path: Path) -> None:
-        table = _parse_toml(path)
+    def add_table(self, path: Path, given: Mapping[str, Any]) -> None:
+        table = dict(given)
         models, keys = table.pop("model", []), table.pop("api_key", [])
         for name, value in table.items():
             with _naming(str(path)):

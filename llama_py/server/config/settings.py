@@ -338,9 +338,18 @@ class Keeping:
 
 @dataclass(frozen=True, kw_only=True)
 class Watching:
-    """Logs and metrics."""
+    """Logs, metrics, and what a balancer is told."""
 
     metrics: Annotated[bool, Doc("`/metrics` answers, in the form of Prometheus.")] = True
+    ready_waiting: Annotated[
+        int | None,
+        Range(0, _LARGEST),
+        Doc(
+            "`/readyz` is 503 while more requests than so many wait for a place, so that a "
+            "balancer sends new ones elsewhere; those that come are answered all the same. Without "
+            "it, load does not count."
+        ),
+    ] = None
     ui: Annotated[bool, Doc("The chat page is at `/`; without it, `/` and `/page/` are 404.")] = (
         True
     )

@@ -7,10 +7,10 @@ import asyncio
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from llama_py.dialects.failures import Kind, RequestError
+from llama_py.dialects.failures import Failure, Kind, RequestError
 from llama_py.server.lifecycle import Phase
 from llama_py.server.routes.common import Routes
-from llama_py.server.service import service_of
+from llama_py.server.service import Service, service_of
 
 __all__ = ["ROUTES"]
 
@@ -30,13 +30,27 @@ async def _alive(request: Request) -> Response:
 async def _ready(request: Request) -> Response:
     """Whether requests are welcome: a balancer sends none where they are not."""
     service = service_of(request)
-    refusal = service.lifecycle.refusal()
+    refusal = service.lifecycle.refusal() or _overload(service)
     if refusal is None:
         return JSONResponse({"status": "ok"})
     # In llama-server's form, whose clients wait for it.
     error = {"code": 503, "message": refusal.message, "type": "unavailable_error"}
     headers = {"Retry-After": f"{refusal.retry_after or 1:.0f}"}
     return JSONResponse({"error": error}, 503, headers)
+
+
+def _overload(service: Service) -> Failure | None:
+    """Why new requests had better go elsewhere, or None."""
+    most = service.settings.ready_waiting
+    if most is None:
+        return None
+    waiting = service.models.waiting
+    for model in service.models.models:
+        engine = model.counted[1] if model.counted is not None else None
+        waiting += len(engine.requests.waiting) if engine is not None else 0
+    if waiting <= most:
+        return None
+    return Failure(Kind.UNAVAILABLE, f"{waiting} requests wait for a place", retry_after=1.0)
 
 
 @ROUTES.get("/health", "/v1/health")

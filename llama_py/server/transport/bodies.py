@@ -21,7 +21,7 @@ try:
 except ImportError:
     orjson = None  # type: ignore[assignment]
 
-__all__ = ["model_of", "parse_body", "read_body", "read_form"]
+__all__ = ["model_of", "parse_body", "read_body", "read_bytes", "read_form"]
 
 #: Bytes that take the event loop less time to parse than another thread takes to wake up.
 _SMALL = 64 << 10
@@ -33,7 +33,7 @@ async def read_body(request: Request, settings: Settings) -> dict[str, Any]:
     Raises:
         RequestError: it is too large, no JSON, not an object, or nested too deeply.
     """
-    data = await _read(request, settings)
+    data = await read_bytes(request, settings)
     if len(data) <= _SMALL:
         return parse_body(data, settings.max_json_depth)
     return await asyncio.to_thread(parse_body, data, settings.max_json_depth)
@@ -45,11 +45,16 @@ async def read_form(request: Request, settings: Settings) -> dict[str, Any]:
     Raises:
         RequestError: it is too large, or no form.
     """
-    data = await _read(request, settings)
+    data = await read_bytes(request, settings)
     return await asyncio.to_thread(parse_form, data, request.headers.get("content-type", ""))
 
 
-async def _read(request: Request, settings: Settings) -> bytes:
+async def read_bytes(request: Request, settings: Settings) -> bytes:
+    """Read the body of a request as it is.
+
+    Raises:
+        RequestError: it is too large.
+    """
     limit = settings.max_body_bytes
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and len(declared) < 20 and int(declared) > limit:

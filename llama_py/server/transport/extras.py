@@ -10,7 +10,7 @@ import asyncio
 
 from starlette.types import Receive, Scope
 
-__all__ = ["ABORT", "BODY", "abort", "client_left"]
+__all__ = ["ABORT", "BODY", "CALLER", "abort", "client_left"]
 
 #: The key in ``scope["extensions"]`` of a function that ends the connection at once. Closing one
 #: sends first what is still to be sent: a client that does not read would so keep it for ever.
@@ -18,6 +18,9 @@ ABORT = "llama_py.abort"
 #: The key in ``scope["state"]`` of what sends bodies without passing through each middleware: none
 #: does anything with a body, and each would cost something for every event.
 BODY = "llama_py.body"
+#: The key in ``scope["state"]`` of the sender of a request, where a program in front of the
+#: application has already looked at his key (``llama_py.cluster``).
+CALLER = "llama_py.caller"
 
 
 async def client_left(receive: Receive | None) -> None:
