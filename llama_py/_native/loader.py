@@ -7,8 +7,9 @@ Where it looks, in this order:
    editable install keeps the sources in one place and what CMake built in another.
 
 The libraries find each other by themselves (they carry a relative rpath). Loading ``ggml`` also
-loads the backends, where they are separate files (``GGML_BACKEND_DL``); loading ``llama`` also
-calls ``llama_backend_init``. Each happens once, whatever the threads.
+loads the backends, where they are separate files (``GGML_BACKEND_DL``), and those of plug-in wheels
+(``backends``), unless ``LLAMA_PY_LIB`` is set; loading ``llama`` also calls ``llama_backend_init``.
+Each happens once, whatever the threads.
 
 Before anything is called, the digest of the declarations that ``ggml-base`` was built for is
 compared with that of these: a library of another llama.cpp is refused with a sentence, and does not
@@ -30,7 +31,7 @@ from typing import Any
 from llama_py.errors import LibraryLoadError, LibraryNotFoundError, SymbolNotFoundError
 from llama_py.version import LLAMA_CPP_COMMIT
 
-from . import abi
+from . import abi, backends
 
 __all__ = [
     "LibraryLoadError",
@@ -51,7 +52,7 @@ STEMS = {
     "chat": "llama_py_chat",
 }
 OPTIONAL = {"ggml-cpu"}
-"""Not linked, and under another name, in a build with ``GGML_BACKEND_DL``."""
+"""Not linked, and once for each kind of CPU, in a build with ``GGML_BACKEND_DL``."""
 
 FIRST = {
     "ggml-cpu": "ggml-base",
@@ -126,7 +127,7 @@ def _load(name: str) -> ctypes.CDLL:
             return _loaded[name]
         if name in FIRST:
             library(FIRST[name])
-        path = _find(name)
+        path = _chosen_variant(name) or _find(name)
         loaded = _open(path)
         if name == "ggml-base":
             _refuse_other_declarations(loaded, path)
@@ -136,6 +137,16 @@ def _load(name: str) -> ctypes.CDLL:
             _call(loaded, "llama_backend_init")
         _loaded[name] = loaded
         return loaded
+
+
+def _chosen_variant(name: str) -> Path | None:
+    """The file of the CPU's backend that ggml chose, where there is one for each kind of CPU."""
+    if name != "ggml-cpu":
+        return None
+    plain = (path for place in search_directories() for path in candidates(name, place))
+    if any(path.is_file() for path in plain):
+        return None
+    return backends.chosen_cpu(library("ggml-base"), library("ggml"))
 
 
 def _find(name: str) -> Path:
@@ -244,6 +255,8 @@ def _register_backends(ggml: ctypes.CDLL, directory: Path) -> None:
     """Load the backends that are files of their own; others have registered themselves."""
     if _call(ggml, "ggml_backend_reg_count", result=ctypes.c_size_t) == 0:
         _call(ggml, "ggml_backend_load_all_from_path", ctypes.c_char_p(os.fsencode(directory)))
+    if not os.environ.get(VARIABLE):
+        backends.load_plugins(ggml)
 
 
 def _call(loaded: ctypes.CDLL, name: str, *arguments: Any, result: Any = None) -> Any:

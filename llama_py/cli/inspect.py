@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from llama_py.cli import fit, options, projectors
 from llama_py.cli.sizes import shown_bytes
-from llama_py.errors import InvalidModelError, ParameterError
+from llama_py.errors import InvalidModelError, LibraryNotFoundError, ParameterError
 from llama_py.version import LLAMA_CPP_COMMIT, __version__
 
 if TYPE_CHECKING:
@@ -255,10 +255,10 @@ def _template_text(template: str | None, full: bool) -> Iterator[str]:
 
 def installation_report() -> dict[str, Any]:
     """Describe the installation: versions, libraries, devices, CPU features, build options."""
-    from llama_py._native.loader import STEMS, library, search_directories
+    from llama_py._native.loader import OPTIONAL, STEMS, library, search_directories
     from llama_py.core import backend, logs
     from llama_py.core.host.profiles import build_info
-    from llama_py.core.rules import rule_states
+    from llama_py.core.rules import cpu_variant, rule_states
 
     logs.install()
     directories = search_directories()
@@ -268,10 +268,17 @@ def installation_report() -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "build": {**build_info(), "rules": rule_states()},
+        "cpu_variant": cpu_variant(),
         "searched": [str(directory) for directory in directories],
     }
     features = backend.system_info()
-    report["libraries"] = {name: library(name)._name for name in STEMS if name != "ggml-cpu"}
+    report["libraries"] = {}
+    for name in STEMS:
+        try:
+            report["libraries"][name] = library(name)._name
+        except LibraryNotFoundError:
+            if name not in OPTIONAL:
+                raise
     report["devices"] = backend.devices()
     report["features"] = _features(features)
     return report
@@ -301,6 +308,7 @@ def _installation_text(report: Mapping[str, Any]) -> Iterator[str]:
             ("llama.cpp", build.get("llama_cpp_commit") or report["llama_cpp"]),
             ("python", f"{report['python']} on {report['platform']}"),
             ("backends", backends),
+            ("CPU variant", report["cpu_variant"]),
             ("build", f"{build.get('build_type', 'unknown')}, {build.get('compiler', 'unknown')}"),
             ("options", options_text or None),
             ("rules", ", ".join(f"{k} {v}" for k, v in build.get("rules", {}).items()) or None),

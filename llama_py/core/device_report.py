@@ -8,8 +8,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from llama_py._native import ggml_h
+from llama_py._native.backends import PACKAGES, Plugin, plugins
 from llama_py.core import backend
 from llama_py.core.host.gpus import BUILD_OPTIONS, GPU, find_gpus, hiding_variables
+from llama_py.version import __version__
 
 __all__ = ["DeviceReport", "device_report", "unused_gpus"]
 
@@ -34,7 +36,7 @@ class DeviceReport:
     Attributes:
         devices: those of all backends (``core.backend.devices``), each with ``used``: whether
             models are loaded there unless they are told otherwise.
-        backends: of GPUs, that this installation was built with.
+        backends: of GPUs, that this installation was built with, or that plug-ins have added.
         gpus: that this machine has.
         hints: sentences: what is not used, why, and what to do.
     """
@@ -60,14 +62,22 @@ def device_report(built: Sequence[str]) -> DeviceReport:
     wanted = "gpu" if "gpu" in kinds else "integrated gpu"
     for device in devices:
         device["used"] = device["kind"] in (wanted, "cpu", "accelerator")
-    stems = [name.removeprefix("ggml-").removeprefix("lib") for name in built]
-    backends = [_BACKENDS[stem] for stem in stems if stem in _BACKENDS]
+    added = plugins()
+    names = [*built, *(plugin.backend for plugin in added if not plugin.refusal)]
+    stems = [name.removeprefix("ggml-").removeprefix("lib") for name in names]
+    backends = [*dict.fromkeys(_BACKENDS[stem] for stem in stems if stem in _BACKENDS)]
     gpus = find_gpus()
     hints = [
+        *_refused(added),
         *_silent_backends(backends, _with_devices()),
         *unused_gpus(gpus, backends, has_device=bool(kinds & {"gpu", "integrated gpu"})),
     ]
     return DeviceReport(tuple(devices), tuple(backends), tuple(gpus), tuple(hints))
+
+
+def _refused(added: Sequence[Plugin]) -> list[str]:
+    """What to say of plug-ins that are installed and not loaded."""
+    return [f"{p.distribution} is installed and not used: {p.refusal}" for p in added if p.refusal]
 
 
 def _with_devices() -> set[str]:
@@ -107,6 +117,16 @@ def _silent_backends(backends: Sequence[str], found: set[str]) -> list[str]:
     return hints
 
 
+def _plugin_for(backend: str) -> str:
+    """The wheel that would add a backend, if there is one."""
+    for package, library in PACKAGES.items():
+        if _BACKENDS[library.removeprefix("ggml-")] == backend:
+            return (
+                f"install the wheel {package.replace('_', '-')} {__version__} of this release, or "
+            )
+    return ""
+
+
 def unused_gpus(gpus: Sequence[GPU], backends: Sequence[str], *, has_device: bool) -> list[str]:
     """What to say of GPUs that are there and that no backend of this build is made for.
 
@@ -124,8 +144,8 @@ def unused_gpus(gpus: Sequence[GPU], backends: Sequence[str], *, has_device: boo
             hints[f"{name} has no driver that computes; install it, and then build for it"] = None
             continue
         hints[
-            f"{name} is not used: this installation has no backend for it; build one: "
-            f'CMAKE_ARGS="{BUILD_OPTIONS[best]}" pip install --force-reinstall --no-cache-dir '
-            "llama_py"
+            f"{name} is not used: this installation has no backend for it; {_plugin_for(best)}"
+            f'build one: CMAKE_ARGS="{BUILD_OPTIONS[best]}" pip install --force-reinstall '
+            "--no-cache-dir llama_py"
         ] = None
     return [*hints]

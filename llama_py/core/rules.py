@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from llama_py._native import ggml_h as G
@@ -17,7 +18,7 @@ from llama_py._native.loader import library
 from llama_py.core.host.profiles import build_info
 from llama_py.errors import LibraryNotFoundError, SymbolNotFoundError
 
-__all__ = ["extra_buffer_types", "rule_states"]
+__all__ = ["cpu_variant", "extra_buffer_types", "rule_states"]
 
 #: A buffer that is large enough for huge pages.
 _MEMORY = 8 << 20
@@ -32,9 +33,12 @@ def rule_states() -> dict[str, str]:
     Returns:
         ``"applied"``, ``"without effect"`` or ``"off"``, as the build says it; and ``"not
         reached"`` where the build applied it, but llama.cpp does not call what it replaces. Rules
-        without a flag (options of the compiler, corrected lines) are as the build says.
+        without a flag (options of the compiler, corrected lines) are as the build says. Of a build
+        for many CPUs, they are those of the variant that this process has loaded.
     """
-    states = dict(build_info().get("rules", {}))
+    info = build_info()
+    states = dict(info.get("rules", {}))
+    states.update(info.get("variants", {}).get(cpu_variant(), {}))
     flags = {rule: [*_flags(rule)] for rule, state in states.items() if state == "applied"}
     if any(flags.values()):
         _compute()
@@ -44,13 +48,25 @@ def rule_states() -> dict[str, str]:
     return states
 
 
+def cpu_variant() -> str | None:
+    """For which kind of CPU the CPU's backend in use was built, such as ``icelake``.
+
+    None where there is only one (``llama_py/lib`` was built for one kind of CPU).
+    """
+    try:
+        name = Path(library("ggml-cpu")._name).name
+    except LibraryNotFoundError:
+        return None
+    return name.partition(".")[0].rpartition("ggml-cpu-")[2] if "ggml-cpu-" in name else None
+
+
 def _flags(rule: str) -> Iterator[ctypes.c_ubyte]:
     """Those of the libraries that have the rule's code."""
     name = f"llama_py_reached_{rule.removeprefix('LLAMA_PY_').lower()}"
     for stem in ("ggml-base", "ggml-cpu"):
         try:
             yield ctypes.c_ubyte.in_dll(library(stem), name)
-        except (ValueError, LibraryNotFoundError):  # none here; ggml-cpu may be a plug-in
+        except (ValueError, LibraryNotFoundError):  # none here
             continue
 
 
@@ -68,7 +84,7 @@ def _compute() -> None:
                 G.ggml_build_forward_expand(graph, result)
             G.ggml_graph_compute_with_ctx(context, graph, 1)
     except SymbolNotFoundError:
-        pass  # the CPU's backend is a plug-in here, and no flag of it is seen
+        pass  # the CPU's backend is not found, and no flag of it is seen
     finally:
         G.ggml_free(context)
 

@@ -17,14 +17,28 @@ foreach (backend IN LISTS GGML_AVAILABLE_BACKENDS)
     endif()
 endforeach()
 
-add_custom_target(llama_py_native ALL DEPENDS ${libraries} ${backends} llama_py_abi_check)
+set(installed ${libraries} ${backends})
+if (LLAMA_PY_PLUGIN)
+    set(installed ${LLAMA_PY_PLUGIN})
+    set(backends ${LLAMA_PY_PLUGIN})
+    set(destination "${LLAMA_PY_PLUGIN_PACKAGE}/lib")
+    if (NOT TARGET ${LLAMA_PY_PLUGIN} OR NOT SKBUILD_STATE MATCHES "wheel")
+        message(FATAL_ERROR "LLAMA_PY_PLUGIN=${LLAMA_PY_PLUGIN}: no such backend is built, or this is not the build of "
+            "its wheel: use 'python -m tools.plugin_wheel'.")
+    endif()
+endif()
 
+add_custom_target(llama_py_native ALL DEPENDS ${installed} llama_py_abi_check)
+
+# Also of libraries that are not installed: what a plug-in asks the linker for is called as in the package.
 foreach (library IN LISTS libraries backends)
     # A wheel cannot hold the symbolic links of versioned libraries; it would hold three copies.
     # Headers are not installed either.
     foreach (property VERSION SOVERSION PUBLIC_HEADER PRIVATE_HEADER)
         set_property(TARGET ${library} PROPERTY ${property})
     endforeach()
+endforeach()
+foreach (library IN LISTS installed)
     install(TARGETS ${library}
         LIBRARY DESTINATION "${destination}" COMPONENT llama_py
         RUNTIME DESTINATION "${destination}" COMPONENT llama_py)

@@ -9,6 +9,16 @@ if (LLAMA_PY_PORTABLE)
     set(GGML_CPU_ALL_VARIANTS ON CACHE BOOL "ggml: build all variants of the CPU backend")
 endif()
 
+# A wheel that adds one backend to the others (plugins/README.md).
+set(LLAMA_PY_PLUGIN "" CACHE STRING "The only library that is installed, such as ggml-vulkan; empty: all of them")
+set(LLAMA_PY_PLUGIN_PACKAGE "" CACHE STRING "The Python package that it is installed into")
+
+if (LLAMA_PY_PLUGIN)
+    set(GGML_CPU OFF CACHE BOOL "ggml: enable CPU backend")
+    set(GGML_NATIVE OFF CACHE BOOL "ggml: optimize the build for the current system")
+    set(GGML_BACKEND_DL ON CACHE BOOL "ggml: build backends as dynamic libraries")
+endif()
+
 set(BUILD_SHARED_LIBS ON CACHE BOOL "build shared libraries" FORCE)
 
 # Only libraries. The chat code of llama.cpp's common/ is built by ChatShim.cmake, without the
@@ -48,6 +58,11 @@ if (APPLE)
     set(CMAKE_INSTALL_RPATH "@loader_path")
 else()
     set(CMAKE_INSTALL_RPATH "$ORIGIN")
+endif()
+if (LLAMA_PY_PLUGIN AND APPLE)
+    set(CMAKE_INSTALL_RPATH "@loader_path/../../llama_py/lib")
+elseif (LLAMA_PY_PLUGIN)
+    set(CMAKE_INSTALL_RPATH "$ORIGIN/../../llama_py/lib")
 endif()
 # NVIDIA's own wheels (nvidia-cublas and its like) put CUDA's libraries here.
 if (GGML_CUDA AND NOT APPLE)

@@ -20,7 +20,8 @@ PREFETCH = "-fprefetch-loop-arrays"
         ("znver3", (), "applied"),
         ("znver3", ("-DLLAMA_PY_LLAMAFILE_PREFETCH=OFF",), "off"),
         ("sapphirerapids", (), "without effect"),
-        ("x86-64", (), "without effect"),
+        ("x86-64", (), "applied"),  # ggml adds AVX2
+        ("x86-64", ("-DGGML_AVX2=OFF",), "without effect"),
     ],
 )
 def test_kernels_prefetch_where_that_pays(
@@ -29,6 +30,15 @@ def test_kernels_prefetch_where_that_pays(
     (command,), rules = configured(tmp_path, gcc, KERNELS, *for_cpu(cpu), *more)
     assert rules["LLAMA_PY_LLAMAFILE_PREFETCH"] == state
     assert (PREFETCH in command.split()) == (state == "applied")
+
+
+def test_a_build_for_many_cpus_prefetches_where_that_pays(gcc: str, tmp_path: Path) -> None:
+    commands, rules = configured(tmp_path, gcc, KERNELS, "-DLLAMA_PY_PORTABLE=ON")
+    assert rules["LLAMA_PY_LLAMAFILE_PREFETCH"] == "applied"
+    assert len(commands) > 10
+    for command in commands:
+        wanted = "-mavx2" in command and "-mavx512f" not in command
+        assert (PREFETCH in command.split()) == wanted, command
 
 
 def test_without_the_rule_kernels_do_not_prefetch(llama_cpp: Path) -> None:
