@@ -49,6 +49,7 @@ STEMS = {
     "llama": "llama",
     "mtmd": "mtmd",
     "chat": "llama_py_chat",
+    "rpc": "llama_py_rpc",
 }
 OPTIONAL = {"ggml-cpu"}
 """Not linked, and under another name, in a build with ``GGML_BACKEND_DL``."""
@@ -59,6 +60,7 @@ FIRST = {
     "llama": "ggml",
     "mtmd": "llama",
     "chat": "llama",
+    "rpc": "ggml",
 }
 """What has to be loaded, and prepared, before a library."""
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from llama_py import forks
 from llama_py.api.media import ModelMedia, find_projector
@@ -53,7 +53,6 @@ _STATE_FORMAT = 2
 _PATIENCE = 10.0
 #: ``attention_type`` of a context in which each token sees all others.
 _NON_CAUSAL = 1
-P = TypeVar("P", ModelParams, ContextParams)
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +277,7 @@ def load(arguments: Mapping[str, Any], given: Container[str] = ()) -> LoadedMode
     """
     from llama_py.core import backend
 
-    params, context_params = _params(ModelParams, arguments), _params(ContextParams, arguments)
+    params, context_params = ModelParams.of(arguments), _context_params(arguments)
     speculative = as_speculative(_either(arguments, "speculative", "draft_model"))
     if speculative is not None and speculative.needs_heads and not params.vocab_only:
         params = replace(params, load_mtp=True)
@@ -341,8 +340,8 @@ def lacks_memory(model_path: str, options: Mapping[str, Any]) -> bool:
         ParameterError, ModelLoadError: it could not be loaded anyway.
     """
     arguments: Mapping[str, Any] = LOAD.complete(options)
-    params = _params(ModelParams, arguments)
-    needed = expected_bytes(model_path, params, _params(ContextParams, arguments))
+    params = ModelParams.of(arguments)
+    needed = expected_bytes(model_path, params, _context_params(arguments))
     return needed > room_for_model(params)
 
 
@@ -483,7 +482,7 @@ def _fingerprint(model: Model, context: Context, namespace: Hashable) -> str:
     return repr(parts)
 
 
-def _params(kind: type[P], arguments: Mapping[str, Any]) -> P:
-    """A record of the arguments that have the names of its fields."""
-    names = [each.name for each in fields(kind) if each.name in arguments]
-    return kind(**{name: arguments[name] for name in names})
+def _context_params(arguments: Mapping[str, Any]) -> ContextParams:
+    """Those of the arguments that are about the context."""
+    names = [each.name for each in fields(ContextParams) if each.name in arguments]
+    return ContextParams(**{name: arguments[name] for name in names})

@@ -16,6 +16,11 @@ __all__ = ["add_arguments", "fit_report", "fit_text"]
 _DECIDING = (
     "n_gpu_layers",
     "n_cpu_moe",
+    "cpu_moe",
+    "override_tensors",
+    "devices",
+    "rpc_servers",
+    "tensor_split",
     "split_mode",
     "n_ctx",
     "flash_attn",
@@ -63,7 +68,7 @@ def fit_report(path: str, parsed: argparse.Namespace) -> dict[str, Any]:
     arguments: Mapping[str, Any] = LOAD.complete({"n_ctx": 0, **given})
     context = ContextParams(**_fields(ContextParams, arguments))
     backend.start()
-    params = ModelParams(**_fields(ModelParams, arguments))
+    params = ModelParams.of(arguments)
     if params.n_gpu_layers < 0:
         params = fitted(path, params, context)
     found = measured(path, params, context)

@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from llama_py._native import ggml_h
-from llama_py.core import backend
+from llama_py.core import backend, rpc
 from llama_py.core.host.gpus import BUILD_OPTIONS, GPU, find_gpus, hiding_variables
+from llama_py.errors import DeviceUnavailableError
 
 __all__ = ["DeviceReport", "device_report", "unused_gpus"]
 
@@ -49,12 +50,17 @@ class DeviceReport:
         return asdict(self)
 
 
-def device_report(built: Sequence[str]) -> DeviceReport:
+def device_report(built: Sequence[str], servers: Sequence[str] = ()) -> DeviceReport:
     """Look at everything.
 
     Args:
         built: names of the backends' libraries (``backends`` of ``build_info``).
+        servers: RPC servers to look for, as ``host:port``.
+
+    Raises:
+        ParameterError: one of them is none.
     """
+    lost = _missing(servers)
     devices = backend.devices()
     kinds = {device["kind"] for device in devices}
     wanted = "gpu" if "gpu" in kinds else "integrated gpu"
@@ -64,10 +70,22 @@ def device_report(built: Sequence[str]) -> DeviceReport:
     backends = [_BACKENDS[stem] for stem in stems if stem in _BACKENDS]
     gpus = find_gpus()
     hints = [
+        *lost,
         *_silent_backends(backends, _with_devices()),
         *unused_gpus(gpus, backends, has_device=bool(kinds & {"gpu", "integrated gpu"})),
     ]
     return DeviceReport(tuple(devices), tuple(backends), tuple(gpus), tuple(hints))
+
+
+def _missing(servers: Sequence[str]) -> list[str]:
+    """What to say of servers that cannot be used; the others are added."""
+    hints = []
+    for each in servers:
+        try:
+            rpc.add_server(each)
+        except DeviceUnavailableError as error:
+            hints.append(str(error))
+    return hints
 
 
 def _with_devices() -> set[str]:
