@@ -166,6 +166,12 @@ class LoadedModel:
         return self._parts().driver.engine
 
     @property
+    def lost(self) -> bool:
+        """Whether a device that it is on was lost, as far as a call has found out."""
+        watch = self._model.watch
+        return watch is not None and bool(watch.lost)
+
+    @property
     def fingerprint(self) -> str:
         """Everything that the bytes of a saved state depend on."""
         cache = self._parts().cache

@@ -105,12 +105,13 @@ def named_gpus(names: Collection[str]) -> list[dict[str, Any]]:
 
 
 def _chosen(names: tuple[str, ...]) -> Placement:
-    there = [each["name"] for each in backend.devices()]
     wanted = [name for name in dict.fromkeys(names) if name not in ("CPU", "none")]
+    there = {each["name"] for each in backend.devices(wanted)}
     for name in wanted:
         if name not in there:
+            known = dict.fromkeys(each["name"] for each in backend.devices())
             raise ParameterError(
-                f"devices: {name!r} is none; there are {', '.join(there)} (llama-py devices)"
+                f"devices: {name!r} is none; there are {', '.join(known)} (llama-py devices)"
             )
     return _of(wanted)
 

@@ -66,8 +66,8 @@ class RpcService:
 
     Raises:
         ParameterError: of the settings.
-        DeviceUnavailableError: there is no such device, or no RPC in this installation.
-        OSError: it cannot listen there.
+        DeviceUnavailableError: there is no such device, nothing can listen there, or this
+            installation has no RPC.
     """
 
     def __init__(self, settings: ServiceSettings) -> None:
@@ -154,9 +154,11 @@ def _listening(host: str, port: int) -> socket.socket:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((address, port))
         listening.listen(16)
-    except OSError:
+    except OSError as error:
         listening.close()
-        raise
+        raise DeviceUnavailableError(
+            f"nothing can listen at {address}:{port}: {error.strerror or error}; take another port"
+        ) from error
     return listening
 
 
