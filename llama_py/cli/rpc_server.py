@@ -15,7 +15,8 @@ __all__ = ["add_parser"]
 _WARNING = """\
 WARNING: this listens at {host}, beyond this machine. The protocol has no keys and no encryption,
 and believes what it is sent: whoever reaches the port can use the memory of this machine, read the
-conversations that are computed here, and may crash the server. Keep it in a network of your own{hint}.
+conversations that are computed here, and may crash the server. Keep it in a network of your
+own{hint}.
 """
 
 
@@ -54,7 +55,12 @@ def add_parser(commands: Any) -> None:
         "(default: what there is; of the CPU three quarters)",
     )
     parser.add_argument(
-        "-t", "--threads", type=int, default=0, metavar="N", help="threads of a CPU (default: cores)"
+        "-t",
+        "--threads",
+        type=int,
+        default=0,
+        metavar="N",
+        help="threads of a CPU (default: cores)",
     )
     parser.add_argument(
         "--cache", metavar="FOLDER", help="keep large tensors here, so that they are sent only once"
@@ -82,7 +88,7 @@ def _run(parsed: argparse.Namespace) -> int:
     )
     host, port = service.address
     if not ipaddress.ip_address(host).is_loopback:
-        hint = "" if parsed.allow else ",\nand say who may come with --allow"
+        hint = "" if parsed.allow else ", and say who may come with --allow"
         print(_WARNING.format(host=host, hint=hint), file=sys.stderr)
     for each in service.devices:
         size = each["free_bytes"]

@@ -149,8 +149,8 @@ _CHANGED = (
     "it has been unloaded and loaded (the server's log says more)"
 )
 _LOST = (
-    "a device that computes this model was lost while this request was running; the model is loaded "
-    "again, so try again"
+    "a device that computes this model is lost or cannot be reached; try again later, when the "
+    "model has been loaded again"
 )
 _RETRY_AFTER = {Kind.QUEUE_FULL: 1.0, Kind.CACHE_FULL: 1.0, Kind.UNAVAILABLE: 1.0}
 
