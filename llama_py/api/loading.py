@@ -33,6 +33,7 @@ from llama_py.engine.media import MediaEncoder
 from llama_py.errors import ParameterError
 from llama_py.media.sources import MediaLimits
 from llama_py.memory.cache import CacheLimits, SequenceCache
+from llama_py.memory.costs import Costs
 from llama_py.memory.kinds import traits_of
 from llama_py.memory.saving import Copying
 from llama_py.memory.state_loader import StateLoad
@@ -386,7 +387,10 @@ def _start(
         CacheLimits(checkpoint_bytes=arguments["checkpoint_bytes"], reuse=reuse),
         LlamaRAMCache(offload_bytes) if offload_bytes > 0 else None,
         clock,
+        costs := Costs() if model.devices and model.params.n_gpu_layers else None,
     )
+    if costs is not None:
+        context.on_copy = functools.partial(_note_copy, costs)
     cache.namespace = context.adapters  # prompts share nothing with those of other adapters
     driver = Driver(
         Engine(context, cache, speculative, clock),
@@ -394,6 +398,10 @@ def _start(
         in_place=arguments["in_place"],
     )
     return _Generating(context, cache, driver), adapters
+
+
+def _note_copy(costs: Costs, into: bool, tokens: int, seconds: float) -> None:
+    (costs.fetched if into else costs.stored)(tokens, seconds)
 
 
 def model_media(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import time
 from collections.abc import Callable
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
@@ -70,6 +71,8 @@ class Context(Handle[C.llama_context_p]):
         abort: ends a ``decode`` early.
         adapters: the LoRA adapters that are applied, each as (fingerprint, scale).
         share: its share of the cores (see ``turns``).
+        on_copy: told of each state that was copied: whether into the context, of how many
+            positions, and in how many seconds.
 
     Args:
         threads_fixed: the numbers of threads in ``params`` are to stay as they are; by default,
@@ -102,6 +105,7 @@ class Context(Handle[C.llama_context_p]):
         self._beside: tuple[Context, ...] = () if beside is None else (beside,)
         self.abort = Abort()
         self.adapters: tuple[tuple[str, float], ...] = ()
+        self.on_copy: Callable[[bool, int, float], None] | None = None
         try:
             self._make()
             self._prepare()
@@ -410,10 +414,11 @@ class Context(Handle[C.llama_context_p]):
         flags = PARTIAL * partial
         size = int(C.llama_state_seq_get_size_ext(self.pointer, seq, flags))
         state = np.empty(max(size, _HUGE) if size > _NEARLY_HUGE else size, np.uint8)[:size]
-        into = state.ctypes.data
+        into, begun = state.ctypes.data, time.perf_counter()
         with logs.ErrorLines() as lines:
             written = C.llama_state_seq_get_data_ext(self.pointer, into, size, seq, flags)
         self.check_devices()
+        self._note_copy(False, seq, begun, partial)
         if written != size:
             raise StateError(
                 f"llama.cpp wrote {written} of {size} bytes of the state of sequence {seq}: {lines}"
@@ -439,12 +444,13 @@ class Context(Handle[C.llama_context_p]):
             StateError: it does not fit, or is damaged. The sequence is then empty: llama.cpp may
                 have loaded a part of it.
         """
-        data = np.frombuffer(state, np.uint8)
+        data, begun = np.frombuffer(state, np.uint8), time.perf_counter()
         with logs.ErrorLines() as lines:
             read = C.llama_state_seq_set_data_ext(
                 self.pointer, data.ctypes.data, data.size, seq, PARTIAL * partial
             )
         self.check_devices()
+        self._note_copy(True, seq, begun, partial)
         if read != data.size or not read:
             reason = str(lines) or f"it used {read} of them"
             if not (partial and keeps):
@@ -453,6 +459,11 @@ class Context(Handle[C.llama_context_p]):
                 f"llama.cpp could not load a state of {data.size} bytes into sequence {seq}: "
                 f"{reason}"
             )
+
+    def _note_copy(self, into: bool, seq: int, begun: float, partial: bool) -> None:
+        if self.on_copy is not None and not partial:
+            count = self.pos_max(seq) - self.pos_min(seq) + 1
+            self.on_copy(into, count, time.perf_counter() - begun)
 
 
 def _free(

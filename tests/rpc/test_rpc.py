@@ -126,6 +126,28 @@ def test_conversations_leave_the_device_and_come_back(server: Server) -> None:
         assert llm.runtime.last.record.cache["action"] in ("load", "restore")
 
 
+def test_what_is_dear_to_fetch_is_evaluated(server: Server) -> None:
+    """Costs are learned from what is done; and what they decide changes no reply."""
+    prompt = "The quick brown fox jumps over the lazy dog. " * 6
+    options: dict[str, Any] = {"max_tokens": 1, "temperature": 0.0}
+    with load(server.endpoint, n_seq_max=1) as llm:
+        for _ in range(2):
+            llm.create_completion(prompt, **options)
+            row = llm.last_logits.copy()
+            llm.create_completion("Something else altogether. " * 8, **options)
+        costs = llm.runtime.loaded.cache.costs
+        assert costs is not None
+        known = costs.margin(1000)
+        for _ in range(50):
+            costs.fetched(100, 1000.0)  # a network that is very slow
+        assert costs.margin(1000) > known
+        llm.create_completion(prompt, **options)
+        cache = llm.runtime.last.record.cache
+        assert cache["action"] == "evaluate"
+        assert "less time" in cache["reason"]
+        assert abs(llm.last_logits - row).max() < 1e-3
+
+
 # -- memory ----------------------------------------------------------------------------------------
 
 
