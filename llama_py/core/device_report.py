@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any
 
 from llama_py._native import ggml_h
 from llama_py.core import backend, rpc
 from llama_py.core.host.gpus import BUILD_OPTIONS, GPU, find_gpus, hiding_variables
+from llama_py.core.host.profiles import build_info
 from llama_py.errors import DeviceUnavailableError
 
-__all__ = ["DeviceReport", "device_report", "unused_gpus"]
+__all__ = ["DeviceReport", "device_report", "gpu_hint", "unused_gpus"]
 
 #: How a backend's library is called, and the backend.
 _BACKENDS = {
@@ -123,6 +125,16 @@ def _silent_backends(backends: Sequence[str], found: set[str]) -> list[str]:
                 "older than what this was built with"
             )
     return hints
+
+
+@cache
+def gpu_hint() -> str | None:
+    """What to say of a GPU that is here and cannot be used by this installation, or None."""
+    built = build_info().get("backends", [])
+    stems = [name.removeprefix("ggml-").removeprefix("lib") for name in built]
+    backends = [_BACKENDS[stem] for stem in stems if stem in _BACKENDS]
+    has_device = any("gpu" in device["kind"] for device in backend.local_devices())
+    return next(iter(unused_gpus(find_gpus(), backends, has_device=has_device)), None)
 
 
 def unused_gpus(gpus: Sequence[GPU], backends: Sequence[str], *, has_device: bool) -> list[str]:

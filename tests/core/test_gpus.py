@@ -119,6 +119,18 @@ def check(params: ModelParams | None = None, kind: Any = "full", **options: Any)
     return device_memory.fitted(tiny_model(kind), params or ModelParams(n_gpu_layers=99), context)
 
 
+def test_a_gpu_without_a_backend_is_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the page of the server, and in ``/props``."""
+    amd = GPU("AMD", "1002:744c", ("HIP", "Vulkan"), "amdgpu")
+    for found, words in (([amd], "-DGGML_HIP=on"), ([], None)):
+        device_report.gpu_hint.cache_clear()
+        monkeypatch.setattr(device_report, "find_gpus", lambda found=found: found)
+        monkeypatch.setattr(device_report, "build_info", lambda: {"backends": ["ggml-cpu"]})
+        hint = device_report.gpu_hint()
+        assert hint is None if words is None else words in str(hint)
+    device_report.gpu_hint.cache_clear()
+
+
 def test_a_context_that_a_gpu_cannot_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu_of(monkeypatch, 64 << 20)
     with pytest.raises(NotEnoughMemoryError, match=r"on GPU0 .*n_ctx=1048576.*smaller n_ctx"):

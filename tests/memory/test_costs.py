@@ -112,7 +112,7 @@ def test_short_steps_say_nothing() -> None:
 
 def lengths(name: str) -> list[int]:
     """Tokens of the prompts of each call of a recorded agent, at four characters each."""
-    transcript = read_transcript(DATA / name)
+    transcript = read_transcript(str(DATA / name))
     return [sum(len(str(each)) for each in call) // 4 for call in transcript.calls()]
 
 

@@ -2,7 +2,7 @@
 what is taken.
 
 The server counts what it gave away; so what is predicted is compared with two accounts, llama.cpp's
-in this process and that one.
+in this process and that one. The server's device is its GPU, if it has one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from llama_py import Llama, demo_model_path
+from llama_py import Llama, demo_model_path, rpc
 from llama_py.core.device_memory import fitted, free_by_device, measured, memory_by_device
 from llama_py.gguf.check import check_model_file
 from llama_py.params import ContextParams, ModelParams
@@ -60,13 +60,14 @@ def test_whatever_there_is_it_loads(path: str, share: float) -> None:
 
 def one(path: str, server: Server, n_ctx: int, memory: int) -> None:
     options: dict[str, Any] = {"n_ctx": n_ctx, "n_threads": 1}
-    params = ModelParams(rpc_servers=(server.endpoint,))
+    names = rpc.add_server(server.endpoint, share=False).devices
+    params = ModelParams(devices=names)
     ((name, before),) = free_by_device(params).items()
     assert before == memory
     context = ContextParams(**options)
     placed = fitted(path, params, context)
     predicted = {each.device: each.total for each in measured(path, placed, context).devices}
-    with Llama(path, rpc_servers=[server.endpoint], **options) as llm:
+    with Llama(path, devices=names, **options) as llm:
         found = {each.device: each.total for each in memory_by_device(llm.runtime.loaded.context)}
         given = before - free_by_device(params)[name]
         llm.create_completion("word " * 100, max_tokens=4)
