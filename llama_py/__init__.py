@@ -69,6 +69,8 @@ if TYPE_CHECKING:
     from llama_py.errors import ConversationBusyError as ConversationBusyError
     from llama_py.errors import ConversationMissingError as ConversationMissingError
     from llama_py.errors import DecodeError as DecodeError
+    from llama_py.errors import DeviceLostError as DeviceLostError
+    from llama_py.errors import DeviceUnavailableError as DeviceUnavailableError
     from llama_py.errors import FingerprintError as FingerprintError
     from llama_py.errors import ForkedProcessError as ForkedProcessError
     from llama_py.errors import GenerationTimeout as GenerationTimeout
@@ -134,6 +136,8 @@ _HOMES = {
     "CreateCompletionStreamResponse": "dialects.openai.types",
     "CreateEmbeddingResponse": "dialects.openai.types",
     "DecodeError": "errors",
+    "DeviceLostError": "errors",
+    "DeviceUnavailableError": "errors",
     "DraftModel": "options.drafters",
     "Drafter": "options.drafters",
     "Embedder": "api.embedding.embedder",
@@ -224,6 +228,8 @@ __all__ = [
     "CreateCompletionStreamResponse",
     "CreateEmbeddingResponse",
     "DecodeError",
+    "DeviceLostError",
+    "DeviceUnavailableError",
     "DraftModel",
     "Drafter",
     "Embedder",

@@ -13,6 +13,8 @@ The tree (each class also derives from the builtin that callers of similar libra
     │   ├── ModelChangedError     (ValueError)     it was changed after it was loaded
     │   └── NotEnoughMemoryError  (MemoryError)    too little memory; a ContextCreationError, too
     ├── ContextCreationError      (RuntimeError)   no context with these parameters (memory, sizes)
+    ├── DeviceUnavailableError    (RuntimeError)   a device of another machine cannot be used
+    │   └── DeviceLostError       (RuntimeError)   ... any more, by a model that is loaded on it
     ├── ParameterError            (ValueError)     an argument is out of range or contradictory
     │   ├── ParameterTypeError    (TypeError)      an argument has the wrong type
     │   └── UnknownParameterError (TypeError)      an argument that does not exist
@@ -52,6 +54,8 @@ __all__ = [
     "ConversationBusyError",
     "ConversationMissingError",
     "DecodeError",
+    "DeviceLostError",
+    "DeviceUnavailableError",
     "DownloadError",
     "FingerprintError",
     "ForkedProcessError",
@@ -136,6 +140,18 @@ class ContextCreationError(LlamaError, RuntimeError):
 
 class NotEnoughMemoryError(ModelLoadError, ContextCreationError, MemoryError):
     """This process has too little memory left for a model and its context; nothing was loaded."""
+
+
+class DeviceUnavailableError(LlamaError, RuntimeError):
+    """The server of a device (RPC) cannot be reached, or is none; the message says why."""
+
+
+class DeviceLostError(DeviceUnavailableError):
+    """A device that a model is loaded on is gone: its server ended, or does not answer.
+
+    The model cannot compute any more. What was kept of its conversations outside of the device (in
+    RAM, on disk) is there; load it again, on other devices.
+    """
 
 
 class ParameterError(LlamaError, ValueError):

@@ -153,6 +153,9 @@ class ModelParams:
         split_mode: how several GPUs share the model (0 none, 1 layer, 2 row, 3 tensor).
         main_gpu: the GPU used when ``split_mode`` is 0.
         tensor_split: proportion for each GPU, or None.
+        devices: the names of those to use; None: all GPUs, and the RPC servers that were added.
+        rpc_servers: endpoints, ``host:port``, to use beside the GPUs of this machine.
+        override_tensors: regular expressions for names of tensors, to the devices that have them.
         vocab_only: load the vocabulary and no weights.
         use_mmap: map the file instead of reading it.
         use_mlock: keep the weights from being swapped out.
@@ -167,6 +170,9 @@ class ModelParams:
     split_mode: int = _M["split_mode"]
     main_gpu: int = _M["main_gpu"]
     tensor_split: tuple[float, ...] | None = None
+    devices: tuple[str, ...] | None = None
+    rpc_servers: tuple[str, ...] | None = None
+    override_tensors: Mapping[str, str] | None = None
     vocab_only: bool = _M["vocab_only"]
     use_mmap: bool = _M["use_mmap"]
     use_mlock: bool = _M["use_mlock"]
@@ -178,6 +184,21 @@ class ModelParams:
     def __post_init__(self) -> None:
         _read_fields(self, _MODEL)
         check_bool("load_mtp", self.load_mtp)
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any]) -> ModelParams:
+        """Those of the options of ``Llama`` that are about loading the model.
+
+        Raises:
+            ParameterError: an option is given by two names.
+        """
+        names = [each.name for each in fields(cls) if each.name in arguments]
+        given = {name: arguments[name] for name in names}
+        if arguments.get("cpu_moe") is not None:
+            if given.get("n_cpu_moe"):
+                raise ParameterError("cpu_moe is another name of n_cpu_moe: pass one of them")
+            given["n_cpu_moe"] = _MODEL["cpu_moe"].read(arguments["cpu_moe"])
+        return cls(**given)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ __all__ = ["CHATML", "KINDS", "Kind", "TinySpec", "tiny_model", "tiny_vocab"]
 Kind = str
 Array = npt.NDArray[np.float32]
 
-#: The five kinds of memory. "hybrid_conv", "iswa_gemma", "learned" and "mtp" are extras.
+#: The five kinds of memory. "hybrid_conv", "iswa_gemma", "learned", "moe" and "mtp" are extras.
 KINDS: tuple[Kind, ...] = ("full", "iswa", "recurrent", "hybrid", "hybrid_swa")
 
 SPECIAL = (
@@ -241,6 +241,7 @@ class _ModelWriter:
             "hybrid_swa": ("lfm2", self._lfm2),
             "hybrid_conv": ("lfm2", self._lfm2),
             "learned": ("gpt2", self._gpt2),
+            "moe": ("llama", self._llama),
             "mtp": ("mimo2", self._mimo2),
         }
 
@@ -380,7 +381,26 @@ class _ModelWriter:
             block = f"blk.{layer}"
             self._norm(f"{block}.attn_norm", spec.n_embd)
             self._attention(block, out_gain=3.0)
-            self._ffn(block)
+            if spec.kind == "moe":
+                self._experts(block)
+            else:
+                self._ffn(block)
+
+    def _experts(self, block: str) -> None:
+        """Four of them, of which two are used for each token."""
+        spec, count = self.spec, 4
+        if block == "blk.0":
+            self.gguf.add_expert_count(count)
+            self.gguf.add_expert_used_count(2)
+        self._norm(f"{block}.ffn_norm", spec.n_embd)
+        self._matrix(f"{block}.ffn_gate_inp", count, spec.n_embd)
+        for name, rows, columns in (
+            ("gate", spec.n_ff, spec.n_embd),
+            ("up", spec.n_ff, spec.n_embd),
+            ("down", spec.n_embd, spec.n_ff),
+        ):
+            data = self.random.standard_normal((count, rows, columns), dtype=np.float32)
+            self._add(f"{block}.ffn_{name}_exps.weight", data / np.float32(np.sqrt(columns)))
 
     def _cohere2(self) -> None:
         spec = self.spec

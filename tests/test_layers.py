@@ -35,6 +35,7 @@ ALLOWED: dict[str, set[str]] = {
     "api": {"llama_cpp", "core", "memory", "states", "engine", "chat", "dialects", "hub", *LEAVES}
     | {"embeddings", "gguf", "media"},
 }
+ALLOWED["rpc"] = {"core"}
 ALLOWED["server"] = {"api", "demo", *ALLOWED["api"]}
 ALLOWED["cluster"] = {"server", *ALLOWED["server"]}
 #: What a person starts: it may import everything.

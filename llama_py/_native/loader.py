@@ -50,6 +50,7 @@ STEMS = {
     "llama": "llama",
     "mtmd": "mtmd",
     "chat": "llama_py_chat",
+    "rpc": "llama_py_rpc",
 }
 OPTIONAL = {"ggml-cpu"}
 """Not linked, and once for each kind of CPU, in a build with ``GGML_BACKEND_DL``."""
@@ -60,6 +61,7 @@ FIRST = {
     "llama": "ggml",
     "mtmd": "llama",
     "chat": "llama",
+    "rpc": "ggml",
 }
 """What has to be loaded, and prepared, before a library."""
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from llama_py import forks
 from llama_py.api.media import ModelMedia, find_projector
-from llama_py.api.weights import Weights, params_of
+from llama_py.api.weights import Weights, context_params_of
 from llama_py.core.context import Context
 from llama_py.core.device_memory import DeviceMemory, note_loaded
 from llama_py.core.host import profiles
@@ -33,6 +33,7 @@ from llama_py.engine.media import MediaEncoder
 from llama_py.errors import ParameterError
 from llama_py.media.sources import MediaLimits
 from llama_py.memory.cache import CacheLimits, SequenceCache
+from llama_py.memory.costs import Costs
 from llama_py.memory.kinds import traits_of
 from llama_py.memory.saving import Copying
 from llama_py.memory.state_loader import StateLoad
@@ -164,6 +165,12 @@ class LoadedModel:
     def engine(self) -> Engine:
         """What the driver drives: to be called within ``driver.run`` only."""
         return self._parts().driver.engine
+
+    @property
+    def lost(self) -> bool:
+        """Whether a device that it is on was lost, as far as a call has found out."""
+        watch = self._model.watch
+        return watch is not None and bool(watch.lost)
 
     @property
     def fingerprint(self) -> str:
@@ -328,8 +335,8 @@ def lacks_memory(model_path: str, options: Mapping[str, Any]) -> bool:
         ParameterError, ModelLoadError: it could not be loaded anyway.
     """
     arguments: Mapping[str, Any] = LOAD.complete(options)
-    params = params_of(ModelParams, arguments)
-    needed = expected_bytes(model_path, params, params_of(ContextParams, arguments))
+    params = ModelParams.of(arguments)
+    needed = expected_bytes(model_path, params, context_params_of(arguments))
     return needed > room_for_model(params)
 
 
@@ -368,7 +375,10 @@ def _start(
         CacheLimits(checkpoint_bytes=arguments["checkpoint_bytes"], reuse=reuse),
         LlamaRAMCache(offload_bytes) if offload_bytes > 0 else None,
         clock,
+        costs := Costs() if model.devices and model.params.n_gpu_layers else None,
     )
+    if costs is not None:
+        context.on_copy = functools.partial(_note_copy, costs)
     cache.namespace = context.adapters  # prompts share nothing with those of other adapters
     driver = Driver(
         Engine(context, cache, speculative, clock),
@@ -376,6 +386,10 @@ def _start(
         in_place=arguments["in_place"],
     )
     return _Generating(context, cache, driver), adapters
+
+
+def _note_copy(costs: Costs, into: bool, tokens: int, seconds: float) -> None:
+    (costs.fetched if into else costs.stored)(tokens, seconds)
 
 
 def model_media(

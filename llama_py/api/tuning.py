@@ -124,7 +124,7 @@ def tune(
     """
     if seconds <= 0:
         raise ParameterError(f"seconds={seconds}: must be greater than 0")
-    if any("gpu" in device["kind"] for device in backend.devices()):
+    if any("gpu" in device["kind"] for device in backend.local_devices()):
         raise TuningError("a GPU computes here, and this measures CPUs")
     with _alone(), closing(Model(model_path)) as model:
         key = profiles.key_of(model.info)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from llama_py.core import backend
 from llama_py.core.host.memory_check import check_memory
 from llama_py.core.model import Model
+from llama_py.core.placement import gpus
 from llama_py.errors import ParameterError
 from llama_py.options.drafters import Speculative, as_speculative
 from llama_py.params import ContextParams, ModelParams
 
-__all__ = ["Weights", "params_of", "read_weights"]
-
-P = TypeVar("P", ModelParams, ContextParams)
+__all__ = ["Weights", "context_params_of", "read_weights"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +45,13 @@ def read_weights(
         ParameterError: an argument is wrong; nothing was read.
         ModelLoadError: see ``Llama``; nothing is left in memory.
     """
-    params, context_params = params_of(ModelParams, arguments), params_of(ContextParams, arguments)
+    params, context_params = ModelParams.of(arguments), context_params_of(arguments)
     speculative = as_speculative(_either(arguments, "speculative", "draft_model"))
     if speculative is not None and speculative.needs_heads and not params.vocab_only:
         params = replace(params, load_mtp=True)
     backend.start(arguments["numa"])
     check_memory(arguments["model_path"], params, context_params)
-    if backend.has_gpu():
+    if gpus(params):
         from llama_py.core.device_memory import fitted
 
         params = fitted(arguments["model_path"], params, context_params)
@@ -66,10 +65,10 @@ def read_weights(
     return Weights(model, context_params, speculative)
 
 
-def params_of(kind: type[P], arguments: Mapping[str, Any]) -> P:
-    """A record of the arguments that have the names of its fields."""
-    names = [each.name for each in fields(kind) if each.name in arguments]
-    return kind(**{name: arguments[name] for name in names})
+def context_params_of(arguments: Mapping[str, Any]) -> ContextParams:
+    """Those of the arguments that are about the context."""
+    names = [each.name for each in fields(ContextParams) if each.name in arguments]
+    return ContextParams(**{name: arguments[name] for name in names})
 
 
 def _either(arguments: Mapping[str, Any], name: str, other: str) -> Any:

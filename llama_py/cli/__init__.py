@@ -1,4 +1,5 @@
-"""The command ``llama-py``: chat, generate, embed, serve, cluster, inspect, devices, tune, bench.
+"""The command ``llama-py``: chat, generate, embed, serve, cluster, inspect, devices, rpc-server,
+tune, bench.
 
 Errors print one sentence on standard error and exit with code 2, without a traceback. Modules of
 the package are imported when a command needs them, so that ``--help`` is quick and loads no native
@@ -34,6 +35,7 @@ examples:
   llama-py inspect model.gguf --fit       how much memory it takes
   llama-py inspect                        what is installed
   llama-py devices                        what models can be loaded on
+  llama-py rpc-server                     compute for models of other machines
   llama-py tune -m model.gguf             find what is fastest on this machine
 
 Every command has its own --help.
@@ -98,7 +100,17 @@ def _fail(text: str) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from llama_py.cli import chat, cluster, devices, embed, generate, inspect, serve, tune
+    from llama_py.cli import (
+        chat,
+        cluster,
+        devices,
+        embed,
+        generate,
+        inspect,
+        rpc_server,
+        serve,
+        tune,
+    )
 
     parser = Parser(
         prog="llama-py",
@@ -115,6 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     cluster.add_parser(commands)
     inspect.add_parser(commands)
     devices.add_parser(commands)
+    rpc_server.add_parser(commands)
     tune.add_parser(commands)
     commands.add_parser("bench", help="measure, and compare with and without reuse", add_help=False)
     return parser

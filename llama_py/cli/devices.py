@@ -24,6 +24,12 @@ def add_parser(commands: Any) -> None:
         description="Show the devices that this installation sees, with their memory, and which of "
         "them models are loaded on; the GPUs of this machine; and why one of them is not used.",
     )
+    parser.add_argument(
+        "--rpc",
+        default="",
+        metavar="SERVERS",
+        help="look for these RPC servers as well: HOST:PORT,HOST:PORT",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_run)
 
@@ -32,7 +38,8 @@ def _run(parsed: argparse.Namespace) -> int:
     from llama_py.core.device_report import device_report
     from llama_py.core.host.profiles import build_info
 
-    report = device_report(build_info().get("backends", []))
+    servers = [each.strip() for each in parsed.rpc.split(",") if each.strip()]
+    report = device_report(build_info().get("backends", []), servers)
     if parsed.json:
         json.dump(report.as_dict(), sys.stdout, indent=2)
         print()

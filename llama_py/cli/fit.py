@@ -16,6 +16,11 @@ __all__ = ["add_arguments", "fit_report", "fit_text"]
 _DECIDING = (
     "n_gpu_layers",
     "n_cpu_moe",
+    "cpu_moe",
+    "override_tensors",
+    "devices",
+    "rpc_servers",
+    "tensor_split",
     "split_mode",
     "n_ctx",
     "flash_attn",
@@ -56,6 +61,7 @@ def fit_report(path: str, parsed: argparse.Namespace) -> dict[str, Any]:
     from llama_py.core import backend
     from llama_py.core.device_memory import fitted, measured
     from llama_py.core.host.machine import available_bytes
+    from llama_py.core.placement import gpus
     from llama_py.params import ContextParams, ModelParams
 
     names = [*_DECIDING, "n_seq_max"]
@@ -63,11 +69,11 @@ def fit_report(path: str, parsed: argparse.Namespace) -> dict[str, Any]:
     arguments: Mapping[str, Any] = LOAD.complete({"n_ctx": 0, **given})
     context = ContextParams(**_fields(ContextParams, arguments))
     backend.start()
-    params = ModelParams(**_fields(ModelParams, arguments))
+    params = ModelParams.of(arguments)
     if params.n_gpu_layers < 0:
         params = fitted(path, params, context)
     found = measured(path, params, context)
-    free = {device["name"]: device["free_bytes"] for device in backend.devices()}
+    free = {device["name"]: device["free_bytes"] for device in gpus(params)}
     free["CPU"] = available_bytes()
     rows = [
         {"device": each.device, **{what: getattr(each, what) for what in _WHAT}}

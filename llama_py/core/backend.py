@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from llama_py._native import ggml_h, llama_h
-from llama_py.core import logs
+from llama_py.core import logs, rpc
 
-__all__ = ["devices", "has_gpu", "start", "system_info", "takes_tensor"]
+__all__ = ["devices", "local_devices", "start", "system_info", "takes_tensor"]
 
 
 def start(numa: bool | int = False) -> None:
@@ -23,24 +24,23 @@ def system_info() -> str:
     return (llama_h.llama_print_system_info() or b"").decode()
 
 
-def devices() -> list[dict[str, Any]]:
-    """Every device of every backend: name, description, kind, and memory in bytes."""
+def devices(names: Collection[str] | None = None) -> list[dict[str, Any]]:
+    """Every device: name, description, kind, and memory in bytes.
+
+    Those of RPC servers come first, as llama.cpp would have them: the first layers are there. A
+    server that does not answer is left out.
+
+    Args:
+        names: ask the servers of these only, also if they were not added for all models.
+    """
+    return [*map(_device, rpc.devices(names)), *local_devices()]
+
+
+def local_devices() -> list[dict[str, Any]]:
+    """Those of this machine."""
     logs.install()
-    kinds = {
-        ggml_h.GGML_BACKEND_DEVICE_TYPE_CPU: "cpu",
-        ggml_h.GGML_BACKEND_DEVICE_TYPE_GPU: "gpu",
-        ggml_h.GGML_BACKEND_DEVICE_TYPE_IGPU: "integrated gpu",
-        ggml_h.GGML_BACKEND_DEVICE_TYPE_ACCEL: "accelerator",
-    }
-    return [
-        _device(ggml_h.ggml_backend_dev_get(index), kinds)
-        for index in range(ggml_h.ggml_backend_dev_count())
-    ]
-
-
-def has_gpu() -> bool:
-    """Whether a backend sees a GPU, one of a processor among them."""
-    return any("gpu" in device["kind"] for device in devices())
+    count = ggml_h.ggml_backend_dev_count()
+    return [_device(ggml_h.ggml_backend_dev_get(index)) for index in range(count)]
 
 
 def takes_tensor(name: str, nbytes: int) -> bool:
@@ -62,8 +62,15 @@ def takes_tensor(name: str, nbytes: int) -> bool:
         ggml_h.ggml_free(context)
 
 
-def _device(pointer: Any, kinds: dict[int, str]) -> dict[str, Any]:
+def _device(pointer: Any) -> dict[str, Any]:
     import ctypes
+
+    kinds = {
+        ggml_h.GGML_BACKEND_DEVICE_TYPE_CPU: "cpu",
+        ggml_h.GGML_BACKEND_DEVICE_TYPE_GPU: "gpu",
+        ggml_h.GGML_BACKEND_DEVICE_TYPE_IGPU: "integrated gpu",
+        ggml_h.GGML_BACKEND_DEVICE_TYPE_ACCEL: "accelerator",
+    }
 
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     ggml_h.ggml_backend_dev_memory(pointer, ctypes.byref(free), ctypes.byref(total))

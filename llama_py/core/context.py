@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import time
 from collections.abc import Callable
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_py._native import llama_h as C
-from llama_py.core import backend, logs
+from llama_py.core import logs
 from llama_py.core.abort import Abort
 from llama_py.core.batch import Batch, VectorBatch
 from llama_py.core.handle import Handle
@@ -24,6 +25,7 @@ from llama_py.core.host.core_turns import TURNS, Share
 from llama_py.core.host.footprint import MEMORY_SHARE, bytes_per_cell, chosen_n_ctx
 from llama_py.core.host.interrupts import in_main_thread, run_interruptibly
 from llama_py.core.host.machine import memory_bytes, usable_cores
+from llama_py.core.placement import named_gpus
 from llama_py.core.steps import Steps
 from llama_py.core.threads import ThreadPools
 from llama_py.errors import ContextCreationError, ParameterError, StateError
@@ -69,6 +71,8 @@ class Context(Handle[C.llama_context_p]):
         abort: ends a ``decode`` early.
         adapters: the LoRA adapters that are applied, each as (fingerprint, scale).
         share: its share of the cores (see ``turns``).
+        on_copy: told of each state that was copied: whether into the context, of how many
+            positions, and in how many seconds.
 
     Args:
         threads_fixed: the numbers of threads in ``params`` are to stay as they are; by default,
@@ -101,6 +105,7 @@ class Context(Handle[C.llama_context_p]):
         self._beside: tuple[Context, ...] = () if beside is None else (beside,)
         self.abort = Abort()
         self.adapters: tuple[tuple[str, float], ...] = ()
+        self.on_copy: Callable[[bool, int, float], None] | None = None
         try:
             self._make()
             self._prepare()
@@ -128,6 +133,7 @@ class Context(Handle[C.llama_context_p]):
             run_interruptibly(make, _nothing)
         else:
             make()
+        self.check_devices()
         if self.closed:
             raise ContextCreationError(
                 f"llama.cpp cannot make a context of n_ctx={self.params.n_ctx}, "
@@ -150,7 +156,7 @@ class Context(Handle[C.llama_context_p]):
         self._rows: dict[int | None, NDArray[np.float32]] = {}
         self.share = Share()
         #: Whether ``decode`` may return before the logits are there.
-        self.asynchronous = any("gpu" in device["kind"] for device in backend.devices())
+        self.asynchronous = bool(model.devices)
         self.threads_may_change = not (self._threads_fixed or self.asynchronous)
         self._logits_at = _address_function(C.llama_get_logits_ith, waits=self.asynchronous)
 
@@ -228,6 +234,7 @@ class Context(Handle[C.llama_context_p]):
                 steps.run(self.pointer, batch, 1, seconds)
         else:
             steps.run(self.pointer, batch, most, seconds)
+        self.check_devices()
 
     def logits(self, index: int) -> NDArray[np.float32]:
         """The logits of the ``index``-th token of the last batch: a view, float32 ``(n_vocab,)``.
@@ -269,12 +276,14 @@ class Context(Handle[C.llama_context_p]):
         """
         rows = np.empty((count, self.model.n_embd_out), np.float32)
         self._copy(C.llama_get_embeddings(self.pointer), rows)
+        self.check_devices()
         return rows
 
     def pooled(self, seq: int, width: int) -> NDArray[np.float32]:
         """The pooled vector of a sequence of the last batch: a copy, float32 ``(width,)``."""
         row = np.empty(width, np.float32)
         self._copy(C.llama_get_embeddings_seq(self.pointer, seq), row)
+        self.check_devices()
         return row
 
     def _copy(self, address: Any, into: NDArray[np.float32]) -> None:
@@ -283,8 +292,22 @@ class Context(Handle[C.llama_context_p]):
         ctypes.memmove(into.ctypes.data, address, into.nbytes)
 
     def synchronize(self) -> None:
-        """Wait until all computations are finished."""
+        """Wait until all computations are finished.
+
+        Raises:
+            DeviceLostError: of a server that computes, what came is worth nothing.
+        """
         C.llama_synchronize(self.pointer)
+        self.check_devices()
+
+    def check_devices(self) -> None:
+        """Look whether the devices of the model are there, as far as that is not certain.
+
+        Raises:
+            DeviceLostError: one is not.
+        """
+        if self.model.watch is not None:
+            self.model.watch.check()
 
     def _attach_threads(self) -> None:
         pointer = self.pointer
@@ -391,9 +414,11 @@ class Context(Handle[C.llama_context_p]):
         flags = PARTIAL * partial
         size = int(C.llama_state_seq_get_size_ext(self.pointer, seq, flags))
         state = np.empty(max(size, _HUGE) if size > _NEARLY_HUGE else size, np.uint8)[:size]
-        into = state.ctypes.data
+        into, begun = state.ctypes.data, time.perf_counter()
         with logs.ErrorLines() as lines:
             written = C.llama_state_seq_get_data_ext(self.pointer, into, size, seq, flags)
+        self.check_devices()
+        self._note_copy(False, seq, begun, partial)
         if written != size:
             raise StateError(
                 f"llama.cpp wrote {written} of {size} bytes of the state of sequence {seq}: {lines}"
@@ -419,11 +444,13 @@ class Context(Handle[C.llama_context_p]):
             StateError: it does not fit, or is damaged. The sequence is then empty: llama.cpp may
                 have loaded a part of it.
         """
-        data = np.frombuffer(state, np.uint8)
+        data, begun = np.frombuffer(state, np.uint8), time.perf_counter()
         with logs.ErrorLines() as lines:
             read = C.llama_state_seq_set_data_ext(
                 self.pointer, data.ctypes.data, data.size, seq, PARTIAL * partial
             )
+        self.check_devices()
+        self._note_copy(True, seq, begun, partial)
         if read != data.size or not read:
             reason = str(lines) or f"it used {read} of them"
             if not (partial and keeps):
@@ -432,6 +459,11 @@ class Context(Handle[C.llama_context_p]):
                 f"llama.cpp could not load a state of {data.size} bytes into sequence {seq}: "
                 f"{reason}"
             )
+
+    def _note_copy(self, into: bool, seq: int, begun: float, partial: bool) -> None:
+        if self.on_copy is not None and not partial:
+            count = self.pos_max(seq) - self.pos_min(seq) + 1
+            self.on_copy(into, count, time.perf_counter() - begun)
 
 
 def _free(
@@ -517,7 +549,7 @@ def _room_for_cache(model: Model, params: ContextParams) -> float:
     """Bytes that the cache of all layers may take, with each layer where it is."""
     host = memory_bytes() * MEMORY_SHARE
     gpus: list[int] = [
-        device["free_bytes"] for device in backend.devices() if device["kind"] == "gpu"
+        device["free_bytes"] for device in named_gpus(model.devices) if device["kind"] == "gpu"
     ]
     layers = model.params.n_gpu_layers
     if not gpus or not params.offload_kqv or layers == 0:
@@ -545,7 +577,7 @@ def _check_sizes(params: ContextParams, model: Model) -> None:
         )
     if params.moe_cache_size:
         _check_moe_cache(model)
-    needed, there = _least_cache_bytes(params, model), _all_memory()
+    needed, there = _least_cache_bytes(params, model), _all_memory(model)
     if needed > there:
         raise ContextCreationError(
             f"a context of n_ctx={params.n_ctx} needs at least {needed / 2**30:.0f} GiB, and this "
@@ -555,7 +587,7 @@ def _check_sizes(params: ContextParams, model: Model) -> None:
 
 def _check_moe_cache(model: Model) -> None:
     """Raise where llama.cpp cannot keep experts on a GPU."""
-    if not any("gpu" in device["kind"] for device in backend.devices()):
+    if not named_gpus(model.devices):
         raise ParameterError(
             "moe_cache_size: experts are cached on a GPU, and this build has none; leave it out"
         )
@@ -580,10 +612,9 @@ def _least_cache_bytes(params: ContextParams, model: Model) -> float:
     return params.n_ctx * _bytes_per_cell(model) * layers * four_bits
 
 
-def _all_memory() -> float:
-    """Memory of the machine and of its devices."""
-    devices = [device for device in backend.devices() if device["kind"] != "cpu"]
-    return float(memory_bytes() + sum(device["total_bytes"] for device in devices))
+def _all_memory(model: Model) -> float:
+    """Memory of the machine and of the devices of a model."""
+    return float(memory_bytes() + sum(each["total_bytes"] for each in named_gpus(model.devices)))
 
 
 def _bytes_per_cell(model: Model) -> int:

@@ -20,6 +20,7 @@ from llama_py.core.context import Context
 from llama_py.core.host.footprint import cache_bytes
 from llama_py.core.host.memory_check import cells_are_usual
 from llama_py.core.model import Model
+from llama_py.core.placement import gpus
 from llama_py.errors import NotEnoughMemoryError
 from llama_py.gguf.check import GGUFInfo, check_model_file
 from llama_py.params import ContextParams, ModelParams
@@ -37,8 +38,6 @@ __all__ = [
 
 _MOST_ROWS = 64
 _CPU = "CPU"
-#: Kinds of devices with memory of their own.
-_GPUS = ("gpu", "integrated gpu")
 #: What is left free on a device, for what its driver and its kernels need: so many bytes, or a part
 #: of a small one.
 _MARGIN, _MARGIN_SHARE = 512 << 20, 0.05
@@ -106,7 +105,7 @@ def memory_by_device(context: Context) -> tuple[DeviceMemory, ...]:
     _count_mapped_once(
         found, context.model, [row for row in given if _MAPPED in (row.buffers or b"")]
     )
-    order = [device["name"] for device in backend.devices() if device["name"] != _CPU]
+    order = [*context.model.devices]
     names = sorted(found, key=lambda name: order.index(name) if name in order else len(order))
     return tuple(DeviceMemory(name, *found[name]) for name in names if any(found[name]))
 
@@ -130,19 +129,18 @@ def noted(context: Context) -> tuple[DeviceMemory, ...]:
         return _loaded.get(context, ())
 
 
-def free_by_device() -> dict[str, int]:
-    """Bytes that are free on each GPU, by its name.
+def free_by_device(params: ModelParams) -> dict[str, int]:
+    """Bytes that are free on each GPU that a model is to use, by its name.
 
     What models of this process have there counts as taken, also if the driver does not say so.
     """
     with _noting:
         own = [each for context, them in _loaded.items() if not context.closed for each in them]
     free = {}
-    for device in backend.devices():
-        if device["kind"] in _GPUS:
-            taken = sum(each.total for each in own if each.device == device["name"])
-            left = max(0, device["total_bytes"] - taken)
-            free[device["name"]] = min(device["free_bytes"], left)
+    for device in gpus(params):
+        taken = sum(each.total for each in own if each.device == device["name"])
+        left = max(0, device["total_bytes"] - taken)
+        free[device["name"]] = min(device["free_bytes"], left)
     return free
 
 
@@ -159,7 +157,7 @@ def fitted(
         NotEnoughMemoryError: so many layers have no room; with what is needed, and what to do.
         ModelLoadError: it could not be loaded anyway.
     """
-    free = free_by_device() if params.n_gpu_layers and not params.vocab_only else {}
+    free = free_by_device(params) if params.n_gpu_layers and not params.vocab_only else {}
     if not free:
         return params
     try:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any
 
 from llama_py._native import ggml_h
 from llama_py._native.backends import PACKAGES, Plugin, plugins
-from llama_py.core import backend
+from llama_py.core import backend, rpc
 from llama_py.core.host.gpus import BUILD_OPTIONS, GPU, find_gpus, hiding_variables
+from llama_py.core.host.profiles import build_info
+from llama_py.errors import DeviceUnavailableError
 from llama_py.version import __version__
 
-__all__ = ["DeviceReport", "device_report", "unused_gpus"]
+__all__ = ["DeviceReport", "device_report", "gpu_hint", "unused_gpus"]
 
 #: How a backend's library is called, and the backend.
 _BACKENDS = {
@@ -51,12 +54,17 @@ class DeviceReport:
         return asdict(self)
 
 
-def device_report(built: Sequence[str]) -> DeviceReport:
+def device_report(built: Sequence[str], servers: Sequence[str] = ()) -> DeviceReport:
     """Look at everything.
 
     Args:
         built: names of the backends' libraries (``backends`` of ``build_info``).
+        servers: RPC servers to look for, as ``host:port``.
+
+    Raises:
+        ParameterError: one of them is none.
     """
+    lost = _missing(servers)
     devices = backend.devices()
     kinds = {device["kind"] for device in devices}
     wanted = "gpu" if "gpu" in kinds else "integrated gpu"
@@ -69,6 +77,7 @@ def device_report(built: Sequence[str]) -> DeviceReport:
     gpus = find_gpus()
     hints = [
         *_refused(added),
+        *lost,
         *_silent_backends(backends, _with_devices()),
         *unused_gpus(gpus, backends, has_device=bool(kinds & {"gpu", "integrated gpu"})),
     ]
@@ -78,6 +87,17 @@ def device_report(built: Sequence[str]) -> DeviceReport:
 def _refused(added: Sequence[Plugin]) -> list[str]:
     """What to say of plug-ins that are installed and not loaded."""
     return [f"{p.distribution} is installed and not used: {p.refusal}" for p in added if p.refusal]
+
+
+def _missing(servers: Sequence[str]) -> list[str]:
+    """What to say of servers that cannot be used; the others are added."""
+    hints = []
+    for each in servers:
+        try:
+            rpc.add_server(each)
+        except DeviceUnavailableError as error:
+            hints.append(str(error))
+    return hints
 
 
 def _with_devices() -> set[str]:
@@ -125,6 +145,16 @@ def _plugin_for(backend: str) -> str:
                 f"install the wheel {package.replace('_', '-')} {__version__} of this release, or "
             )
     return ""
+
+
+@cache
+def gpu_hint() -> str | None:
+    """What to say of a GPU that is here and cannot be used by this installation, or None."""
+    built = build_info().get("backends", [])
+    stems = [name.removeprefix("ggml-").removeprefix("lib") for name in built]
+    backends = [_BACKENDS[stem] for stem in stems if stem in _BACKENDS]
+    has_device = any("gpu" in device["kind"] for device in backend.local_devices())
+    return next(iter(unused_gpus(find_gpus(), backends, has_device=has_device)), None)
 
 
 def unused_gpus(gpus: Sequence[GPU], backends: Sequence[str], *, has_device: bool) -> list[str]:

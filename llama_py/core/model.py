@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from llama_py._native import ggml_h
 from llama_py._native import llama_h as C
 from llama_py.core import logs
 from llama_py.core.handle import Handle
@@ -18,6 +17,7 @@ from llama_py.core.host.mapped_files import MappedFiles
 from llama_py.core.model_files import ModelFiles
 from llama_py.core.mtp_check import check_heads
 from llama_py.core.native_load import NativeLoad, ProgressCallback
+from llama_py.core.placement import Placement, placement
 from llama_py.core.vocab import Vocab
 from llama_py.errors import InvalidModelError, ParameterError, ParameterTypeError
 from llama_py.gguf.check import GGUFInfo, check_model_file
@@ -34,9 +34,6 @@ _ENCODERS = frozenset(
     """.split()  # noqa: SIM905
 )
 
-#: The end of the names of the tensors with the experts of a layer, as llama.cpp's --cpu-moe has it.
-_EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
-
 
 class Model(Handle[C.llama_model_p]):
     """A loaded model.
@@ -46,6 +43,8 @@ class Model(Handle[C.llama_model_p]):
         params: how it was loaded.
         vocab: its vocabulary.
         metadata: the scalar metadata of the GGUF, as text.
+        devices: names of those that it may use, without the CPU.
+        watch: tells whether an RPC server that it is on was lost; None if it is on none.
 
     Args:
         progress: called with the fraction loaded, in the calling thread. Returning False stops the
@@ -55,7 +54,9 @@ class Model(Handle[C.llama_model_p]):
             where no other one does: only the main thread has them read.
 
     Raises:
-        ParameterError: next-token heads are to be loaded, and it has none that could be used.
+        ParameterError: next-token heads are to be loaded, and it has none that could be used; or
+            there is no such device.
+        DeviceUnavailableError: an RPC server cannot be reached, or was lost meanwhile.
         ModelNotFoundError, InvalidModelError: see ``check_model_file``; also when llama.cpp
             refuses the file, with llama.cpp's reason in the message, and when the file was replaced
             while it was being loaded.
@@ -84,7 +85,9 @@ class Model(Handle[C.llama_model_p]):
         logs.install()
         printing = logs.Printing() if verbose else None
         try:
-            struct, self._kept_alive = _model_struct(self.params)
+            where = placement(self.params)
+            self.devices, self.watch = where.devices, where.watch
+            struct, self._kept_alive = _model_struct(self.params, where)
             if without_weights:
                 struct.no_alloc, struct.load_mode = True, C.LLAMA_LOAD_MODE_NONE
             self._load(
@@ -92,6 +95,8 @@ class Model(Handle[C.llama_model_p]):
                 NativeLoad(progress, self._mapped_files(files), meanwhile),
                 partial(_free, C.llama_model_free, printing),
             )
+            if self.watch is not None:
+                self.watch.check()
             files.check()
             self._mapped = files if self.params.use_mmap else None
             self.vocab = Vocab(self)
@@ -126,6 +131,8 @@ class Model(Handle[C.llama_model_p]):
 
         loading.run(load)
         if self.closed:
+            if self.watch is not None:
+                self.watch.check()
             reason = str(lines) or "no reason was logged; is there enough memory?"
             if loading.stopped:
                 reason = "the loading was stopped, because progress returned False"
@@ -270,10 +277,12 @@ def _free(
         printing.close()
 
 
-def _model_struct(params: ModelParams) -> tuple[C.llama_model_params, list[Any]]:
+def _model_struct(params: ModelParams, where: Placement) -> tuple[C.llama_model_params, list[Any]]:
     """The C struct, and the objects that must live as long as C may look at it."""
     struct = C.llama_model_default_params()
-    kept: list[Any] = []
+    kept: list[Any] = [where]
+    if where.pointers is not None:
+        struct.devices = where.pointers
     struct.n_gpu_layers = params.n_gpu_layers
     struct.split_mode = params.split_mode
     struct.main_gpu = params.main_gpu
@@ -286,19 +295,10 @@ def _model_struct(params: ModelParams) -> tuple[C.llama_model_params, list[Any]]
         struct.tensor_split = _tensor_split(params.tensor_split, kept)
     if params.kv_overrides:
         struct.kv_overrides = _kv_overrides(params.kv_overrides, kept)
-    if params.n_cpu_moe:
-        struct.tensor_buft_overrides = _experts_of_the_cpu(params.n_cpu_moe, kept)
+    overrides = where.overrides(params, kept)
+    if overrides is not None:
+        struct.tensor_buft_overrides = overrides
     return struct, kept
-
-
-def _experts_of_the_cpu(layers: int, kept: list[Any]) -> Any:
-    """Where experts go that stay off the GPU: an array that ends with an empty entry."""
-    which = r"\d+" if layers < 0 else "|".join(map(str, range(layers)))
-    array = (C.llama_model_tensor_buft_override * 2)()
-    array[0].pattern = rf"blk\.({which}){_EXPERTS}".encode()
-    array[0].buft = ggml_h.ggml_backend_cpu_buffer_type()
-    kept.append(array)
-    return array
 
 
 def _tensor_split(shares: tuple[float, ...], kept: list[Any]) -> Any:

@@ -14,6 +14,7 @@ from llama_py.errors import (
     ClosedError,
     ContextOverflowError,
     DecodeError,
+    DeviceUnavailableError,
     GenerationTimeout,
     GrammarError,
     InputTooLongError,
@@ -147,6 +148,10 @@ _CHANGED = (
     "the file of this model was truncated or written to after it was loaded; it answers again when "
     "it has been unloaded and loaded (the server's log says more)"
 )
+_LOST = (
+    "a device that computes this model is lost or cannot be reached; try again later, when the "
+    "model has been loaded again"
+)
 _RETRY_AFTER = {Kind.QUEUE_FULL: 1.0, Kind.CACHE_FULL: 1.0, Kind.UNAVAILABLE: 1.0}
 
 
@@ -163,6 +168,9 @@ def failure_of(error: BaseException) -> Failure:
     if isinstance(error, ModelChangedError):
         _log.error("a request was refused: %s", error)
         return Failure(Kind.UNAVAILABLE, _CHANGED)
+    if isinstance(error, DeviceUnavailableError):
+        _log.error("a request was refused: %s", error)
+        return Failure(Kind.UNAVAILABLE, _LOST, retry_after=_RETRY_AFTER[Kind.UNAVAILABLE])
     for exception, kind in _KINDS:
         if isinstance(error, exception):
             message = _WORDS.get(kind) or _cut(getattr(error, "public", None) or str(error))

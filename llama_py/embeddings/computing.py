@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from llama_py.core import backend
 from llama_py.core.batch import Batch
 from llama_py.core.context import Context, default_n_ctx
 from llama_py.core.host.core_turns import Share
@@ -96,7 +95,7 @@ def threads_and_computers(model: Model, params: ContextParams) -> tuple[int, int
     threads = params.n_threads_batch or params.n_threads
     if threads is None:
         threads = _usual_threads(model)
-    alone = on_gpu() or not model.is_encoder or model.size_bytes > _SIDE_BY_SIDE
+    alone = on_gpu(model) or not model.is_encoder or model.size_bytes > _SIDE_BY_SIDE
     return threads, 1 if alone else min(threads, _MOST_COMPUTERS)
 
 
@@ -104,9 +103,9 @@ def _usual_threads(model: Model) -> int:
     return usable_cores() if model.size_bytes > _WORTH_THREADS else 1
 
 
-def on_gpu() -> bool:
+def on_gpu(model: Model) -> bool:
     """Whether it is a GPU that computes."""
-    return any("gpu" in device["kind"] for device in backend.devices())
+    return bool(model.devices)
 
 
 class Computer:
@@ -249,7 +248,7 @@ class Computer:
         size = max(params.n_ubatch, 256, 1 << (needed - 1).bit_length())
         at_once = params.n_ubatch if self._in_pieces and not ranks else size
         flash = params.flash_attn
-        exact = not on_gpu() and not flash
+        exact = not on_gpu(self._model) and not flash
         if flash is None and exact:
             # On a CPU flash attention rounds to F16, as weights do that are not in F32.
             exact = self._in_f32 and size <= _MUCH_ATTENTION

@@ -164,7 +164,7 @@ class _Worker:
         #: Threads of computation that no batch has; all of them belong to a single computer.
         self._free = n_threads
         self._most = setup.params.n_ubatch
-        self._gpu = on_gpu()
+        self._gpu = on_gpu(model)
         self._jobs: deque[EmbeddingJob] = deque()
         self._changed = threading.Condition()
         self._in_place = in_place

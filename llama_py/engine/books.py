@@ -66,6 +66,8 @@ class Books:
             return
         if plan.vectors is None:
             self._budget.note(streams, tokens, outcome.last)
+            if tokens and self._cache.costs is not None:
+                self._cache.costs.evaluated(tokens, outcome.seconds)
         if not plan.steps:
             if drafting:
                 self._drafts.observe(plan, outcome.rows)

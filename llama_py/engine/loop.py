@@ -14,7 +14,7 @@ from llama_py.engine.engine import Engine
 from llama_py.engine.generation import Generation
 from llama_py.engine.mailbox import Command, Mailbox
 from llama_py.engine.request import FinishEvent, Output
-from llama_py.errors import ClosedError
+from llama_py.errors import ClosedError, DeviceLostError
 
 __all__ = ["CLOSED", "LOOK", "MOST_EVENTS", "EngineJob", "Loop"]
 
@@ -173,6 +173,10 @@ class Loop:
             self._begin_late_ones()
         try:
             outputs = self.engine.step()
+        except DeviceLostError as error:  # each request that comes learns it again
+            _log.error("%s", error)
+            self.engine.fail_all(error)
+            outputs = self.engine.take_outputs()
         except Exception as error:  # a fault of ours, of which nobody else would ever hear
             _log.exception("a step of the engine failed")
             self.engine.fail_all(error)

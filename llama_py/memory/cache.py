@@ -24,6 +24,7 @@ from typing import Any
 
 from llama_py.errors import LlamaError
 from llama_py.memory.apply_plan import PlanApplier
+from llama_py.memory.costs import Costs
 from llama_py.memory.index import CacheIndex, Checkpoints
 from llama_py.memory.kinds import MemoryTraits, SequenceMemory
 from llama_py.memory.live import LiveSet
@@ -79,6 +80,7 @@ class SequenceCache:
         limits: how much may be kept.
         offload_store: the store for sequences that had to leave the context, or None.
         clock: seconds, for work that is done piece by piece.
+        costs: of copies, where they are dear: on a device. It learns them from what is done.
 
     Attributes:
         namespace: that of prompts which name none: the adapters that the context uses.
@@ -99,7 +101,9 @@ class SequenceCache:
         limits: CacheLimits | None = None,
         offload_store: StateStore | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        costs: Costs | None = None,
     ) -> None:
+        self.costs = costs
         self.memory = memory
         self.traits = traits
         self.tokenizer = tokenizer
@@ -109,7 +113,7 @@ class SequenceCache:
         self.limit = min(memory.n_ctx_seq, traits.max_position or memory.n_ctx_seq)
         self.text_keys = TextKeys(tokenizer)
         self.index = CacheIndex(self.text_keys, limits.checkpoint_bytes, limits.checkpoint_count)
-        self._stores = Stores(memory, traits, self.index, fingerprint, offload_store)
+        self._stores = Stores(memory, traits, self.index, fingerprint, offload_store, costs)
         self.saving = Saving(self._stores, clock)
         self._live = LiveSet(memory, traits, self.index, self._stores, self.saving)
         self._planner = Planner(memory, traits, self.index, self._stores)

@@ -8,16 +8,17 @@ a holder in memory beats a stored one unless the stored one saves clearly more.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
+from llama_py.memory.costs import LOAD_MARGIN, Costs
 from llama_py.memory.kinds import MemoryTraits
 from llama_py.memory.positions import TEXT, Positions
 
 __all__ = ["Action", "HeldPrefix", "ReusePlan", "plan_reuse"]
 
-#: Loading a stored state costs a copy; it must save this many tokens over what is in memory.
-_LOAD_MARGIN = 16
+_DEAR = "evaluating it takes less time here than fetching what is stored"
 
 
 class Action(enum.Enum):
@@ -72,23 +73,37 @@ class ReusePlan:
 
 
 def plan_reuse(
-    traits: MemoryTraits, n_prompt: int, held: Sequence[HeldPrefix], checkpoints: Sequence[int]
+    traits: MemoryTraits,
+    n_prompt: int,
+    held: Sequence[HeldPrefix],
+    checkpoints: Sequence[int],
+    costs: Costs | None = None,
 ) -> ReusePlan:
-    """The plan that keeps most.
+    """The plan that keeps most; with ``costs``, the one that saves most time.
 
     Args:
         n_prompt: tokens in the prompt; at least one is always evaluated, for its logits.
         held: what shares a prefix with the prompt.
         checkpoints: after how many tokens the checkpoints in memory were taken, of those whose
             whole prefix is the prompt's.
+        costs: of fetching what is stored; None: 16 tokens, whatever it is.
     """
     plans = [_with(traits, n_prompt, view, checkpoints) for view in held]
     if traits.checkpoint_is_whole:
         plans.append(_from_checkpoint(n_prompt, checkpoints))
-    best = max(plans, key=_worth, default=ReusePlan(Action.EVALUATE))
+    margins = (
+        {view.holder: costs.margin(view.length) for view in held if view.stored} if costs else {}
+    )
+    if costs:
+        plans.append(ReusePlan(Action.EVALUATE, reason=_DEAR if margins else ""))
+    best = max(plans, key=partial(_worth, margins), default=ReusePlan(Action.EVALUATE))
     shared = max((view.matched for view in held), default=0)
     if best.keep == 0:
-        reason = traits.why_not() if shared > 0 else "nothing cached begins like this prompt"
+        reason = (
+            best.reason or traits.why_not()
+            if shared > 0
+            else "nothing cached begins like this prompt"
+        )
         return ReusePlan(Action.EVALUATE, reason=reason)
     if not best.reason and best.keep < min(shared, n_prompt - 1):
         return replace(best, reason=_why_not_all(traits, best, plans))
@@ -121,7 +136,7 @@ def _from_checkpoint(n_prompt: int, checkpoints: Sequence[int]) -> ReusePlan:
     return ReusePlan(Action.RESTORE, deepest, None, deepest > 0)
 
 
-def _worth(plan: ReusePlan) -> tuple[int, int]:
+def _worth(margins: Mapping[object, float], plan: ReusePlan) -> tuple[float, int]:
     """Tokens kept, less what a load costs; then the cheaper action."""
     preference = {
         Action.CONTINUE: 4,
@@ -130,5 +145,5 @@ def _worth(plan: ReusePlan) -> tuple[int, int]:
         Action.LOAD: 1,
         Action.EVALUATE: 0,
     }
-    keep = plan.keep - _LOAD_MARGIN if plan.action is Action.LOAD else plan.keep
-    return keep, preference[plan.action]
+    margin = margins.get(plan.source, LOAD_MARGIN) if plan.action is Action.LOAD else 0
+    return plan.keep - margin, preference[plan.action]

@@ -61,7 +61,9 @@ class Planner:
         ]
         count = prompt.border(len(prompt.tokens) - 1 if most is None else most) + 1
         checkpoints = sorted(self._index.checkpoints.along(matches))
-        return Decision(plan_reuse(self._traits, count, held, checkpoints), held)
+        return Decision(
+            plan_reuse(self._traits, count, held, checkpoints, self._stores.costs), held
+        )
 
     def _view(self, sequence: LiveSequence, matched: int) -> HeldPrefix:
         return HeldPrefix(

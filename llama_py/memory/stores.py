@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_py.errors import ClosedError, LlamaError
+from llama_py.memory.costs import LEAST_OFFLOADED, Costs
 from llama_py.memory.index import CacheIndex
 from llama_py.memory.kinds import MemoryTraits, SequenceMemory
 from llama_py.memory.pins import Pin, Pins
@@ -36,8 +37,6 @@ __all__ = ["Fingerprint", "Refused", "StoredSource", "Stores"]
 
 _log = logging.getLogger("llama_py")
 
-#: A sequence whose own tail is shorter than this is not worth a place in the store.
-_WORTH_OFFLOADING = 32
 #: Checkpoints that travel with a stored state.
 _STORED_CHECKPOINTS = 8
 
@@ -64,6 +63,7 @@ class Stores:
 
     Args:
         offload_store: the store for sequences that have to make room, or None.
+        costs: of copies, where they are dear.
 
     Attributes:
         saved: the store for every conversation, or None.
@@ -77,12 +77,14 @@ class Stores:
         index: CacheIndex,
         fingerprint: Fingerprint,
         offload_store: StateStore | None,
+        costs: Costs | None = None,
     ) -> None:
         self.memory = memory
         self.traits = traits
         self._index = index
         self.fingerprint = fingerprint
         self.offload_store = offload_store
+        self.costs = costs
         self.saved: StateStore | None = None
         self.pins = Pins(index, offload_store)
         self.offloaded = 0
@@ -171,7 +173,7 @@ class Stores:
     def is_worth_keeping(self, sequence: LiveSequence, keep: int) -> bool:
         """Whether a copy of a sequence is made before it is cut to ``keep`` tokens."""
         loses = len(sequence.tokens) - keep
-        return loses >= _WORTH_OFFLOADING or sequence.reserved or sequence in self.pins.keepers()
+        return self._is_worth_copying(loses) or sequence.reserved or sequence in self.pins.keepers()
 
     def put_offloaded(self, sequence: LiveSequence, state: StoredState) -> bool:
         """``state`` is a copy of the sequence that was made before it has to make room.
@@ -189,7 +191,12 @@ class Stores:
     def _is_worth_offloading(self, sequence: LiveSequence, pin: Pin | None) -> bool:
         if pin is not None:
             return True
-        return not sequence.transient and self._index.own_tail(sequence) >= _WORTH_OFFLOADING
+        return not sequence.transient and self._is_worth_copying(self._index.own_tail(sequence))
+
+    def _is_worth_copying(self, tokens: int) -> bool:
+        if self.costs is not None:
+            return self.costs.worth_storing(tokens)
+        return tokens >= LEAST_OFFLOADED
 
     def _is_offloaded(self, sequence: LiveSequence, store: StateStore) -> bool:
         key = sequence.offloaded_key

@@ -26,16 +26,20 @@ from llama_py.options.marks import (
 from llama_py.options.values import (
     CACHE_TYPE_NUMBERS,
     RANDOM_SEED,
+    TEXTS,
     CacheType,
     ChatPolicy,
     SpecialTokens,
     ToolForm,
     read_adapter_path,
+    read_cpu_moe,
+    read_devices,
     read_flash,
     read_folders,
     read_layers,
     read_numa,
     read_overrides,
+    read_placed,
     read_policy,
     read_projector_path,
     read_shares,
@@ -79,6 +83,12 @@ class ModelOptions(TypedDict, total=False):
             "all), and the rest goes to the GPU: for a mixture of experts that is larger than it."
         ),
     ]
+    cpu_moe: Annotated[
+        bool | int | None,
+        Reads(read_cpu_moe),
+        Flag("-cmoe", "--cpu-moe", metavar="on|N", help="--n-cpu-moe; on: of all layers"),
+        Doc("`n_cpu_moe` by another name: True is all layers, a number so many of them."),
+    ]
     split_mode: Annotated[
         int | Literal["none", "layer", "row", "tensor"],
         Numbered(0, 1, 2, 3),
@@ -95,7 +105,40 @@ class ModelOptions(TypedDict, total=False):
     tensor_split: Annotated[
         Sequence[float] | None,
         Reads(read_shares),
-        Doc("The proportion for each GPU."),
+        Flag("--tensor-split", "-ts", metavar="N,N", help="the proportion for each GPU"),
+        Doc("The proportion for each device, in the order of `llama-py devices`."),
+    ]
+    devices: Annotated[
+        Sequence[str] | None,
+        Reads(read_devices, TEXTS),
+        Flag("--device", "-dev", metavar="NAMES", help="devices to use, such as CUDA0,RPC0; none"),
+        Doc(
+            "The devices to use, by their names in `llama-py devices`, first layers on the first; "
+            "an empty list is the CPU alone. By default all GPUs, and what `rpc.add_server` added."
+        ),
+    ]
+    rpc_servers: Annotated[
+        Sequence[str] | None,
+        Reads(read_devices, TEXTS),
+        Flag("--rpc", metavar="SERVERS", help="devices of other machines: HOST:PORT,HOST:PORT"),
+        Doc(
+            "Servers, as `host:port`, whose devices are used beside the GPUs of this machine "
+            "([RPC](rpc.md))."
+        ),
+    ]
+    override_tensors: Annotated[
+        Mapping[str, str] | None,
+        Reads(read_placed, {"type": "object", "additionalProperties": {"type": "string"}}),
+        Flag(
+            "-ot",
+            "--override-tensor",
+            metavar="REGEX=DEVICE",
+            help="tensors that go to another device than their layer, comma-separated",
+        ),
+        Doc(
+            "Regular expressions for names of tensors, each with the device that they go to "
+            '(`{"ffn_.*_exps": "CPU"}`); the first one that is found in a name counts.'
+        ),
     ]
     vocab_only: Annotated[
         bool, Default(False), Doc("Load the vocabulary and no weights, to tokenize.")

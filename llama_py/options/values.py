@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
@@ -282,8 +283,51 @@ def read_adapter_path(name: str, value: Any) -> str:
     return path
 
 
+def read_devices(name: str, value: Any) -> tuple[str, ...]:
+    """Names in a list, or in one string with commas; "none" is none."""
+    texts = [part.strip() for text in read_texts(name, value) for part in text.split(",")]
+    return tuple(dict.fromkeys(text for text in texts if text not in ("", "none")))
+
+
+def read_placed(name: str, value: Any) -> dict[str, str]:
+    """Regular expressions to devices: a dictionary, or text as ``REGEX=DEVICE,REGEX=DEVICE``."""
+    if isinstance(value, str):
+        pairs = [each.rpartition("=") for each in value.split(",") if each]
+        if not all(pattern for pattern, _, _ in pairs):
+            raise ParameterError(f"{name}={shown(value)}: expected REGEX=DEVICE")
+        value = {pattern: device for pattern, _, device in pairs}
+    check_kind(name, value, (Mapping,), "a dictionary")
+    for pattern, device in value.items():
+        if not isinstance(pattern, str) or not isinstance(device, str):
+            raise ParameterTypeError(f"{name}: {shown(pattern)}: {shown(device)} must be texts")
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ParameterError(
+                f"{name}: {shown(pattern)} is no regular expression: {error}"
+            ) from None
+    return dict(value)
+
+
+def read_cpu_moe(name: str, value: Any) -> int:
+    """How many layers keep their experts in RAM: all of them, none, or a number."""
+    if isinstance(value, str) and value in ("on", "off", "true", "false"):
+        value = value in ("on", "true")
+    if is_bool(value):
+        return -1 if value else 0
+    if isinstance(value, str) and value.lstrip("-").isdecimal():
+        value = int(value)
+    check_number(name, value, -1, 512, integer=True)
+    return int(value)
+
+
 def read_shares(name: str, value: Any) -> tuple[float, ...]:
     """A share for each GPU."""
+    if isinstance(value, str):
+        try:
+            value = [float(each) for each in value.replace("/", ",").split(",")]
+        except ValueError:
+            raise ParameterError(f"{name}={shown(value)} must be numbers with commas") from None
     if not isinstance(value, (list, tuple)) and not hasattr(value, "__array__"):
         raise ParameterTypeError(f"{name} must be a list of numbers, not {described(value)}")
     for share in value:

@@ -9,6 +9,9 @@ else()
 endif()
 
 set(libraries ggml-base ggml llama mtmd llama_py_chat)
+if (TARGET llama_py_rpc)
+    list(APPEND libraries llama_py_rpc)
+endif()
 set(backends "")
 foreach (backend IN LISTS GGML_AVAILABLE_BACKENDS)
     # The list is kept in the cache, and may name a backend of an earlier configuration.

@@ -111,12 +111,24 @@ def gpu_of(monkeypatch: pytest.MonkeyPatch, free: int, total: int = 1 << 40) -> 
     """As if there were a GPU; nothing is computed on it."""
     device: dict[str, Any] = {"name": "GPU0", "kind": "gpu", "description": "a GPU"}
     device |= {"free_bytes": free, "total_bytes": total}
-    monkeypatch.setattr(backend, "devices", lambda: [device])
+    monkeypatch.setattr(backend, "local_devices", lambda: [device])
 
 
 def check(params: ModelParams | None = None, kind: Any = "full", **options: Any) -> ModelParams:
     context = ContextParams(**{"n_ctx": 1 << 20, **options})
     return device_memory.fitted(tiny_model(kind), params or ModelParams(n_gpu_layers=99), context)
+
+
+def test_a_gpu_without_a_backend_is_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the page of the server, and in ``/props``."""
+    amd = GPU("AMD", "1002:744c", ("HIP", "Vulkan"), "amdgpu")
+    for found, words in (([amd], "-DGGML_HIP=on"), ([], None)):
+        device_report.gpu_hint.cache_clear()
+        monkeypatch.setattr(device_report, "find_gpus", lambda found=found: found)
+        monkeypatch.setattr(device_report, "build_info", lambda: {"backends": ["ggml-cpu"]})
+        hint = device_report.gpu_hint()
+        assert hint is None if words is None else words in str(hint)
+    device_report.gpu_hint.cache_clear()
 
 
 def test_a_context_that_a_gpu_cannot_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +143,7 @@ def test_a_context_that_a_gpu_cannot_hold_is_refused(monkeypatch: pytest.MonkeyP
 
 def test_what_models_of_this_process_have_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu_of(monkeypatch, 5 << 30, 6 << 30)
-    assert device_memory.free_by_device() == {"GPU0": 5 << 30}
+    assert device_memory.free_by_device(ModelParams()) == {"GPU0": 5 << 30}
     mine = device_memory.DeviceMemory("GPU0", 2 << 30, 1 << 30, 0)
 
     class Held:
@@ -139,9 +151,9 @@ def test_what_models_of_this_process_have_is_not_free(monkeypatch: pytest.Monkey
 
     held: Any = Held()
     device_memory._loaded[held] = (mine,)
-    assert device_memory.free_by_device() == {"GPU0": 3 << 30}
+    assert device_memory.free_by_device(ModelParams()) == {"GPU0": 3 << 30}
     held.closed = True
-    assert device_memory.free_by_device() == {"GPU0": 5 << 30}
+    assert device_memory.free_by_device(ModelParams()) == {"GPU0": 5 << 30}
 
 
 def test_as_many_layers_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,6 +145,7 @@ class Scripted:
         models: ids of its models.
         unloaded: which of them are loaded by their first request.
         n_ctx: tokens that the context holds.
+        device_hint: what it says of a GPU that it does not use.
         modalities: what the models read beside texts, as it says of one.
         blind: ids of models that read nothing else.
         listed: the same, as it says in the list of all; None is nothing.
@@ -160,6 +161,7 @@ class Scripted:
         self.models = ["model"]
         self.unloaded: set[str] = set()
         self.n_ctx = 4096
+        self.device_hint = ""
         self.modalities = {"vision": False, "audio": False}
         self.blind: set[str] = set()
         self.listed: list[str] | None = None
@@ -215,6 +217,8 @@ class Scripted:
         settings = {"n_ctx": self.n_ctx, "params": params}
         read = {} if request.query_params.get("model") in self.blind else self.modalities
         props = {"default_generation_settings": settings, "modalities": read}
+        if self.device_hint:
+            props["device_hint"] = self.device_hint
         return self._refusal(request) or JSONResponse(props)
 
     async def _models(self, request: Request) -> Response:

@@ -257,6 +257,12 @@ def test_the_start_names_the_model_and_waiting_counts_the_seconds(
     expect(chat.reply).to_contain_text("Yes")
 
 
+def test_a_gpu_that_is_not_used_is_mentioned(visit: Open, told: Scripted) -> None:
+    assert visit(told.url).page.locator("#start .hint").count() == 0
+    told.device_hint = "the AMD GPU is not used: build a backend for it"
+    expect(visit(told.url).page.locator("#start")).to_contain_text("the AMD GPU is not used")
+
+
 def test_settings_hold_for_new_conversations_if_wanted(chat: Site, told: Scripted) -> None:
     sheet = chat.settings()
     sheet.get_by_label("System prompt").fill("Be brief.")

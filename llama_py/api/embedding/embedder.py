@@ -251,7 +251,7 @@ class Embedder:
 def _load(model_path: Any, given: Any) -> LoadedModel:
     """A model that only embeds: without an engine."""
     path = read_path("model_path", model_path)
-    params = ModelParams(**{name: given[name] for name in _OF_MODEL})
+    params = ModelParams.of(given)
     if params.vocab_only:
         raise ParameterError("vocab_only: embedding needs the weights; leave it out")
     context = ContextParams(embeddings=True, **{name: given[name] for name in _OF_CONTEXT})

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from llama_py.core import backend
 from llama_py.core.host.machine import available_bytes, memory_bytes
+from llama_py.core.placement import gpus
 from llama_py.gguf.check import GGUFInfo, check_model_file
 from llama_py.params import ContextParams, ModelParams
 
@@ -93,9 +93,9 @@ def room_for_model(params: ModelParams) -> int:
     Those of the GPUs, if all its layers go there, with their experts; else those of the machine.
     """
     if params.n_gpu_layers < 0 and not params.n_cpu_moe:
-        gpus = [device["free_bytes"] for device in backend.devices() if device["kind"] == "gpu"]
-        if gpus:
-            return sum(gpus)
+        free = [device["free_bytes"] for device in gpus(params) if device["kind"] == "gpu"]
+        if free:
+            return sum(free)
     return available_bytes()
 
 

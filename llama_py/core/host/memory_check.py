@@ -14,9 +14,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from llama_py.core import backend
 from llama_py.core.host.footprint import cache_bytes
 from llama_py.core.host.machine import addresses_left, memory_left
+from llama_py.core.placement import gpus
 from llama_py.errors import NotEnoughMemoryError
 from llama_py.gguf.check import GGUFInfo, check_model_file
 from llama_py.params import ContextParams, ModelParams
@@ -85,7 +85,7 @@ def cells_are_usual(info: GGUFInfo) -> bool:
 
 
 def _on_a_gpu(params: ModelParams) -> bool:
-    return params.n_gpu_layers != 0 and any(d["kind"] == "gpu" for d in backend.devices())
+    return params.n_gpu_layers != 0 and any(d["kind"] == "gpu" for d in gpus(params))
 
 
 def _mib(size: int) -> str:

@@ -157,7 +157,7 @@ def find(info: GGUFInfo) -> Profile | None:
     """The profile for a model on this machine; None if there is none that can be trusted."""
     if os.environ.get(VARIABLE, "").lower() == "off" or not _folder().is_dir():
         return None
-    if any("gpu" in device["kind"] for device in backend.devices()):
+    if any("gpu" in device["kind"] for device in backend.local_devices()):
         return None  # CPUs are what was measured
     key = key_of(info)
     path = path_of(key)

@@ -240,6 +240,8 @@ class ModelPool:
         """Somebody does not use it any more."""
         place.leases -= 1
         if not place.leases:
+            if place.status is ModelStatus.LOADED and place.model.lost:
+                self._expel(place)  # the next request loads it, on what is there then
             self._serve()
             self._rest(place)
 

@@ -72,6 +72,11 @@ class ServedModel:
         return self._llama
 
     @property
+    def lost(self) -> bool:
+        """Whether a device that it is on was lost: it cannot compute any more."""
+        return self._llama is not None and self._llama.runtime.loaded.lost
+
+    @property
     def counted(self) -> tuple[Metrics, Engine | None] | None:
         """What its engines did since the server began, and the one that it has now; for any thread.
 

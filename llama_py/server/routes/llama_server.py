@@ -13,6 +13,7 @@ from starlette.responses import Response
 from llama_py.api.llama import Llama
 from llama_py.chat.formats.builtin import BUILTIN_PREFIX
 from llama_py.core.device_memory import noted
+from llama_py.core.device_report import gpu_hint
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.llama_server.bodies import read_infill, read_native, slot_session
 from llama_py.dialects.llama_server.options import described, read_native_sampling
@@ -191,6 +192,7 @@ def _model_props(model: ServedModel) -> Body:
         },
         "total_slots": conversations.sequences,
         "devices": [asdict(each) for each in noted(llama.runtime.loaded.context)],
+        "device_hint": gpu_hint(),
         # The description is "llama 1B Q4_K - Medium".
         "model_ftype": llama.runtime.loaded.model.description.split(" ", 2)[-1],
         **_template_props(llama),

@@ -394,7 +394,7 @@ class App {
     const { models, model, words, reads } = this.#server;
     this.#composer.showModels(models, model);
     this.#composer.showReads(reads);
-    showStart(document.getElementById("start"), model, (starter) => this.#begin(starter));
+    showStart(document.getElementById("start"), model, (starter) => this.#begin(starter), this.#server.hint);
     say(document.getElementById("banner"), words);
     if (this.#conversation) this.#show();
   }

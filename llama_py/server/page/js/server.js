@@ -43,6 +43,11 @@ export class ServerState {
     };
   }
 
+  /** A sentence about a GPU that the server does not use, or "". */
+  get hint() {
+    return this.#props.device_hint ?? "";
+  }
+
   /** The server's defaults of the parameters. */
   get defaults() {
     return this.#props.default_generation_settings?.params ?? {};

@@ -40,8 +40,9 @@ const about = (model) =>
  * @param {HTMLElement} element
  * @param {string} model
  * @param {(starter: {text: string, tools?: object[]}) => void} begin
+ * @param {string} [hint] what could make the server faster
  */
-export function showStart(element, model, begin) {
+export function showStart(element, model, begin, hint = "") {
   const demo = /^demo(-chat|$)/.test(model);
   const cards = (demo ? DEMO : ANY).map((starter) =>
     h(
@@ -56,5 +57,6 @@ export function showStart(element, model, begin) {
     h("h2", {}, "What shall we talk about?"),
     h("p", {}, demo ? DEMO_ABOUT : about(model)),
     h("div", { class: "starters" }, cards),
+    ...(hint ? [h("p", { class: "hint" }, hint)] : []),
   );
 }
