@@ -127,6 +127,9 @@ class Llama(LlamaCppNames, CacheNames):
         overflow: what to do when a conversation is too long; by default that is an error.
         prefix_cache_slots: named snapshots that are kept (0 to 8).
         max_waiting: most requests that may wait for a free sequence.
+        isolate: compute in a process of its own, which is started again when it dies. What needs
+            the context here (``eval``, ``ctx``, ``save_state``, callbacks that choose tokens)
+            raises ``IsolationError``.
         in_place: start no thread: calls step the engine themselves (WebAssembly, tests). One
             thread at a time may use the model then.
         progress: called with the fraction loaded, by the calling thread. Returning False or raising
@@ -168,7 +171,7 @@ class Llama(LlamaCppNames, CacheNames):
         own: dict[str, Any] = {"model_path": model_path, **options}
         #: The inside, for the packages above; it changes with the versions.
         self.runtime = Runtime(arguments, own, settings, template, chat_format)
-        self.cache = ModelCache(self.runtime, slots)
+        self.cache = _cache_of(self.runtime, slots)
 
     #: What calls get that say nothing else; may be set.
     model_path = _Setting[str]()
@@ -193,7 +196,7 @@ class Llama(LlamaCppNames, CacheNames):
 
     def n_ctx(self) -> int:
         """Tokens that one conversation can have: all of the context, if ``kv_unified``."""
-        return self.runtime.loaded.context.n_ctx_seq
+        return self.runtime.loaded.facts.n_ctx_seq
 
     # -- completions ---------------------------------------------------------------------------
 
@@ -316,7 +319,7 @@ class Llama(LlamaCppNames, CacheNames):
             GenerationTimeout: it took too long.
             ParameterError: an argument is wrong.
         """
-        return ScoringJob(self.runtime, prefix, continuations, timeout, options).run()
+        return scoring_job(self.runtime, prefix, continuations, timeout, options).run()
 
     # -- embeddings ----------------------------------------------------------------------------
 
@@ -494,7 +497,8 @@ class Llama(LlamaCppNames, CacheNames):
 
         It is valid until ``close()``, and so is ``ctx``. Raises ``ClosedError`` afterwards.
         """
-        return self.runtime.loaded.model.pointer
+        pointer: llama_model_p = self.runtime.loaded.pointer
+        return pointer
 
     @property
     def ctx(self) -> llama_context_p:
@@ -587,7 +591,7 @@ class Llama(LlamaCppNames, CacheNames):
     @property
     def metrics(self) -> MetricsReport:
         """Counters and histograms of the engine since loading or ``reset()``."""
-        return self.runtime.loaded.engine.metrics.as_dict()
+        return self.runtime.loaded.metrics.as_dict()
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -621,7 +625,7 @@ class Llama(LlamaCppNames, CacheNames):
             return f"Llama({name}, closed)"
         size = "vocab_only=True" if self.runtime.loaded.vocab_only else "an encoder"
         if self.runtime.loaded.generates:
-            size = f"n_ctx={self.runtime.loaded.context.n_ctx}"
+            size = f"n_ctx={self.runtime.loaded.facts.n_ctx}"
         return f"Llama({name}, {size})"
 
     # -- from a hub ----------------------------------------------------------------------------
@@ -661,6 +665,29 @@ class Llama(LlamaCppNames, CacheNames):
         if wanted is not None:
             options["mmproj"] = projector_for(repo_id, path, wanted, local_dir, cache_dir)
         return cls(path, **options)
+
+
+def _cache_of(runtime: Runtime, slots: int) -> ModelCache:
+    if not runtime.loaded.isolated:
+        return ModelCache(runtime, slots)
+    from llama_py.api.isolation.remote import IsolatedCache
+
+    return IsolatedCache(runtime, slots)
+
+
+def scoring_job(
+    runtime: Runtime,
+    prefix: Any,
+    continuations: Any,
+    timeout: float | None,
+    options: Mapping[str, Any],
+) -> ScoringJob:
+    """One call of ``score``, for both faces."""
+    if not runtime.loaded.isolated:
+        return ScoringJob(runtime, prefix, continuations, timeout, options)
+    from llama_py.api.isolation.remote import IsolatedScoring
+
+    return IsolatedScoring(runtime, prefix, continuations, timeout, options)
 
 
 describe_options(Llama.__init__, LOAD)

@@ -16,26 +16,32 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from llama_py import forks
+from llama_py.api.facts import ContextFacts, EngineReport
 from llama_py.api.media import ModelMedia, find_projector
 from llama_py.core.context import Context
-from llama_py.core.device_memory import DeviceMemory, fitted, note_loaded
+from llama_py.core.device_memory import DeviceMemory, fitted, note_loaded, noted
 from llama_py.core.host import profiles
 from llama_py.core.host.footprint import expected_bytes, room_for_model
 from llama_py.core.host.memory_check import check_memory
 from llama_py.core.lora import LoraAdapter
 from llama_py.core.model import Model
 from llama_py.embeddings.computing import Setup, check_embeds
-from llama_py.embeddings.queue import EmbeddingQueue
+from llama_py.embeddings.queue import EmbeddingPort, EmbeddingQueue
 from llama_py.engine.clock import Clock
 from llama_py.engine.driver import Driver
 from llama_py.engine.engine import Engine
 from llama_py.engine.media import MediaEncoder
+from llama_py.engine.metrics import Metrics
+from llama_py.engine.port import EnginePort
+from llama_py.engine.preparing import resolve
+from llama_py.engine.request import GenerationRequest
 from llama_py.errors import ParameterError
 from llama_py.media.sources import MediaLimits
 from llama_py.memory.cache import CacheLimits, SequenceCache
 from llama_py.memory.kinds import traits_of
 from llama_py.memory.saving import Copying
 from llama_py.memory.state_loader import StateLoad
+from llama_py.memory.text_keys import TextKeys
 from llama_py.options import LOAD
 from llama_py.options.drafters import Speculative, as_speculative
 from llama_py.params import ContextParams, ModelParams
@@ -43,7 +49,7 @@ from llama_py.states.ram import LlamaRAMCache
 from llama_py.states.state import StoredState
 from llama_py.version import LLAMA_CPP_COMMIT
 
-__all__ = ["LoadedModel", "lacks_memory", "load", "model_media"]
+__all__ = ["LoadedModel", "lacks_memory", "load", "media_limits", "model_media", "model_params"]
 
 _log = logging.getLogger("llama_py")
 
@@ -103,7 +109,7 @@ class LoadedModel:
         self._embed_with = setup
         self._in_place = in_place
         self._process = forks.current()
-        self._embedding_queue: EmbeddingQueue | None = None
+        self._embedding_queue: EmbeddingPort | None = None
         self._making = threading.Lock()
 
     @property
@@ -122,7 +128,12 @@ class LoadedModel:
         return self._generating is not None
 
     @property
-    def embedding_queue(self) -> EmbeddingQueue:
+    def isolated(self) -> bool:
+        """True if what computes is in another process."""
+        return False
+
+    @property
+    def embedding_queue(self) -> EmbeddingPort:
         """What embeds; made when it is asked for first.
 
         Raises:
@@ -162,6 +173,65 @@ class LoadedModel:
         return self._parts().driver
 
     @property
+    def port(self) -> EnginePort:
+        """Where requests are submitted, wherever the engine is."""
+        return self.driver
+
+    @property
+    def facts(self) -> ContextFacts:
+        """What does not change of the context, wherever it is."""
+        context, cache = self.context, self.cache
+        return ContextFacts(
+            context.n_ctx,
+            context.n_ctx_seq,
+            context.n_seq_max,
+            cache.limit,
+            context.adapters,
+            cache.namespace,
+        )
+
+    @property
+    def text_keys(self) -> TextKeys:
+        """How texts of prompts are compared and tokenized."""
+        return self.cache.text_keys
+
+    def count(self, request: GenerationRequest) -> int:
+        """How many tokens the engine would evaluate or reuse for a prompt now.
+
+        Raises:
+            ContextOverflowError: it does not fit.
+        """
+        return len(resolve(request, self.cache, self.model.vocab).tokens)
+
+    @property
+    def metrics(self) -> Metrics:
+        """What the engine has counted."""
+        return self.engine.metrics
+
+    @property
+    def metrics_so_far(self) -> Metrics:
+        """The same as far as it is known here; nothing is waited for."""
+        return self.engine.metrics
+
+    def report(self) -> EngineReport:
+        """How the engine is doing now."""
+        engine, cache, context = self.engine, self.cache, self.context
+        requests = engine.requests
+        return EngineReport(
+            engine.metrics,
+            len(requests.running),
+            len(requests.waiting),
+            cache.cells_used(),
+            context.n_ctx,
+            tuple(noted(context)),
+        )
+
+    @property
+    def pointer(self) -> Any:
+        """The C pointer of the model; see ``Llama.model``."""
+        return self.model.pointer
+
+    @property
     def engine(self) -> Engine:
         """What the driver drives: to be called within ``driver.run`` only."""
         return self._parts().driver.engine
@@ -184,6 +254,11 @@ class LoadedModel:
                 "embeds (embed, rerank); load a decoder model",
             )
         return self._generating
+
+    def refuse_callbacks(self) -> None:
+        """Raise ``LlamaError`` in a callback of a request."""
+        if self.generates:
+            self.port.refuse_callbacks()
 
     @contextmanager
     def loading(self, stored: StoredState, namespace: Hashable) -> Iterator[StateLoad | None]:
@@ -410,13 +485,7 @@ def model_media(
     media = ModelMedia(
         model,
         None if path is None else Path(path),
-        MediaLimits(
-            paths=tuple(map(Path, arguments["media_paths"] or ())),
-            urls=arguments["allow_urls"],
-            most_bytes=arguments["max_media_bytes"],
-            most_pixels=arguments["max_image_pixels"],
-            most_media=arguments["max_media"],
-        ),
+        media_limits(arguments),
         n_ubatch=n_ubatch,
         n_threads=n_threads,
         use_gpu=model.params.n_gpu_layers != 0,
@@ -426,6 +495,27 @@ def model_media(
     if given not in (None, "auto"):
         _ = media.encoder
     return media
+
+
+def media_limits(arguments: Mapping[str, Any]) -> MediaLimits:
+    """What may be read of pictures and sounds, as ``options.MediaOptions`` say it."""
+    return MediaLimits(
+        paths=tuple(map(Path, arguments["media_paths"] or ())),
+        urls=arguments["allow_urls"],
+        most_bytes=arguments["max_media_bytes"],
+        most_pixels=arguments["max_image_pixels"],
+        most_media=arguments["max_media"],
+    )
+
+
+def model_params(arguments: Mapping[str, Any]) -> ModelParams:
+    """How a file is loaded, as the arguments of ``Llama`` say it.
+
+    Raises:
+        ParameterError: one of them, or one of the context's, is wrong.
+    """
+    _params(ContextParams, arguments)
+    return _params(ModelParams, arguments)
 
 
 def _either(arguments: Mapping[str, Any], name: str, other: str) -> Any:

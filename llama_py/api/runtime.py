@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from llama_py.api.call import Call, LastCalls, Outcome
 from llama_py.api.calls import Calls
 from llama_py.api.embedding.lists import EmbeddingLists
-from llama_py.api.loading import load
+from llama_py.api.loading import LoadedModel, load
 from llama_py.api.lowlevel import ByHand
 from llama_py.api.rendering import ChatSettings, Rendering
 from llama_py.api.reply_stream import ReplyStream, failure_of
@@ -58,7 +58,7 @@ class Runtime:
         chat_format: str | None,
     ) -> None:
         named = {name for name, value in given.items() if value is not None}
-        self.loaded = loaded = load(arguments, named)
+        self.loaded = loaded = _load(arguments, given, named)
         self.given = given
         self.settings = settings
         self.last = last = LastCalls()
@@ -73,8 +73,8 @@ class Runtime:
 
         What ``eval`` evaluated is let go before: one of them may begin with it.
         """
-        driver, first = self.loaded.driver, self.by_hand.release
-        return Events(driver, requests, whole=whole, first=first)
+        port, first = self.loaded.port, self.by_hand.release
+        return Events(port, requests, whole=whole, first=first)
 
     def submit_from(
         self,
@@ -86,8 +86,8 @@ class Runtime:
         """Queue the requests of a call whose events an event loop reads; see ``AsyncEvents``."""
         from llama_py.engine.async_events import AsyncEvents  # and asyncio: a tenth of the start
 
-        driver, first = self.loaded.driver, self.by_hand.release
-        return AsyncEvents(driver, requests, loop, whole=whole, first=first)
+        port, first = self.loaded.port, self.by_hand.release
+        return AsyncEvents(port, requests, loop, whole=whole, first=first)
 
     def respond(self, call: Call) -> Any:
         """The whole reply of a call, or with ``stream`` the stream of its chunks."""
@@ -130,3 +130,13 @@ class Runtime:
         """Free everything; in a forked child, nothing."""
         self.loaded.close()
         self.rendering.close()
+
+
+def _load(
+    arguments: Mapping[str, Any], given: Mapping[str, Any], named: Container[str]
+) -> LoadedModel:
+    if not arguments["isolate"]:
+        return load(arguments, named)
+    from llama_py.api.isolation.isolated import load_isolated  # who does not need it starts sooner
+
+    return load_isolated(arguments, given)
