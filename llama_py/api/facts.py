@@ -1,4 +1,4 @@
-"""What is known of a model that generates, wherever its context is: ``ContextFacts``, ``EngineReport``."""
+"""What is known of a model wherever it is: ``ContextFacts``, ``EngineReport``, ``ProcessStatus``."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from llama_py.core.device_memory import DeviceMemory
 from llama_py.engine.metrics import Metrics
+from llama_py.errors import EngineDeadError
 
-__all__ = ["ContextFacts", "EngineReport"]
+__all__ = ["ContextFacts", "EngineReport", "ProcessStatus"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,3 +48,23 @@ class EngineReport:
     cells_used: int
     cells: int
     devices: tuple[DeviceMemory, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStatus:
+    """How the process of a model is (``isolate=True``).
+
+    Attributes:
+        pid: of the one that runs now, or ran last.
+        ready: it answers; False while it is started again.
+        pause: seconds for which it is left alone, because it died again and again; 0.0 if it is
+            not.
+        restarts: how often it was started again.
+        last_death: why, the last time; None if it never died.
+    """
+
+    pid: int
+    ready: bool
+    pause: float
+    restarts: int
+    last_death: EngineDeadError | None

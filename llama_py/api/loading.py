@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from llama_py import forks
-from llama_py.api.facts import ContextFacts, EngineReport
+from llama_py.api.facts import ContextFacts, EngineReport, ProcessStatus
 from llama_py.api.media import ModelMedia, find_projector
 from llama_py.core.context import Context
 from llama_py.core.device_memory import DeviceMemory, fitted, note_loaded, noted
@@ -26,7 +26,7 @@ from llama_py.core.host.memory_check import check_memory
 from llama_py.core.lora import LoraAdapter
 from llama_py.core.model import Model
 from llama_py.embeddings.computing import Setup, check_embeds
-from llama_py.embeddings.queue import EmbeddingPort, EmbeddingQueue
+from llama_py.embeddings.queue import EmbeddingQueue
 from llama_py.engine.clock import Clock
 from llama_py.engine.driver import Driver
 from llama_py.engine.engine import Engine
@@ -109,7 +109,7 @@ class LoadedModel:
         self._embed_with = setup
         self._in_place = in_place
         self._process = forks.current()
-        self._embedding_queue: EmbeddingPort | None = None
+        self._embedding_queue: EmbeddingQueue | None = None
         self._making = threading.Lock()
 
     @property
@@ -133,7 +133,12 @@ class LoadedModel:
         return False
 
     @property
-    def embedding_queue(self) -> EmbeddingPort:
+    def own_process(self) -> ProcessStatus | None:
+        """How the process is that the model has of its own; None if it is in this one."""
+        return None
+
+    @property
+    def embedding_queue(self) -> EmbeddingQueue:
         """What embeds; made when it is asked for first.
 
         Raises:

@@ -16,7 +16,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from llama_py import forks
 from llama_py.core.host.core_turns import TURNS, Share
@@ -35,7 +35,7 @@ from llama_py.errors import ClosedError
 if TYPE_CHECKING:
     from llama_py.core.model import Model
 
-__all__ = ["EmbeddingJob", "EmbeddingPort", "EmbeddingQueue"]
+__all__ = ["EmbeddingJob", "EmbeddingQueue"]
 
 #: Seconds that the end of the process, or of an embedder, waits for the batch that is computed.
 _PATIENCE = 10.0
@@ -104,23 +104,6 @@ class EmbeddingJob:
 
 
 _Pack = list[tuple[EmbeddingJob, int]]
-
-
-class EmbeddingPort(Protocol):
-    """What calls that embed need of a queue, wherever it computes."""
-
-    @property
-    def limit(self) -> int:
-        """Tokens of the longest input."""
-
-    def submit(self, job: EmbeddingJob) -> None:
-        """Queue the inputs of a call."""
-
-    def check(self) -> None:
-        """Raise unless it can be used."""
-
-    def close(self) -> None:
-        """Fail what is waiting, and free what computes."""
 
 
 class EmbeddingQueue:

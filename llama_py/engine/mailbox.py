@@ -52,9 +52,7 @@ class Mailbox(ABC):
         self._delivered = 0
         self._kept: list[Output] = []
 
-    def expect(
-        self, numbers: Sequence[int], records: Sequence[Record], thread: int | None
-    ) -> None:
+    def expect(self, numbers: Sequence[int], records: Sequence[Record], thread: int | None) -> None:
         """Take the outputs of the requests of these numbers, which are about to be queued."""
         self.numbers = [*numbers]
         self.records = [*records]

@@ -24,7 +24,7 @@ from llama_py.core.model import Model
 from llama_py.embeddings.inputs import Input, as_list, fitted, has_parts, is_single, tokenized
 from llama_py.embeddings.pairs import Pairs
 from llama_py.embeddings.pooling import POOLINGS, Rows, check_dimensions, pool, shorten
-from llama_py.embeddings.queue import EmbeddingJob, EmbeddingPort
+from llama_py.embeddings.queue import EmbeddingJob, EmbeddingQueue
 from llama_py.errors import (
     GenerationTimeout,
     ParameterError,
@@ -162,7 +162,7 @@ class EmbeddingCalls:
     def __init__(
         self,
         model: Model,
-        queue: EmbeddingPort,
+        queue: EmbeddingQueue,
         media: ModelMedia | None,
         pooling: str | None = None,
     ) -> None:

@@ -336,9 +336,7 @@ class _Report:
             tokens = _tokens(record.tokens)
             child._say(Up.STARTED, number, record.started, record.cache, tokens)
         if self._told:
-            child.connection.send(
-                child.codec.encode_plain((int(Up.PROGRESS), number, done, total))
-            )
+            child.connection.send(child.codec.encode_plain((int(Up.PROGRESS), number, done, total)))
 
 
 def _tokens(tokens: Sequence[int]) -> Any:
@@ -470,5 +468,3 @@ def main(number: int, version: str) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # threads that wait for something are not waited for
-
-

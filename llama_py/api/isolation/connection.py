@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import socket
 import struct
@@ -26,7 +25,7 @@ class Connection:
 
     def __init__(self, own: socket.socket) -> None:
         self._socket = own
-        self._read: io.BufferedReader = own.makefile("rb", buffering=1 << 18)
+        self._read = own.makefile("rb", buffering=1 << 18)
         self._lock = threading.Lock()
 
     def send(self, data: bytes) -> None:

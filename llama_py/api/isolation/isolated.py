@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_py import forks
-from llama_py.api.facts import ContextFacts, EngineReport
+from llama_py.api.facts import ContextFacts, EngineReport, ProcessStatus
 from llama_py.api.isolation.port import IsolatedEmbeddingQueue, IsolatedPort, check_drafters
 from llama_py.api.isolation.process import ModelProcess
 from llama_py.api.loading import LoadedModel, media_limits, model_params
@@ -115,6 +115,11 @@ class IsolatedModel(LoadedModel):
     def isolated(self) -> bool:
         """True."""
         return True
+
+    @property
+    def own_process(self) -> ProcessStatus:
+        """How the other process is."""
+        return self.model_process.status
 
     @property
     def vocab_only(self) -> bool:
@@ -243,7 +248,9 @@ def load_isolated(arguments: Mapping[str, Any], given: Mapping[str, Any]) -> Iso
     """
     for name in ("in_place", "vocab_only"):
         if arguments[name]:
-            raise ParameterError(f"isolate=True and {name}=True contradict each other; leave one out")
+            raise ParameterError(
+                f"isolate=True and {name}=True contradict each other; leave one out"
+            )
     for name in ("speculative", "draft_model"):
         if arguments[name] is not None:
             check_drafters(as_speculative(read_speculative(name, arguments[name])))

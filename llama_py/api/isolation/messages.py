@@ -94,12 +94,12 @@ _FIELDS = (
 
 def row_of(number: int, event: Event, record: Record) -> Row:
     """An event as it crosses; only the last one is more than numbers and texts."""
-    if type(event) is FinishEvent:
+    if isinstance(event, FinishEvent):
         known = {name: getattr(record, name) for name in _FIELDS}
         return number, Ended((event.reason, event.text, event.stop, event.error), known)
-    if not isinstance(event, TokenEvent) or event.logprobs is None:
-        return number, event.token, event.text
     found = event.logprobs
+    if found is None:
+        return number, event.token, event.text
     return (
         number,
         event.token,
@@ -126,7 +126,5 @@ def note_event(row: Row, record: Record) -> Event:
     if len(row) == 3:
         return TokenEvent(row[1], row[2])
     _, token, text, chosen, ids, logprobs = row
-    found = TokenLogprobs(
-        chosen, np.frombuffer(ids, np.int32), np.frombuffer(logprobs, np.float32)
-    )
+    found = TokenLogprobs(chosen, np.frombuffer(ids, np.int32), np.frombuffer(logprobs, np.float32))
     return TokenEvent(token, text, found)

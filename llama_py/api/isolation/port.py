@@ -12,7 +12,7 @@ from typing import Any
 from llama_py import forks
 from llama_py.api.isolation.messages import Down
 from llama_py.api.isolation.process import ModelProcess
-from llama_py.embeddings.queue import EmbeddingJob
+from llama_py.embeddings.queue import EmbeddingJob, EmbeddingQueue
 from llama_py.engine.loop import LOOK
 from llama_py.engine.mailbox import Command, Mailbox
 from llama_py.engine.request import GenerationRequest, Record
@@ -127,14 +127,14 @@ class IsolatedPort:
         return self.process.ask(name, *arguments, tenant=tenant())
 
 
-class IsolatedEmbeddingQueue:
+class IsolatedEmbeddingQueue(EmbeddingQueue):
     """Stands where an ``EmbeddingQueue`` stands: tokens cross, and vectors come back.
 
     Attributes:
         limit: tokens of the longest input.
     """
 
-    def __init__(self, port: IsolatedPort, limit: int) -> None:
+    def __init__(self, port: IsolatedPort, limit: int) -> None:  # no threads of its own
         self.limit = limit
         self._port = port
 

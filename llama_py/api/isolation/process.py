@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from llama_py import forks
+from llama_py.api.facts import ProcessStatus
 from llama_py.api.isolation.codec import Codec
 from llama_py.api.isolation.connection import Connection
 from llama_py.api.isolation.messages import Down, Facts, Row, Up, note_event
@@ -44,7 +45,7 @@ from llama_py.engine.request import FinishEvent, Output, Record
 from llama_py.errors import ClosedError, EngineDeadError, IsolationError, LlamaError
 from llama_py.version import __version__
 
-__all__ = ["ModelProcess", "Phase"]
+__all__ = ["ModelProcess"]
 
 _log = logging.getLogger("llama_py")
 
@@ -65,7 +66,7 @@ _LONGEST = 400
 _LONGEST_PAUSE, _WELL = 60.0, 60.0
 
 
-class Phase(Enum):
+class _Phase(Enum):
     """Where a model's process is in its life."""
 
     LOADING = "loading"
@@ -116,7 +117,7 @@ class ModelProcess:
         self.last_death: EngineDeadError | None = None
         self.process = forks.current()
         self._changed = threading.Condition()
-        self._phase = Phase.LOADING
+        self._phase = _Phase.LOADING
         self._once_ready = False
         self._failed: BaseException | None = None
         self._progress: float | None = None
@@ -134,23 +135,22 @@ class ModelProcess:
         self._child: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._reader: threading.Thread | None = None
-        self.thread = threading.Thread(
-            target=self._run, name="llama_py-isolated", daemon=True
-        )
+        self.thread = threading.Thread(target=self._run, name="llama_py-isolated", daemon=True)
         _processes.add(self)
         self.thread.start()
 
     # -- asking ---------------------------------------------------------------------------------
 
     @property
-    def phase(self) -> Phase:
-        """Where it is now."""
-        return self._phase
+    def status(self) -> ProcessStatus:
+        """How it is now."""
+        ready = self._phase is _Phase.READY
+        return ProcessStatus(self.pid, ready, self.pause_left, self.restarts, self.last_death)
 
     @property
     def pause_left(self) -> float:
         """Seconds until it is started again."""
-        return max(0.0, self._until - time.monotonic()) if self._phase is Phase.PAUSING else 0.0
+        return max(0.0, self._until - time.monotonic()) if self._phase is _Phase.PAUSING else 0.0
 
     @property
     def metrics(self) -> Metrics:
@@ -173,7 +173,7 @@ class ModelProcess:
         """
         told: float | None = None
         with self._changed:
-            while self._phase is Phase.LOADING and not self._once_ready:
+            while self._phase is _Phase.LOADING and not self._once_ready:
                 done = self._progress
                 if progress is not None and done is not None and done != told:
                     told = done
@@ -209,9 +209,7 @@ class ModelProcess:
         with self._changed:
             self._again[name] = arguments
 
-    def wait_for_answer(
-        self, call: int, answer: Future[Any], kind: Down, *contents: Any
-    ) -> Any:
+    def wait_for_answer(self, call: int, answer: Future[Any], kind: Down, *contents: Any) -> Any:
         """Send the message of a call that was begun, and wait for what comes of it.
 
         Raises:
@@ -261,13 +259,13 @@ class ModelProcess:
             self._check()
 
     def _check(self) -> None:
-        if self._phase is Phase.CLOSED:
+        if self._phase is _Phase.CLOSED:
             raise ClosedError("this model was closed; load it again")
-        if self._phase is Phase.PAUSING:
+        if self._phase is _Phase.PAUSING:
             raise self._death(self.pause_left)
 
     def _await_ready(self) -> None:
-        while self._phase is not Phase.READY:
+        while self._phase is not _Phase.READY:
             self._check()
             if threading.current_thread() is self.thread:
                 return
@@ -299,7 +297,7 @@ class ModelProcess:
 
     def _run(self) -> None:
         """Start it, listen, and start it again, until it is closed."""
-        while self._phase is not Phase.CLOSED:
+        while self._phase is not _Phase.CLOSED:
             try:
                 connection = self._start()
             except OSError as error:
@@ -336,7 +334,7 @@ class ModelProcess:
             self._child, self._connection, self.pid = child, connection, child.pid
             self._lines = deque(maxlen=_LINES)
             self._since, self._worked = time.monotonic(), False
-            closed = self._phase is Phase.CLOSED
+            closed = self._phase is _Phase.CLOSED
         self._reader = threading.Thread(
             target=self._read_lines, args=(child, self._lines), daemon=True
         )
@@ -398,8 +396,8 @@ class ModelProcess:
                 self._progress = value
             elif kind == Up.FAILED:
                 self._failed = value
-            elif kind == Up.READY and self._phase is Phase.LOADING:
-                self.facts, self._phase, self._once_ready = value, Phase.READY, True
+            elif kind == Up.READY and self._phase is _Phase.LOADING:
+                self.facts, self._phase, self._once_ready = value, _Phase.READY, True
                 self._failed, self._since = None, time.monotonic()
             self._changed.notify_all()
 
@@ -507,12 +505,12 @@ class ModelProcess:
             self._counted, self._metrics = self._counted + self._metrics, Metrics()
             answers, self._answers = [*self._answers.values()], {}
             jobs, self._jobs = [*self._jobs.values()], {}
-            closed = self._phase is Phase.CLOSED
+            closed = self._phase is _Phase.CLOSED
             if closed:
                 error: BaseException = ClosedError(CLOSED)
             elif not self._once_ready:
                 error = self._failed = self._failed or self._describe(child)
-                self._phase = Phase.CLOSED
+                self._phase = _Phase.CLOSED
             else:
                 error = self._note_death(child)
             self._changed.notify_all()
@@ -523,10 +521,10 @@ class ModelProcess:
             job.fail(error)
         self._end([*self._requests.values()], error)
         with self._changed:
-            while self._phase is Phase.PAUSING and self.pause_left:
+            while self._phase is _Phase.PAUSING and self.pause_left:
                 self._changed.wait(min(LOOK, self.pause_left))
-            if self._phase is Phase.PAUSING:
-                self._phase = Phase.LOADING
+            if self._phase is _Phase.PAUSING:
+                self._phase = _Phase.LOADING
                 self.restarts += 1
                 self._changed.notify_all()
 
@@ -537,7 +535,7 @@ class ModelProcess:
         pause = 0.0 if self._deaths == 1 else min(2.0 ** (self._deaths - 2), _LONGEST_PAUSE)
         self.last_death = self._describe(child)
         self._failed = None
-        self._phase, self._until = Phase.PAUSING, time.monotonic() + pause
+        self._phase, self._until = _Phase.PAUSING, time.monotonic() + pause
         error = self._death(pause)
         _log.error("%s", error)
         return error
@@ -582,10 +580,10 @@ class ModelProcess:
         if self.process.inherited:
             return
         with self._changed:
-            before, self._phase = self._phase, Phase.CLOSED
+            before, self._phase = self._phase, _Phase.CLOSED
             self._changed.notify_all()
         child = self._child
-        if before is not Phase.CLOSED:
+        if before is not _Phase.CLOSED:
             self.send(Down.CLOSE)
         if not self._once_ready and child is not None:  # it has nothing to write
             child.kill()
@@ -599,9 +597,9 @@ class ModelProcess:
 
     def close_soon(self) -> None:
         """Let it end; nobody waits."""
-        if not self.process.inherited and self._phase is not Phase.CLOSED:
+        if not self.process.inherited and self._phase is not _Phase.CLOSED:
             with self._changed:
-                self._phase = Phase.CLOSED
+                self._phase = _Phase.CLOSED
                 self._changed.notify_all()
             self.send(Down.CLOSE)
 

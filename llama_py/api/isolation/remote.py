@@ -13,8 +13,7 @@ from llama_py.api.isolation.isolated import IsolatedModel
 from llama_py.api.isolation.port import IsolatedPort
 from llama_py.api.kept.conversations import Conversations, HeldConversation, Which
 from llama_py.api.kept.model_cache import CacheReport, ModelCache, Prewarmed, check_store
-from llama_py.api.kept.snapshots import SnapshotInfo
-from llama_py.api.kept.states import LlamaState, States
+from llama_py.api.kept.states import LlamaState, SnapshotInfo, States
 from llama_py.api.loading import LoadedModel
 from llama_py.api.runtime import Runtime
 from llama_py.api.scoring.scoring import Score, ScoringJob

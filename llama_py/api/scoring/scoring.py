@@ -271,5 +271,3 @@ class ScoringJob:
 def _is_conversation(prefix: Any) -> bool:
     listed = isinstance(prefix, Sequence) and not isinstance(prefix, (str, bytes))
     return listed and any(isinstance(item, Mapping) for item in prefix)
-
-

@@ -7,7 +7,7 @@ import asyncio
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from llama_py.dialects.failures import Kind, RequestError
+from llama_py.dialects.failures import Failure, Kind, RequestError
 from llama_py.server.lifecycle import Phase
 from llama_py.server.routes.common import Routes
 from llama_py.server.service import service_of
@@ -31,6 +31,10 @@ async def _ready(request: Request) -> Response:
     """Whether requests are welcome: a balancer sends none where they are not."""
     service = service_of(request)
     refusal = service.lifecycle.refusal()
+    dead = service.models.restarting
+    if refusal is None and dead and len(dead) == len(service.models.loaded):
+        message = "the model's process died, and is being started again"
+        refusal = Failure(Kind.UNAVAILABLE, message, retry_after=1.0)
     if refusal is None:
         return JSONResponse({"status": "ok"})
     # In llama-server's form, whose clients wait for it.
@@ -47,6 +51,8 @@ async def _health(request: Request) -> Response:
         return await _ready(request)
     if service.models.loading:  # one of several, which does not keep others from being used
         return JSONResponse({"status": "ok", "loading": True})
+    if dead := service.models.restarting:  # this process is well
+        return JSONResponse({"status": "ok", "restarting": [model.id for model in dead]})
     return await _alive(request)
 
 
