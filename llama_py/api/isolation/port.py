@@ -16,7 +16,7 @@ from llama_py.embeddings.queue import EmbeddingJob, EmbeddingQueue
 from llama_py.engine.loop import LOOK
 from llama_py.engine.mailbox import Command, Mailbox
 from llama_py.engine.request import GenerationRequest, Record
-from llama_py.errors import IsolationError, LlamaError
+from llama_py.errors import EngineDeadError, IsolationError, LlamaError
 from llama_py.options.drafters import MTP, DraftModel, PromptLookup, Speculative
 from llama_py.tenants import tenant
 
@@ -66,17 +66,26 @@ class IsolatedPort:
         mailbox.expect(numbers, records, me)
         told = [request.on_progress is not None for request in requests]
         plain = [replace(each, on_progress=None) if each.on_progress else each for each in requests]
-        process = self.process
-        call, answer = process.begin(mailbox, numbers)
+        contents = numbers, plain, mailbox.whole, told, tenant()
         try:
-            contents = numbers, plain, mailbox.whole, told, tenant()
-            tokens = process.wait_for_answer(call, answer, Down.SUBMIT, *contents)
-        except BaseException:
-            process.forget(numbers)
-            raise
+            tokens = self._queue(mailbox, contents)
+        except EngineDeadError:
+            if any(record.started for record in records):
+                raise
+            tokens = self._queue(mailbox, contents)  # nothing was done for it, and it waits
         for record, found in zip(records, tokens, strict=True):
             if not record.started:  # else they came with its start, and may be others
                 record.tokens = found.tolist()
+
+    def _queue(self, mailbox: Mailbox, contents: tuple[Any, ...]) -> Any:
+        """Have the requests of a call queued; their tokens."""
+        process = self.process
+        call, answer = process.begin(mailbox)
+        try:
+            return process.wait_for_answer(call, answer, Down.SUBMIT, *contents)
+        except BaseException:
+            process.forget(mailbox.numbers)
+            raise
 
     def cancel(self, mailbox: Mailbox, *, wait: bool = True) -> None:
         """End a call; see ``Driver.cancel``."""

@@ -233,12 +233,12 @@ class ModelProcess:
             answer = self._answers[self._number] = Future()
             return self._number, answer
 
-    def begin(self, mailbox: Mailbox, numbers: Iterable[int]) -> tuple[int, Future[Any]]:
-        """The same for a call whose outputs ``mailbox`` takes, by these numbers."""
+    def begin(self, mailbox: Mailbox) -> tuple[int, Future[Any]]:
+        """The same for a call whose outputs ``mailbox`` takes."""
         call, answer = self._begin()
         with self._changed:
             if not answer.done():
-                for number, record in zip(numbers, mailbox.records, strict=True):
+                for number, record in zip(mailbox.numbers, mailbox.records, strict=True):
                     self._requests[number] = _Request(number, call, mailbox, record)
         return call, answer
 
@@ -492,6 +492,9 @@ class ModelProcess:
     def _bury(self) -> None:
         """It is gone: tell everybody, and decide when it is started again."""
         child, reader = self._child, self._reader
+        with self._changed:
+            if self._phase is _Phase.READY:  # who comes now waits
+                self._phase = _Phase.LOADING
         if child is not None:
             try:
                 child.wait(_LAST_MOMENTS)
@@ -503,6 +506,10 @@ class ModelProcess:
         with self._changed:
             self._connection = None
             self._counted, self._metrics = self._counted + self._metrics, Metrics()
+            for number, request in [*self._requests.items()]:
+                # Who is told that it was not queued gets no events of it, and may queue it again.
+                if request.call in self._answers and not request.record.started:
+                    del self._requests[number]
             answers, self._answers = [*self._answers.values()], {}
             jobs, self._jobs = [*self._jobs.values()], {}
             closed = self._phase is _Phase.CLOSED
@@ -523,7 +530,7 @@ class ModelProcess:
         with self._changed:
             while self._phase is _Phase.PAUSING and self.pause_left:
                 self._changed.wait(min(LOOK, self.pause_left))
-            if self._phase is _Phase.PAUSING:
+            if self._phase is not _Phase.CLOSED:
                 self._phase = _Phase.LOADING
                 self.restarts += 1
                 self._changed.notify_all()
@@ -535,7 +542,8 @@ class ModelProcess:
         pause = 0.0 if self._deaths == 1 else min(2.0 ** (self._deaths - 2), _LONGEST_PAUSE)
         self.last_death = self._describe(child)
         self._failed = None
-        self._phase, self._until = _Phase.PAUSING, time.monotonic() + pause
+        self._until = time.monotonic() + pause
+        self._phase = _Phase.PAUSING if pause else _Phase.LOADING
         error = self._death(pause)
         _log.error("%s", error)
         return error
