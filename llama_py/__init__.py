@@ -70,11 +70,13 @@ if TYPE_CHECKING:
     from llama_py.errors import ConversationMissingError as ConversationMissingError
     from llama_py.errors import DecodeError as DecodeError
     from llama_py.errors import FingerprintError as FingerprintError
+    from llama_py.errors import EngineDeadError as EngineDeadError
     from llama_py.errors import ForkedProcessError as ForkedProcessError
     from llama_py.errors import GenerationTimeout as GenerationTimeout
     from llama_py.errors import GrammarError as GrammarError
     from llama_py.errors import InputTooLongError as InputTooLongError
     from llama_py.errors import InvalidModelError as InvalidModelError
+    from llama_py.errors import IsolationError as IsolationError
     from llama_py.errors import LlamaError as LlamaError
     from llama_py.errors import MissingPackageError as MissingPackageError
     from llama_py.errors import ModelChangedError as ModelChangedError
@@ -138,6 +140,7 @@ _HOMES = {
     "Drafter": "options.drafters",
     "Embedder": "api.embedding.embedder",
     "EmbedderOptions": "options",
+    "EngineDeadError": "errors",
     "FingerprintError": "errors",
     "ForkedProcessError": "errors",
     "GenerationTimeout": "errors",
@@ -147,6 +150,7 @@ _HOMES = {
     "Audio": "media.objects",
     "Image": "media.objects",
     "InvalidModelError": "errors",
+    "IsolationError": "errors",
     "MediaError": "errors",
     "Jinja2ChatFormatter": "chat.templates.jinja",
     "Llama": "api.llama",
@@ -227,6 +231,7 @@ __all__ = [
     "DraftModel",
     "Drafter",
     "Embedder",
+    "EngineDeadError",
     "FingerprintError",
     "ForkedProcessError",
     "GenerationTimeout",
@@ -235,6 +240,7 @@ __all__ = [
     "Image",
     "InputTooLongError",
     "InvalidModelError",
+    "IsolationError",
     "Jinja2ChatFormatter",
     "Llama",
     "LlamaCache",

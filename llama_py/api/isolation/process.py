@@ -348,14 +348,17 @@ class ModelProcess:
 
     def _read_lines(self, child: subprocess.Popen[bytes], lines: deque[str]) -> None:
         """Keep what it writes on standard error."""
-        for line in child.stdout or ():
-            text = line.decode("utf-8", "replace").rstrip()[:_LONGEST]
-            if not text:
-                continue
-            lines.append(text)
-            if self._verbose and sys.stderr is not None:
-                print(text, file=sys.stderr)
-            _log.info("%s (pid %d): %s", self.name, child.pid, text)
+        if child.stdout is None:
+            return
+        with child.stdout as output:
+            for line in output:
+                text = line.decode("utf-8", "replace").rstrip()[:_LONGEST]
+                if not text:
+                    continue
+                lines.append(text)
+                if self._verbose and sys.stderr is not None:
+                    print(text, file=sys.stderr)
+                _log.info("%s (pid %d): %s", self.name, child.pid, text)
 
     def _listen(self, connection: Connection) -> None:
         while (data := connection.receive()) is not None:
