@@ -16,11 +16,15 @@ from typing import Any
 
 import pytest
 
+import llama_py
 from llama_py import EngineDeadError, Llama, LlamaDiskCache, demo_model_path
 from llama_py.errors import ClosedError, ForkedProcessError, LlamaError
 from tests.isolation.killing import OPTIONS, STORY, gone, kill, status_of, until
 
 ROOT = Path(__file__).parents[2]
+#: What a conversation may grow by before it is written again.
+AGAIN = 64
+GGML = next(Path(llama_py.__file__).parent.glob("lib/libggml-base.*"))
 HELLO = [{"role": "user", "content": "Hello!"}]
 
 
@@ -84,43 +88,57 @@ def test_calls_that_come_while_it_is_started_again_wait(llm: Llama) -> None:
     assert status_of(llm).restarts == 3
 
 
-def test_what_is_asked_when_it_dies_fails_as_well(llm: Llama) -> None:
-    long = "word " * 1500
+ASKED: dict[str, Any] = {
+    "embed": lambda llm: llm.embed("Hello"),
+    "report": lambda llm: llm.cache.report(),
+    "score": lambda llm: llm.score("Hello", [" there"]),
+    "metrics": lambda llm: llm.metrics,
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_what_is_asked_when_it_dies_fails_as_well(llm: Llama, name: str) -> None:
+    ASKED[name](llm)
+    process = llm.runtime.loaded.model_process  # type: ignore[attr-defined]
+    kill(llm, signal.SIGSTOP)
     errors: list[BaseException] = []
 
-    def attempt(call: Any) -> None:
+    def ask() -> None:
         try:
-            call()
+            ASKED[name](llm)
         except BaseException as error:
             errors.append(error)
 
-    calls: list[Any] = [
-        lambda: llm.embed([long] * 40),
-        lambda: llm.score(long, [" a" * 200, " b" * 200] * 30),
-    ]
-    for call in calls:
-        thread = threading.Thread(target=attempt, args=[call])
-        thread.start()
-        time.sleep(0.3)
-        kill(llm, signal.SIGSTOP)  # so that it cannot be done before
-        if thread.is_alive():
-            kill(llm)
-        else:
-            kill(llm, signal.SIGCONT)
-        thread.join()
-        assert answers(llm)
-    assert errors
-    assert all(type(error) is EngineDeadError for error in errors)
+    thread = threading.Thread(target=ask)
+    thread.start()
+    until(lambda: process._answers or process._jobs, "it is asked")
+    kill(llm)
+    thread.join()
+    assert [type(error) for error in errors] == [EngineDeadError]
+    assert answers(llm)
+
+
+def test_what_was_not_queued_yet_is_queued_in_the_next_one(llm: Llama) -> None:
+    expected = answers(llm)
+    process = llm.runtime.loaded.model_process  # type: ignore[attr-defined]
+    kill(llm, signal.SIGSTOP)
+    found: list[str] = []
+    thread = threading.Thread(target=lambda: found.append(answers(llm)))
+    thread.start()
+    until(lambda: process._answers, "it is being queued")
+    kill(llm)
+    thread.join()
+    assert found == [expected]
 
 
 def test_an_abort_in_c_says_what_c_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(
-        "import signal\n"
+        "import ctypes, signal\n"
         "def abort(*_):\n"
-        "    from llama_py._native import ggml_h\n"
-        "    ggml_h.ggml_abort(b'ggml.c', 17, b'GGML_ASSERT(%s) failed', b'n > 0')\n"
+        f"    c = ctypes.CDLL({str(GGML)!r})\n"
+        "    c.ggml_abort(b'ggml.c', 17, b'GGML_ASSERT(%s) failed', b'n > 0')\n"
         "signal.signal(signal.SIGUSR1, abort)\n",
         encoding="utf-8",
     )
@@ -141,7 +159,7 @@ def test_an_abort_in_c_says_what_c_said(
 
 def test_sessions_come_back_from_the_store(llm: Llama, tmp_path: Path) -> None:
     llm.cache.set_store(LlamaDiskCache(tmp_path))
-    messages: list[Any] = [{"role": "user", "content": "Tell me of the sea. " * 20}]
+    messages: list[Any] = [{"role": "user", "content": "Tell me of the sea. " * 50}]
     reply = llm.create_chat_completion(messages, temperature=0, max_tokens=10, session_id="a")
     evaluated = reply["usage"]["prompt_tokens"] + reply["usage"]["completion_tokens"]
     assert llm.cache.flush()
@@ -150,7 +168,7 @@ def test_sessions_come_back_from_the_store(llm: Llama, tmp_path: Path) -> None:
         messages += [reply["choices"][0]["message"], {"role": "user", "content": f"And {turn}?"}]
         reply = llm.create_chat_completion(messages, temperature=0, max_tokens=10, session_id="a")
         assert reply.cache["action"] == "load"
-        assert reply.cache["reused"] >= evaluated - 2
+        assert reply.cache["reused"] >= evaluated - AGAIN
         evaluated = reply["usage"]["prompt_tokens"] + reply["usage"]["completion_tokens"]
         assert llm.cache.flush()
 
@@ -160,7 +178,7 @@ def test_one_that_dies_again_and_again_is_left_alone(llm: Llama) -> None:
     for death in range(1, 4):
         until(lambda: status_of(llm).ready, "it is there")
         pid = kill(llm)
-        until(lambda pid=pid: status_of(llm).last_death and f"{pid}" in str(status_of(llm).last_death), "seen")
+        until(lambda: f"(pid {pid})" in str(status_of(llm).last_death), "it is known")
         assert (status_of(llm).pause > 0) is (death > 1)
     with pytest.raises(EngineDeadError, match="died 3 times") as caught:
         answers(llm)
