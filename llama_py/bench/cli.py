@@ -29,6 +29,7 @@ BENCHMARKS = {
     "serve": "llama_py.bench.serve",
     "replay": "llama_py.bench.replay",
     "empty-reply": "llama_py.bench.empty_reply",
+    "isolation": "llama_py.bench.isolation",
 }
 
 #: Further commands: name -> (module whose ``main`` takes arguments and returns an exit code, what).
