@@ -71,12 +71,14 @@ if TYPE_CHECKING:
     from llama_py.errors import DecodeError as DecodeError
     from llama_py.errors import DeviceLostError as DeviceLostError
     from llama_py.errors import DeviceUnavailableError as DeviceUnavailableError
+    from llama_py.errors import EngineDeadError as EngineDeadError
     from llama_py.errors import FingerprintError as FingerprintError
     from llama_py.errors import ForkedProcessError as ForkedProcessError
     from llama_py.errors import GenerationTimeout as GenerationTimeout
     from llama_py.errors import GrammarError as GrammarError
     from llama_py.errors import InputTooLongError as InputTooLongError
     from llama_py.errors import InvalidModelError as InvalidModelError
+    from llama_py.errors import IsolationError as IsolationError
     from llama_py.errors import LlamaError as LlamaError
     from llama_py.errors import MissingPackageError as MissingPackageError
     from llama_py.errors import ModelChangedError as ModelChangedError
@@ -142,6 +144,7 @@ _HOMES = {
     "Drafter": "options.drafters",
     "Embedder": "api.embedding.embedder",
     "EmbedderOptions": "options",
+    "EngineDeadError": "errors",
     "FingerprintError": "errors",
     "ForkedProcessError": "errors",
     "GenerationTimeout": "errors",
@@ -151,6 +154,7 @@ _HOMES = {
     "Audio": "media.objects",
     "Image": "media.objects",
     "InvalidModelError": "errors",
+    "IsolationError": "errors",
     "MediaError": "errors",
     "Jinja2ChatFormatter": "chat.templates.jinja",
     "Llama": "api.llama",
@@ -233,6 +237,7 @@ __all__ = [
     "DraftModel",
     "Drafter",
     "Embedder",
+    "EngineDeadError",
     "FingerprintError",
     "ForkedProcessError",
     "GenerationTimeout",
@@ -241,6 +246,7 @@ __all__ = [
     "Image",
     "InputTooLongError",
     "InvalidModelError",
+    "IsolationError",
     "Jinja2ChatFormatter",
     "Llama",
     "LlamaCache",

@@ -39,6 +39,8 @@ The tree (each class also derives from the builtin that callers of similar libra
     │   └── StorageNotFoundError  (FileNotFoundError)  ... because there is no such file
     ├── GenerationTimeout         (TimeoutError)   the time limit passed; carries what was generated
     ├── QueueFullError            (RuntimeError)   too many requests are waiting
+    ├── EngineDeadError           (RuntimeError)   the model's own process died (``isolate=True``)
+    ├── IsolationError            (RuntimeError)   what a model in a process of its own cannot do
     └── TuningError               (RuntimeError)   this machine cannot be measured now
 """
 
@@ -57,12 +59,14 @@ __all__ = [
     "DeviceLostError",
     "DeviceUnavailableError",
     "DownloadError",
+    "EngineDeadError",
     "FingerprintError",
     "ForkedProcessError",
     "GenerationTimeout",
     "GrammarError",
     "InputTooLongError",
     "InvalidModelError",
+    "IsolationError",
     "LibraryLoadError",
     "LibraryNotFoundError",
     "LlamaError",
@@ -388,6 +392,45 @@ class GenerationTimeout(LlamaError, TimeoutError):
 
 class QueueFullError(LlamaError, RuntimeError):
     """As many requests are waiting as the engine accepts."""
+
+
+class EngineDeadError(LlamaError, RuntimeError):
+    """The process of a model that was loaded with ``isolate=True`` died while a call needed it.
+
+    It is started again. The call may be made again: what the stores have of its conversation is
+    reused.
+
+    Attributes:
+        exit_code: with which it ended; negative is the number of a signal, as of ``subprocess``.
+        signal: the signal's name (``"SIGKILL"``), or None.
+        log: the last lines that it wrote on standard error (a ``GGML_ASSERT``, for example).
+        retry_after: seconds after which it is worth trying again.
+        public: the message for clients of a server, who are not told where files lie.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        exit_code: int | None = None,
+        signal: str | None = None,
+        log: tuple[str, ...] = (),
+        retry_after: float = 1.0,
+        public: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+        self.signal = signal
+        self.log = log
+        self.retry_after = retry_after
+        self.public = public
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        given = (self.exit_code, self.signal, self.log, self.retry_after, self.public)
+        return type(self), (str(self), *given)
+
+
+class IsolationError(LlamaError, RuntimeError):
+    """A call needs the model in this process, and it has one of its own (``isolate=True``)."""
 
 
 class TuningError(LlamaError, RuntimeError):

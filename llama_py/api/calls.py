@@ -15,7 +15,6 @@ from llama_py.chat.rendered import RenderedChat
 from llama_py.core.vocab import Vocab
 from llama_py.dialects.openai.chat import ChatCall, parse_chat
 from llama_py.dialects.openai.completions import CompletionCall, parse_completion
-from llama_py.engine.preparing import resolve
 from llama_py.engine.request import GenerationRequest, Prompt
 from llama_py.errors import ContextOverflowError
 from llama_py.options.values import read_policy
@@ -76,7 +75,7 @@ class Calls:
         tools = options.get("tools") or options.get("functions")
         kept, dropped = fit(
             count,
-            self._loaded.cache.limit,
+            self._loaded.facts.limit,
             policy,
             messages,
             size=self._sizes.of,
@@ -110,7 +109,7 @@ class Calls:
         """
         request = GenerationRequest(prompt, namespace=namespace)
         try:
-            return len(resolve(request, self._loaded.cache, self._loaded.model.vocab).tokens)
+            return self._loaded.count(request)
         except ContextOverflowError:  # it may say no more than that
             return len(self.tokens_of(prompt))
 
@@ -118,7 +117,7 @@ class Calls:
         """The tokens that a freshly loaded model would give a prompt, without cached replies."""
         if prompt.tokens is not None:
             return [*prompt.tokens]
-        text_keys = self._loaded.cache.text_keys
+        text_keys = self._loaded.text_keys
         text = text_keys.mark(prompt.text or b"", prompt.plain, prompt.text_media)
         return text_keys.read(text, add_special=prompt.add_special)
 

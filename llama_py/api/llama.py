@@ -122,6 +122,9 @@ class Llama(LlamaCppNames, CacheNames):
         overflow: what to do when a conversation is too long; by default that is an error.
         prefix_cache_slots: named snapshots that are kept (0 to 8).
         max_waiting: most requests that may wait for a free sequence.
+        isolate: compute in a process of its own, which is started again when it dies. What needs
+            the context here (``eval``, ``ctx``, ``save_state``, callbacks that choose tokens)
+            raises ``IsolationError``.
         in_place: start no thread: calls step the engine themselves (WebAssembly, tests). One
             thread at a time may use the model then.
         progress: called with the fraction loaded, by the calling thread. Returning False or raising
@@ -172,7 +175,7 @@ class Llama(LlamaCppNames, CacheNames):
 
     def n_ctx(self) -> int:
         """Tokens that one conversation can have: all of the context, if ``kv_unified``."""
-        return self.runtime.loaded.context.n_ctx_seq
+        return self.runtime.loaded.facts.n_ctx_seq
 
     # -- completions ---------------------------------------------------------------------------
 
@@ -295,9 +298,9 @@ class Llama(LlamaCppNames, CacheNames):
             GenerationTimeout: it took too long.
             ParameterError: an argument is wrong.
         """
-        from llama_py.api.scoring.scoring import ScoringJob
+        from llama_py.api.scoring.jobs import scoring_job
 
-        return ScoringJob(self.runtime, prefix, continuations, timeout, options).run()
+        return scoring_job(self.runtime, prefix, continuations, timeout, options).run()
 
     # -- embeddings ----------------------------------------------------------------------------
 
@@ -479,7 +482,8 @@ class Llama(LlamaCppNames, CacheNames):
 
         It is valid until ``close()``, and so is ``ctx``. Raises ``ClosedError`` afterwards.
         """
-        return self.runtime.loaded.model.pointer
+        pointer: llama_model_p = self.runtime.loaded.pointer
+        return pointer
 
     @property
     def ctx(self) -> llama_context_p:
@@ -572,7 +576,7 @@ class Llama(LlamaCppNames, CacheNames):
     @property
     def metrics(self) -> MetricsReport:
         """Counters and histograms of the engine since loading or ``reset()``."""
-        return self.runtime.loaded.engine.metrics.as_dict()
+        return self.runtime.loaded.metrics.as_dict()
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -606,7 +610,7 @@ class Llama(LlamaCppNames, CacheNames):
             return f"Llama({name}, closed)"
         size = "vocab_only=True" if self.runtime.loaded.vocab_only else "an encoder"
         if self.runtime.loaded.generates:
-            size = f"n_ctx={self.runtime.loaded.context.n_ctx}"
+            size = f"n_ctx={self.runtime.loaded.facts.n_ctx}"
         return f"Llama({name}, {size})"
 
     # -- from a hub ----------------------------------------------------------------------------

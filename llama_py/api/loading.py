@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from llama_py import forks
+from llama_py.api.facts import ContextFacts, EngineReport, ProcessStatus
 from llama_py.api.media import ModelMedia, find_projector
 from llama_py.api.weights import Weights, context_params_of
 from llama_py.core.context import Context
-from llama_py.core.device_memory import DeviceMemory, note_loaded
+from llama_py.core.device_memory import DeviceMemory, note_loaded, noted
 from llama_py.core.host import profiles
 from llama_py.core.host.footprint import expected_bytes, room_for_model
 from llama_py.core.lora import LoraAdapter
@@ -30,6 +31,10 @@ from llama_py.engine.clock import Clock
 from llama_py.engine.driver import Driver
 from llama_py.engine.engine import Engine
 from llama_py.engine.media import MediaEncoder
+from llama_py.engine.metrics import Metrics
+from llama_py.engine.port import EnginePort
+from llama_py.engine.preparing import resolve
+from llama_py.engine.request import GenerationRequest
 from llama_py.errors import ParameterError
 from llama_py.media.sources import MediaLimits
 from llama_py.memory.cache import CacheLimits, SequenceCache
@@ -37,6 +42,7 @@ from llama_py.memory.costs import Costs
 from llama_py.memory.kinds import traits_of
 from llama_py.memory.saving import Copying
 from llama_py.memory.state_loader import StateLoad
+from llama_py.memory.text_keys import TextKeys
 from llama_py.options import LOAD
 from llama_py.options.drafters import Speculative
 from llama_py.params import ContextParams, ModelParams
@@ -44,7 +50,7 @@ from llama_py.states.ram import LlamaRAMCache
 from llama_py.states.state import StoredState
 from llama_py.version import LLAMA_CPP_COMMIT
 
-__all__ = ["LoadedModel", "lacks_memory", "load", "model_media"]
+__all__ = ["LoadedModel", "lacks_memory", "load", "media_limits", "model_media"]
 
 _log = logging.getLogger("llama_py")
 
@@ -122,6 +128,16 @@ class LoadedModel:
         return self._generating is not None
 
     @property
+    def isolated(self) -> bool:
+        """True if what computes is in another process."""
+        return False
+
+    @property
+    def own_process(self) -> ProcessStatus | None:
+        """How the process is that the model has of its own; None if it is in this one."""
+        return None
+
+    @property
     def embedding_queue(self) -> EmbeddingQueue:
         """What embeds; made when it is asked for first.
 
@@ -162,6 +178,65 @@ class LoadedModel:
         return self._parts().driver
 
     @property
+    def port(self) -> EnginePort:
+        """Where requests are submitted, wherever the engine is."""
+        return self.driver
+
+    @property
+    def facts(self) -> ContextFacts:
+        """What does not change of the context, wherever it is."""
+        context, cache = self.context, self.cache
+        return ContextFacts(
+            context.n_ctx,
+            context.n_ctx_seq,
+            context.n_seq_max,
+            cache.limit,
+            context.adapters,
+            cache.namespace,
+        )
+
+    @property
+    def text_keys(self) -> TextKeys:
+        """How texts of prompts are compared and tokenized."""
+        return self.cache.text_keys
+
+    def count(self, request: GenerationRequest) -> int:
+        """How many tokens the engine would evaluate or reuse for a prompt now.
+
+        Raises:
+            ContextOverflowError: it does not fit.
+        """
+        return len(resolve(request, self.cache, self.model.vocab).tokens)
+
+    @property
+    def metrics(self) -> Metrics:
+        """What the engine has counted."""
+        return self.engine.metrics
+
+    @property
+    def metrics_so_far(self) -> Metrics:
+        """The same as far as it is known here; nothing is waited for."""
+        return self.engine.metrics
+
+    def report(self) -> EngineReport:
+        """How the engine is doing now."""
+        engine, cache, context = self.engine, self.cache, self.context
+        requests = engine.requests
+        return EngineReport(
+            engine.metrics,
+            len(requests.running),
+            len(requests.waiting),
+            cache.cells_used(),
+            context.n_ctx,
+            tuple(noted(context)),
+        )
+
+    @property
+    def pointer(self) -> Any:
+        """The C pointer of the model; see ``Llama.model``."""
+        return self.model.pointer
+
+    @property
     def engine(self) -> Engine:
         """What the driver drives: to be called within ``driver.run`` only."""
         return self._parts().driver.engine
@@ -190,6 +265,11 @@ class LoadedModel:
                 "embeds (embed, rerank); load a decoder model",
             )
         return self._generating
+
+    def refuse_callbacks(self) -> None:
+        """Raise ``LlamaError`` in a callback of a request."""
+        if self.generates:
+            self.port.refuse_callbacks()
 
     @contextmanager
     def loading(self, stored: StoredState, namespace: Hashable) -> Iterator[StateLoad | None]:
@@ -411,13 +491,7 @@ def model_media(
     media = ModelMedia(
         model,
         None if path is None else Path(path),
-        MediaLimits(
-            paths=tuple(map(Path, arguments["media_paths"] or ())),
-            urls=arguments["allow_urls"],
-            most_bytes=arguments["max_media_bytes"],
-            most_pixels=arguments["max_image_pixels"],
-            most_media=arguments["max_media"],
-        ),
+        media_limits(arguments),
         n_ubatch=n_ubatch,
         n_threads=n_threads,
         use_gpu=model.params.n_gpu_layers != 0,
@@ -427,6 +501,17 @@ def model_media(
     if given not in (None, "auto"):
         _ = media.encoder
     return media
+
+
+def media_limits(arguments: Mapping[str, Any]) -> MediaLimits:
+    """What may be read of pictures and sounds, as ``options.MediaOptions`` say it."""
+    return MediaLimits(
+        paths=tuple(map(Path, arguments["media_paths"] or ())),
+        urls=arguments["allow_urls"],
+        most_bytes=arguments["max_media_bytes"],
+        most_pixels=arguments["max_image_pixels"],
+        most_media=arguments["max_media"],
+    )
 
 
 def _refuse_drafts(model: Model, speculative: Speculative | None) -> None:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from llama_py.chat.conversation import AudioPart, ImagePart
 from llama_py.core.model import Model
 from llama_py.core.projector import Projector
-from llama_py.engine.media import MediaEncoder, Medium
+from llama_py.engine.media import MediaCells, MediaEncoder, Medium
 from llama_py.errors import LlamaError, MediaError, ParameterError
 from llama_py.gguf.reader import read_header
 from llama_py.media.sources import MediaLimits, check_file, read_url
 
-__all__ = ["ModelMedia", "find_projector"]
+__all__ = ["MediaReader", "ModelMedia", "find_projector"]
 
 
 def find_projector(model_path: Path, width: int) -> Path | None:
@@ -34,6 +38,16 @@ def find_projector(model_path: Path, width: int) -> Path | None:
         if header.scalars.get("general.architecture") == "clip" and fits:
             found.append(path)
     return found[0] if len(found) == 1 else None
+
+
+class MediaReader(Protocol):
+    """What reads files for prompts and embeddings; a ``MediaEncoder``, wherever that is."""
+
+    def read(self, data: bytes, where: str) -> Medium:
+        """A file that was checked as a medium."""
+
+    def vectors(self, medium: Medium, stretch: MediaCells) -> NDArray[np.float32]:
+        """The vectors of a stretch."""
 
 
 class ModelMedia:
@@ -78,7 +92,7 @@ class ModelMedia:
         return self._encoder
 
     @property
-    def encoder(self) -> MediaEncoder:
+    def encoder(self) -> MediaReader:
         """The encoder, which is loaded when it is asked for first.
 
         Raises:

@@ -17,6 +17,7 @@ from llama_py.options.values import read_path
 
 if TYPE_CHECKING:
     from llama_py.api.kept.model_cache import ModelCache
+    from llama_py.api.loading import LoadedModel
     from llama_py.api.runtime import Runtime
 
 __all__ = ["open_model"]
@@ -38,9 +39,8 @@ def open_model(
     """
     arguments = {"model_path": read_path("model_path", model_path), **options}
     template, chat_format = _read_template(options)
-    weights = read_weights(arguments, meanwhile=_import_what_calls_need)
+    loaded = _loaded(arguments, given)
 
-    from llama_py.api.kept.model_cache import ModelCache
     from llama_py.api.kept.snapshots import check_slots
     from llama_py.api.rendering import ChatSettings
     from llama_py.api.runtime import Runtime
@@ -54,8 +54,30 @@ def open_model(
         json_calls=options["json_calls"],
         overflow=options["overflow"],
     )
-    runtime = Runtime(weights, arguments, given, settings, template, chat_format)
-    return runtime, ModelCache(runtime, check_slots(options["prefix_cache_slots"]))
+    runtime = Runtime(loaded, arguments, given, settings, template, chat_format)
+    return runtime, _cache_of(runtime, check_slots(options["prefix_cache_slots"]))
+
+
+def _loaded(arguments: Mapping[str, Any], given: dict[str, Any]) -> LoadedModel:
+    if arguments["isolate"]:
+        from llama_py.api.isolation.isolated import load_isolated
+
+        return load_isolated(arguments, given)
+    weights = read_weights(arguments, meanwhile=_import_what_calls_need)
+
+    from llama_py.api.loading import load
+
+    return load(weights, arguments, {name for name, value in given.items() if value is not None})
+
+
+def _cache_of(runtime: Runtime, slots: int) -> ModelCache:
+    from llama_py.api.kept.model_cache import ModelCache
+
+    if not runtime.loaded.isolated:
+        return ModelCache(runtime, slots)
+    from llama_py.api.isolation.remote import IsolatedCache
+
+    return IsolatedCache(runtime, slots)
 
 
 def _import_what_calls_need() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from llama_py.api.call import Call, LastCalls, Outcome
 from llama_py.api.calls import Calls
 from llama_py.api.embedding.lists import EmbeddingLists
-from llama_py.api.loading import load
+from llama_py.api.loading import LoadedModel
 from llama_py.api.lowlevel import ByHand
 from llama_py.api.rendering import ChatSettings, Rendering
 from llama_py.api.reply_stream import ReplyStream, failure_of
@@ -18,7 +18,6 @@ from llama_py.engine.request import FinishEvent, GenerationRequest, Record
 if TYPE_CHECKING:
     import asyncio
 
-    from llama_py.api.weights import Weights
     from llama_py.engine.async_events import AsyncEvents
 
 __all__ = ["Runtime"]
@@ -31,7 +30,7 @@ class Runtime:
     that ``del`` frees everything at once.
 
     Args:
-        weights: of the model; they belong to this, and are freed if it cannot be made.
+        loaded: the model, its context, and the engine that drives them; it belongs to this.
         arguments: those of ``Llama``, as ``options.LOAD`` completed them, and ``model_path``.
         given: those that somebody gave; a copy of the ``Llama`` is made with them.
         settings: what calls get that say nothing else.
@@ -39,8 +38,8 @@ class Runtime:
         chat_format: the name of a format in place of any template, or None.
 
     Attributes:
-        loaded: the model, its context, and the engine that drives them.
-        given, settings: as they were passed; they may be changed between calls.
+        loaded, given, settings: as they were passed; the last two may be changed between
+            calls.
         rendering: conversations to prompts.
         calls: arguments to checked calls.
         by_hand: evaluating token by token.
@@ -53,15 +52,14 @@ class Runtime:
 
     def __init__(
         self,
-        weights: Weights,
+        loaded: LoadedModel,
         arguments: Mapping[str, Any],
         given: dict[str, Any],
         settings: ChatSettings,
         template: str | None,
         chat_format: str | None,
     ) -> None:
-        named = {name for name, value in given.items() if value is not None}
-        self.loaded = loaded = load(weights, arguments, named)
+        self.loaded = loaded
         self.given = given
         self.settings = settings
         self.last = last = LastCalls()
@@ -76,8 +74,8 @@ class Runtime:
 
         What ``eval`` evaluated is let go before: one of them may begin with it.
         """
-        driver, first = self.loaded.driver, self.by_hand.release
-        return Events(driver, requests, whole=whole, first=first)
+        port, first = self.loaded.port, self.by_hand.release
+        return Events(port, requests, whole=whole, first=first)
 
     def submit_from(
         self,
@@ -89,8 +87,8 @@ class Runtime:
         """Queue the requests of a call whose events an event loop reads; see ``AsyncEvents``."""
         from llama_py.engine.async_events import AsyncEvents  # and asyncio: a tenth of the start
 
-        driver, first = self.loaded.driver, self.by_hand.release
-        return AsyncEvents(driver, requests, loop, whole=whole, first=first)
+        port, first = self.loaded.port, self.by_hand.release
+        return AsyncEvents(port, requests, loop, whole=whole, first=first)
 
     def respond(self, call: Call) -> Any:
         """The whole reply of a call, or with ``stream`` the stream of its chunks."""

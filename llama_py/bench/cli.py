@@ -31,6 +31,7 @@ BENCHMARKS = {
     "empty-reply": "llama_py.bench.empty_reply",
     "cluster": "llama_py.bench.cluster",
     "cluster-simulation": "llama_py.bench.cluster_simulation",
+    "isolation": "llama_py.bench.isolation",
 }
 
 #: Further commands: name -> (module whose ``main`` takes arguments and returns an exit code, what).

@@ -115,13 +115,12 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--hf", metavar="REPO[:QUANT]", help="download from the Hugging Face hub")
     for name, flag in MODEL_FLAGS.items():
         option = MODEL_OPTIONS[name]
-        group.add_argument(
-            *flag.flags,
-            dest=f"model_{name}",
-            metavar=flag.metavar,
-            type=str if name == "chat_template" else options.argument_type(option),
-            help=flag.help or options.help_of(option, LOAD),
-        )
+        kind: dict[str, Any] = {"action": "store_true", "default": None}
+        if flag.metavar is not None:
+            read = str if name == "chat_template" else options.argument_type(option)
+            kind = {"metavar": flag.metavar, "type": read}
+        shown = flag.help or options.help_of(option, LOAD)
+        group.add_argument(*flag.flags, dest=f"model_{name}", help=shown, **kind)
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:

@@ -103,14 +103,15 @@ class Replica:
         models: dict[str, Llama] = {}
         loaded = self._service.models.loaded
         for model in loaded:
-            engine = model.counted[1] if model.counted is not None else None
-            if engine is None:  # it embeds, and remembers nothing
+            counted = model.counted
+            report = counted[1] if counted is not None else None
+            if report is None:  # it embeds, and remembers nothing
                 continue
             models[model.id] = model.llama
-            running += len(engine.requests.running)
-            waiting += len(engine.requests.waiting)
-            room += engine.context.n_ctx
-            used += engine.cache.cells_used()
+            running += report.running
+            waiting += report.waiting
+            room += report.cells
+            used += report.cells_used
         per_token = self._held.bytes_per_token
         texts, lost = self._held.look(partial(_in_memory, models))
         return ReplicaState(
@@ -125,7 +126,7 @@ class Replica:
 
     async def metrics(self) -> tuple[str, bytes]:
         """Its name, and its page of metrics."""
-        page, _ = await asyncio.to_thread(self._service.metrics.page, "")
+        page, _ = await asyncio.to_thread(self._service.metrics.page)
         return self.name, page
 
     async def whole(self, ask: Ask) -> tuple[AnswerHead, bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from codecs import getincrementaldecoder
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from llama_py.chat.rendered import RenderedChat
 from llama_py.chat.vocab import VocabLike
 from llama_py.params import TokenConstraint
 
-__all__ = ["ReasoningBudget", "budget_for"]
+__all__ = ["BudgetMaker", "ReasoningBudget", "budget_for"]
 
 Maker = Callable[[], TokenConstraint]
 #: Tokens that a character which the budget would cut in two may still have.
@@ -86,6 +87,25 @@ class ReasoningBudget:
         return bool(self._characters.getstate()[0]) and self._late <= _REST_OF_CHARACTER
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class BudgetMaker:
+    """Makes the ``ReasoningBudget`` of one reply; see there."""
+
+    vocab: VocabLike
+    reasoning: Reasoning
+    closing: tuple[int, ...]
+    budget: int
+    inner: Maker | None
+    again: bool
+
+    def __call__(self) -> TokenConstraint:
+        """The constraint of one sequence."""
+        inner = self.inner() if self.inner is not None else None
+        return ReasoningBudget(
+            self.vocab.piece, self.reasoning, self.closing, self.budget, inner, self.again
+        )
+
+
 def budget_for(
     vocab: VocabLike, rendered: RenderedChat, budget: int | None, inner: Maker | None
 ) -> Maker | None:
@@ -100,8 +120,4 @@ def budget_for(
     # An answer that fits a schema may contain the texts of marks.
     again = inner is None and rendered.schema is None
 
-    def make() -> TokenConstraint:
-        constraint = inner() if inner is not None else None
-        return ReasoningBudget(vocab.piece, reasoning, closing, budget, constraint, again)
-
-    return make
+    return BudgetMaker(vocab, reasoning, tuple(closing), budget, inner, again)

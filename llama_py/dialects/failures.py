@@ -15,9 +15,11 @@ from llama_py.errors import (
     ContextOverflowError,
     DecodeError,
     DeviceUnavailableError,
+    EngineDeadError,
     GenerationTimeout,
     GrammarError,
     InputTooLongError,
+    IsolationError,
     LlamaError,
     MediaError,
     ModelChangedError,
@@ -130,6 +132,7 @@ _KINDS: tuple[tuple[type[BaseException], Kind], ...] = (
     (GrammarError, Kind.INVALID_VALUE),
     (TemplateError, Kind.INVALID_VALUE),
     (TokenizationError, Kind.INVALID_VALUE),
+    (IsolationError, Kind.INVALID_VALUE),
     (QueueFullError, Kind.QUEUE_FULL),
     (GenerationTimeout, Kind.TIMEOUT),
     (CacheFullError, Kind.CACHE_FULL),
@@ -171,6 +174,10 @@ def failure_of(error: BaseException) -> Failure:
     if isinstance(error, DeviceUnavailableError):
         _log.error("a request was refused: %s", error)
         return Failure(Kind.UNAVAILABLE, _LOST, retry_after=_RETRY_AFTER[Kind.UNAVAILABLE])
+    if isinstance(error, EngineDeadError):
+        _log.warning("a request ended early: %s", error.public or error)
+        told = error.public or "the model's process died; try again"
+        return Failure(Kind.UNAVAILABLE, told, code="engine_dead", retry_after=error.retry_after)
     for exception, kind in _KINDS:
         if isinstance(error, exception):
             message = _WORDS.get(kind) or _cut(getattr(error, "public", None) or str(error))

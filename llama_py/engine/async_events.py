@@ -8,9 +8,9 @@ import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from llama_py.engine.driver import Driver
 from llama_py.engine.loop import MOST_EVENTS
 from llama_py.engine.mailbox import Command, Mailbox
+from llama_py.engine.port import EnginePort
 from llama_py.engine.request import Event, FinishEvent, GenerationRequest, Output, Record
 
 __all__ = ["AsyncEvents"]
@@ -105,7 +105,7 @@ class AsyncEvents(AsyncIterator[tuple[int, Event]]):
 
     def __init__(
         self,
-        driver: Driver,
+        driver: EnginePort,
         requests: Sequence[GenerationRequest],
         loop: asyncio.AbstractEventLoop,
         *,

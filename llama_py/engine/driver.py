@@ -101,7 +101,11 @@ class Driver:
             prepared = prepare(
                 requests, engine.cache, engine.vocab, engine.requests.ended, engine.clock
             )
-            mailbox.expect(prepared, me if read_here else None)
+            mailbox.expect(
+                [running.number for running in prepared],
+                [running.record for running in prepared],
+                me if read_here else None,
+            )
             self._queue(prepared, mailbox, first)
         finally:
             self._preparing.discard(me)
@@ -156,6 +160,11 @@ class Driver:
             runner.hurry()
 
         media.encoder, media.wake = encoder, None if self._in_place else wake
+
+    def pause(self, mailbox: Mailbox) -> None:
+        """Leave a call out of the steps until ``resume``: whoever gets its events is behind."""
+        loop = self._loop
+        self.post(lambda: loop.pause(mailbox))
 
     def resume(self, mailbox: Mailbox) -> None:
         """Go on with a call that was paused because nobody read what came."""

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 
 from typing_extensions import Self
 
-from llama_py.engine.driver import Driver
 from llama_py.engine.loop import LOOK, MOST_EVENTS
 from llama_py.engine.mailbox import Command, Mailbox
+from llama_py.engine.port import EnginePort
 from llama_py.engine.request import Event, FinishEvent, GenerationRequest, Output, Record
 
 __all__ = ["Events"]
@@ -48,7 +48,7 @@ class Events(Iterator[tuple[int, Event]]):
 
     def __init__(
         self,
-        driver: Driver,
+        driver: EnginePort,
         requests: Sequence[GenerationRequest],
         *,
         whole: bool = False,

@@ -211,10 +211,15 @@ class Loop:
         elif mailbox.backlog >= MOST_EVENTS and not self._quiet:
             self._pause(mailbox)
 
+    def pause(self, mailbox: Mailbox) -> None:
+        """Leave a call out of the steps, unless somebody waits for all calls to end."""
+        if not self._quiet:
+            mailbox.paused = True
+            for number in mailbox.numbers:
+                self.engine.pause(number)
+
     def _pause(self, mailbox: Mailbox) -> None:
-        mailbox.paused = True
-        for number in mailbox.numbers:
-            self.engine.pause(number)
+        self.pause(mailbox)
         if mailbox.backlog < MOST_EVENTS:  # its owner read meanwhile, and saw no pause
             self.resume(mailbox)
 

@@ -6,7 +6,6 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
-from llama_py.engine.generation import Generation
 from llama_py.engine.request import FinishEvent, Output, Record
 
 __all__ = ["Command", "Mailbox"]
@@ -53,10 +52,10 @@ class Mailbox(ABC):
         self._delivered = 0
         self._kept: list[Output] = []
 
-    def expect(self, requests: Sequence[Generation], thread: int | None) -> None:
-        """Take the outputs of these requests, which are about to be queued."""
-        self.numbers = [running.number for running in requests]
-        self.records = [running.record for running in requests]
+    def expect(self, numbers: Sequence[int], records: Sequence[Record], thread: int | None) -> None:
+        """Take the outputs of the requests of these numbers, which are about to be queued."""
+        self.numbers = [*numbers]
+        self.records = [*records]
         self.open = {*self.numbers}
         self.thread = thread
 

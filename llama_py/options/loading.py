@@ -452,6 +452,18 @@ class LoadOptions(ModelOptions, ContextOptions, MediaOptions, total=False):
             "at a time may use the model then."
         ),
     ]
+    isolate: Annotated[
+        bool,
+        Default(False),
+        Flag(
+            "--isolate",
+            help="give the model a process of its own, which is started again when it dies",
+        ),
+        Doc(
+            "Compute in a process of its own, which may die (an abort in C, too little memory, a "
+            "lost device) and is started again ([processes](processes.md#isolation))."
+        ),
+    ]
     numa: Annotated[
         bool | int,
         Reads(read_numa),

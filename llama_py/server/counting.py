@@ -6,7 +6,6 @@ import asyncio
 
 from starlette.requests import Request
 
-from llama_py.engine.preparing import resolve
 from llama_py.engine.request import GenerationRequest
 from llama_py.errors import ContextOverflowError
 from llama_py.server.adapting import adapted
@@ -53,7 +52,7 @@ def _counted(
     counted, longer = 0, []
     for request in requests:
         try:
-            counted += len(resolve(request, llama.runtime.loaded.cache, llama.vocab).tokens)
+            counted += llama.runtime.loaded.count(request)
         except ContextOverflowError:  # whoever counts wants to know by how much
             longer.append(request)
     return counted, longer

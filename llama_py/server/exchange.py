@@ -248,7 +248,7 @@ class Exchange:
                 raise ClientDisconnect
             self._turn = time.perf_counter()
             try:
-                _ = self.model.llama.runtime.loaded.driver  # an encoder has none, and says so
+                _ = self.model.llama.runtime.loaded.port  # an encoder has none, and says so
                 call = parse()
                 self.id = call.id
                 if not self._over:

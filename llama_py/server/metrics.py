@@ -25,8 +25,7 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector
 
-from llama_py.core.device_memory import noted
-from llama_py.engine.engine import Engine
+from llama_py.api.facts import EngineReport
 from llama_py.engine.metrics import Histogram, Metrics
 from llama_py.server.lifecycle import Lifecycle
 from llama_py.server.pool.pool import ModelPool
@@ -122,6 +121,13 @@ class _Models(_Collector):
         for name, (help_, value) in counters.items():
             yield CounterMetricFamily(f"llama_py_model_{name}", help_, value=value)
         yield GaugeMetricFamily("llama_py_models_loaded", "In memory.", value=len(pool.loaded))
+        help_ = "Times that the own process of a model died and was started again."
+        restarts = CounterMetricFamily(
+            "llama_py_model_process_restarts", help_, labels=["model_name"]
+        )
+        for model in pool.models:
+            restarts.add_metric([model.id], model.restarts)
+        yield restarts
         help_ = "Requests that wait for a model."
         yield GaugeMetricFamily("llama_py_model_requests_waiting", help_, value=pool.waiting)
 
@@ -138,25 +144,25 @@ class _Engines(_Collector):
         for model in self._models.models:
             if (counted := model.counted) is None:
                 continue
-            metrics, engine = counted
-            for name, kind, help_, value in (*_numbers(metrics), *_states(engine)):
+            metrics, report = counted
+            for name, kind, help_, value in (*_numbers(metrics), *_states(report)):
                 plain = one and name.startswith(_NATIVE)
                 family = families.get(name)
                 if family is None:
                     labels = [] if plain else ["model_name"]
                     family = families[name] = kind(name, help_, labels=labels)
                 family.add_metric([] if plain else [model.id], value)
-            if engine is not None:
-                _add_devices(families, model.id, engine)
+            if report is not None:
+                _add_devices(families, model.id, report)
             _add_ends(families, model.id, metrics)
             for name, help_, histogram in _histograms(metrics):
                 _add_histogram(families, name, help_, model.id, histogram)
         yield from families.values()
 
 
-def _add_devices(families: dict[str, Any], model: str, engine: Engine) -> None:
+def _add_devices(families: dict[str, Any], model: str, report: EngineReport) -> None:
     name = "llama_py_device_memory_bytes"
-    for each in noted(engine.context):
+    for each in report.devices:
         if name not in families:
             help_ = "Memory that a model and its context take."
             labels = ["model_name", "device", "what"]
@@ -215,13 +221,13 @@ def _numbers(metrics: Metrics) -> Iterator[tuple[str, type[Any], str, float]]:
     yield "llama_py_draft_seconds", counter, help_, metrics.draft_seconds
 
 
-def _states(engine: Engine | None) -> Iterator[tuple[str, type[Any], str, float]]:
+def _states(report: EngineReport | None) -> Iterator[tuple[str, type[Any], str, float]]:
     """How it is now; a model that is not in memory does nothing."""
     running = waiting = 0
     used = 0.0
-    if engine is not None:
-        running, waiting = len(engine.requests.running), len(engine.requests.waiting)
-        used = _ratio(engine.cache.cells_used(), engine.context.n_ctx)
+    if report is not None:
+        running, waiting = report.running, report.waiting
+        used = _ratio(report.cells_used, report.cells)
     gauge = GaugeMetricFamily
     yield "llamacpp:requests_processing", gauge, "Requests that have a place.", running
     yield "llamacpp:requests_deferred", gauge, "Requests that wait for one.", waiting

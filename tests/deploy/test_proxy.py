@@ -143,7 +143,9 @@ def test_what_is_not_for_the_world(tmp_path: Path) -> None:
         assert httpx.get(f"{address}/metrics").status_code == 404
         assert httpx.get(f"{server.address}/metrics").status_code == 200
         assert "<title>" in httpx.get(address).text  # the chat page
-        answer = httpx.post(address + CHATS, json={"messages": body()["messages"]}, timeout=PATIENCE)
+        answer = httpx.post(
+            address + CHATS, json={"messages": body()["messages"]}, timeout=PATIENCE
+        )
         assert json.loads(answer.text)["choices"][0]["message"]["content"]
 
 

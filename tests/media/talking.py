@@ -49,7 +49,9 @@ class Talk:
     def encoder(self) -> MediaEncoder:
         media = self.llm.runtime.loaded.media
         assert media is not None
-        return media.encoder
+        encoder = media.encoder
+        assert isinstance(encoder, MediaEncoder)
+        return encoder
 
     @property
     def encoded(self) -> int:

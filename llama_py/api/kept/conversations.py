@@ -96,17 +96,17 @@ class Conversations:
     @property
     def namespace(self) -> Hashable:
         """That of requests which name none."""
-        return self._loaded.cache.namespace
+        return self._loaded.facts.namespace
 
     @property
     def sequences(self) -> int:
         """How many there can be in memory."""
-        return self._loaded.context.n_seq_max
+        return self._loaded.facts.n_seq_max
 
     @property
     def room(self) -> int:
         """Tokens that one of them can hold."""
-        return self._loaded.cache.limit
+        return self._loaded.facts.limit
 
     @property
     def drafts(self) -> bool:

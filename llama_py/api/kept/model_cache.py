@@ -18,7 +18,7 @@ from llama_py.params import GenerationParams, SamplingParams
 from llama_py.states.state import StoredState
 from llama_py.states.store import StateStore
 
-__all__ = ["BytesReport", "CacheReport", "ModelCache", "Prewarmed", "SequenceReport"]
+__all__ = ["BytesReport", "CacheReport", "ModelCache", "Prewarmed", "SequenceReport", "check_store"]
 
 Messages = Sequence[Mapping[str, Any]]
 
@@ -178,7 +178,7 @@ class ModelCache:
         Raises:
             ParameterTypeError: it is no store.
         """
-        _check_store(store)
+        check_store(store)
         cache = self._runtime.loaded.cache
 
         def use() -> None:
@@ -407,7 +407,7 @@ class ModelCache:
         self._runtime.loaded.driver.run_when_quiet(clear, cancel=cancel)
 
 
-def _check_store(store: Any) -> None:
+def check_store(store: Any) -> None:
     """Raise unless ``store`` has the attributes of a ``StateStore``, which every call needs."""
     if store is None:
         return

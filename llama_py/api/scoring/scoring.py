@@ -61,6 +61,12 @@ class Score:
     tokens: NDArray[np.int32]
     text: str
 
+    @classmethod
+    def of(cls, tokens: Tokens, logprobs: Sequence[float], text: str) -> Score:
+        """The score of a continuation, from the log-probabilities of its tokens."""
+        each = [float(value) for value in logprobs]
+        return cls(float(sum(each)), np.array(each, np.float32), np.array(tokens, np.int32), text)
+
     def __len__(self) -> int:
         return len(self.tokens)
 
@@ -114,7 +120,7 @@ class ScoringJob:
             finally:
                 self._let_go()
         return [
-            _score(tokens, found[tokens], text)
+            Score.of(tokens, found[tokens], text)
             for tokens, text in zip(given.tokens, given.texts, strict=True)
         ]
 
@@ -138,7 +144,7 @@ class ScoringJob:
         return read_continuations(vocab, start, continuations)
 
     def _check_sizes(self, prefix: Prefix, given: Continuations) -> None:
-        limit, count = self._runtime.loaded.cache.limit, len(prefix.tokens)
+        limit, count = self._runtime.loaded.facts.limit, len(prefix.tokens)
         if count > limit:
             raise ContextOverflowError(count, limit, limit, "the prefix")
         for index, tokens in enumerate(given.tokens):
@@ -265,9 +271,3 @@ class ScoringJob:
 def _is_conversation(prefix: Any) -> bool:
     listed = isinstance(prefix, Sequence) and not isinstance(prefix, (str, bytes))
     return listed and any(isinstance(item, Mapping) for item in prefix)
-
-
-def _score(tokens: Tokens, logprobs: Sequence[float], text: str) -> Score:
-    return Score(
-        float(sum(logprobs)), np.array(logprobs, np.float32), np.array(tokens, np.int32), text
-    )

@@ -38,7 +38,15 @@ from llama_py.errors import GrammarError
 from llama_py.params import TokenConstraint
 from llama_py.tenants import Remembered
 
-__all__ = ["Guide", "SchemaConstraint", "available", "guide_for", "unsatisfiable"]
+__all__ = [
+    "Guide",
+    "SchemaConstraint",
+    "SchemaMaker",
+    "available",
+    "compiled_schema",
+    "guide_for",
+    "unsatisfiable",
+]
 
 #: Seconds for which parts of a schema are compiled by themselves, to find the one that is refused.
 _SEARCH = 0.5
@@ -121,6 +129,31 @@ class _Compiled:
             return self.matcher.deep_copy()
 
 
+class SchemaMaker:
+    """Makes the constraints of one schema; call it once for each generated sequence.
+
+    Attributes:
+        source: schema, reasoning and calls, from which another process that has the vocabulary
+            makes the same (``compiled_schema``).
+    """
+
+    __slots__ = ("_compiled", "_guide", "source")
+
+    def __init__(
+        self,
+        guide: Guide,
+        compiled: _Compiled,
+        source: tuple[Any, Reasoning, tuple[CallOpening, ...]],
+    ) -> None:
+        self._guide = guide
+        self._compiled = compiled
+        self.source = source
+
+    def __call__(self) -> TokenConstraint:
+        """The constraint of one sequence."""
+        return SchemaConstraint(self._compiled.copy(), self._guide, self.source[1])
+
+
 class Guide:
     """llguidance for one vocabulary.
 
@@ -159,8 +192,8 @@ class Guide:
         *,
         reasoning: Reasoning = NO_REASONING,
         calls: Sequence[CallOpening] = (),
-    ) -> Callable[[], TokenConstraint]:
-        """A function that makes constraints; call it once for each generated sequence.
+    ) -> SchemaMaker:
+        """What makes constraints; call it once for each generated sequence.
 
         Args:
             schema: the JSON schema of the answer.
@@ -180,10 +213,7 @@ class Guide:
         if known is None:
             self._compiled.put(key, compiled)
 
-        def make() -> TokenConstraint:
-            return SchemaConstraint(compiled.copy(), self, reasoning)
-
-        return make
+        return SchemaMaker(self, compiled, (schema, reasoning, tuple(calls)))
 
     def _compile(self, body: dict[str, Any], frame: Callable[[list[str]], list[str]]) -> Any:
         """The matcher of a schema, to be copied for each sequence."""
@@ -519,3 +549,10 @@ def guide_for(vocab: VocabLike) -> Guide:
         if guide is None:
             guide = _GUIDES[vocab] = Guide(vocab)
         return guide
+
+
+def compiled_schema(
+    vocab: VocabLike, schema: Any, reasoning: Reasoning, calls: Sequence[CallOpening]
+) -> SchemaMaker:
+    """The ``SchemaMaker`` of a source, for a vocabulary."""
+    return guide_for(vocab).compile(schema, reasoning=reasoning, calls=calls)

@@ -43,12 +43,17 @@ _RETRY = 1.0
 
 def conversations_of(llama: Llama) -> Conversations:
     """What a model has in memory."""
-    return Conversations(llama.runtime.loaded)
+    loaded = llama.runtime.loaded
+    if not loaded.isolated:
+        return Conversations(loaded)
+    from llama_py.api.isolation.remote import IsolatedConversations
+
+    return IsolatedConversations(loaded)
 
 
 def namespace_of(llama: Llama, tenant: str) -> Hashable | None:
     """What the requests of a tenant share prefixes in; None is what everybody does."""
-    return (llama.runtime.loaded.cache.namespace, tenant) if tenant else None
+    return (llama.runtime.loaded.facts.namespace, tenant) if tenant else None
 
 
 def busy_failure(error: ConversationBusyError) -> RequestError:

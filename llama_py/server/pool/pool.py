@@ -110,10 +110,16 @@ class ModelPool:
         Raises:
             RequestError: there is no such model.
         """
-        return self._is_ready(self._place(name))
+        place = self._place(name)
+        return self._is_ready(place) and not place.model.is_restarting
 
     def _is_ready(self, place: Place) -> bool:
         return place.status is ModelStatus.LOADED and not self._waiting
+
+    @property
+    def restarting(self) -> list[ServedModel]:
+        """Models in memory whose own processes died, and are being started again."""
+        return [model for model in self.loaded if model.is_restarting]
 
     def _place(self, name: str | None) -> Place:
         if not name or len(self._places) == 1:
@@ -173,10 +179,18 @@ class ModelPool:
                 raise refusals.failed(place.model, place.error, pause)
             await self._wait(place, ModelStatus.LOADED, receive)
         try:
+            await self._started_again(place.model)
             yield place.model
         finally:
             place.used = time.monotonic()
             self._release(place)
+
+    async def _started_again(self, model: ServedModel) -> None:
+        """Wait while a model's own process is loaded again, and while it is left alone refuse."""
+        while (status := model.own_process) is not None and not status.ready:
+            if status.pause and status.last_death is not None:
+                raise refusals.keeps_dying(model, status.pause)
+            await asyncio.sleep(_WHILE_MOVING)
 
     @asynccontextmanager
     async def probe(self, name: str | None) -> AsyncIterator[ServedModel | None]:

@@ -10,7 +10,7 @@ from llama_py.dialects.failures import Kind, RequestError
 from llama_py.errors import LlamaError, ModelNotFoundError, shown
 from llama_py.server.pool.served_model import ServedModel
 
-__all__ = ["failed", "not_found", "reason_of", "stopping", "too_long", "too_many"]
+__all__ = ["failed", "keeps_dying", "not_found", "reason_of", "stopping", "too_long", "too_many"]
 
 #: When to come again after waiting in vain, in seconds.
 _RETRY_AFTER = 5.0
@@ -87,3 +87,12 @@ def stopping() -> RequestError:
     """No model is given to anybody any more."""
     message = "the server is being stopped; try again later"
     return RequestError(Kind.UNAVAILABLE, message, retry_after=_RETRY_AFTER)
+
+
+def keeps_dying(model: ServedModel, pause: float) -> RequestError:
+    """Its own process died again and again, and is left alone for so many seconds."""
+    message = (
+        f"the process of the model {model.id} died several times in a row; it is started again in "
+        f"{pause:.0f} s"
+    )
+    return RequestError(Kind.UNAVAILABLE, message, code="engine_dead", retry_after=pause)

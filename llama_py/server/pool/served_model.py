@@ -8,14 +8,15 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from llama_py.engine.metrics import Metrics
-from llama_py.errors import ClosedError
+from llama_py.errors import ClosedError, EngineDeadError
 from llama_py.server.defaults import sampling_of, served
 from llama_py.server.pool.senses import senses_of
 
 if TYPE_CHECKING:
+    from llama_py.api.facts import EngineReport, ProcessStatus
     from llama_py.api.llama import Llama
+    from llama_py.api.loading import LoadedModel
     from llama_py.dialects.context import CallContext
-    from llama_py.engine.engine import Engine
     from llama_py.server.config.settings import ModelSettings, Settings
 
 __all__ = ["ModelStatus", "ServedModel"]
@@ -56,9 +57,10 @@ class ServedModel:
         self.problem: str | None = None
         self._senses: tuple[bool, bool] | None = None
         self._llama: Llama | None = None
+        self._restarts = 0
         #: What was counted until it was loaded last, and what has counted since: its engine, or the
         #: metrics that this has left. One value, which threads see as a whole.
-        self._counted: tuple[Metrics, Engine | Metrics | None] = (Metrics(), None)
+        self._counted: tuple[Metrics, LoadedModel | Metrics | None] = (Metrics(), None)
 
     @property
     def llama(self) -> Llama:
@@ -77,8 +79,9 @@ class ServedModel:
         return self._llama is not None and self._llama.runtime.loaded.lost
 
     @property
-    def counted(self) -> tuple[Metrics, Engine | None] | None:
-        """What its engines did since the server began, and the one that it has now; for any thread.
+    def counted(self) -> tuple[Metrics, EngineReport | None] | None:
+        """What its engines did since the server began, and how the one is that it has now; for any
+        thread but that of the event loop: it may wait for another process.
 
         None if it never had one.
         """
@@ -87,7 +90,28 @@ class ServedModel:
             return None
         if isinstance(last, Metrics):
             return before + last, None
-        return before + last.metrics, last
+        try:
+            report = last.report()
+        except (ClosedError, EngineDeadError):  # it goes just now, or is started again
+            return before + last.metrics_so_far, None
+        return before + report.metrics, report
+
+    @property
+    def own_process(self) -> ProcessStatus | None:
+        """How the process is that it has of its own, if it is loaded and has one."""
+        return None if self._llama is None else self._llama.runtime.loaded.own_process
+
+    @property
+    def is_restarting(self) -> bool:
+        """Whether its own process died, and is not there again yet."""
+        status = self.own_process
+        return status is not None and not status.ready
+
+    @property
+    def restarts(self) -> int:
+        """How often its own processes were started again since the server began."""
+        status = self.own_process
+        return self._restarts + (0 if status is None else status.restarts)
 
     @property
     def senses(self) -> tuple[bool, bool]:
@@ -120,15 +144,16 @@ class ServedModel:
             before, last = self._counted
             self._counted = (
                 before + last if isinstance(last, Metrics) else before,
-                llama.runtime.loaded.engine,
+                llama.runtime.loaded,
             )
 
     def leave(self) -> Llama:
         """It is on its way out of memory; the caller closes what this returns."""
+        self._restarts = self.restarts
         llama, self._llama, self.status = self.llama, None, ModelStatus.UNLOADING
         before, last = self._counted
         if last is not None and not isinstance(last, Metrics):
-            self._counted = before, last.metrics
+            self._counted = before, last.metrics_so_far
         return llama
 
     def __repr__(self) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import asyncio
+
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -30,7 +32,14 @@ async def _alive(request: Request) -> Response:
 async def _ready(request: Request) -> Response:
     """Whether requests are welcome: a balancer sends none where they are not."""
     service = service_of(request)
-    refusal = service.lifecycle.refusal() or _overload(service)
+    refusal = service.lifecycle.refusal()
+    if refusal is None and service.settings.ready_waiting is not None:
+        # A model may be in another process, which is asked.
+        refusal = await asyncio.to_thread(_overload, service, service.settings.ready_waiting)
+    dead = service.models.restarting
+    if refusal is None and dead and len(dead) == len(service.models.loaded):
+        message = "the model's process died, and is being started again"
+        refusal = Failure(Kind.UNAVAILABLE, message, retry_after=1.0)
     if refusal is None:
         return JSONResponse({"status": "ok"})
     # In llama-server's form, whose clients wait for it.
@@ -39,15 +48,13 @@ async def _ready(request: Request) -> Response:
     return JSONResponse({"error": error}, 503, headers)
 
 
-def _overload(service: Service) -> Failure | None:
+def _overload(service: Service, most: int) -> Failure | None:
     """Why new requests had better go elsewhere, or None."""
-    most = service.settings.ready_waiting
-    if most is None:
-        return None
     waiting = service.models.waiting
     for model in service.models.models:
-        engine = model.counted[1] if model.counted is not None else None
-        waiting += len(engine.requests.waiting) if engine is not None else 0
+        counted = model.counted
+        if counted is not None and counted[1] is not None:
+            waiting += counted[1].waiting
     if waiting <= most:
         return None
     return Failure(Kind.UNAVAILABLE, f"{waiting} requests wait for a place", retry_after=1.0)
@@ -61,6 +68,8 @@ async def _health(request: Request) -> Response:
         return await _ready(request)
     if service.models.loading:  # one of several, which does not keep others from being used
         return JSONResponse({"status": "ok", "loading": True})
+    if dead := service.models.restarting:  # this process is well
+        return JSONResponse({"status": "ok", "restarting": [model.id for model in dead]})
     return await _alive(request)
 
 

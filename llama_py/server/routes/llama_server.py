@@ -12,7 +12,6 @@ from starlette.responses import Response
 
 from llama_py.api.llama import Llama
 from llama_py.chat.formats.builtin import BUILTIN_PREFIX
-from llama_py.core.device_memory import noted
 from llama_py.core.device_report import gpu_hint
 from llama_py.dialects.failures import Kind, RequestError
 from llama_py.dialects.llama_server.bodies import read_infill, read_native, slot_session
@@ -191,7 +190,7 @@ def _model_props(model: ServedModel) -> Body:
             "n_ctx": conversations.room,
         },
         "total_slots": conversations.sequences,
-        "devices": [asdict(each) for each in noted(llama.runtime.loaded.context)],
+        **_engine_props(llama),
         "device_hint": gpu_hint(),
         # The description is "llama 1B Q4_K - Medium".
         "model_ftype": llama.runtime.loaded.model.description.split(" ", 2)[-1],
@@ -199,6 +198,26 @@ def _model_props(model: ServedModel) -> Body:
         "bos_token": _text(llama, vocab.bos),
         "eos_token": _text(llama, vocab.eos),
     }
+
+
+def _engine_props(llama: Llama) -> Body:
+    """What the model takes on each device, and the process that it has of its own, if it has one.
+
+    While that is started again there is nothing to be said of devices.
+    """
+    loaded = llama.runtime.loaded
+    status = loaded.own_process
+    if status is None:
+        return {"devices": [asdict(each) for each in loaded.report().devices]}
+    death = status.last_death
+    process = {
+        "pid": status.pid,
+        "ready": status.ready,
+        "restarts": status.restarts,
+        "last_death": None if death is None else death.signal or f"exit code {death.exit_code}",
+    }
+    devices = loaded.report().devices if status.ready else ()
+    return {"devices": [asdict(each) for each in devices], "process": process}
 
 
 def _template_props(llama: Llama) -> Body:
