@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import asyncio
-
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
