@@ -23,6 +23,7 @@ from tests.server.test_serve import SLOWLY, Process, Stream, body, running, stre
 CHATS = "/v1/chat/completions"
 CONFIG = (DEPLOY / "nginx.conf").read_text(encoding="utf-8")
 FEW = 12
+QUESTION = {"messages": body()["messages"]}
 VERY_SLOWLY = "tests.deploy.very_slowly"
 #: What nginx needs around the file, without root and away from the machine's own.
 AROUND = """\
@@ -84,11 +85,15 @@ def busy(server: Process) -> int:
 
 def pieces(address: str) -> int:
     """In how many pieces a stream of ``FEW`` tokens arrives, half a second between two of them."""
-    with httpx.stream(
-        "POST", address + CHATS, json=body(stream=True, max_tokens=FEW), timeout=PATIENCE
-    ) as answer:
-        got = [*answer.iter_raw()]
-    assert b"".join(got).endswith(b"data: [DONE]\n\n")
+    content = json.dumps(body(stream=True, max_tokens=FEW))
+    host = address.removeprefix("http://")
+    head = f"POST {CHATS} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+    head += f"Content-Length: {len(content)}\r\nConnection: close\r\n\r\n"
+    name, _, port = host.partition(":")
+    with socket.create_connection((name, int(port)), PATIENCE) as connection:
+        connection.sendall((head + content).encode())
+        got = [*iter(lambda: connection.recv(1 << 16), b"")]
+    assert b"data: [DONE]" in b"".join(got)
     return len(got)
 
 
@@ -150,9 +155,7 @@ def test_what_is_not_for_the_world(tmp_path: Path) -> None:
         assert httpx.get(f"{address}/metrics").status_code == 404
         assert httpx.get(f"{server.address}/metrics").status_code == 200
         assert "<title>" in httpx.get(address).text  # the chat page
-        answer = httpx.post(
-            address + CHATS, json={"messages": body()["messages"]}, timeout=PATIENCE
-        )
+        answer = httpx.post(address + CHATS, json=QUESTION, timeout=PATIENCE)
         assert json.loads(answer.text)["choices"][0]["message"]["content"]
 
 

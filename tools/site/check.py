@@ -1,8 +1,8 @@
 """``python -m tools.site.check``: look at the site that ``make site`` has built.
 
 Its links lead to pages and headings that are there, and it has nothing from other hosts; the words
-of its prose are known; and axe finds nothing to complain about in a browser, at three widths, light and
-dark.
+of its prose are known; and axe finds nothing to complain about in a browser, at three widths, light
+and dark.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _seen(
     page.on("request", lambda r: None if r.url.startswith((url, "data:")) else wrong.append(r.url))
     page.on("response", lambda r: wrong.append(r.url) if r.status >= 400 else None)
     page.on("pageerror", lambda error: wrong.append(str(error)))
-    visits: dict[str, Callable[[Page], None]] = {name: _plain for name in LOOKED_AT}
+    visits: dict[str, Callable[[Page], None]] = dict.fromkeys(LOOKED_AT, _plain)
     visits["index.html "] = _search
     for name, do in visits.items():
         page.goto(f"{url}/{name.strip()}", wait_until="networkidle")
