@@ -69,9 +69,8 @@ class ServerMetrics:
     def page(self) -> tuple[bytes, str]:
         """The page for a scraper, and its content type.
 
-        It is always the plain text: in OpenMetrics' form, which Prometheus asks for first, newer
-        versions of the library write ``llamacpp_`` where llama-server's dashboards and ours look
-        for ``llamacpp:``.
+        It is always the plain text. In OpenMetrics' form, which Prometheus asks for first, newer
+        versions of the library write ``llamacpp_`` where dashboards look for ``llamacpp:``.
         """
         page = generate_latest(self._registry).replace(_LONGEST + b"gauge", _LONGEST + b"counter")
         return page, CONTENT_TYPE_PLAIN_0_0_4

@@ -145,7 +145,7 @@ def test_prometheus_understands_settings_and_expressions(tmp_path: Path, page: s
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("prometheus") is None, reason="no Prometheus here")
 def test_every_panel_shows_something(server: Server, tmp_path: Path) -> None:
-    """Prometheus scrapes the server, with the file of the deployment, and is asked for each panel."""
+    """Prometheus scrapes the server, by the file of the deployment, and is asked for each."""
     config = read_yaml("prometheus.yml")
     config["global"]["scrape_interval"] = "1s"
     job = config["scrape_configs"][0]

@@ -1,1 +1,1 @@
-"""The site: its pages are gathered (``pages``), and what became of them is looked at (``check``)."""
+"""The site: its pages are gathered (``pages``), and what they became is looked at (``check``)."""

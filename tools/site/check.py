@@ -1,8 +1,8 @@
 """``python -m tools.site.check``: look at the site that ``make site`` has built.
 
 Its links lead to pages and headings that are there, and it has nothing from other hosts; the words
-of its prose are known; and axe finds nothing to complain about in a browser, at three widths, light and
-dark.
+of its prose are known; and axe finds nothing to complain about in a browser, at three widths, light
+and dark.
 """
 
 from __future__ import annotations

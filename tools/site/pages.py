@@ -95,8 +95,8 @@ def turned(markdown: str, origin: str, place: str) -> str:
 def examples() -> str:
     """A page with all scripts of ``examples/``, each under its name."""
     parts = [
-        "# Examples\n\nThe scripts of the folder `examples/`. Tests run each of them on the bundled model, or"
-        " on tiny ones that see and hear, and compare what it prints.\n"
+        "# Examples\n\nThe scripts of the folder `examples/`. Tests run each of them on the bundled"
+        " model, or on tiny ones that see and hear, and compare what it prints.\n"
     ]
     for name in SCRIPTS:
         text = (ROOT / "examples" / name).read_text(encoding="utf-8")
