@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -432,6 +433,25 @@ def test_the_command_line_says_the_same(server: Server) -> None:
     rows = {line.split()[0]: line.split() for line in done.stdout.splitlines() if line}
     assert "RPC0" in rows
     assert "it fits" in done.stdout
+
+
+def test_large_tensors_are_sent_once(tmp_path: Path) -> None:
+    """The server keeps them, and is asked for them by their digests the next time."""
+    path = str(tiny_model("full", n_embd=512, n_ff=6144, n_layer=1))  # three matrices of 12 MiB
+    folder = tmp_path / "new" / "tensors"
+    rows = []
+    for _ in range(2):
+        with (
+            running("--cache", str(folder)) as server,
+            Llama(path, n_ctx=256, rpc_servers=[server.endpoint]) as llm,
+        ):
+            llm.create_completion("The quick brown fox", max_tokens=1)
+            rows.append(llm.last_logits.copy())
+        kept = {each.name: each.stat().st_mtime_ns for each in folder.iterdir()}
+        assert len(kept) == 3
+        rows.append(kept)
+    assert (rows[0] == rows[2]).all()
+    assert rows[1] == rows[3], "nothing was written again"
 
 
 def test_devices_lists_them(server: Server) -> None:
