@@ -174,6 +174,28 @@ def test_a_second_model_sees_what_the_first_one_holds(server: Server) -> None:
     assert free_by_device(params)[name] == before
 
 
+def test_a_client_that_is_killed_leaves_nothing_behind() -> None:
+    script = (
+        "import sys; from llama_py import Llama, demo_model_path\n"
+        "with Llama(demo_model_path(), n_ctx=1024, rpc_servers=[sys.argv[1]]) as llm:\n"
+        "    for _ in llm.create_completion('a', max_tokens=900, ignore_eos=True, stream=True):\n"
+        "        print('token', flush=True)\n"
+    )
+    with running("--memory", "1GiB") as server, on_cpu() as here:
+        command = [sys.executable, "-c", script, server.endpoint]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as client:
+            assert client.stdout is not None
+            assert client.stdout.readline()
+            client.kill()
+        params = ModelParams(rpc_servers=(server.endpoint,))
+        deadline = time.monotonic() + 60
+        while max(free_by_device(params).values()) != 1 << 30 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert max(free_by_device(params).values()) == 1 << 30
+        with load(server.endpoint) as llm:
+            assert reply(llm)[0] == reply(here)[0]
+
+
 def test_what_does_not_fit_is_refused_or_stays_here() -> None:
     with running("--memory", "8MiB") as small:
         with pytest.raises(NotEnoughMemoryError, match=r"RPC\d+.*n_ctx"):
