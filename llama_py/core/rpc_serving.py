@@ -13,6 +13,7 @@ import socket
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from llama_py._native import ggml_h
@@ -68,6 +69,7 @@ class RpcService:
         ParameterError: of the settings.
         DeviceUnavailableError: there is no such device, nothing can listen there, or this
             installation has no RPC.
+        OSError: the folder for tensors cannot be made.
     """
 
     def __init__(self, settings: ServiceSettings) -> None:
@@ -81,6 +83,8 @@ class RpcService:
             if each["limit_bytes"] is not None:
                 self._library.llama_py_rpc_limit(pointer, each["limit_bytes"])
         self._n_threads = settings.n_threads or usable_cores()
+        if settings.cache is not None:  # C would write nothing into a folder that is not there
+            Path(settings.cache).mkdir(parents=True, exist_ok=True)
         self._cache = None if settings.cache is None else os.fsencode(settings.cache)
         self._room = threading.BoundedSemaphore(_MOST_CLIENTS)
         self._listening = _listening(settings.host, settings.port)

@@ -19,6 +19,7 @@ from llama_py.core import context as context_module
 from llama_py.core.batch import Batch
 from llama_py.core.context import Context, default_n_ctx
 from llama_py.core.model import Model
+from llama_py.core.placement import placement
 from llama_py.errors import ClosedError, ContextCreationError, ParameterError, StateError
 from llama_py.params import ContextParams, ModelParams
 from tests.models import KINDS, Kind, tiny_model
@@ -183,6 +184,7 @@ def described(trained: int = 131072, **loaded: Any) -> Any:
         architecture="llama",
         metadata={f"llama.attention.{key}": value for key, value in heads.items()},
         params=ModelParams(**loaded),
+        devices=tuple(placement(ModelParams(**loaded)).devices),
     )
 
 
@@ -205,10 +207,11 @@ def test_by_default_the_context_fits_into_what_is_free_on_the_gpus(
     context: dict[str, Any],
     expected: int,
 ) -> None:
-    devices = [{"kind": "cpu", "free_bytes": 1 << 40}]
-    devices += [{"kind": "gpu", "free_bytes": size << 30} for size in free]
+    devices: list[dict[str, Any]] = [{"name": "CPU", "kind": "cpu", "free_bytes": 1 << 40}]
+    for place, size in enumerate(free):
+        devices.append({"name": f"GPU{place}", "kind": "gpu", "free_bytes": size << 30})
     monkeypatch.setattr(context_module, "memory_bytes", lambda: 16 << 30)
-    monkeypatch.setattr(backend, "devices", lambda: devices)
+    monkeypatch.setattr(backend, "local_devices", lambda: devices)
     assert default_n_ctx(described(**loaded), ContextParams(**context)) == expected
 
 

@@ -105,7 +105,7 @@ def test_a_cache_of_experts_needs_a_gpu(mixture: Path) -> None:
 
 
 def test_a_cache_of_experts_needs_experts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend, "devices", lambda: [_GPU])
+    monkeypatch.setattr(backend, "local_devices", lambda: [_GPU])
     with pytest.raises(ParameterError, match=r"moe_cache_size: .*has no experts"):
         Llama(str(tiny_model("full")), n_ctx=128, moe_cache_size=1 << 20)
 
@@ -115,7 +115,7 @@ def test_the_size_of_the_cache_reaches_llama_cpp(
     mixture: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It refuses it, because in truth there is no GPU."""
-    monkeypatch.setattr(backend, "devices", lambda: [_GPU])
+    monkeypatch.setattr(backend, "local_devices", lambda: [_GPU])
     with pytest.raises(ContextCreationError, match="MoE cache requires a GPU backend"):
         Llama(str(mixture), n_ctx=128, n_cpu_moe=-1, moe_cache_size=1 << 20)
 
@@ -138,7 +138,7 @@ def test_a_wrong_value_is_named(options: dict[str, Any], error: type[Exception])
 def test_a_model_whose_experts_stay_has_the_room_of_the_machine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(backend, "devices", lambda: [_GPU])
+    monkeypatch.setattr(backend, "local_devices", lambda: [_GPU])
     assert room_for_model(ModelParams()) == _GPU["free_bytes"]
     assert room_for_model(ModelParams(n_cpu_moe=-1)) > _GPU["free_bytes"]
 

@@ -57,9 +57,11 @@ def test_no_file(tmp_path: Path) -> None:
 def test_the_room_is_where_the_layers_go(
     monkeypatch: pytest.MonkeyPatch, layers: int, expected: int
 ) -> None:
-    kinds = {"cpu": 5 << 30, "gpu": 8 << 30}
-    devices = [{"kind": kind, "free_bytes": size} for kind, size in kinds.items()]
-    devices.append({"kind": "gpu", "free_bytes": 3 << 30})
-    monkeypatch.setattr(backend, "devices", lambda: devices)
+    sizes = {"CPU": 5 << 30, "GPU0": 8 << 30, "GPU1": 3 << 30}
+    devices = [
+        {"name": name, "kind": "cpu" if name == "CPU" else "gpu", "free_bytes": size}
+        for name, size in sizes.items()
+    ]
+    monkeypatch.setattr(backend, "local_devices", lambda: devices)
     monkeypatch.setattr(footprint_module, "available_bytes", lambda: 5 << 30)
     assert room_for_model(ModelParams(n_gpu_layers=layers)) == expected

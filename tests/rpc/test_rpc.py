@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -171,6 +172,28 @@ def test_a_second_model_sees_what_the_first_one_holds(server: Server) -> None:
     while free_by_device(params)[name] != before and time.monotonic() < deadline:
         time.sleep(0.05)  # the server frees what the client had when that has gone
     assert free_by_device(params)[name] == before
+
+
+def test_a_client_that_is_killed_leaves_nothing_behind() -> None:
+    script = (
+        "import sys; from llama_py import Llama, demo_model_path\n"
+        "with Llama(demo_model_path(), n_ctx=1024, rpc_servers=[sys.argv[1]]) as llm:\n"
+        "    for _ in llm.create_completion('a', max_tokens=900, ignore_eos=True, stream=True):\n"
+        "        print('token', flush=True)\n"
+    )
+    with running("--memory", "1GiB") as server, on_cpu() as here:
+        command = [sys.executable, "-c", script, server.endpoint]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as client:
+            assert client.stdout is not None
+            assert client.stdout.readline()
+            client.kill()
+        params = ModelParams(rpc_servers=(server.endpoint,))
+        deadline = time.monotonic() + 60
+        while max(free_by_device(params).values()) != 1 << 30 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert max(free_by_device(params).values()) == 1 << 30
+        with load(server.endpoint) as llm:
+            assert reply(llm)[0] == reply(here)[0]
 
 
 def test_what_does_not_fit_is_refused_or_stays_here() -> None:
@@ -432,6 +455,25 @@ def test_the_command_line_says_the_same(server: Server) -> None:
     rows = {line.split()[0]: line.split() for line in done.stdout.splitlines() if line}
     assert "RPC0" in rows
     assert "it fits" in done.stdout
+
+
+def test_large_tensors_are_sent_once(tmp_path: Path) -> None:
+    """The server keeps them, and is asked for them by their digests the next time."""
+    path = str(tiny_model("full", n_embd=512, n_ff=6144, n_layer=1))  # three matrices of 12 MiB
+    folder = tmp_path / "new" / "tensors"
+    rows = []
+    for _ in range(2):
+        with (
+            running("--cache", str(folder)) as server,
+            Llama(path, n_ctx=256, rpc_servers=[server.endpoint]) as llm,
+        ):
+            llm.create_completion("The quick brown fox", max_tokens=1)
+            rows.append(llm.last_logits.copy())
+        kept = {each.name: each.stat().st_mtime_ns for each in folder.iterdir()}
+        assert len(kept) == 3
+        rows.append(kept)
+    assert (rows[0] == rows[2]).all()
+    assert rows[1] == rows[3], "nothing was written again"
 
 
 def test_devices_lists_them(server: Server) -> None:

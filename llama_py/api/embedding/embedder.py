@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Embedder"]
 
-_OF_MODEL = ModelParams.__dataclass_fields__.keys() - {"load_mtp"}
 _OF_CONTEXT = ("n_ctx", "n_ubatch", "n_threads", "flash_attn")
 
 

@@ -68,6 +68,8 @@ static size_t llama_py_checked_alignment(uint64_t alignment) {
 // -- of a server --------------------------------------------------------------------------------
 
 static std::atomic_bool llama_py_serves_many { false };
+// Held by the command of a client while it is carried out: all of them share the backends.
+static std::recursive_mutex llama_py_computing;
 static std::mutex llama_py_limits_mutex;
 static std::unordered_map<ggml_backend_dev_t, uint64_t> llama_py_limits;  // none: as much as there is
 static std::unordered_map<ggml_backend_dev_t, uint64_t> llama_py_taken;   // by the buffers of all clients

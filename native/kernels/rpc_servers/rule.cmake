@@ -83,7 +83,14 @@ function(llama_py_rpc_servers)
         "    llama_py_free_counted(buffer);\n    buffers.erase(buffer);")
     llama_py_exchange(text LLAMA_PY_RPC
         "    for (auto buffer : buffers) {\n        ggml_backend_buffer_free(buffer);"
-        "    for (auto buffer : buffers) {\n        llama_py_free_counted(buffer);")
+        "    std::lock_guard<std::recursive_mutex> one(llama_py_computing);\n    sync_all_backends();\n    for (auto buffer : buffers) {\n        llama_py_free_counted(buffer);")
+    # One command at a time; what comes over the network is waited for without the lock.
+    string(REPLACE "if (!server." "if (std::lock_guard<std::recursive_mutex> one(llama_py_computing); !server." locked "${text}")
+    if (locked STREQUAL text)
+        message(FATAL_ERROR "LLAMA_PY_RPC: this llama.cpp carries out the commands of a client in another way; "
+            "see docs/upstream-notes.md, and turn the rule off (-DLLAMA_PY_RPC=OFF) if it serves several")
+    endif()
+    set(text "${locked}")
     llama_py_exchange(text LLAMA_PY_RPC
         "    response.free_mem = free;"
         "    llama_py_free_within_limit(dev, free, total);\n    response.free_mem = free;")

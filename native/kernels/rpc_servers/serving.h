@@ -13,20 +13,13 @@ double llama_py_patience() {
     return llama_py_patience_seconds;
 }
 
-// Sets of backends that no client uses at the moment: one set computes for one client at a time.
-static std::mutex llama_py_idle_mutex;
-static std::vector<std::vector<ggml_backend_t>> llama_py_idle;
-
+// One set of backends for all clients: drivers of GPUs do not like to be started while they compute.
 static std::vector<ggml_backend_t> llama_py_backends(size_t n_threads, size_t n_devices, ggml_backend_dev_t * devices) {
-    {
-        std::lock_guard<std::mutex> lock(llama_py_idle_mutex);
-        if (!llama_py_idle.empty()) {
-            auto found = llama_py_idle.back();
-            llama_py_idle.pop_back();
-            return found;
-        }
+    static auto & made = *new std::vector<ggml_backend_t>();
+    std::lock_guard<std::recursive_mutex> lock(llama_py_computing);
+    if (made.size() == n_devices) {
+        return made;
     }
-    std::vector<ggml_backend_t> made;
     for (size_t i = 0; i < n_devices; i++) {
         ggml_backend_t backend = ggml_backend_dev_init(devices[i], nullptr);
         if (backend == nullptr) {
@@ -92,10 +85,6 @@ LLAMA_PY_RPC_API int llama_py_rpc_serve(
             GGML_LOG_ERROR("a client of the RPC server failed: %s\n", error.what());
             failed = 1;
         }
-    }
-    if (backends.size() == n_devices) {
-        std::lock_guard<std::mutex> lock(llama_py_idle_mutex);
-        llama_py_idle.push_back(std::move(backends));
     }
     return failed;
 }
