@@ -69,8 +69,8 @@ if TYPE_CHECKING:
     from llama_py.errors import ConversationBusyError as ConversationBusyError
     from llama_py.errors import ConversationMissingError as ConversationMissingError
     from llama_py.errors import DecodeError as DecodeError
-    from llama_py.errors import FingerprintError as FingerprintError
     from llama_py.errors import EngineDeadError as EngineDeadError
+    from llama_py.errors import FingerprintError as FingerprintError
     from llama_py.errors import ForkedProcessError as ForkedProcessError
     from llama_py.errors import GenerationTimeout as GenerationTimeout
     from llama_py.errors import GrammarError as GrammarError

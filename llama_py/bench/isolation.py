@@ -3,13 +3,13 @@
 The same model is loaded into this process and, with ``isolate=True``, into one of its own. Each
 repeat measures both right after each other, in changing order: one greedy stream of --generate
 tokens, whose chunks a thread reads as they come, and --streams of them at once, each read by a
-thread of its own. The cost of the border is the difference of the seconds for one token of the single
-stream, and beside it that of the processor time of both processes together; and what the border takes
-where there is nothing else: the events of so many streams written, sent, received, read and entered
-in their records, by one thread, in processor time, which other work on the machine disturbs least.
-Figures are medians of
-the repeats, and ratios are medians of the ratios within a repeat. With a small model (the default)
-the border is a large part of a token's time; how much of a real reply it is, a real one shows.
+thread of its own. The cost of the border is the difference of the seconds for one token of the
+single stream, and beside it that of the processor time of both processes together; and what the
+border takes where there is nothing else: the events of so many streams written, sent, received,
+read and entered in their records, by one thread, in processor time, which other work on the machine
+disturbs least. Figures are medians of the repeats, and ratios are medians of the ratios within a
+repeat. With a small model (the default) the border is a large part of a token's time; how much of a
+real reply it is, a real one shows.
 
 Exit code 1 if the two do not say the same.
 """

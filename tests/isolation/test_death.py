@@ -178,7 +178,8 @@ def test_one_that_dies_again_and_again_is_left_alone(llm: Llama) -> None:
     for death in range(1, 4):
         until(lambda: status_of(llm).ready, "it is there")
         pid = kill(llm)
-        until(lambda: f"(pid {pid})" in str(status_of(llm).last_death), "it is known")
+        known = f"(pid {pid})"
+        until(lambda known=known: known in str(status_of(llm).last_death), "it is known")
         assert (status_of(llm).pause > 0) is (death > 1)
     with pytest.raises(EngineDeadError, match="died 3 times") as caught:
         answers(llm)
@@ -195,7 +196,7 @@ def test_a_file_that_is_gone_when_it_is_started_again(tmp_path: Path) -> None:
     with Llama(path, isolate=True, **OPTIONS) as llm:
         path.unlink()
         kill(llm)
-        with pytest.raises(EngineDeadError, match="could not load it again.*model.gguf"):
+        with pytest.raises(EngineDeadError, match="could not load it again"):
             until(lambda: answers(llm) and False, "it says why")
         path.write_bytes(Path(demo_model_path()).read_bytes())
         until(lambda: status_of(llm).ready, "it is loaded when the file is there again")

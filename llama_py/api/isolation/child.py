@@ -1,7 +1,7 @@
 """The process of a model: it loads a ``Llama`` as ever, and answers with it.
 
-Its main thread reads what the other process says; threads prepare calls, as threads of callers would,
-and the engine has its own. When the other process is gone, this one ends.
+Its main thread reads what the other process says; threads prepare calls, as threads of callers
+would, and the engine has its own. When the other process is gone, this one ends.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NoReturn
 
 from llama_py.api.facts import ContextFacts
@@ -441,8 +442,8 @@ def _expect_the_worst() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if sys.platform == "linux":
-        with suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
-            file.write(_RATHER_THIS_ONE)
+        with suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text(_RATHER_THIS_ONE, encoding="ascii")
 
 
 def main(number: int, version: str) -> NoReturn:

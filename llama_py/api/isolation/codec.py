@@ -2,9 +2,9 @@
 
 Pickle writes it, because what crosses is Python's: frozen dataclasses, arrays, exceptions. But no
 pickle is trusted, in neither direction: a file that takes over the process of its model must not
-take over the one that calls it. Only the classes of a list are written or read, by their exact names;
-they hold data, and making one does nothing. So a callable of a caller's cannot cross either, and the
-error says which one it was.
+take over the one that calls it. Only the classes of a list are written or read, by their exact
+names; they hold data, and making one does nothing. So a callable of a caller's cannot cross either,
+and the error says which one it was.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """``ModelProcess``: the other process of a model, started, listened to, and started again.
 
-One thread listens, hands over what comes, and finds out when the process is gone. Whoever waited for
-something then gets an ``EngineDeadError``, and the process is started again: at once the first time,
-and after pauses that grow when it dies again before it has finished a request. Calls that come while
-it is being loaded wait for it; those that come in such a pause are refused.
+One thread listens, hands over what comes, and finds out when the process is gone. Whoever waited
+for something then gets an ``EngineDeadError``, and the process is started again: at once the first
+time, and after pauses that grow when it dies again before it has finished a request. Calls that
+come while it is being loaded wait for it; those that come in such a pause are refused.
 
 The two are bound to each other by their socket alone: whichever ends, the other one sees the end of
 what it reads. That holds for every way to die.
