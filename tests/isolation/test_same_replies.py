@@ -10,7 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llama_py import AsyncLlama, Embedder, Llama, LlamaGrammar, LlamaRAMCache, demo_model_path
+from llama_py import (
+    AsyncLlama,
+    Embedder,
+    Image,
+    Llama,
+    LlamaGrammar,
+    LlamaRAMCache,
+    demo_model_path,
+)
 from llama_py.errors import (
     ContextOverflowError,
     GenerationTimeout,
@@ -18,7 +26,11 @@ from llama_py.errors import (
     LlamaError,
     ParameterError,
 )
+from tests.chat import families
 from tests.isolation.killing import OPTIONS, STORY, status_of, until
+from tests.media.projectors import tiny_projector
+from tests.media.text_models import media_model
+from tests.models import tiny_model
 
 HELLO = [{"role": "user", "content": "Hello!"}]
 SUM = [{"role": "user", "content": "What is 2 + 3?"}]
@@ -220,6 +232,38 @@ def test_prewarming_and_pins(isolated: Llama) -> None:
     assert not any(each["pinned"] for each in isolated.cache.report()["sequences"])
     isolated.cache.reset()
     assert isolated.cache.report()["cells_used"] == 0
+
+
+def test_pictures() -> None:
+    options: dict[str, Any] = {**OPTIONS, "mmproj": tiny_projector("mlp"), "n_ctx": 1024}
+    pixels = np.random.default_rng(1).integers(0, 255, (40, 40, 3), np.uint8)
+    parts = [{"type": "text", "text": "What is this?"}, Image(pixels)]
+    asked: Any = [{"role": "user", "content": parts}]
+    given: Any = {"temperature": 0, "max_tokens": 12, "logprobs": True, "top_logprobs": 2}
+    path = media_model("full")
+    with Llama(path, isolate=True, **options) as there, Llama(path, **options) as here:
+        expected = here.create_chat_completion(asked, **given)
+        found = there.create_chat_completion(asked, **given)
+        assert said(found) == said(expected)
+        assert found["usage"]["prompt_tokens"] > 20
+        assert there.create_chat_completion(asked, **given).cache["reused"] > 10
+        vector = there.embed([{"content": parts}])  # type: ignore[list-item]
+        same = here.embed([{"content": parts}])  # type: ignore[list-item]
+        for mine, theirs in zip(vector, same, strict=True):
+            assert np.allclose(mine, theirs, atol=1e-4)
+
+
+def test_reasoning_with_a_budget_and_a_schema() -> None:
+    """What constrains a reply is made anew of the other process's vocabulary."""
+    options: dict[str, Any] = {"n_ctx": 1024, "n_threads": 1}
+    options["chat_template"] = families.source("Qwen-Qwen3-0.6B")
+    path = tiny_model("full")
+    given: Any = {"temperature": 0, "max_tokens": 60, "reasoning_budget": 5, "seed": 1}
+    schema: Any = {"type": "json_object", "schema": PERSON}
+    with Llama(path, isolate=True, **options) as there, Llama(path, **options) as same:
+        for more in ({}, {"response_format": schema}):
+            expected = same.create_chat_completion(HELLO, **given, **more)
+            assert said(there.create_chat_completion(HELLO, **given, **more)) == said(expected)
 
 
 def test_asyncio() -> None:
