@@ -205,6 +205,11 @@ def test_errors_are_the_same(isolated: Llama, here: Llama) -> None:
     assert (overflow.value.prompt_tokens, overflow.value.limit) == (3000, 2048)
 
 
+def _same_vectors(found: Any, expected: Any) -> None:
+    for mine, theirs in zip(found, expected, strict=True):
+        assert np.allclose(mine, theirs, atol=1e-4)
+
+
 def test_scores_and_vectors_are_the_same(isolated: Llama, here: Llama) -> None:
     for prefix in ("Hello", HELLO):
         expected: Any = here.score(prefix, [" there", " you", ""])
@@ -214,8 +219,7 @@ def test_scores_and_vectors_are_the_same(isolated: Llama, here: Llama) -> None:
             assert (one.tokens == other.tokens).all()
             assert np.allclose(one.token_logprobs, other.token_logprobs, atol=1e-4)
     texts = ["Hello there", "a mountain", "b"]
-    for mine, theirs in zip(isolated.embed(texts), here.embed(texts), strict=True):
-        assert np.allclose(mine, theirs, atol=1e-4)
+    _same_vectors(isolated.embed(texts), here.embed(texts))
     with Embedder(llama=isolated) as there, Embedder(llama=here) as same:
         assert np.allclose(there.embed(texts), same.embed(texts), atol=1e-4)
 
@@ -249,8 +253,7 @@ def test_pictures() -> None:
         assert there.create_chat_completion(asked, **given).cache["reused"] > 10
         vector = there.embed([{"content": parts}])  # type: ignore[list-item]
         same = here.embed([{"content": parts}])  # type: ignore[list-item]
-        for mine, theirs in zip(vector, same, strict=True):
-            assert np.allclose(mine, theirs, atol=1e-4)
+        _same_vectors(vector, same)
 
 
 def test_reasoning_with_a_budget_and_a_schema() -> None:
@@ -320,7 +323,8 @@ def test_what_needs_the_context_here_says_so(isolated: Llama, name: str) -> None
 
 
 def test_options_that_contradict_it() -> None:
-    for options in ({"in_place": True}, {"vocab_only": True}):
+    contradicting: list[Any] = [{"in_place": True}, {"vocab_only": True}]
+    for options in contradicting:
         with pytest.raises(ParameterError, match="contradict"):
             Llama(demo_model_path(), isolate=True, **options)
     with pytest.raises(IsolationError, match="drafter"):

@@ -143,6 +143,10 @@ def test_a_session_goes_on_where_it_was(server: Server) -> None:
         assert http.delete("/v1/sessions/mine").status_code == 200
 
 
+def _await_saved(http: httpx.Client, tokens: int) -> None:
+    until(lambda: _saved(http) >= tokens, "it is on the disk")
+
+
 def _saved(http: httpx.Client) -> int:
     count: int = http.get("/v1/sessions/mine").json()["tokens_saved"]
     return count
@@ -153,14 +157,17 @@ def test_one_that_keeps_dying_is_refused_with_the_time_to_come_again(server: Ser
     with server.http() as http:
         for _ in range(3):
             until(lambda: status_of(llama).ready, "it is there")
-            known = f"(pid {kill(llama)})"
-            until(lambda known=known: known in str(status_of(llama).last_death), "it is known")
+            _await_death(llama, kill(llama))
         refused = http.post("/v1/chat/completions", json=HELLO)
         assert refused.status_code == 503
         assert refused.json()["error"]["code"] == "engine_dead"
         assert int(refused.headers["retry-after"]) >= 1
         until(lambda: status_of(llama).ready, "it is there again")
         assert http.post("/v1/chat/completions", json=HELLO).status_code == 200
+
+
+def _await_death(llama: Any, pid: int) -> None:
+    until(lambda: f"(pid {pid})" in str(status_of(llama).last_death), "it is known")
 
 
 def test_embeddings_and_counting(server: Server) -> None:
@@ -202,7 +209,7 @@ def test_fifty_deaths_under_sixteen_streams(tmp_path: Path) -> None:
 
     options: dict[str, Any] = {**OPTIONS, "n_ctx": 32768, "n_seq_max": streams + 2}
     given = demo_settings({"session_dir": tmp_path}, isolate=True, **options)
-    waits, reused = [], []
+    waits, stored = [], 0
     with serving(given) as server, server.http() as http:
         llama = llama_of(server)
         threads = [threading.Thread(target=read, args=[server, n]) for n in range(streams)]
@@ -219,13 +226,13 @@ def test_fifty_deaths_under_sixteen_streams(tmp_path: Path) -> None:
             assert reply.status_code == 200, reply.text
             found = reply.json()
             used = found["usage"]["prompt_tokens"] + found["usage"]["completion_tokens"]
-            reused.append(found["usage"]["prompt_tokens_details"]["cached_tokens"])
-            assert not death or reused[-1] >= known - 64
-            known = used
-            until(lambda used=used: _saved(http) >= used - 64, "it is on the disk")
+            # Some tokens at the end of what is stored may be others in the next prompt.
+            assert found["usage"]["prompt_tokens_details"]["cached_tokens"] >= stored - 8
+            _await_saved(http, used - 64)
+            stored = _saved(http)
             if death % 10 == 9:
                 messages = messages[:1]
-                known = 0
+                stored = 0
             else:
                 said = {"role": "assistant", "content": found["choices"][0]["message"]["content"]}
                 messages = [*messages, said, {"role": "user", "content": f"And {death}?"}]

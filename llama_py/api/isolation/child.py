@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 from llama_py.api.facts import ContextFacts
 from llama_py.api.isolation.codec import Codec
-from llama_py.api.isolation.connection import Connection
+from llama_py.api.isolation.connection import MessageSocket
 from llama_py.api.isolation.messages import Down, Facts, Row, Up, row_of
 from llama_py.api.kept.conversations import Conversations
 from llama_py.api.kept.model_cache import Prewarmed
@@ -52,7 +52,7 @@ _RATHER_THIS_ONE = "300"
 class _Outbox:
     """What the engine's thread has for the other process: one message for all calls of a step."""
 
-    def __init__(self, connection: Connection, codec: Codec) -> None:
+    def __init__(self, connection: MessageSocket, codec: Codec) -> None:
         self._connection = connection
         self._codec = codec
         self._rows: list[Row] = []
@@ -106,7 +106,7 @@ class _Call:
 
 
 class _Child:
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: MessageSocket) -> None:
         self.connection = connection
         self.codec = Codec()
         self.outbox = _Outbox(connection, self.codec)
@@ -454,7 +454,7 @@ def main(number: int, version: str) -> NoReturn:
         version: of the package in the other process.
     """
     _expect_the_worst()
-    child = _Child(Connection(socket.socket(fileno=number)))
+    child = _Child(MessageSocket(socket.socket(fileno=number)))
     if version != __version__:
         child._say(
             Up.FAILED,
