@@ -32,7 +32,7 @@ from llama_py.api.scoring.scoring import ScoringJob
 from llama_py.embeddings.queue import EmbeddingJob
 from llama_py.engine.mailbox import Mailbox
 from llama_py.engine.request import GenerationRequest, Output
-from llama_py.errors import LlamaError
+from llama_py.errors import IsolationError, LlamaError
 from llama_py.tenants import working_for
 from llama_py.version import __version__
 
@@ -74,7 +74,20 @@ class _Outbox:
         now, metrics = time.monotonic(), None
         if now - self._told > _BETWEEN_METRICS:
             self._told, metrics = now, self.metrics()
-        self._connection.send(self._codec.encode((int(Up.ENDS), rows, metrics)))
+        try:
+            data = self._codec.encode((int(Up.ENDS), rows, metrics))
+        except IsolationError:  # an error refers to what cannot cross
+            data = self._codec.encode((int(Up.ENDS), [*map(_plain, rows)], metrics))
+        self._connection.send(data)
+
+
+def _plain(row: Row) -> Row:
+    """A row whose error is one that can cross."""
+    if len(row) != 2 or row[1].event[3] is None:
+        return row
+    reason, text, stop, error = row[1].event
+    plain = LlamaError(f"{type(error).__name__}: {error}")
+    return row[0], replace(row[1], event=(reason, text, stop, plain))
 
 
 class _Outgoing(Mailbox):
@@ -108,7 +121,7 @@ class _Call:
 class _Child:
     def __init__(self, connection: MessageSocket) -> None:
         self.connection = connection
-        self.codec = Codec()
+        self.codec = Codec(builds=True)
         self.outbox = _Outbox(connection, self.codec)
         self._llama: Llama | None = None
         self._calls: dict[int, _Call] = {}
@@ -239,7 +252,14 @@ class _Child:
             self._say(Up.ANSWER, call, value)
         except Exception as error:
             self._calls.pop(call, None)
+            self._refuse(call, error)
+
+    def _refuse(self, call: int, error: BaseException) -> None:
+        """Say what went wrong, in whatever form it can cross."""
+        try:
             self._say(Up.REFUSED, call, error)
+        except IsolationError:
+            self._say(Up.REFUSED, call, LlamaError(f"{type(error).__name__}: {error}"))
 
     def _cancel(self, call: int) -> None:
         known = self._calls.get(call)
@@ -297,7 +317,7 @@ class _Child:
             if future.cancelled():
                 self._say(Up.ANSWER, call, None)
             elif (error := future.exception()) is not None:
-                self._say(Up.REFUSED, call, error)
+                self._refuse(call, error)
             else:
                 self._say(Up.ANSWER, call, None)
 
@@ -424,9 +444,7 @@ class _Forwarding(logging.Handler):
             self.handleError(record)
             return
         child = self._child
-        child.connection.send(
-            child.codec.encode_plain((int(Up.LOG), record.levelno, record.name, text))
-        )
+        child.connection.send(child.codec.encode_plain((int(Up.LOG), record.levelno, text)))
 
 
 def _forward_log(child: _Child, level: int) -> None:

@@ -388,8 +388,8 @@ class ModelProcess:
             if job is not None:
                 job.put(message[2], message[3])
         elif kind == Up.LOG:
-            level, name, text = message[1:]
-            logging.getLogger(name).log(level, "%s", text)
+            level, text = message[1:]
+            _log.log(level, "%s", text)
         else:
             self._note_loading(kind, message[1])
 
