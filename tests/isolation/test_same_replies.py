@@ -224,6 +224,18 @@ def test_scores_and_vectors_are_the_same(isolated: Llama, here: Llama) -> None:
         assert np.allclose(there.embed(texts), same.embed(texts), atol=1e-4)
 
 
+def test_tokens_and_prompts_are_read_here(isolated: Llama, here: Llama) -> None:
+    text = "Hello <|im_end|> there"
+    for special in (False, True):
+        tokens = isolated.tokenize(text, special=special)
+        assert tokens == here.tokenize(text, special=special)
+        assert isolated.detokenize(tokens) == here.detokenize(tokens)
+    assert isolated.render_chat(HELLO) == here.render_chat(HELLO)
+    assert (isolated.n_ctx(), isolated.n_vocab()) == (here.n_ctx(), here.n_vocab())
+    assert (isolated.n_embd(), isolated.metadata) == (here.n_embd(), here.metadata)
+    assert isolated.runtime.loaded.fingerprint == here.runtime.loaded.fingerprint
+
+
 def test_prewarming_and_pins(isolated: Llama) -> None:
     system = [{"role": "system", "content": "You know all about rivers. " * 20}]
     warm = isolated.cache.prewarm(system)

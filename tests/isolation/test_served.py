@@ -143,12 +143,12 @@ def test_a_session_goes_on_where_it_was(server: Server) -> None:
         assert http.delete("/v1/sessions/mine").status_code == 200
 
 
-def _await_saved(http: httpx.Client, tokens: int) -> None:
-    until(lambda: _saved(http) >= tokens, "it is on the disk")
+def _await_saved(http: httpx.Client, tokens: int, name: str) -> None:
+    until(lambda: _saved(http, name) >= tokens, "it is on the disk")
 
 
-def _saved(http: httpx.Client) -> int:
-    count: int = http.get("/v1/sessions/mine").json()["tokens_saved"]
+def _saved(http: httpx.Client, name: str = "mine") -> int:
+    count: int = http.get(f"/v1/sessions/{name}").json()["tokens_saved"]
     return count
 
 
@@ -216,8 +216,9 @@ def test_fifty_deaths_under_sixteen_streams(tmp_path: Path) -> None:
         for each in threads:
             each.start()
         messages: list[dict[str, Any]] = [{"role": "user", "content": "Of the sea. " * 60}]
-        body = {"temperature": 0, "max_tokens": 8, "session_id": "mine"}
         for death in range(deaths):
+            name = f"mine-{death // 10}"
+            body = {"temperature": 0, "max_tokens": 8, "session_id": name}
             until(lambda: llama.runtime.loaded.report().running >= streams, "all of them run")
             kill(llama)
             start = time.monotonic()
@@ -228,8 +229,8 @@ def test_fifty_deaths_under_sixteen_streams(tmp_path: Path) -> None:
             used = found["usage"]["prompt_tokens"] + found["usage"]["completion_tokens"]
             # Some tokens at the end of what is stored may be others in the next prompt.
             assert found["usage"]["prompt_tokens_details"]["cached_tokens"] >= stored - 8
-            _await_saved(http, used - 64)
-            stored = _saved(http)
+            _await_saved(http, used - 64, name)
+            stored = _saved(http, name)
             if death % 10 == 9:
                 messages = messages[:1]
                 stored = 0
