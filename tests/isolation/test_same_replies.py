@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 
 from llama_py import (
     AsyncLlama,
+    ChatSession,
     Embedder,
     Image,
     Llama,
@@ -248,6 +250,16 @@ def test_prewarming_and_pins(isolated: Llama) -> None:
     assert not any(each["pinned"] for each in isolated.cache.report()["sequences"])
     isolated.cache.reset()
     assert isolated.cache.report()["cells_used"] == 0
+
+
+def test_a_session_is_saved_with_its_state_and_goes_on(isolated: Llama, tmp_path: Path) -> None:
+    session = isolated.chat_session("You are a model. " * 20)
+    session.send("Hello!", temperature=0)
+    session.save(tmp_path / "a.session")
+    isolated.cache.reset()
+    again = ChatSession.load(isolated, tmp_path / "a.session")
+    again.send("And now?", temperature=0)
+    assert isolated.cache.info["reused"] > 130
 
 
 def test_pictures() -> None:
