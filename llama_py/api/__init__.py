@@ -8,6 +8,7 @@ engine, ``calls`` parses arguments, ``rendering`` applies the template, ``lowlev
 everything at once.
 
 * ``sessions/``: ``ChatSession``, which adds the history, its branches and its file.
+* ``isolation/``: a model in a process of its own (``isolate=True``).
 * ``kept/``: ``llm.cache``, saved states, snapshots, and conversations for a server.
 * ``embedding/``: ``Embedder``, ``AsyncEmbedder``. ``scoring/``: ``Llama.score``.
 * ``tuning``: ``llama-py tune``. ``llama_cpp_names``: what ``Llama`` has for code that

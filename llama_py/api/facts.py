@@ -1,4 +1,4 @@
-"""What is known of a model wherever it is: ``ContextFacts``, ``EngineReport``, ``ProcessStatus``."""
+"""What is known of a model wherever it is: its context, its engine, its process."""
 
 from __future__ import annotations
 

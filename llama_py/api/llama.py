@@ -471,7 +471,7 @@ class Llama(LlamaCppNames, CacheNames):
         if self._tokenizer is not None:
             text: bytes = self._tokenizer.detokenize(tokens, prev_tokens, special)
             return text
-        _ = self.model  # which raises after close(); known pieces would not
+        self.runtime.loaded.model.check_open()  # known pieces would not raise after close()
         return self.vocab.detokenize_prompt(tokens, special=special)
 
     # -- by hand -------------------------------------------------------------------------------

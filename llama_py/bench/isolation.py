@@ -3,13 +3,13 @@
 The same model is loaded into this process and, with ``isolate=True``, into one of its own. Each
 repeat measures both right after each other, in changing order: one greedy stream of --generate
 tokens, whose chunks a thread reads as they come, and --streams of them at once, each read by a
-thread of its own. The cost of the border is the difference of the seconds for one token of the single
-stream, and beside it that of the processor time of both processes together; and what the border takes
-where there is nothing else: the events of so many streams written, sent, received, read and entered
-in their records, by one thread, in processor time, which other work on the machine disturbs least.
-Figures are medians of
-the repeats, and ratios are medians of the ratios within a repeat. With a small model (the default)
-the border is a large part of a token's time; how much of a real reply it is, a real one shows.
+thread of its own. The cost of the border is the difference of the seconds for one token of the
+single stream, and beside it that of the processor time of both processes together; and what the
+border takes where there is nothing else: the events of so many streams written, sent, received,
+read and entered in their records, by one thread, in processor time, which other work on the machine
+disturbs least. Figures are medians of the repeats, and ratios are medians of the ratios within a
+repeat. With a small model (the default) the border is a large part of a token's time; how much of a
+real reply it is, a real one shows.
 
 Exit code 1 if the two do not say the same.
 """
@@ -100,7 +100,8 @@ def _streams(llm: Llama, count: int, tokens: int) -> _Run:
         text, written = [], 0
         for chunk in stream:
             text += [choice["text"] for choice in chunk["choices"]]
-            written = (chunk.get("usage") or {}).get("completion_tokens", written)
+            if (usage := chunk.get("usage")) is not None:
+                written = usage["completion_tokens"]
         return written, "".join(text)
 
     status = llm.runtime.loaded.own_process
@@ -130,14 +131,14 @@ def _border_alone(streams: int, steps: int = 4000) -> float:
     """Microseconds of processor time for a token that crosses, where each of some streams has one
     in each message."""
     from llama_py.api.isolation.codec import Codec
-    from llama_py.api.isolation.connection import Connection
+    from llama_py.api.isolation.connection import MessageSocket
     from llama_py.api.isolation.messages import note_event, row_of
     from llama_py.engine.request import GenerationRequest, Prompt, Record, TokenEvent
 
     codec, request = Codec(), GenerationRequest(Prompt(b""))
     sent = [Record(request) for _ in range(streams)]
     received = [Record(request) for _ in range(streams)]
-    ends = [Connection(each) for each in socket.socketpair()]
+    ends = [MessageSocket(each) for each in socket.socketpair()]
     event = TokenEvent(1234, " there")
     start = time.thread_time()
     for _ in range(steps):
@@ -170,12 +171,12 @@ def _show(report: Report, runs: dict[tuple[str, int], list[_Run]], streams: int)
     report.at_most("the border, µs per streamed token", median(cost), _MOST_MICROSECONDS)
     cost = [1e6 * (b.processor / b.tokens - a.processor / a.tokens) for a, b in one]
     report.at_most("... in processor time of both", median(cost), _MOST_MICROSECONDS)
-    speeds = {
+    rates = {
         name: [found.tokens / found.seconds for found in runs[name, streams]]
         for name in ("in this process", "isolated")
     }
     table = report.table("the border alone", "streams", "processor µs/token")
     for count in (1, streams):
         table.add(count, _border_alone(count))
-    share = median(ratios(speeds["isolated"], speeds["in this process"]))
+    share = median(ratios(rates["isolated"], rates["in this process"]))
     report.at_least(f"tokens/s of {streams} streams, beside one process", share, _LEAST_SHARE)

@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llama_py import errors
+from llama_py import Llama, demo_model_path, errors
 from llama_py.api.isolation.codec import Codec
+from llama_py.chat.constraints import compile_schema
+from llama_py.chat.reasoning import Reasoning
+from llama_py.dialects.budget import BudgetMaker
 from llama_py.engine.request import GenerationRequest, Prompt
 from llama_py.errors import ContextOverflowError, IsolationError, LlamaError, StorageError
 from llama_py.params import GenerationParams, SamplingParams
@@ -66,6 +69,33 @@ def test_errors_arrive_with_what_they_know() -> None:
 
     found = over(Own("mine"))
     assert (type(found), str(found)) == (LlamaError, "Own: mine")
+
+
+def test_constraints_are_made_of_the_vocabulary_of_who_reads_them() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    reasoning = Reasoning("<think>", "</think>", inside=True)
+    with (
+        Llama(demo_model_path(), vocab_only=True) as here,
+        Llama(demo_model_path(), vocab_only=True) as there,
+    ):
+        inner = compile_schema(schema, here.vocab, "llguidance").constraint
+        maker = BudgetMaker(here.vocab, reasoning, (4, 5), 2, inner, False)
+        spec = compile_schema(schema, here.vocab, "gbnf", reasoning).grammar
+        sent = Codec(here.vocab).encode((maker, inner, spec))
+        found, schema_maker, grammar = Codec(there.vocab, builds=True).decode(sent)
+        with pytest.raises(LlamaError, match="no business"):
+            Codec(there.vocab).decode(sent)  # in the process that calls, nothing is made of it
+        assert found.vocab is there.vocab
+        assert (found.closing, found.budget, found.reasoning) == ((4, 5), 2, reasoning)
+        assert grammar == spec
+        assert grammar.watch == spec.watch  # type: ignore[union-attr]
+        assert inner is not None
+        row = np.zeros(here.vocab.n_tokens, np.float32)
+        same = row.copy()
+        inner().mask(row)
+        schema_maker().mask(same)
+        assert np.array_equal(row, same)
+        assert np.isinf(row).any()
 
 
 def test_functions_and_objects_of_a_program_are_refused_by_name() -> None:

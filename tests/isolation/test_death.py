@@ -35,8 +35,8 @@ def llm() -> Iterator[Llama]:
 
 
 def answers(llm: Llama) -> str:
-    text: str = llm.create_chat_completion(HELLO, temperature=0)["choices"][0]["message"]["content"]
-    return text
+    reply = llm.create_chat_completion(HELLO, temperature=0)
+    return str(reply["choices"][0]["message"]["content"])
 
 
 def test_streams_and_replies_end_with_an_error_and_the_next_call_is_answered(llm: Llama) -> None:
@@ -173,12 +173,16 @@ def test_sessions_come_back_from_the_store(llm: Llama, tmp_path: Path) -> None:
         assert llm.cache.flush()
 
 
+def _await_death(llm: Llama, pid: int) -> None:
+    until(lambda: f"(pid {pid})" in str(status_of(llm).last_death), "it is known")
+
+
 def test_one_that_dies_again_and_again_is_left_alone(llm: Llama) -> None:
     assert answers(llm)
     for death in range(1, 4):
         until(lambda: status_of(llm).ready, "it is there")
         pid = kill(llm)
-        until(lambda: f"(pid {pid})" in str(status_of(llm).last_death), "it is known")
+        _await_death(llm, pid)
         assert (status_of(llm).pause > 0) is (death > 1)
     with pytest.raises(EngineDeadError, match="died 3 times") as caught:
         answers(llm)
@@ -195,7 +199,7 @@ def test_a_file_that_is_gone_when_it_is_started_again(tmp_path: Path) -> None:
     with Llama(path, isolate=True, **OPTIONS) as llm:
         path.unlink()
         kill(llm)
-        with pytest.raises(EngineDeadError, match="could not load it again.*model.gguf"):
+        with pytest.raises(EngineDeadError, match="could not load it again"):
             until(lambda: answers(llm) and False, "it says why")
         path.write_bytes(Path(demo_model_path()).read_bytes())
         until(lambda: status_of(llm).ready, "it is loaded when the file is there again")

@@ -5,12 +5,22 @@ from __future__ import annotations
 import asyncio
 import pickle
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from llama_py import AsyncLlama, Embedder, Llama, LlamaGrammar, LlamaRAMCache, demo_model_path
+from llama_py import (
+    AsyncLlama,
+    ChatSession,
+    Embedder,
+    Image,
+    Llama,
+    LlamaGrammar,
+    LlamaRAMCache,
+    demo_model_path,
+)
 from llama_py.errors import (
     ContextOverflowError,
     GenerationTimeout,
@@ -18,7 +28,11 @@ from llama_py.errors import (
     LlamaError,
     ParameterError,
 )
+from tests.chat import families
 from tests.isolation.killing import OPTIONS, STORY, status_of, until
+from tests.media.projectors import tiny_projector
+from tests.media.text_models import media_model
+from tests.models import tiny_model
 
 HELLO = [{"role": "user", "content": "Hello!"}]
 SUM = [{"role": "user", "content": "What is 2 + 3?"}]
@@ -193,6 +207,11 @@ def test_errors_are_the_same(isolated: Llama, here: Llama) -> None:
     assert (overflow.value.prompt_tokens, overflow.value.limit) == (3000, 2048)
 
 
+def _same_vectors(found: Any, expected: Any) -> None:
+    for mine, theirs in zip(found, expected, strict=True):
+        assert np.allclose(mine, theirs, atol=1e-4)
+
+
 def test_scores_and_vectors_are_the_same(isolated: Llama, here: Llama) -> None:
     for prefix in ("Hello", HELLO):
         expected: Any = here.score(prefix, [" there", " you", ""])
@@ -202,10 +221,21 @@ def test_scores_and_vectors_are_the_same(isolated: Llama, here: Llama) -> None:
             assert (one.tokens == other.tokens).all()
             assert np.allclose(one.token_logprobs, other.token_logprobs, atol=1e-4)
     texts = ["Hello there", "a mountain", "b"]
-    for mine, theirs in zip(isolated.embed(texts), here.embed(texts), strict=True):
-        assert np.allclose(mine, theirs, atol=1e-4)
+    _same_vectors(isolated.embed(texts), here.embed(texts))
     with Embedder(llama=isolated) as there, Embedder(llama=here) as same:
         assert np.allclose(there.embed(texts), same.embed(texts), atol=1e-4)
+
+
+def test_tokens_and_prompts_are_read_here(isolated: Llama, here: Llama) -> None:
+    text = "Hello <|im_end|> there"
+    for special in (False, True):
+        tokens = isolated.tokenize(text, special=special)
+        assert tokens == here.tokenize(text, special=special)
+        assert isolated.detokenize(tokens) == here.detokenize(tokens)
+    assert isolated.render_chat(HELLO) == here.render_chat(HELLO)
+    assert (isolated.n_ctx(), isolated.n_vocab()) == (here.n_ctx(), here.n_vocab())
+    assert (isolated.n_embd(), isolated.metadata) == (here.n_embd(), here.metadata)
+    assert isolated.runtime.loaded.fingerprint == here.runtime.loaded.fingerprint
 
 
 def test_prewarming_and_pins(isolated: Llama) -> None:
@@ -220,6 +250,47 @@ def test_prewarming_and_pins(isolated: Llama) -> None:
     assert not any(each["pinned"] for each in isolated.cache.report()["sequences"])
     isolated.cache.reset()
     assert isolated.cache.report()["cells_used"] == 0
+
+
+def test_a_session_is_saved_with_its_state_and_goes_on(isolated: Llama, tmp_path: Path) -> None:
+    session = isolated.chat_session("You are a model. " * 20)
+    session.send("Hello!", temperature=0)
+    session.save(tmp_path / "a.session")
+    isolated.cache.reset()
+    again = ChatSession.load(isolated, tmp_path / "a.session")
+    again.send("And now?", temperature=0)
+    assert isolated.cache.info["reused"] > 130
+
+
+def test_pictures() -> None:
+    options: dict[str, Any] = {**OPTIONS, "mmproj": tiny_projector("mlp"), "n_ctx": 1024}
+    pixels = np.random.default_rng(1).integers(0, 255, (40, 40, 3), np.uint8)
+    parts = [{"type": "text", "text": "What is this?"}, Image(pixels)]
+    asked: Any = [{"role": "user", "content": parts}]
+    given: Any = {"temperature": 0, "max_tokens": 12, "logprobs": True, "top_logprobs": 2}
+    path = media_model("full")
+    with Llama(path, isolate=True, **options) as there, Llama(path, **options) as here:
+        expected = here.create_chat_completion(asked, **given)
+        found = there.create_chat_completion(asked, **given)
+        assert said(found) == said(expected)
+        assert found["usage"]["prompt_tokens"] > 20
+        assert there.create_chat_completion(asked, **given).cache["reused"] > 10
+        vector = there.embed([{"content": parts}])  # type: ignore[list-item]
+        same = here.embed([{"content": parts}])  # type: ignore[list-item]
+        _same_vectors(vector, same)
+
+
+def test_reasoning_with_a_budget_and_a_schema() -> None:
+    """What constrains a reply is made anew of the other process's vocabulary."""
+    options: dict[str, Any] = {"n_ctx": 1024, "n_threads": 1}
+    options["chat_template"] = families.source("Qwen-Qwen3-0.6B")
+    path = tiny_model("full")
+    given: Any = {"temperature": 0, "max_tokens": 60, "reasoning_budget": 5, "seed": 1}
+    schema: Any = {"type": "json_object", "schema": PERSON}
+    with Llama(path, isolate=True, **options) as there, Llama(path, **options) as same:
+        for more in ({}, {"response_format": schema}):
+            expected = same.create_chat_completion(HELLO, **given, **more)
+            assert said(there.create_chat_completion(HELLO, **given, **more)) == said(expected)
 
 
 def test_asyncio() -> None:
@@ -276,7 +347,8 @@ def test_what_needs_the_context_here_says_so(isolated: Llama, name: str) -> None
 
 
 def test_options_that_contradict_it() -> None:
-    for options in ({"in_place": True}, {"vocab_only": True}):
+    contradicting: list[Any] = [{"in_place": True}, {"vocab_only": True}]
+    for options in contradicting:
         with pytest.raises(ParameterError, match="contradict"):
             Llama(demo_model_path(), isolate=True, **options)
     with pytest.raises(IsolationError, match="drafter"):

@@ -1,7 +1,7 @@
 """The process of a model: it loads a ``Llama`` as ever, and answers with it.
 
-Its main thread reads what the other process says; threads prepare calls, as threads of callers would,
-and the engine has its own. When the other process is gone, this one ends.
+Its main thread reads what the other process says; threads prepare calls, as threads of callers
+would, and the engine has its own. When the other process is gone, this one ends.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NoReturn
 
 from llama_py.api.facts import ContextFacts
 from llama_py.api.isolation.codec import Codec
-from llama_py.api.isolation.connection import Connection
+from llama_py.api.isolation.connection import MessageSocket
 from llama_py.api.isolation.messages import Down, Facts, Row, Up, row_of
 from llama_py.api.kept.conversations import Conversations
 from llama_py.api.kept.model_cache import Prewarmed
@@ -31,7 +32,7 @@ from llama_py.api.scoring.scoring import ScoringJob
 from llama_py.embeddings.queue import EmbeddingJob
 from llama_py.engine.mailbox import Mailbox
 from llama_py.engine.request import GenerationRequest, Output
-from llama_py.errors import LlamaError
+from llama_py.errors import IsolationError, LlamaError
 from llama_py.tenants import working_for
 from llama_py.version import __version__
 
@@ -51,7 +52,7 @@ _RATHER_THIS_ONE = "300"
 class _Outbox:
     """What the engine's thread has for the other process: one message for all calls of a step."""
 
-    def __init__(self, connection: Connection, codec: Codec) -> None:
+    def __init__(self, connection: MessageSocket, codec: Codec) -> None:
         self._connection = connection
         self._codec = codec
         self._rows: list[Row] = []
@@ -73,7 +74,20 @@ class _Outbox:
         now, metrics = time.monotonic(), None
         if now - self._told > _BETWEEN_METRICS:
             self._told, metrics = now, self.metrics()
-        self._connection.send(self._codec.encode((int(Up.ENDS), rows, metrics)))
+        try:
+            data = self._codec.encode((int(Up.ENDS), rows, metrics))
+        except IsolationError:  # an error refers to what cannot cross
+            data = self._codec.encode((int(Up.ENDS), [*map(_plain, rows)], metrics))
+        self._connection.send(data)
+
+
+def _plain(row: Row) -> Row:
+    """A row whose error is one that can cross."""
+    if len(row) != 2 or row[1].event[3] is None:
+        return row
+    reason, text, stop, error = row[1].event
+    plain = LlamaError(f"{type(error).__name__}: {error}")
+    return row[0], replace(row[1], event=(reason, text, stop, plain))
 
 
 class _Outgoing(Mailbox):
@@ -105,9 +119,9 @@ class _Call:
 
 
 class _Child:
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: MessageSocket) -> None:
         self.connection = connection
-        self.codec = Codec()
+        self.codec = Codec(builds=True)
         self.outbox = _Outbox(connection, self.codec)
         self._llama: Llama | None = None
         self._calls: dict[int, _Call] = {}
@@ -238,7 +252,14 @@ class _Child:
             self._say(Up.ANSWER, call, value)
         except Exception as error:
             self._calls.pop(call, None)
+            self._refuse(call, error)
+
+    def _refuse(self, call: int, error: BaseException) -> None:
+        """Say what went wrong, in whatever form it can cross."""
+        try:
             self._say(Up.REFUSED, call, error)
+        except IsolationError:
+            self._say(Up.REFUSED, call, LlamaError(f"{type(error).__name__}: {error}"))
 
     def _cancel(self, call: int) -> None:
         known = self._calls.get(call)
@@ -296,7 +317,7 @@ class _Child:
             if future.cancelled():
                 self._say(Up.ANSWER, call, None)
             elif (error := future.exception()) is not None:
-                self._say(Up.REFUSED, call, error)
+                self._refuse(call, error)
             else:
                 self._say(Up.ANSWER, call, None)
 
@@ -423,9 +444,7 @@ class _Forwarding(logging.Handler):
             self.handleError(record)
             return
         child = self._child
-        child.connection.send(
-            child.codec.encode_plain((int(Up.LOG), record.levelno, record.name, text))
-        )
+        child.connection.send(child.codec.encode_plain((int(Up.LOG), record.levelno, text)))
 
 
 def _forward_log(child: _Child, level: int) -> None:
@@ -441,8 +460,8 @@ def _expect_the_worst() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if sys.platform == "linux":
-        with suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
-            file.write(_RATHER_THIS_ONE)
+        with suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text(_RATHER_THIS_ONE, encoding="ascii")
 
 
 def main(number: int, version: str) -> NoReturn:
@@ -453,7 +472,7 @@ def main(number: int, version: str) -> NoReturn:
         version: of the package in the other process.
     """
     _expect_the_worst()
-    child = _Child(Connection(socket.socket(fileno=number)))
+    child = _Child(MessageSocket(socket.socket(fileno=number)))
     if version != __version__:
         child._say(
             Up.FAILED,

@@ -2,9 +2,9 @@
 
 Pickle writes it, because what crosses is Python's: frozen dataclasses, arrays, exceptions. But no
 pickle is trusted, in neither direction: a file that takes over the process of its model must not
-take over the one that calls it. Only the classes of a list are written or read, by their exact names;
-they hold data, and making one does nothing. So a callable of a caller's cannot cross either, and the
-error says which one it was.
+take over the one that calls it. Only the classes of a list are written or read, by their exact
+names; they hold data, and making one does nothing. So a callable of a caller's cannot cross either,
+and the error says which one it was.
 """
 
 from __future__ import annotations
@@ -104,10 +104,13 @@ class Codec:
     Args:
         vocab: this process's vocabulary of the model, of which the other one has its own. It may be
             set later.
+        builds: what is read may have schemas compiled and stores opened here: in the process of the
+            model, which is asked to, and not in the one that asks.
     """
 
-    def __init__(self, vocab: Vocab | None = None) -> None:
+    def __init__(self, vocab: Vocab | None = None, *, builds: bool = False) -> None:
         self.vocab = vocab
+        self.builds = builds
 
     def encode(self, value: Any) -> bytes:
         """Anything that may cross.
@@ -180,8 +183,10 @@ class _Reader(pickle.Unpickler):
     def find_class(self, module: str, name: str, /) -> Any:
         """What is on the list."""
         known = _KNOWN.get((module, name))
-        if known is None and module == __name__:
-            known = {"_schema": _schema, "_store": _store, "_array": _array}.get(name)
+        if known is None and module == __name__ and name == "_array":
+            known = _array
+        if known is None and module == __name__ and self._codec.builds:
+            known = {"_schema": _schema, "_store": _store}.get(name)
             if name == "_vocab":
                 return lambda: self._codec.vocab
         if known is None:

@@ -1,4 +1,4 @@
-"""``Connection``: messages over the socket that the two processes of a model share."""
+"""``MessageSocket``: messages over the socket that the two processes of a model share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import struct
 import threading
 from contextlib import suppress
 
-__all__ = ["Connection"]
+__all__ = ["MessageSocket"]
 
 #: Bytes of a message that follow.
 _LENGTH = struct.Struct("<Q")
@@ -16,7 +16,7 @@ _LENGTH = struct.Struct("<Q")
 _SMALL = 1 << 16
 
 
-class Connection:
+class MessageSocket:
     """Sends from any thread; one thread receives.
 
     The socket is one of a pair that the process which calls has made: it has no name, so that

@@ -245,7 +245,7 @@ def load_isolated(arguments: Mapping[str, Any], given: Mapping[str, Any]) -> Iso
         given: those that somebody gave.
 
     Raises:
-        ParameterError, IsolationError: an argument is wrong, or cannot be used with another process.
+        ParameterError, IsolationError: an argument is wrong, or no use in another process.
         ModelLoadError, ContextCreationError: see ``Llama``; nothing is left of it.
     """
     for name in ("in_place", "vocab_only"):

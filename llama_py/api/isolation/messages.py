@@ -39,7 +39,7 @@ class Up(IntEnum):
     LOADING = 1  # fraction
     READY = 2  # Facts
     FAILED = 3  # the error that loading ended with
-    LOG = 4  # level, logger, text
+    LOG = 4  # level, text
     ANSWER = 5  # call, value
     REFUSED = 6  # call, error
     STARTED = 7  # number, when, what is reused, tokens or None
@@ -114,8 +114,8 @@ def note_event(row: Row, record: Record) -> Event:
     """The event of a row, which is entered into the record of its request."""
     if len(row) == 2:
         ended: Ended = row[1]
-        for name, value in ended.record.items():
-            setattr(record, name, value)
+        for name in _FIELDS:
+            setattr(record, name, ended.record[name])
         record.request = record.request.without_callbacks()
         reason, text, stop, error = ended.event
         return FinishEvent(reason, text, stop, error)

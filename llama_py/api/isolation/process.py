@@ -1,9 +1,9 @@
 """``ModelProcess``: the other process of a model, started, listened to, and started again.
 
-One thread listens, hands over what comes, and finds out when the process is gone. Whoever waited for
-something then gets an ``EngineDeadError``, and the process is started again: at once the first time,
-and after pauses that grow when it dies again before it has finished a request. Calls that come while
-it is being loaded wait for it; those that come in such a pause are refused.
+One thread listens, hands over what comes, and finds out when the process is gone. Whoever waited
+for something then gets an ``EngineDeadError``, and the process is started again: at once the first
+time, and after pauses that grow when it dies again before it has finished a request. Calls that
+come while it is being loaded wait for it; those that come in such a pause are refused.
 
 The two are bound to each other by their socket alone: whichever ends, the other one sees the end of
 what it reads. That holds for every way to die.
@@ -35,7 +35,7 @@ from typing import Any
 from llama_py import forks
 from llama_py.api.facts import ProcessStatus
 from llama_py.api.isolation.codec import Codec
-from llama_py.api.isolation.connection import Connection
+from llama_py.api.isolation.connection import MessageSocket
 from llama_py.api.isolation.messages import Down, Facts, Row, Up, note_event
 from llama_py.embeddings.queue import EmbeddingJob
 from llama_py.engine.loop import CLOSED, LOOK, MOST_EVENTS
@@ -133,7 +133,7 @@ class ModelProcess:
         self._since = self._until = 0.0
         self._lines: deque[str] = deque(maxlen=_LINES)
         self._child: subprocess.Popen[bytes] | None = None
-        self._connection: Connection | None = None
+        self._connection: MessageSocket | None = None
         self._reader: threading.Thread | None = None
         self.thread = threading.Thread(target=self._run, name="llama_py-isolated", daemon=True)
         _processes.add(self)
@@ -308,7 +308,7 @@ class ModelProcess:
                 self._listen(connection)
             self._bury()
 
-    def _start(self) -> Connection:
+    def _start(self) -> MessageSocket:
         own, theirs = socket.socketpair()
         with theirs:
             child = subprocess.Popen(
@@ -327,7 +327,7 @@ class ModelProcess:
                 # A debugger that ggml calls for the trace of an abort would hold up the restart.
                 env={"GGML_NO_BACKTRACE": "1", **os.environ},
             )
-        connection = Connection(own)
+        connection = MessageSocket(own)
         _connections.add(connection)
         path, options = self._loading
         with self._changed:
@@ -360,7 +360,7 @@ class ModelProcess:
                     print(text, file=sys.stderr)
                 _log.info("%s (pid %d): %s", self.name, child.pid, text)
 
-    def _listen(self, connection: Connection) -> None:
+    def _listen(self, connection: MessageSocket) -> None:
         while (data := connection.receive()) is not None:
             try:
                 self._handle(self.codec.decode(data))
@@ -388,8 +388,8 @@ class ModelProcess:
             if job is not None:
                 job.put(message[2], message[3])
         elif kind == Up.LOG:
-            level, name, text = message[1:]
-            logging.getLogger(name).log(level, "%s", text)
+            level, text = message[1:]
+            _log.log(level, "%s", text)
         else:
             self._note_loading(kind, message[1])
 
@@ -625,7 +625,7 @@ def _signal_name(code: int | None) -> str | None:
 
 
 _processes: weakref.WeakSet[ModelProcess] = weakref.WeakSet()
-_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+_connections: weakref.WeakSet[MessageSocket] = weakref.WeakSet()
 
 
 @atexit.register

@@ -1,7 +1,7 @@
 """``llm.cache``, a server's conversations and scoring, where the model is in another process.
 
-Each is the class that works within a process, but for what it does in the engine's thread: the other
-process has the same class, and is asked to do it.
+Each is the class that works within a process, but for what it does in the engine's thread: the
+other process has the same class, and is asked to do it.
 """
 
 from __future__ import annotations

@@ -90,6 +90,9 @@ class ServedModel:
             return None
         if isinstance(last, Metrics):
             return before + last, None
+        status = last.own_process
+        if status is not None and not status.ready:  # nobody waits until it is
+            return before + last.metrics_so_far, None
         try:
             report = last.report()
         except (ClosedError, EngineDeadError):  # it goes just now, or is started again
