@@ -60,6 +60,8 @@ _NOT_PASSED_BACK = frozenset(
 )
 _SESSION = re.compile(r"/v1/sessions/(?P<id>.+?)(/fork|/save|/snapshots.*)?")
 _RESPONSE = re.compile(r"/v1/responses/(?P<id>[^/]+)(/.*)?")
+#: What may be in the memory of more than one replica.
+_KEPT = ("/v1/sessions/", "/v1/responses/")
 #: What concerns each replica's own memory.
 _EVERYWHERE = frozenset({"/models/load", "/models/unload", "/lora-adapters", "/props"})
 
@@ -156,7 +158,7 @@ class Gateway:
             working.cancel()
             await asyncio.wait({leaving, working})
         self._note(ask, tail, answer.record)
-        if ask.method == "DELETE" and ask.path.startswith("/v1/sessions/"):
+        if ask.method == "DELETE" and ask.path.startswith(_KEPT):
             await self._replicas.everywhere("forget", ask)
 
     # -- what is asked --------------------------------------------------------------------------

@@ -300,6 +300,31 @@ def test_a_session_goes_on_at_another_replica_from_the_shared_store(guarded: Clu
         assert cached(again) > 100
 
 
+def test_a_response_is_known_to_all_replicas(guarded: Cluster) -> None:
+    body = {"input": LONG, "max_output_tokens": 8}
+    with guarded.http(KEYS[0].key) as client:
+        first = client.post("/v1/responses", json=body)
+        name = first.json()["id"]
+        guarded.kill_after[first.headers[HEADER]] = 0
+        then = {"input": "And more?", "previous_response_id": name, "max_output_tokens": 8}
+        second = client.post("/v1/responses", json=then)
+        assert second.status_code == 200
+        assert second.headers[HEADER] != first.headers[HEADER]
+        assert second.json()["usage"]["input_tokens"] > first.json()["usage"]["input_tokens"]
+        item = second.json()["output"][0]["id"]
+        referred = {
+            "input": [{"type": "item_reference", "id": item}, {"role": "user", "content": "?"}]
+        }
+        assert client.post("/v1/responses", json=referred).status_code == 200
+        assert client.delete(f"/v1/responses/{name}").json()["deleted"] is True
+        assert client.get(f"/v1/responses/{name}").status_code == 404
+    with guarded.http(KEYS[1].key) as bob:
+        unknown = bob.post(
+            "/v1/responses", json={**then, "previous_response_id": second.json()["id"]}
+        )
+        assert unknown.status_code == 400
+
+
 def test_a_gateway_without_replicas_is_not_ready() -> None:
     with cluster(count=1) as running, running.http() as client:
         assert client.get("/readyz").status_code == 200
