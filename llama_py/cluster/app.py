@@ -6,7 +6,7 @@ import asyncio
 import math
 import os
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -65,7 +65,9 @@ def build_app(settings: ClusterSettings | None = None, **changes: Any) -> serve.
         ray_actor_options={"num_cpus": 0},
         graceful_shutdown_timeout_s=own.server.drain_seconds + _CLOSING,
     )
-    application: serve.Application = gateway.bind(own.server, replicas.bind(own.server))
+    # Who looks at no keys need not know them.
+    keyless = replace(own.server, api_keys=(), api_key_file=None)
+    application: serve.Application = gateway.bind(own.server, replicas.bind(keyless))
     return application
 
 
@@ -210,7 +212,7 @@ class _RayReplicas:
         self._handle = handle
         self._exchange = handle.options(method_name="exchange", stream=True)
 
-    async def stream(self, ask: Ask) -> AsyncIterator[Piece]:
+    async def stream(self, ask: Ask) -> AsyncGenerator[Piece, None]:
         answer = self._exchange.remote(ask)
         over = False
         try:

@@ -7,7 +7,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from functools import partial
 from typing import Any
 
@@ -54,7 +54,7 @@ class Cluster:
 
     # -- what the gateway asks for --------------------------------------------------------------
 
-    async def stream(self, ask: Ask) -> AsyncIterator[Piece]:
+    async def stream(self, ask: Ask) -> AsyncGenerator[Piece, None]:
         name = self.policy.rank(ask.hint)[0].replica
         self.policy.routed(ask.hint, name, ask.id)
         count = 0
