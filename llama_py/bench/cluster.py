@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default="demo", metavar="FILE")
     parser.add_argument("--replicas", type=int, default=3, metavar="N")
     parser.add_argument("--agents", type=int, default=3, metavar="N", help="if none is given")
-    parser.add_argument("--characters", type=int, default=12_000, metavar="N", help="of each")
+    parser.add_argument("--characters", type=int, default=24_000, metavar="N", help="of each")
     parser.add_argument("--chats", type=int, default=200, metavar="N")
     parser.add_argument("--seconds", type=float, default=60.0, help="in which chats begin")
     parser.add_argument("--n-ctx", type=int, default=16_384, metavar="N", help="of a replica")
@@ -190,7 +190,7 @@ def _scale(report: Report, options: argparse.Namespace) -> None:
         watcher.start()
         outcomes = [
             _played(running.endpoint, _steady(options, clients, seconds))
-            for clients, seconds in ((1, 10.0), (24, 45.0), (1, 60.0))
+            for clients, seconds in ((1, 10.0), (24, 25.0), (1, 60.0))
         ]
         over.set()
         watcher.join()
@@ -205,8 +205,8 @@ def _scale(report: Report, options: argparse.Namespace) -> None:
 
 def _steady(options: argparse.Namespace, clients: int, seconds: float) -> Workload:
     """Chats that go on for some time, one after the other for each client."""
-    turns = max(2, round(seconds / 0.4))
-    return Workload.made((), clients, seconds=1.0, pause=0.2, turns=turns, max_tokens=16)
+    turns = max(2, round(seconds))
+    return Workload.made((), clients, seconds=1.0, pause=0.5, turns=turns, max_tokens=32)
 
 
 # ---- servers ------------------------------------------------------------------------------------
