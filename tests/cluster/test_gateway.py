@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import time
@@ -12,6 +13,7 @@ import httpx
 import openai
 import pytest
 
+from llama_py.dialects.hints import hint_of
 from llama_py.server.access.keys import SCOPES, ApiKey
 from tests.cluster.local import Cluster, cluster
 from tests.patience import PATIENCE, in_the_end
@@ -323,6 +325,33 @@ def test_a_response_is_known_to_all_replicas(guarded: Cluster) -> None:
             "/v1/responses", json={**then, "previous_response_id": second.json()["id"]}
         )
         assert unknown.status_code == 400
+
+
+def test_the_router_learns_what_a_replica_has_evicted() -> None:
+    small = demo_settings(n_ctx=512, n_seq_max=2, n_threads=1, parking_bytes=0)
+    with cluster(small, count=1) as running, running.http() as client:
+        texts = [f"{number} {LONG}" for number in range(4)]
+        hints = [hint_of({"messages": [{"role": "user", "content": text}]}) for text in texts]
+        for text in texts:
+            ask(client, "", text, session_id=None).raise_for_status()
+        held = [running.policy.rank(hint)[0].shared == hint.size for hint in hints]
+        assert (held[0], held[3]) == (False, True)
+        state = asyncio.run(running.replicas["replica-0"].state())
+        assert {*hints[0].blocks} <= {*state.lost}
+        assert {*hints[3].blocks} <= {*state.held}
+        assert state.models == {"demo"}
+        assert 0 < state.used <= state.room
+
+
+def test_what_is_parked_in_ram_is_held() -> None:
+    small = demo_settings(n_ctx=512, n_seq_max=2, n_threads=1)
+    with cluster(small, count=1) as running, running.http() as client:
+        texts = [f"{number} {LONG}" for number in range(4)]
+        for text in texts:
+            ask(client, "", text, session_id=None).raise_for_status()
+        hints = [hint_of({"messages": [{"role": "user", "content": text}]}) for text in texts]
+        assert all(running.policy.rank(hint)[0].shared == hint.size for hint in hints)
+        assert cached(ask(client, "", texts[0], session_id=None)) > 100
 
 
 def test_a_gateway_without_replicas_is_not_ready() -> None:
