@@ -316,7 +316,7 @@ def _started(arguments: list[str], log: Path) -> subprocess.Popen[bytes] | None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    process.send_signal(signal.SIGINT)
+    process.terminate()
     try:
         process.wait(60)
     except subprocess.TimeoutExpired:

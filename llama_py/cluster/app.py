@@ -38,7 +38,7 @@ from llama_py.cluster.replica import Replica
 from llama_py.cluster.router import STATE, PrefixRouter, begun
 from llama_py.server.logs import log_to
 
-__all__ = ["application", "build_app", "connect", "deploy", "is_elsewhere", "stop"]
+__all__ = ["application", "build_app", "connect", "deploy", "end", "is_elsewhere", "stop"]
 
 #: Seconds beyond ``drain_seconds`` for writing conversations and closing models.
 _CLOSING = 20.0
@@ -140,10 +140,16 @@ def deploy(settings: ClusterSettings) -> str:
     return f"{scheme}://{server.host}:{server.port}"
 
 
-def stop(name: str) -> None:
-    """Drain an application of the cluster of ``RAY_ADDRESS``, and end it."""
-    ray.init(log_to_driver=False, logging_level="warning")
+def end(name: str) -> None:
+    """Drain an application, end it, and leave the cluster; which ends, if it began here."""
     serve.delete(name)
+    ray.shutdown()
+
+
+def stop(name: str) -> None:
+    """The same in the cluster of ``RAY_ADDRESS``, from another process."""
+    ray.init(log_to_driver=False, logging_level="warning")
+    end(name)
 
 
 def connect(settings: ClusterSettings) -> None:
