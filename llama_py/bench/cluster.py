@@ -40,6 +40,8 @@ __all__ = ["add_arguments", "run"]
 
 #: Seconds until a cluster has to be there.
 _PATIENCE = 240.0
+#: Ray gives up when one of its processes does not start within seconds, as on a busy machine.
+_TRIES = 5
 _PARTS = ("one", "prefix", "default", "kill", "scale")
 
 
@@ -286,9 +288,9 @@ def cluster(
 def _program(arguments: list[str], place: Path) -> Iterator[int]:
     """``llama-py`` with these arguments, from when it says that it serves."""
     log = place / "log"
-    process = _started(arguments, log)
-    if process is None:  # Ray gives up after 30 seconds, which a busy machine may need
-        process = _started(arguments, log)
+    process = None
+    for _ in range(_TRIES):
+        process = process or _started(arguments, log)
     if process is None:
         said = log.read_text(encoding="utf-8", errors="replace")[-2000:]
         raise LlamaError(f"{' '.join(arguments)} does not serve: {said}")

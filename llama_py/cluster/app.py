@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from llama_py.errors import MissingPackageError, ParameterError
+from llama_py.errors import LlamaError, MissingPackageError, ParameterError
 
 if "ray" not in sys.modules:
     # Ray reads these when it is imported, and its processes inherit them. Nothing is told to its
@@ -148,7 +148,7 @@ def end(name: str) -> None:
 
 def stop(name: str) -> None:
     """The same in the cluster of ``RAY_ADDRESS``, from another process."""
-    ray.init(log_to_driver=False, logging_level="warning")
+    _init()
     end(name)
 
 
@@ -157,14 +157,28 @@ def connect(settings: ClusterSettings) -> None:
 
     That one keeps to this machine, ends with this process, and counts as many processors as the
     replicas are to have, whether or not there are so many.
+
+    Raises:
+        LlamaError: there is no such cluster, or Ray did not start.
     """
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "warning"}
     if is_elsewhere():
-        ray.init(**quiet)
+        _init()
         return
     most = settings.max_replicas or settings.replicas
     cpus = max(os.cpu_count() or 1, math.ceil(most * settings.cpus))
-    ray.init(include_dashboard=False, num_cpus=cpus, _node_ip_address="127.0.0.1", **quiet)
+    _init(include_dashboard=False, num_cpus=cpus, _node_ip_address="127.0.0.1")
+
+
+def _init(**options: Any) -> None:
+    try:
+        ray.init(log_to_driver=False, logging_level="warning", **options)
+    except Exception as error:  # Ray raises no class of its own
+        address = os.environ.get("RAY_ADDRESS")
+        what = f"there is no Ray at RAY_ADDRESS={address}" if address else "Ray did not start"
+        raise LlamaError(
+            f"{what}: {error}. A busy machine may be too slow for it: try again; its logs are in "
+            "/tmp/ray/session_latest/logs"
+        ) from error
 
 
 def is_elsewhere() -> bool:
