@@ -98,6 +98,11 @@ class Cluster:
     def anthropic(self, key: str = "none") -> Any:
         return anthropic.Anthropic(base_url=self.url, api_key=key, max_retries=0, timeout=PATIENCE)
 
+    def given_up(self) -> int:
+        """Requests that ended because their client left."""
+        services = (each._app.state.service for each in self.replicas.values())
+        return sum(each.models.models[0].counted[0].cancelled for each in services)
+
     def unfinished(self) -> int:
         """Requests that a model still works on."""
         services = (each._app.state.service for each in self.replicas.values())
