@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -67,8 +68,22 @@ def _deploy(parsed: argparse.Namespace) -> int:
     address = app.deploy(settings)
     print(f"llama-py serves {_count(settings)} of {models} at {address}", flush=True)
     if not app.is_elsewhere():  # it ends with this process
-        threading.Event().wait()
+        _wait_for_signal()
+        app.end(settings.name)
     return 0
+
+
+def _wait_for_signal() -> None:
+    """Until somebody wants it to end; the second time, it ends at once."""
+    told = threading.Event()
+
+    def note(number: int, _frame: Any) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        told.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, note)
+    told.wait()
 
 
 def _count(settings: Any) -> str:

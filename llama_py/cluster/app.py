@@ -6,12 +6,12 @@ import asyncio
 import math
 import os
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from llama_py.errors import MissingPackageError, ParameterError
+from llama_py.errors import LlamaError, MissingPackageError, ParameterError
 
 if "ray" not in sys.modules:
     # Ray reads these when it is imported, and its processes inherit them. Nothing is told to its
@@ -38,7 +38,7 @@ from llama_py.cluster.replica import Replica
 from llama_py.cluster.router import STATE, PrefixRouter, begun
 from llama_py.server.logs import log_to
 
-__all__ = ["application", "build_app", "connect", "deploy", "is_elsewhere", "stop"]
+__all__ = ["application", "build_app", "connect", "deploy", "end", "is_elsewhere", "stop"]
 
 #: Seconds beyond ``drain_seconds`` for writing conversations and closing models.
 _CLOSING = 20.0
@@ -65,7 +65,9 @@ def build_app(settings: ClusterSettings | None = None, **changes: Any) -> serve.
         ray_actor_options={"num_cpus": 0},
         graceful_shutdown_timeout_s=own.server.drain_seconds + _CLOSING,
     )
-    application: serve.Application = gateway.bind(own.server, replicas.bind(own.server))
+    # Who looks at no keys need not know them.
+    keyless = replace(own.server, api_keys=(), api_key_file=None)
+    application: serve.Application = gateway.bind(own.server, replicas.bind(keyless))
     return application
 
 
@@ -138,10 +140,16 @@ def deploy(settings: ClusterSettings) -> str:
     return f"{scheme}://{server.host}:{server.port}"
 
 
-def stop(name: str) -> None:
-    """Drain an application of the cluster of ``RAY_ADDRESS``, and end it."""
-    ray.init(log_to_driver=False, logging_level="warning")
+def end(name: str) -> None:
+    """Drain an application, end it, and leave the cluster; which ends, if it began here."""
     serve.delete(name)
+    ray.shutdown()
+
+
+def stop(name: str) -> None:
+    """The same in the cluster of ``RAY_ADDRESS``, from another process."""
+    _init()
+    end(name)
 
 
 def connect(settings: ClusterSettings) -> None:
@@ -149,14 +157,28 @@ def connect(settings: ClusterSettings) -> None:
 
     That one keeps to this machine, ends with this process, and counts as many processors as the
     replicas are to have, whether or not there are so many.
+
+    Raises:
+        LlamaError: there is no such cluster, or Ray did not start.
     """
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "warning"}
     if is_elsewhere():
-        ray.init(**quiet)
+        _init()
         return
     most = settings.max_replicas or settings.replicas
     cpus = max(os.cpu_count() or 1, math.ceil(most * settings.cpus))
-    ray.init(include_dashboard=False, num_cpus=cpus, _node_ip_address="127.0.0.1", **quiet)
+    _init(include_dashboard=False, num_cpus=cpus, _node_ip_address="127.0.0.1")
+
+
+def _init(**options: Any) -> None:
+    try:
+        ray.init(log_to_driver=False, logging_level="warning", **options)
+    except Exception as error:  # Ray raises no class of its own
+        address = os.environ.get("RAY_ADDRESS")
+        what = f"there is no Ray at RAY_ADDRESS={address}" if address else "Ray did not start"
+        raise LlamaError(
+            f"{what}: {error}. A busy machine may be too slow for it: try again; its logs are in "
+            "/tmp/ray/session_latest/logs"
+        ) from error
 
 
 def is_elsewhere() -> bool:
@@ -210,7 +232,7 @@ class _RayReplicas:
         self._handle = handle
         self._exchange = handle.options(method_name="exchange", stream=True)
 
-    async def stream(self, ask: Ask) -> AsyncIterator[Piece]:
+    async def stream(self, ask: Ask) -> AsyncGenerator[Piece, None]:
         answer = self._exchange.remote(ask)
         over = False
         try:

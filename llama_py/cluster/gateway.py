@@ -12,10 +12,11 @@ ends with an error in its dialect.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import uuid
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 from urllib.parse import unquote
@@ -32,7 +33,7 @@ from llama_py.errors import LlamaError, ParameterError
 from llama_py.server.access.guard import Guard
 from llama_py.server.access.keys import Caller
 from llama_py.server.config.settings import Settings
-from llama_py.server.errors import failure_answer, failure_event
+from llama_py.server.errors import failure_answer, failure_event, route_path
 from llama_py.server.lifecycle import Lifecycle
 from llama_py.server.logs import log_request
 from llama_py.server.request_record import RequestRecord
@@ -60,6 +61,8 @@ _NOT_PASSED_BACK = frozenset(
 )
 _SESSION = re.compile(r"/v1/sessions/(?P<id>.+?)(/fork|/save|/snapshots.*)?")
 _RESPONSE = re.compile(r"/v1/responses/(?P<id>[^/]+)(/.*)?")
+#: What may be in the memory of more than one replica.
+_KEPT = ("/v1/sessions/", "/v1/responses/")
 #: What concerns each replica's own memory.
 _EVERYWHERE = frozenset({"/models/load", "/models/unload", "/lora-adapters", "/props"})
 
@@ -71,7 +74,7 @@ class ReplicaGone(LlamaError):
 class Replicas(Protocol):
     """Those who answer, however they are reached."""
 
-    def stream(self, ask: Ask) -> AsyncIterator[Piece]:
+    def stream(self, ask: Ask) -> AsyncGenerator[Piece, None]:
         """The answer of the replica that the router chooses. Closing it cancels the request.
 
         Raises:
@@ -121,7 +124,7 @@ class Gateway:
             await answer.fail(failure_of(error), self._settings.overflow_status)
 
     async def _answer(self, request: Request, answer: _ClientAnswer) -> None:
-        path = request.url.path
+        path = route_path(request.scope)
         if path in ("/livez", "/api/hello"):
             await answer.whole(200, b'{"status":"ok"}')
         elif path in ("/readyz", "/health", "/v1/health"):
@@ -156,7 +159,7 @@ class Gateway:
             working.cancel()
             await asyncio.wait({leaving, working})
         self._note(ask, tail, answer.record)
-        if ask.method == "DELETE" and ask.path.startswith("/v1/sessions/"):
+        if ask.method == "DELETE" and ask.path.startswith(_KEPT):
             await self._replicas.everywhere("forget", ask)
 
     # -- what is asked --------------------------------------------------------------------------
@@ -170,7 +173,7 @@ class Gateway:
                 body = parse_body(data, self._settings.max_json_depth)
             except RequestError:
                 pass  # a replica says what is wrong
-        path: str = scope["path"]
+        path = route_path(scope)
         record: RequestRecord = scope["state"]["record"]
         headers = [each for each in scope["headers"] if each[0] not in _NOT_PASSED_ON]
         headers.append((b"x-request-id", record.id.encode()))
@@ -236,17 +239,17 @@ class Gateway:
 
     async def _try(self, ask: Ask, answer: _ClientAnswer) -> AnswerTail:
         tail, count = AnswerTail(), 0
-        stream = self._replicas.stream(ask)
-        async for piece in stream:
-            if isinstance(piece, AnswerHead):
-                answer.open(piece)
-            elif isinstance(piece, AnswerTail):
-                tail = piece
-            else:
-                count += 1
-                if count == 2:
-                    self._replicas.begun(ask.id)
-                await answer.add(piece)
+        async with contextlib.aclosing(self._replicas.stream(ask)) as stream:
+            async for piece in stream:
+                if isinstance(piece, AnswerHead):
+                    answer.open(piece)
+                elif isinstance(piece, AnswerTail):
+                    tail = piece
+                else:
+                    count += 1
+                    if count == 2:
+                        self._replicas.begun(ask.id)
+                    await answer.add(piece)
         await answer.end()
         return tail
 

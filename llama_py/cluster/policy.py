@@ -40,13 +40,13 @@ class PolicySettings:
         most_blocks: digests that are remembered of each replica.
         most_sessions: sessions whose replica is remembered.
         patience: a session leaves its replica when that has more than so many requests in flight
-            beyond those of the least busy one.
+            beyond those of the least busy one, and half as many again.
         reply_bytes: what a reply that is being written costs others, as bytes of prompt.
     """
 
     most_blocks: int = 65_536
     most_sessions: int = 65_536
-    patience: int = 8
+    patience: int = 16
     reply_bytes: float = 256.0
 
 
@@ -101,11 +101,21 @@ class _KnownReplica:
     in_flight: dict[str, float] = field(default_factory=dict)
     #: Bytes that were sent there since it last said how full it is.
     added: float = 0.0
+    #: Requests of other routers, and the most of our own since it last said how busy it is.
+    others: int = 0
+    peak: int = 0
 
     @property
     def load(self) -> int:
-        """Requests in flight; those of other routers are known from what it says."""
-        return max(len(self.in_flight), self.state.running + self.state.waiting)
+        """Requests in flight: our own, which are known, and those of others, which it told."""
+        return len(self.in_flight) + self.others
+
+    def tell(self, state: ReplicaState) -> None:
+        """What it says of itself, which was so a moment ago: our own requests may have ended since,
+        and are none of others."""
+        self.others = max(0, state.running + state.waiting - self.peak)
+        self.peak = len(self.in_flight)
+        self.state, self.added = state, 0.0
 
     @property
     def fill(self) -> float:
@@ -159,7 +169,7 @@ class Policy:
         replica = self._replicas.get(name)
         if replica is None or replica.state is state or replica.state == state:
             return
-        replica.state, replica.added = state, 0.0
+        replica.tell(state)
         for digest in state.lost:
             replica.blocks.pop(digest, None)
         self._remember(replica, state.held)
@@ -186,12 +196,13 @@ class Policy:
         shared = replica.shares(hint)
         new = hint.size - shared
         before = sum(replica.in_flight.values()) + self.settings.reply_bytes * replica.load
-        unseen = max(0, replica.load - len(replica.in_flight)) * self._mean
+        unseen = replica.others * self._mean
         loading = 0.0
         if hint.model and replica.state.models and hint.model not in replica.state.models:
             loading = 64 * self._mean
         cost = new + before + unseen + loading + replica.crowding(new)
-        stays = replica.name == home and replica.load - least <= self.settings.patience
+        most = max(least + self.settings.patience, 1.5 * least)
+        stays = replica.name == home and replica.load <= most
         return Choice(replica.name, shared, cost, stays)
 
     # -- what became of it ----------------------------------------------------------------------
@@ -210,6 +221,7 @@ class Policy:
         self.completed(request)  # if it was sent elsewhere before
         self._where[request] = name
         replica.in_flight[request] = new
+        replica.peak = max(replica.peak, len(replica.in_flight))
         replica.added += new
         self._remember(replica, hint.blocks)
         if hint.session is not None:

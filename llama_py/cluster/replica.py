@@ -21,6 +21,7 @@ from llama_py.api.llama import Llama
 from llama_py.cluster.ask import AnswerHead, AnswerTail, Ask, Piece
 from llama_py.cluster.held import HeldTexts
 from llama_py.cluster.policy import ReplicaState
+from llama_py.cluster.responses import SharedResponses
 from llama_py.errors import ClosedError
 from llama_py.server.app import create_app
 from llama_py.server.config.settings import Settings
@@ -28,6 +29,7 @@ from llama_py.server.kept.sessions import conversations_of
 from llama_py.server.lifecycle import Phase
 from llama_py.server.service import Service
 from llama_py.server.transport.extras import CALLER
+from llama_py.states.disk import database_of
 
 __all__ = ["Replica"]
 
@@ -46,6 +48,15 @@ class Replica:
         self._app = cast(Starlette, create_app(self._settings))
         self._held = HeldTexts()
         self._stack = contextlib.AsyncExitStack()
+        if settings.session_dir is not None:
+            shared = SharedResponses(
+                database_of(settings.session_dir / "states"),
+                settings.max_stored_responses,
+                settings.max_stored_bytes,
+                settings.stored_seconds,
+            )
+            self._service.responses = shared
+            self._stack.push_async_callback(asyncio.to_thread, shared.close)
 
     @property
     def _service(self) -> Service:

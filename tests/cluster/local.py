@@ -7,7 +7,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from functools import partial
 from typing import Any
 
@@ -54,7 +54,7 @@ class Cluster:
 
     # -- what the gateway asks for --------------------------------------------------------------
 
-    async def stream(self, ask: Ask) -> AsyncIterator[Piece]:
+    async def stream(self, ask: Ask) -> AsyncGenerator[Piece, None]:
         name = self.policy.rank(ask.hint)[0].replica
         self.policy.routed(ask.hint, name, ask.id)
         count = 0
@@ -97,6 +97,11 @@ class Cluster:
 
     def anthropic(self, key: str = "none") -> Any:
         return anthropic.Anthropic(base_url=self.url, api_key=key, max_retries=0, timeout=PATIENCE)
+
+    def given_up(self) -> int:
+        """Requests that ended because their client left."""
+        services = (each._app.state.service for each in self.replicas.values())
+        return sum(each.models.models[0].counted[0].cancelled for each in services)
 
     def unfinished(self) -> int:
         """Requests that a model still works on."""

@@ -185,6 +185,29 @@ def test_load_that_other_routers_make_counts() -> None:
     assert {send(routing, chat(f"{number}")) for number in range(8)} == {"b"}
 
 
+def test_our_own_requests_are_not_taken_for_those_of_others() -> None:
+    routing = policy("a", "b")
+    for number in range(10):
+        routing.routed(chat("x"), "a", f"{number}")
+    for number in range(10):
+        routing.completed(f"{number}")
+    # It says how it was before they ended.
+    routing.note_state("a", ReplicaState(running=10))
+    loads = {send(routing, chat(f"{number}", session=f"{number}")) for number in range(20)}
+    assert loads == {"a", "b"}
+
+
+def test_where_all_are_busy_sessions_stay() -> None:
+    routing = policy("a", "b", patience=3)
+    home = send(routing, chat("hello", session="s"))
+    other = "b" if home == "a" else "a"
+    for number in range(20):
+        routing.routed(chat("x"), other, f"other {number}")
+    for number in range(28):
+        routing.routed(chat("x"), home, f"home {number}")
+    assert send(routing, chat("hello", session="s")) == home
+
+
 def test_nobody_is_there() -> None:
     assert Policy().rank(chat("hello")) == []
 

@@ -74,12 +74,22 @@ def wait_until(true: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
-def at_work(running: bench.Running) -> float:
-    """Requests that engines work on, of all replicas."""
+def counted(running: bench.Running, *words: str) -> float:
+    """The sum of what the replicas count in the lines that have all these words."""
     with http(running, "alice") as client:
         lines = client.get("/metrics").text.splitlines()
-    found = [line for line in lines if line.startswith("llamacpp:requests_processing{")]
+    found = [line for line in lines if line[0] != "#" and all(word in line for word in words)]
     return sum(float(line.rpartition(" ")[2]) for line in found)
+
+
+def at_work(running: bench.Running) -> float:
+    """Requests that engines work on, of all replicas."""
+    return counted(running, "llamacpp:requests_processing{")
+
+
+def given_up(running: bench.Running) -> float:
+    """Requests that ended because their client left."""
+    return counted(running, "llama_py_request_success_total{", 'finished_reason="abort"')
 
 
 def ask(client: httpx.Client, session: str, *texts: str) -> httpx.Response:
@@ -131,12 +141,13 @@ def test_anthropics_client_streams_and_cancels(running: bench.Running) -> None:
         model="demo", max_tokens=20, messages=question, extra_body=greedy
     ) as stream:
         assert "".join(stream.text_stream) == "2 + 3 = 5."
-    with messages.stream(
-        model="demo", max_tokens=6000, messages=question, extra_body={"ignore_eos": True}
-    ) as stream:
-        next(iter(stream.text_stream))
-        wait_until(lambda: at_work(running) == 1)
-    wait_until(lambda: at_work(running) == 0)
+    before = given_up(running)
+    long: Any = [{"role": "user", "content": "Tell me about bread. " * 600}]
+    impatient = of_anthropic(running).with_options(timeout=0.3)
+    with pytest.raises(anthropic.APITimeoutError):
+        [*impatient.messages.create(model="demo", max_tokens=20, messages=long, stream=True)]
+    wait_until(lambda: given_up(running) == before + 1)
+    assert at_work(running) == 0
 
 
 def test_llama_servers_paths_are_there(running: bench.Running) -> None:
