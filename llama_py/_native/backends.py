@@ -13,13 +13,15 @@ import importlib.util
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from llama_py.version import LLAMA_CPP_COMMIT, __version__
 
-__all__ = ["PACKAGES", "Plugin", "chosen_cpu", "load_plugins", "plugins"]
+__all__ = ["PACKAGES", "Plugin", "chosen_cpu", "in_silence", "load_plugins", "plugins"]
 
 #: Packages that are looked for, and how the backend's library in them is called.
 PACKAGES: Final = {
@@ -59,6 +61,27 @@ class Plugin:
 
 
 _plugins: list[Plugin] = []
+
+
+@contextmanager
+def in_silence(base: ctypes.CDLL) -> Iterator[None]:
+    """ggml tells which backends it loads: not on standard error, unless its log goes elsewhere."""
+    before, data = ctypes.c_void_p(), ctypes.c_void_p()
+    base["ggml_log_get"](ctypes.byref(before), ctypes.byref(data))
+    base["ggml_log_set"](None, None)
+    default, nothing = ctypes.c_void_p(), ctypes.c_void_p()
+    base["ggml_log_get"](ctypes.byref(default), ctypes.byref(nothing))
+    silent = before.value == default.value
+    base["ggml_log_set"](_SAYS_NOTHING if silent else before, None if silent else data)
+    try:
+        yield
+    finally:
+        base["ggml_log_set"](before, data)
+
+
+_SAYS_NOTHING = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(
+    lambda level, text, data: None
+)
 
 
 def plugins() -> tuple[Plugin, ...]:

@@ -255,10 +255,12 @@ def _toolkit_directories() -> list[Path]:
 
 def _register_backends(ggml: ctypes.CDLL, directory: Path) -> None:
     """Load the backends that are files of their own; others have registered themselves."""
-    if _call(ggml, "ggml_backend_reg_count", result=ctypes.c_size_t) == 0:
-        _call(ggml, "ggml_backend_load_all_from_path", ctypes.c_char_p(os.fsencode(directory)))
-    if not os.environ.get(VARIABLE):
-        backends.load_plugins(ggml)
+    with backends.in_silence(library("ggml-base")):
+        if _call(ggml, "ggml_backend_reg_count", result=ctypes.c_size_t) == 0:
+            load_all = "ggml_backend_load_all_from_path"
+            _call(ggml, load_all, ctypes.c_char_p(os.fsencode(directory)))
+        if not os.environ.get(VARIABLE):
+            backends.load_plugins(ggml)
 
 
 def _call(loaded: ctypes.CDLL, name: str, *arguments: Any, result: Any = None) -> Any:

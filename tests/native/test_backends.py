@@ -86,6 +86,28 @@ def test_one_that_fits_is_loaded_and_its_lack_of_devices_explained(
     assert any("sees no GPU: install the driver" in hint for hint in hints)
 
 
+def test_nothing_is_printed_of_what_is_loaded(site: Site, run_python: Run) -> None:
+    """Also where the C functions are used by themselves, and nobody has set a log."""
+    site.compile()
+    code = """
+import ctypes
+from llama_py._native import ggml_h, loader
+from llama_py._native.backends import plugins
+loader.library("llama")
+assert not plugins()[0].refusal
+said = []
+kind = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
+def say(level, text, data): said.append(text)
+base, callback = loader.library("ggml-base"), kind(say)
+base["ggml_log_set"](callback, None)
+loader._loaded.pop("ggml")
+loader.library("ggml")  # again: what a program has set is left to it
+print(b"libggml-vulkan.so" in b"".join(said))
+"""
+    done = run_python(code, PYTHONPATH=str(site.folder))
+    assert (done.stderr, done.stdout.strip()) == ("", "True")
+
+
 def test_where_libraries_are_named_nothing_else_is_loaded(site: Site, run_python: Run) -> None:
     site.compile()
     here = str(Path(loader.library("llama")._name).parent)

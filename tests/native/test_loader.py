@@ -26,6 +26,13 @@ char loaded_from[4096];
 size_t ggml_backend_reg_count(void) { return REGISTERED; }
 void ggml_backend_load_all_from_path(const char * path) { strcpy(loaded_from, path); }
 """
+FAKE_BASE = (
+    OURS
+    + """
+void ggml_log_get(void ** callback, void ** data) { *callback = *data = 0; }
+void ggml_log_set(void * callback, void * data) {}
+"""
+)
 FAKE_LLAMA = """
 int starts;
 void llama_backend_init(void) { starts++; }
@@ -187,7 +194,7 @@ print((ctypes.c_char * 4096).in_dll(loader.library("ggml"), "loaded_from").value
 @pytest.mark.skipif(sys.platform == "win32", reason="builds a library with cc")
 @pytest.mark.parametrize("registered", [0, 1])
 def test_llama_cpp_is_prepared_once(build_library: Build, run_python: Run, registered: int) -> None:
-    build_library("ggml-base", OURS)
+    build_library("ggml-base", FAKE_BASE)
     build_library("llama", FAKE_LLAMA)
     folder = build_library("ggml", FAKE_GGML.replace("REGISTERED", str(registered))).parent
     done = run_python(PREPARE, **{loader.VARIABLE: str(folder)})

