@@ -109,7 +109,7 @@ class _Outgoing(Mailbox):
         self._outbox.add(rows)
 
 
-class _Call:
+class _Task:
     """A call of the other process, while it is prepared or runs."""
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class _Child:
         self.codec = Codec(builds=True)
         self.outbox = _Outbox(connection, self.codec)
         self._llama: Llama | None = None
-        self._calls: dict[int, _Call] = {}
+        self._calls: dict[int, _Task] = {}
         self._stores: list[Any] = []
         self._preparing = ThreadPoolExecutor(_PREPARING, thread_name_prefix="llama_py-calls")
         self._asking = ThreadPoolExecutor(_ASKING, thread_name_prefix="llama_py-asked")
@@ -218,7 +218,7 @@ class _Child:
         told: list[bool],
         tenant: str,
     ) -> None:
-        known = self._calls[call] = _Call()
+        known = self._calls[call] = _Task()
         mailbox = _Outgoing(whole, numbers, self.outbox)
         known.mailbox = mailbox
         if len(self._calls) > 64:
@@ -284,7 +284,7 @@ class _Child:
     # -- everything else ------------------------------------------------------------------------
 
     def _ask(self, call: int, name: str, arguments: tuple[Any, ...], tenant: str) -> None:
-        known = self._calls[call] = _Call()
+        known = self._calls[call] = _Task()
 
         def ask() -> Any:
             try:
@@ -297,7 +297,7 @@ class _Child:
 
         self._asking.submit(self._answer, call, ask)
 
-    def _score(self, known: _Call, prefix: Any, continuations: Any, timeout: float | None) -> Any:
+    def _score(self, known: _Task, prefix: Any, continuations: Any, timeout: float | None) -> Any:
         job = ScoringJob(self.llama.runtime, prefix, continuations, timeout, {})
         known.cancel = job.cancel
         if known.cancelled:
@@ -309,7 +309,7 @@ class _Child:
             self._say(Up.VECTORS, call, index, rows)
 
         job = EmbeddingJob(inputs, ranks, put)
-        known = self._calls[call] = _Call()
+        known = self._calls[call] = _Task()
         known.cancel = job.cancel
 
         def done(future: Future[None]) -> None:
