@@ -297,10 +297,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'llama_py' has no attribute {name!r}")
     from importlib import import_module
 
+    if name == "rpc":  # a module whose functions are called with its name
+        return import_module("llama_py.rpc")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'llama_py' has no attribute {name!r}")
     value = getattr(import_module(f"llama_py.{_HOMES[name]}"), name)
     globals()[name] = value
     return value

@@ -90,8 +90,9 @@ def test_the_reply_is_that_of_this_machine(server: Server) -> None:
 def test_a_server_for_all_models(server: Server) -> None:
     """Added once, it is there for models that say nothing; in a process of its own."""
     script = (
-        "import sys; from llama_py import Llama, demo_model_path, rpc\n"
-        "print(rpc.add_server(sys.argv[1]).devices)\n"
+        "import sys, llama_py\n"
+        "from llama_py import Llama, demo_model_path\n"
+        "print(llama_py.rpc.add_server(sys.argv[1]).devices)\n"
         "with Llama(demo_model_path(), n_ctx=256) as llm: print(llm.runtime.loaded.model.devices)\n"
         "with Llama(demo_model_path(), n_ctx=256, n_gpu_layers=0) as llm:\n"
         "    print(llm.runtime.loaded.model.watch)\n"
