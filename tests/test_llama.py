@@ -121,7 +121,7 @@ def test_an_unknown_parameter_names_the_nearest_one(wrong: str, right: str) -> N
     [
         *(("n_ctx", value) for value in ("2048", 1.5, True, None)),
         *(("n_gpu_layers", value) for value in ("all", 1.0)),
-        *(("tensor_split", value) for value in (5, ["a"], "ab")),
+        *(("tensor_split", value) for value in (5, ["a"])),
         *(("kv_overrides", value) for value in ([1], {"a": None})),
         *((name, "x") for name in ("seed", "main_gpu", "yarn_ext_factor")),
         *((name, 1.5) for name in ("type_k", "split_mode", "rope_scaling_type")),

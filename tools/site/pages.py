@@ -35,12 +35,18 @@ ASSETS = {
     "tools/site/site.css": "assets/site.css",
     "tools/site/site.js": "assets/site.js",
 }
+#: Files that pages link to, to be read or fetched as they are.
+FILES = {
+    path.relative_to(ROOT).as_posix(): path.relative_to(ROOT).as_posix()
+    for path in sorted(ROOT.glob("deploy/cluster/*"))
+}
 SCRIPTS = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 #: Where links to files that are not below ``docs`` lead.
 ADDRESSES = {
     **PAGES,
     **{f"examples/{name}": f"examples.md#{name[:-3]}" for name in SCRIPTS},
     "README.md": "index.md",
+    **FILES,
 }
 FENCE = re.compile(r"^( *)(```+|~~~+).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(\]\()([^)\s]+)(\))")
@@ -57,7 +63,7 @@ def assemble(folder: Path = SOURCES) -> None:
         text = (ROOT / origin).read_text(encoding="utf-8")
         _write(folder / place, turned(text, origin, place))
     _write(folder / "examples.md", examples())
-    for origin, place in ASSETS.items():
+    for origin, place in {**ASSETS, **FILES}.items():
         _write(folder / place, (ROOT / origin).read_text(encoding="utf-8"))
 
 
