@@ -48,8 +48,8 @@ REPLICA_HEADER = b"x-llama-py-replica"
 _ATTEMPTS = 4
 #: Replies of ``/v1/responses`` whose conversation is known.
 _MOST_RESPONSES = 65_536
-#: Seconds that replicas may take to say something of themselves.
-_PATIENCE = 20.0
+#: Bytes of a body that are read and cut into blocks before another thread would wake up.
+_SMALL = 64 << 10
 #: What belongs to one connection, what says who asks, and what the gateway says itself.
 _NOT_PASSED_ON = frozenset(
     b"authorization connection content-length expect keep-alive origin proxy-authorization "
@@ -143,7 +143,10 @@ class Gateway:
 
     async def _pass_on(self, request: Request, answer: _ClientAnswer) -> None:
         data = await read_bytes(request, self._settings)
-        ask = self._ask_of(request, data)
+        if len(data) > _SMALL:
+            ask = await asyncio.to_thread(self._ask_of, request, data)
+        else:
+            ask = self._ask_of(request, data)
         if ask.method == "POST" and ask.path in _EVERYWHERE:
             await self._ask_all(ask, answer)
             return
