@@ -62,8 +62,7 @@ def test_the_declarations_are_those_of_every_abi(name: str, llama_cpp: Path) -> 
     folders = ("include", "ggml/include", "tools/mtmd")
     includes = [f"-I{llama_cpp / folder}" for folder in folders]
     includes.append(f"-I{ROOT / 'native' / 'shim'}")
-    source = str(ROOT / "native" / "abi_check.c")
-    options = ("-std=c11", "-fsyntax-only", *includes, source)
+    options = ["-std=c11", "-fsyntax-only", *includes, str(ROOT / "native" / "abi_check.c")]
     assert checked(compiler(name), *options) == ""
 
 

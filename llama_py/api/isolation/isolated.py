@@ -22,7 +22,7 @@ from llama_py.api.isolation.process import ModelProcess
 from llama_py.api.loading import LoadedModel, media_limits
 from llama_py.api.media import MediaReader, ModelMedia, find_projector
 from llama_py.api.weights import context_params_of
-from llama_py.core import backend
+from llama_py.core import backend, rpc
 from llama_py.core.model import Model
 from llama_py.embeddings.computing import check_embeds
 from llama_py.engine.media import MediaCells, Medium
@@ -271,6 +271,8 @@ def load_isolated(arguments: Mapping[str, Any], given: Mapping[str, Any]) -> Iso
     path = str(arguments["model_path"])
     read = LOAD.read({name: value for name, value in given.items() if name != "model_path"})
     options = {name: value for name, value in read.items() if name not in _HERE}
+    if added := [server.endpoint for server in rpc.servers()]:
+        options["rpc_servers"] = [*(options.get("rpc_servers") or ()), *added]
     process = ModelProcess(path, options, verbose=arguments["verbose"])
     try:
         model = Model(path, params, without_weights=True)
