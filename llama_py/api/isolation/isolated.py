@@ -272,7 +272,8 @@ def load_isolated(arguments: Mapping[str, Any], given: Mapping[str, Any]) -> Iso
     read = LOAD.read({name: value for name, value in given.items() if name != "model_path"})
     options = {name: value for name, value in read.items() if name not in _HERE}
     if added := [server.endpoint for server in rpc.servers()]:
-        options["rpc_servers"] = [*(options.get("rpc_servers") or ()), *added]
+        own: Any = options.get("rpc_servers") or ()
+        options["rpc_servers"] = (*own, *added)
     process = ModelProcess(path, options, verbose=arguments["verbose"])
     try:
         model = Model(path, params, without_weights=True)
