@@ -11,7 +11,8 @@ disturbs least. Figures are medians of the repeats, and ratios are medians of th
 repeat. With a small model (the default) the border is a large part of a token's time; how much of a
 real reply it is, a real one shows.
 
-Exit code 1 if the two do not say the same.
+Flash attention is as it is by default, and each stream has cells of its own, because replies do not
+depend on each other then (``docs/performance.md``). Exit code 1 if the two do not say the same.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ _MOST_MICROSECONDS, _LEAST_SHARE = 60.0, 0.97
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
+    parser.set_defaults(flash_attn="default")
     parser.add_argument("--generate", type=int, default=400, metavar="N")
     parser.add_argument("--streams", type=int, default=8, metavar="N")
     parser.add_argument("--repeats", type=int, default=7, metavar="N")
@@ -66,7 +68,8 @@ def run(options: argparse.Namespace) -> Report:
     n_ctx = whole_context(options.streams * (options.generate + 64))
     report = Report("isolation", conditions(options, n_ctx))
     runs: dict[tuple[str, int], list[_Run]] = {}
-    more: dict[str, Any] = {"n_seq_max": options.streams}
+    # Where replies do not depend on what else is in memory, they can be compared.
+    more: dict[str, Any] = {"n_seq_max": options.streams, "kv_unified": False}
     with (
         contextlib.closing(load(options, n_ctx, **more)) as here,
         contextlib.closing(load(options, n_ctx, isolate=True, **more)) as there,
