@@ -55,6 +55,7 @@ _NOT_PASSED_ON = frozenset(
     b"authorization connection content-length expect keep-alive origin proxy-authorization "
     b"request-id te trailer transfer-encoding upgrade x-api-key x-request-id".split()
 )
+_RESPONSE_ENDS = re.compile(rb"^event: response\.(completed|incomplete|failed)\r?$", re.MULTILINE)
 _NOT_PASSED_BACK = frozenset(
     b"connection keep-alive request-id transfer-encoding x-content-type-options "
     b"x-request-id".split()
@@ -156,12 +157,11 @@ class Gateway:
             await asyncio.wait({leaving, working}, return_when=asyncio.FIRST_COMPLETED)
             if not working.done():
                 raise ClientDisconnect
-            tail = working.result()
+            working.result()
         finally:
             leaving.cancel()
             working.cancel()
             await asyncio.wait({leaving, working})
-        self._note(ask, tail, answer.record)
         if ask.method == "DELETE" and ask.path.startswith(_KEPT):
             await self._replicas.everywhere("forget", ask)
 
@@ -227,20 +227,19 @@ class Gateway:
 
     # -- answers --------------------------------------------------------------------------------
 
-    async def _exchange(self, ask: Ask, answer: _ClientAnswer) -> AnswerTail:
+    async def _exchange(self, ask: Ask, answer: _ClientAnswer) -> None:
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 return await self._try(ask, answer)
             except ReplicaGone:
                 answer.forget()
                 if answer.begun:
-                    await answer.interrupt()
-                    return AnswerTail()
+                    return await answer.interrupt()
                 if attempt == _ATTEMPTS:
                     raise RequestError.of(_gone()) from None
         raise AssertionError
 
-    async def _try(self, ask: Ask, answer: _ClientAnswer) -> AnswerTail:
+    async def _try(self, ask: Ask, answer: _ClientAnswer) -> None:
         tail, count = AnswerTail(), 0
         async with contextlib.aclosing(self._replicas.stream(ask)) as stream:
             async for piece in stream:
@@ -253,8 +252,9 @@ class Gateway:
                     if count == 2:
                         self._replicas.begun(ask.id)
                     await answer.add(piece)
+        # Before its end is out: the next request of the client may be here before this goes on.
+        self._note(ask, tail, answer.record)
         await answer.end()
-        return tail
 
     async def _ask_all(self, ask: Ask, answer: _ClientAnswer) -> None:
         """The answer of the first replica that refuses, or else of any."""
@@ -309,10 +309,13 @@ class _ClientAnswer:
             self.head, self.held, self.pieces = None, b"", 0
 
     async def add(self, piece: bytes) -> None:
-        """A piece of its body. The opening of a stream waits, and all of what is no stream."""
+        """A piece of its body. The opening of a stream waits, and all of what is no stream.
+
+        So does the last event of a reply of ``/v1/responses``: with it, its id can be used.
+        """
         self.pieces += 1
         self.held += piece
-        if self.is_stream and self.pieces > 1:
+        if self.is_stream and self.pieces > 1 and not _RESPONSE_ENDS.search(self.held):
             await self._flush(more=True)
 
     async def end(self) -> None:

@@ -1,7 +1,7 @@
 """Devices of other processes and machines, which llama.cpp reaches over TCP (its RPC backend).
 
 A server is checked here before C connects to it, and every wait has a limit. A connection that
-fails later answers with zeros, and is counted (``native/kernels/rpc_servers``): a ``Watch``
+fails later answers with zeros, and is counted (``native/kernels/rpc``): a ``Watch``
 compares the counts, and raises. llama.cpp's own way is to end the process.
 
 Devices are not entered into ggml's list: whatever looks there for some GPU would compute on

@@ -111,7 +111,8 @@ def test_what_the_server_tells_of_it(server: Server) -> None:
         if not status_of(llama_of(server)).ready:
             assert health["restarting"] == ["demo"]
             assert (ready.status_code, ready.headers["retry-after"]) == (503, "1")
-            assert http.get("/props").json()["process"]["pid"] == pid
+            process = http.get("/props").json()["process"]
+            assert process["ready"] or process["pid"] == pid  # it may be there again by now
         assert http.post("/v1/chat/completions", json=HELLO).status_code == 200
         assert http.get("/readyz").status_code == 200
         after = http.get("/props").json()["process"]

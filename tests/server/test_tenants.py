@@ -62,7 +62,9 @@ def functions(attribute: str) -> list[tuple[str, Any]]:
             found += [
                 (name, each)
                 for name, each in names
-                if hasattr(each, attribute) and each.__module__ == module.name
+                if not isinstance(each, type)
+                and hasattr(each, attribute)
+                and each.__module__ == module.name
             ]
     return found
 
@@ -71,7 +73,8 @@ def test_what_is_remembered_for_everybody_comes_of_models_and_templates() -> Non
     """``functools.cache`` knows no tenants: what a request has is not to be a key of one."""
     known = {
         "_address_prototype", "_check_library", "_compiled", "_cpu", "_environment", "_function",
-        "_parse_defaults", "_workers", "named_templates", "note_ignored",
+        "_parse_defaults", "_progress_address", "_workers", "gpu_hint", "named_templates",
+        "note_ignored", "rpc_library",
     }  # fmt: skip
     assert {name for name, _ in functions("cache_info")} == known
 

@@ -82,8 +82,8 @@ STILL_NEEDED: dict[str, tuple[str, ...]] = {
     "tensor_alignment": (
         f"{KERNELS}/tensor_alignment/test_tensor_alignment.py::test_without_the_rule_they_do_not",
     ),
-    "rpc_servers": (
-        f"{KERNELS}/rpc_servers/test_rpc_servers_rule.py"
+    "rpc": (
+        f"{KERNELS}/rpc/test_rpc_rule.py"
         "::test_without_the_rule_a_lost_server_ends_the_process",
     ),
     "window_cells": (
