@@ -29,7 +29,7 @@ from llama_py.cluster.pages import merged
 from llama_py.dialects.failures import Failure, Kind, RequestError, failure_of
 from llama_py.dialects.hints import Hint, hint_of
 from llama_py.dialects.session_ids import label_of, session_of
-from llama_py.errors import LlamaError, ParameterError
+from llama_py.errors import ParameterError
 from llama_py.server.access.guard import Guard
 from llama_py.server.access.keys import Caller
 from llama_py.server.config.settings import Settings
@@ -68,8 +68,8 @@ _KEPT = ("/v1/sessions/", "/v1/responses/")
 _EVERYWHERE = frozenset({"/models/load", "/models/unload", "/lora-adapters", "/props"})
 
 
-class ReplicaGone(LlamaError):
-    """A replica ended before its answer did."""
+class ReplicaGone(Exception):
+    """A replica ended before its answer did. It does not leave the gateway."""
 
 
 class Replicas(Protocol):

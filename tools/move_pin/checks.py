@@ -83,8 +83,7 @@ STILL_NEEDED: dict[str, tuple[str, ...]] = {
         f"{KERNELS}/tensor_alignment/test_tensor_alignment.py::test_without_the_rule_they_do_not",
     ),
     "rpc": (
-        f"{KERNELS}/rpc/test_rpc_rule.py"
-        "::test_without_the_rule_a_lost_server_ends_the_process",
+        f"{KERNELS}/rpc/test_rpc_rule.py::test_without_the_rule_a_lost_server_ends_the_process",
     ),
     "window_cells": (
         f"{KERNELS}/window_cells/test_window_cells_rule.py"
