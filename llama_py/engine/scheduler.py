@@ -17,7 +17,10 @@ is cut there, and what is over goes to the others in their order. So
 * the first one gets half of each step or more, whatever comes, and everyone is the first one some
   day: nobody waits longer than twice as many steps as in the order of arrival.
 
-Where a step has room for one prompt only, short ones have every other step instead.
+Where no stream runs, a step is long: seconds, of a model of some size. Then short prompts that are
+a quarter of it at most, all together, have a short step to themselves instead, and begin at once;
+the next one has the first prompt in it again. Where a step has room for one prompt only, short ones
+have every other step.
 
 When several come at once and no stream runs, a step takes all of them, if that makes it longer by
 half at most: the little that is left over would take much longer beside those who begin.
@@ -204,7 +207,9 @@ def plan_step(
         decodes, verifies = _with_drafts(decodes, drafts, room, n_batch, most_prompts)
         budget -= sum(entry.rows - 1 for entry in verifies)
     places = None if most_prompts is None else most_prompts - len(verifies)
-    prefills = _chunks(waiting, budget, places, uncut, passed_over)
+    alone = not decodes and not verifies and not passed_over
+    prefills = _short_ones(waiting, budget, places) if alone else []
+    prefills = prefills or _chunks(waiting, budget, places, uncut, passed_over)
     return StepPlan(tuple(decodes), tuple(verifies), tuple(prefills))
 
 
@@ -212,6 +217,29 @@ def _with_rest(waiting: Sequence[R], n_chunk: int) -> int:
     """A chunk, or all that wait, if these are longer by half at most."""
     tokens = sum(request.prompt_left for request in waiting)
     return tokens if n_chunk < tokens <= n_chunk + n_chunk // 2 else n_chunk
+
+
+def _short_ones(waiting: Sequence[R], budget: int, places: int | None) -> list[Prefill[R]]:
+    """Prompts that have a step to themselves, if few tokens are all that they have.
+
+    Nothing where the step could have everything that waits.
+    """
+    short = _shorter(waiting)
+    tokens = sum(map(_wanted, short))
+    fits = tokens + _wanted(waiting[0]) <= budget if short else True
+    if fits or tokens > budget // 4 or (places is not None and len(short) > places):
+        return []
+    chosen = set(short)
+    return [Prefill(request, _wanted(request)) for request in waiting if request in chosen]
+
+
+def _shorter(waiting: Sequence[R]) -> list[R]:
+    """Prompts with at most half as much left as the first one, shortest first."""
+    if not waiting:
+        return []
+    left = waiting[0].prompt_left
+    short = [request for request in waiting[1:] if 2 * request.prompt_left <= left]
+    return sorted(short, key=lambda request: request.prompt_left)
 
 
 def _chunks(
@@ -225,11 +253,7 @@ def _chunks(
     """
     if not waiting or budget <= 0 or places == 0:
         return []
-    first, left = waiting[0], waiting[0].prompt_left
-    short = sorted(
-        (request for request in waiting[1:] if 2 * request.prompt_left <= left),
-        key=lambda request: request.prompt_left,
-    )
+    first, short = waiting[0], _shorter(waiting)
     if places == 1:
         first = short[0] if short and not passed_over else first
         return [Prefill(first, min(_wanted(first), budget))]
