@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--characters", type=int, default=24_000, metavar="N", help="of each")
     parser.add_argument("--chats", type=int, default=200, metavar="N")
     parser.add_argument("--seconds", type=float, default=60.0, help="in which chats begin")
-    parser.add_argument("--n-ctx", type=int, default=16_384, metavar="N", help="of a replica")
+    parser.add_argument("--n-ctx", type=int, default=24_576, metavar="N", help="of a replica")
     parser.add_argument("--n-seq-max", type=int, default=16, metavar="N", help="of a replica")
     parser.add_argument("--max-tokens", type=int, default=24, metavar="N")
     parser.add_argument("--store", action="store_true", help="replicas share a store on the disk")

@@ -1,11 +1,11 @@
 """A cluster as a discrete simulation: replicas that step, memories that evict, one router.
 
 The router is the cluster's own (``llama_py.cluster.policy``), with the same hints of the same
-texts; beside it there are others to compare with. A replica is what its engine does, step by step:
-one token for each reply that is being written, and as much of the waiting prompts as a step takes.
-Its memory is a set of blocks of text, of which those longest unused go. What steps cost is measured
-on real replicas (``Constants``). What a network costs, and what machines do to each other beyond
-sharing processors, is not in it.
+texts; beside it there are others to compare with. A replica does what its engine does, step by
+step, and what is in a step is decided by the engine's own scheduler (``llama_py.engine.scheduler``,
+``llama_py.engine.prefill_budget``). Its memory is a set of blocks of text, of which those longest
+unused go. What steps cost is measured on real replicas (``Constants``). What a network costs, and
+what machines do to each other beyond sharing processors, is not in it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -22,6 +22,8 @@ from llama_py.bench.cluster_load import Conversation, Workload
 from llama_py.bench.http_load import percentile
 from llama_py.cluster.policy import Policy, PolicySettings, ReplicaState
 from llama_py.dialects.hints import Hint, hint_of
+from llama_py.engine.prefill_budget import PrefillBudget
+from llama_py.engine.scheduler import plan_step
 
 __all__ = ["ROUTINGS", "Cluster", "Constants", "Result", "simulate"]
 
@@ -169,10 +171,13 @@ class _Memory:
 
 # ---- requests and replicas -----------------------------------------------------------------------
 
+#: Rows of a step, at most, and tokens of a reply that has only just begun: the engine's.
+_N_BATCH, _BEGINS = 2048, 8
+
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    """A turn of a conversation.
+    """A turn of a conversation, as the scheduler sees it, too.
 
     Attributes:
         after: what is in memory when it has ended.
@@ -191,6 +196,15 @@ class _Request:
     left: int = 0
     position: int = 0
     writes: int = 0
+    written: int = 0
+
+    paused = False
+
+    @property
+    def prompt_left(self) -> int:
+        return self.left
+
+    chunk_limit = prompt_left
 
 
 class _Replica:
@@ -200,42 +214,62 @@ class _Replica:
         self.name = name
         self.memory = _Memory(memory)
         self._constants = constants
-        self.waiting: deque[_Request] = deque()
-        self.streams: list[_Request] = []
+        self._budget = PrefillBudget()
+        self._passed_over = False
+        #: The oldest first.
+        self.requests: list[_Request] = []
         self.busy = False
         self.alive = True
 
     @property
-    def load(self) -> int:
-        """Requests that are here."""
-        return len(self.waiting) + len(self.streams)
+    def streams(self) -> list[_Request]:
+        """Requests whose replies are being written."""
+        return [each for each in self.requests if not each.left]
 
-    def step(self) -> tuple[float, list[_Request], list[_Request]]:
+    @property
+    def waiting(self) -> list[_Request]:
+        """Requests whose prompts are not done."""
+        return [each for each in self.requests if each.left]
+
+    def step(self, now: float) -> tuple[float, list[_Request], list[_Request]]:
         """What a step takes, the requests that have their first token by it, and those that end."""
-        costs, room = self._constants, self._constants.prompt
-        seconds = costs.step + costs.stream * len(self.streams)
-        ended: list[_Request] = []
-        for request in self.streams:
+        costs, streams = self._constants, self.streams
+        plan = plan_step(
+            self.requests,
+            _N_BATCH,
+            costs.prompt,
+            beside=self._beside(now),
+            passed_over=self._passed_over,
+        )
+        if plan.prefills:
+            self._passed_over = plan.prefills[0].request is not self.waiting[0]
+        seconds = costs.step + costs.stream * len(streams)
+        for request in streams:
             request.writes -= 1
-            if request.writes <= 0:
-                ended.append(request)
-        begun: list[_Request] = []
-        while self.waiting and room > 0:
-            request = self.waiting[0]
-            count = min(room, request.left)
-            middle = request.position + count / 2
-            seconds += count * (costs.token + costs.position * middle)
+            request.written += 1
+        begun = []
+        for chunk in plan.prefills:
+            request, count = chunk.request, chunk.count
+            seconds += count * (costs.token + costs.position * (request.position + count / 2))
             request.left -= count
             request.position += count
-            room -= count
-            if request.left:
-                break
-            begun.append(self.waiting.popleft())
-        self.streams = [each for each in self.streams if each.writes > 0] + [
-            each for each in begun if each.writes > 0
-        ]
-        ended += [each for each in begun if each.writes <= 0]
+            if not request.left:
+                begun.append(request)
+        self._budget.note(len(streams), sum(each.count for each in plan.prefills), seconds)
+        ended = [each for each in self.requests if not each.left and each.writes <= 0]
+        self.requests = [each for each in self.requests if each not in ended]
         return seconds, begun, ended
+
+    def _beside(self, now: float) -> int | None:
+        """Tokens of prompts beside streams, as ``engine.step_planner`` has it."""
+        streams, waiting = self.streams, self.waiting
+        if not streams or not waiting:
+            return None
+        young = sum(each.written <= _BEGINS for each in self.requests)
+        waited = now - min(each.asked for each in waiting)
+        pause = self._budget.pause(young, sum(each.left for each in waiting), waited)
+        most = max(1, self._constants.prompt // 2)
+        return self._budget.size(len(streams), most, len(waiting), pause)
 
 
 # ---- routing -------------------------------------------------------------------------------------
@@ -252,13 +286,13 @@ def _prefix(simulation: _Simulation, request: _Request, there: list[_Replica]) -
 def _two(simulation: _Simulation, request: _Request, there: list[_Replica]) -> _Replica:
     """Ray's default: the less busy of two."""
     some = simulation.source.sample(there, min(2, len(there)))
-    return min(some, key=lambda each: each.load)
+    return min(some, key=lambda each: len(each.requests))
 
 
 def _least(simulation: _Simulation, request: _Request, there: list[_Replica]) -> _Replica:
     """The least busy of all."""
-    least = min(each.load for each in there)
-    return simulation.source.choice([each for each in there if each.load == least])
+    least = min(len(each.requests) for each in there)
+    return simulation.source.choice([each for each in there if len(each.requests) == least])
 
 
 def _hashed(simulation: _Simulation, request: _Request, there: list[_Replica]) -> _Replica:
@@ -393,7 +427,7 @@ class _Simulation:
         request.writes = max(1, round(self._constants.reply))
         self._result.prompt += request.tokens
         self._result.evaluated += request.left
-        replica.waiting.append(request)
+        replica.requests.append(request)
         self._work(replica)
 
     def _again(self, request: _Request) -> None:
@@ -412,10 +446,10 @@ class _Simulation:
         return max(1.0, (busy + self._cluster.taken * bool(busy)) / processors)
 
     def _work(self, replica: _Replica) -> None:
-        if replica.busy or not replica.alive or not replica.load:
+        if replica.busy or not replica.alive or not replica.requests:
             return
         replica.busy = True
-        seconds, begun, ended = replica.step()
+        seconds, begun, ended = replica.step(self._now)
         done = self._now + seconds * self._slowness()
         self._at(done, lambda: self._stepped(replica, begun, ended))
 
@@ -485,7 +519,7 @@ class _Simulation:
                 return
             dead = there[number % len(there)]
             dead.alive = False
-            lost = [*dead.waiting, *dead.streams]
+            lost = [*dead.requests]
             self.policy.drop(dead.name)
             for request in lost:
                 self._again(request)

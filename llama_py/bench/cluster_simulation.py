@@ -132,7 +132,7 @@ def _processor_seconds(running: real.Running) -> tuple[float, float]:
 def _prompts(endpoint: Endpoint, most: int) -> tuple[float, float, float]:
     """Seconds of a request, of a token of a prompt, and of that for each token before it."""
     rows, seconds = [], []
-    for words in (4, 60, 250, 700, 1500):
+    for words in (4, 60, 250, 700, 1500, 3000, 6000):
         if words * 4 > most:
             break
         for _ in range(5):
