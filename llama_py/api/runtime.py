@@ -92,7 +92,7 @@ class Runtime:
 
     def respond(self, call: Call) -> Any:
         """The whole reply of a call, or with ``stream`` the stream of its chunks."""
-        stream, outcome = call.parsed.stream, call.outcome
+        stream, outcome = call.parsed.head.stream, call.outcome
         events = self.submit(call.parsed.requests, whole=not stream)
         outcome.records = events.records
         if stream:
@@ -104,9 +104,8 @@ class Runtime:
                     encoder.feed(index, event)
                     if type(event) is FinishEvent:
                         outcome.note(index, event)
-                        error = failure_of(event, encoder)
-                        if error is not None:
-                            raise error
+                        if event.error is not None:
+                            raise failure_of(event, encoder) or event.error
         finally:
             outcome.note_end()
         return call.reply(encoder.response())

@@ -91,6 +91,8 @@ class ChatRequest:
             of the model that was loaded.
         system_anywhere: put system messages that the template does not take where they stand into
             messages beside them (``chat.templates.system``); else the template decides.
+        uses_tools: the reply may contain tool calls.
+        shown_tools: the tools that the prompt lists.
 
     Raises:
         ParameterError: an attribute is wrong, or they contradict each other.
@@ -113,8 +115,11 @@ class ChatRequest:
     now: int | None = None
     special_tokens_in_content: str | None = None
     system_anywhere: bool = False
+    uses_tools: bool = field(init=False, repr=False, compare=False)
+    shown_tools: tuple[Tool, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        self._settle_tools()
         _check_messages(self.messages)
         check_names(self.tools)
         self._check_choice()
@@ -175,18 +180,14 @@ class ChatRequest:
         names = (choice.name,) if choice.mode == "named" else choice.allowed
         return tuple(tool for tool in self.tools if tool.name in names) if names else self.tools
 
-    @property
-    def uses_tools(self) -> bool:
-        """True if the reply may contain tool calls."""
-        return bool(self.tools) and self.tool_choice.mode != "none"
-
-    @property
-    def shown_tools(self) -> tuple[Tool, ...]:
-        """The tools that the prompt lists.
+    def _settle_tools(self) -> None:
+        """What ``tool_choice`` makes of the tools.
 
         With the choice ``none`` they are not listed, because the model would write a call as text.
         A conversation that contains calls keeps the list, and with it its cached prefix.
         """
+        shown = self.tools
         if self.tool_choice.mode == "none" and not any(map(_is_about_tools, self.messages)):
-            return ()
-        return self.tools
+            shown = ()
+        object.__setattr__(self, "shown_tools", shown)
+        object.__setattr__(self, "uses_tools", bool(self.tools) and self.tool_choice.mode != "none")

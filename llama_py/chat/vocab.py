@@ -48,5 +48,8 @@ class VocabLike(Protocol):
     def is_special(self, token: int) -> bool:
         """True if the tokenizer always splits before and after this token."""
 
+    def special_token(self, text: str) -> int | None:
+        """The token that ``text`` is where special tokens are parsed; None: it is several."""
+
     def is_control(self, token: int) -> bool:
         """True if plain text never produces this token."""

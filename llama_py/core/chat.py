@@ -32,6 +32,8 @@ __all__ = ["ReplyParser", "TemplateHandle", "schema_to_gbnf", "take_text"]
 #: Characters of a text that are written at once. Longer ones would keep other threads waiting: the
 #: interpreter lets them go on between two calls, and not within one.
 _AT_ONCE = 1 << 17
+#: What may be such a text, or have one inside.
+_MAY_BE_LONG = (str, dict, list, tuple)
 
 
 def _dump(value: Any) -> bytes:
@@ -57,7 +59,10 @@ def _without_long(value: Any, long: dict[str, str]) -> Any:
         long[name] = value
         return name
     if isinstance(value, dict):
-        return {key: _without_long(each, long) for key, each in value.items()}
+        return {
+            key: _without_long(each, long) if isinstance(each, _MAY_BE_LONG) else each
+            for key, each in value.items()
+        }
     if isinstance(value, (list, tuple)):
         return [_without_long(each, long) for each in value]
     return value

@@ -23,7 +23,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from typing_extensions import Self
 
@@ -152,9 +152,12 @@ class Handle(Generic[P]):
         native, user = self._native, object()
         if native is None:
             raise _closed(self)
-        native.hold(user)
+        native._users[user] = None  # ``hold``, without a call: this is on the way of each token
         try:
-            yield self.pointer
+            pointer = native.pointer
+            if pointer is None or native.process.inherited:
+                self.check_open()
+            yield cast("P", pointer)
         finally:
             native.release(user)
 

@@ -28,6 +28,8 @@ _NO_CHARACTER_BEGINS = (b"\xf4", b"\xf5", b"\xf6", b"\xf7")
 
 #: Samplers that are remembered to be cloned.
 _MOST_PROTOTYPES = 8
+#: Texts of special tokens that are remembered; templates have a few of them.
+_MOST_NAMED = 1024
 #: Tokens that llama.cpp's tokenizer takes out of a text before anything else, and those among
 #: them that it takes only where special tokens are to be parsed.
 _PARSED = C.LLAMA_TOKEN_ATTR_CONTROL | C.LLAMA_TOKEN_ATTR_UNKNOWN
@@ -74,6 +76,7 @@ class Vocab(Handle[C.llama_vocab_p]):
         self._plain_pieces: dict[int, bytes] = {}
         self._eog: dict[int, bool] = {}
         self._special: dict[int, bool] = {}
+        self._named: dict[str, int | None] = {}
         self._special_texts: dict[bytes, bool] | None = None
         self._longest_piece: int | None = None
 
@@ -218,6 +221,15 @@ class Vocab(Handle[C.llama_vocab_p]):
             attribute = C.llama_vocab_get_attr(self.pointer, token)
             known = self._special[token] = bool(attribute & _SPECIAL)
         return known
+
+    def special_token(self, text: str) -> int | None:
+        """The token that ``text`` is where special tokens are parsed; None: it is several."""
+        if text not in self._named:
+            tokens = self.tokenize(text, add_special=False, parse_special=True)
+            if len(self._named) >= _MOST_NAMED:
+                self._named.clear()
+            self._named[text] = tokens[0] if len(tokens) == 1 else None
+        return self._named[text]
 
     def strips_right(self, token: int) -> bool:
         """True if the tokenizer drops white space behind this token (Phi-3)."""

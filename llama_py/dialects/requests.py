@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from llama_py.chat.constraints import CompiledGrammar, LlamaGrammar
 from llama_py.chat.conversation import Message, ToolCall
@@ -58,6 +59,7 @@ def read_request(
     options: CompletionOptions | ChatOptions, sampling: SamplingParams, generation: GenerationParams
 ) -> GenerationRequest:
     """A request with what the remaining options say, and no prompt."""
+    speculative: Any = options.get("speculative")
     return GenerationRequest(
         NO_PROMPT,
         sampling,
@@ -65,7 +67,7 @@ def read_request(
         session=options.get("session_id") or options.get("user") or None,
         priority=options.get("priority") or 0,
         on_progress=options.get("on_progress"),
-        speculative=as_speculative(options.get("speculative")),  # type: ignore[arg-type]
+        speculative=None if speculative is None else as_speculative(speculative),
         reuse=options.get("reuse") is not False,
     )
 
@@ -110,9 +112,9 @@ def chat_requests(
     if stops != generation.stop:
         generation = replace(generation, stop=stops)
     grammar = sampling.grammar or rendered.grammar
-    constraint = budget_for(
-        vocab, rendered, asked.reasoning_budget, sampling.constraint or rendered.constraint
-    )
+    constraint = sampling.constraint or rendered.constraint
+    if asked.reasoning_budget is not None:
+        constraint = budget_for(vocab, rendered, asked.reasoning_budget, constraint)
     if grammar is not sampling.grammar or constraint is not sampling.constraint:
         sampling = replace(sampling, grammar=grammar, constraint=constraint)
     fitting = replace(
@@ -123,11 +125,8 @@ def chat_requests(
 
 def _visible(vocab: VocabLike, rendered: RenderedChat) -> frozenset[int]:
     """The special tokens that the parser of the reply has to see as text."""
-    tokens = [
-        vocab.tokenize(text, add_special=False, parse_special=True)
-        for text in rendered.preserved_tokens
-    ]
-    return frozenset(each[0] for each in tokens if len(each) == 1)
+    found = map(vocab.special_token, rendered.preserved_tokens)
+    return frozenset([token for token in found if token is not None])
 
 
 def chat_prompt(rendered: RenderedChat) -> Prompt:

@@ -38,8 +38,8 @@ def _of_prompts(records: Sequence[Record]) -> tuple[int, int]:
     """Tokens of all prompts, and how many of them were reused."""
     tokens = reused = 0
     for record in records:
-        tokens += record.n_prompt
-        reused += record.reused
+        tokens += len(record.tokens)
+        reused += record.cache.get("reused", 0)
     return tokens, reused
 
 

@@ -80,7 +80,8 @@ class Events(Iterator[tuple[int, Event]]):
     def _take(self) -> None:
         """Wait for the outputs of a step."""
         driver, mailbox = self._driver, self._mailbox
-        driver.wait_for(lambda: not mailbox.arrived.empty())
+        if mailbox.arrived.empty():
+            driver.wait_for(lambda: not mailbox.arrived.empty())
         while True:
             try:
                 outputs = mailbox.arrived.get(timeout=LOOK)
@@ -101,7 +102,8 @@ class Events(Iterator[tuple[int, Event]]):
         Args:
             wait: return when it has ended (see ``Driver.cancel``).
         """
-        self._driver.cancel(self._mailbox, wait=wait)
+        if not self._mailbox.ended.is_set():
+            self._driver.cancel(self._mailbox, wait=wait)
 
     def __enter__(self) -> Self:
         return self

@@ -130,8 +130,9 @@ def align(
     """
     offsets = np.empty(len(tokens) + 1, np.int64)
     place, opens = start, True
+    known = text_keys.known
     for index, token in enumerate(tokens):
-        opened, of_token = opens, text_keys.of(token)
+        opened, of_token = opens, known.get(token) or text_keys.of(token)
         piece, opens = of_token.text, of_token.special
         if index < added:
             piece = b""

@@ -130,7 +130,8 @@ class TextKeys:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
-        self._tokens: dict[int, TokenKey] = {}
+        #: What ``of`` has found out, by token: loops look here first.
+        self.known: dict[int, TokenKey] = {}
 
     @cached_property
     def added(self) -> tuple[list[int], list[int]]:
@@ -139,7 +140,7 @@ class TextKeys:
 
     def of(self, token: int) -> TokenKey:
         """The key of a token, and what the tokenizer does around it."""
-        known = self._tokens.get(token)
+        known = self.known.get(token)
         if known is None:
             if token < 0:  # of a picture: there are too many to remember
                 return TokenKey(MARK + b"%08x" % -token, True, False, False)
@@ -148,7 +149,7 @@ class TextKeys:
                 text = MARK + text
             strips = special and self.tokenizer.strips_right(token)
             ambiguous = MARK in text[1:] or text == MARK
-            known = self._tokens[token] = TokenKey(text, special, strips, ambiguous)
+            known = self.known[token] = TokenKey(text, special, strips, ambiguous)
         return known
 
     @cached_property

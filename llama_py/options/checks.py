@@ -17,6 +17,7 @@ __all__ = [
     "check_number",
     "fits_a_float",
     "is_bool",
+    "number_reader",
     "read_function",
     "read_functions",
     "read_mapping",
@@ -45,6 +46,19 @@ def check_number(
     too_high = high is not None and value > high
     if not fits_a_float(value) or too_low or too_high:
         raise ParameterError(f"{name}={shown(value)} is out of range: {_range_text(low, high)}")
+
+
+def number_reader(
+    name: str, kind: type[Any], low: float | None, high: float | None
+) -> Callable[[Any], Any]:
+    """A function that returns a value as ``int`` or ``float``, checked as ``check_number`` does."""
+    integer = kind is int
+
+    def read(value: Any) -> Any:
+        check_number(name, value, low, high, integer=integer)
+        return kind(value)
+
+    return read
 
 
 def fits_a_float(value: Any) -> bool:

@@ -19,6 +19,7 @@ from llama_py.errors import ParameterError, UnknownParameterError, shown
 from llama_py.options.checks import (
     check_bool,
     check_number,
+    number_reader,
     read_function,
     read_functions,
     read_mapping,
@@ -127,7 +128,7 @@ class Option:
         if len(self.choices) and len(self.kinds) == 1:
             return self._read_choice
         if self.kinds[0] in (int, float):
-            return _number_reader(self.name, self.kinds[0], self.range)
+            return number_reader(self.name, self.kinds[0], self.range.low, self.range.high)
         return _bind(self._plain_reader(), self.name)
 
     def _plain_reader(self) -> Reader:
@@ -241,16 +242,6 @@ class Table(Generic[T]):
 
 def _bind(read: Reader, name: str) -> Callable[[Any], Any]:
     return lambda value: read(name, value)
-
-
-def _number_reader(name: str, kind: type[Any], limits: Range) -> Callable[[Any], Any]:
-    low, high, integer = limits.low, limits.high, kind is int
-
-    def read(value: Any) -> Any:
-        check_number(name, value, low, high, integer=integer)
-        return kind(value)
-
-    return read
 
 
 def _number_by_name_reader(name: str, numbers: Mapping[str, int]) -> Callable[[Any], int]:

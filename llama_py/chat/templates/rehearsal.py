@@ -78,7 +78,9 @@ class _Count:
     def value(self, value: Any) -> Any:
         """Something was computed."""
         if isinstance(value, str):
-            self.write(len(value))
+            self.text_left -= len(value)
+            if self.text_left < 0:
+                self.write(0)
         elif isinstance(value, (list, tuple, dict)):
             inner = _inside(value)
             self.step(len(inner))
@@ -232,7 +234,8 @@ class _Environment(SandboxedEnvironment):
                 if isinstance(text, (str, list, tuple)) and isinstance(times, int):
                     count.write(len(text) * max(0, times))
         elif isinstance(left, str) and isinstance(right, str):
-            count.write(len(left) + len(right))
+            count.write(2 * (len(left) + len(right)))  # now, and for the text that is the value
+            return super().call_binop(context, operator, left, right)
         return count.value(super().call_binop(context, operator, left, right))
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805

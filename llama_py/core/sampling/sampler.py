@@ -70,6 +70,7 @@ class Sampler:
         longest: int | None = None,
     ) -> None:
         self.params = params
+        self._greedy, self._penalises = params.greedy, params.penalises
         self._vocab = vocab
         self._longest = longest or vocab.n_ctx_train or _UNKNOWN_LENGTH
         self.seed = _seed(params.seed, seed_offset)
@@ -86,7 +87,7 @@ class Sampler:
         )
         dry = params.dry_multiplier > 0 and (params.samplers is None or "dry" in params.samplers)
         #: llama.cpp's chain is needed; DRY is in it, also for greedy requests.
-        self._draws = dry or not params.greedy
+        self._draws = dry or not self._greedy
         self._top_k = self._early_top_k()
         self._candidates: NDArray[Any] | None = None
         self._sampled = 0
@@ -127,7 +128,7 @@ class Sampler:
     def remembers(self) -> bool:
         """True if it matters which tokens the prompt has."""
         p = self.params
-        counts = p.penalises or p.dry_multiplier > 0 or p.samplers is not None
+        counts = self._penalises or p.dry_multiplier > 0 or p.samplers is not None
         return counts or bool(p.logits_processors)
 
     def begin(self, history: Sequence[int]) -> None:
@@ -325,8 +326,8 @@ class Sampler:
         The order does not matter to a greedy request, which takes what is largest in the end.
         """
         p = self.params
-        wanted = p.samplers is None or (p.greedy and "penalties" in p.samplers)
-        return p.penalises and wanted
+        wanted = p.samplers is None or (self._greedy and "penalties" in p.samplers)
+        return self._penalises and wanted
 
     def _early_top_k(self) -> int:
         """The k to take before the chain, or 0 if a step before top-k needs the whole row."""
@@ -342,7 +343,7 @@ class Sampler:
         """
         p = self.params
         before = p.dry_multiplier > 0 or p.top_n_sigma > 0 or p.typical_p < 1 or self._cuts_to_k
-        if p.samplers is not None or p.greedy or p.mirostat or before or not p.top_p < 1:
+        if p.samplers is not None or self._greedy or p.mirostat or before or not p.top_p < 1:
             return None
         return Handle(C.llama_sampler_init_top_p(p.top_p, p.min_keep), C.llama_sampler_free)
 
@@ -371,7 +372,7 @@ class Sampler:
         if p.mirostat:
             yield C.llama_sampler_init_temp(p.temperature)
             yield self._mirostat()
-        elif p.greedy:
+        elif self._greedy:
             yield self._dry()
             yield C.llama_sampler_init_greedy()
         else:
@@ -380,7 +381,7 @@ class Sampler:
     def _steps_of_a_draw(self) -> Iterator[C.llama_sampler_p]:
         p = self.params
         makers: dict[str, tuple[bool, Callable[[], C.llama_sampler_p]]] = {
-            "penalties": (p.penalises and not self._own_penalties, self._penalties),
+            "penalties": (self._penalises and not self._own_penalties, self._penalties),
             "dry": (p.dry_multiplier > 0, self._dry),
             "top_n_sigma": (
                 p.top_n_sigma > 0,

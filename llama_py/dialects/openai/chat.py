@@ -192,7 +192,8 @@ def _check_grammar(options: ChatOptions, request: ChatRequest) -> None:
 
 def _logprobs(options: ChatOptions, context: CallContext) -> int | None:
     wanted, top = options.get("logprobs"), options.get("top_logprobs") or 0
-    check_number("top_logprobs", top, 0, context.vocab.n_tokens, integer=True)
-    if top and not wanted:
-        raise ParameterError(f"top_logprobs={top} needs logprobs=True")
+    if top:
+        check_number("top_logprobs", top, 0, context.vocab.n_tokens, integer=True)
+        if not wanted:
+            raise ParameterError(f"top_logprobs={top} needs logprobs=True")
     return top if wanted else None
