@@ -53,6 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--characters", type=int, default=24_000, metavar="N", help="of each")
     parser.add_argument("--chats", type=int, default=200, metavar="N")
     parser.add_argument("--seconds", type=float, default=60.0, help="in which chats begin")
+    parser.add_argument(
+        "--agent-pause", type=float, default=1.0, metavar="SECONDS", help="what tools take, mean"
+    )
     parser.add_argument("--n-ctx", type=int, default=24_576, metavar="N", help="of a replica")
     parser.add_argument("--n-seq-max", type=int, default=16, metavar="N", help="of a replica")
     parser.add_argument("--max-tokens", type=int, default=24, metavar="N")
@@ -69,9 +72,9 @@ def run(options: argparse.Namespace) -> Report:
         if part not in _PARTS:
             raise LlamaError(f"--parts {part}: expected some of {', '.join(_PARTS)}")
     workload = workload_of(options)
-    names = ("replicas", "n_ctx", "n_seq_max", "chats", "seconds", "max_tokens", "store", "seed")
+    names = ("replicas", "n_ctx", "n_seq_max", "chats", "seconds", "agent_pause", "max_tokens")
     conditions = {"llama_py": __version__, "llama.cpp": LLAMA_CPP_COMMIT}
-    conditions |= {name: getattr(options, name) for name in names}
+    conditions |= {name: getattr(options, name) for name in (*names, "store", "seed")}
     report = Report("cluster", {**conditions, "requests": workload.requests})
     report.conditions["processors"] = os.cpu_count()
     outcomes: dict[str, Outcome] = {}
@@ -110,6 +113,7 @@ def workload_of(options: argparse.Namespace) -> Workload:
         agents_of(options),
         options.chats,
         seconds=options.seconds,
+        agent_pause=options.agent_pause,
         max_tokens=options.max_tokens,
         seed=options.seed,
     )

@@ -90,6 +90,7 @@ class Workload:
         *,
         seconds: float,
         pause: float = 2.0,
+        agent_pause: float = 1.0,
         turns: int = 3,
         max_tokens: int = 24,
         seed: int = 1,
@@ -97,12 +98,13 @@ class Workload:
         """Agents at once, and chats that begin within so many seconds.
 
         Args:
-            pause: seconds between a reply and the next turn, on average; of agents a tenth.
+            pause: seconds between a reply and the next turn of a chat, on average.
+            agent_pause: of an agent: what its tools take.
             turns: of each chat.
         """
         source = random.Random(f"workload {seed}")
         made = [
-            _agent(f"agent-{number}", transcript, source, pause / 10, max_tokens)
+            _agent(f"agent-{number}", transcript, source, agent_pause, max_tokens)
             for number, transcript in enumerate(agents)
         ]
         for number in range(chats):

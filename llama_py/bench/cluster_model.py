@@ -23,7 +23,7 @@ from llama_py.bench.http_load import percentile
 from llama_py.cluster.policy import Policy, PolicySettings, ReplicaState
 from llama_py.dialects.hints import Hint, hint_of
 from llama_py.engine.prefill_budget import PrefillBudget
-from llama_py.engine.scheduler import plan_step
+from llama_py.engine.scheduler import Prefill, plan_step
 
 __all__ = ["ROUTINGS", "Cluster", "Constants", "Result", "simulate"]
 
@@ -68,7 +68,7 @@ class Cluster:
         routing: one of ``ROUTINGS``.
         memory: tokens that a replica's memory holds.
         processors: that all replicas share; 0 gives each its own.
-        taken: of these, what Ray and the clients take while a replica computes.
+        taken: of these, what Ray and the clients take for each replica whose replies they pass on.
         store: what one replica has evaluated, another one can load.
         state_seconds: how often replicas say what they hold.
         failures: at which seconds a replica dies, and is there again after ``restart`` seconds.
@@ -219,6 +219,7 @@ class _Replica:
         #: The oldest first.
         self.requests: list[_Request] = []
         self.busy = False
+        self.prefilling = False
         self.alive = True
 
     @property
@@ -234,31 +235,38 @@ class _Replica:
     def step(self, now: float) -> tuple[float, list[_Request], list[_Request]]:
         """What a step takes, the requests that have their first token by it, and those that end."""
         costs, streams = self._constants, self.streams
-        plan = plan_step(
-            self.requests,
-            _N_BATCH,
-            costs.prompt,
-            beside=self._beside(now),
-            passed_over=self._passed_over,
-        )
-        if plan.prefills:
-            self._passed_over = plan.prefills[0].request is not self.waiting[0]
+        prefills = self._prefills(now) if len(streams) < len(self.requests) else ()
+        self.prefilling = bool(prefills)
         seconds = costs.step + costs.stream * len(streams)
         for request in streams:
             request.writes -= 1
             request.written += 1
         begun = []
-        for chunk in plan.prefills:
+        for chunk in prefills:
             request, count = chunk.request, chunk.count
             seconds += count * (costs.token + costs.position * (request.position + count / 2))
             request.left -= count
             request.position += count
             if not request.left:
                 begun.append(request)
-        self._budget.note(len(streams), sum(each.count for each in plan.prefills), seconds)
+        self._budget.note(len(streams), sum(each.count for each in prefills), seconds)
         ended = [each for each in self.requests if not each.left and each.writes <= 0]
-        self.requests = [each for each in self.requests if each not in ended]
+        if ended:
+            self.requests = [each for each in self.requests if each.left or each.writes > 0]
         return seconds, begun, ended
+
+    def _prefills(self, now: float) -> Sequence[Prefill[_Request]]:
+        """What the next step has of prompts, in the engine's way."""
+        plan = plan_step(
+            self.requests,
+            _N_BATCH,
+            self._constants.prompt,
+            beside=self._beside(now),
+            passed_over=self._passed_over,
+        )
+        if plan.prefills:
+            self._passed_over = plan.prefills[0].request is not self.waiting[0]
+        return plan.prefills
 
     def _beside(self, now: float) -> int | None:
         """Tokens of prompts beside streams, as ``engine.step_planner`` has it."""
@@ -442,8 +450,9 @@ class _Simulation:
         processors = self._cluster.processors
         if not processors:
             return 1.0
-        busy = sum(each.busy for each in self._replicas if each.alive)
-        return max(1.0, (busy + self._cluster.taken * bool(busy)) / processors)
+        busy = [each for each in self._replicas if each.alive and each.busy]
+        passed_on = sum(not each.prefilling for each in busy)
+        return max(1.0, (len(busy) + self._cluster.taken * passed_on) / processors)
 
     def _work(self, replica: _Replica) -> None:
         if replica.busy or not replica.alive or not replica.requests:

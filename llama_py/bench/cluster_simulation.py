@@ -99,11 +99,11 @@ def _measured(options: argparse.Namespace, workload: Workload) -> tuple[Constant
     with real.cluster(options, routing="prefix", replicas=1) as running:
         endpoint = running.endpoint
         endpoint.chat([{"role": "user", "content": "warm up"}], max_tokens=4)
-        before = _processor_seconds(running)
         overhead, token, position = _prompts(endpoint, options.n_ctx)
-        step, stream = _streams(endpoint)
         small = _some(workload, 12)
         outcome = play(endpoint, small)
+        before = _processor_seconds(running)
+        step, stream = _streams(endpoint)
         after = _processor_seconds(running)
     replica, others = (after[0] - before[0], after[1] - before[1])
     agent, chat = _lengths(small, outcome)
@@ -235,12 +235,12 @@ def _compare(
             outcome = play(running.endpoint, workload)
         for failure in outcome.failures:
             report.fail(f"{routing}: {failure}")
-        # Constants were measured beside what Ray and the clients take then: that is in them.
         shape = Cluster(
             options.replicas,
             routing,
             _memory(options),
-            processors=float(os.cpu_count() or 1) / (1 + taken),
+            processors=float(os.cpu_count() or 1),
+            taken=taken,
             store=options.store,
         )
         result = simulate(workload, shape, constants)
@@ -279,7 +279,12 @@ def _scaled(options: argparse.Namespace, replicas: int) -> Workload:
     more = [agents[number % len(agents)] for number in range(count)]
     chats = round(options.chats * share)
     return Workload.made(
-        more, chats, seconds=options.seconds, max_tokens=options.max_tokens, seed=options.seed
+        more,
+        chats,
+        seconds=options.seconds,
+        agent_pause=options.agent_pause,
+        max_tokens=options.max_tokens,
+        seed=options.seed,
     )
 
 
