@@ -138,7 +138,7 @@ def _read_fields(record: Any, table: Table[Any]) -> None:
         readers = _READERS.setdefault(kind.__name__, made)
     for name, default, read in readers:
         value = getattr(record, name)
-        if value is not default:
+        if value is not default and value != {}:  # a mapping's default is an empty one of its own
             object.__setattr__(record, name, read(value))
 
 

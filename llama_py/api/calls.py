@@ -48,8 +48,8 @@ class Calls:
         """A call of ``create_chat_completion``, shortened by the overflow policy."""
         options = dict(options)
         policy = options.pop("overflow", self._settings.overflow)
-        read_policy("overflow", policy)
-
+        if policy is not None:
+            read_policy("overflow", policy)
         context = self._rendering.call_context()
 
         def parse(some: Messages) -> ChatCall:

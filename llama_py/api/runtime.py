@@ -97,7 +97,7 @@ class Runtime:
         outcome.records = events.records
         if stream:
             return ReplyStream(call, events)
-        encoder = call.encoder()
+        encoder = call.parsed.encoder(outcome.records)
         try:
             with events:
                 for index, event in events:

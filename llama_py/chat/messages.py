@@ -93,6 +93,7 @@ class ChatRequest:
             messages beside them (``chat.templates.system``); else the template decides.
         uses_tools: the reply may contain tool calls.
         shown_tools: the tools that the prompt lists.
+        about_tools: it lists some, or there are calls or results in the conversation.
 
     Raises:
         ParameterError: an attribute is wrong, or they contradict each other.
@@ -117,17 +118,20 @@ class ChatRequest:
     system_anywhere: bool = False
     uses_tools: bool = field(init=False, repr=False, compare=False)
     shown_tools: tuple[Tool, ...] = field(init=False, repr=False, compare=False)
+    about_tools: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self._settle_tools()
         _check_messages(self.messages)
-        check_names(self.tools)
+        self._settle_tools()
+        if self.tools:
+            check_names(self.tools)
         self._check_choice()
         if self.schema is not None:
             check_bounds(self.schema)
         if self.tools:
             check_tools([tool.schema_of_calls for tool in self.tools], self.tool_names)
-        _check_template_kwargs(self.template_kwargs)
+        if self.template_kwargs != {}:
+            _check_template_kwargs(self.template_kwargs)
         self._check_options()
         self._check_continuation()
 
@@ -186,8 +190,8 @@ class ChatRequest:
         With the choice ``none`` they are not listed, because the model would write a call as text.
         A conversation that contains calls keeps the list, and with it its cached prefix.
         """
-        shown = self.tools
-        if self.tool_choice.mode == "none" and not any(map(_is_about_tools, self.messages)):
-            shown = ()
+        called = any(map(_is_about_tools, self.messages))
+        shown = self.tools if called or self.tool_choice.mode != "none" else ()
         object.__setattr__(self, "shown_tools", shown)
+        object.__setattr__(self, "about_tools", called or bool(shown))
         object.__setattr__(self, "uses_tools", bool(self.tools) and self.tool_choice.mode != "none")

@@ -160,8 +160,8 @@ class TemplateHandle(Handle[chat_h.llama_py_chat_templates_p]):
         """
         given = _dump(inputs)
         with self.in_use() as pointer:  # another thread may close the model meanwhile
-            text = _call(chat_h.llama_py_chat_apply, TemplateError, pointer, given)
-        return cast("dict[str, Any]", json.loads(_take(text)))
+            text = _take(_call(chat_h.llama_py_chat_apply, TemplateError, pointer, given))
+        return cast("dict[str, Any]", json.loads(text))
 
 
 class ReplyParser(Handle[chat_h.llama_py_chat_parser_p]):

@@ -75,7 +75,8 @@ class Vocab(Handle[C.llama_vocab_p]):
         self._pieces: dict[int, bytes] = {}
         self._plain_pieces: dict[int, bytes] = {}
         self._eog: dict[int, bool] = {}
-        self._special: dict[int, bool] = {}
+        #: None: ``special_texts`` was not asked yet.
+        self._special_tokens: frozenset[int] | None = None
         self._named: dict[str, int | None] = {}
         self._special_texts: dict[bytes, bool] | None = None
         self._longest_piece: int | None = None
@@ -215,12 +216,10 @@ class Vocab(Handle[C.llama_vocab_p]):
 
     def is_special(self, token: int) -> bool:
         """True if the tokenizer always splits before and after this token."""
-        known = self._special.get(token)
-        if known is None:
-            self.check_tokens((token,))
-            attribute = C.llama_vocab_get_attr(self.pointer, token)
-            known = self._special[token] = bool(attribute & _SPECIAL)
-        return known
+        if self._special_tokens is not None and 0 <= token < self.n_tokens:
+            return token in self._special_tokens
+        self.check_tokens((token,))
+        return bool(C.llama_vocab_get_attr(self.pointer, token) & _SPECIAL)
 
     def special_token(self, text: str) -> int | None:
         """The token that ``text`` is where special tokens are parsed; None: it is several."""
@@ -245,6 +244,7 @@ class Vocab(Handle[C.llama_vocab_p]):
         if self._special_texts is None:
             found: dict[bytes, bool] = {}
             special = self._special_attributes()
+            self._special_tokens = frozenset([token for token, _ in special])
             self._read_pieces([token for token, _ in special])
             for token, attribute in special:
                 if (piece := self.piece(token)).strip():

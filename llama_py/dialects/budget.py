@@ -107,14 +107,14 @@ class BudgetMaker:
 
 
 def budget_for(
-    vocab: VocabLike, rendered: RenderedChat, budget: int, inner: Maker | None
+    vocab: VocabLike, rendered: RenderedChat, budget: int | None, inner: Maker | None
 ) -> Maker | None:
     """The constraint of a reply: ``inner``, with its reasoning limited to ``budget`` tokens.
 
     Where the chat format has no marks for reasoning there is nothing to limit.
     """
     reasoning = reasoning_of(rendered)
-    if budget < 0 or not reasoning.closing:
+    if budget is None or budget < 0 or not reasoning.closing:
         return inner
     closing = vocab.tokenize(reasoning.closing, add_special=False, parse_special=True)
     # An answer that fits a schema may contain the texts of marks.

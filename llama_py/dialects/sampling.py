@@ -121,7 +121,7 @@ def read_sampling(
         ParameterError: a token is outside of the vocabulary.
     """
     values: dict[str, Any] = {
-        "temperature": table["temperature"].default(table.function),
+        "temperature": table.default_values["temperature"],
         "seed": context.seed,
         "penalty_last_n": context.last_n_tokens_size,
         **model_defaults(context.metadata),

@@ -228,7 +228,7 @@ class Driver:
             LlamaError: a callback would wait for the step that it is a part of.
         """
         self.check_process()
-        if not done():
+        if self._in_callback and not done():
             self.refuse_callbacks()
         while self._in_place and not done():
             if not self._round() and not done():

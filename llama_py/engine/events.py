@@ -80,8 +80,7 @@ class Events(Iterator[tuple[int, Event]]):
     def _take(self) -> None:
         """Wait for the outputs of a step."""
         driver, mailbox = self._driver, self._mailbox
-        if mailbox.arrived.empty():
-            driver.wait_for(lambda: not mailbox.arrived.empty())
+        driver.wait_for(lambda: not mailbox.arrived.empty())
         while True:
             try:
                 outputs = mailbox.arrived.get(timeout=LOOK)

@@ -71,7 +71,7 @@ def resolve(request: GenerationRequest, cache: SequenceCache, vocab: Vocab) -> R
             add_special=prompt.add_special,
             namespace=request.namespace,
             fresh=not request.reuse,
-            media=prompt.text_media,
+            media=prompt.text_media if prompt.media else (),
         )
     if not request.targets:  # which are thousands that begin alike, checked by whoever made them
         vocab.check_tokens(prompt.tokens)

@@ -67,11 +67,12 @@ class PromptResolver:
         prompt = self._text_keys.mark(text, plain, media)
         reading = self._read(prompt, namespace, add_special=add_special, fresh=fresh)
         self._check(len(reading.tokens))
+        starts = _message_starts(prompt, reading, boundaries)
         return ResolvedPrompt(
             as_tokens(reading.tokens),
             prompt.key,
             reading.offsets,
-            _message_starts(prompt, reading, boundaries),
+            starts,
             reading.kept,
             reading.sources,
             namespace,

@@ -144,7 +144,7 @@ class TextKeys:
         if known is None:
             if token < 0:  # of a picture: there are too many to remember
                 return TokenKey(MARK + b"%08x" % -token, True, False, False)
-            text, special = self.tokenizer.piece(token), self.tokenizer.is_special(token)
+            special, text = self.tokenizer.is_special(token), self.tokenizer.piece(token)
             if special and text in self._special_texts:
                 text = MARK + text
             strips = special and self.tokenizer.strips_right(token)

@@ -215,6 +215,11 @@ class Table(Generic[T]):
 
     def defaults(self) -> dict[str, Any]:
         """The default of every option that has one."""
+        return dict(self.default_values)
+
+    @cached_property
+    def default_values(self) -> Mapping[str, Any]:
+        """``defaults``, made once."""
         return {each.name: each.default(self.function) for each in self if each.mark(Default)}
 
     def unknown(self, name: str) -> UnknownParameterError:

@@ -16,13 +16,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import chain
 
 from llama_py.chat.conversation import Message, Part, Text, Thinking, Tool, ToolCall, ToolResult
 from llama_py.chat.templates.inputs import tool_values
 from llama_py.chat.templates.system import Slots, place_system
 
-__all__ = ["CALL_MARK", "calling_template", "is_about_tools", "written_out"]
+__all__ = ["CALL_MARK", "calling_template", "written_out"]
 
 #: What begins a call.
 CALL_MARK = "<tool_call>"
@@ -89,12 +88,6 @@ def calling_template(opening: str, thinking: tuple[str, str] | None) -> str:
         .replace("THOUGHT", thought if thinking else '""')
         .replace("OPENING", json.dumps(opening, ensure_ascii=False))
     )
-
-
-def is_about_tools(messages: Iterable[Message]) -> bool:
-    """Whether there are calls, or results of some."""
-    parts = chain.from_iterable(message.parts for message in messages)
-    return any(isinstance(part, (ToolCall, ToolResult)) for part in parts)
 
 
 # ---- the conversation ---------------------------------------------------------------------------

@@ -36,7 +36,7 @@ from llama_py.chat.rendered import RenderedChat
 from llama_py.chat.schemas.json_forms import levels_of
 from llama_py.chat.schemas.tool_schemas import call_schema, has_alternatives
 from llama_py.chat.templates.boundaries import find_starts, learn_delimiters
-from llama_py.chat.templates.general_tools import calling_template, is_about_tools, written_out
+from llama_py.chat.templates.general_tools import calling_template, written_out
 from llama_py.chat.templates.inputs import inputs_of, tool_values
 from llama_py.chat.templates.probes import ProbedSlots
 from llama_py.chat.templates.quick import QuickRenderer
@@ -98,6 +98,7 @@ class ChatTemplate:
         self, handle: TemplateHandle, bos: str = "", eos: str = "", *, tool_form: str = "auto"
     ) -> None:
         self._handle = handle
+        self._closed = False
         self._wanted_form = tool_form
         self._callers: OrderedDict[tuple[str, str, str], ChatTemplate] = OrderedDict()
         self._lock = threading.Lock()
@@ -144,6 +145,7 @@ class ChatTemplate:
 
     def close(self) -> None:
         """Free the compiled template."""
+        self._closed = True
         self._handle.close()
         with self._lock:
             callers = [*self._callers.values()]
@@ -215,8 +217,7 @@ class ChatTemplate:
             GrammarError: llama.cpp's grammars cannot express the schema.
         """
         self._look_for_languages(request)
-        about_tools = request.shown_tools or is_about_tools(request.messages)
-        if about_tools and self.tool_form == "hermes":
+        if request.about_tools and self.tool_form == "hermes":
             return self._render_written_out(request, schema_grammar)
         schema, inputs = request.schema, inputs_of(request, self._placed(request))
         if request.uses_tools:
@@ -235,7 +236,7 @@ class ChatTemplate:
 
     def _apply(self, inputs: dict[str, Any], **changes: Any) -> dict[str, Any]:
         inputs = {**inputs, **changes}
-        params = self._quick.render(inputs) if not self._handle.closed else None
+        params = self._quick.render(inputs) if not self._closed else None
         if params is None:
             params = self._handle.apply(inputs)
             self._quick.learn(inputs, params)

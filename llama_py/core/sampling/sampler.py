@@ -103,6 +103,9 @@ class Sampler:
             raise
         #: True if sampling is nothing but the most likely token of the untouched row.
         self.trivial = not (self._draws or self._changes_rows)
+        counts = self._penalises or params.dry_multiplier > 0 or params.samplers is not None
+        #: True if it matters which tokens the prompt has.
+        self.remembers = counts or bool(params.logits_processors)
         few = self._draws and 0 < self._top_k <= MOST_CANDIDATES
         #: True if it needs nothing but the logits, and the chain at most a few of them.
         self.in_steps = self.trivial or (few and not self._changes_rows)
@@ -123,13 +126,6 @@ class Sampler:
     def of_steps(self) -> tuple[int, int]:
         """Where ``in_steps``: address of the chain, and its candidates; 0 takes the likeliest."""
         return self._address, self._top_k if self._address else 0
-
-    @property
-    def remembers(self) -> bool:
-        """True if it matters which tokens the prompt has."""
-        p = self.params
-        counts = self._penalises or p.dry_multiplier > 0 or p.samplers is not None
-        return counts or bool(p.logits_processors)
 
     def begin(self, history: Sequence[int]) -> None:
         """Take these as the tokens of the prompt. Nothing was sampled yet.

@@ -65,7 +65,7 @@ class ResponseHead:
     def read(
         cls,
         options: CompletionOptions | ChatOptions,
-        stream: bool | None,
+        stream: Any,
         context: CallContext,
         prefix: str,
     ) -> Self:
@@ -74,7 +74,8 @@ class ResponseHead:
         Raises:
             ParameterError: there are options for a stream, and there is none.
         """
-        check_bool("stream", bool(stream) if stream is None else stream)
+        if stream is not None and type(stream) is not bool:
+            check_bool("stream", stream)
         of_stream = options.get("stream_options")
         if of_stream is not None and not stream:
             raise ParameterError("stream_options is given, but stream is not True")
