@@ -166,7 +166,7 @@ class _Memory:
 
     def held(self) -> tuple[int, ...]:
         """The digests of what is here."""
-        return tuple(self._blocks)[-8192:]
+        return tuple(itertools.islice(reversed(self._blocks), 8192))[::-1]
 
 
 # ---- requests and replicas -----------------------------------------------------------------------
@@ -250,9 +250,8 @@ class _Replica:
             if not request.left:
                 begun.append(request)
         self._budget.note(len(streams), sum(each.count for each in prefills), seconds)
+        # They are here until the step is over: a replica that dies in it has not answered them.
         ended = [each for each in self.requests if not each.left and each.writes <= 0]
-        if ended:
-            self.requests = [each for each in self.requests if each.left or each.writes > 0]
         return seconds, begun, ended
 
     def _prefills(self, now: float) -> Sequence[Prefill[_Request]]:
@@ -432,7 +431,7 @@ class _Simulation:
         # The last token is evaluated in any case.
         reused = min(request.tokens - 1, round(share * request.tokens))
         request.position, request.left = reused, request.tokens - reused
-        request.writes = max(1, round(self._constants.reply))
+        request.writes, request.written = max(1, round(self._constants.reply)), 0
         self._result.prompt += request.tokens
         self._result.evaluated += request.left
         replica.requests.append(request)
@@ -471,6 +470,7 @@ class _Simulation:
             self.policy.begun(request.number)
             self._remember(replica, request, request.hint)
         for request in ended:
+            replica.requests.remove(request)
             self._remember(replica, request, request.after)
             self.policy.completed(request.number)
             self._next(request)
