@@ -252,22 +252,28 @@ struct Q41 {
     FORCED_INLINE Floats minimum() const { return halves(at + M); }
 };
 
-// The fifth bits of four weights are one of eight bits of four bytes, so that a shift brings them to their places.
-static inline uint32_t fifth_bits(const uint8_t * qh) {
-    uint32_t bits, out = 0;
-    memcpy(&bits, qh, 4);
-    for (int step = 0; step < 8; ++step) {
-        for (int i = 0; i < 4; ++i) {
-            out |= (bits >> (4*step + i) & 1) << (8*i + step);
-        }
-    }
-    return out;
+// Swaps bits with those `distance` places above them: `lower` has the places of the lower ones.
+static inline uint32_t with_swapped(uint32_t bits, int distance, uint32_t lower) {
+    const uint32_t differ = (bits ^ bits >> distance) & lower;
+    return bits ^ differ ^ differ << distance;
+}
+// The fifth bits of four weights are one of eight bits of four bytes, so that a shift brings them to their places: the
+// bit 4 step + i becomes 8 i + step. As bits of the place, (s2 s1 s0 i1 i0) becomes (i1 i0 s2 s1 s0); each swap exchanges two.
+static inline uint32_t fifth_bits(uint32_t bits) {
+    bits = with_swapped(bits, 16 - 2, 0x0000cccc);
+    bits = with_swapped(bits, 8 - 1, 0x00aa00aa);
+    bits = with_swapped(bits, 4 - 2, 0x0c0c0c0c);
+    return with_swapped(bits, 2 - 1, 0x22222222);
 }
 template <typename Row> static void interleave_fifth_bits(uint8_t * to, const Row * const * rows) {
+    uint32_t bits[ROWS];
     for (int r = 0; r < ROWS; ++r) {
-        const uint32_t bits = fifth_bits(rows[r]->qh);
-        memcpy(to + 4*r, &bits, 4);
+        memcpy(&bits[r], rows[r]->qh, 4);
     }
+    for (uint32_t & each : bits) {
+        each = fifth_bits(each);
+    }
+    memcpy(to, bits, sizeof(bits));
 }
 template <int step> static FORCED_INLINE Integers five_bits(const uint8_t * at, int high) {
     const Integers bits = load(at + high);
