@@ -78,3 +78,7 @@ if (CMAKE_CXX_COMPILER_ID MATCHES "GNU|Clang" AND NOT MSVC)
         "$<$<COMPILE_LANGUAGE:C,CXX>:${prefix_map}>"
         "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=${prefix_map}>")
 endif()
+# mingw-w64 exports all symbols of a library until one of them asks to be exported, as llama_py's own do.
+if (MINGW)
+    add_link_options("-Wl,--export-all-symbols")
+endif()
