@@ -7,6 +7,8 @@ With Mesa's for Vulkan, and a build with ``-DGGML_VULKAN=on``::
 
 Its kernels for one token and for many round differently, as those of GPUs do. So what is compared
 with a fresh context on the same device is close, and not equal.
+
+On llvmpipe, but for the machine of operations: 57 passed, none skipped, 163 s of processor time.
 """
 
 from __future__ import annotations
