@@ -44,7 +44,7 @@ class Model(Handle[C.llama_model_p]):
         vocab: its vocabulary.
         metadata: the scalar metadata of the GGUF, as text.
         devices: names of those that it may use, without the CPU.
-        watch: tells whether an RPC server that it is on was lost; None if it is on none.
+        watch: tells whether a device that it is on was lost; None if none of them can be.
 
     Args:
         progress: called with the fraction loaded, in the calling thread. Returning False stops the

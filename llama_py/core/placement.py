@@ -9,6 +9,7 @@ from typing import Any
 from llama_py._native import ggml_h
 from llama_py._native import llama_h as C
 from llama_py.core import backend, rpc
+from llama_py.core.losses import DeviceWatch, watching
 from llama_py.errors import ParameterError
 from llama_py.params import ModelParams
 
@@ -26,12 +27,12 @@ class Placement:
     Attributes:
         devices: their names, without the CPU.
         pointers: for C, ending with NULL; None: it chooses the same.
-        watch: of the RPC servers among them; None: there are none.
+        watch: of those among them that can be lost; None: there are none.
     """
 
     devices: tuple[str, ...]
     pointers: Any
-    watch: rpc.Watch | None
+    watch: DeviceWatch | None
 
     def overrides(self, params: ModelParams, kept: list[Any]) -> Any:
         """Where tensors go that do not stay with their layer: an array for C, or None.
@@ -83,7 +84,7 @@ def placement(params: ModelParams) -> Placement:
     if params.n_gpu_layers and not params.vocab_only:
         remote = named or rpc.reachable()
     if not remote:
-        return Placement(gpus, None, None)
+        return Placement(gpus, None, watching(gpus))
     own = [each["name"] for each in local if each["kind"] == "gpu"] or list(gpus)
     return _of([name for each in remote for name in each.devices] + own)
 
@@ -120,8 +121,7 @@ def _of(names: list[str]) -> Placement:
     pointers = (ggml_h.ggml_backend_dev_t * (len(names) + 1))()
     for index, name in enumerate(names):
         pointers[index] = _pointer(name)
-    endpoints = {each.endpoint for each in rpc.known() if {*each.devices} & {*names}}
-    return Placement(tuple(names), pointers, rpc.Watch(endpoints) if endpoints else None)
+    return Placement(tuple(names), pointers, watching(names))
 
 
 def _pointer(name: str) -> Any:

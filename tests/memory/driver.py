@@ -64,6 +64,7 @@ class Driver:
 
     Attributes:
         operations: how many were done.
+        guide: what drafts are of. Wrong ones cost time, and must change nothing.
         copied_ahead: conversations of which copies were begun while nothing ran.
     """
 
@@ -93,6 +94,7 @@ class Driver:
         }
         self.tolerance = tolerance
         self.oracle = self.make_oracle(flash_attn)
+        self.guide = self.oracle
         self.llm = self.load()
         self.cuts = CutRecorder()
         self.cuts.watch(self.llm)
@@ -466,13 +468,13 @@ class Driver:
         self.check_bookkeeping()
 
     def _drafter(self, right: int) -> Speculative:
-        """Knows what the oracle says, and makes a mistake after ``right`` tokens of each draft."""
+        """Knows what the guide says, and makes a mistake after ``right`` tokens of each draft."""
         known: list[int] = []
 
         def draft(tokens: Any) -> Sequence[int]:
             if not known:
                 count = min(20, N_CTX - len(tokens))
-                known.extend([*tokens.tolist(), *self.oracle.greedy(tokens.tolist(), count)[0]])
+                known.extend([*tokens.tolist(), *self.guide.greedy(tokens.tolist(), count)[0]])
             rest = known[len(tokens) : len(tokens) + 5]
             return [token if place < right else 7 for place, token in enumerate(rest)]
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from llama_py.core.batch import Batch
 from llama_py.core.context import Context
 from llama_py.core.model import Model
-from llama_py.params import ContextParams
+from llama_py.params import ContextParams, ModelParams
 
 Row = NDArray[np.float32]
 
@@ -27,10 +27,20 @@ class Oracle:
 
     Flash attention is off and the cells are in F32, so that the cuts hardly matter; for models in
     F32. Quantized ones have other kernels for one row than for several on CPUs with AMX.
+
+    Args:
+        on_cpu: not on a GPU, where there is one.
     """
 
-    def __init__(self, path: Path | str, *, n_ctx: int = 1024, flash_attn: bool = False) -> None:
-        self.model = Model(path)
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        n_ctx: int = 1024,
+        flash_attn: bool = False,
+        on_cpu: bool = False,
+    ) -> None:
+        self.model = Model(path, ModelParams(devices=()) if on_cpu else None)
         self.context = Context(
             self.model,
             ContextParams(
