@@ -20,13 +20,11 @@ _COUNT: Final = b"llama_py_count_losses"
 
 
 class DeviceWatch(Protocol):
-    """Tells whether a device was lost since a model began to be loaded on it.
+    """Tells whether a device was lost since a model began to be loaded on it."""
 
-    Attributes:
-        lost: the name of the one that was; empty as long as none was found out to be.
-    """
-
-    lost: str
+    @property
+    def lost(self) -> str:
+        """The name of the one that was; empty as long as none was found out to be."""
 
     def check(self) -> None:
         """Raise ``DeviceLostError`` if one was."""
