@@ -72,6 +72,10 @@ STILL_NEEDED: dict[str, tuple[str, ...]] = {
         f"{KERNELS}/llamafile_prefetch/test_llamafile_prefetch.py"
         "::test_without_the_rule_kernels_do_not_prefetch",
     ),
+    "lost_devices": (
+        f"{KERNELS}/lost_devices/test_lost_devices_rule.py"
+        "::test_without_the_rule_a_lost_device_ends_the_process",
+    ),
     "no_avx512fp16": (
         f"{KERNELS}/no_avx512fp16/test_no_avx512fp16.py"
         "::test_without_the_rule_a_head_is_all_remainder",

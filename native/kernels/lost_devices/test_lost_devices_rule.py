@@ -65,3 +65,11 @@ def test_lines_that_are_others_stop_the_build(llama_cpp: Path, tmp_path: Path) -
     done = corrected(tmp_path / "source", tmp_path)
     assert done.returncode != 0
     assert "LLAMA_PY_LOST_DEVICES" in done.stderr
+
+
+def test_without_the_rule_a_lost_device_ends_the_process(llama_cpp: Path) -> None:
+    """When this fails, llama.cpp may have another way, and the rule less to do."""
+    text = (llama_cpp / "ggml" / "src" / "ggml-vulkan" / NAME).read_text(encoding="utf-8")
+    caught = text.split("catch (vk::DeviceLostError &)")[1:]
+    assert caught
+    assert all("throw;" in each[:800] for each in caught), "somebody keeps one to himself"
