@@ -37,7 +37,7 @@ chat: install
 
 test: dev
 	PYTHONDONTWRITEBYTECODE= GGML_NO_BACKTRACE=1 \
-	    $(RUN) -m pytest --numprocesses=$(WORKERS) --dist=loadfile $(PYTEST_ARGS)
+	    $(RUN) -m pytest --numprocesses=$(WORKERS) --dist=loadfile --max-worker-restart=0 $(PYTEST_ARGS)
 
 check: dev
 	$(RUN) -m ruff check .

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 from llama_py._native import ggml_h
 from llama_py.core import rpc
-from llama_py.errors import DeviceLostError
+from llama_py.core.loss_watch import LossWatch
 
 __all__ = ["DeviceWatch", "LocalWatch", "watching"]
 
@@ -30,31 +30,15 @@ class DeviceWatch(Protocol):
         """Raise ``DeviceLostError`` if one was."""
 
 
-class LocalWatch:
+class LocalWatch(LossWatch):
     """Watches devices of one backend of this machine. See ``DeviceWatch``."""
 
-    def __init__(self, count: Any, pointers: dict[str, Any]) -> None:
-        self.lost = ""
-        self._count, self._pointers = count, pointers
-        self._all = int(count(None))
-        self._before = {name: int(count(each)) for name, each in pointers.items()}
-
-    def check(self) -> None:
-        """Raise ``DeviceLostError`` if one was lost; some hundred nanoseconds."""
-        if self.lost or self._count(None) != self._all:
-            self._look()
-
-    def _look(self) -> None:
-        self._all = int(self._count(None))
-        for name, before in self._before.items():
-            if not self.lost and self._count(self._pointers[name]) != before:
-                self.lost = name
-        if self.lost:
-            raise DeviceLostError(
-                f"the device {self.lost} is lost: its driver gave it up, or failed. A step that "
-                "takes longer than the driver allows is one reason: try a smaller n_ubatch. The "
-                "model cannot go on; load it again, or without the device (n_gpu_layers=0)"
-            )
+    def _reason(self, name: str) -> str:
+        return (
+            f"the device {name} is lost: its driver gave it up, or failed. A step that takes "
+            "longer than the driver allows is one reason: try a smaller n_ubatch. The model cannot "
+            "go on; load it again, or without the device (n_gpu_layers=0)"
+        )
 
 
 class _Several:

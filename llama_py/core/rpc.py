@@ -26,8 +26,8 @@ from typing import Any, Final
 from llama_py._native import ggml_h
 from llama_py._native.loader import library
 from llama_py.core import logs
+from llama_py.core.loss_watch import LossWatch
 from llama_py.errors import (
-    DeviceLostError,
     DeviceUnavailableError,
     LibraryNotFoundError,
     ParameterError,
@@ -351,30 +351,17 @@ def _in_use(endpoint: str) -> bool:
     return any(endpoint in watch.endpoints for watch in [*_watches] if not watch.lost)
 
 
-class Watch:
+class Watch(LossWatch):
     """Tells whether a server was lost since a model began to be loaded on it."""
 
     def __init__(self, endpoints: Iterable[str]) -> None:
         self.endpoints = frozenset(endpoints)
-        self._count = rpc_library().llama_py_rpc_losses
-        self._all = int(self._count(None))
-        self._before = {each: int(self._count(each.encode())) for each in self.endpoints}
-        self.lost = ""
+        by_name = {each: each.encode() for each in self.endpoints}
+        super().__init__(rpc_library().llama_py_rpc_losses, by_name)
         _watches.add(self)
 
-    def check(self) -> None:
-        """Raise ``DeviceLostError`` if a server was lost; some hundred nanoseconds."""
-        if self.lost or self._count(None) != self._all:
-            self._look()
-
-    def _look(self) -> None:
-        self._all = int(self._count(None))
-        for each, before in self._before.items():
-            if not self.lost and self._count(each.encode()) != before:
-                self.lost = each
-        if self.lost:
-            raise DeviceLostError(
-                f"the RPC server {self.lost} is lost: it ended, does not answer, or answers "
-                "nonsense. The model cannot go on; load it again, and it is computed by what is "
-                "left"
-            )
+    def _reason(self, name: str) -> str:
+        return (
+            f"the RPC server {name} is lost: it ended, does not answer, or answers nonsense. The "
+            "model cannot go on; load it again, and it is computed by what is left"
+        )

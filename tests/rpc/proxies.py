@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,6 +24,9 @@ class Proxy:
         garbage: replies to models are made of other bytes.
         alone: the server seems to be one that serves one client at a time: beside a model, others
             get no answer.
+        replies: how many were passed on, to whomever.
+        last: after so many replies the server is gone, for all.
+        zeros: what follows ``last`` is of the right size, and nothing but zeros, in place of that.
     """
 
     def __init__(self, server: str) -> None:
@@ -31,6 +35,7 @@ class Proxy:
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.endpoint = f"127.0.0.1:{self._listening.getsockname()[1]}"
         self.pause, self.garbage, self.alone = 0.0, False, False
+        self.replies, self.last, self.zeros = 0, sys.maxsize, False
         self._ended = threading.Event()
         self._models: set[socket.socket] = set()
         self._open: list[socket.socket] = []
@@ -63,17 +68,21 @@ class Proxy:
             server.shutdown(socket.SHUT_RDWR)
 
     def _answer(self, client: socket.socket, server: socket.socket) -> None:
-        greeting = True
         with suppress(OSError):
-            while data := server.recv(1 << 16):
+            for number, message in enumerate(_messages(server)):
                 if client in self._models:
-                    data = self._spoiled(data)
-                if self.alone and greeting and len(data) >= 12:
-                    data = data[:11] + b"\0" + data[12:]  # as of llama.cpp's own server
-                greeting = False
-                client.sendall(data)
-        with suppress(OSError):
-            client.shutdown(socket.SHUT_RDWR)
+                    message = self._spoiled(message)
+                if self.alone and number == 0:
+                    message = message[:11] + b"\0" + message[12:]  # as of llama.cpp's own server
+                if self.replies >= self.last:
+                    if not self.zeros:
+                        break
+                    message = message[:8] + bytes(len(message) - 8)
+                self.replies += 1
+                client.sendall(message)
+        for each in (client, server):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
 
     def _spoiled(self, data: bytes) -> bytes:
         if self.pause:
@@ -91,6 +100,13 @@ class Proxy:
             thread.join(5)
         for each in [self._listening, *self._open]:
             each.close()
+
+
+def _messages(server: socket.socket) -> Iterator[bytes]:
+    """What a server says, one reply at a time: 8 bytes that say how many follow, and those."""
+    with server.makefile("rb") as stream:
+        while len(size := stream.read(8)) == 8:
+            yield size + stream.read(int.from_bytes(size, "little"))
 
 
 @contextmanager

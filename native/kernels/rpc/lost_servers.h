@@ -65,6 +65,18 @@ static size_t llama_py_checked_alignment(uint64_t alignment) {
     return possible ? (size_t) alignment : 128;
 }
 
+// Where a buffer begins on the server: only computed with here, and compared. ggml ends the process for one that begins
+// nowhere, is not aligned, or ends beyond all addresses.
+template <typename Dispatcher>
+static void * llama_py_checked_base(Dispatcher * dispatcher, ggml_backend_buffer_t buffer, uint64_t base) {
+    const bool aligned = base % ggml_backend_buffer_get_alignment(buffer) == 0;
+    if (base != 0 && aligned && base <= UINTPTR_MAX / 2) {
+        return reinterpret_cast<void *>((uintptr_t) base);
+    }
+    llama_py_lose(dispatcher, dispatcher->lost_endpoint);
+    return reinterpret_cast<void *>((uintptr_t) 1 << 30);  // a multiple of every alignment
+}
+
 // -- of a server --------------------------------------------------------------------------------
 
 static std::atomic_bool llama_py_serves_many { false };

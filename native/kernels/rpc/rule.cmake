@@ -63,6 +63,12 @@ function(llama_py_rpc_servers)
     llama_py_exchange(text LLAMA_PY_RPC
         "    return response.alignment;" "    return llama_py_checked_alignment(response.alignment);")
     llama_py_exchange(text LLAMA_PY_RPC
+        "    ctx->base_ptr = reinterpret_cast<void *>(response.base_ptr);"
+        "    ctx->base_ptr = llama_py_checked_base(ctx->dispatcher.get(), buffer, response.base_ptr);")
+    llama_py_exchange(text LLAMA_PY_RPC
+        "    if (response.remote_ptr != 0) {\n        ggml_backend_buffer_t buffer"
+        "    if (response.remote_ptr != 0 && response.remote_size >= size) {\n        ggml_backend_buffer_t buffer")
+    llama_py_exchange(text LLAMA_PY_RPC
         "    return response.max_size;" "    return response.max_size ? response.max_size : SIZE_MAX;")
     llama_py_exchange(text LLAMA_PY_RPC
         "            cache[cache_hash] = response.alloc_size;"
