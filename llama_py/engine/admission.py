@@ -1,8 +1,9 @@
 """``Admission``: which waiting requests get a sequence, and what happens when there is none.
 
-Requests are admitted by priority, then in the order they came. Two kinds stay behind: one whose
-prompt begins like one that is being evaluated just now waits until it can share that work, and one
-that had to give its sequence back waits until there is room for it. And while others generate, one
+Requests are admitted by priority, then in the order they came. Three kinds stay behind: one whose
+prompt begins like one that is being evaluated just now waits until it can share that work; one that
+had to give its sequence back waits until there is room for it; and one that goes on from a stored
+conversation waits until those that run leave room for that, and is overtaken by a few. And while others generate, one
 that takes the place of large idle conversations waits until these were copied, piece by piece, and
 one that goes on from a large stored conversation until that was loaded (``memory.transfers``).
 """
@@ -23,6 +24,8 @@ __all__ = ["Admission"]
 _WORTH_WAITING = 32
 #: Cells that each running request is left to grow into before a preempted one comes back.
 _GROWTH = 64
+#: How many begin before one that waits for cells.
+_MOST_OVERTAKING = 8
 #: Cells for a reply that are freed before it begins, at most.
 _REPLY = 1024
 #: Steps after which is looked whether cells run out soon.
@@ -59,6 +62,7 @@ class Admission:
                 self._cache.transfers.offload_soon(streams, 2 * _LOOK, last)
 
     def _admit_waiting(self) -> None:
+        overtaken: list[Generation] = []
         for running in [*self._requests.waiting]:
             if running.ended or running.paused:
                 continue
@@ -69,6 +73,11 @@ class Admission:
                 continue
             if not self._has_room(running):
                 return
+            if self._waits_for_cells(running):
+                if running.overtaken >= _MOST_OVERTAKING:
+                    return
+                overtaken.append(running)
+                continue
             reuse, most = self._reusable(running)
             beside = self._somebody_generates()
             if not self._cache.transfers.ready(
@@ -81,6 +90,8 @@ class Admission:
                 self._free_a_paused_one() and self._start(running)
             ):
                 return
+            for each in overtaken:
+                each.overtaken += 1
 
     def _has_room(self, waiting: Generation) -> bool:
         """False while a request that was preempted would only be preempted again.
@@ -93,6 +104,26 @@ class Admission:
         leases = [other.lease for other in running if other.lease is not None]
         used = sum(lease.held + lease.remaining + _GROWTH for lease in leases)
         return used + len(waiting.prompt.tokens) <= self._cache.memory.n_ctx
+
+    def _waits_for_cells(self, waiting: Generation) -> bool:
+        """True while those that run leave no room for the stored conversation it goes on from.
+
+        That could not be loaded, and all of it would be evaluated again.
+        """
+        n_ctx = self._cache.memory.n_ctx
+        if self._taken() + len(waiting.prompt.tokens) <= n_ctx:
+            return False
+        reuse, most = self._reusable(waiting)
+        cells = self._cache.transfers.stored_cells(waiting.prompt, reuse=reuse, most=most)
+        while cells and self._taken() + cells > n_ctx:
+            if not self._free_a_paused_one():
+                return self._taken() > 0
+        return False
+
+    def _taken(self) -> int:
+        """Cells of those that run, when their prompts are evaluated."""
+        leases = [it.lease for it in self._requests.running if it.lease is not None]
+        return sum(max(lease.held, len(lease.prompt.tokens)) for lease in leases)
 
     def _somebody_generates(self) -> bool:
         running = self._requests.running

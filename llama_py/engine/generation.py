@@ -65,6 +65,7 @@ class Generation:
         waits_for: a request whose prefill this one is going to share, and up to which position.
         resolved_at: ``Requests.ended`` when ``prompt`` was looked up in the cache.
         preempted: it had to give its sequence back, and evaluates its prompt and reply again.
+        overtaken: how many began before it while there were no cells for what it goes on from.
         n_resumed: generated tokens that became part of ``prompt`` when it was preempted.
     """
 
@@ -85,6 +86,7 @@ class Generation:
     paused: bool = False
     waits_for: tuple[Generation, int] | None = None
     preempted: bool = False
+    overtaken: int = 0
     n_resumed: int = 0
 
     def __post_init__(self) -> None:

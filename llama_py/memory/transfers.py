@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from llama_py.memory.index import CacheIndex
-from llama_py.memory.kinds import MemoryTraits
+from llama_py.memory.kinds import MemoryKind, MemoryTraits
 from llama_py.memory.live import LiveSet
 from llama_py.memory.plan import Action, ReusePlan
 from llama_py.memory.saving import Copying, Saving, hurried
@@ -186,6 +186,20 @@ class Transfers:
         if not beside:
             self._load(wait.load, None)
         return wait.load.ended
+
+    def stored_cells(self, prompt: ResolvedPrompt, *, reuse: bool, most: int | None) -> int:
+        """Cells that a request has to find free for the stored conversation that it goes on from.
+
+        0 if it goes on from none, or needs none that others might have.
+
+        Args:
+            reuse, most: as ``acquire`` gets them.
+        """
+        if not self._traits.shares_cells or self._traits.kind is MemoryKind.RECURRENT:
+            return 0
+        source = self._planned(prompt, reuse=reuse, most=most).source
+        entry = source.store.info(source.key) if isinstance(source, StoredSource) else None
+        return entry.length if entry is not None else 0
 
     def load_of(self, owner: Hashable) -> StateLoad | None:
         """What was loaded for a request."""
