@@ -3,9 +3,11 @@
 Requests are admitted by priority, then in the order they came. Three kinds stay behind: one whose
 prompt begins like one that is being evaluated just now waits until it can share that work; one that
 had to give its sequence back waits until there is room for it; and one that goes on from a stored
-conversation waits until those that run leave room for that, and is overtaken by a few. And while others generate, one
-that takes the place of large idle conversations waits until these were copied, piece by piece, and
-one that goes on from a large stored conversation until that was loaded (``memory.transfers``).
+conversation waits until those that run leave room for that, and is overtaken by a few.
+
+While others generate, one that takes the place of large idle conversations waits until these were
+copied, piece by piece, and one that goes on from a large stored conversation until that was loaded
+(``memory.transfers``).
 """
 
 from __future__ import annotations
