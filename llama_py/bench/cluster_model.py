@@ -66,7 +66,8 @@ class Cluster:
     Attributes:
         replicas: how many.
         routing: one of ``ROUTINGS``.
-        memory: tokens that a replica's memory holds.
+        memory: tokens that a replica's memory holds, those that are parked in RAM too.
+        cells: tokens of all that run at once in a replica; who finds no room waits. 0: no limit.
         processors: that all replicas share; 0 gives each its own.
         taken: of these, what Ray and the clients take for each replica whose replies they pass on.
         store: what one replica has evaluated, another one can load.
@@ -77,6 +78,7 @@ class Cluster:
     replicas: int = 3
     routing: str = "prefix"
     memory: int = 16_384
+    cells: int = 0
     processors: float = 0.0
     taken: float = 0.0
     store: bool = False
@@ -210,9 +212,10 @@ class _Request:
 class _Replica:
     """An engine and its memory."""
 
-    def __init__(self, name: str, memory: int, constants: Constants) -> None:
+    def __init__(self, name: str, cluster: Cluster, constants: Constants) -> None:
         self.name = name
-        self.memory = _Memory(memory)
+        self.memory = _Memory(cluster.memory)
+        self._cells = cluster.cells or float("inf")
         self._constants = constants
         self._budget = PrefillBudget()
         self._passed_over = False
@@ -257,7 +260,7 @@ class _Replica:
     def _prefills(self, now: float) -> Sequence[Prefill[_Request]]:
         """What the next step has of prompts, in the engine's way."""
         plan = plan_step(
-            self.requests,
+            self._running(),
             _N_BATCH,
             self._constants.prompt,
             beside=self._beside(now),
@@ -266,6 +269,16 @@ class _Replica:
         if plan.prefills:
             self._passed_over = plan.prefills[0].request is not self.waiting[0]
         return plan.prefills
+
+    def _running(self) -> list[_Request]:
+        """Those that there are cells for: smaller ones do not wait for a large one."""
+        running: list[_Request] = []
+        left = self._cells
+        for request in self.requests:
+            if not running or request.tokens <= left:
+                running.append(request)
+                left -= request.tokens
+        return running
 
     def _beside(self, now: float) -> int | None:
         """Tokens of prompts beside streams, as ``engine.step_planner`` has it."""
@@ -352,7 +365,7 @@ class _Simulation:
         self.turns = itertools.count()
 
     def _new(self, name: str) -> _Replica:
-        return _Replica(name, self._cluster.memory, self._constants)
+        return _Replica(name, self._cluster, self._constants)
 
     def run(self) -> Result:
         """Until the last conversation has ended."""

@@ -53,6 +53,14 @@ def test_a_smaller_memory_holds_less(workload: Workload) -> None:
     assert rates[0] < rates[1] < rates[2]
 
 
+def test_who_finds_no_cells_waits_and_is_answered() -> None:
+    agents = Workload.made(synthetic_agents(3, 8000), 20, seconds=10.0, agent_pause=0.1)
+    many, few, none = (simulated(agents, Cluster(1, cells=n), COSTS) for n in (0, 5000, 1))
+    assert len(many.firsts) == len(few.firsts) == len(none.firsts) == agents.requests
+    assert many.first_token(0.95) < few.first_token(0.95) < none.first_token(0.95)
+    assert simulated(agents, Cluster(1, cells=1 << 30), COSTS).firsts == many.firsts
+
+
 def test_shared_processors_take_longer(workload: Workload) -> None:
     own = simulated(workload, Cluster(3), COSTS)
     shared = simulated(workload, Cluster(3, processors=0.2), COSTS)

@@ -194,9 +194,14 @@ export class Chat {
       await running;
     } finally {
       clearInterval(saving);
-      this.#running.delete(conversation.id);
-      if (!this.#leaving) await this.save(conversation, [message], conversation.id);
+      // It is shown as ended when it is written: whoever reloads the page then finds all of it.
+      try {
+        if (!this.#leaving) await this.save(conversation, [message], conversation.id);
+      } finally {
+        this.#running.delete(conversation.id);
+      }
     }
+    if (!this.#removed.has(conversation.id)) this.#tabs.tell({ changed: conversation.id });
     this.#events.ended(conversation, message);
     await this.#makeRoomIfAsked(conversation, message);
   }
