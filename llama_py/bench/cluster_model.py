@@ -41,6 +41,8 @@ class Constants:
         reply: tokens of a reply, on average.
         agent, chat: tokens of a text: so many, and so many for each byte.
         prompt: tokens of prompts that a step takes at most.
+        beside: how much longer all takes while all shared processors are busy, besides what sharing
+            them costs: they have caches and memory in common.
     """
 
     overhead: float = 0.02
@@ -52,6 +54,7 @@ class Constants:
     agent: tuple[float, float] = (20.0, 0.4)
     chat: tuple[float, float] = (10.0, 0.4)
     prompt: int = 512
+    beside: float = 1.0
 
     def tokens(self, size: int, *, agent: bool) -> int:
         """Tokens of a text of so many bytes."""
@@ -173,6 +176,10 @@ class _Memory:
 
 # ---- requests and replicas -----------------------------------------------------------------------
 
+#: How much more or less than usual the overhead of a request is. A request that comes a moment
+#: earlier or later meets another step, and moves all that follow: without it one run among many
+#: that are possible would be taken for all of them.
+_SPREAD = 0.25
 #: Rows of a step, at most, and tokens of a reply that has only just begun: the engine's.
 _N_BATCH, _BEGINS = 2048, 8
 
@@ -362,6 +369,7 @@ class _Simulation:
         self._result = Result()
         self.policy = Policy(cluster.policy)
         self.source = random.Random(f"routing {seed}")
+        self._luck = random.Random(f"overhead {seed}")
         self.turns = itertools.count()
 
     def _new(self, name: str) -> _Replica:
@@ -431,7 +439,8 @@ class _Simulation:
         self._at(self._now + self._delay(), lambda: self._enter(request, replica))
 
     def _delay(self) -> float:
-        return self._constants.overhead * self._slowness()
+        some = self._luck.uniform(1 - _SPREAD, 1 + _SPREAD)
+        return self._constants.overhead * some * self._slowness()
 
     def _enter(self, request: _Request, replica: _Replica) -> None:
         if not replica.alive:
@@ -464,7 +473,8 @@ class _Simulation:
             return 1.0
         busy = [each for each in self._replicas if each.alive and each.busy]
         passed_on = sum(not each.prefilling for each in busy)
-        return max(1.0, (len(busy) + self._cluster.taken * passed_on) / processors)
+        load = (len(busy) + self._cluster.taken * passed_on) / processors
+        return load * self._constants.beside if load >= 1 else 1.0
 
     def _work(self, replica: _Replica) -> None:
         if replica.busy or not replica.alive or not replica.requests:

@@ -111,6 +111,7 @@ def _measured(options: argparse.Namespace, workload: Workload) -> tuple[Constant
     agent, chat = _lengths(small, outcome)
     reply = float(np.mean([each.tokens for each in outcome])) if outcome.count else 24.0
     constants = Constants(overhead, step, token, position, stream, reply, agent, chat)
+    constants = replace(constants, beside=_beside(options))
     return constants, others / max(replica, 1e-6)
 
 
@@ -146,6 +147,24 @@ def _prompts(endpoint: Endpoint, most: int) -> tuple[float, float, float]:
     weights = 1 / np.array(seconds)  # relative errors count
     found = _least_squares(np.array(rows) * weights[:, None], np.array(seconds) * weights)
     return found[0], found[1], found[2]
+
+
+def _beside(options: argparse.Namespace) -> float:
+    """How much longer a prompt takes while every other processor evaluates one, too."""
+    count = os.cpu_count() or 1
+    if count == 1:
+        return 1.0
+    with real.cluster(options, routing="default", replicas=count) as running:
+
+        def ask(number: int) -> float:
+            text = f"{uuid.uuid4().hex} " + "bread tea apple train " * (options.n_ctx // 32)
+            message = [{"role": "user", "content": text}]
+            return float(running.endpoint.chat(message, max_tokens=1).first_token_seconds)
+
+        together(ask, 2 * count)
+        # Two at one replica would wait for each other: the quickest is at one of its own.
+        pairs = [(ask(0), min(together(ask, count))) for _ in range(9)]
+    return max(1.0, median([several / alone for alone, several in pairs]))
 
 
 def _streams(endpoint: Endpoint) -> tuple[float, float]:
@@ -246,8 +265,8 @@ def _compare(
             taken=taken,
             store=options.store,
         )
-        # A routing that draws lots is another one each time: the one in the middle, and how far
-        # the outer ones are, count.
+        # A moment earlier or later moves all that follows: the run in the middle counts, and how
+        # far the outer ones are.
         results = [simulate(workload, shape, constants, seed) for seed in range(_SEEDS)]
         results.sort(key=lambda each: each.first_token(0.95))
         result = results[len(results) // 2]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from llama_py.bench.cluster_load import Workload, synthetic_agents
@@ -21,7 +23,7 @@ COSTS = Constants()
 def test_every_request_is_answered(workload: Workload, routing: str) -> None:
     result = simulated(workload, Cluster(3, routing), COSTS)
     assert len(result.firsts) == workload.requests
-    assert min(result.firsts) >= COSTS.overhead
+    assert min(result.firsts) >= 0.75 * COSTS.overhead
 
 
 def test_one_replica_does_the_same_whatever_routes(workload: Workload) -> None:
@@ -65,6 +67,10 @@ def test_shared_processors_take_longer(workload: Workload) -> None:
     own = simulated(workload, Cluster(3), COSTS)
     shared = simulated(workload, Cluster(3, processors=0.2), COSTS)
     assert shared.first_token(0.95) > own.first_token(0.95)
+    crowded = replace(COSTS, beside=1.5)
+    slower = simulated(workload, Cluster(3, processors=0.2), crowded)
+    assert slower.first_token(0.95) > shared.first_token(0.95)
+    assert simulated(workload, Cluster(3), crowded).firsts == own.firsts
 
 
 def test_replicas_that_die_lose_nothing(workload: Workload) -> None:
