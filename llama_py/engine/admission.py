@@ -3,7 +3,8 @@
 Requests are admitted by priority, then in the order they came. Three kinds stay behind: one whose
 prompt begins like one that is being evaluated just now waits until it can share that work; one that
 had to give its sequence back waits until there is room for it; and one that goes on from a stored
-conversation waits until those that run leave room for that, and is overtaken by a few.
+conversation waits until those that run leave room for that. Smaller ones overtake it, but only a
+few while there would be room without them.
 
 While others generate, one that takes the place of large idle conversations waits until these were
 copied, piece by piece, and one that goes on from a large stored conversation until that was loaded
@@ -11,6 +12,8 @@ copied, piece by piece, and one that goes on from a large stored conversation un
 """
 
 from __future__ import annotations
+
+import math
 
 from llama_py.core.vocab import Vocab
 from llama_py.engine.generation import Generation, RequestState
@@ -26,7 +29,7 @@ __all__ = ["Admission"]
 _WORTH_WAITING = 32
 #: Cells that each running request is left to grow into before a preempted one comes back.
 _GROWTH = 64
-#: How many begin before one that waits for cells.
+#: How many begin before one that would have cells without them.
 _MOST_OVERTAKING = 8
 #: Cells for a reply that are freed before it begins, at most.
 _REPLY = 1024
@@ -76,7 +79,7 @@ class Admission:
             if not self._has_room(running):
                 return
             if self._waits_for_cells(running):
-                if running.overtaken >= _MOST_OVERTAKING:
+                if running.overtaken >= _MOST_OVERTAKING and self._is_held_up(running):
                     return
                 overtaken.append(running)
                 continue
@@ -122,9 +125,19 @@ class Admission:
                 return self._taken() > 0
         return False
 
-    def _taken(self) -> int:
-        """Cells of those that run, when their prompts are evaluated."""
-        leases = [it.lease for it in self._requests.running if it.lease is not None]
+    def _is_held_up(self, waiting: Generation) -> bool:
+        """Whether there would be room for it without those that have overtaken it."""
+        older = self._taken(before=waiting.number)
+        return older + len(waiting.prompt.tokens) <= self._cache.memory.n_ctx
+
+    def _taken(self, before: float = math.inf) -> int:
+        """Cells of those that run, when their prompts are evaluated.
+
+        Args:
+            before: of those only that were submitted before this one.
+        """
+        running = [it for it in self._requests.running if it.number < before]
+        leases = [it.lease for it in running if it.lease is not None]
         return sum(max(lease.held, len(lease.prompt.tokens)) for lease in leases)
 
     def _somebody_generates(self) -> bool:
