@@ -8,7 +8,8 @@ With Mesa's for Vulkan, and a build with ``-DGGML_VULKAN=on``::
 Its kernels for one token and for many round differently, as those of GPUs do. So what is compared
 with a fresh context on the same device is close, and not equal.
 
-On llvmpipe, but for the machine of operations: 57 passed, none skipped, 163 s of processor time.
+On llvmpipe, on two cores: 65 passed, none skipped, 507 s with ``LLAMA_PY_DEVICE_RUNS=3``. With 17,
+643 operations of each of the seven kinds of memory, in 146 to 1,537 s, differ by 5.3e-6 at most.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def devices() -> list[dict[str, Any]]:
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.timeout(1800),
+    pytest.mark.timeout(3600),
     pytest.mark.skipif(not devices(), reason="no backend of this build sees a GPU"),
 ]
 
