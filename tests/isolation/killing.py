@@ -13,7 +13,7 @@ from llama_py import Llama
 from llama_py.api.facts import ProcessStatus
 from tests.patience import PATIENCE
 
-__all__ = ["OPTIONS", "STORY", "gone", "kill", "status_of", "until"]
+__all__ = ["OPTIONS", "STORY", "gone", "kill", "states_of", "status_of", "until"]
 
 OPTIONS: dict[str, Any] = {"n_ctx": 2048, "n_threads": 1, "verbose": False}
 #: Goes on until somebody ends it.
@@ -28,10 +28,21 @@ def status_of(llm: Llama) -> ProcessStatus:
 
 
 def kill(llm: Llama, number: int = signal.SIGKILL) -> int:
-    """Send a signal to the process of a model; returns which process that was."""
+    """Send a signal to the process of a model; returns which process that was.
+
+    What is to stop has stopped: on a busy machine it answers for some milliseconds more.
+    """
     pid = status_of(llm).pid
     os.kill(pid, number)
+    if number == signal.SIGSTOP:
+        until(lambda: all(each == "T" for each in states_of(pid)), "it stopped")
     return pid
+
+
+def states_of(pid: int) -> list[str]:
+    """The state of each thread of a process, as the kernel has it."""
+    found = Path(f"/proc/{pid}/task").glob("*/stat")
+    return [each.read_text(encoding="ascii").rpartition(")")[2].split()[0] for each in found]
 
 
 def gone(pid: int) -> bool:
