@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ from llama_py.errors import DeviceLostError
 __all__ = ["LossWatch"]
 
 
-class LossWatch:
+class LossWatch(ABC):
     """Compares counts with those from before. See ``losses.DeviceWatch``.
 
     Args:
@@ -37,6 +38,6 @@ class LossWatch:
         if self.lost:
             raise DeviceLostError(self._reason(self.lost))
 
+    @abstractmethod
     def _reason(self, name: str) -> str:
         """What happened to it, and what to do."""
-        raise NotImplementedError
