@@ -10,10 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Protocol
 
 from llama_py.errors import ParameterError, ParameterTypeError, shown
 from llama_py.options import ContextOptions, ModelOptions, SamplingOptions, Table
@@ -24,6 +21,10 @@ from llama_py.options.values import (
     LogitsProcessor,
     StoppingCriteria,
 )
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 __all__ = [
     "RANDOM_SEED",

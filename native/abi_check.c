@@ -23,6 +23,7 @@
 #include "llama_py_memory.h"
 #include "llama_py_nextn.h"
 #include "llama_py_steps.h"
+#include "llama_py_strings.h"
 #include "llama_py_vocab.h"
 
 #define SAME(what, condition) \
@@ -1922,6 +1923,9 @@ FUNCTION(llama_py_nextn_enable, void (*)(struct llama_context *, _Bool, _Bool));
 FUNCTION(llama_py_nextn_rows, const float * (*)(struct llama_context *));
 FUNCTION(llama_py_nextn_row, const float * (*)(struct llama_context *, int32_t));
 FUNCTION(llama_py_decode_steps, int32_t (*)(struct llama_context *, struct llama_batch, int32_t, double, struct llama_sampler *const *, const int32_t *, const int8_t *, const int32_t *, int32_t *, double *, int32_t *));
+FUNCTION(llama_py_strings_end, int64_t (*)(const void *, uint64_t, uint64_t, uint64_t));
+FUNCTION(llama_py_strings_twice, int64_t (*)(const void *, uint64_t, uint64_t, uint64_t));
+FUNCTION(llama_py_strings_unspelled, int32_t (*)(const void *, uint64_t, uint64_t, uint64_t));
 FUNCTION(llama_py_vocab_attributes, void (*)(const struct llama_vocab *, int32_t, int32_t *));
 
 /* ---- what the loader compares: the digest of the lines above ---- */
@@ -1931,4 +1935,4 @@ __declspec(dllexport)
 #elif defined(__GNUC__)
 __attribute__((visibility("default")))
 #endif
-const char llama_py_abi[] = "e8c98092bec789a9";
+const char llama_py_abi[] = "addb895c2a8a4464";

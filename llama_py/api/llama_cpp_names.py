@@ -10,14 +10,15 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from typing_extensions import Unpack
 
 from llama_py.errors import MissingPackageError
 from llama_py.options import PromptOptions
 from llama_py.params import check_number
 
+# numpy is not needed to load a model: api/opening.py says why nothing else is imported before.
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import ArrayLike, NDArray
 
     from llama_py.api.kept.model_cache import CacheReport, ModelCache, Prewarmed
@@ -92,6 +93,8 @@ def logits_to_logprobs(logits: ArrayLike, axis: int = -1) -> NDArray[np.float32]
 
     A logit of ``-inf`` stays ``-inf``.
     """
+    import numpy as np
+
     row = np.asarray(logits, np.float32)
     top = row.max(axis=axis, keepdims=True)
     shifted = row - np.where(np.isfinite(top), top, np.float32(0))
@@ -169,6 +172,8 @@ class LlamaCppNames:
     @property
     def input_ids(self) -> NDArray[np.intc]:
         """``eval_tokens`` as an array, int32 ``(n_tokens,)``; a copy."""
+        import numpy as np
+
         return np.array(self.runtime.by_hand.tokens, np.intc)
 
     @property

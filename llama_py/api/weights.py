@@ -11,6 +11,7 @@ from llama_py.core.host.memory_check import check_memory
 from llama_py.core.model import Model
 from llama_py.core.placement import gpus
 from llama_py.errors import ParameterError
+from llama_py.gguf.check import check_model_file
 from llama_py.options.drafters import Speculative, as_speculative
 from llama_py.params import ContextParams, ModelParams
 
@@ -50,14 +51,16 @@ def read_weights(
     if speculative is not None and speculative.needs_heads and not params.vocab_only:
         params = replace(params, load_mtp=True)
     backend.start(arguments["numa"])
-    check_memory(arguments["model_path"], params, context_params)
+    info = check_model_file(arguments["model_path"])
+    check_memory(info, params, context_params)
     if gpus(params):
         from llama_py.core.device_memory import fitted
 
         params = fitted(arguments["model_path"], params, context_params)
     model = Model(
-        arguments["model_path"],
+        info.path,
         params,
+        info=info,
         progress=arguments["progress"],
         verbose=arguments["verbose"],
         meanwhile=meanwhile,

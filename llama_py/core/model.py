@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llama_py._native import llama_h as C
 from llama_py.core import logs
@@ -18,10 +18,12 @@ from llama_py.core.model_files import ModelFiles
 from llama_py.core.mtp_check import check_heads
 from llama_py.core.native_load import NativeLoad, ProgressCallback
 from llama_py.core.placement import Placement, placement
-from llama_py.core.vocab import Vocab
 from llama_py.errors import InvalidModelError, ParameterError, ParameterTypeError
 from llama_py.gguf.check import GGUFInfo, check_model_file
 from llama_py.params import ModelParams
+
+if TYPE_CHECKING:
+    from llama_py.core.vocab import Vocab
 
 __all__ = ["Model"]
 
@@ -47,6 +49,7 @@ class Model(Handle[C.llama_model_p]):
         watch: tells whether a device that it is on was lost; None if none of them can be.
 
     Args:
+        info: what ``check_model_file`` said of the path just now, if it was asked.
         progress: called with the fraction loaded, in the calling thread. Returning False stops the
             loading, and so does raising, or a Ctrl-C.
         verbose: print llama.cpp's log on standard error until this model is freed.
@@ -67,6 +70,7 @@ class Model(Handle[C.llama_model_p]):
         path: str | os.PathLike[str],
         params: ModelParams | None = None,
         *,
+        info: GGUFInfo | None = None,
         progress: ProgressCallback | None = None,
         verbose: bool = False,
         without_weights: bool = False,
@@ -78,7 +82,7 @@ class Model(Handle[C.llama_model_p]):
             )
         self.path = Path(path)
         self.params = params or ModelParams()
-        self.info = check_model_file(self.path)
+        self.info = info or check_model_file(self.path)
         if self.params.load_mtp:
             check_heads(self.info)
         files = _files(self.info)
@@ -99,7 +103,7 @@ class Model(Handle[C.llama_model_p]):
                 self.watch.check()
             files.check()
             self._mapped = files if self.params.use_mmap else None
-            self.vocab = Vocab(self)
+            self.vocab: Vocab = _vocab_of(self)
             self.metadata = _metadata(self.pointer)
             #: Identifies the weights, wherever the file lies.
             self.fingerprint = _digest(self.size_bytes, self.n_params, self.metadata, files.digest)
@@ -253,6 +257,12 @@ class Model(Handle[C.llama_model_p]):
         """The chat template in the GGUF, or None."""
         raw = C.llama_model_chat_template(self.pointer, name.encode() if name else None)
         return raw.decode("utf-8", "replace") if raw is not None else None
+
+
+def _vocab_of(model: Model) -> Vocab:
+    from llama_py.core.vocab import Vocab  # and numpy, which nothing needs before the weights
+
+    return Vocab(model)
 
 
 def _files(info: GGUFInfo) -> ModelFiles:

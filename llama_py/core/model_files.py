@@ -18,6 +18,8 @@ __all__ = ["ModelFiles"]
 
 #: How much of each file the digest looks at, beside its header: places, and bytes at each.
 _SAMPLES, _SAMPLE_BYTES = 64, 4096
+#: Bytes of a header that are read at once: a whole one would be megabytes of new memory.
+_PIECE = 1 << 17
 
 _Identity = tuple[tuple[int, int], tuple[int, int]]
 
@@ -106,10 +108,12 @@ def _identity(status: os.stat_result) -> _Identity:
 def _read(path: Path, inside: tuple[int, ...]) -> tuple[bytes, _Identity]:
     """The digest of one part, and the identity of what was read."""
     digest, (data, *tensors) = hashlib.blake2b(digest_size=16), inside
-    with path.open("rb") as file:
+    with path.open("rb", buffering=0) as file:
         status = os.fstat(file.fileno())
         spread = [status.st_size * index // _SAMPLES for index in range(_SAMPLES)]
-        digest.update(file.read(data))
+        while data > 0 and (piece := file.read(min(data, _PIECE))):
+            digest.update(piece)
+            data -= len(piece)
         for place in (*tensors, *spread):
             file.seek(place)
             digest.update(file.read(_SAMPLE_BYTES))

@@ -35,6 +35,7 @@ add_library(llama_py_chat SHARED
     "${shim_dir}/llama_py_memory.cpp"
     "${shim_dir}/llama_py_nextn.cpp"
     "${shim_dir}/llama_py_steps.cpp"
+    "${shim_dir}/llama_py_strings.cpp"
     "${shim_dir}/llama_py_vocab.cpp"
     ${common_helpers}
     ${common_chat}

@@ -20,7 +20,7 @@ from llama_py.core.model import Model
 from llama_py.errors import InvalidModelError, ModelLoadError, ModelNotFoundError
 from llama_py.gguf.check import check_model_file
 from llama_py.gguf.reader import GGML_TYPES
-from llama_py.gguf.strings import duplicate_string, scan_strings
+from llama_py.gguf.strings import duplicate_string, end_of_strings, unspelled_byte
 from tests.core.gguf_mutations import ARRAY, STRING, Gguf, Pair, Tensor, lay_out, parse
 from tests.models import CHATML, KINDS, tiny_model, tiny_vocab
 
@@ -608,24 +608,19 @@ def mapped(data: bytes) -> mmap.mmap:
 @given(pieces, st.binary(max_size=20))
 def test_strings_are_found_where_they_are(strings: list[bytes], before: bytes) -> None:
     data = before + b"".join(struct.pack("<Q", len(each)) + each for each in strings)
-    starts, lengths = scan_strings(mapped(data), len(before), len(strings))
-    found = [
-        data[start + 8 : start + 8 + length]
-        for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)
-    ]
-    assert found == strings
+    buffer, end = mapped(data), len(before)
+    assert end_of_strings(buffer, end, 0) == end
+    for count, each in enumerate(strings, 1):
+        end += 8 + len(each)
+        assert end_of_strings(buffer, len(before), count) == end
 
 
 @given(pieces, st.data())
 def test_strings_of_a_cut_off_file_are_fewer(strings: list[bytes], choice: st.DataObject) -> None:
     data = b"".join(struct.pack("<Q", len(each)) + each for each in strings)
     cut = choice.draw(st.integers(0, len(data)))
-    starts, lengths = scan_strings(mapped(data[:cut]), 0, len(strings))
-    ends = (starts + 8 + lengths).tolist()
-    assert all(end <= max(cut, 1) for end in ends)
-    assert len(ends) <= len(strings)
-    if cut < len(data):
-        assert len(ends) < len(strings)
+    end = end_of_strings(mapped(data[:cut]), 0, len(strings))
+    assert end == (None if cut < len(data) else len(data))
 
 
 @given(pieces)
@@ -635,6 +630,27 @@ def test_duplicates_are_those_of_a_set(strings: list[bytes]) -> None:
     seen = [each for each in seen if each]
     duplicate = duplicate_string(mapped(data + bytes(8)), 0, len(strings))
     assert (duplicate is not None) == (len(set(seen)) < len(seen))
+
+
+@given(pieces)
+def test_lengths_that_lie_lead_nowhere(strings: list[bytes]) -> None:
+    """Lengths of up to 2**64 - 1, at the very end of what is mapped as well."""
+    data = b"".join(struct.pack("<Q", len(each)) + each for each in strings)
+    for lie in (1, 2**63 - 1, 2**63, 2**64 - 9, 2**64 - 8, 2**64 - 1):
+        buffer = mapped(data + struct.pack("<Q", lie))
+        assert end_of_strings(buffer, 0, len(strings) + 1) is None
+        assert end_of_strings(buffer, 0, 2**64 - 1) is None
+        assert end_of_strings(buffer, 2**64 - 1, 1) is None
+        duplicate_string(buffer, 0, 2**64 - 1)
+        unspelled_byte(buffer, 0, 2**64 - 1)
+
+
+def test_the_one_token_that_is_there_twice_is_named() -> None:
+    strings = [b"token %d" % index for index in range(200_000)]
+    data = b"".join(struct.pack("<Q", len(each)) + each for each in [*strings, strings[77]])
+    buffer = mapped(data)
+    assert duplicate_string(buffer, 0, len(strings)) is None
+    assert duplicate_string(buffer, 0, len(strings) + 1) == "token 77"
 
 
 def test_a_large_vocabulary_is_checked_quickly(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_mapped_weights_and_odd_layers_are_not_refused_for_memory(
     read = needs(info, ModelParams(use_mmap=False), _PLAIN).memory
     assert read == cells + info.n_bytes
     monkeypatch.setattr(memory_check, "memory_left", lambda: cells)
-    check_memory(path, ModelParams(), _PLAIN)
+    check_memory(info, ModelParams(), _PLAIN)
 
 
 def test_a_vocabulary_needs_next_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

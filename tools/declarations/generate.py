@@ -36,6 +36,7 @@ HEADERS = {
         "llama_py_memory.h",
         "llama_py_nextn.h",
         "llama_py_steps.h",
+        "llama_py_strings.h",
         "llama_py_vocab.h",
     ],
 }

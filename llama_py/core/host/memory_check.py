@@ -11,14 +11,13 @@ is judged rather too small, so that nothing is refused that would fit.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 from llama_py.core.host.footprint import cache_bytes
 from llama_py.core.host.machine import addresses_left, memory_left
 from llama_py.core.placement import gpus
 from llama_py.errors import NotEnoughMemoryError
-from llama_py.gguf.check import GGUFInfo, check_model_file
+from llama_py.gguf.check import GGUFInfo
 from llama_py.params import ContextParams, ModelParams
 
 __all__ = ["Needs", "cells_are_usual", "check_memory", "needs"]
@@ -39,17 +38,16 @@ class Needs:
     memory: int
 
 
-def check_memory(path: str | os.PathLike[str], params: ModelParams, context: ContextParams) -> None:
+def check_memory(info: GGUFInfo, params: ModelParams, context: ContextParams) -> None:
     """Refuse a model that this process cannot hold.
 
     Raises:
         NotEnoughMemoryError: with what is needed, what is left, and what to do.
-        ModelNotFoundError, InvalidModelError: see ``check_model_file``.
     """
     if params.vocab_only or _on_a_gpu(params):
         return
     left, addresses = memory_left(), addresses_left()
-    needed = needs(check_model_file(path), params, context)
+    needed = needs(info, params, context)
     if addresses is not None and needed.addresses > addresses:
         what, most, had = "addresses", needed.addresses, addresses
         remedy = "raise the limit (ulimit -v), unload other models, or pass a smaller n_ctx"
@@ -59,7 +57,7 @@ def check_memory(path: str | os.PathLike[str], params: ModelParams, context: Con
     else:
         return
     raise NotEnoughMemoryError(
-        f"{os.fspath(path)} needs about {_mib(most)} of {what}, but this process has "
+        f"{info.path} needs about {_mib(most)} of {what}, but this process has "
         f"{_mib(had)} left; {remedy}"
     )
 
