@@ -19,6 +19,7 @@
 #include "llama_py_abort.h"
 #include "llama_py_grammar.h"
 #include "llama_py_loading.h"
+#include "llama_py_log.h"
 #include "llama_py_logits.h"
 #include "llama_py_memory.h"
 #include "llama_py_nextn.h"
@@ -1916,6 +1917,8 @@ FUNCTION(llama_py_grammar_apply, int32_t (*)(struct llama_sampler *, struct llam
 FUNCTION(llama_py_grammar_accept, int32_t (*)(struct llama_sampler *, int32_t, int64_t, char **));
 FUNCTION(llama_py_grammar_check_trigger, int32_t (*)(const char *, char **));
 FUNCTION(llama_py_loading_progress, _Bool (*)(float, void *));
+FUNCTION(llama_py_log_to, void (*)(llama_py_log_receiver));
+FUNCTION(llama_py_log_least, void (*)(int32_t));
 FUNCTION(llama_py_logits_top, int32_t (*)(const float *, int64_t, int32_t, int32_t *, double *));
 FUNCTION(llama_py_logits_highest, int32_t (*)(const float *, int32_t));
 FUNCTION(llama_py_memory_rows, int32_t (*)(const struct llama_context *, struct llama_py_memory_row *, int32_t));
@@ -1935,4 +1938,4 @@ __declspec(dllexport)
 #elif defined(__GNUC__)
 __attribute__((visibility("default")))
 #endif
-const char llama_py_abi[] = "addb895c2a8a4464";
+const char llama_py_abi[] = "2c1f8d257f54e753";

@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from llama_py.api.overflow import OverflowReport
-from llama_py.dialects.openai.chat import ChatCall
 from llama_py.dialects.openai.completions import CompletionCall
 from llama_py.dialects.openai.encode import CompletionEncoder
-from llama_py.dialects.openai.encode_chat import ChatEncoder
 from llama_py.dialects.openai.types import (
     ChatCompletionResponseChoice,
     CompletionChoice,
@@ -26,6 +24,10 @@ from llama_py.dialects.openai.types import (
 )
 from llama_py.engine.request import Event, FinishEvent, Record
 from llama_py.memory.sequences import ReuseInfo
+
+if TYPE_CHECKING:
+    from llama_py.dialects.openai.chat import ChatCall
+    from llama_py.dialects.openai.encode_chat import ChatEncoder
 
 __all__ = ["Call", "ChatReply", "CompletionReply", "LastCalls", "Outcome", "Reply"]
 
@@ -185,5 +187,5 @@ class Call:
         self, response: CreateCompletionResponse | CreateChatCompletionResponse
     ) -> CompletionReply | ChatReply:
         """The whole reply, from what the encoder made."""
-        kind = ChatReply if isinstance(self.parsed, ChatCall) else CompletionReply
+        kind = CompletionReply if isinstance(self.parsed, CompletionCall) else ChatReply
         return kind.of(response, self.outcome)  # type: ignore[no-any-return]

@@ -5,19 +5,22 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llama_py.api.call import Call, LastCalls, Outcome
 from llama_py.api.loading import LoadedModel
 from llama_py.api.overflow import MessageSizes, OverflowPolicy, OverflowReport, fit
 from llama_py.api.rendering import ChatSettings, Rendering
-from llama_py.chat.rendered import RenderedChat
 from llama_py.core.vocab import Vocab
-from llama_py.dialects.openai.chat import ChatCall, parse_chat
 from llama_py.dialects.openai.completions import CompletionCall, parse_completion
 from llama_py.engine.request import GenerationRequest, Prompt
 from llama_py.errors import ContextOverflowError
 from llama_py.options.values import read_policy
+
+# What only chats need is imported with the first of them: ``api/rendering.py``.
+if TYPE_CHECKING:
+    from llama_py.chat.rendered import RenderedChat
+    from llama_py.dialects.openai.chat import ChatCall
 
 __all__ = ["Calls"]
 
@@ -46,6 +49,8 @@ class Calls:
 
     def chat(self, messages: Messages, stream: bool, options: Mapping[str, Any]) -> Call:
         """A call of ``create_chat_completion``, shortened by the overflow policy."""
+        from llama_py.dialects.openai.chat import parse_chat
+
         options = dict(options)
         policy = options.pop("overflow", self._settings.overflow)
         if policy is not None:
@@ -88,6 +93,8 @@ class Calls:
 
     def rendered(self, messages: Any, options: Mapping[str, Any]) -> RenderedChat:
         """A conversation as ``create_chat_completion`` would render it."""
+        from llama_py.dialects.openai.chat import parse_chat
+
         return parse_chat(self._rendering.call_context(), messages, **options).rendered
 
     def prompt_of(self, messages: Messages, options: Mapping[str, Any]) -> Prompt:
@@ -96,6 +103,8 @@ class Calls:
         Args:
             options: those of ``create_chat_completion``.
         """
+        from llama_py.dialects.openai.chat import parse_chat
+
         relevant = {name: value for name, value in options.items() if name != "stream_options"}
         return parse_chat(self._rendering.call_context(), messages, **relevant).requests[0].prompt
 

@@ -2,13 +2,15 @@
 
 Reading weights is C, and importing hundreds of modules is Python. In a process that has just begun
 they take about as long as each other, so one hides the other. That is why this module and
-``llama.py`` import nothing that only calls need.
+``llama.py`` import nothing that only calls need. What only chats need comes last: where weights are
+there first, the first chat imports it, and completions never do.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,15 @@ if TYPE_CHECKING:
     from llama_py.api.runtime import Runtime
 
 __all__ = ["open_model"]
+
+_FOR_CALLS = "llama_py.api.kept.model_cache"
+#: In pieces: between two of them, the weights may be there.
+_FOR_CHATS = (
+    "jinja2",
+    "llama_py.chat.templates.template",
+    "llama_py.dialects.openai.chat",
+    "llama_py.chat.formats",
+)
 
 
 def open_model(
@@ -63,7 +74,8 @@ def _loaded(arguments: Mapping[str, Any], given: dict[str, Any]) -> LoadedModel:
         from llama_py.api.isolation.isolated import load_isolated
 
         return load_isolated(arguments, given)
-    weights = read_weights(arguments, meanwhile=_import_what_calls_need)
+    imports = [partial(import_module, name) for name in (_FOR_CALLS, *_FOR_CHATS)]
+    weights = read_weights(arguments, meanwhile=imports)
 
     from llama_py.api.loading import load
 
@@ -78,10 +90,6 @@ def _cache_of(runtime: Runtime, slots: int) -> ModelCache:
     from llama_py.api.isolation.remote import IsolatedCache
 
     return IsolatedCache(runtime, slots)
-
-
-def _import_what_calls_need() -> None:
-    import_module("llama_py.api.kept.model_cache")
 
 
 def _read_template(options: Mapping[str, Any]) -> tuple[str | None, str | None]:

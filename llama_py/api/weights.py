@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -34,7 +34,7 @@ class Weights:
 
 
 def read_weights(
-    arguments: Mapping[str, Any], meanwhile: Callable[[], None] | None = None
+    arguments: Mapping[str, Any], meanwhile: Iterable[Callable[[], object]] = ()
 ) -> Weights:
     """Check all arguments, and read the weights.
 

@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from llama_py.chat.calls.openings import openings_of
 from llama_py.chat.calls.plain_calls import with_vocab
@@ -23,12 +23,14 @@ from llama_py.chat.messages import ChatRequest
 from llama_py.chat.reasoning import NO_REASONING, Reasoning, reasoning_of
 from llama_py.chat.rendered import RenderedChat
 from llama_py.chat.schemas.bounds import check_bounds
-from llama_py.chat.templates.template import ChatTemplate
 from llama_py.chat.vocab import VocabLike
 from llama_py.core.chat import ReplyParser
 from llama_py.core.grammar.gbnf_check import check_gbnf
 from llama_py.errors import GrammarError, ParameterError, TemplateError, shown
 from llama_py.params import GrammarSpec, TokenConstraint
+
+if TYPE_CHECKING:
+    from llama_py.chat.templates.template import ChatTemplate
 
 __all__ = [
     "Backend",

@@ -19,7 +19,7 @@ from typing import Any
 from typing_extensions import Self
 
 from llama_py import forks
-from llama_py._native import ggml_h, llama_h
+from llama_py._native import chat_h, ggml_h
 
 __all__ = ["LOGGER", "ErrorLines", "Printing", "install", "install_for_media"]
 
@@ -43,7 +43,9 @@ _LONGEST = 2000
 class ErrorLines:
     """The last error lines of what this thread asks of llama.cpp inside of a ``with`` block.
 
-    ``str()`` of it is the lines, joined; empty if there are none.
+    ``str()`` of it is the lines, joined; empty if there are none. What nobody wants to see of the
+    others is dropped in C meanwhile: where another thread uses the interpreter, each line would
+    wait for it.
     """
 
     def __init__(self) -> None:
@@ -58,10 +60,13 @@ class ErrorLines:
         # What an earlier call left unfinished is not the beginning of what this one says.
         _thread.partial = ""
         self._outer, _thread.errors = _thread.errors, self
+        chat_h.llama_py_log_least(_least_wanted())
         return self
 
     def __exit__(self, *error: object) -> None:
         _thread.errors, self._outer = self._outer, None
+        if _thread.errors is None:
+            chat_h.llama_py_log_least(0)
 
     def __str__(self) -> str:
         return "; ".join(self._lines)
@@ -110,8 +115,9 @@ def install() -> None:
             callback = ggml_h.ggml_log_callback(_receive)
             # First ggml's own: loading libllama may load backends, which talk already.
             ggml_h.ggml_log_set(callback, None)
-            llama_h.llama_log_set(callback, None)
-            _installed = callback  # C keeps the pointer: so must we
+            receiver = chat_h.llama_py_log_receiver(_receive)
+            chat_h.llama_py_log_to(receiver)
+            _installed = callback, receiver  # C keeps the pointers: so must we
             _keep_interrupts()
 
 
@@ -120,7 +126,16 @@ def install_for_media() -> None:
     from llama_py._native import mtmd_h
 
     install()
-    mtmd_h.mtmd_helper_log_set(_installed, None)
+    mtmd_h.mtmd_helper_log_set(_installed[0], None)
+
+
+def _least_wanted() -> int:
+    """The level of llama.cpp from which on somebody sees its lines; errors become exceptions."""
+    if _printing or LOGGER.isEnabledFor(logging.DEBUG):
+        return ggml_h.GGML_LOG_LEVEL_NONE
+    if LOGGER.isEnabledFor(logging.INFO):
+        return ggml_h.GGML_LOG_LEVEL_WARN
+    return ggml_h.GGML_LOG_LEVEL_ERROR
 
 
 def _receive(level: int, text: bytes | None, _data: Any) -> None:

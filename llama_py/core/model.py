@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,8 +53,9 @@ class Model(Handle[C.llama_model_p]):
         progress: called with the fraction loaded, in the calling thread. Returning False stops the
             loading, and so does raising, or a Ctrl-C.
         verbose: print llama.cpp's log on standard error until this model is freed.
-        meanwhile: done by the calling thread while another one reads the weights; not done at all
-            where no other one does: only the main thread has them read.
+        meanwhile: done by the calling thread, one after the other, while another one reads the
+            weights: the first in any case, the others as long as it does. Not done at all where no
+            other one does: only the main thread has them read.
 
     Raises:
         ParameterError: next-token heads are to be loaded, and it has none that could be used; or
@@ -74,7 +75,7 @@ class Model(Handle[C.llama_model_p]):
         progress: ProgressCallback | None = None,
         verbose: bool = False,
         without_weights: bool = False,
-        meanwhile: Callable[[], None] | None = None,
+        meanwhile: Iterable[Callable[[], object]] = (),
     ) -> None:
         if not isinstance(path, (str, os.PathLike)):
             raise ParameterTypeError(

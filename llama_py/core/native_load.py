@@ -16,7 +16,7 @@ from __future__ import annotations
 import ctypes
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache, partial
 from typing import Any
 
@@ -40,18 +40,19 @@ class NativeLoad:
     Args:
         progress: called by the thread that calls ``run``.
         mapped: told of the same, before it, by the thread that loads; None if nothing is mapped.
-        meanwhile: called once by the thread that calls ``run``, where another one loads.
+        meanwhile: called by the thread that calls ``run``, one after the other, where another one
+            loads: the first in any case, the others as long as it does.
     """
 
     def __init__(
         self,
         progress: ProgressCallback | None,
         mapped: MappedFiles | None = None,
-        meanwhile: Callable[[], None] | None = None,
+        meanwhile: Iterable[Callable[[], object]] = (),
     ) -> None:
         self._mapped = mapped
         self._progress = progress
-        self._meanwhile = meanwhile
+        self._meanwhile = iter(meanwhile)
         self._error: BaseException | None = None
         self._asker = threading.get_ident()
         self._questions: queue.SimpleQueue[float | None] = queue.SimpleQueue()
@@ -108,11 +109,11 @@ class NativeLoad:
         self._answers.put(None)
 
     def _attend(self, seconds: float) -> None:
-        """In the thread that asked for the load: answer a question, if there is one."""
-        if self._meanwhile is not None:
-            work, self._meanwhile = self._meanwhile, None
+        """In the thread that asked for the load: do what is next, and answer a question."""
+        work = next(self._meanwhile, None)
+        if work is not None:
             work()
-            return
+            seconds = 0.0
         try:
             done = self._questions.get(timeout=seconds)
         except queue.Empty:

@@ -8,6 +8,8 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -187,16 +189,44 @@ def test_the_main_thread_works_while_another_one_loads() -> None:
     def progress(_done: float) -> None:
         seen.append(("progress", threading.get_ident()))
 
-    Model(tiny_model("full"), progress=progress, meanwhile=meanwhile).close()
+    Model(tiny_model("full"), progress=progress, meanwhile=[meanwhile]).close()
     assert [what for what, _ in seen][:2] == ["meanwhile", "progress"]
     assert {where for _, where in seen} == {threading.get_ident()}
+
+
+def test_what_can_wait_is_done_only_while_weights_are_read() -> None:
+    """And whoever is asked about the progress meanwhile is asked between two pieces of work."""
+    seen: list[str] = []
+    loaded = threading.Event()
+
+    def progress(done: float) -> None:
+        seen.append("asked")
+        if done >= 1.0:
+            loaded.set()
+
+    def first() -> None:
+        seen.append("first")
+
+    def second() -> None:
+        seen.append("second")
+        assert not loaded.is_set()
+
+    def endless() -> Iterator[Callable[[], None]]:
+        yield first
+        yield second
+        while True:
+            yield lambda: time.sleep(0.001)
+
+    Model(tiny_model("full"), progress=progress, meanwhile=endless()).close()
+    assert seen[:3] == ["first", "asked", "second"]
+    assert loaded.is_set()
 
 
 def test_a_thread_that_loads_itself_does_nothing_meanwhile() -> None:
     seen: list[str] = []
 
     def load() -> None:
-        Model(tiny_model("full"), meanwhile=lambda: seen.append("meanwhile")).close()
+        Model(tiny_model("full"), meanwhile=[lambda: seen.append("meanwhile")]).close()
         seen.append("loaded")
 
     thread = threading.Thread(target=load)
@@ -210,7 +240,7 @@ def test_what_fails_meanwhile_stops_the_load_and_comes_out() -> None:
         raise ZeroDivisionError("in the middle")
 
     with pytest.raises(ZeroDivisionError, match="in the middle"):
-        Model(tiny_model("full"), meanwhile=fail)
+        Model(tiny_model("full"), meanwhile=[fail])
 
 
 FIRST_LOAD = """

@@ -32,6 +32,7 @@ HEADERS = {
         "llama_py_abort.h",
         "llama_py_grammar.h",
         "llama_py_loading.h",
+        "llama_py_log.h",
         "llama_py_logits.h",
         "llama_py_memory.h",
         "llama_py_nextn.h",
