@@ -16,7 +16,7 @@ __all__ = ["duplicate_string", "end_of_strings", "unspelled_byte"]
 
 
 def end_of_strings(buffer: mmap.mmap, at: int, count: int) -> int | None:
-    """Where the last of ``count`` length-prefixed strings ends, of which the first begins at ``at``.
+    """Where the last of ``count`` length-prefixed strings ends; the first begins at ``at``.
 
     None if the buffer ends before that.
     """

@@ -1,4 +1,4 @@
-"""Vocabularies that are opened in less time (``rule.cmake``, ``marks.h``), and come out the same."""
+"""Vocabularies that open in less time (``rule.cmake``, ``marks.h``), and come out the same."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from llama_py.core.host.profiles import build_info
 from tests.native.builds import configured
 from tests.vocabularies import vocabulary
 
-#: Opens each file, and says all that llama.cpp made of its vocabulary; its log goes to standard error.
+#: Opens each file, and says what llama.cpp made of its vocabulary; the log is on standard error.
 _OPEN = """
 import ctypes, sys
 import numpy as np
@@ -124,7 +124,7 @@ def test_the_rule_can_be_turned_off(gcc: str, tmp_path: Path) -> None:
 
 
 def test_without_the_rule_each_token_is_compared_with_each_mark(llama_cpp: Path) -> None:
-    """When this fails, llama.cpp opens vocabularies otherwise, and the rule may have done its work."""
+    """When this fails, vocabularies are opened otherwise, and the rule may have done its work."""
     source = llama_cpp / "src"
     vocab = (source / "llama-vocab.cpp").read_text(encoding="utf-8")
     assert vocab.count("for (const auto & t : token_to_id) {") == 4
