@@ -22,7 +22,7 @@ ALLOWED: dict[str, set[str]] = {
     "demo": {"errors"},
     "hub": {"errors", "version"},
     "_native": {"errors", "version"},
-    "gguf": {"errors"},
+    "gguf": {"_native", "errors"},
     "core": {"_native", "gguf", *LEAVES},
     "states": {"errors", "forks"},
     "media": {"errors"},

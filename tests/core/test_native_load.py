@@ -218,7 +218,8 @@ def test_what_can_wait_is_done_only_while_weights_are_read() -> None:
             yield lambda: time.sleep(0.001)
 
     Model(tiny_model("full"), progress=progress, meanwhile=endless()).close()
-    assert seen[:3] == ["first", "asked", "second"]
+    assert sorted(seen[1:3]) == ["asked", "second"]
+    assert seen[0] == "first"
     assert loaded.is_set()
 
 
