@@ -205,13 +205,14 @@ class SessionRegistry:
 def _entries(saved: list[dict[str, Any]]) -> list[SessionEntry]:
     """Sessions as they were written; nothing else."""
     names = [each.name for each in fields(SessionEntry)]
-    entries = [SessionEntry(**{n: data[n] for n in names}) for data in saved if {*names} <= {*data}]
-    return [each for each in entries if _is_sound(each)]
-
-
-def _is_sound(entry: SessionEntry) -> bool:
-    texts = (entry.owner, entry.id, entry.model, entry.parent or "")
-    numbers = (entry.created, entry.last_used, entry.turns, entry.inherited, entry.tokens)
-    return all(isinstance(text, str) for text in texts) and all(
-        isinstance(number, (int, float)) for number in numbers
-    )
+    entries = []
+    for data in saved:
+        if {*names} <= {*data}:
+            entry = SessionEntry(**{name: data[name] for name in names})
+            texts = (entry.owner, entry.id, entry.model, entry.parent or "")
+            numbers = (entry.created, entry.last_used, entry.turns, entry.inherited, entry.tokens)
+            if all(isinstance(each, str) for each in texts) and all(
+                isinstance(each, (int, float)) for each in numbers
+            ):
+                entries.append(entry)
+    return entries

@@ -61,7 +61,10 @@ async def _make(request: Request) -> Response:
     service, tenant, session = service_of(request), tenant_of(request), _session(request)
     service.snapshots.check_on()
     body = await read_body(request, service.settings)
-    name, length, waits = check_name(body.get("name")), _length(body), _flag(body, "prepare")
+    name, length, waits = check_name(body.get("name")), _length(body), body.get("prepare", False)
+    if not isinstance(waits, bool):
+        message = f"prepare must be true or false, not {shown(waits)}"
+        raise RequestError(Kind.INVALID_TYPE, message, "prepare")
     asked = model_of(body) or service.sessions.check(tenant, session)
     async with service.models.lease(asked) as model:
         service.sessions.attach(model.id, model.llama)
@@ -84,14 +87,6 @@ def _length(body: dict[str, Any]) -> int | None:
         except ParameterError as error:
             raise RequestError(Kind.INVALID_VALUE, str(error), "length") from None
     return cast("int | None", length)
-
-
-def _flag(body: dict[str, Any], name: str) -> bool:
-    value = body.get(name, False)
-    if not isinstance(value, bool):
-        message = f"{name} must be true or false, not {shown(value)}"
-        raise RequestError(Kind.INVALID_TYPE, message, name)
-    return value
 
 
 @ROUTES.post(f"{_ONE}/confirm")
