@@ -95,11 +95,6 @@ def _operation(operation: Operation, described: Mapping[str, Any]) -> Iterator[s
         yield f"<p><code>{escape(each['name'])}</code>: {_text(text)}</p>\n"
     if operation.body is not None:
         yield f"<p>Takes {_link(operation.body)}, as JSON.</p>\n"
-    yield from _answered(operation, details)
-    yield "</details>\n"
-
-
-def _answered(operation: Operation, details: Mapping[str, Any]) -> Iterator[str]:
     if operation.reply is not None:
         yield f"<p>Answers with {_link(operation.reply)}.</p>\n"
     if operation.events:
@@ -110,6 +105,7 @@ def _answered(operation: Operation, details: Mapping[str, Any]) -> Iterator[str]
         for status, each in errors.items():
             yield f"<tr><td>{status}</td><td>{escape(each['description'])}</td></tr>\n"
         yield "</tbody>\n</table>\n"
+    yield "</details>\n"
 
 
 # ---- bodies --------------------------------------------------------------------------------------
@@ -117,7 +113,12 @@ def _answered(operation: Operation, details: Mapping[str, Any]) -> Iterator[str]
 
 def _components(described: Mapping[str, Any]) -> Iterator[str]:
     schemas: Mapping[str, Schema] = described["components"]["schemas"]
-    needed = _needed(described)
+    # Those that something refers to which is on the page.
+    needed: set[str] = set()
+    new = set(_references(described["paths"]))
+    while new:
+        needed |= new
+        new = {each for name in new for each in _references(schemas[name])} - needed
     yield '<section id="bodies">\n<h2>Bodies</h2>\n'
     for name in sorted(needed & schemas.keys()):
         yield f'<details class="schema" id="{escape(name)}">\n'
@@ -125,17 +126,6 @@ def _components(described: Mapping[str, Any]) -> Iterator[str]:
         yield from _schema(schemas[name])
         yield "</details>\n"
     yield "</section>\n"
-
-
-def _needed(described: Mapping[str, Any]) -> set[str]:
-    """The components that something refers to which is on the page."""
-    schemas = described["components"]["schemas"]
-    found: set[str] = set()
-    new = set(_references(described["paths"]))
-    while new:
-        found |= new
-        new = {each for name in new for each in _references(schemas[name])} - found
-    return found
 
 
 def _references(value: Any) -> Iterator[str]:

@@ -48,18 +48,16 @@ def listen(settings: Settings) -> Iterator[list[socket.socket]]:
 def addresses_of(settings: Settings, listening: Sequence[socket.socket]) -> tuple[str, ...]:
     """Where clients find the server: URLs without a path, and ``unix:PATH``."""
     scheme = "https" if settings.tls_cert else "http"
-    pairs = zip(settings.addresses, listening, strict=True)
-    return tuple(
-        f"unix:{path}" if (path := socket_path(each)) else f"{scheme}://{_host_and_port(made)}"
-        for each, made in pairs
-    )
-
-
-def _host_and_port(listening: socket.socket) -> str:
-    host, port = listening.getsockname()[:2]
-    if host in ("0.0.0.0", "::"):
-        host = socket.gethostname()
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    found = []
+    for each, made in zip(settings.addresses, listening, strict=True):
+        if path := socket_path(each):
+            found.append(f"unix:{path}")
+            continue
+        host, port = made.getsockname()[:2]
+        if host in ("0.0.0.0", "::"):
+            host = socket.gethostname()
+        found.append(f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}")
+    return tuple(found)
 
 
 def _at_port(host: str, port: int, *, both: bool) -> socket.socket:
